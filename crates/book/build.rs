@@ -1,15 +1,15 @@
-//! Puts the project's pages into one compressed block, and lists its pictures. Pages of one kind are nearly alike, so that together they
-//! take a fourth of what they would alone.
+//! Compresses all pages into one block, and lists the pictures. Pages of one kind are nearly alike, so the block takes
+//! a fourth of the size of separately compressed pages.
 
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Pages beside those under `docs`.
+/// Pages outside `docs`.
 const BESIDE: [&str; 5] =
     ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "demo-model/README.md"];
-/// The best that the library has; it is done once a build.
+/// The library's best compression. The build compresses only once.
 const LEVEL: u8 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -53,7 +53,7 @@ fn walk(at: &Path, found: &mut Vec<PathBuf>) -> Result<(), Box<dyn Error>> {
     for entry in fs::read_dir(at)? {
         let path = entry?.path();
         if path.is_dir() {
-            // A file that is added changes its folder.
+            // Adding a file changes its folder.
             println!("cargo:rerun-if-changed={}", path.display());
             walk(&path, found)?;
         } else {

@@ -1,36 +1,36 @@
-//! Which roles may call a route. A route without an entry is nobody's. Must not know what a route does.
+//! The roles that may call a route. No role may call a route without an entry. Must not know what a route does.
 
 use std::collections::BTreeMap;
 
 use axum::http::Method;
 use headrace_identity::Role;
 
-/// Where the API begins.
+/// The prefix of every path of the API.
 pub(crate) const ROOT: &str = "/admin/v1";
 
-/// Who may call a route.
+/// The access rule of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Whoever asks, signed in or not.
+    /// Every client, signed in or not.
     Anyone,
-    /// Operators with one of these roles.
+    /// Only operators with one of these roles.
     Of(&'static [Role]),
 }
 
-/// Everybody who is signed in.
+/// Every operator.
 pub(crate) const VIEWERS: Access =
     Access::Of(&[Role::Owner, Role::Admin, Role::Billing, Role::Developer, Role::Viewer]);
-/// Who sees and moves money.
+/// The roles that see and move money.
 pub(crate) const BILLING: Access = Access::Of(&[Role::Owner, Role::Admin, Role::Billing]);
-/// Who makes keys and tries models.
+/// The roles that create keys and try models.
 pub(crate) const DEVELOPERS: Access = Access::Of(&[Role::Owner, Role::Admin, Role::Developer]);
-/// Who changes how the house runs.
+/// The roles that change how the server runs.
 pub(crate) const ADMINS: Access = Access::Of(&[Role::Owner, Role::Admin]);
-/// Who makes operators.
+/// The roles that create operators.
 pub(crate) const OWNERS: Access = Access::Of(&[Role::Owner]);
 
 impl Access {
-    /// Whether a role is among them.
+    /// Returns whether `role` has access.
     pub(crate) fn allows(self, role: Role) -> bool {
         match self {
             Self::Anyone => true,
@@ -38,7 +38,7 @@ impl Access {
         }
     }
 
-    /// In words, for the document.
+    /// The roles as text for the OpenAPI document.
     pub(crate) fn words(self) -> String {
         match self {
             Self::Anyone => "anyone".to_owned(),
@@ -47,24 +47,24 @@ impl Access {
     }
 }
 
-/// Who may call what, by method and path.
+/// The access rules of all routes, by method and path.
 #[derive(Debug, Default)]
 pub(crate) struct AccessTable(BTreeMap<(String, String), Access>);
 
 impl AccessTable {
-    /// Says who may call a route, by its whole path.
+    /// Sets the access rule of a route. `path` is the whole path.
     pub(crate) fn put(&mut self, method: &Method, path: String, access: Access) {
         self.0.insert((path, method.as_str().to_owned()), access);
     }
 
-    /// Who may call a route; `None`: nobody.
+    /// The access rule of a route. `None` if the route has no entry and so no client may call it.
     pub(crate) fn of(&self, method: &Method, path: &str) -> Option<Access> {
-        // Whoever may read may ask what reading would say.
+        // A role with access to GET also has access to HEAD.
         let method = if *method == Method::HEAD { Method::GET.as_str() } else { method.as_str() };
         self.0.get(&(path.to_owned(), method.to_owned())).copied()
     }
 
-    /// Every route, as `GET /status`, with who may call it.
+    /// Every route, such as `GET /status`, with its access rule.
     pub(crate) fn routes(&self) -> impl Iterator<Item = (String, Access)> {
         self.0.iter().map(|((path, method), access)| {
             (format!("{method} {}", path.strip_prefix(ROOT).unwrap_or(path)), *access)

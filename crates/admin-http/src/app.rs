@@ -1,4 +1,5 @@
-//! What routes share: the service that does things, who is signed in, and bounds. Runs what blocks off the event loop.
+//! State that all routes share: the admin service, the sessions, and limits on concurrent work. Runs blocking work off
+//! the event loop.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,48 +20,48 @@ use crate::sessions::Sessions;
 use crate::throttle::{CountedAs, Mark, Throttle};
 use crate::who::{Who, bad_credential, cookie_name};
 
-/// Acts and readings at once that wait for a disk; more wait for their turn.
+/// Maximum number of blocking operations at once. Further ones wait for a permit.
 const MAX_BLOCKING: usize = 16;
-/// Pages and programs that look on at once, in all and of one operator.
+/// Maximum number of open event streams, in total and for one operator.
 const MAX_SUBSCRIBERS: usize = 64;
 const MAX_SUBSCRIBERS_PER_OPERATOR: usize = 16;
-/// Divides a listener's connections. Three parts of this many serve requests of operators at once, and one part those of one
-/// operator. The rest is left for health checks.
+/// Divides a listener's connections into shares. Requests of operators may use all shares but one, and requests of one
+/// operator one share. The last share is left for health checks.
 const SERVING_SHARE: usize = 4;
-/// Rows about one subject that are looked through for one operator's.
+/// Maximum number of audit rows about one subject that [`App::was_noted`] searches.
 const MAX_NOTED: usize = 64;
-/// Changes that a slow subscriber may be behind before it misses some.
+/// Maximum number of changes that a slow subscriber may lag behind before it misses some.
 const MAX_CHANGES_BEHIND: usize = 64;
 
-/// What an admin listener is made of.
+/// The parts of an admin listener.
 #[derive(Clone)]
 pub struct Parts {
-    /// What does things.
+    /// Executes admin commands.
     pub service: Arc<AdminService>,
-    /// Who is signed in.
+    /// Sessions and sign-in links of operators.
     pub sessions: Arc<Sessions>,
-    /// Organisations, projects and keys, to be read.
+    /// Organisations, projects and keys, for reading.
     pub directory: Arc<Directory>,
-    /// What the program knows that no command tells.
+    /// Facts of the program that no admin command returns.
     pub house: Arc<dyn House>,
-    /// What is known of calls.
+    /// Traces, usage and live figures of calls.
     pub calls: Arc<dyn Calls>,
-    /// What models see.
+    /// Renders prompts, tokenizes texts and checks model files.
     pub prompts: Arc<dyn Prompts>,
-    /// What makes calls for operators.
+    /// Makes calls for operators.
     pub playground: Arc<dyn Playground>,
-    /// Now.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The console's files.
     pub pages: Pages,
-    /// How browsers reach the listener, such as `http://127.0.0.1:8081`: sign-in links begin with it, and by `https` cookies travel
-    /// only there.
+    /// The listener's address for browsers, such as `http://127.0.0.1:8081`. Sign-in links begin with it. If it begins
+    /// with `https`, session cookies are marked `Secure`.
     pub url: String,
-    /// The listener's port, by which the cookies of its sessions are named.
+    /// The listener's port. The name of the session cookie contains it.
     pub port: u16,
 }
 
-/// What every route has at hand.
+/// State of every route. Clones share it.
 #[derive(Clone)]
 pub(crate) struct App(Arc<Inner>);
 
@@ -72,13 +73,13 @@ struct Inner {
     turns: Arc<Semaphore>,
     changes: broadcast::Sender<&'static str>,
     subscribers: Places<OperatorId>,
-    /// Requests of operators that are being answered.
+    /// Slots for requests of operators that are being answered.
     serving: Places<OperatorId>,
     plays: Plays,
 }
 
 impl App {
-    /// Of these parts.
+    /// Builds the state from `parts`, for a listener with `most_connections` connections.
     pub(crate) fn new(parts: Parts, most_connections: usize) -> Self {
         let share = most_connections.div_ceil(SERVING_SHARE);
         let subscribers = MAX_SUBSCRIBERS.min(share.saturating_mul(2));
@@ -89,7 +90,7 @@ impl App {
             throttle: Throttle::default(),
             turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
             changes,
-            // An operator who only looks on can still ask.
+            // One operator's event streams use at most half of the operator's share, so requests still get through.
             subscribers: Places::new(subscribers, MAX_SUBSCRIBERS_PER_OPERATOR.min(share.div_ceil(2))),
             serving: Places::new(most_connections.saturating_sub(share), share),
             plays: Plays::default(),
@@ -117,7 +118,7 @@ impl App {
         self.0.parts.pages
     }
 
-    /// The name of the cookie of a session.
+    /// The name of the session cookie.
     pub(crate) fn cookie(&self) -> &str {
         &self.0.cookie
     }
@@ -126,7 +127,7 @@ impl App {
         &self.0.parts.url
     }
 
-    /// Whose key this is. Wrong ones are counted by peer.
+    /// Returns the operator of `key`. Counts wrong keys by peer.
     pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
         let mark = Mark::of(key);
         let who = self.0.throttle.counted_as(peer, mark, false);
@@ -136,7 +137,7 @@ impl App {
         Ok(found)
     }
 
-    /// Who has a link, which works no longer then. Wrong ones are counted by peer.
+    /// Returns the operator of a sign-in link and uses the link up. Counts wrong links by peer.
     pub(crate) fn by_link(&self, link: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
         let mark = Mark::of(link);
         let waits = mark.is_some_and(|mark| self.sessions().has_link_like(mark));
@@ -146,8 +147,8 @@ impl App {
         self.attempt(who, peer, enter)
     }
 
-    /// Looks at what a peer shows and may have guessed, unless too much of it was wrong lately: then right and wrong ones are
-    /// answered alike, without a look.
+    /// Checks a credential that a peer may have guessed. After too many wrong attempts, right and wrong credentials are
+    /// refused alike, without a check.
     fn attempt<T>(
         &self,
         who: CountedAs,
@@ -169,13 +170,14 @@ impl App {
         })
     }
 
-    /// Does it, off the event loop, in the name of who asks. Whoever asked may be gone before it is done: it is done all the same.
+    /// Executes a command off the event loop, in the operator's name. The command completes even if the client
+    /// disconnects.
     pub(crate) async fn run(&self, who: &Who, command: AdminCommand) -> Result<AdminReply, Problem> {
         let (app, actor, now) = (self.clone(), who.actor(), self.now());
         self.blocking(move || app.0.parts.service.execute(command, &actor, now)).await?.map_err(Problem::from)
     }
 
-    /// Asks the program, off the event loop.
+    /// Queries [`House`], off the event loop.
     pub(crate) async fn house<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn House) -> T + Send + 'static,
@@ -184,7 +186,7 @@ impl App {
         self.blocking(move || ask(house.as_ref())).await
     }
 
-    /// Asks what is known of calls, off the event loop.
+    /// Queries [`Calls`], off the event loop.
     pub(crate) async fn ask_calls<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Calls) -> T + Send + 'static,
@@ -193,7 +195,7 @@ impl App {
         self.blocking(move || ask(calls.as_ref())).await
     }
 
-    /// Asks what models see, off the event loop.
+    /// Queries [`Prompts`], off the event loop.
     pub(crate) async fn ask_prompts<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn Prompts) -> T + Send + 'static,
@@ -202,27 +204,28 @@ impl App {
         self.blocking(move || ask(prompts.as_ref())).await
     }
 
-    /// The same of what does not block.
+    /// The calls, for queries that do not block.
     pub(crate) fn calls(&self) -> &dyn Calls {
         self.0.parts.calls.as_ref()
     }
 
-    /// A place to look on from, if the operator may have one.
+    /// Takes an event-stream slot for the operator.
     pub(crate) fn subscriber(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
         self.0.subscribers.take(who.operator.id.clone())
     }
 
-    /// A place for a request that is answered, if the operator may have one.
+    /// Takes a request slot for the operator.
     pub(crate) fn serving(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
         self.0.serving.take(who.operator.id.clone())
     }
 
-    /// What is administered from here on.
+    /// Subscribes to changes that are made from now on.
     pub(crate) fn changes(&self) -> broadcast::Receiver<&'static str> {
         self.0.changes.subscribe()
     }
 
-    /// Whether somebody may go on with what lasts longer than a request.
+    /// Returns whether the operator's session, or the operator if there is no session, is still valid. For work that
+    /// outlasts a request.
     pub(crate) fn may_go_on(&self, who: &Who) -> bool {
         match &who.session {
             Some(session) => self.sessions().lasts(&session.token.0, self.now()),
@@ -230,7 +233,7 @@ impl App {
         }
     }
 
-    /// Stores the sessions as they are, off the event loop.
+    /// Stores the current sessions, off the event loop.
     pub(crate) async fn store_sessions(&self) -> Result<(), Problem> {
         let sessions = self.sessions().clone();
         let failed = |why: String| {
@@ -242,17 +245,17 @@ impl App {
         self.blocking(move || sessions.store()).await?.map_err(failed)
     }
 
-    /// Calls of the playground.
+    /// The calls of the playground.
     pub(crate) fn plays(&self) -> &Plays {
         &self.0.plays
     }
 
-    /// Makes a call as a project.
+    /// Makes a playground call as `project`.
     pub(crate) async fn play(&self, who: &Who, project: ProjectRecord, ask: Ask, body: Bytes) -> Played {
         self.0.parts.playground.ask(ask, project, &who.operator, body).await
     }
 
-    /// Whether the audit log has such an act of somebody.
+    /// Returns whether the audit log has this act of the operator on `subject`. Searches at most [`MAX_NOTED`] rows.
     pub(crate) async fn was_noted(
         &self,
         who: &Who,
@@ -265,7 +268,7 @@ impl App {
         Ok(rows.iter().any(|row| row.entry.actor == actor))
     }
 
-    /// Notes in the audit log what no command does.
+    /// Writes an audit row for an act that is not a command.
     pub(crate) async fn note(
         &self,
         who: &Who,
@@ -292,14 +295,14 @@ impl App {
         done.await.map_err(|_| Problem::internal("this failed within the server"))
     }
 
-    /// Tells whoever looks on that something was administered.
+    /// Tells all subscribers that an operator changed something.
     pub(crate) fn changed(&self, what: &'static str) {
-        // Nobody looks on.
+        // Sending fails if there is no subscriber.
         let _ = self.0.changes.send(what);
     }
 }
 
-/// A reply of another kind than the command's.
+/// The error for a reply that does not match the command.
 pub(crate) fn unexpected(_: AdminReply) -> Problem {
     Problem::internal("the command answered with something else")
 }

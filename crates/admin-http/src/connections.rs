@@ -1,4 +1,4 @@
-//! The connections of the admin listener: how many there may be, and which one gives way to a new one. Knows no HTTP.
+//! The connections of the admin listener: how many may be open, and which one is closed for a new one. Knows no HTTP.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A peer has at most the listener's connections divided by this. If it opens another one, its own oldest one closes.
+/// A peer has at most the listener's connections divided by this. If it opens one more, its own oldest one closes.
 const PEER_SHARE: usize = 2;
 
 /// The open connections, by number.
@@ -29,32 +29,32 @@ struct Table {
 pub(crate) struct Line {
     pub(crate) peer: IpAddr,
     start: Instant,
-    /// Requests of operators that are being answered. Such a connection never gives way.
+    /// Requests of operators that are being answered. A connection with any of them is never displaced.
     serving: AtomicUsize,
-    /// Milliseconds from `start` until a request last began or ended on it.
+    /// Milliseconds from `start` to the last begin or end of a request on this connection.
     last_ms: AtomicU64,
     gives_way: Notify,
 }
 
-/// A connection's entry, for as long as the connection is open.
+/// A connection's entry in the table, for as long as the connection is open.
 pub(crate) struct Entry {
     connections: Arc<Connections>,
     number: u64,
     pub(crate) line: Arc<Line>,
 }
 
-/// A request of an operator that is being answered. Dropping it is the end of its answer.
+/// A request of an operator that is being answered. It is dropped at the end of the answer.
 #[derive(Debug)]
 pub(crate) struct Serving(Arc<Line>);
 
 impl Connections {
-    /// `most` connections at once.
+    /// Makes a table for `most` connections.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, start: Instant::now(), table: Mutex::default() })
     }
 
-    /// Adds a connection. Where there are too many, or too many of its peer, the one that has been without a request of an
-    /// operator for longest gives way. `None` if none may.
+    /// Adds a connection. If there are too many, in total or from this peer, displaces the one that has had no
+    /// operator's request for longest. Returns `None` if none may be displaced.
     pub(crate) fn add(self: &Arc<Self>, peer: IpAddr) -> Option<Entry> {
         let same = |line: &Line| network(line.peer) == network(peer);
         let mut table = self.table();
@@ -72,7 +72,7 @@ impl Connections {
         Some(Entry { connections: Arc::clone(self), number, line })
     }
 
-    /// Has up to `most` connections give way, for their descriptors are needed.
+    /// Displaces up to `most` connections, because their file descriptors are needed.
     pub(crate) fn let_go_of(&self, most: usize) {
         let mut table = self.table();
         for _ in 0..most {
@@ -93,14 +93,14 @@ impl Table {
         let candidates = self.open.iter().filter(|(_, line)| of(line));
         let (number, _) = candidates.min_by_key(|(_, line)| line.last_ms.load(Ordering::Acquire))?;
         let number = *number;
-        // Its entry is free at once; it closes when its task sees the wish.
+        // The entry is free at once. The connection closes when its task receives the notification.
         self.open.remove(&number)?.gives_way.notify_one();
         Some(())
     }
 }
 
 impl Line {
-    /// A connection that is in no table.
+    /// Makes a connection that is in no table.
     #[cfg(test)]
     pub(crate) fn of(peer: IpAddr) -> Arc<Self> {
         Self::new(peer, Instant::now())
@@ -113,19 +113,19 @@ impl Line {
         Arc::new(line)
     }
 
-    /// A request began or ended.
+    /// Records that a request began or ended now.
     pub(crate) fn touch(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(now, Ordering::Release);
     }
 
-    /// An operator's request is answered from now on.
+    /// Marks that an operator's request is being answered, until the result is dropped.
     pub(crate) fn serve(self: &Arc<Self>) -> Serving {
         self.serving.fetch_add(1, Ordering::AcqRel);
         Serving(Arc::clone(self))
     }
 
-    /// Resolves when the connection is to give way.
+    /// Resolves when the connection is displaced and must close.
     pub(crate) async fn gives_way(&self) {
         self.gives_way.notified().await;
     }
@@ -144,7 +144,7 @@ impl Drop for Entry {
     }
 }
 
-/// The addresses that count as one peer: an IPv4 address, or the /64 of an IPv6 one.
+/// Returns what counts as one peer: an IPv4 address, or the /64 network of an IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

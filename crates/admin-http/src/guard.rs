@@ -1,5 +1,5 @@
-//! Before every route: whose name this listener is asked by, who asks, whether another page made the browser ask, and whether the
-//! role may. What has no entry is refused. Must not know what a route does.
+//! Checks before every route: the host name, the operator, whether another site's page sent the request, and the role.
+//! A route without an access rule is refused. Must not know what a route does.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,10 +21,11 @@ use bytes::Bytes;
 use headrace_domain::AdminCode;
 use hyper::body::{Frame, SizeHint};
 
-/// After how many seconds an operator with too many requests may try again.
+/// `Retry-After` for an operator with too many requests, in seconds.
 const TRY_AGAIN_S: u64 = 1;
 
-/// Around everything, pages too: the name that was asked, and headers that bind what a browser may do with an answer.
+/// Middleware around every route and page. Checks the host name, and adds headers that restrict what a browser may do
+/// with the response.
 pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next) -> Response {
     let mut response = match app.names().check(&request) {
         Ok(()) => next.run(request).await,
@@ -44,7 +45,7 @@ pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next
     response
 }
 
-/// Around each route.
+/// Middleware around each route. Checks access, and holds the operator's request slot until the response ends.
 pub(crate) async fn guard(
     State((app, table)): State<(App, Arc<AccessTable>)>,
     mut request: Request,
@@ -56,7 +57,7 @@ pub(crate) async fn guard(
                 Ok(place) => place,
                 Err(none) => return too_many(none).into_response(),
             };
-            // Until the last byte of the answer is taken.
+            // Held until the last byte of the response is sent.
             let serving = request.extensions().get::<On>().map(|On(line)| line.serve());
             request.extensions_mut().insert(who);
             let response = next.run(request).await;
@@ -67,7 +68,7 @@ pub(crate) async fn guard(
     }
 }
 
-/// The body of an answer, with what is held until the body is dropped.
+/// A response body, with a value that is held until the body is dropped.
 struct Held<T> {
     body: Body,
     _held: T,
@@ -107,7 +108,7 @@ fn too_many(none: NoPlace) -> Problem {
     Problem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
 }
 
-/// Who it is, where the route asks for that.
+/// Checks access and returns the operator. `None` if the route is open to every client.
 fn admit(app: &App, table: &AccessTable, request: &Request) -> Result<Option<Who>, Problem> {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let access = path.and_then(|path| table.of(request.method(), path));
@@ -134,7 +135,8 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
     }
     let token = cookie(headers, app.cookie()).ok_or_else(not_signed_in)?;
     let found = app.sessions().find(token, now).ok_or_else(not_signed_in)?;
-    // SameSite=Strict keeps the cookie at home in browsers that know it; what else they say is held to it, too.
+    // `SameSite=Strict` keeps other sites from sending the cookie, in browsers that support it. The browser's headers
+    // are checked too.
     from_here(request)?;
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
     let shown = headers.get(CSRF_HEADER).map_or(&b""[..], HeaderValue::as_bytes);
@@ -146,7 +148,7 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
     }
     if app.sessions().is_store_behind(token) {
         let app = app.clone();
-        // No request waits for it.
+        // Stored in the background, so that no request waits.
         tokio::spawn(async move { app.store_sessions().await });
     }
     let session = ByCookie { token: Token(token.to_owned()), csrf: found.csrf, expires: found.expires };
@@ -158,7 +160,7 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
-/// The session's token, if there is one cookie of that name.
+/// The session's token, from the cookie named `wanted`.
 fn cookie<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));

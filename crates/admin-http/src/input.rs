@@ -1,4 +1,4 @@
-//! What handlers are given: a body or a query as a type, or a refusal that names the field. Must not know any route.
+//! Extractors for handlers: a typed body, query or path, or an error that names the field. Must not know any route.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::Problem;
 
-/// The longest body of an act, in bytes.
+/// Maximum size of an ordinary request body, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 64 * 1024;
-/// How long a body may take.
+/// Maximum time for reading a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A body in JSON, of so many bytes at most.
+/// A JSON body of at most `MOST_BYTES` bytes.
 pub(crate) struct Body<T, const MOST_BYTES: usize = MAX_BODY_BYTES>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync, const MOST_BYTES: usize> FromRequest<S> for Body<T, MOST_BYTES> {
@@ -45,7 +45,7 @@ impl<T: DeserializeOwned, S: Send + Sync, const MOST_BYTES: usize> FromRequest<S
     }
 }
 
-/// All of a body, within its bounds.
+/// Reads a whole body of at most `most_bytes` bytes, within [`BODY_TIMEOUT`].
 pub(crate) async fn read(request: Request, most_bytes: usize) -> Result<Bytes, Problem> {
     let body = Limited::new(request.into_body(), most_bytes).collect();
     match tokio::time::timeout(BODY_TIMEOUT, body).await {
@@ -61,7 +61,7 @@ pub(crate) async fn read(request: Request, most_bytes: usize) -> Result<Bytes, P
     }
 }
 
-/// Whether the body says that it is JSON: a form of another page cannot.
+/// Returns whether the content type is JSON. An HTML form of another site cannot send this type.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
@@ -74,7 +74,7 @@ impl<T: JsonSchema, const MOST_BYTES: usize> OperationInput for Body<T, MOST_BYT
     }
 }
 
-/// What stands behind the `?`.
+/// The query string as a type.
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
@@ -94,7 +94,7 @@ impl<T: JsonSchema> OperationInput for Asked<T> {
     }
 }
 
-/// A part of the path that names something, as its type reads it: what cannot be a name names nothing.
+/// The named part of a path as a type. A value that the type rejects is answered with "not found".
 pub(crate) struct Named<T>(pub(crate) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Named<T> {

@@ -1,5 +1,5 @@
-//! Operators over HTTP: who signs in, what each role may call, and every command of the house as a route. The document that
-//! describes it is made from the router. Knows nothing of sockets of callers, engines, SQL or how pages look.
+//! The admin API over HTTP: sign-in, the roles that each route needs, and a route for every admin command. The OpenAPI
+//! document is generated from the router. Must not know client sockets, engines, SQL or the look of pages.
 
 mod access;
 mod app;

@@ -1,4 +1,5 @@
-//! The socket: a listener of its own, bounds on connections and on the time of a head. Knows bytes and HTTP, no route.
+//! The admin listener's socket, with limits on connections and on the time for a request head. Knows bytes and HTTP,
+//! but no route.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,47 +23,48 @@ use tower_service::Service;
 
 use crate::connections::{Connections, Entry, Line};
 
-/// Ports that are tried, one after the other, where the first is taken.
+/// Maximum number of ports that are tried in turn if the first one is taken.
 pub const MAX_PORTS_TRIED: u16 = 20;
-/// Connections at once, unless the program says otherwise. Of one more, the one gives way that has been without a request of an
-/// operator for longest.
+/// Maximum number of open connections, unless the program sets fewer. If one more arrives, the connection that has had
+/// no operator's request for longest is closed.
 const MAX_CONNECTIONS: usize = 256;
-/// Connections that have given way and are not closed yet. Beyond them none is taken.
+/// Maximum number of displaced connections that are not closed yet. Beyond it no new connection is accepted.
 const MAX_CLOSING: usize = 16;
-/// Connections that give way at once where there are no file descriptors left.
+/// Connections to close at once if there are no file descriptors left.
 const LET_GO_AT_ONCE: usize = 4;
-/// How long a head may take, and a connection may be silent between requests, as long as there is room.
+/// Maximum time for a request head, and maximum silence between requests. A full table closes connections earlier.
+/// earlier.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a peer may take nothing of what waits for it.
+/// Maximum time for which a peer may accept none of the bytes that wait for it.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a connection is looked at.
+/// Interval between checks of [`WRITE_TIMEOUT`].
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Longest request line and headers together, in bytes.
+/// Maximum size of request line and headers together, in bytes.
 const MAX_HEAD_BYTES: usize = 32 * 1024;
-/// Most headers.
+/// Maximum number of headers.
 const MAX_HEADERS: usize = 64;
-/// How long to wait where no connection can be taken: file descriptors come back.
+/// Pause after a failed `accept`, in which file descriptors may become free.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The connection that a request came on.
 #[derive(Debug, Clone)]
 pub(crate) struct On(pub(crate) Arc<Line>);
 
-/// How long a handshake may take before HTTP begins.
+/// Maximum time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection, whatever it travels in.
+/// A connection, with or without TLS.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-/// A connection once its handshake is over.
+/// A future of a connection that is ready after its handshake.
 pub type Secured = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>>;
 
-/// What stands between a socket and HTTP, such as TLS.
+/// Wraps a socket before HTTP begins, for example with TLS.
 pub type Secure = Arc<dyn Fn(TcpStream) -> Secured + Send + Sync>;
 
-/// A socket that listens, and is not served yet.
+/// A listening socket that is not served yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: std::net::TcpListener,
@@ -71,10 +73,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Takes an address; with `or_next`, one of the ports behind it where it is taken.
+    /// Binds an address. With `or_next`, tries the following ports if the first one is taken.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's error.
     pub fn bind(wanted: SocketAddr, or_next: bool) -> io::Result<Self> {
         let further = if or_next && wanted.port() != 0 { MAX_PORTS_TRIED } else { 1 };
         let mut refused = io::Error::from(io::ErrorKind::AddrInUse);
@@ -93,28 +95,28 @@ impl Listener {
         Err(refused)
     }
 
-    /// The same with at most `most` connections at once, and at most as many as usual.
+    /// Limits the listener to `most` open connections. Values outside 1 to 256 are clamped.
     #[must_use]
     pub fn with_most_connections(self, most: usize) -> Self {
         Self { most_connections: most.clamp(1, MAX_CONNECTIONS), ..self }
     }
 
-    /// How many connections there may be at once.
+    /// Maximum number of open connections.
     pub(crate) const fn most_connections(&self) -> usize {
         self.most_connections
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub const fn local_addr(&self) -> SocketAddr {
         self.at
     }
 
-    /// Answers until the future is dropped. Within a Tokio runtime.
+    /// Serves `router` until the future is dropped. Needs a Tokio runtime.
     pub(crate) async fn serve(self, router: Router, secure: Option<Secure>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.socket)?;
         let lines = Connections::new(self.most_connections);
         let descriptors = Arc::new(Semaphore::new(self.most_connections.saturating_add(MAX_CLOSING)));
-        // Dropping the set ends its connections.
+        // Dropping the set closes its connections.
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let descriptor = tokio::select! {
@@ -131,7 +133,7 @@ impl Listener {
                 tokio::time::sleep(PAUSE).await;
                 continue;
             };
-            // Where every connection serves an operator, this one is closed.
+            // If every other connection serves an operator, this one is closed.
             let Some(entry) = lines.add(peer.ip()) else { continue };
             let (router, secure) = (router.clone(), secure.clone());
             connections.spawn(async move {
@@ -146,12 +148,12 @@ impl Listener {
 }
 
 async fn converse(stream: TcpStream, entry: &Entry, router: Router, secure: Option<Secure>) {
-    // Small answers should not wait for one another.
+    // Sends small answers without delay.
     let _ = stream.set_nodelay(true);
     match secure {
         None => speak(stream, entry, router).await,
         Some(secure) => {
-            // A peer that speaks no TLS, or is too slow, is closed.
+            // A peer that does not speak TLS, or is too slow, is disconnected.
             let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, secure(stream)).await;
             if let Ok(Ok(stream)) = handshake {
                 speak(stream, entry, router).await;
@@ -175,19 +177,19 @@ async fn speak(stream: impl Connection + 'static, entry: &Entry, router: Router)
         .max_headers(MAX_HEADERS);
     let (stream, blocked) = Watched::new(stream);
     tokio::select! {
-        // A peer that breaks off has seen why.
+        // An error ends only this connection, so it is ignored.
         _ = http.serve_connection(TokioIo::new(stream), service) => {}
         () = blocked.for_too_long() => {}
     }
 }
 
-/// A stream that notes since when its peer takes nothing.
+/// A stream that records since when its peer has accepted no bytes.
 struct Watched<S> {
     stream: S,
     blocked: Arc<Blocked>,
 }
 
-/// Since when a peer takes nothing. `None` while it does.
+/// The time since which a peer has accepted no bytes. `None` while it accepts them.
 #[derive(Debug, Default)]
 struct Blocked(Mutex<Option<Instant>>);
 
@@ -268,12 +270,12 @@ mod tests {
                 let step = next.local_addr().port() - taken.port();
                 assert!((1..MAX_PORTS_TRIED).contains(&step), "{step}");
             }
-            // At the end of the ports there is none behind.
+            // The last ports of the range have too few successors.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::AddrInUse),
         }
     }
 
-    /// A listener that answers every request with `fine`, and where it listens.
+    /// Starts a listener that answers every request with `fine`. Returns its address.
     async fn served(most: usize) -> SocketAddr {
         let listener = Listener::bind(([127, 0, 0, 1], 0).into(), false).unwrap().with_most_connections(most);
         let at = listener.local_addr();
@@ -297,7 +299,7 @@ mod tests {
         for n in 0..40 {
             let mut stream = TcpStream::connect(at).await.unwrap();
             let half: &[u8] = if n % 2 == 0 { b"GET / HT" } else { b"" };
-            // The oldest were closed.
+            // The oldest connections are already closed.
             let _ = stream.write_all(half).await;
             strangers.push(stream);
         }

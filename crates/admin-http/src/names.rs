@@ -1,4 +1,4 @@
-//! The names by which a listener may be asked. Must not know what is asked.
+//! The host names that a listener accepts. Must not know what is requested.
 
 use std::net::IpAddr;
 
@@ -9,25 +9,25 @@ use axum::http::uri::Authority;
 use crate::problem::Problem;
 use headrace_domain::AdminCode;
 
-/// The names by which a listener may be asked: addresses, `localhost`, and the one that its operator gave it. Any other name may be
-/// somebody else's that leads here (DNS rebinding).
+/// The host names that a listener accepts: addresses, `localhost`, and the name in its configuration. Any other name
+/// may belong to an attacker who points it to this address (DNS rebinding).
 #[derive(Debug, Clone)]
 pub(crate) struct Names {
     given: Option<String>,
 }
 
 impl Names {
-    /// With the host of an outside address such as `https://console.example.com`.
+    /// Also accepts the host of `url`, such as `https://console.example.com`.
     pub(crate) fn new(url: Option<&str>) -> Self {
         let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.trim_end_matches('/'));
         let host = host.and_then(|host| host.parse::<Authority>().ok());
         Self { given: host.map(|host| host.host().to_ascii_lowercase()) }
     }
 
-    /// Whether a request asks by one of them.
+    /// Checks the host name of a request.
     ///
     /// # Errors
-    /// It asks by another.
+    /// [`AdminCode::Host`] if the host is missing, given twice, or not accepted.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Problem> {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
@@ -35,7 +35,7 @@ impl Names {
             _ => None,
         };
         let known = host.as_ref().is_some_and(|host| self.is_ours(host.host()));
-        // A form such as `GET http://host/` names the host twice.
+        // A request line such as `GET http://host/` names the host a second time.
         let same = request.uri().authority().is_none_or(|asked| Some(asked) == host.as_ref());
         if known && same {
             return Ok(());

@@ -1,36 +1,36 @@
-//! Lists in pages: so many at a time, and where the next begins. Must not know what is listed.
+//! Pagination: rows up to a limit, and a cursor for the next page. Must not know what is listed.
 
 use schemars::JsonSchema;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Rows where nobody says how many, and the most.
+/// Rows of a page if the client sets no limit, and the maximum.
 const USUAL_ROWS: u32 = 100;
 const MAX_ROWS: u32 = 500;
 
-/// Which rows are asked for.
+/// The requested page.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageQuery {
-    /// The most rows: 1 to 500.
+    /// The maximum number of rows: 1 to 500.
     #[schemars(range(min = 1, max = 500))]
     #[serde(default, deserialize_with = "limit")]
     pub(crate) limit: Option<u32>,
-    /// Where to go on: the `next` of the page before.
+    /// The cursor: the `next` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 
-/// Some rows, and where the next ones are.
+/// A page of rows, and the cursor of the next page.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PageOf{T}")]
 pub(crate) struct Page<T> {
     /// The rows.
     pub(crate) data: Vec<T>,
-    /// The cursor of those after them; `null`: there are none.
+    /// The cursor of the next page. `null` if this is the last one.
     pub(crate) next: Option<String>,
 }
 
-/// Reads how many rows are asked for. More than a page may have are refused: a caller would take a part for all.
+/// Reads the limit. Refuses limits above the maximum, because a client would take a part for the whole.
 fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     let limit = Option::<u32>::deserialize(from)?;
     match limit.filter(|rows| !is_limit(*rows)) {
@@ -44,14 +44,14 @@ pub(crate) fn is_limit(rows: u32) -> bool {
     (1..=MAX_ROWS).contains(&rows)
 }
 
-/// How many rows to give.
+/// The number of rows for a limit.
 pub(crate) fn rows(limit: Option<u32>) -> usize {
     let rows = limit.unwrap_or(USUAL_ROWS).clamp(1, MAX_ROWS);
     usize::try_from(rows).unwrap_or(usize::MAX)
 }
 
 impl<T> Page<T> {
-    /// The rows after the cursor, of a list that is sorted by `key`.
+    /// The rows after the cursor. The list must be sorted by `key`.
     pub(crate) fn by(
         sorted: impl IntoIterator<Item = T>,
         limit: Option<u32>,
@@ -66,7 +66,7 @@ impl<T> Page<T> {
         Self { data, next }
     }
 
-    /// The rows from a place on, of a list in an order of its own; the cursor is the place.
+    /// The rows from an index on, for a list in its own order. The cursor is the index. `None` if it is not a number.
     pub(crate) fn from_place(rows_: Vec<T>, limit: Option<u32>, cursor: Option<&str>) -> Option<Self> {
         let place = cursor.map_or(Some(0), |cursor| cursor.parse::<usize>().ok())?;
         let (most, whole) = (rows(limit), rows_.len());

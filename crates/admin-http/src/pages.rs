@@ -1,4 +1,4 @@
-//! The files of the console, as they go out. Must not know what stands in them.
+//! Serves the console's files. Must not know their contents.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -12,26 +12,26 @@ use headrace_domain::AdminCode;
 /// A file of the console.
 #[derive(Debug, Clone, Copy)]
 pub struct Asset {
-    /// What stands in it.
+    /// The contents.
     pub bytes: &'static [u8],
-    /// Its media type.
+    /// The media type.
     pub mime: &'static str,
-    /// What tells this version of it from others, in quotes.
+    /// The entity tag of this version, in quotes.
     pub etag: &'static str,
 }
 
-/// Where the console's files come from, and what they may do.
+/// The source of the console's files, and the policy for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Pages {
-    /// The file of a path, without its leading slash.
+    /// Returns the file at a path. The path has no leading slash.
     pub asset: fn(&str) -> Option<Asset>,
-    /// What is shown to a reader in place of a file that there is not; `None`: an error as of any route.
+    /// Returns the page to show for a missing file. `None` if the response is an ordinary error.
     pub missing: fn(&str) -> Option<Asset>,
     /// The value of `content-security-policy`.
     pub policy: &'static str,
 }
 
-/// Answers what is no route of the API.
+/// Answers a request that matches no route of the API.
 pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
     let path = request.uri().path();
     if path == "/admin" || path.starts_with("/admin/") {
@@ -63,7 +63,7 @@ pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
     response
 }
 
-/// 404, in words of the page's kind.
+/// The 404 response: a page if `pages` has one for the path, otherwise an error.
 fn missing(pages: Pages, path: &str) -> Response {
     let Some(shown) = (pages.missing)(path) else {
         return Problem::not_found("there is no such page").into_response();

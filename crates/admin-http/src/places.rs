@@ -1,5 +1,5 @@
-//! Slots that operators share: a bound over all of them, a bound for each operator, and slots left for the next ones. Knows
-//! counts only; a holder is any value that can be compared.
+//! Slots that operators share: a bound over all of them, a bound for each operator, and slots left for the next ones.
+//! Knows counts only. A holder is any value that can be compared.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,5 +1,5 @@
-//! Calls of the playground, each once under its key: who asks again with the same key and body reads the same answer from its first
-//! byte, also while it is still being made. In memory, bounded. Must not know what a call is.
+//! Playground calls, each made once under its key. A request with the same key and body reads the same answer from its
+//! first byte, even while the call still runs. In memory and bounded. Must not know what a call is.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -18,33 +18,34 @@ use tokio_util::sync::CancellationToken;
 use crate::problem::Problem;
 use crate::seams::Played;
 
-/// Most answers that are kept or being made, of all operators and of one.
+/// Maximum number of calls that run or whose answers are kept, in total and for one operator.
 const MAX_PLAYS: usize = 128;
 const MAX_PLAYS_PER_OPERATOR: usize = 32;
-/// The longest answer, in bytes; one that grows beyond is let go of.
+/// Maximum size of an answer, in bytes. A call whose answer exceeds it is stopped.
 pub(crate) const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
-/// How long an answer is kept.
+/// How long an answer is kept, from the start of its call.
 pub(crate) const KEPT: Duration = Duration::from_secs(60 * 60);
-/// How long a call goes on that nobody listens to: a page that is loaded again is back sooner.
+/// How long a call runs while no client reads it. A page that is reloaded returns sooner.
 const ABANDONED_AFTER: Duration = Duration::from_secs(15);
-/// The type of an answer that comes in events.
+/// The content type of an event stream.
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// Whose call, and under which key.
+/// The operator and the idempotency key of a call.
 pub(crate) type PlayKey = (OperatorId, String);
 
-/// Answers by their keys.
+/// All calls, by key.
 #[derive(Default)]
 pub(crate) struct Plays {
     kept: Mutex<HashMap<PlayKey, Arc<Play>>>,
 }
 
-/// One call: what was asked, and its answer so far.
+/// One call: the hash of its request, and its answer so far.
 pub(crate) struct Play {
     asked: blake3::Hash,
     begun: UnixNanos,
     answer: Mutex<Answer>,
-    /// How many pieces there are; whoever reads waits for more.
+    /// A counter that changes with the head, each piece and the end. Readers wait for changes. It is closed while there
+    /// are no readers.
     told: watch::Sender<u64>,
     stop: CancellationToken,
 }
@@ -57,7 +58,7 @@ struct Answer {
     end: Option<End>,
 }
 
-/// What stands before an answer's body.
+/// Status and headers of an answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) status: u16,
@@ -69,7 +70,7 @@ pub(crate) struct Head {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Whole,
-    /// An operator stopped it.
+    /// The operator stopped it.
     Stopped,
     /// No client read it for [`ABANDONED_AFTER`].
     Abandoned,
@@ -107,20 +108,20 @@ fn last_event(fault: &str) -> Bytes {
     format!("event: error\ndata: {error}\n\n").into()
 }
 
-/// What becomes of a call.
+/// The outcome of [`Plays::enter`].
 pub(crate) enum Entry {
-    /// It is new: whoever gets this has it made.
+    /// The call is new. The caller must make it.
     New(Arc<Play>),
-    /// It was asked before.
+    /// The same call was made before.
     Again(Arc<Play>),
-    /// Another one was asked under this key.
+    /// Another call was made under this key.
     OtherBody,
-    /// As many are being made as may be.
+    /// Too many calls are running.
     Full,
 }
 
 impl Plays {
-    /// Finds what was asked under a key, or makes room for it.
+    /// Finds the call under a key, or adds a new one. `asked` is the hash of the request.
     pub(crate) fn enter(&self, key: PlayKey, asked: blake3::Hash, now: UnixNanos) -> Entry {
         let mut kept = self.kept.lock();
         kept.retain(|_, play| !play.is_over() || now < play.begun.after(KEPT));
@@ -138,14 +139,14 @@ impl Plays {
         Entry::New(play)
     }
 
-    /// Lets go of a call that is being made. False: there is none.
+    /// Stops the call under a key. Returns `false` if there is none.
     pub(crate) fn stop(&self, key: &PlayKey) -> bool {
         let found = self.kept.lock().get(key).cloned();
         found.inspect(|play| play.stop.cancel()).is_some()
     }
 }
 
-/// Lets go of the oldest answers that are whole, as long as there are too many. False: too many are being made.
+/// Removes the oldest finished answers while there are too many. Returns `false` if too many calls are running.
 fn make_room(kept: &mut HashMap<PlayKey, Arc<Play>>, most: usize, counts: impl Fn(&PlayKey) -> bool) -> bool {
     while kept.keys().filter(|key| counts(key)).count() >= most {
         let over = kept.iter().filter(|(key, play)| counts(key) && play.is_over());
@@ -162,12 +163,12 @@ impl Play {
         self.answer.lock().end.is_some()
     }
 
-    /// Lets go of the call.
+    /// Stops the call.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Takes the answer in as it comes, to its end; gone on with when nobody listens only for a while.
+    /// Reads the answer to its end, or until the call is stopped or abandoned, or the answer is too long.
     pub(crate) async fn take_in(self: Arc<Self>, played: impl Future<Output = Played>) {
         let mut given_up = std::pin::pin!(self.given_up());
         let Played { status, content_type, headers, mut body } = tokio::select! {
@@ -179,7 +180,7 @@ impl Play {
         let end = loop {
             let piece = tokio::select! {
                 piece = body.next() => piece,
-                // The body is dropped, which tells the call that its client went away.
+                // Dropping the body tells the call that its client disconnected.
                 end = &mut given_up => break end,
             };
             match piece {
@@ -226,7 +227,7 @@ impl Play {
         }
     }
 
-    /// What stands before the body, once it is known; `None`: it ended before that.
+    /// Waits for status and headers. `None` if the call ended before them.
     pub(crate) async fn head(&self) -> Option<Head> {
         let mut told = self.told.subscribe();
         loop {
@@ -240,8 +241,8 @@ impl Play {
         }
     }
 
-    /// The answer from its first byte on, as it comes. One that is not whole ends with an event that says why; an answer that is no stream of events
-    /// ends with an error.
+    /// Reads the answer from its first byte, as it arrives. If the answer is incomplete, an event stream ends with an
+    /// event that says why, and any other answer ends with an error.
     pub(crate) fn read(self: &Arc<Self>) -> Reading {
         let told = self.told.subscribe();
         let play = Arc::clone(self);
@@ -255,7 +256,7 @@ impl Play {
                 };
                 let piece = match (piece, end) {
                     (Some(piece), _) => return Some((Ok(piece), (play, told, at.saturating_add(1)))),
-                    // The last event was read.
+                    // The error event was already read.
                     (None, Some(_)) if at == usize::MAX => return None,
                     (None, Some(end)) => match end.fault()? {
                         fault if is_events => Ok(last_event(&fault)),
@@ -329,7 +330,7 @@ mod tests {
         send.send("one ".into()).await.unwrap();
         let mut first = play.read();
         assert_eq!(first.next().await.unwrap().unwrap(), "one ");
-        // The page is loaded again.
+        // The page is reloaded.
         drop(first);
         tokio::time::sleep(ABANDONED_AFTER / 2).await;
         let Entry::Again(again) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
@@ -370,7 +371,7 @@ mod tests {
             making.await.unwrap();
             assert!(send.send("two".into()).await.is_err(), "the call's client went away");
             let why = if stopped { "stopped by its operator" } else { "no page read the answer" };
-            // A page that is loaded again reads the same end.
+            // A reloaded page reads the same end.
             for _ in 0..2 {
                 let text = whole(&play).await.unwrap();
                 let (events, last) = text.split_once("event: error\ndata: ").unwrap();

@@ -1,4 +1,4 @@
-//! What goes back when something does not happen: one form for every route, with the way out. Never holds a secret.
+//! Error responses: one form for every route, with a remedy. Must not hold secrets.
 
 use aide::generate::GenContext;
 use aide::openapi::{Operation, Response as Described};
@@ -14,52 +14,52 @@ use serde::Serialize;
 
 use crate::seams::Played;
 
-/// Something that did not happen.
+/// An error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
     pub(crate) error: Box<Told>,
-    /// Seconds after which trying again makes sense.
+    /// Seconds after which the client may try again.
     pub(crate) retry_after_s: Option<u64>,
 }
 
-/// The body of a refusal.
+/// The body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(crate) struct ErrorBody {
     error: Told,
 }
 
-/// What is wrong, and the way out.
+/// What is wrong, and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ErrorDetail")]
 pub(crate) struct Told {
-    /// A stable name for programs.
+    /// A stable code for programs.
     #[schemars(schema_with = "codes")]
     pub(crate) code: AdminCode,
     /// What is wrong, in words.
     pub(crate) message: String,
-    /// What to do about it; empty where the message says it.
+    /// What to do about it. Empty if the message says it.
     pub(crate) remedy: String,
-    /// The field or parameter that is meant, where it is one.
+    /// The field or parameter at fault, if there is one.
     pub(crate) field: Option<String>,
-    /// The stage of a call that refused, where one did.
+    /// The stage that refused a call, if one did.
     pub(crate) stage: Option<String>,
-    /// The page about it.
+    /// The documentation page of the code.
     pub(crate) doc: String,
 }
 
-/// Where the pages about codes stand, by their names.
+/// The address of the directory of error pages. A page is named after its code.
 pub(crate) const DOCS: &str = "https://github.com/headrace/headrace/blob/main/docs/admin-errors";
 
-/// The names that an answer can have.
+/// The codes that a response can contain.
 fn codes(_: &mut SchemaGenerator) -> Schema {
     let told = AdminCode::ALL.iter().filter(|code| !code.statuses().is_empty());
     json_schema!({ "type": "string", "enum": told.map(|code| code.name()).collect::<Vec<_>>() })
 }
 
 impl Problem {
-    /// With the code's usual status.
+    /// Makes an error with the code's default status.
     pub(crate) fn new(code: AdminCode, message: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let error = Told {
@@ -73,7 +73,7 @@ impl Problem {
         Self { status, error: Box::new(error), retry_after_s: None }
     }
 
-    /// A request whose form is wrong.
+    /// The error for a malformed request.
     pub(crate) fn form(field: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(AdminCode::Invalid, message).at(field)
     }
@@ -82,7 +82,7 @@ impl Problem {
         Self::new(AdminCode::NotFound, message)
     }
 
-    /// A fault of ours.
+    /// The error for an internal fault.
     pub(crate) fn internal(message: impl Into<String>) -> Self {
         Self::new(AdminCode::Internal, message)
     }
@@ -108,7 +108,7 @@ impl Problem {
         serde_json::to_string(&ErrorBody { error: *self.error }).unwrap_or_default()
     }
 
-    /// As the answer to a call.
+    /// Returns the error as the response to a playground call.
     pub(crate) fn played(self) -> Played {
         let (status, error) = (self.status.as_u16(), *self.error);
         let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
@@ -124,7 +124,7 @@ impl From<AdminError> for Problem {
         let is_value = error.code == AdminCode::Invalid;
         let field = field.filter(|_| is_value).map(|(field, _)| field.to_owned());
         let problem = Self::new(error.code, error.message).at(field.as_deref()).remedy(&error.remedy);
-        // Its form was right, or it would not have become a command.
+        // The request was well-formed, or it would not have become a command.
         if is_value { Self { status: StatusCode::UNPROCESSABLE_ENTITY, ..problem } } else { problem }
     }
 }
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// Each page stands where an answer leads, and the body that it shows is one that is sent.
+    /// The page of each code exists at the address that responses name, and shows a body that is really sent.
     #[test]
     fn every_code_has_its_page_with_the_body_as_it_is_sent() {
         let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin-errors");

@@ -1,4 +1,5 @@
-//! The list of routes: path, who may call it, what it does. One line each; the document and the guard's table are made from it.
+//! The list of routes: path, access and summary, one line each. The OpenAPI document and the access table are generated
+//! from it.
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::routes::{
 use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
 
-/// What calls of the playground have in common.
+/// The summary of the playground's call routes.
 const PLAY: &str = "A call of the house as the project in `x-headrace-project`, made once under its `Idempotency-Key`: the same again reads the same answer, also while it comes";
 
 /// Every route of the API.
@@ -131,7 +132,7 @@ fn routes() -> Routes {
         .post("/playground/stop", DEVELOPERS, "Let go of the call that is being made under an `Idempotency-Key`", playground::stop)
 }
 
-/// The list while it is made.
+/// Builder of the list of routes.
 struct Routes {
     api: ApiRouter<App>,
     access: AccessTable,
@@ -186,11 +187,11 @@ fn describe<'t>(
     operation.id(&id.join("_")).summary(says).tag(&tag).description(&format!("For: {}.", access.words()))
 }
 
-/// The routes as they are served.
+/// Builds the router that is served.
 pub(crate) fn router(app: App) -> Router {
     let Routes { api, access } = routes();
     let access = Arc::new(access);
-    // The document that is served is the committed one.
+    // The OpenAPI document that is served is the committed one, not this one.
     let api = api.finish_api(&mut OpenApi::default());
     let pages = app.pages();
     api.route_layer(from_fn_with_state((app.clone(), Arc::clone(&access)), guard))
@@ -205,7 +206,7 @@ async fn method_not_allowed() -> Response {
     Problem::new(AdminCode::Method, "this route does not take this method").into_response()
 }
 
-/// The document that describes the API, made from the router.
+/// Generates the OpenAPI document from the router.
 pub fn openapi() -> OpenApi {
     let mut document = OpenApi {
         info: Info {

@@ -1,4 +1,5 @@
-//! What routes do, by what they are about. Each turns a request into a command and its reply into JSON; none decides who may call it.
+//! Route handlers by subject. A handler turns a request into a command and the reply into JSON. It must not decide who
+//! may call it.
 
 pub(crate) mod document;
 pub(crate) mod events;
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::problem::Problem;
 use crate::values::Name;
 
-/// Something that was made: 201.
+/// A response for a created resource: status 201.
 pub(crate) struct Created<T>(pub(crate) T);
 
 impl<T: Serialize> IntoResponse for Created<T> {
@@ -47,14 +48,14 @@ impl<T: JsonSchema> OperationOutput for Created<T> {
     }
 }
 
-/// A path that ends in an id.
+/// A path with an id.
 #[derive(Debug, Deserialize)]
 pub(crate) struct ById<T> {
-    /// Which.
+    /// The id.
     pub(crate) id: T,
 }
 
-/// Whatever kind of id it is, it is written as a name.
+/// The schema of an id is always [`Name`], for every type of id.
 impl<T> JsonSchema for ById<T> {
     fn schema_name() -> Cow<'static, str> {
         "ById".into()
@@ -69,14 +70,14 @@ impl<T> JsonSchema for ById<T> {
     }
 }
 
-/// A path that ends in a name.
+/// A path with a name.
 #[derive(Debug, Deserialize, JsonSchema)]
 pub(crate) struct ByName {
-    /// Which.
+    /// The name.
     pub(crate) name: String,
 }
 
-/// That a cursor is none of ours.
+/// The error for an invalid cursor.
 fn bad_cursor() -> Problem {
     Problem::form(Some("cursor"), "this is no `next` of a page")
 }

@@ -1,4 +1,5 @@
-//! What the program fills: what it knows that no command tells. Plain data; every call may block.
+//! Traits that the program implements, and the plain data that they return. The routes get everything through them that
+//! admin commands do not return.
 
 use std::pin::Pin;
 
@@ -13,57 +14,57 @@ use serde_json::{Map, Value};
 
 use crate::values::{Money, Time};
 
-/// What the program knows. Calls may block; they are made off the event loop.
+/// Facts that only the program has. Methods may block, so they run off the event loop.
 pub trait House: Send + Sync {
-    /// The models served, by name.
+    /// The served models, by name.
     fn models(&self) -> Vec<ServedModel>;
 
-    /// What the files of a served model hold, as `headrace models inspect --json` shows it.
+    /// The contents of a served model's files, as `headrace models inspect --json` shows them.
     ///
     /// # Errors
-    /// No such model is served, it has no files here, or they can no longer be read.
+    /// If no such model is served, if it has no files on this machine, or if its files cannot be read.
     fn inspect(&self, model: &str) -> Result<Value, AdminError>;
 
-    /// Checkpoints that other programs have stored on this machine, by name.
+    /// The checkpoints that other programs stored on this machine, by name.
     fn checkpoints(&self) -> Vec<StoredCheckpoint>;
 
-    /// What one of them holds, as `headrace models inspect --json` shows it.
+    /// The contents of such a checkpoint, as `headrace models inspect --json` shows them.
     ///
     /// # Errors
-    /// There is none of that name, or it would be refused.
+    /// If there is no checkpoint of that name, or Headrace would refuse it.
     fn inspect_checkpoint(&self, name: &str) -> Result<Value, AdminError>;
 
-    /// Prices, by model and date.
+    /// The prices, by model and date.
     ///
     /// # Errors
-    /// The configuration is being read.
+    /// If the configuration is being read.
     fn prices(&self) -> Result<Vec<ModelPrices>, AdminError>;
 
-    /// Every setting that is in force, in the order of the reference. Settings name files with secrets, never what stands in them.
+    /// Every setting in force, in the order of the reference. Settings name files with secrets, never their contents.
     ///
     /// # Errors
-    /// The configuration is being read.
+    /// If the configuration is being read.
     fn settings(&self) -> Result<Vec<Setting>, AdminError>;
 
     /// Reads the whole ledger and checks every invariant.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// If the ledger cannot be read.
     fn verify(&self) -> Result<Verified, AdminError>;
 
-    /// Holds open now, by id.
+    /// The open holds, by id.
     fn holds(&self) -> Vec<Hold>;
 
-    /// What calls brought and cost from one moment to another, told apart by what is named.
+    /// Revenue and cost of calls from `from` until before `to`, grouped by the comma-separated dimensions in `by`.
     ///
     /// # Errors
-    /// Something is named that there is not, or traces cannot be read.
+    /// If `by` names an unknown dimension, if `from` is not before `to`, or if traces cannot be read.
     fn margin(&self, by: &str, from: Option<UnixNanos>, to: Option<UnixNanos>) -> Result<Value, AdminError>;
 
-    /// How models that get copies of calls compare with those that answered, over the last hours.
+    /// Compares shadow models with the models that answered the original calls, over the last `hours` hours.
     ///
     /// # Errors
-    /// Traces cannot be read.
+    /// If traces cannot be read.
     fn shadow(&self, hours: u32) -> Result<Value, AdminError>;
 }
 
@@ -71,21 +72,22 @@ pub trait House: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Model")]
 pub struct ServedModel {
-    /// Its name.
+    /// The model's name.
     pub name: String,
-    /// In what terms it is spoken to: `tokens`, `texts` or `messages`.
+    /// The kind of the model's backend: `tokens`, `texts` or `messages`.
     pub lane: &'static str,
-    /// The most tokens of one sequence, prompt and answer together; `null`: not known here.
+    /// The maximum number of tokens of prompt and answer together. `null` if it is not known here.
     pub context_window: Option<u32>,
-    /// The length of an answer whose caller names none. `null` if the model writes no text.
+    /// The maximum length of an answer, in tokens, if the client sets none. `null` if the model writes no text.
     pub default_max_tokens: Option<u32>,
-    /// What it takes: `text`, and `image`, `document`, `audio`, `video` where it does; `null`: its servers decide.
+    /// The kinds of input: `text`, and `image`, `document`, `audio`, `video` if supported. `null` if its servers
+    /// decide.
     pub input: Option<Vec<&'static str>>,
-    /// Endpoints that it answers at, by their paths behind `/v1/`; empty: somebody else's server knows.
+    /// The endpoints that accept this model, by their paths after `/v1/`. Empty if another server decides.
     pub endpoints: Vec<&'static str>,
-    /// Other names that lead to it alone.
+    /// Other names that lead to this model only.
     pub aliases: Vec<String>,
-    /// Why it cannot be called now; empty: it can.
+    /// Why the model cannot be called now. Empty if it can.
     pub not_ready: Vec<String>,
 }
 
@@ -93,81 +95,81 @@ pub struct ServedModel {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Checkpoint")]
 pub struct StoredCheckpoint {
-    /// What that program calls it; `headrace up --model NAME` serves it.
+    /// The program's name for it. `headrace up --model NAME` serves it.
     pub name: String,
-    /// Which program's: `Hugging Face`, `Ollama`, `LM Studio`, `llama.cpp`.
+    /// The program: `Hugging Face`, `Ollama`, `LM Studio` or `llama.cpp`.
     pub program: &'static str,
-    /// How its weights are written.
+    /// The format of the weights.
     pub format: &'static str,
-    /// Bytes of its weights.
+    /// The size of the weights, in bytes.
     pub weight_bytes: u64,
-    /// Where it is.
+    /// The path of the checkpoint.
     pub path: String,
-    /// Why it cannot be served as it is; `null`: nothing is known against it.
+    /// Why it cannot be served as it is. `null` if no fault is known.
     pub fault: Option<&'static str>,
 }
 
-/// Prices of a model from a day on.
+/// Prices of a model, valid from a date.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ModelPrices {
     /// The model.
     pub model: String,
-    /// The first day on which they apply, UTC: `2026-11-05`; `null`: from the beginning.
+    /// The first day on which they apply, in UTC, such as `2026-11-05`. `null` if they apply from the beginning.
     pub from: Option<String>,
-    /// The class of service; `null`: the usual.
+    /// The service tier. `null` for the standard tier.
     pub tier: Option<String>,
-    /// For calls of more prompt tokens than this; `null`: for every call.
+    /// The prices apply to calls with more prompt tokens than this. `null` if they apply to every call.
     pub above_prompt_tokens: Option<u64>,
-    /// Of a million prompt tokens that are computed.
+    /// Price of a million computed prompt tokens.
     pub input: Option<Money>,
-    /// Of a million prompt tokens from the prefix cache; `null`: as `input`.
+    /// Price of a million prompt tokens from the prefix cache. `null` if it equals `input`.
     pub cached_input: Option<Money>,
-    /// Of a million prompt tokens that are stored in the cache; `null`: as `input`.
+    /// Price of a million prompt tokens that are written to the cache. `null` if it equals `input`.
     pub cache_write: Option<Money>,
-    /// The same, kept for an hour; `null`: as `cache_write`.
+    /// Price of a million prompt tokens that are cached for an hour. `null` if it equals `cache_write`.
     pub cache_write_1h: Option<Money>,
-    /// Of a million generated tokens.
+    /// Price of a million generated tokens.
     pub output: Option<Money>,
-    /// Of a million generated tokens of reasoning; `null`: as `output`.
+    /// Price of a million generated reasoning tokens. `null` if it equals `output`.
     pub reasoning: Option<Money>,
 }
 
 /// A setting in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Setting {
-    /// Its name in the file.
+    /// The setting's name in the configuration file.
     pub name: &'static str,
-    /// As it was written; `null`: it has no value.
+    /// The value as it was written. `null` if it has none.
     pub value: Option<String>,
-    /// Where the value comes from: `default`, `file …`, `environment …`, `flag …`.
+    /// The origin of the value: `default`, `file …`, `environment …` or `flag …`.
     pub origin: String,
-    /// What it does.
+    /// What the setting does.
     pub what: &'static str,
-    /// Whether a reload puts a change in force.
+    /// Whether a reload applies a change.
     pub live: bool,
 }
 
-/// What a check of the ledger found.
+/// The result of a check of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Verified {
     /// Whether every invariant holds.
     pub ok: bool,
     /// Rows of the journal.
     pub rows: u64,
-    /// Transactions in them.
+    /// Transactions in these rows.
     pub transactions: u64,
     /// Snapshots that were compared.
     pub snapshots: u64,
-    /// Faults in all.
+    /// The number of all faults.
     pub finding_count: u64,
-    /// The first of them.
+    /// The first faults.
     pub findings: Vec<VerifyFinding>,
 }
 
 /// A fault in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct VerifyFinding {
-    /// The journal's row.
+    /// The number of the journal's row.
     pub row: u64,
     /// What is wrong.
     pub what: String,
@@ -178,59 +180,59 @@ pub struct VerifyFinding {
 pub struct Hold {
     /// The hold's id, which is the request's.
     pub id: String,
-    /// Who pays.
+    /// The organisation that pays.
     pub org: String,
-    /// Whose budget.
+    /// The project whose budget is charged.
     pub project: String,
-    /// How much.
+    /// The amount held.
     pub amount: Money,
-    /// When it would expire if nobody kept it.
+    /// When the hold expires if it is not kept alive.
     pub expires: Time,
 }
 
 impl Hold {
-    /// Of a ledger's words.
+    /// Builds the view from the ledger's values.
     pub fn new(id: String, org: String, project: String, amount: NanoDollars, expires: UnixNanos) -> Self {
         Self { id, org, project, amount: amount.into(), expires: Time(expires) }
     }
 }
 
-/// What models see of prompts, and whether their files agree with each other, as JSON. Calls may block: some read files.
+/// Inspects prompts and model files, and returns JSON. Methods may block, because some of them read files.
 pub trait Prompts: Send + Sync {
-    /// Exactly what a model sees of a call's body, token by token, and what that costs.
+    /// The prompt that the model gets for the body of a call, token by token, and its price.
     ///
     /// # Errors
-    /// There is no such model, its words are its server's, or such a call would be refused.
+    /// If there is no such model, if only its server has its tokenizer, or if such a call would be refused.
     fn render(&self, model: &str, ask: RenderAsk) -> Result<Value, AdminError>;
 
-    /// A text's tokens, or what ids stand for.
+    /// The tokens of a text, or the text of token ids.
     ///
     /// # Errors
-    /// As of [`Prompts::render`]; there is no such id.
+    /// As for [`Prompts::render`], or if an id does not exist.
     fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError>;
 
-    /// What is wrong with a model's files, with the evidence and the way out.
+    /// The faults of a model's files, each with its evidence and a remedy.
     ///
     /// # Errors
-    /// There is no such model, its words are its server's, or its files cannot be read.
+    /// If there is no such model, if only its server has its tokenizer, or if its files cannot be read.
     fn doctor(&self, model: &str) -> Result<Value, AdminError>;
 }
 
-/// A prompt that is to be seen.
+/// A request to show a prompt.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RenderAsk {
-    /// The body of a call: `messages`, `tools` and whatever else it would have. Its model is the path's.
+    /// The body of a call: `messages`, `tools` and other parameters. The model is the one in the path.
     pub body: Map<String, Value>,
-    /// Whose body it is.
+    /// The dialect of the body.
     #[serde(default)]
     pub dialect: AskedIn,
-    /// Another body, whose prompt a cache is taken to hold.
+    /// Another body. Its prompt is assumed to be in the cache.
     #[serde(default)]
     pub after: Option<Map<String, Value>>,
 }
 
-/// Whose body it is: OpenAI's chat completions, Anthropic's messages, OpenAI's responses.
+/// The dialect of a body: OpenAI chat completions, Anthropic messages, or OpenAI responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskedIn {
@@ -243,25 +245,25 @@ pub enum AskedIn {
     Responses,
 }
 
-/// A text that is to be seen in tokens, or ids that are to be seen as text: one of both.
+/// A text to tokenize, or token ids to turn into text. Exactly one of the two.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizeAsk {
-    /// The text.
+    /// The text to tokenize.
     #[serde(default)]
     pub text: Option<String>,
-    /// The ids.
+    /// The token ids.
     #[serde(default)]
     pub ids: Option<Vec<u32>>,
-    /// Control tokens that are spelt out in the text count as such.
+    /// Whether control tokens that are written out in the text are parsed as control tokens.
     #[serde(default)]
     pub parse_special: bool,
-    /// With what the tokenizer puts around a text by itself.
+    /// Whether to add the tokens that the tokenizer puts around a text.
     #[serde(default)]
     pub add_special: bool,
 }
 
-/// What an operator may have the house do as a project.
+/// A playground request that an operator makes as a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     /// `POST /v1/chat/completions`
@@ -270,12 +272,12 @@ pub enum Ask {
     Responses,
     /// `POST /v1/messages`
     Messages,
-    /// `POST /tokenize`: free.
+    /// `POST /tokenize`. It is free.
     Tokenize,
 }
 
 impl Ask {
-    /// As the audit log names it.
+    /// The name in the audit log.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Chat => "chat/completions",
@@ -286,24 +288,25 @@ impl Ask {
     }
 }
 
-/// The pieces of an answer as they come; an error is its end before it is whole. Dropping them says that nobody reads on.
+/// The body of an answer, in pieces. An error means that the answer ended early. Dropping the stream means that the
+/// client reads no further.
 pub type Pieces = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
-/// The answer to a call.
+/// The response to a playground call.
 pub struct Played {
     /// HTTP status.
     pub status: u16,
-    /// Its type.
+    /// The content type.
     pub content_type: &'static str,
-    /// Further headers, names in lower case.
+    /// Further headers. Names are in lower case.
     pub headers: Vec<(&'static str, String)>,
-    /// Its body.
+    /// The body.
     pub body: Pieces,
 }
 
-/// Makes calls of the house.
+/// Makes the calls of the playground.
 pub trait Playground: Send + Sync {
-    /// Makes a call as a project, within its limits and for its money, in the name of an operator.
+    /// Makes a call as `project`, within the project's limits, at its expense, and in the operator's name.
     fn ask(
         &self,
         ask: Ask,
@@ -313,15 +316,16 @@ pub trait Playground: Send + Sync {
     ) -> Pin<Box<dyn Future<Output = Played> + Send>>;
 }
 
-/// Rows of calls as they end.
+/// A stream of rows, one for each call that ends.
 pub type Ended = Pin<Box<dyn Stream<Item = Value> + Send>>;
 
-/// What is known of calls, as JSON. Calls may block, but for [`Calls::now`] and [`Calls::ended`].
+/// Traces, usage and live figures of calls, as JSON. Methods may block, except [`Calls::now`], [`Calls::history`] and
+/// [`Calls::ended`].
 pub trait Calls: Send + Sync {
-    /// Calls that fit what is named, newest first: a page with `data` and `next`.
+    /// Searches calls by the filters in `named`, newest first. Returns a page with `data` and `next`.
     ///
     /// # Errors
-    /// Something is named that cannot be read, or traces cannot.
+    /// If the value of a filter is invalid, or traces cannot be read.
     fn search(
         &self,
         named: &[(&'static str, String)],
@@ -329,55 +333,56 @@ pub trait Calls: Send + Sync {
         limit: usize,
     ) -> Result<Value, AdminError>;
 
-    /// One call, by `req_…` or its answer's id; `None`: there is no such call, or no longer.
+    /// One call, by its `req_…` id or the id of its answer. `None` if there is no such call, or its trace is no longer
+    /// kept.
     ///
     /// # Errors
-    /// Traces cannot be read.
+    /// If traces cannot be read.
     fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError>;
 
-    /// How two calls differ; `None`: one of them is not there.
+    /// The differences between two calls. `None` if one of them does not exist.
     ///
     /// # Errors
-    /// Traces cannot be read.
+    /// If traces cannot be read.
     fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError>;
 
-    /// What was used, by what is named.
+    /// Usage, by the filters and groups in `named`.
     ///
     /// # Errors
-    /// As of [`Calls::search`].
+    /// As for [`Calls::search`].
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
 
-    /// A project's month.
+    /// A project's statement for a month.
     ///
     /// # Errors
-    /// The month is none, or the ledger cannot be read.
+    /// If `month` is not a valid month, or the ledger cannot be read.
     fn statement(&self, project: &ProjectId, month: &str) -> Result<Value, AdminError>;
 
-    /// How caches did, by what is named.
+    /// Cache hits and misses, by the filters and groups in `named`.
     ///
     /// # Errors
-    /// As of [`Calls::search`].
+    /// As for [`Calls::search`].
     fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
 
-    /// The house as it is now.
+    /// The current state of the server.
     fn now(&self) -> Value;
 
-    /// The last minutes as lists of figures, oldest first.
+    /// Samples of the last minutes as lists of numbers, oldest first.
     fn history(&self) -> Value;
 
-    /// Calls as they end, from here on.
+    /// The calls that end from now on.
     fn ended(&self) -> Ended;
 }
 
-/// What is asked of one call.
+/// A view of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Its trace.
+    /// The trace.
     Trace,
-    /// Where its time went, in words.
+    /// An explanation in words of where its time went.
     Explain,
-    /// What ran beside it.
+    /// Other calls that ran at the same time.
     Beside,
-    /// What it cost, term by term.
+    /// Its cost, term by term.
     Cost,
 }

@@ -1,4 +1,4 @@
-//! The room from outside: made of its parts, served at a listener.
+//! The public face of this crate: built from its parts, served at a listener.
 
 use axum::Router;
 
@@ -12,20 +12,20 @@ pub struct AdminHttp {
 }
 
 impl AdminHttp {
-    /// Of these parts.
+    /// Builds the admin API from its parts.
     pub const fn new(parts: Parts) -> Self {
         Self { parts }
     }
 
-    /// Makes the routes for a listener that takes `most_connections`.
+    /// Builds the routes for a listener with `most_connections` connections.
     pub(crate) fn router(self, most_connections: usize) -> Router {
         router::router(App::new(self.parts, most_connections))
     }
 
-    /// Answers until the future is dropped, behind what secures each connection, if anything does. Within a Tokio runtime.
+    /// Serves until the future is dropped, with each connection wrapped by `secure` if set. Needs a Tokio runtime.
     ///
     /// # Errors
-    /// The socket cannot be used.
+    /// If the socket cannot be used.
     pub async fn serve(self, listener: Listener, secure: Option<Secure>) -> std::io::Result<()> {
         let router = self.router(listener.most_connections());
         listener.serve(router, secure).await

@@ -1,5 +1,5 @@
-//! Who is signed in: links that work once, and sessions that end. Sessions survive a restart if a [`SessionStore`] keeps them; links do not. Knows
-//! tokens by their hashes, and no cookie.
+//! Sign-in links, which work once, and sessions, which end. Sessions survive a restart if a [`SessionStore`] keeps
+//! them. Links do not survive it. Stores only hashes of tokens. Must not know cookies.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,49 +13,50 @@ use subtle::ConstantTimeEq;
 
 use crate::throttle::Mark;
 
-/// How long a link works that nobody has used.
+/// Lifetime of an unused link.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
-/// How long a session lasts, whatever happens in it.
+/// Maximum lifetime of a session, with or without use.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
-/// How long a session lasts in which nothing happens.
+/// Lifetime of a session without use.
 pub const SESSION_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
-/// Most links that wait to be used; the oldest gives way.
+/// Maximum number of unused links. The oldest one is dropped for a new one.
 const MAX_LINKS: usize = 64;
-/// Most sessions of all operators, and of one; the oldest gives way.
+/// Maximum number of sessions, in total and for one operator. The one that has been unused for longest is dropped for a
+/// new one.
 const MAX_SESSIONS: usize = 1_024;
 const MAX_SESSIONS_PER_OPERATOR: usize = 16;
 /// Random bytes of a token.
 const TOKEN_BYTES: usize = 32;
 
-/// How old the stored moment of a session's last use may be.
+/// Maximum age of the stored time of a session's last use.
 const USE_STORED_EVERY: Duration = Duration::from_secs(5 * 60);
 
-/// What is kept of a token.
+/// The hash of a token, which is stored instead of the token.
 type TokenHash = [u8; 32];
 
-/// A session as it is stored: nothing that signs in.
+/// A session in the store. It contains nothing that signs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSession {
-    /// The hash of its token.
+    /// The hash of the session's token.
     pub token: [u8; 32],
     /// The operator.
     pub operator: OperatorId,
-    /// When it ends at the latest.
+    /// When the session ends at the latest.
     pub expires: UnixNanos,
-    /// When it was used last.
+    /// When the session was last used.
     pub used: UnixNanos,
 }
 
-/// Keeps sessions beside the data. Calls block.
+/// Stores sessions beside the data. Methods block.
 pub trait SessionStore: Send + Sync {
-    /// Replaces everything that is stored, whole or not at all.
+    /// Replaces all stored sessions, atomically.
     ///
     /// # Errors
-    /// Why it could not be written. What was stored before is still stored.
+    /// Why they could not be written. The sessions stored before are unchanged then.
     fn replace(&self, sessions: &[StoredSession]) -> Result<(), String>;
 }
 
-/// Sessions and links of the operators of a house. Clones share everything.
+/// Sessions and sign-in links of all operators. Clones share everything.
 #[derive(Clone)]
 pub struct Sessions {
     operators: Arc<Operators>,
@@ -93,7 +94,7 @@ struct Session {
     operator: OperatorId,
     expires: UnixNanos,
     used: UnixNanos,
-    /// The last use that the store knows.
+    /// The time of the last use that was stored.
     stored_use: UnixNanos,
 }
 
@@ -103,7 +104,7 @@ impl Session {
     }
 }
 
-/// What a page shows with each act, so that no other page can act for it. Never shown by `Debug`.
+/// The CSRF token that a page sends with each act, so that no other page can act for it. Never shown by `Debug`.
 #[derive(Clone)]
 pub(crate) struct Csrf(String);
 
@@ -114,7 +115,7 @@ impl std::fmt::Debug for Csrf {
 }
 
 impl Csrf {
-    /// The sign of a session. It follows from the token, so that it need not be stored.
+    /// The CSRF token of a session. It is derived from the session's token, so it is not stored.
     fn of(token: &str) -> Self {
         let sign = blake3::derive_key("headrace 2026 admin session csrf v1", token.as_bytes());
         Self(blake3::Hash::from(sign).to_hex().to_string())
@@ -129,7 +130,7 @@ impl Csrf {
     }
 }
 
-/// A session as it is found by its token.
+/// The result of a look-up by token.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) operator: OperatorRecord,
@@ -138,12 +139,13 @@ pub(crate) struct Found {
 }
 
 impl Sessions {
-    /// No operator is signed in. A restart ends these sessions.
+    /// Starts without sessions. A restart ends the sessions of this table.
     pub fn new(operators: Arc<Operators>) -> Self {
         Self { operators, open: Arc::default(), store: None }
     }
 
-    /// Continues the sessions that a store had, as far as they are not over and their operators are active. Keeps all sessions in the store from now on.
+    /// Continues the stored sessions that have not ended and whose operators are active. Keeps all sessions in the
+    /// store from now on.
     pub fn continued(
         operators: Arc<Operators>,
         stored: Vec<StoredSession>,
@@ -152,7 +154,7 @@ impl Sessions {
     ) -> Self {
         let mut open = Open::default();
         for StoredSession { token, operator, expires, used } in stored {
-            // A clock that went back makes no session longer.
+            // A clock that was set back makes no session longer.
             let expires = expires.min(now.after(SESSION_LIFETIME));
             let session = Session { operator, expires, used: used.min(now), stored_use: used.min(now) };
             if !session.is_over(now) && operators.active(&session.operator).is_some() {
@@ -163,15 +165,15 @@ impl Sessions {
         Self { operators, open: Arc::new(Mutex::new(open)), store: Some(Arc::new(store)) }
     }
 
-    /// Who there is.
+    /// All operators.
     pub(crate) fn operators(&self) -> &Operators {
         &self.operators
     }
 
-    /// A token that signs an operator in once, and until when it works.
+    /// Creates a token that signs an operator in once. Returns it with the time when it expires.
     ///
     /// # Errors
-    /// There is no such operator, or the operating system gave no randomness.
+    /// If there is no such operator, or the operating system gave no randomness.
     pub fn link(&self, id: &OperatorId, now: UnixNanos) -> Result<(SecretText, UnixNanos), AdminError> {
         if self.operators.active(id).is_none() {
             return Err(headrace_identity::IdentityError::UnknownOperator(id.to_string()).into());
@@ -186,24 +188,22 @@ impl Sessions {
         Ok((token, expires))
     }
 
-    /// Whether a link that begins so waits to be used.
+    /// Returns whether an unused link has this mark.
     pub(crate) fn has_link_like(&self, mark: Mark) -> bool {
         self.open.lock().links.values().any(|link| link.mark == Some(mark))
     }
 
-    /// Signs in whoever has a link, which works no longer then.
-    ///
-    /// # Errors
-    /// `None` where it is none, was used, is over, or its operator was revoked.
+    /// Uses a link up and returns its operator. `None` if the link is unknown, used or expired, or its operator was
+    /// revoked.
     pub(crate) fn enter(&self, link: &str, now: UnixNanos) -> Option<OperatorRecord> {
         let link = self.open.lock().links.remove(&hash(link))?;
         if now < link.expires { self.operators.active(&link.operator) } else { None }
     }
 
-    /// Opens a session for somebody who has shown who it is.
+    /// Opens a session for an operator who has shown a key or a link.
     ///
     /// # Errors
-    /// The operating system gave no randomness.
+    /// If the operating system gave no randomness.
     pub(crate) fn begin(
         &self,
         operator: &OperatorRecord,
@@ -220,7 +220,7 @@ impl Sessions {
         Ok((token, Found { operator: operator.clone(), csrf, expires }))
     }
 
-    /// The session of a token, if it is not over and its operator was not revoked.
+    /// Returns the session of a token, and counts as use. `None` if the session has ended or its operator was revoked.
     pub(crate) fn find(&self, token: &str, now: UnixNanos) -> Option<Found> {
         let key = hash(token);
         let mut open = self.open.lock();
@@ -234,7 +234,8 @@ impl Sessions {
         Some(Found { operator, csrf: Csrf::of(token), expires: session.expires })
     }
 
-    /// Whether the store should learn of a session's last use. True once for each [`USE_STORED_EVERY`].
+    /// Returns whether the stored time of the session's last use is too old. True at most once per
+    /// [`USE_STORED_EVERY`].
     pub(crate) fn is_store_behind(&self, token: &str) -> bool {
         if self.store.is_none() {
             return false;
@@ -253,7 +254,7 @@ impl Sessions {
     /// Stores all sessions as they are. Blocks.
     ///
     /// # Errors
-    /// Why they could not be written: a session that ended meanwhile would be open again after a restart.
+    /// Why they could not be written. A session that ended in the meantime would be open again after a restart.
     pub(crate) fn store(&self) -> Result<(), String> {
         let Some(store) = &self.store else { return Ok(()) };
         let _writing = store.writing.lock();
@@ -267,7 +268,7 @@ impl Sessions {
         store.store.replace(&all)
     }
 
-    /// Whether the operator of a session may go on, for what lasts longer than a request. Does not count as use.
+    /// Returns whether a session is still valid, for work that outlasts a request. Does not count as use.
     pub(crate) fn lasts(&self, token: &str, now: UnixNanos) -> bool {
         let open = self.open.lock();
         let session = open.sessions.get(&hash(token));
@@ -281,7 +282,7 @@ impl Sessions {
         self.open.lock().sessions.remove(&hash(token));
     }
 
-    /// Ends every session of an operator, and links that wait.
+    /// Ends every session of an operator, and drops the operator's unused links.
     pub(crate) fn end_all(&self, operator: &OperatorId) {
         let mut open = self.open.lock();
         open.sessions.retain(|_, session| session.operator != *operator);
@@ -290,7 +291,7 @@ impl Sessions {
 }
 
 impl Open {
-    /// Adds a session. Where there are too many, the one that was not used for longest gives way.
+    /// Adds a session. If there are too many, drops those that have been unused for longest.
     fn take(&mut self, token: TokenHash, session: Session) {
         let own = |other: &Session| other.operator == session.operator;
         make_room(&mut self.sessions, MAX_SESSIONS_PER_OPERATOR, |session| session.used, own);
@@ -299,7 +300,7 @@ impl Open {
     }
 }
 
-/// Lets go of the oldest of those that count, as long as there are as many as there may be.
+/// Removes the oldest entries that `counts` accepts until fewer than `most` of them are left.
 fn make_room<T>(
     kept: &mut HashMap<TokenHash, T>,
     most: usize,
@@ -435,7 +436,7 @@ mod tests {
         assert!(second.enter(link.expose(), later).is_none(), "a link ends with the process");
         second.store().unwrap();
         assert_eq!(kept.0.lock().len(), 1);
-        // At its end, and with a clock that went back.
+        // At the session's end, and with a clock that was set back.
         assert!(restarted(&operators, &kept, found.expires).find(stays.expose(), found.expires).is_none());
         let back = restarted(&operators, &kept, UnixNanos::new(0));
         let most = UnixNanos::new(0).after(SESSION_LIFETIME);

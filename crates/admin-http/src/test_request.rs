@@ -1,9 +1,9 @@
-//! A request with such headers, for tests of what is read from them alone.
+//! A request with given headers, for tests of code that reads only headers.
 
 use axum::body::Body;
 use axum::extract::Request;
 
-/// To a route of the API.
+/// Builds a request to a route of the API.
 pub(crate) fn request(headers: &[(&str, &str)]) -> Request {
     let builder = Request::builder().uri("/admin/v1/status");
     let builder = headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));

@@ -1,4 +1,4 @@
-//! The API as a browser or a program meets it: over a directory and a ledger in memory.
+//! The API as a browser or a program uses it, over a directory and a ledger in memory.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
@@ -41,7 +41,7 @@ mod words;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 const HOST: &str = "127.0.0.1:8081";
-/// Of the listener that the routes are made for.
+/// The number of connections of the listener that the routes are made for.
 const CONNECTIONS: usize = 256;
 
 /// A program without models.
@@ -93,7 +93,7 @@ impl House for Empty {
     }
 }
 
-/// Says what it was asked, of the model `m` alone.
+/// Echoes requests about the model `a/m`. Knows no other model.
 struct Echo;
 
 impl Echo {
@@ -118,7 +118,7 @@ impl Prompts for Echo {
     }
 }
 
-/// What is known of one call, `req_1`.
+/// A store with one call, `req_1`.
 struct OneCall {
     ended: broadcast::Sender<Value>,
 }
@@ -195,19 +195,19 @@ impl Playground for Counting {
     }
 }
 
-/// One page.
+/// The console's only file, at the empty path.
 fn page(path: &str) -> Option<Asset> {
     let asset = Asset { bytes: b"<!doctype html>", mime: "text/html; charset=utf-8", etag: "\"1\"" };
     path.is_empty().then_some(asset)
 }
 
-/// What the book says of a page that it has not.
+/// The page for a missing page of the documentation.
 fn no_page(path: &str) -> Option<Asset> {
     let asset = Asset { bytes: b"<!doctype html>no", mime: "text/html; charset=utf-8", etag: "\"2\"" };
     path.starts_with("docs/").then_some(asset)
 }
 
-/// A house with an operator of each role, and what was answered.
+/// A server with one operator of each role.
 pub(crate) struct World {
     router: Router,
     parts: Parts,
@@ -233,7 +233,7 @@ impl Answer {
 }
 
 impl World {
-    /// The same house, started anew: what was in memory is gone.
+    /// The same server after a restart: state in memory is lost.
     pub(crate) fn again(&self) -> Self {
         let router = AdminHttp::new(self.parts.clone()).router(CONNECTIONS);
         let (service, played) = (Arc::clone(&self.service), Arc::clone(&self.played));
@@ -312,13 +312,13 @@ impl World {
         &self.operators.iter().find(|(operator, _)| operator.role == role).unwrap().0
     }
 
-    /// Sends a request as it is; its answer is not read yet.
+    /// Sends a request unchanged, without reading the answer.
     pub(crate) async fn open(&self, mut request: Request<Body>) -> axum::response::Response {
         request.extensions_mut().insert(On(Line::of(IpAddr::V4(Ipv4Addr::LOCALHOST))));
         self.router.clone().call(request).await.unwrap()
     }
 
-    /// Sends a request as it is.
+    /// Sends a request unchanged, and reads the answer.
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
         let response = self.open(request).await;
         let (head, body) = response.into_parts();
@@ -328,7 +328,7 @@ impl World {
         Answer { status: head.status, headers: head.headers, body }
     }
 
-    /// The same with headers and a body in JSON, unless it is null.
+    /// Sends a request with `headers`, and with `body` as JSON unless it is null.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -350,13 +350,13 @@ impl World {
         self.send(request.body(body).unwrap()).await
     }
 
-    /// As an operator, by key.
+    /// Sends a request as the operator with `role`, by key.
     pub(crate) async fn by(&self, role: Role, method: Method, path: &str, body: Value) -> Answer {
         let bearer = format!("Bearer {}", self.key(role));
         self.call(method, &format!("/admin/v1{path}"), &[("authorization", &bearer)], body).await
     }
 
-    /// Signs in by key: the cookie and what acts show.
+    /// Signs in by key. Returns the cookie and the CSRF token.
     pub(crate) async fn sign_in(&self, role: Role) -> (String, String) {
         let key = json!({ "key": self.key(role) });
         let answer = self.call(Method::POST, "/admin/v1/session", &[], key).await;

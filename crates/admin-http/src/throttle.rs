@@ -1,8 +1,9 @@
-//! How often a peer may show a wrong key or link. Time is an argument.
+//! Limits wrong keys and links per peer. Time is an argument.
 //!
-//! What is shown is looked at only while attempts are left, so a right guess is of no more use than a wrong one once they are used up.
-//! Operators whose key was good before, or whose link waits to be used, have attempts of their own, found by the first characters of
-//! what they show: a guesser at the same address does not keep them out, and to use up theirs it would have to know these characters.
+//! A credential is checked only while attempts are left. Once they are used up, a right guess is as useless as a wrong
+//! one. Operators whose key was accepted before, or whose link is unused, have attempts of their own. They are
+//! recognized by the first characters of their credential. So a guesser at the same address does not lock them out, and
+//! could use up their attempts only by knowing these characters.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,42 +12,43 @@ use std::time::Duration;
 use headrace_domain::UnixNanos;
 use parking_lot::Mutex;
 
-/// Wrong attempts that a peer has at once, and how long one takes to come back.
+/// Wrong attempts that a peer may make in a row, and the time after which one attempt comes back.
 const ATTEMPTS: u32 = 10;
 const ONE_BACK_AFTER: Duration = Duration::from_secs(6);
-/// Most peers that are told apart; beyond that, all others are one.
+/// Maximum number of peers that are counted separately. All further peers share one entry.
 const MAX_PEERS: usize = 1_024;
-/// Most keys that are known by their first characters.
+/// Maximum number of known keys.
 const MAX_MARKS: usize = 1_024;
-/// Of an IPv6 address, the network is the peer: whoever has one has all of it.
+/// Length of an IPv6 network prefix. The network counts as one peer, because its owner has all of its addresses.
 const IPV6_PREFIX_BITS: u32 = 64;
-/// The first characters by which a key or a link is known: `hrop-` and 8 more of 62, or 13 of 16. More than 200 bits follow.
+/// Length of the beginning that identifies a key or a link: `hrop-` and 8 characters of 62, or 13 of 16. More than 200
+/// bits follow.
 const MARK_BYTES: usize = 13;
 
-/// The first characters of a key or a link, hashed.
+/// The hash of the first characters of a key or a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Mark([u8; 32]);
 
-/// Whose attempts an attempt counts among.
+/// The entry in which an attempt is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum CountedAs {
-    /// Those of everything that the peer shows and that is not known.
+    /// All unknown credentials from this peer.
     Peer(IpAddr),
-    /// Those of what begins like a key or a link that is known.
+    /// All credentials that begin like this known key or link.
     Known(Mark),
 }
 
-/// Wrong attempts by peer.
+/// Counts of wrong attempts.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// When each has all its attempts back.
+    /// The time at which each entry has all its attempts back.
     whole_again: Mutex<HashMap<CountedAs, UnixNanos>>,
-    /// Marks of keys that were good.
+    /// Marks of keys that were accepted.
     known: Mutex<HashSet<Mark>>,
 }
 
 impl Mark {
-    /// Of what is shown. `None` if it is too short to be a key or a link.
+    /// The mark of a credential. `None` if it is too short to be a key or a link.
     pub(crate) fn of(shown: &str) -> Option<Self> {
         let first = shown.as_bytes().get(..MARK_BYTES).filter(|first| shown.len() > 2 * first.len())?;
         Some(Self(blake3::derive_key("headrace 2026 admin attempts v1", first)))
@@ -54,7 +56,7 @@ impl Mark {
 }
 
 impl Throttle {
-    /// Whose attempts one of a peer counts among. `is_known` says whether what is shown begins like a link that waits.
+    /// Returns the entry for an attempt of a peer. `is_known` is true if the credential begins like an unused link.
     pub(crate) fn counted_as(&self, peer: IpAddr, mark: Option<Mark>, is_known: bool) -> CountedAs {
         match mark.filter(|mark| is_known || self.known.lock().contains(mark)) {
             Some(mark) => CountedAs::Known(mark),
@@ -62,10 +64,10 @@ impl Throttle {
         }
     }
 
-    /// Whether an attempt may be looked at now; otherwise after how many seconds.
+    /// Checks that this entry has an attempt left.
     ///
     /// # Errors
-    /// The seconds to wait.
+    /// The seconds to wait if no attempt is left.
     pub(crate) fn may_try(&self, who: CountedAs, now: UnixNanos) -> Result<(), u64> {
         let whole = self.whole_again.lock();
         let waits = whole.get(&slot(who, &whole, now)).map_or(Duration::ZERO, |at| at.since(now));
@@ -76,7 +78,7 @@ impl Throttle {
         }
     }
 
-    /// Notes a wrong attempt.
+    /// Records a wrong attempt.
     pub(crate) fn failed(&self, who: CountedAs, now: UnixNanos) {
         let mut whole = self.whole_again.lock();
         whole.retain(|_, at| *at > now);
@@ -85,7 +87,7 @@ impl Throttle {
         *at = at.after(ONE_BACK_AFTER);
     }
 
-    /// Notes a key that was good.
+    /// Records an accepted key.
     pub(crate) fn passed(&self, mark: Option<Mark>) {
         let mut known = self.known.lock();
         if known.len() < MAX_MARKS {
@@ -94,7 +96,7 @@ impl Throttle {
     }
 }
 
-/// The network of a peer: an IPv6 caller has all addresses of one.
+/// The network of a peer. An IPv6 client has all addresses of a network.
 fn network(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V6(address) => match address.to_ipv4_mapped() {
@@ -108,7 +110,7 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// The entry in which attempts are counted: its own, or the one that all share beyond [`MAX_PEERS`].
+/// Returns the entry to count in: `who`, or the entry that all peers beyond [`MAX_PEERS`] share.
 fn slot(who: CountedAs, whole: &HashMap<CountedAs, UnixNanos>, now: UnixNanos) -> CountedAs {
     let is_counted = whole.get(&who).is_some_and(|at| *at > now);
     let is_known = matches!(who, CountedAs::Known(_));
@@ -175,7 +177,7 @@ mod tests {
         }
         assert!(throttle.may_try(counted(&guess), NOW).is_err());
         assert!(throttle.may_try(counted(&good), NOW).is_ok());
-        // What begins alike has these attempts, and no others.
+        // A credential with the same beginning uses the same attempts, and no others.
         let alike = format!("hrop-12345678{}", "y".repeat(35));
         for _ in 0..ATTEMPTS {
             assert!(throttle.may_try(counted(&alike), NOW).is_ok());

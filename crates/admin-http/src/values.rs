@@ -1,4 +1,5 @@
-//! How values look in JSON: money in both spellings, times as text, limits, names. Decides nothing.
+//! JSON forms of values: amounts of money in dollars and nano-dollars, times as text, limits, names. Contains no
+//! decisions.
 
 use std::borrow::Cow;
 
@@ -8,12 +9,12 @@ use headrace_identity::RateLimits;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// An amount, in both spellings.
+/// An amount of money, in dollars and in nano-dollars.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Money {
-    /// In dollars, as a decimal fraction: `12.50`, `-0.000027`.
+    /// Dollars as a decimal fraction, such as `12.50` or `-0.000027`.
     pub dollars: String,
-    /// The same exactly, in nano-dollars.
+    /// The same amount in nano-dollars, as an integer.
     pub nano_dollars: String,
 }
 
@@ -23,7 +24,7 @@ impl From<NanoDollars> for Money {
     }
 }
 
-/// A time, as `2026-11-22T21:35:00Z`.
+/// A time, such as `2026-11-22T21:35:00Z`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time(pub UnixNanos);
 
@@ -54,7 +55,7 @@ impl JsonSchema for Time {
     }
 }
 
-/// An amount that somebody wrote: `25`, `0.50`.
+/// An amount in dollars from a request, such as `25` or `0.50`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dollars(pub(crate) NanoDollars);
 
@@ -79,7 +80,7 @@ impl JsonSchema for Dollars {
     }
 }
 
-/// A name as organisations, projects, keys, regions and operators have one.
+/// The schema of names of organisations, projects, keys, regions and operators.
 pub(crate) struct Name;
 
 impl JsonSchema for Name {
@@ -92,7 +93,7 @@ impl JsonSchema for Name {
     }
 }
 
-/// A text that people choose: 1 to 64 bytes without control characters.
+/// The schema of a freely chosen text: 1 to 64 bytes without control characters.
 pub(crate) struct Title;
 
 impl JsonSchema for Title {
@@ -105,15 +106,15 @@ impl JsonSchema for Title {
     }
 }
 
-/// Limits; `null` is no limit.
+/// Limits. `null` is no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Limits {
-    /// Requests a minute.
+    /// Requests per minute.
     #[serde(default)]
     #[schemars(range(max = 4_294_967_295_u64))]
     pub(crate) requests_per_minute: Option<u32>,
-    /// Tokens a minute, input and output together.
+    /// Tokens per minute, input and output together.
     #[serde(default)]
     #[schemars(range(max = 18_446_744_073_709_551_615_u64))]
     pub(crate) tokens_per_minute: Option<u64>,
@@ -137,7 +138,7 @@ impl From<Limits> for RateLimits {
     }
 }
 
-/// Regions as they are written: `null` is anywhere.
+/// Regions for JSON. `None` if calls may run anywhere.
 pub(crate) fn regions(of: Residency) -> Option<Vec<String>> {
     match of {
         Residency::Anywhere => None,
@@ -145,12 +146,12 @@ pub(crate) fn regions(of: Residency) -> Option<Vec<String>> {
     }
 }
 
-/// The same, read.
+/// Regions from JSON. `None` means anywhere.
 pub(crate) fn residency(regions: Option<Vec<Region>>) -> Residency {
     regions.map_or(Residency::Anywhere, Residency::only)
 }
 
-/// A field that says something by being there, also where it is `null`.
+/// Deserializes a field for which `null` differs from absent: `Some(None)` for `null`. Needs `#[serde(default)]`.
 pub(crate) fn said<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: serde::Deserializer<'de>,

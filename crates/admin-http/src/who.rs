@@ -1,4 +1,5 @@
-//! Who asks, from where, and whether another page made the browser ask. Must not know what is asked.
+//! The operator of a request, the client's address, and whether another site's page made the browser send the request.
+//! Must not know what the request does.
 
 use std::net::IpAddr;
 
@@ -11,24 +12,24 @@ use crate::listener::On;
 use crate::problem::Problem;
 use crate::sessions::Csrf;
 
-/// How cookies of sessions begin. The port stands behind it: browsers keep one cookie of a name for all ports of a host, and
-/// two servers of one machine would sign each other's operators out.
+/// Prefix of the session cookie's name. The port follows it: browsers share cookies between all ports of a host, so two
+/// servers on one machine would sign each other's operators out.
 const COOKIE: &str = "headrace_session_";
-/// The cookie of a listener at the usual port, for the document.
+/// The cookie's name at the default port, for the OpenAPI document.
 pub(crate) const USUAL_COOKIE: &str = "headrace_session_8081";
-/// The header with which a page shows that an act is its own.
+/// The header that carries the CSRF token.
 pub(crate) const CSRF_HEADER: &str = "x-headrace-csrf";
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Who asks.
+/// The operator of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Who {
     pub(crate) operator: OperatorRecord,
-    /// By what session, where it is not by a key.
+    /// The session. `None` if the request came with a key.
     pub(crate) session: Option<ByCookie>,
 }
 
-/// A session that a browser showed.
+/// A session that was found by a cookie.
 #[derive(Debug, Clone)]
 pub(crate) struct ByCookie {
     pub(crate) token: Token,
@@ -46,22 +47,22 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The cookie of sessions at a listener.
+/// The name of the session cookie of a listener at `port`.
 pub(crate) fn cookie_name(port: u16) -> String {
     format!("{COOKIE}{port}")
 }
 
 impl Who {
-    /// As the audit log names who did it.
+    /// The operator's name in the audit log.
     pub(crate) fn actor(&self) -> String {
         self.operator.actor()
     }
 }
 
-/// That no page of somebody else made a browser send this.
+/// Checks that no other site's page made a browser send this request.
 ///
 /// # Errors
-/// Where the browser says that one did.
+/// [`AdminCode::Origin`] if the browser's headers name another site or origin.
 pub(crate) fn from_here(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     let refused = |why: &str| Err(Problem::new(AdminCode::Origin, why));
@@ -85,7 +86,7 @@ pub(crate) fn not_signed_in() -> Problem {
     )
 }
 
-/// The same for every key that is not good.
+/// The error for a bad credential. It is the same for every reason.
 pub(crate) fn bad_credential(_: AuthRefusal) -> Problem {
     Problem::new(
         AdminCode::BadCredential,

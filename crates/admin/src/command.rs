@@ -1,5 +1,4 @@
-//! Commands and replies as plain data that serializes: what travels over the control socket.
-//! Decides nothing.
+//! Commands and replies as serializable data, for the control socket. Contains no decisions.
 
 use std::fmt;
 
@@ -13,165 +12,165 @@ use zeroize::Zeroize;
 
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 
-/// One thing that an operator asks for.
+/// A command of an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum AdminCommand {
-    /// How the server does.
+    /// Returns the server's status.
     Status,
-    /// The calls under way and the minute before.
+    /// Returns the calls in progress and figures of the last minute.
     Now,
-    /// The newest calls that have ended, once their traces are stored.
+    /// Returns the newest ended calls, once their traces are stored.
     RecentCalls {
-        /// How many at most.
+        /// The maximum number of calls.
         most: usize,
     },
-    /// Reads the configuration again, as far as it may change while calls run.
+    /// Reloads the settings that may change while calls run.
     Reload,
-    /// The servers that calls are sent on to, after what is to be done with one.
+    /// Returns all upstreams, after an act on one of them if given.
     Upstreams {
-        /// What is to be done; `None`: nothing.
+        /// The act. `None` to only list.
         #[serde(default)]
         act: Option<UpstreamAct>,
     },
-    /// Names that lead to several models, after what is to be done with one.
+    /// Returns all routes. Before that, puts rolled-back canaries of one route on trial again if `resume` is set.
     Routes {
-        /// The name whose models that were taken out are put on trial again; `None`: nothing is done.
+        /// The route whose canaries go on trial again. `None` to only list.
         #[serde(default)]
         resume: Option<ModelName>,
     },
     /// Creates a key.
     CreateKey {
-        /// The project it belongs to; its organisation follows from that.
+        /// The key's project. It determines the organisation.
         project: ProjectId,
-        /// Its name: 1 to 128 bytes.
+        /// The key's name: 1 to 128 bytes.
         name: String,
-        /// Models it may ask for; `None`: all, also those added later.
+        /// The models that the key may use. `None` for all, including models added later.
         #[serde(default)]
         models: Option<Vec<ModelName>>,
-        /// Endpoints it may call; `None`: all, also those added later.
+        /// The endpoints that the key may call. `None` for all, including endpoints added later.
         #[serde(default)]
         endpoints: Option<Vec<Endpoint>>,
-        /// Its own limits; `None`: the configured default.
+        /// The key's own limits. `None` for the configured default.
         #[serde(default)]
         limits: Option<RateLimits>,
-        /// Where its calls may be worked on, within what its organisation allows.
+        /// The regions in which its calls may run, within those of its organisation.
         #[serde(default, skip_serializing_if = "Residency::is_anywhere")]
         regions: Residency,
-        /// When it stops working.
+        /// When the key expires.
         #[serde(default)]
         expires: Option<UnixNanos>,
-        /// The secret, where the operator chooses it.
+        /// The secret, if the operator chooses it.
         #[serde(default)]
         secret: Option<SecretText>,
     },
-    /// A key of a few hours for whoever may read the data directory, to talk to the server on its own machine. The same asker gets the
-    /// same one again.
+    /// Lends a key for a few hours to a user who may read the data directory, for calls from the same machine. The same
+    /// user gets the same key again.
     LendKey {
-        /// Whose money it spends; `None`: project `default`, or the only one.
+        /// The project that pays. `None` for the project `default`, or the only project.
         #[serde(default)]
         project: Option<ProjectId>,
     },
-    /// All keys, or those of one project.
+    /// Lists all keys, or those of one project.
     ListKeys {
-        /// Only of this project.
+        /// Only keys of this project.
         #[serde(default)]
         project: Option<ProjectId>,
     },
-    /// Revokes a key: once this is answered, no request authenticates with it.
+    /// Revokes a key. After the reply, no request authenticates with it.
     RevokeKey {
-        /// Which.
+        /// The key.
         id: KeyId,
     },
     /// Creates an organisation.
     CreateOrg {
-        /// Its id.
+        /// The organisation's id.
         id: OrgId,
-        /// Its limits; `None`: the configured default.
+        /// The limits. `None` for the configured default.
         #[serde(default)]
         limits: Option<RateLimits>,
-        /// Where its calls may be worked on.
+        /// The regions in which its calls may run.
         #[serde(default, skip_serializing_if = "Residency::is_anywhere")]
         regions: Residency,
     },
-    /// All organisations.
+    /// Lists all organisations.
     ListOrgs,
     /// Creates a project, with its account in the ledger.
     CreateProject {
-        /// Its id, unique across organisations.
+        /// The project's id, unique across organisations.
         id: ProjectId,
         /// The organisation that pays for it.
         org: OrgId,
-        /// Its limits; `None`: the configured default.
+        /// The limits. `None` for the configured default.
         #[serde(default)]
         limits: Option<RateLimits>,
     },
-    /// All projects.
+    /// Lists all projects.
     ListProjects,
     /// Changes an organisation's limits.
     SetOrgLimits {
-        /// Which.
+        /// The organisation.
         org: OrgId,
-        /// All of its limits, anew.
+        /// The new limits. They replace all limits.
         limits: RateLimits,
     },
-    /// Changes where an organisation's calls may be worked on.
+    /// Changes the regions in which an organisation's calls may run.
     SetOrgRegions {
-        /// Which.
+        /// The organisation.
         org: OrgId,
-        /// All of them, anew.
+        /// The new regions. They replace all regions.
         regions: Residency,
     },
-    /// Changes where a key's calls may be worked on, within what its organisation allows.
+    /// Changes the regions in which a key's calls may run, within those of its organisation.
     SetKeyRegions {
-        /// Which.
+        /// The key.
         key: KeyId,
-        /// All of them, anew.
+        /// The new regions. They replace all regions.
         regions: Residency,
     },
     /// Changes a key's own limits.
     SetKeyLimits {
-        /// Which.
+        /// The key.
         key: KeyId,
-        /// All of its limits, anew.
+        /// The new limits. They replace all limits.
         limits: RateLimits,
     },
     /// Changes a project's limits.
     SetProjectLimits {
-        /// Which.
+        /// The project.
         project: ProjectId,
-        /// All of its limits, anew.
+        /// The new limits. They replace all limits.
         limits: RateLimits,
     },
     /// Adds money to an organisation's balance.
     GrantCredit {
-        /// Who receives it.
+        /// The organisation.
         org: OrgId,
-        /// How much, in nano-dollars; more than zero.
+        /// The amount in nano-dollars, more than zero.
         amount: NanoDollars,
-        /// Where it comes from.
+        /// The kind of grant.
         kind: GrantKind,
-        /// What to find it by. The same reference twice is the same grant; an empty one is none.
+        /// A reference to find the grant by. The same reference again is the same grant. Empty if there is none.
         reference: String,
     },
     /// Takes back money that was granted by mistake.
     CorrectCredit {
-        /// From whom.
+        /// The organisation.
         org: OrgId,
-        /// How much; its sign does not matter.
+        /// The amount. Its sign does not matter.
         amount: NanoDollars,
-        /// Where it had come from.
+        /// The kind of the grant that is taken back.
         kind: GrantKind,
-        /// Why. The same reason twice is the same correction.
+        /// The reason. The same reason again is the same correction.
         reason: String,
     },
-    /// Grants and corrections, newest first: of all organisations, or of one.
+    /// Lists grants and corrections, newest first, of all organisations or of one.
     ListGrants {
         /// Only of this organisation.
         #[serde(default)]
         org: Option<OrgId>,
     },
-    /// Balances and budgets: of every project, or of one organisation's.
+    /// Lists balances and budgets, of every project or of one organisation's projects.
     ShowCredit {
         /// Only of this organisation.
         #[serde(default)]
@@ -179,70 +178,70 @@ pub enum AdminCommand {
     },
     /// Sets or removes a project's budget.
     SetBudget {
-        /// Which project.
+        /// The project.
         project: ProjectId,
-        /// The budget; `None` removes it.
+        /// The budget. `None` to remove it.
         budget: Option<Budget>,
     },
     /// Opens an account, without money, for every project that has none.
     OpenAccounts,
-    /// Sets the ledger's time back to the clock's, after it ran on a clock that was ahead.
+    /// Sets the ledger's time back to the clock's, after the server ran on a clock that was ahead.
     SetLedgerClock,
-    /// The newest rows of the audit log.
+    /// Returns the newest rows of the audit log.
     ShowAudit {
-        /// How many, at most.
+        /// The maximum number of rows.
         last: u32,
-        /// Only rows before this one.
+        /// Only rows before this row number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before: Option<u64>,
     },
     /// Creates an operator.
     CreateOperator {
-        /// A name: 1 to 64 bytes.
+        /// The operator's name: 1 to 64 bytes.
         name: String,
-        /// What the operator may do.
+        /// The operator's role.
         role: Role,
     },
-    /// All operators.
+    /// Lists all operators.
     ListOperators,
-    /// Revokes an operator: neither key nor session of it is good once this is answered.
+    /// Revokes an operator. After the reply, neither the key nor a session of the operator works.
     RevokeOperator {
-        /// Which.
+        /// The operator.
         id: OperatorId,
     },
-    /// Makes a link that signs an operator in once.
+    /// Creates a link that signs an operator in once.
     LinkOperator {
-        /// Which.
+        /// The operator.
         id: OperatorId,
     },
 }
 
-/// What a command did or found.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", content = "value", rename_all = "snake_case")]
 pub enum AdminReply {
-    /// How the server does.
+    /// The server's status.
     Status(ServerStatus),
-    /// The calls under way and the minute before, in the words of `headrace_trace::Now`.
+    /// The calls in progress and figures of the last minute, as JSON of `headrace_trace::Now`.
     Now(serde_json::Value),
-    /// The newest calls that have ended, the newest first: trace records as they are stored.
+    /// The newest ended calls, newest first, as stored trace records.
     RecentCalls(Vec<serde_json::Value>),
-    /// The configuration was read again and is in force.
+    /// The configuration was reloaded and is in force.
     Reloaded {
         /// The settings that changed.
         changed: Vec<String>,
     },
-    /// The servers that calls are sent on to, in the order of the configuration.
+    /// All upstreams, in the order of the configuration.
     Upstreams(Vec<UpstreamView>),
-    /// Names that lead to several models, in their order.
+    /// All routes, by name.
     Routes(Vec<RouteView>),
-    /// A key was created; this is the only time that its secret is shown.
+    /// A key was created. Only this reply shows its secret.
     KeyCreated {
         /// The key.
         key: KeyRecord,
-        /// Its secret.
+        /// The key's secret.
         secret: SecretText,
-        /// Models it may ask for that nothing serves now.
+        /// The models that the key may use but that are not served now.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unserved: Vec<ModelName>,
     },
@@ -250,16 +249,16 @@ pub enum AdminReply {
     KeyLent {
         /// The key.
         key: KeyRecord,
-        /// Its secret.
+        /// The key's secret.
         secret: SecretText,
     },
     /// Keys, by id.
     Keys(Vec<KeyRecord>),
-    /// A key is revoked, now or before.
+    /// The key is revoked, now or before.
     KeyRevoked {
-        /// Which.
+        /// The key.
         id: KeyId,
-        /// How far that is on the disk.
+        /// How durable the revocation is.
         #[serde(flatten)]
         how: Revocation,
     },
@@ -273,50 +272,50 @@ pub enum AdminReply {
     Projects(Vec<ProjectRecord>),
     /// Limits were changed.
     LimitsSet,
-    /// Where calls may be worked on was changed.
+    /// Regions were changed.
     RegionsSet {
-        /// For an organisation's calls: keys of it whose own regions it does not allow in full any longer.
+        /// For an organisation: the keys whose own regions are no longer all allowed.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         narrowed: Vec<KeyId>,
     },
     /// Money was added.
     CreditGranted {
-        /// To whom.
+        /// The organisation.
         org: OrgId,
-        /// How much.
+        /// The amount.
         amount: NanoDollars,
         /// The balance now, money held included.
         balance: NanoDollars,
-        /// Whether that was done before, under the same reference, and is not done again.
+        /// Whether the same grant was made before under this reference, so that nothing was added now.
         #[serde(default)]
         before: bool,
     },
     /// Grants and corrections, newest first.
     Grants(Vec<GrantView>),
-    /// Balances.
+    /// Balances and budgets.
     Credit(Vec<CreditView>),
     /// A budget was set or removed.
     BudgetSet {
-        /// Of which project.
+        /// The project.
         project: ProjectId,
     },
     /// The ledger's time was set back.
     LedgerClockSet {
-        /// From where.
+        /// The ledger's time before.
         #[serde(with = "headrace_domain::rfc3339")]
         from: UnixNanos,
-        /// To where: the clock's time.
+        /// The ledger's time now, which is the clock's.
         #[serde(with = "headrace_domain::rfc3339")]
         to: UnixNanos,
     },
     /// Accounts were opened.
     AccountsOpened {
-        /// How many.
+        /// The number of accounts.
         count: u64,
     },
     /// Rows of the audit log, oldest first.
     Audit(Vec<AuditView>),
-    /// An operator was created; this is the only time that the key is shown.
+    /// An operator was created. Only this reply shows the key.
     OperatorCreated {
         /// The operator.
         operator: OperatorRecord,
@@ -325,28 +324,28 @@ pub enum AdminReply {
     },
     /// Operators, by id.
     Operators(Vec<OperatorRecord>),
-    /// An operator is revoked, now or before.
+    /// The operator is revoked, now or before.
     OperatorRevoked {
-        /// Which.
+        /// The operator.
         id: OperatorId,
     },
     /// A link that signs an operator in once.
     SignInLink {
-        /// The whole address, secret as it is.
+        /// The whole address. It is a secret.
         link: SecretText,
-        /// Until when it works.
+        /// When the link expires.
         #[serde(with = "headrace_domain::rfc3339")]
         expires: UnixNanos,
     },
 }
 
-/// A key's secret on its way; shown by nothing but its own accessor.
+/// A secret in a command or reply. Only [`SecretText::expose`] shows it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SecretText(String);
 
 impl SecretText {
-    /// Wraps it.
+    /// Wraps a secret.
     pub const fn new(secret: String) -> Self {
         Self(secret)
     }
@@ -369,7 +368,7 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// What a project can spend.
+/// The balance and budget of a project.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreditView {
     /// The organisation that pays.
@@ -378,9 +377,9 @@ pub struct CreditView {
     pub project: ProjectId,
     /// The organisation's balance, money held included.
     pub balance: NanoDollars,
-    /// What its calls in flight hold.
+    /// The amount that the organisation's calls in flight hold.
     pub held: NanoDollars,
-    /// What it can still hold.
+    /// The amount that further calls of the organisation can hold.
     pub available: NanoDollars,
     /// Spent by the project since it was opened.
     #[serde(default)]
@@ -389,18 +388,18 @@ pub struct CreditView {
     pub budget: Option<BudgetView>,
 }
 
-/// How a project stands to its budget.
+/// The state of a project's budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetView {
     /// The budget.
     pub budget: Budget,
-    /// Spent in its period.
+    /// Spent in the budget's period.
     pub spent: NanoDollars,
     /// Held by the project's calls in flight.
     pub held: NanoDollars,
-    /// What it leaves.
+    /// The part of the budget that is left.
     pub left: NanoDollars,
-    /// When the period ends.
+    /// When the period ends. `None` for a total budget.
     #[serde(with = "headrace_domain::rfc3339::option")]
     pub resets: Option<UnixNanos>,
 }
@@ -429,64 +428,64 @@ impl CreditView {
 /// Money added, or, below zero, taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantView {
-    /// When.
+    /// The time of the act.
     #[serde(with = "headrace_domain::rfc3339")]
     pub at: UnixNanos,
-    /// Who did it.
+    /// Who made the grant.
     pub actor: String,
-    /// Whose balance.
+    /// The organisation.
     pub org: OrgId,
-    /// How much.
+    /// The amount.
     pub amount: NanoDollars,
-    /// Where it comes from.
+    /// The kind of grant.
     pub kind: GrantKind,
-    /// What it is found by; of a correction, why.
+    /// The reference of a grant, or the reason of a correction.
     pub reference: String,
 }
 
 /// A row of the audit log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditView {
-    /// From 1, without gaps.
+    /// The row's number, from 1 and without gaps.
     pub seq: u64,
-    /// When.
+    /// The time of the grant.
     #[serde(with = "headrace_domain::rfc3339")]
     pub at: UnixNanos,
-    /// Who.
+    /// Who acted.
     pub actor: String,
-    /// What was done.
+    /// The act.
     pub act: String,
-    /// To what.
+    /// The subject of the act.
     pub subject: String,
-    /// How.
+    /// Details.
     pub detail: String,
 }
 
-/// How a server does.
+/// The status of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// Its process; 0 where none runs.
+    /// The process id. 0 if no server runs.
     pub pid: u32,
     /// The program's version.
     pub version: String,
-    /// Where it listens.
+    /// The address on which it listens.
     pub listen: String,
-    /// Since when it runs.
+    /// The start time.
     #[serde(with = "headrace_domain::rfc3339")]
     pub started: UnixNanos,
-    /// Why new calls are not served, or not for every model; empty: they are.
+    /// Why new calls are not served, or not for every model. Empty if they are.
     pub not_ready: Vec<String>,
-    /// Calls under way.
+    /// Calls in progress.
     pub in_flight: u64,
-    /// The models served.
+    /// The served models.
     pub models: Vec<String>,
-    /// Other names under which they can be asked for.
+    /// Other names that lead to them.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// What keeps keys, money and traces.
+    /// The stores of keys, money and traces.
     #[serde(default)]
     pub stores: Vec<StoreView>,
-    /// Revocations in force that wait to be written beside their keys.
+    /// Revocations that are in force but not yet written to their keys.
     #[serde(default)]
     pub revocations_waiting: u64,
     /// Sums over the ledger.
@@ -496,9 +495,9 @@ pub struct ServerStatus {
 /// Whether a store can be written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreView {
-    /// Which: `ledger`, `identity` or `traces`.
+    /// The store: `ledger`, `identity` or `traces`.
     pub store: String,
-    /// Why it could not be written last time; `None` where it could.
+    /// The error of the last write. `None` if it succeeded.
     pub failing: Option<String>,
 }
 
@@ -511,7 +510,7 @@ pub struct TotalsView {
     pub held: NanoDollars,
     /// Usage at list price.
     pub revenue: NanoDollars,
-    /// Usage written off; zero or below.
+    /// Usage that was written off. Zero or below.
     pub loss: NanoDollars,
     /// Holds open now.
     pub open_holds: u64,

@@ -1,5 +1,5 @@
-//! The control socket: a Unix socket in the data directory that only its owner can open, one JSON value a line.
-//! Carries commands and replies; knows nothing of what they do.
+//! The control socket: a Unix socket in the data directory, open only to its owner, with one JSON value per line.
+//! Carries commands and replies. Must not know what they do.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -21,14 +21,14 @@ use crate::service::AdminService;
 const SOCKET: &str = "control.sock";
 /// The longest path that fits `sockaddr_un`, in bytes (Linux: 108 with its zero byte; BSD and macOS: 104).
 const MAX_SOCKET_PATH_BYTES: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
-/// The longest line, in bytes: a command, or a listing of tens of thousands of keys.
+/// Maximum length of a line, in bytes. A reply may list tens of thousands of keys.
 const MAX_COMMAND_BYTES: u64 = 256 * 1024;
 const MAX_REPLY_BYTES: u64 = 64 * 1024 * 1024;
-/// How long a client waits for an answer: longer than a slow disk's fsync.
+/// How long a client waits for a reply. Longer than an `fsync` on a slow disk.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a connection may be silent.
+/// Maximum silence of a connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections served at a time; more wait.
+/// Maximum number of connections served at once. Further ones wait.
 const MAX_CONNECTIONS: usize = 16;
 
 /// The protocol's version, sent with every command.
@@ -48,11 +48,11 @@ enum Answer {
     Error(AdminError),
 }
 
-/// Asks the server that runs on `data_dir`. Blocks.
+/// Sends a command to the server that runs on `data_dir`, and returns its reply. Blocks.
 ///
 /// # Errors
-/// [`ControlError::NotRunning`] if none runs; [`ControlError::Refused`] with the server's reason; others name the
-/// socket.
+/// [`ControlError::NotRunning`] if no server runs, [`ControlError::Refused`] with the server's reason, or another error
+/// that names the socket.
 pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, ControlError> {
     let path = data_dir.join(SOCKET);
     let address = Address::of(data_dir)?;
@@ -67,7 +67,7 @@ pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, Contr
         }
         Err(error) => return Err(io("connect to")(error)),
     };
-    // A reload takes as long as models take to load. A server that ends closes the connection.
+    // A reload has no time limit, because loading models takes long. If the server ends, the connection closes.
     let patience = (!matches!(command, AdminCommand::Reload)).then_some(CALL_TIMEOUT);
     stream.set_read_timeout(patience).map_err(io("set up"))?;
     stream.set_write_timeout(Some(CALL_TIMEOUT)).map_err(io("set up"))?;
@@ -86,7 +86,7 @@ pub fn call(data_dir: &Path, command: &AdminCommand) -> Result<AdminReply, Contr
     }
 }
 
-/// The server's end. Dropping it removes the socket.
+/// The server's side of the socket. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: tokio::net::UnixListener,
@@ -94,11 +94,11 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket, in place of one that an earlier process left. Only for the process that holds the
-    /// directory's lock; within a Tokio runtime.
+    /// Creates the socket, and replaces one that an earlier process left. The process must hold the directory's lock.
+    /// Needs a Tokio runtime.
     ///
     /// # Errors
-    /// [`ControlError::Io`], [`ControlError::PathTooLong`].
+    /// [`ControlError::Io`] or [`ControlError::PathTooLong`].
     pub fn bind(data_dir: &Path) -> Result<Self, ControlError> {
         let path = data_dir.join(SOCKET);
         let io = |doing| {
@@ -112,24 +112,25 @@ impl ControlSocket {
         let address = Address::of(data_dir)?;
         let listener = tokio::net::UnixListener::bind(&address.path).map_err(io("listen on"))?;
         let socket = Self { listener, path: path.clone() };
-        // The directory is its owner's alone already; this keeps the socket so if that is ever loosened.
+        // Only the owner can open the directory. This protects the socket if the directory's permissions are ever
+        // loosened.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(io("protect"))?;
         Ok(socket)
     }
 
-    /// Answers commands until this future is dropped.
+    /// Executes commands until this future is dropped.
     pub async fn serve(self, service: Arc<AdminService>, clock: Arc<dyn Clock>) {
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             let Ok((stream, _)) = self.listener.accept().await else {
-                // Out of file descriptors, most likely: that passes.
+                // Most likely there are no file descriptors left, which is temporary.
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
             let (service, clock) = (Arc::clone(&service), Arc::clone(&clock));
             tokio::spawn(async move {
-                // A client that breaks off has seen why itself.
+                // An error ends only this connection, and its client sees it.
                 let _ = converse(stream, service, clock).await;
                 drop(place);
             });
@@ -139,7 +140,7 @@ impl ControlSocket {
 
 impl Drop for ControlSocket {
     fn drop(&mut self) {
-        // Whoever starts next replaces what could not be removed.
+        // The next server replaces a socket that could not be removed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -209,7 +210,7 @@ async fn answer(line: &[u8], service: Arc<AdminService>, actor: String, clock: A
     }
 }
 
-/// A path that the operating system takes for the socket.
+/// A path of the socket that is short enough for the operating system.
 struct Address {
     path: PathBuf,
     /// Keeps `/proc/self/fd/N` alive.
@@ -225,7 +226,7 @@ impl Address {
         if !cfg!(target_os = "linux") {
             return Err(ControlError::PathTooLong { path, limit_bytes: MAX_SOCKET_PATH_BYTES });
         }
-        // A long path is reached through an open directory, whose name under /proc is short.
+        // Reach a long path through an open directory, which has a short name under `/proc`.
         use std::os::fd::AsRawFd;
         let dir = match std::fs::File::open(data_dir) {
             Ok(dir) => dir,

@@ -1,5 +1,4 @@
-//! What can go wrong: a command refused (with the way out), or a server that cannot be reached.
-//! Never holds a secret.
+//! Errors: a refused command with a remedy, or a server that cannot be reached. Must not contain secrets.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,19 +8,19 @@ use headrace_identity::IdentityError;
 use headrace_ledger::{JournalFailed, LedgerRefusal};
 use serde::{Deserialize, Serialize};
 
-/// A command that did not happen.
+/// Why a command was not executed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdminError {
-    /// A stable name for programs; it has a page.
+    /// A stable code for programs. Each code has a page in the documentation.
     pub code: AdminCode,
     /// What is wrong.
     pub message: String,
-    /// What to do about it; empty where the message says it.
+    /// What to do about it. Empty if the message says it.
     pub remedy: String,
 }
 
 impl AdminError {
-    /// What did not happen, and why.
+    /// Makes an error.
     pub fn new(code: AdminCode, message: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { code, message: message.into(), remedy: remedy.into() }
     }
@@ -87,7 +86,7 @@ impl From<LedgerRefusal> for AdminError {
     }
 }
 
-/// How an operator reads what the ledger refused.
+/// The operator's error code for a refusal by the ledger.
 const fn code_of(refusal: &LedgerRefusal) -> AdminCode {
     match refusal {
         LedgerRefusal::UnknownProject { .. } => AdminCode::UnknownProject,
@@ -98,7 +97,7 @@ const fn code_of(refusal: &LedgerRefusal) -> AdminCode {
         LedgerRefusal::Busy { .. } => AdminCode::LedgerBusy,
         LedgerRefusal::Unavailable { .. } => AdminCode::LedgerUnavailable,
         LedgerRefusal::Inconsistent { .. } => AdminCode::LedgerInconsistent,
-        // Of calls: no operator's act holds, settles or has an idempotency key.
+        // These refusals concern calls only. No admin command holds, settles or has an idempotency key.
         LedgerRefusal::OutOfMoney { .. }
         | LedgerRefusal::HeldInFlight { .. }
         | LedgerRefusal::BudgetExceeded { .. }
@@ -130,23 +129,23 @@ pub enum ControlError {
         /// The directory.
         data_dir: PathBuf,
     },
-    /// The socket's path is longer than the operating system takes.
+    /// The socket's path is longer than the operating system allows.
     PathTooLong {
         /// The path.
         path: PathBuf,
-        /// The most bytes it may have.
+        /// Maximum length, in bytes.
         limit_bytes: usize,
     },
-    /// The socket could not be made, opened, read or written.
+    /// The socket could not be created, opened, read or written.
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// The socket.
+        /// The socket's path.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The other side did not speak as expected: another version of the program.
+    /// The other side's answer does not fit the protocol, for example because it runs another version.
     Protocol {
         /// What was wrong.
         why: String,

@@ -1,4 +1,4 @@
-//! What is remembered of keys that were lent, so that the same asker gets the same one again. Decides nothing.
+//! The lent keys of this process, so that the same user gets the same key again. Contains no decisions.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 
 use crate::command::SecretText;
 
-/// Keys lent by this process, by asker and project. Their secrets are in memory alone.
+/// Lent keys, by user and project. Their secrets are in memory only.
 #[derive(Default)]
 pub(crate) struct Lent(pub(crate) Mutex<HashMap<(String, ProjectId), LentKey>>);
 
-/// One of them.
+/// One lent key.
 pub(crate) struct LentKey {
     pub(crate) id: KeyId,
     pub(crate) secret: SecretText,

@@ -1,5 +1,5 @@
-//! What an operator can do, and the control socket through which a running server is told to do it.
-//! Knows who acts and when only as arguments; knows no HTTP, no engine and no SQL.
+//! The commands of operators, and the control socket that carries them to a running server. Actor and time are
+//! arguments. Must not know HTTP, engines or SQL.
 
 mod command;
 pub mod control;

@@ -1,46 +1,46 @@
-//! One process at a time in a data directory: a lock on the file `lock` in it, which the operating system releases
-//! when the process ends, however it ends. Knows nothing of what else lies there.
+//! Allows one process at a time in a data directory, by a lock on the file `lock` in it. The operating system releases
+//! the lock when the process ends, even after a crash. Must not know the other files of the directory.
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// The file's name.
+/// The lock file's name.
 const LOCK_FILE: &str = "lock";
 
-/// A data directory that this process has to itself until this is dropped.
+/// An exclusive lock on a data directory. Dropping it releases the lock.
 #[derive(Debug)]
 pub struct DataDirLock {
-    /// Closing it releases the lock.
+    /// Closing this file releases the lock.
     _file: File,
     dir: PathBuf,
 }
 
-/// Why a data directory cannot be had.
+/// Why a data directory cannot be locked.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another process has it.
+    /// Another process holds the lock.
     Held {
         /// The directory.
         dir: PathBuf,
-        /// That process, where it has said so.
+        /// The id of that process, if the lock file contains it.
         pid: Option<u32>,
     },
     /// The lock file cannot be opened, locked or written.
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: std::io::Error,
     },
 }
 
 impl DataDirLock {
-    /// Takes the directory, which must exist.
+    /// Locks the directory, which must exist.
     ///
     /// # Errors
-    /// [`LockError::Held`] with the process that has it; [`LockError::Io`].
+    /// [`LockError::Held`] with the process that holds it, or [`LockError::Io`].
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join(LOCK_FILE);
         let io = |source| LockError::Io { path: path.clone(), source };
@@ -52,14 +52,14 @@ impl DataDirLock {
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            // Of a file that somebody else made this may be refused; it holds nothing secret.
+            // May be refused if another user owns the file. The file contains no secret.
             let _ = file.set_permissions(std::fs::Permissions::from_mode(0o600));
         }
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut said = String::new();
-                // Only for the message: a file that cannot be read names no process.
+                // The process id is only for the message. An unreadable file names no process.
                 let _ = Read::by_ref(&mut file).take(32).read_to_string(&mut said);
                 return Err(LockError::Held { dir: dir.to_owned(), pid: said.trim().parse().ok() });
             }

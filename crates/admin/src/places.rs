@@ -1,31 +1,31 @@
-//! How operators see the servers that calls are sent on to, and the names that lead to their models. Must not know who asks.
+//! Views of upstreams and routes for operators. Must not know who requests them.
 
 use headrace_domain::{ModelName, Region};
 use serde::{Deserialize, Serialize};
 
-/// What is to be done with a server that calls are sent on to.
+/// An operator's act on an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum UpstreamAct {
-    /// It takes no new calls; those under way go on.
+    /// Stop sending new calls to the upstream. Running calls continue.
     Drain {
-        /// Its name.
+        /// The upstream's name.
         upstream: String,
     },
-    /// It takes calls again.
+    /// Send calls to the upstream again.
     Resume {
-        /// Its name.
+        /// The upstream's name.
         upstream: String,
     },
-    /// It is asked now what it serves.
+    /// Ask the upstream now which models it serves.
     Probe {
-        /// Its name.
+        /// The upstream's name.
         upstream: String,
     },
 }
 
 impl UpstreamAct {
-    /// As the audit log names it.
+    /// The name of the act in the audit log.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Drain { .. } => "upstream.drain",
@@ -34,7 +34,7 @@ impl UpstreamAct {
         }
     }
 
-    /// With which server.
+    /// The upstream's name.
     pub fn upstream(&self) -> &str {
         match self {
             Self::Drain { upstream } | Self::Resume { upstream } | Self::Probe { upstream } => upstream,
@@ -42,127 +42,127 @@ impl UpstreamAct {
     }
 }
 
-/// A name that leads to several models.
+/// A route: a name that leads to several models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// The name.
+    /// The route's name.
     pub name: ModelName,
-    /// What stays with a model: `none`, `key`, `user`, `conversation`.
+    /// What binds a call to the model of an earlier call: `none`, `key`, `user` or `conversation`.
     pub sticky: String,
-    /// Where it leads.
+    /// The models of the route.
     pub to: Vec<RouteArmView>,
 }
 
-/// A model that a name leads to.
+/// A model of a route.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteArmView {
     /// The model.
     pub model: ModelName,
-    /// Its share by the configuration, relative to the sum of all.
+    /// The configured weight, relative to the sum of all weights.
     pub weight: u32,
-    /// What is seen of it, where it is on trial.
+    /// The canary figures. `None` if the model is no canary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanaryFigures>,
 }
 
-/// What is seen of a model on trial in its window, and of the models beside it.
+/// Figures of a canary in its window. Each pair is the canary's figure and that of the other models.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CanaryFigures {
-    /// Calls.
+    /// Calls in the window.
     pub calls: [u64; 2],
-    /// Of these, those that failed.
+    /// Calls that failed.
     pub errors: [u64; 2],
-    /// Of these, those whose content was refused.
+    /// Calls whose content was refused.
     pub refusals: [u64; 2],
-    /// The 95th percentile of times to the first token, in microseconds.
+    /// The 95th percentile of the time to the first token, in microseconds.
     pub first_token_p95_us: [Option<u32>; 2],
-    /// When it was taken out, in seconds since 1970; `None`: it gets calls.
+    /// When the canary was rolled back, in Unix seconds. `None` if it gets calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rolled_back_unix_s: Option<u64>,
-    /// The evidence for that.
+    /// The evidence for the rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-/// A server that calls are sent on to.
+/// An upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamView {
-    /// Its name in the configuration.
+    /// The name in the configuration.
     pub name: String,
-    /// What it is: `openai`, `vllm`.
+    /// The kind of server, such as `openai` or `vllm`.
     pub kind: String,
-    /// In what terms it is asked: `tokens`, `messages`, or both.
+    /// The kind of backend: `tokens`, `messages`, or both.
     #[serde(default)]
     pub lane: String,
     /// Host and port.
     pub at: String,
-    /// Where it is; `None`: nobody has said.
+    /// The region. `None` if none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<Region>,
-    /// Whether it takes calls, in words.
+    /// Whether it takes calls, as text.
     pub state: String,
-    /// What it said when it was last asked what it serves.
+    /// The models that it listed when it was last asked, or why it did not.
     pub said: String,
-    /// Calls under way.
+    /// Calls in progress.
     pub in_flight: u64,
-    /// Calls that wait for a place.
+    /// Calls that wait for a slot.
     pub waiting: u64,
-    /// Calls so far.
+    /// Calls since the start.
     pub calls: u64,
-    /// Of those, the ones that came to nothing by its fault.
+    /// Calls that failed by the upstream's fault, without those in `rate_limited`.
     pub failed: u64,
-    /// Of those, the ones that it turned away for their number.
+    /// Calls that the upstream refused because there were too many.
     pub rate_limited: u64,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
-    /// Seconds since then.
+    /// Seconds since the last error.
     pub last_error_age_s: Option<u64>,
-    /// Seconds since it last answered anything.
+    /// Seconds since the upstream last answered.
     pub last_contact_age_s: Option<u64>,
-    /// Why it is not known how busy it is; `None`: it told, or is not asked.
+    /// Why its load is unknown. `None` if it reports its load, or is not asked.
     pub load_fault: Option<String>,
-    /// Why it is not known, or not all of it, what it has in its cache; `None`: it tells, or is not to tell.
+    /// Why its cache contents are unknown, wholly or in part. `None` if it reports them, or is not expected to.
     pub cache_fault: Option<String>,
-    /// Its models, as far as they are served here.
+    /// Its models that are served here.
     pub models: Vec<UpstreamModelView>,
 }
 
-/// A model at a server that calls are sent on to.
+/// A model at an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UpstreamModelView {
-    /// Which of ours it answers for.
+    /// The name of the served model.
     pub model: ModelName,
-    /// By which traces know it.
+    /// The worker's id in traces.
     pub worker: String,
-    /// Whether it gets calls, and if not, why not.
+    /// Whether it gets calls, and if not, why not, as text.
     pub standing: String,
-    /// `closed`, `open` or `half-open`.
+    /// The state of the breaker: `closed`, `open` or `half-open`.
     pub breaker: String,
-    /// How often it was opened.
+    /// How often the breaker opened.
     pub trips: u64,
-    /// Calls under way.
+    /// Calls in progress.
     pub in_flight: u32,
-    /// Failed calls in a thousand, of the last minute; `None`: there were none.
+    /// Failed calls per thousand in the last minute. `None` if there were no calls.
     pub failed_permille_last_minute: Option<u32>,
-    /// The same, of the last five minutes.
+    /// Failed calls per thousand in the last five minutes. `None` if there were no calls.
     pub failed_permille_last_5_minutes: Option<u32>,
-    /// How long the first thing of an answer took lately, in milliseconds.
+    /// The recent time to the first event of an answer, in milliseconds.
     pub first_ms: Option<u64>,
-    /// Blocks that it is taken to have in its cache.
+    /// Blocks that are assumed to be in its cache.
     pub cached_blocks: u64,
-    /// How busy it said it is; `None`: it does not say.
+    /// The load that it reported. `None` if it does not report any.
     pub load: Option<LoadView>,
 }
 
-/// How busy a model at a server is, as that said last.
+/// The load of a model at an upstream, as the upstream last reported it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadView {
-    /// Calls being computed, also those of others.
+    /// Running calls, including those of other clients.
     pub running: u32,
-    /// Calls waiting.
+    /// Waiting calls.
     pub waiting: u32,
-    /// Part of its KV memory in use, in thousandths, where it says so.
+    /// The used part of its KV cache, in thousandths. `None` if it is not reported.
     pub cache_used_permille: Option<u16>,
-    /// Seconds since it said so.
+    /// The age of the report, in seconds.
     pub age_s: u64,
 }

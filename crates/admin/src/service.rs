@@ -1,5 +1,5 @@
-//! Executes commands over the directory and the ledger. Every call blocks until what it did is on the disk.
-//! Who acts and when are arguments; where the command came from is not known here.
+//! Executes commands on the directory and the ledger. Every call blocks until its changes are on the disk. Actor and
+//! time are arguments. Must not know where a command came from.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -18,70 +18,71 @@ use crate::error::AdminError;
 use crate::lent::Lent;
 use crate::places::{RouteView, UpstreamAct, UpstreamView};
 
-/// Most rows of the audit log in one reply.
+/// Maximum number of audit rows in one reply.
 const MAX_AUDIT_ROWS: u32 = 1_000;
 
-/// Accounts opened in one transaction with the disk.
+/// Number of accounts that are opened in one transaction on the disk.
 const ACCOUNTS_AT_ONCE: usize = 1_000;
 
-/// Limits that new keys, projects and organisations get unless the command names others.
+/// The limits of new keys, projects and organisations if the command sets none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DefaultLimits {
-    /// Of a new organisation.
+    /// The limits of a new organisation.
     pub org: RateLimits,
-    /// Of a new project.
+    /// The limits of a new project.
     pub project: RateLimits,
-    /// Of a new key.
+    /// The limits of a new key.
     pub key: RateLimits,
 }
 
-/// Says how the server does; the ledger's totals are filled in here.
+/// Returns the server's status. The service fills in the ledger's totals.
 pub type StatusSource = Box<dyn Fn() -> ServerStatus + Send + Sync>;
 
-/// Shows the calls under way and the minute before.
+/// Returns the calls in progress and figures of the last minute.
 pub type NowSource = Box<dyn Fn() -> serde_json::Value + Send + Sync>;
 
-/// Returns the newest traces, at most as many as its argument. It blocks until the traces of all calls that have ended are stored.
+/// Returns the newest traces, at most as many as its argument. Blocks until the traces of all ended calls are stored.
 pub type RecentSource = Box<dyn Fn(usize) -> Vec<serde_json::Value> + Send + Sync>;
 
-/// Says what new keys, projects and organisations get now.
+/// Returns the current default limits.
 pub type DefaultsSource = Box<dyn Fn() -> DefaultLimits + Send + Sync>;
 
-/// Reads the configuration again and puts it in force, all of it or nothing: the settings that changed, or why not. It blocks.
+/// Reloads the configuration, all of it or nothing. Returns the settings that changed, or the error. Blocks.
 pub type ReloadSource = Box<dyn Fn() -> Result<Vec<String>, AdminError> + Send + Sync>;
 
-/// Does something with a server that calls are sent on to, if anything, and says how all of them are. It blocks.
+/// Performs an act on an upstream, if given, and returns the views of all upstreams. Blocks.
 pub type UpstreamSource =
     Box<dyn Fn(Option<UpstreamAct>) -> Result<Vec<UpstreamView>, AdminError> + Send + Sync>;
 
-/// Puts the models of a route on trial again that were taken out, if one is named, and says which those are, and how all routes are.
+/// Puts the rolled-back canaries of a route on trial again, if a route is given. Returns these models and the views of
+/// all routes.
 pub type RouteSource =
     Box<dyn Fn(Option<&ModelName>) -> Result<(Vec<ModelName>, Vec<RouteView>), AdminError> + Send + Sync>;
 
-/// Says whether the ledger's journal has a grant after a row, for acts that a crash cut short. It blocks.
+/// Returns whether the ledger's journal has a grant after a row. Used for acts that a crash interrupted. Blocks.
 pub type GrantHistory = Box<dyn Fn(u64, &Grant) -> Result<bool, String> + Send + Sync>;
 
-/// What operators' commands run on.
+/// Executes the commands of operators.
 pub struct AdminService {
     directory: Arc<Directory>,
     ledger: Ledger,
     history: GrantHistory,
     defaults: DefaultsSource,
     status: StatusSource,
-    /// `None`: no server runs.
+    /// `None` if no server runs.
     now: Option<NowSource>,
     /// `None` if no server runs.
     recent: Option<RecentSource>,
-    /// `None`: no server runs.
+    /// `None` if no server runs.
     reload: Option<ReloadSource>,
-    /// `None`: no server runs.
+    /// `None` if no server runs.
     upstreams: Option<UpstreamSource>,
-    /// `None`: no server runs.
+    /// `None` if no server runs.
     routes: Option<RouteSource>,
     operators: Option<Arc<Operators>>,
-    /// `None`: no server runs.
+    /// `None` if no server runs.
     links: Option<LinkSource>,
-    /// Locked for the whole of an act on money.
+    /// Locked during a whole act on money.
     money: Mutex<()>,
     lent: Lent,
 }
@@ -93,7 +94,7 @@ impl fmt::Debug for AdminService {
 }
 
 impl AdminService {
-    /// Over a directory and a ledger that belong together, and the history of that ledger.
+    /// Makes a service for a directory and its ledger. `history` searches that ledger's journal.
     pub fn new(
         directory: Arc<Directory>,
         ledger: Ledger,
@@ -119,47 +120,49 @@ impl AdminService {
         }
     }
 
-    /// The same of a server that runs, and so has calls under way.
+    /// Adds the calls in progress of a running server.
     pub fn with_now(self, now: NowSource) -> Self {
         Self { now: Some(now), ..self }
     }
 
-    /// The same of a server that runs, and so records calls.
+    /// Adds the recorded calls of a running server.
     pub fn with_recent(self, recent: RecentSource) -> Self {
         Self { recent: Some(recent), ..self }
     }
 
-    /// The same of a server that runs, and so can read its configuration again.
+    /// Adds the reload of a running server.
     pub fn with_reload(self, reload: ReloadSource) -> Self {
         Self { reload: Some(reload), ..self }
     }
 
-    /// The same of a server that runs, and so sends calls on.
+    /// Adds the upstreams of a running server.
     pub fn with_upstreams(self, upstreams: UpstreamSource) -> Self {
         Self { upstreams: Some(upstreams), ..self }
     }
 
-    /// The same of a server that runs, and so chooses among models.
+    /// Adds the routes of a running server.
     pub fn with_routes(self, routes: RouteSource) -> Self {
         Self { routes: Some(routes), ..self }
     }
 
-    /// The same with those who administer it.
+    /// Adds the operators.
     pub fn with_operators(self, operators: Arc<Operators>) -> Self {
         Self { operators: Some(operators), ..self }
     }
 
-    /// The same of a server that runs, and at which operators sign in.
+    /// Adds sign-in links, for a running server that operators can sign in to.
     pub fn with_links(self, links: LinkSource) -> Self {
         Self { links: Some(links), ..self }
     }
 
-    /// Opens the ledger account of every project that has none: one was created and the process ended before its
-    /// account was. Call it at start. Answers with those projects that have keys all the same, which a project without
-    /// an account never gets: the ledger is an older one than the identities.
+    /// Opens the ledger account of every project that has none, because the process may have ended between creating a
+    /// project and its account. Also finishes announced acts on money. Call it at start.
+    ///
+    /// Returns the projects that had keys but no account. A project gets keys only after its account, so the ledger is
+    /// older than the directory then.
     ///
     /// # Errors
-    /// When the ledger is empty though there are keys: another file stands where it was. When it refuses or cannot be
+    /// If the ledger is empty but there are keys, because its file was replaced. If the ledger refuses, or cannot be
     /// written.
     pub fn reconcile(&self, now: UnixNanos) -> Result<Vec<ProjectId>, AdminError> {
         let lost = self.lost_accounts();
@@ -171,7 +174,7 @@ impl AdminService {
         Ok(lost)
     }
 
-    /// The projects without an account that have keys.
+    /// Returns the projects that have keys but no account.
     fn lost_accounts(&self) -> Vec<ProjectId> {
         let open: HashSet<_> = self.ledger.projects().into_iter().collect();
         let keys = self.directory.list().into_iter().map(|key| (key.org, key.project));
@@ -180,7 +183,7 @@ impl AdminService {
         lost.into_iter().collect()
     }
 
-    /// Opens an account, without money, for every project that has none. Answers with how many those were.
+    /// Opens an account, without money, for every project that has none. Returns their number.
     fn open_accounts(&self, now: UnixNanos) -> Result<u64, AdminError> {
         let open: HashSet<_> = self.ledger.projects().into_iter().collect();
         let owned = self.directory.projects().into_iter().map(|project| (project.org, project.id));
@@ -196,10 +199,11 @@ impl AdminService {
         Ok(u64::try_from(commands.len()).unwrap_or(u64::MAX))
     }
 
-    /// Does it. Blocks.
+    /// Executes a command. Blocks.
     ///
     /// # Errors
-    /// [`AdminError`] with the way out; nothing happened then.
+    /// [`AdminError`] with a remedy. A command that fails in its last step, such as its audit row, may have taken
+    /// effect.
     pub fn execute(
         &self,
         command: AdminCommand,
@@ -360,7 +364,8 @@ impl AdminService {
         Ok(AdminReply::RegionsSet { narrowed: narrowed.collect() })
     }
 
-    /// The names that nothing answers to now. Without a running server nobody knows.
+    /// Returns the names that are not served now. Empty without a running server, because the served models are unknown
+    /// then.
     fn unserved(&self, names: &[ModelName]) -> Vec<ModelName> {
         let ServerStatus { models, aliases, .. } = (self.status)();
         let served = |name: &&ModelName| models.iter().chain(&aliases).any(|known| known == name.as_str());
@@ -386,7 +391,7 @@ impl AdminService {
     ) -> Result<AdminReply, AdminError> {
         let limits = limits.unwrap_or((self.defaults)().project);
         let project = self.directory.create_project(id.clone(), org.clone(), limits, actor, now)?;
-        // Should this fail, the project is there without an account; `reconcile` opens it at the next start.
+        // If this fails, the project has no account until `reconcile` opens it at the next start.
         self.open_account(org, id, now)?;
         Ok(AdminReply::ProjectCreated(project))
     }
@@ -434,7 +439,7 @@ impl AdminService {
         self.transact(Command::OpenProject { org, project }, now).map(drop)
     }
 
-    /// One command, on the disk.
+    /// Executes one ledger command, and waits until it is on the disk.
     fn transact(&self, command: Command, now: UnixNanos) -> Result<Receipt, AdminError> {
         let transacted = self.ledger.transact(vec![command], now);
         transacted.durable.wait()?;
@@ -445,7 +450,7 @@ impl AdminService {
     }
 }
 
-/// Most projects named in one message.
+/// Maximum number of projects named in one message.
 const NAMED: usize = 5;
 
 fn not_running() -> AdminError {

@@ -1,4 +1,5 @@
-//! The table of contents: what the first page lists, in its order, and every other page by its title. Must not know how pages look.
+//! The table of contents: the pages in the order of the first page, and the title of every page. Must not know how
+//! pages look.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +9,13 @@ use serde_json::{Value, json};
 use crate::links::{self, ROOT};
 use crate::render;
 
-/// Where the first page stands.
+/// The file of the first page.
 const FIRST: &str = "docs/README.md";
 
-/// The order of the book.
+/// Chapters and titles of the documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// Chapters with their pages.
+    /// The chapters, in order.
     pub(crate) chapters: Vec<Chapter>,
     /// Every page's title, by its name.
     titles: BTreeMap<String, String>,
@@ -23,15 +24,15 @@ pub(crate) struct Contents {
 /// A chapter.
 #[derive(Debug, Default)]
 pub(crate) struct Chapter {
-    /// Its name.
+    /// The chapter's name.
     pub(crate) name: String,
-    /// Its pages: name, and the words that the first page has for it.
+    /// The chapter's pages: the name, and the link text on the first page.
     pub(crate) pages: Vec<(String, String)>,
 }
 
 impl Contents {
-    /// Out of the first page: each of its headings is a chapter, each link of its lists to a page of the book a page. `titles` are those of all pages, by
-    /// name.
+    /// Reads the contents from the text of the first page. Each heading begins a chapter, and each link in a list to a
+    /// page of the documentation adds a page. `titles` has the titles of all pages, by name.
     pub(crate) fn read(first: &str, titles: &BTreeMap<String, String>) -> Self {
         let mut chapters: Vec<Chapter> = Vec::new();
         let (mut depth, mut events) = (0_usize, Parser::new_ext(first, render::options()));
@@ -62,7 +63,7 @@ impl Contents {
         Self { chapters, titles: titles.clone() }
     }
 
-    /// The pages before and behind one.
+    /// Returns the previous and the next page of the page `name`.
     pub(crate) fn beside(&self, name: &str) -> [Option<&(String, String)>; 2] {
         let all: Vec<_> = self.chapters.iter().flat_map(|chapter| &chapter.pages).collect();
         let Some(at) = all.iter().position(|(one, _)| one == name) else { return [None, None] };
@@ -70,7 +71,8 @@ impl Contents {
         [of(at.checked_sub(1)), of(at.checked_add(1))]
     }
 
-    /// Every page as JSON, for whoever searches by title: `title`, `address`, `chapter`. Those of the chapters come first.
+    /// Returns the titles of all pages as JSON, for search: `title`, `address`, `chapter`. Pages of the chapters come
+    /// first.
     pub(crate) fn titles(&self) -> String {
         let row = |name: &str, title: &str, chapter: &str| -> Value {
             json!({ "title": title, "address": format!("{ROOT}{name}"), "chapter": chapter })
@@ -92,7 +94,7 @@ impl Contents {
     }
 }
 
-/// With a capital: in the list some links stand within a sentence.
+/// Returns `words` with a capital letter, because some links are in the middle of a sentence.
 fn capital(words: &str) -> String {
     let mut rest = words.chars();
     rest.next().map(|first| first.to_uppercase().chain(rest).collect()).unwrap_or_default()

@@ -1,5 +1,5 @@
-//! What stands around a page: head, contents, what the page holds, the next one. The look is the console's style sheets, the rest its
-//! module `book.js`; a page is whole without it.
+//! The frame around a page: HTML head, table of contents, list of the page's headings, and links to the neighbouring
+//! pages. The console's style sheets define the look. The module `book.js` is optional.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use crate::contents::Contents;
 use crate::links::ROOT;
 use crate::render::{Leaf, escaped};
 
-/// Most headings of a page that are listed with those below them; longer pages list their chapters alone.
+/// Maximum number of headings for a list of two levels. Longer pages list only their top level.
 const MAX_LISTED_WITH_PARTS: usize = 30;
 
 const HEAD: &str = r#"<!doctype html>
@@ -24,7 +24,7 @@ const HEAD: &str = r#"<!doctype html>
 <script type="module" src="/js/book.js"></script>
 "#;
 
-/// A page of the book.
+/// Returns a page as HTML.
 pub(crate) fn page(contents: &Contents, name: &str, leaf: &Leaf) -> String {
     let title = match name {
         "" => leaf.title.clone(),
@@ -35,7 +35,7 @@ pub(crate) fn page(contents: &Contents, name: &str, leaf: &Leaf) -> String {
     whole(contents, name, &title, &(body + &on_page(leaf)))
 }
 
-/// In place of a page that there is not.
+/// Returns the HTML to show if there is no page at an address.
 pub(crate) fn missing(contents: &Contents) -> String {
     let body = format!(
         "<article class=\"leaf\">\n<h1>There is no such page</h1>\n<p>This book has no page at this address. \
@@ -47,7 +47,7 @@ pub(crate) fn missing(contents: &Contents) -> String {
 
 fn whole(contents: &Contents, name: &str, title: &str, body: &str) -> String {
     let mut out = String::from(HEAD);
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(
         out,
         "<title>{}</title>\n</head>\n<body>\n<div class=\"shell book\">\n<a class=\"skip\" href=\"#main\">Skip to the page</a>\n{}\
@@ -59,7 +59,7 @@ fn whole(contents: &Contents, name: &str, title: &str, body: &str) -> String {
     out
 }
 
-/// The contents beside the page.
+/// The table of contents in the side bar.
 fn side(contents: &Contents, name: &str) -> String {
     let mut out = String::from(
         "<nav class=\"side\" id=\"side\" aria-label=\"Contents\">\n<a class=\"brand\" href=\"/docs/\"><span class=\"brand-mark\" \
@@ -84,7 +84,7 @@ fn side(contents: &Contents, name: &str) -> String {
     out
 }
 
-/// What the page holds.
+/// The list of the page's headings.
 fn on_page(leaf: &Leaf) -> String {
     let deepest = if leaf.headings.len() <= MAX_LISTED_WITH_PARTS { 3 } else { 2 };
     let listed: Vec<_> = leaf.headings.iter().filter(|heading| heading.level <= deepest).collect();
@@ -107,7 +107,7 @@ fn on_page(leaf: &Leaf) -> String {
     out
 }
 
-/// The pages before and behind it.
+/// Links to the previous and the next page.
 fn beside(contents: &Contents, name: &str) -> String {
     let [before, behind] = contents.beside(name);
     if before.is_none() && behind.is_none() {

@@ -1,5 +1,5 @@
-//! The project's pages, as the program serves them: Markdown, compressed within the program, made into pages when somebody reads. Must
-//! not know HTTP, nor what the program does.
+//! The project's documentation, as the program serves it: compressed Markdown, rendered to HTML on first access. Must
+//! not know HTTP or what the program does.
 
 mod contents;
 mod frame;
@@ -17,18 +17,19 @@ use crate::contents::Contents;
 pub use crate::links::ROOT;
 use crate::render::Leaf;
 
-/// What stands at an address of the book.
+/// A file of the documentation, as it is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
-    /// As it goes out.
+    /// The served bytes.
     pub bytes: &'static [u8],
-    /// Its media type, with the charset of texts.
+    /// The media type, with the charset for texts.
     pub mime: &'static str,
-    /// What tells this version of it from others, in quotes.
+    /// The entity tag of this version, in quotes.
     pub etag: &'static str,
 }
 
-/// What stands at an address such as `docs/tour`, `docs/tour.md` or `docs/pictures/console-now.png`, without its leading slash.
+/// Returns the file at an address without its leading slash, such as `docs/tour`, `docs/tour.md` or
+/// `docs/pictures/console-now.png`.
 pub fn page(path: &str) -> Option<Page> {
     let name = path.strip_prefix("docs").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
     let name = name.trim_matches('/');
@@ -36,17 +37,17 @@ pub fn page(path: &str) -> Option<Page> {
     BOOK.kept.get(name).map(|kept| kept.page(name))
 }
 
-/// What is shown in place of a page that there is not.
+/// Returns the page to show if there is no page at an address.
 pub fn missing() -> Page {
     BOOK.missing.page("")
 }
 
-/// Every address that [`page`] knows by the name that links use, without its leading slash.
+/// The addresses of all files, without the leading slash, in the form that links use.
 pub fn paths() -> impl Iterator<Item = String> {
     BOOK.kept.keys().map(|name| format!("docs/{name}"))
 }
 
-/// Bytes that the pages take within the program, and that their texts have.
+/// The compressed and the uncompressed size of all texts, in bytes.
 pub fn sizes() -> (usize, usize) {
     (packed::packed_bytes(), packed::text_bytes())
 }
@@ -54,28 +55,28 @@ pub fn sizes() -> (usize, usize) {
 static BOOK: LazyLock<Book> = LazyLock::new(Book::open);
 
 struct Book {
-    /// By name: the address behind [`ROOT`].
+    /// Files by name, which is the address after [`ROOT`].
     kept: BTreeMap<String, Kept>,
     contents: Contents,
     missing: Kept,
 }
 
-/// Something of the book. A page is made once, and kept: together they are as many as there are.
+/// One file. Its content is rendered once and cached. The number of files is fixed.
 struct Kept {
     what: What,
     made: OnceLock<Made>,
 }
 
 enum What {
-    /// Markdown, and the file that it stands in, from the root of the repository.
+    /// Markdown, with the path of its file from the root of the repository.
     Text {
         file: &'static str,
         text: &'static str,
     },
     Picture(&'static [u8]),
-    /// The titles, for whoever searches.
+    /// The index of titles.
     Titles,
-    /// The words of every page, for a search.
+    /// The words of every page, for search.
     Words,
     Missing,
 }
@@ -155,7 +156,8 @@ fn words() -> String {
     serde_json::json!({ "data": rows.collect::<Vec<_>>() }).to_string()
 }
 
-/// FNV-1a, 64 bits: tells pages of one program from those of another. Nobody gains by two that are alike.
+/// FNV-1a, 64 bits. Distinguishes pages of different builds. Not safe against deliberate collisions, from which an
+/// attacker would gain nothing.
 /// <http://www.isthe.com/chongo/tech/comp/fnv/>
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes

@@ -1,19 +1,20 @@
-//! Where a link of a page leads: into the book, to the repository, or to the web; never to a script. Must not know how pages look.
+//! Resolves links of pages: to a page of the documentation, to the repository, or to the web, but never to a script.
+//! Must not know how pages look.
 
 use crate::packed;
 
-/// Where the book begins on the listener that serves it.
+/// The prefix of all pages' addresses.
 pub const ROOT: &str = "/docs/";
 
-/// Where files stand that are no part of the book.
+/// The address of files in the repository that are not in the documentation.
 const REPOSITORY: &str = "https://github.com/headrace/headrace/blob/main/";
 
-/// A file's name in the book: its address behind [`ROOT`]. Files are named from the root of the repository.
+/// Returns a file's name, which is its address after [`ROOT`]. `file` is a path from the root of the repository.
 pub(crate) fn name(file: &str) -> String {
     let inside = file.strip_prefix("docs/");
     let bare = inside.unwrap_or(file).strip_suffix(".md");
     match (inside, bare) {
-        // The first page is the book itself.
+        // The first page has an empty name.
         (Some(_), Some("README")) => String::new(),
         (Some(inside), None) => inside.to_owned(),
         (Some(_), Some(bare)) => bare.to_owned(),
@@ -24,19 +25,19 @@ pub(crate) fn name(file: &str) -> String {
     }
 }
 
-/// Whether a file of the repository is a part of the book.
+/// Returns whether a file of the repository is in the documentation.
 fn is_ours(file: &str) -> bool {
     packed::texts().iter().any(|(ours, _)| *ours == file)
         || packed::PICTURES.iter().any(|(ours, _)| *ours == file)
 }
 
-/// Where a link in a file leads, as it is written there.
+/// Returns the address for a link in a file.
 pub(crate) fn target(file: &str, link: &str) -> String {
     if link.starts_with("https://") || link.starts_with("http://") || link.starts_with('#') {
         return link.to_owned();
     }
     let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
-    // Anything else with a scheme, and what would leave this server.
+    // Drop links with any other scheme, and links that would leave this server.
     if path.contains(':') || path.starts_with('/') || path.contains('\\') {
         return "#".to_owned();
     }

@@ -1,22 +1,22 @@
-//! The texts and pictures as they lie in the program. Must not know what stands in them.
+//! The texts and pictures that the build embeds in the program. Must not know their contents.
 
 use std::sync::LazyLock;
 
-/// Files by their place in the repository, and the bytes that each has of the whole, one behind the other.
+/// The path of each text in the repository, and its length in bytes. The texts are concatenated in this order.
 static LENGTHS: &[(&str, usize)] = include!(concat!(env!("OUT_DIR"), "/pages.rs"));
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pages.zz"));
 
-/// Pictures, by their place in the repository.
+/// Pictures, by their path in the repository.
 pub(crate) static PICTURES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/pictures.rs"));
 
-/// Unpacked when somebody first reads.
+/// All texts, decompressed on first access.
 static TEXTS: LazyLock<String> = LazyLock::new(|| {
     let whole = miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(PACKED, text_bytes());
-    // It was packed when the program was built: a test reads every page of it.
+    // The build compressed these bytes, so this cannot fail. A test reads every page.
     whole.ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 });
 
-/// Every text with its place in the repository.
+/// Every text, with its path in the repository.
 pub(crate) fn texts() -> Vec<(&'static str, &'static str)> {
     let mut at = 0_usize;
     let texts = LENGTHS.iter().map(|(file, bytes)| {
@@ -28,12 +28,12 @@ pub(crate) fn texts() -> Vec<(&'static str, &'static str)> {
     texts.collect()
 }
 
-/// What the texts take within the program.
+/// The compressed size of all texts, in bytes.
 pub(crate) fn packed_bytes() -> usize {
     PACKED.len()
 }
 
-/// What the texts have.
+/// The uncompressed size of all texts, in bytes.
 pub(crate) fn text_bytes() -> usize {
     LENGTHS.iter().map(|(_, bytes)| bytes).sum()
 }

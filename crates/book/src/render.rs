@@ -1,4 +1,4 @@
-//! Markdown → what stands in a page. Texts stay texts: no markup of a source passes, no style, no address of a script.
+//! Renders Markdown to HTML. Raw HTML in a text stays text: no markup, no style and no script address passes through.
 
 use pulldown_cmark::{CodeBlockKind, CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use pulldown_cmark_escape::escape_html;
@@ -6,36 +6,36 @@ use pulldown_cmark_escape::escape_html;
 use crate::links;
 use crate::slug::Slugs;
 
-/// A page before its frame.
+/// A rendered page without its frame.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// Its first heading.
+    /// The text of the first heading.
     pub(crate) title: String,
-    /// What stands in it.
+    /// The HTML of the page.
     pub(crate) html: String,
-    /// Its other headings, in order.
+    /// The other headings, in order.
     pub(crate) headings: Vec<Heading>,
 }
 
-/// A heading behind the first.
+/// A heading after the first one.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Heading {
-    /// 2 to 6.
+    /// The level: 1 to 6.
     pub(crate) level: u8,
-    /// Its name in addresses.
+    /// The anchor.
     pub(crate) slug: String,
-    /// Its words.
+    /// The heading's text.
     pub(crate) text: String,
 }
 
-/// A text's title: its first heading.
+/// Returns a text's title, which is its first heading.
 pub(crate) fn title(text: &str) -> String {
     let mut events = Parser::new_ext(text, options());
     events.by_ref().find(|event| matches!(event, Event::Start(Tag::Heading { .. })));
     words(events.take_while(|event| !matches!(event, Event::End(TagEnd::Heading(_)))))
 }
 
-/// What stands in texts and in code, one after the other.
+/// Concatenates the text and code of the events.
 pub(crate) fn words<'t>(events: impl Iterator<Item = Event<'t>>) -> String {
     events.fold(String::new(), |mut all, event| {
         match event {
@@ -52,7 +52,7 @@ pub(crate) const fn options() -> Options {
 }
 
 impl Leaf {
-    /// Of a file's text.
+    /// Renders the text of a file. `file` is its path, to resolve relative links.
     pub(crate) fn read(text: &str, file: &str) -> Self {
         let mut reading = Reading { file, leaf: Self::default(), slugs: Slugs::default(), out: Vec::new() };
         let mut events = Parser::new_ext(text, options());
@@ -110,7 +110,8 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Written here and not by the library, which aligns by attributes of style, and a head without words is no head.
+    /// Renders a table. The library's own output has `style` attributes for alignment, and header cells even without
+    /// words.
     fn table(&mut self, rest: &mut impl Iterator<Item = Event<'t>>) {
         self.html(
             "<div class=\"table-wrap\" role=\"group\" aria-label=\"Table\" tabindex=\"0\"><table class=\"table\">",
@@ -160,7 +161,7 @@ impl<'t> Reading<'t> {
         ));
     }
 
-    /// A block of markup. Comments are for whoever edits and for tests; anything else is shown as it is written.
+    /// Renders a block of raw HTML. Comments are dropped, everything else is shown as text.
     fn foreign(&mut self, rest: &mut impl Iterator<Item = Event<'t>>) {
         let inner = rest.by_ref().take_while(|event| !matches!(event, Event::End(TagEnd::HtmlBlock)));
         let text = inner.fold(String::new(), |mut all, event| {
@@ -179,16 +180,16 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Markup of ours.
+    /// Adds markup that this module generates.
     fn html(&mut self, markup: impl Into<CowStr<'t>>) {
         self.out.push(Event::Html(markup.into()));
     }
 }
 
-/// A text within markup, in attributes too.
+/// Escapes a text for HTML content and attributes.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     let _ = escape_html(&mut out, text);
     out
 }

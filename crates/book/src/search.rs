@@ -1,4 +1,5 @@
-//! The words of every page for a search: section by section, each with the address of its heading. Must not know who searches, or how.
+//! The search index: the words of every page by section, each with the address of its heading. Must not know how the
+//! index is searched.
 
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
@@ -6,26 +7,26 @@ use serde_json::{Value, json};
 use crate::render;
 use crate::slug::Slugs;
 
-/// A part of a page: a heading and what follows it up to the next one.
+/// A section of a page: a heading and the text up to the next heading.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Section {
-    /// The heading's name in addresses. Empty for what precedes the first heading, and for the page's title.
+    /// The heading's anchor. Empty for the page's title, and for text before the first heading.
     pub(crate) slug: String,
-    /// The heading's words. Empty as above.
+    /// The heading's words. Empty if the anchor is.
     pub(crate) heading: String,
     /// Paragraphs, items, rows and blocks of code, in order.
     pub(crate) blocks: Vec<String>,
 }
 
 impl Section {
-    /// As the index has it: `at` is the page's address.
+    /// Returns the section as JSON for the index. `at` is the page's address.
     pub(crate) fn json(&self, at: &str) -> Value {
         let address = if self.slug.is_empty() { at.to_owned() } else { format!("{at}#{}", self.slug) };
         json!({ "address": address, "heading": self.heading, "blocks": self.blocks })
     }
 }
 
-/// The sections of a page's text. Those without a word are left out.
+/// Splits a page's text into sections. Leaves out empty sections.
 pub(crate) fn sections(text: &str) -> Vec<Section> {
     let (mut all, mut slugs) = (vec![Section::default()], Slugs::default());
     let (mut block, mut has_title) = (String::new(), false);
@@ -58,7 +59,7 @@ pub(crate) fn sections(text: &str) -> Vec<Section> {
     all
 }
 
-/// Ends a block: its words, with one space between them.
+/// Ends a block, and adds its words to the last section, separated by single spaces.
 fn end(all: &mut [Section], block: &mut String) {
     let words = block.split_whitespace().collect::<Vec<_>>().join(" ");
     block.clear();

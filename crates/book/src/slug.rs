@@ -1,13 +1,14 @@
-//! The name by which a heading is linked to, as GitHub makes it, so that a link works there and here.
+//! Anchors of headings, in GitHub's format, so that a link works on GitHub and here.
 
 use std::collections::BTreeMap;
 
-/// The names given on one page.
+/// The anchors used on one page.
 #[derive(Debug, Default)]
 pub(crate) struct Slugs(BTreeMap<String, usize>);
 
 impl Slugs {
-    /// The name of the next heading: lower case, without punctuation, with hyphens for spaces; numbered where it was given before.
+    /// Returns the anchor of the next heading: lower case, without punctuation, with hyphens for spaces. A repeated
+    /// anchor gets a number.
     pub(crate) fn next(&mut self, heading: &str) -> String {
         let kept = heading.chars().flat_map(char::to_lowercase);
         let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

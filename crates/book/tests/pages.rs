@@ -1,5 +1,5 @@
-//! Every page of the book: all there, every link leads somewhere, nothing that the policy of the listener would stop, and no larger
-//! than it has to be.
+//! Checks of every page: all files are served, every link has a target, nothing violates the listener's content
+//! security policy, and the sizes are bounded.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use headrace_book::{missing, page, paths, sizes};
 use headrace_domain::Code;
 
-/// What the texts may take of the program. Pictures are apart: they are packed by themselves.
+/// Maximum compressed size of the texts. Pictures count separately, because they are compressed files already.
 const PACKED_MAX_BYTES: usize = 256 * 1024;
 const PICTURES_MAX_BYTES: usize = 512 * 1024;
 
@@ -24,7 +24,7 @@ fn pages() -> BTreeMap<String, &'static str> {
         .collect()
 }
 
-/// The values of an attribute.
+/// The values of `attribute` in a page.
 fn values<'t>(html: &'t str, attribute: &str) -> Vec<&'t str> {
     let before = format!(" {attribute}=\"");
     html.split(before.as_str()).skip(1).map(|rest| rest.split('"').next().unwrap()).collect()
@@ -68,7 +68,7 @@ fn every_link_of_every_page_leads_somewhere() {
                 continue;
             }
             let (address, anchor) = link.split_once('#').map_or((link, None), |(at, to)| (at, Some(to)));
-            // Of the console, which a test of the program has beside it.
+            // Files of the console. A test of the whole program checks them.
             if ["/style/", "/js/", "/icon.svg"].iter().any(|of| address.starts_with(of)) || address == "/" {
                 continue;
             }
@@ -85,9 +85,9 @@ fn every_link_of_every_page_leads_somewhere() {
 #[test]
 fn no_page_has_what_the_policy_would_stop_or_two_of_one_name() {
     for (path, html) in pages() {
-        // Texts have no bare bracket, so that what stands between two is a tag.
+        // Texts contain no bare `<` or `>`, so every pair encloses a tag.
         for tag in html.split('<').skip(1).map(|rest| rest.split('>').next().unwrap()) {
-            // Values stand in quotes, and have none.
+            // Attribute values are in quotes and contain none.
             let names: String = tag.split('"').step_by(2).collect();
             assert!(!names.contains(" style") && !names.contains(" on"), "{path}: <{tag}>");
             assert!(!tag.contains("\"javascript:") && !tag.contains("\"data:"), "{path}: <{tag}>");
@@ -136,7 +136,7 @@ fn the_index_names_every_page_once_and_the_listed_ones_first() {
     assert_eq!(different.len(), addresses.len());
 }
 
-/// The most that a browser fetches to search every word.
+/// Maximum size of the search index that a browser fetches.
 const WORDS_MAX_BYTES: usize = 1024 * 1024;
 
 #[test]

@@ -1,4 +1,5 @@
-//! What answers beside the API, at paths of its own and to whom it knows: other servers of ours ask there. Plain data and bytes.
+//! The internal API: paths beside the public API for other servers of the same installation, with credentials of their
+//! own. Plain data and bytes.
 
 use std::pin::Pin;
 
@@ -7,40 +8,42 @@ use headrace_domain::{KeyId, UnixNanos};
 
 use crate::{Answer, BodyRefusal, Frames};
 
-/// An answer of an annex.
+/// An answer of the internal API.
 pub type AnnexAnswer = Answer<Box<dyn Frames>>;
 
-/// An answer of an annex in the making.
+/// A future that produces an answer of the internal API.
 pub type AnnexAnswering = Pin<Box<dyn Future<Output = AnnexAnswer> + Send>>;
 
-/// The head of a request to an annex.
+/// The head of a request to the internal API.
 #[derive(Debug, Clone, Copy)]
 pub struct AnnexHead<'a> {
     /// The method.
     pub method: &'a str,
     /// The path, with its query if it has one.
     pub path: &'a str,
-    /// The `authorization` header, if there is one and no more.
+    /// The `authorization` header, if the request has exactly one.
     pub authorization: Option<&'a [u8]>,
-    /// When the head was whole.
+    /// The `traceparent` header, if there is exactly one and it is text. Unchecked.
+    pub traceparent: Option<&'a str>,
+    /// When the head was complete.
     pub now: UnixNanos,
 }
 
-/// What answers at paths that are no part of the API.
+/// The internal API: it answers at paths that are not part of the public API.
 pub trait Annex: Send + Sync + 'static {
-    /// Decides by its head whether a request comes in. An answer is a refusal, and one of status 401 says that whoever asks is
-    /// not known: its body is left with the peer.
+    /// Admits or refuses a request by its head. The error is the refusal. If its status is 401, the sender is unknown,
+    /// and the body is left unread.
     fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer>;
 }
 
-/// A request that was let in.
+/// An admitted request.
 pub trait AnnexCall: Send {
-    /// Under whose name its body takes memory.
+    /// Returns the key whose share of memory the body counts against.
     fn payer(&self) -> &KeyId;
 
-    /// The answer, now that its body is here. It may take a while, but holds up no thread.
+    /// Produces the answer, once the body has arrived. It may take a while, but blocks no thread.
     fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering;
 
-    /// What is said to a body that is not taken.
+    /// Produces the answer for a body that was refused.
     fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer;
 }

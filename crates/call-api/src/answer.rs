@@ -1,4 +1,4 @@
-//! What goes back to a caller, and its body in pieces: who makes them, who takes them, and why either stops.
+//! An answer and its body in pieces: the producer's side, the transport's side, and the reasons why either stops.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,27 +23,27 @@ pub struct Answer<S> {
 /// The body of an answer.
 #[derive(Debug)]
 pub enum AnswerBody<S> {
-    /// All of it.
+    /// The whole body.
     Whole(Bytes),
-    /// Piece by piece, as it is made.
+    /// Pieces, each sent when it is produced.
     Stream(S),
-    /// All of it, in pieces no larger than a transport needs at once.
+    /// A complete body of known length, in pieces no larger than a transport needs at once.
     Long {
         /// The pieces.
         body: S,
-        /// All of them together, in bytes.
+        /// Length of all pieces together, in bytes.
         bytes: u64,
     },
 }
 
 impl<S> Answer<S> {
-    /// A whole one in JSON.
+    /// A JSON answer with a whole body.
     pub fn json(status: u16, body: impl Into<Bytes>) -> Self {
         let body = AnswerBody::Whole(body.into());
         Self { status, content_type: "application/json", headers: Vec::new(), body }
     }
 
-    /// The same, with its pieces as `other` has them.
+    /// Converts the body's stream with `other`. A whole body stays unchanged.
     pub fn map<T>(self, other: impl FnOnce(S) -> T) -> Answer<T> {
         let Self { status, content_type, headers, body } = self;
         let body = match body {
@@ -54,14 +54,14 @@ impl<S> Answer<S> {
         Answer { status, content_type, headers, body }
     }
 
-    /// With these headers, too.
+    /// Adds headers.
     #[must_use]
     pub fn with_headers(mut self, headers: impl Iterator<Item = (&'static str, String)>) -> Self {
         self.headers.extend(headers);
         self
     }
 
-    /// With this header, too.
+    /// Adds a header.
     #[must_use]
     pub fn with_header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
@@ -69,17 +69,18 @@ impl<S> Answer<S> {
     }
 }
 
-/// The pieces of an answer. Dropping it early says that the client went away.
+/// The pieces of an answer. Dropping it early means that the client went away.
 pub trait Frames: Send + Unpin + 'static {
-    /// The next piece; `None` at the end, an error where the answer stops before its end. Bounded and timed out by
-    /// whoever makes the pieces, also while the network is full and nobody polls.
+    /// Returns the next piece, `None` at the end, or an error if the answer stops before its end. The producer of the
+    /// pieces bounds and times them, even while the network is full and the transport does not poll.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>>;
 
-    /// Says, before the first piece is asked for, where they go, for whoever times out a peer that takes none.
+    /// Passes the destination of the pieces, before the first piece is requested. The producer uses it to time out a
+    /// peer that reads nothing.
     fn leads_to(&mut self, outlet: Arc<dyn Outlet>);
 
-    /// Says, before it is dropped, why no more is taken, where it is not the client that went away. The first reason
-    /// stands.
+    /// States why the transport stops early, before it drops the body. Not called if the client went away. The first
+    /// reason counts.
     fn give_up(&mut self, why: GiveUp);
 }
 
@@ -97,24 +98,26 @@ impl Frames for Box<dyn Frames> {
     }
 }
 
-/// Where a transport's bytes go. Asked by the one who times readers: what a transport has taken may still wait in it.
+/// The destination of a transport's bytes. Reader timeouts use it, because bytes that a transport accepted may still
+/// wait inside the transport.
 pub trait Outlet: Send + Sync {
-    /// For how long the peer has taken none of the bytes that wait for it; zero where none wait.
+    /// Returns for how long the peer has accepted none of its waiting bytes. Zero if no bytes wait.
     fn blocked_for(&self) -> Duration;
 }
 
-/// Why a transport lets go of a body before its end.
+/// Why a transport drops a body before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GiveUp {
     /// The client closed the connection or reset the stream.
     ClientGone,
     /// The client took nothing for longer than the transport waits.
     ReaderStalled,
-    /// The server closes.
+    /// The server shuts down.
     ShuttingDown,
 }
 
-/// The body stops before its end. What was sent of it must not look whole: reset the stream or close the connection.
+/// The body stops before its end. The bytes already sent must not look complete: reset the stream or close the
+/// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Broken;
 

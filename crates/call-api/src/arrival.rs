@@ -1,38 +1,38 @@
-//! The head of a call, as an edge has understood it. Knows no HTTP library.
+//! The head of a call, as the edge parsed it. Must not know an HTTP library.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use headrace_domain::{ConnectionTrace, Endpoint, UnixNanos};
 
-/// A call whose head has arrived. Its body may still be on its way.
+/// A call whose head has arrived. Its body may still be arriving.
 #[derive(Debug)]
 pub struct Head {
-    /// What was called.
+    /// The endpoint of the call.
     pub endpoint: Endpoint,
-    /// What the caller shows of itself.
+    /// The caller's credential headers.
     pub credentials: Credentials,
-    /// Where it comes from.
+    /// The peer of the connection.
     pub peer: Peer,
     /// The `traceparent` header, if it was text.
     pub traceparent: Option<String>,
-    /// Those of [`DIALECT_HEADERS`] that stand there, as text.
+    /// The headers in [`DIALECT_HEADERS`] that the call has, as text.
     pub dialect: Vec<(&'static str, String)>,
-    /// Wall time of its first byte.
+    /// Wall time of the first byte.
     pub started: UnixNanos,
-    /// The same moment on the clock's monotonic time, in nanoseconds.
+    /// The same moment in the clock's monotonic time, in nanoseconds.
     pub started_mono_ns: u64,
-    /// How its connection stands; `None`: it came on none.
+    /// State of the connection. `None` if the call did not come on one.
     pub connection: Option<ConnectionTrace>,
 }
 
-/// Headers by which a dialect changes what a body means. They go along where a body is sent on.
+/// Headers by which a dialect changes the meaning of a body. They are forwarded with a relayed body.
 pub const DIALECT_HEADERS: [&str; 3] = ["anthropic-version", "anthropic-beta", "openai-beta"];
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
-    /// As the socket has it: of a proxy, where there is one.
+    /// The socket's peer address. It is the proxy's, if there is one.
     pub address: SocketAddr,
 }
 

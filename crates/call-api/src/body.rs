@@ -1,17 +1,18 @@
-//! The body of a call, read when a front asks for it, and why it is not taken.
+//! The body of a call, read when the call service asks for it, and the reasons to refuse it.
 
 use bytes::Bytes;
 
-/// A body that may still be on its way.
+/// A body that may still be arriving.
 pub trait BodySource: Send {
-    /// All of it. Until the call is answered, its bytes count against the share of the call's payer in the memory for
+    /// Reads the whole body. Until the call is answered, its bytes count against the payer's share of the memory for
     /// requests.
     fn read(self) -> impl Future<Output = Result<Bytes, BodyRefusal>> + Send;
 
-    /// Its pieces, as they come, of whatever media type and up to so many bytes: for what is too long to be held in memory.
+    /// Reads the body piece by piece, for bodies that are too long to hold in memory. Accepts any media type and at
+    /// most `most_bytes` bytes.
     ///
     /// # Errors
-    /// It says that it is longer.
+    /// [`BodyRefusal::TooLarge`], if the request states a longer length.
     fn open(self, most_bytes: u64) -> Result<impl BodyPieces, BodyRefusal>
     where
         Self: Sized,
@@ -22,14 +23,14 @@ pub trait BodySource: Send {
 
 /// A body that is read piece by piece.
 pub trait BodyPieces: Send {
-    /// Its media type, with its parameters, if there is one and it is text.
+    /// Returns the media type with its parameters, if the request states one and it is text.
     fn content_type(&self) -> Option<&str>;
 
-    /// The next piece; `None` at the end.
+    /// Returns the next piece, or `None` at the end.
     fn next(&mut self) -> impl Future<Output = Result<Option<Bytes>, BodyRefusal>> + Send;
 }
 
-/// All of a body, as one piece without a media type.
+/// A whole body as one piece, without a media type.
 struct InOne<B> {
     body: Option<B>,
     most_bytes: u64,
@@ -52,54 +53,54 @@ impl<B: BodySource> BodyPieces for InOne<B> {
     }
 }
 
-/// A body that is here already.
+/// A body that has already arrived.
 impl BodySource for Bytes {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
         Ok(self)
     }
 }
 
-/// Why the body of a call is not taken.
+/// Why the body of a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BodyRefusal {
-    /// It has more bytes than it may.
+    /// The body has too many bytes.
     TooLarge {
-        /// The bound.
+        /// The limit.
         limit_bytes: u64,
     },
-    /// It made no progress for too long, or took too long in all.
+    /// The body made no progress for too long, or took too long in total.
     TooSlow {
-        /// The bound.
+        /// The limit.
         seconds: u64,
     },
     /// A `content-encoding` other than `identity`.
     Encoding {
-        /// The encoding named.
+        /// The encoding that the request names.
         encoding: String,
     },
     /// A `content-type` other than JSON.
     MediaType,
-    /// It broke off, or was not well-formed.
+    /// The body ended early or was malformed.
     Incomplete,
-    /// It came in far more pieces than its bytes need.
+    /// The body came in far more pieces than its bytes need.
     TooManyPieces {
-        /// Pieces so far.
+        /// Number of pieces so far.
         pieces: u64,
-        /// Bytes in them.
+        /// Number of bytes in them.
         bytes: u64,
     },
-    /// The requests of its key fill the key's share of the memory for requests.
+    /// The requests of the body's key fill the key's share of the memory for requests.
     MemoryOfKey {
         /// The share.
         limit_bytes: u64,
-        /// What it would have come to.
+        /// The sum that the body would have led to.
         observed_bytes: u64,
     },
-    /// All requests together fill that memory.
+    /// The requests of all keys together fill the memory for requests.
     Memory {
-        /// The bound.
+        /// The limit.
         limit_bytes: u64,
-        /// What it would have come to.
+        /// The sum that the body would have led to.
         observed_bytes: u64,
     },
 }

@@ -1,5 +1,5 @@
-//! The seam between edge and gateway: heads and bodies in, answers out, and what each tells the other when it goes no
-//! further. It knows plain data and bytes; nothing of sockets, HTTP libraries, tokens, money or what a call means.
+//! The interface between edge and gateway: heads and bodies in, answers out, and how either side stops early. Plain
+//! data and bytes. Must not know sockets, HTTP libraries, tokens, money or the meaning of a call.
 
 mod annex;
 mod answer;
@@ -26,24 +26,24 @@ pub use refusal::EdgeRefusal;
 
 use headrace_domain::{Dialect, Endpoint, KeyId, UnixNanos};
 
-/// What answers requests.
+/// The call service: it answers requests.
 pub trait Front: Send + Sync + 'static {
-    /// The body of an answer that comes in pieces.
+    /// The body of an answer that is streamed.
     type Stream: Frames;
 
-    /// A call that was let in. Dropping it says that the client went away, and gives back what it was let in with.
+    /// An admitted call. Dropping it means that the client went away, and releases what it reserved.
     type Admitted: Admitted;
 
-    /// A question that was let in.
+    /// An admitted question.
     type Questioner: Admitted;
 
-    /// What a connection of turns keeps from one to the next, for as long as it is open.
+    /// State that one responses socket keeps between its calls, for as long as it is open.
     type Turns: Default + Send + Sync;
 
-    /// Decides by its head whether a call comes in. An answer is a refusal: its body is left with the peer.
+    /// Admits or refuses a call by its head. The error is the refusal. The body of a refused call is left unread.
     fn admit(self: &Arc<Self>, head: Head) -> Result<Self::Admitted, Answer<Self::Stream>>;
 
-    /// Carries out a call that was let in. Its body is read when it is asked for. Dropping the future says that the
+    /// Serves an admitted call. The body is read when the service asks for it. Dropping the future means that the
     /// client went away.
     fn call<B: BodySource>(
         self: &Arc<Self>,
@@ -51,31 +51,33 @@ pub trait Front: Send + Sync + 'static {
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
-    /// Decides by the head of its handshake whether a connection of turns may begin, and whose it is. The handshake counts as a
-    /// request of its key.
+    /// Admits or refuses a responses socket by the head of its handshake. Returns the key that opens it. The handshake
+    /// counts as a request of that key.
     ///
     /// # Errors
-    /// A refusal, as of a call with this head.
+    /// A refusal, as for a call with this head.
     fn admit_socket(self: &Arc<Self>, head: Head) -> Result<KeyId, Answer<Self::Stream>> {
         self.admit(head).map(|admitted| admitted.payer().clone())
     }
 
-    /// The call as one of a connection of turns: it may go on from what that keeps, and is kept there.
+    /// Attaches the state of a responses socket to a call of it. The call may continue from that state, and is kept in
+    /// it.
     fn in_turns(&self, admitted: Self::Admitted, _turns: &Self::Turns) -> Self::Admitted {
         admitted
     }
 
-    /// The body of the call that one message of a connection of turns stands for. An answer is a refusal.
+    /// Returns the body of the call that one message of a responses socket represents.
     ///
     /// # Errors
-    /// It is no such message.
+    /// A refusal, if the message is not valid.
     fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Self::Stream>>;
 
-    /// A message of a connection of turns has become no call: nothing goes on from what it would have gone on from.
+    /// Reports that a message of a responses socket did not become a call. Later calls cannot continue from the state
+    /// that this one would have continued from.
     fn turn_refused(&self, _turns: &Self::Turns, _message: &[u8]) {}
 
-    /// Decides whether a question comes in. `headers`: those of [`DIALECT_HEADERS`] that stand there, as text. An answer is a refusal:
-    /// its body is left with the peer.
+    /// Admits or refuses a question. `headers` holds those of [`DIALECT_HEADERS`] that the request has, as text. The
+    /// error is the refusal. The body of a refused question is left unread.
     fn admit_question(
         self: &Arc<Self>,
         question: Question,
@@ -83,30 +85,30 @@ pub trait Front: Send + Sync + 'static {
         headers: Vec<(&'static str, String)>,
     ) -> Result<Self::Questioner, Answer<Self::Stream>>;
 
-    /// Answers a question that was let in. Its body is read when it is asked for.
+    /// Answers an admitted question. The body is read when the service asks for it.
     fn answer_question<B: BodySource>(
         self: &Arc<Self>,
         asked: Self::Questioner,
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
-    /// A request for what clients store, by somebody who is known.
+    /// An admitted request for stored objects.
     type Asked: Admitted;
 
-    /// Decides by its head whether a request for what clients store comes in. An answer is a refusal.
+    /// Admits or refuses a request for stored objects by its head. The error is the refusal.
     fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Self::Asked, Answer<Self::Stream>>;
 
-    /// Answers a request for what clients store. Its body is read where the request has one.
+    /// Answers a request for stored objects. The body is read if the request has one.
     fn answer_asked<B: BodySource>(
         self: &Arc<Self>,
         asked: Self::Asked,
         body: B,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
-    /// Whether these are a caller's that would be let in.
+    /// Returns whether a request with these credentials would be admitted.
     fn knows(&self, credentials: &Credentials) -> bool;
 
-    /// `GET /v1/models`, with the fields of its query, decoded.
+    /// `GET /v1/models`, with the decoded query fields.
     fn list_models(
         &self,
         credentials: &Credentials,
@@ -124,7 +126,8 @@ pub trait Front: Send + Sync + 'static {
         id: &str,
     ) -> impl Future<Output = Answer<Self::Stream>> + Send;
 
-    /// A refusal of the edge's own, in the dialect's shape. `endpoint` is what was called, if that was understood.
+    /// Formats a refusal by the edge in the dialect's shape. `endpoint` is the endpoint of the call, if it was
+    /// recognized.
     fn refuse(
         &self,
         dialect: Dialect,
@@ -133,15 +136,17 @@ pub trait Front: Send + Sync + 'static {
         started: UnixNanos,
     ) -> Answer<Self::Stream>;
 
-    /// Why new calls would not be served, or those for one model, for operators; empty: they would.
+    /// Returns why new calls, or calls for one model, would not be served. For operators. Empty if they would be
+    /// served.
     fn not_ready(&self, model: Option<&str>) -> Vec<String>;
 
-    /// Takes no new calls, waits up to `within` for those in flight, cuts off what is left; returns how many.
+    /// Stops accepting calls, waits up to `within` for calls in flight, then cancels the rest. Returns how many were
+    /// cancelled.
     fn drain(&self, within: Duration) -> impl Future<Output = usize> + Send;
 }
 
-/// A call or a question that was let in by its head.
+/// A call or a question that was admitted by its head.
 pub trait Admitted: Send {
-    /// Whose it is: the bytes of its body count against the share of this key.
+    /// Returns the key whose share of memory the body counts against.
     fn payer(&self) -> &KeyId;
 }

@@ -1,5 +1,5 @@
-//! Bytes of memory by the key that they are for: a bound over all of them, and a share of it for each key, so that one
-//! key's calls cannot keep out those of others. Must not know what the bytes are.
+//! Memory accounting in bytes, by key: a limit over all keys and a share for each, so that one key's calls cannot keep
+//! out other keys' calls. Must not know what the bytes are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use foldhash::fast::RandomState;
 use headrace_domain::KeyId;
 use parking_lot::Mutex;
 
-/// What is taken now, and how much may be.
+/// The memory in use and its limits.
 #[derive(Debug)]
 pub struct Memory {
     shared: Arc<Shared>,
@@ -25,13 +25,13 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Taken {
     all: u64,
-    /// The most that `all` was since [`Memory::take_peak`].
+    /// The largest value of `all` since the last [`Memory::take_peak`].
     peak: u64,
-    /// Only keys that have something.
+    /// Holds only keys with reserved bytes.
     of_key: HashMap<KeyId, u64, RandomState>,
 }
 
-/// What one call has taken: given back when dropped.
+/// The bytes that one call has reserved. Released when dropped.
 #[derive(Debug)]
 pub struct Reserved {
     shared: Arc<Shared>,
@@ -40,77 +40,77 @@ pub struct Reserved {
     bytes: AtomicU64,
 }
 
-/// Which bound would be passed, in bytes.
+/// The limit that would be exceeded, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoRoom {
-    /// That of one key.
+    /// The limit of one key.
     OfKey {
-        /// What the call would have.
+        /// Bytes that the call would hold.
         needed: u64,
-        /// What the key's other calls have.
+        /// Bytes that the key's other calls hold.
         taken: u64,
-        /// The bound.
+        /// The limit.
         bound: u64,
     },
-    /// That of all together.
+    /// The limit of all keys together.
     OfAll {
-        /// What the call would have.
+        /// Bytes that the call would hold.
         needed: u64,
-        /// What all other calls have.
+        /// Bytes that all other calls hold.
         taken: u64,
-        /// The bound.
+        /// The limit.
         bound: u64,
     },
 }
 
 impl Memory {
-    /// So many bytes in all, and of those the most for one key.
+    /// Creates an account with `most` bytes in total. One key may hold at most `most_of_key`.
     pub fn new(most: u64, most_of_key: u64) -> Self {
         Self { shared: Arc::new(Shared { most, most_of_key, taken: Mutex::default() }) }
     }
 
-    /// Bytes that are taken.
+    /// Returns the reserved bytes.
     pub fn taken(&self) -> u64 {
         self.shared.taken.lock().all
     }
 
-    /// Returns the most bytes that were taken at once since this was last called, and begins anew.
+    /// Returns the largest number of reserved bytes since the last call of this function, and starts a new measurement.
     pub fn take_peak(&self) -> u64 {
         let mut taken = self.shared.taken.lock();
         let all = taken.all;
         std::mem::replace(&mut taken.peak, all)
     }
 
-    /// Nothing yet, for a call of `key`.
+    /// Creates an empty reservation for a call of `key`.
     pub fn for_call_of(&self, key: KeyId) -> Reserved {
         Reserved { shared: Arc::clone(&self.shared), key, bytes: AtomicU64::new(0) }
     }
 }
 
 impl Reserved {
-    /// Takes so many more bytes, or leaves it as it is.
+    /// Reserves `bytes` more, or leaves the reservation unchanged.
     ///
     /// # Errors
-    /// [`NoRoom`]
+    /// [`NoRoom`] if a limit would be exceeded.
     pub fn add(&self, bytes: u64) -> Result<(), NoRoom> {
         self.change(|own| own.saturating_add(bytes))
     }
 
-    /// Takes so many bytes instead of what it has, or leaves it as it is. To take less is never refused.
+    /// Changes the reservation to `bytes`, or leaves it unchanged. Shrinking always succeeds.
     ///
     /// # Errors
-    /// [`NoRoom`]
+    /// [`NoRoom`] if a limit would be exceeded.
     pub fn resize(&self, bytes: u64) -> Result<(), NoRoom> {
         self.change(|_| bytes)
     }
 
-    /// Gives back `bytes`, or all of them if it has fewer.
+    /// Releases `bytes`, or everything if the reservation is smaller.
     pub fn give_back(&self, bytes: u64) {
-        // To take less is never refused.
+        // Shrinking always succeeds.
         let _ = self.change(|own| own.saturating_sub(bytes));
     }
 
-    /// Whose it is.
+    /// Returns the key that holds the bytes.
     pub const fn key(&self) -> &KeyId {
         &self.key
     }
@@ -147,7 +147,7 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if *self.bytes.get_mut() > 0 {
-            // To take less is never refused.
+            // Shrinking always succeeds.
             let _ = self.resize(0);
         }
     }

@@ -1,27 +1,27 @@
-//! A request for what clients store, as an edge has understood it. Knows no HTTP library, and no objects.
+//! A request for stored objects, as the edge parsed it. Must not know an HTTP library or the objects.
 
 use crate::Credentials;
 
-/// What is to be done.
+/// The method of a request for stored objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectMethod {
-    /// To look.
+    /// Reads an object or a list.
     Get,
-    /// To make or to change something.
+    /// Creates or changes an object.
     Post,
-    /// To remove it.
+    /// Deletes an object.
     Delete,
 }
 
-/// The head of such a request.
+/// The head of a request for stored objects.
 #[derive(Debug)]
 pub struct ObjectAsk {
-    /// What is to be done.
+    /// The method.
     pub method: ObjectMethod,
-    /// With what: the path behind `/v1/`, decoded.
+    /// The path after `/v1/`, decoded.
     pub path: String,
-    /// The fields of the query, decoded, in their order.
+    /// The query fields, decoded, in order.
     pub query: Vec<(String, String)>,
-    /// What the caller shows of itself.
+    /// The caller's credential headers.
     pub credentials: Credentials,
 }

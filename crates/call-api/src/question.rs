@@ -1,20 +1,20 @@
-//! Questions with a body, beside calls: about words and tokens. They are free. Plain data.
+//! Questions: requests with a body that are not calls, about tokenization. They are free. Plain data.
 
 use headrace_domain::{Dialect, Endpoint};
 
-/// What is asked.
+/// The kind of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question {
-    /// `POST /v1/messages/count_tokens`: how many tokens the prompt of a message would have.
+    /// `POST /v1/messages/count_tokens`: the number of prompt tokens that a message would have.
     CountTokens,
-    /// `POST /tokenize`: the tokens of a text, or of a conversation as a model is shown it.
+    /// `POST /tokenize`: the tokens of a text, or of a conversation after the template.
     Tokenize,
     /// `POST /detokenize`: the text of tokens.
     Detokenize,
 }
 
 impl Question {
-    /// The dialect spoken there.
+    /// Returns the dialect of the question.
     pub const fn dialect(self) -> Dialect {
         match self {
             Self::CountTokens => Dialect::Anthropic,
@@ -22,7 +22,7 @@ impl Question {
         }
     }
 
-    /// The endpoint that a key must be allowed to use in order to ask.
+    /// Returns the endpoint that a key must be allowed to use for this question.
     pub const fn endpoint(self) -> Endpoint {
         match self {
             Self::CountTokens => Endpoint::Messages,

@@ -1,56 +1,56 @@
-//! What an edge refuses by itself. The words, and the shape that a caller sees, are a front's.
+//! Refusals by the edge itself. The call service chooses their text and their shape.
 
-/// A request that does not get as far as the gateway's stages.
+/// A request that the edge refuses before the gateway's stages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EdgeRefusal {
-    /// No such path.
+    /// The path does not exist.
     NotFound {
-        /// The path asked for.
+        /// The requested path.
         path: String,
-        /// The path that was most likely meant.
+        /// The path that the client most likely meant.
         meant: Option<String>,
     },
-    /// The path exists, the method does not.
+    /// The path exists, but not with this method.
     MethodNotAllowed {
-        /// The methods that do.
+        /// The methods that exist.
         allowed: &'static str,
     },
-    /// The head is larger than one may be.
+    /// The head is too large.
     HeadTooLarge {
-        /// The bound.
+        /// The limit in bytes.
         limit_bytes: usize,
-        /// Headers that one over HTTP/1.1 may have.
+        /// Maximum number of headers over HTTP/1.1.
         most_headers: usize,
     },
-    /// What came is not the head of an HTTP request.
+    /// The bytes received are not the head of an HTTP request.
     BadHead {
-        /// What is wrong with it, in words that repeat nothing of it.
+        /// What is wrong. The text repeats nothing of the head.
         what: String,
     },
-    /// The headers were not whole in time.
+    /// The headers were not complete in time.
     HeaderTimeout {
-        /// The bound.
+        /// The limit.
         seconds: u64,
     },
-    /// The head does not say in one way where its request ends.
+    /// The head does not state unambiguously where the request ends.
     AmbiguousLength,
-    /// The head names no host, or several.
+    /// The head names no host, or more than one.
     BadHost {
-        /// How many.
+        /// Number of hosts named.
         hosts: usize,
     },
-    /// More connections than there is room for.
+    /// The limit on connections is reached.
     TooManyConnections {
-        /// The bound.
+        /// The limit.
         limit: usize,
-        /// Whether it is the bound for one peer.
+        /// Whether it is the limit for one peer.
         of_peer: bool,
     },
-    /// More WebSockets than there is room for.
+    /// The limit on WebSockets is reached.
     TooManySockets {
-        /// How many are open.
+        /// The limit.
         limit: usize,
-        /// Whether they are those of the caller's key.
+        /// Whether it is the limit for the caller's key.
         of_key: bool,
     },
 }

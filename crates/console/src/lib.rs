@@ -1,27 +1,27 @@
-//! The console's pages: files that are a part of the program, and what they need of whoever serves them. Nothing is built: what
-//! stands under `assets` is what a browser gets. Knows nothing of HTTP, of operators, nor of what the pages show.
+//! The console's files, embedded in the program, and the content security policy that they need. There is no build
+//! step: browsers get the files under `assets` unchanged. Must not know HTTP, operators, or what the pages show.
 
 use std::sync::LazyLock;
 
 /// One file of the console.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asset {
-    /// The file, as it is.
+    /// The contents.
     pub bytes: &'static [u8],
-    /// Its type, with the charset of texts.
+    /// The media type, with the charset for texts.
     pub mime: &'static str,
-    /// A strong entity tag, in its quotes: another file has another one.
+    /// A strong entity tag, in quotes. Different contents have different tags.
     pub etag: &'static str,
 }
 
-/// The policy that the pages are made for (Content Security Policy level 3): nothing from elsewhere, no script or style in the page
-/// itself, no form that the browser sends, nobody's frame.
+/// The Content Security Policy (level 3) that the pages comply with. It forbids resources from elsewhere, inline
+/// scripts and styles, forms that the browser sends, and embedding in frames.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data:; connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
 
-/// The file at a path, without its leading slash; the empty one is the page. The pages name what they show behind `#`, so that no
-/// other path exists.
+/// Returns the file at a path without its leading slash. The empty path is the page. Views within the page are named
+/// after `#`, so there are no other paths.
 pub fn asset(path: &str) -> Option<Asset> {
     let path = if path.is_empty() { PAGE } else { path };
     let (file, etag) = FILES.iter().zip(TAGS.iter()).find(|(file, _)| file.path == path)?;
@@ -46,7 +46,7 @@ macro_rules! files {
     };
 }
 
-/// What a test compares with the folder.
+/// All files. A test compares the list with the folder.
 static FILES: &[File] = files![
     "icon.svg",
     "index.html",
@@ -107,7 +107,8 @@ static FILES: &[File] = files![
 static TAGS: LazyLock<Vec<String>> =
     LazyLock::new(|| FILES.iter().map(|file| format!("\"{:016x}\"", fnv1a(file.bytes))).collect());
 
-/// FNV-1a, 64 bits: tells files of one program from those of another. Nobody gains by two that are alike.
+/// FNV-1a, 64 bits. Distinguishes files of different builds. Not safe against deliberate collisions, from which an
+/// attacker would gain nothing.
 /// <http://www.isthe.com/chongo/tech/comp/fnv/>
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
@@ -131,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_the_published_one() {
-        // From the reference's own table of test vectors.
+        // From the reference's table of test vectors.
         for (text, wanted) in
             [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]
         {

@@ -1,4 +1,5 @@
-//! What stands in the pages: every file is in the program, nothing is too large, and no construct by which text could become markup or code.
+//! Checks of the console's files: every file is in the program, none is too large, and no construct could turn text
+//! into markup or code.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use headrace_console::{CONTENT_SECURITY_POLICY, asset, paths};
 
-/// What the first page may weigh, with everything that its modules import at once.
+/// Maximum size of the first page, with everything that its modules import before they run.
 const FIRST_PAGE_MAX_BYTES: usize = 200 * 1024;
 const FILE_MAX_LINES: usize = 600;
 
@@ -36,7 +37,7 @@ fn text(path: &str) -> &'static str {
     std::str::from_utf8(asset(path).unwrap_or_else(|| panic!("no file {path}")).bytes).unwrap()
 }
 
-/// Ours: what is vendored is somebody else's text.
+/// The paths of this project's own files that end in `end`. Vendored files are left out.
 fn ours(end: &str) -> Vec<&'static str> {
     paths().filter(|path| path.ends_with(end) && !path.starts_with("vendor/")).collect()
 }
@@ -60,7 +61,7 @@ fn tags_differ_where_files_do() {
     assert_eq!(tags.len(), paths().count());
 }
 
-/// The imports of a module that are resolved before it runs, as paths.
+/// The static imports of a module, as paths.
 fn imports(path: &str) -> Vec<String> {
     let base = Path::new(path).parent().unwrap();
     let from = |line: &str| {
@@ -86,9 +87,9 @@ fn the_first_page_is_light() {
         "js/main.js".to_owned(),
         "js/pages/now.js".to_owned(),
     ];
-    // The book's pages have a sheet of their own.
+    // Only pages of the documentation use this sheet.
     all.extend(ours(".css").into_iter().filter(|path| *path != "style/book.css").map(str::to_owned));
-    // What the page of the first sight fetches beside its modules.
+    // Files that the first page fetches beside its modules.
     all.extend(["vendor/uplot.js".to_owned(), "vendor/uplot.css".to_owned()]);
     let mut at = 0;
     while at < all.len() {
@@ -193,7 +194,7 @@ fn what_is_vendored_stands_with_its_licence() {
     );
 }
 
-/// A module that is imported from nowhere is dead weight.
+/// A module that no other module imports is dead code.
 #[test]
 fn every_module_is_reached_from_a_page() {
     let mut reached = vec!["js/main.js".to_owned(), "js/book.js".to_owned()];

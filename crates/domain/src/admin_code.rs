@@ -1,5 +1,5 @@
-//! The table of what an operator can be refused: every name that an error of the admin API or of a command can have, what it means
-//! and the way out. Its pages are written from it. Must not know who refuses, or how an answer looks.
+//! The table of operators' errors: every name that an error of the admin API or of a command can have, with its meaning
+//! and the way out. The error pages are written from it. Must not know which code refuses, or the format of an answer.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A row of the table.
 struct Row {
     name: &'static str,
-    /// Statuses that it is answered with, the usual one first; empty: it is told on the control socket alone.
+    /// HTTP statuses of the error, the usual one first. Empty if it occurs only on the control socket.
     statuses: &'static [u16],
     meaning: &'static str,
     way_out: &'static str,
 }
 
-/// A row: variant, name, statuses; what happened, in one sentence; the way out.
+/// A row: variant, name, statuses. Then what happened, in one sentence, and the way out.
 macro_rules! codes {
     ($($variant:ident $name:literal [$($status:literal),*] $meaning:literal $way_out:literal;)*) => {
-        /// The name of what an operator is refused. See [`AdminCode::meaning`] for each.
+        /// The name of an operator's error. See [`AdminCode::meaning`] for each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum AdminCode {
             $(
@@ -204,22 +204,23 @@ codes! {
 }
 
 impl AdminCode {
-    /// The name in answers, which is its page's.
+    /// Returns the name in answers, which is also the name of its documentation page.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// By its name.
+    /// Returns the code with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.name() == name)
     }
 
-    /// The statuses that it is answered with, the usual one first; empty: it is told on the control socket alone.
+    /// Returns the HTTP statuses of the error, the usual one first. Empty if it occurs only on the control socket.
     pub const fn statuses(self) -> &'static [u16] {
         self.row().statuses
     }
 
-    /// The usual HTTP status of its answer: 500 where it should not be told over HTTP and is all the same.
+    /// Returns the usual HTTP status. An error that occurs only on the control socket has 500, in case it is sent over
+    /// HTTP anyway.
     pub const fn status(self) -> u16 {
         match self.row().statuses {
             [status, ..] => *status,
@@ -227,12 +228,12 @@ impl AdminCode {
         }
     }
 
-    /// What happened.
+    /// Returns what happened.
     pub const fn meaning(self) -> &'static str {
         self.row().meaning
     }
 
-    /// What to do about it.
+    /// Returns what to do about it.
     pub const fn way_out(self) -> &'static str {
         self.row().way_out
     }

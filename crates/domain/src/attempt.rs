@@ -1,4 +1,4 @@
-//! A try to have a prompt of a call answered: by whom, when, and what came of it. Must not know why anybody was chosen.
+//! One attempt to have a prompt answered: the worker, the times and the outcome. Must not know why a worker was chosen.
 
 use std::sync::Arc;
 
@@ -6,30 +6,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::NanoDollars;
 
-/// One try. A prompt has several where the one before it came to nothing before a client could see anything of it.
+/// One attempt. A prompt has several if earlier attempts failed before the client could see any output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Which prompt of the call, from 0.
+    /// Index of the prompt within the call, from 0.
     pub prompt: u32,
-    /// Who was asked, by the id that operators know it by.
+    /// The worker that was tried, by the id that operators use.
     pub worker: Arc<str>,
-    /// For which model, where that is not the one that handled the call in the end.
+    /// The model of this attempt, if it is not the model that handled the call in the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<Arc<str>>,
-    /// When, in nanoseconds from the call's first byte.
+    /// Start of the attempt, in nanoseconds from the call's first byte.
     pub start_ns: u64,
-    /// Nanoseconds from there to its outcome.
+    /// Nanoseconds from the start to the outcome.
     pub duration_ns: u64,
-    /// What came of it.
+    /// How the attempt ended.
     pub outcome: AttemptOutcome,
-    /// What whoever was asked charges us for it, by their report and our sheet of their prices; `None`: nobody knows. For
-    /// operators alone.
+    /// What the upstream charges us for this attempt, from its usage report and our list of its prices. `None` if the
+    /// charge is unknown. For operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paid: Option<NanoDollars>,
 }
 
 impl Attempt {
-    /// What tries cost together; `None` where that is not known of each, but for those that were turned away before any work.
+    /// Returns the total cost of the attempts. Attempts that were refused before any work and have no cost are ignored.
+    /// Returns `None` if the cost of another attempt is unknown, if no other attempt is left, or if the sum overflows.
     pub fn paid_for(attempts: &[Self]) -> Option<NanoDollars> {
         let refused = |attempt: &&Self| {
             attempt.paid.is_none() && matches!(attempt.outcome, AttemptOutcome::Refused { .. })
@@ -40,22 +41,23 @@ impl Attempt {
     }
 }
 
-/// An answer that another worker went on with where one was lost in its middle, and not as that one would have.
+/// An answer that was lost in the middle and continued by another worker whose tokens may differ from those of the lost
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Continued {
-    /// Which of the call's choices.
+    /// Index of the call's choice.
     pub choice: u32,
-    /// Tokens of it that were there by then.
+    /// Tokens of the answer that existed before the switch.
     pub after_tokens: u64,
-    /// Who went on with it.
+    /// The worker that continued the answer.
     pub worker: Arc<str>,
 }
 
-/// Stands for what a server said of a failure, where that may not be kept.
+/// Replaces a server's failure message if that message may not be kept.
 const UNSAID: &str = "its words are not kept here: the call is pinned to other regions";
 
 impl AttemptOutcome {
-    /// Leaves out what the server said of it: that may repeat words of the call.
+    /// Removes the server's failure message, which may repeat words of the call.
     pub fn without_words(&mut self) {
         match self {
             Self::Answered | Self::Outrun | Self::CutShort => {}
@@ -64,34 +66,34 @@ impl AttemptOutcome {
     }
 }
 
-/// What came of a try.
+/// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum AttemptOutcome {
-    /// The whole answer.
+    /// The worker gave the whole answer.
     Answered,
-    /// It was turned away before any work.
+    /// The worker refused the prompt before any work.
     Refused {
-        /// The code of a refusal of this kind.
+        /// Code of the refusal.
         code: String,
-        /// Why, as the worker said it.
+        /// The worker's own explanation.
         why: String,
     },
-    /// It was taken, and failed.
+    /// The worker accepted the prompt and then failed.
     Failed {
-        /// The code of a failure of this kind.
+        /// Code of the failure.
         code: String,
-        /// Why, as the worker said it.
+        /// The worker's own explanation.
         why: String,
     },
-    /// A second worker that was asked as well was faster with the first word, and this one was let go of.
+    /// A second worker, tried in parallel, produced the first token earlier, so this attempt was cancelled.
     Outrun,
-    /// The call ended before it did.
+    /// The call ended before this attempt did.
     CutShort,
 }
 
 impl AttemptOutcome {
-    /// The name in JSON.
+    /// Returns the name in JSON.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Answered => "answered",

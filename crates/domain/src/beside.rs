@@ -1,98 +1,100 @@
-//! What an engine computed ahead of a call and beside it, how the call's connection stood, and at which prices it was billed: facts
-//! that say why it took as long and cost as much as it did. Must not know who computes them, or who explains them.
+//! What an engine computed ahead of a call and in the same steps, the state of the call's connection, and the prices of
+//! its bill: facts that explain its duration and cost. Must not know who computes or explains them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
 
-/// What stood before a call when an engine took it in, and what was computed until its own turn came.
+/// Work that was ahead of a call when an engine accepted it, and what was computed until the call's own turn.
 ///
-/// Where one step computes prompts and generates as well, its time is shared out by what either costs there lately.
+/// If one step both computes prompts and generates tokens, its time is split by what each has cost lately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ahead {
-    /// Sequences that were being computed when it arrived, whoever's.
+    /// Sequences of all callers that were being computed when the call arrived.
     pub running: u32,
-    /// Of those that were computed or waited then, the ones of the call's own organisation.
+    /// Sequences of the call's own organisation that were running or waiting when the call arrived.
     pub own: u32,
-    /// Nanoseconds of its wait in which prompts of its own organisation were computed.
+    /// Nanoseconds of the call's wait spent on prompts of its own organisation.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub own_prefill_ns: u64,
-    /// Nanoseconds of its wait in which answers of its own organisation were generated.
+    /// Nanoseconds of the call's wait spent on answers of its own organisation.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub own_decode_ns: u64,
-    /// Nanoseconds of its wait in which prompts of others were computed.
+    /// Nanoseconds of the call's wait spent on prompts of other organisations.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others_prefill_ns: u64,
-    /// Nanoseconds of its wait in which answers of others were generated.
+    /// Nanoseconds of the call's wait spent on answers of other organisations.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others_decode_ns: u64,
-    /// Prompt tokens that were computed meanwhile, whoever's.
+    /// Prompt tokens of all callers that were computed during the wait.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prefill_tokens: u64,
 }
 
-/// What an engine computed beside a call, in the very steps that the call was in.
+/// Work of other calls in the same engine steps as this call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Beside {
-    /// Prompt tokens of others that were computed while its own prompt was.
+    /// Prompt tokens of other calls that were computed while this call's prompt was computed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prefill_tokens: u64,
-    /// Prompt tokens of others that were computed while it generated.
+    /// Prompt tokens of other calls that were computed while this call generated.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub decode_prefill_tokens: u64,
-    /// Nanoseconds that these took of its decode.
+    /// Nanoseconds of this call's decode that `decode_prefill_tokens` took.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub decode_prefill_ns: u64,
 }
 
-/// How the connection stood that a call came on.
+/// State of the connection that a call arrived on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ConnectionTrace {
-    /// Requests that had come on it before.
+    /// Number of earlier requests on the connection.
     pub requests_before: u64,
-    /// Nanoseconds from when it was taken to when the call's head was whole. Of the first request on it that is the TLS handshake
-    /// and the way of the head: most of it a connection that is kept open does not pay again. No part of the call's own time.
+    /// Nanoseconds from the connection's start to the end of the call's head. For the first request this is mostly the
+    /// TLS handshake and the transfer of the head, which a connection that is kept open does not pay again. Not part of
+    /// the call's own time.
     pub open_ns: u64,
 }
 
-/// At which prices a call was held for and charged.
+/// The prices of a call's hold and charge.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Billed {
-    /// When its prices were looked up: those of that day (UTC) apply to it.
+    /// When the prices were looked up. The prices of that day (UTC) apply.
     pub at: UnixNanos,
-    /// Prompt tokens that were held for, at the dearest price of their classes.
+    /// Prompt tokens in the hold, at the highest price of their classes.
     pub held_prompt_tokens: u64,
-    /// Generated tokens that were held for, of all answers.
+    /// Generated tokens in the hold, of all answers together.
     pub held_output_tokens: u64,
-    /// What a prompt token cost that is computed, and one that is read from the cache, whether there were any.
+    /// Price of a computed prompt token and of one read from the cache, even if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt_prices: Option<[NanoDollarsPerMillion; 2]>,
-    /// What was used, class by class; each line rounded once.
+    /// Usage by class. Each line is rounded once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<BilledLine>,
 }
 
-/// A line of a call's bill.
+/// One line of a call's bill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BilledLine {
-    /// Which class of tokens.
+    /// The class of tokens.
     pub class: TokenClass,
-    /// How many were charged.
+    /// Number of tokens charged.
     pub tokens: u64,
-    /// How many more were used and not charged: they went to the loss account.
+    /// Number of further tokens that were used but not charged. They went to the loss account.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub lost_tokens: u64,
     /// The price that applied.
     pub price: NanoDollarsPerMillion,
-    /// What the class's usual price was, where another applied: of a class of service, or for long prompts.
+    /// The class's usual price, if another price applied: that of a service tier, or that for long prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usual_price: Option<NanoDollarsPerMillion>,
-    /// What was charged for it.
+    /// The amount charged for this line.
     pub amount: NanoDollars,
 }
 
 impl Ahead {
-    /// The same, of a wait of `queue_ns`: a step that was under way when the call arrived counts with what of it was left.
+    /// Scales the durations down to a wait of `queue_ns`, if they exceed it. A step that was running when the call
+    /// arrived then counts only with its remaining part.
     #[must_use]
     pub fn within(self, queue_ns: u64) -> Self {
         let parts = [self.own_prefill_ns, self.own_decode_ns, self.others_prefill_ns, self.others_decode_ns];

@@ -1,28 +1,28 @@
-//! The one block-hash function: engines key cached KV blocks with it, the fleet places by it.
-//! A keyed BLAKE3 chain over (tenant salt, model, tokens); a hit is still verified by token equality.
+//! The only block-hash function: engines key cached KV blocks with it, and the fleet places calls by it. It is a keyed
+//! BLAKE3 chain over (tenant salt, model, tokens). A hit is still verified by comparing tokens.
 
 use std::fmt;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-/// Room for the parent's key and a full block's tokens.
+/// Space for the parent's key and a full block's tokens, in bytes.
 const MESSAGE_BYTES: usize = 96;
-/// Bytes of the key that a block's own begins with.
+/// Bytes of the parent's key at the start of a block's message.
 const PARENT_BYTES: usize = 16;
 /// Tokens in one KV block.
 pub const BLOCK_TOKENS: usize = 16;
 
-/// What separates tenants in the prefix cache: derived on the server from a secret and the tenant, narrowed by
-/// model and, where given, the caller's own salt.
+/// Separates tenants in the prefix cache. Derived on the server from a secret, the tenant, the model and, if sent, the
+/// caller's own salt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheSalt([u8; 32]);
 
 impl CacheSalt {
-    /// Derives the salt. `secret` never leaves the server; `tenant` is the org (and project) whose calls may share
-    /// prefixes; `narrowing` is the caller's own salt and can only split that further.
+    /// Derives the salt. `secret` never leaves the server. `tenant` is the org (and project) whose calls may share
+    /// prefixes. `narrowing` is the caller's own salt, which can only split that group further.
     pub fn derive(secret: &[u8; 32], tenant: &str, model: &str, narrowing: Option<&str>) -> Self {
-        // In one piece: hashing bit by bit costs more than the hash.
+        // Hashed in one piece: hashing part by part costs more than the hash itself.
         let narrowed = [u8::from(narrowing.is_some())];
         let narrowing = narrowing.unwrap_or_default();
         let (tenant_bytes, model_bytes) =
@@ -49,23 +49,23 @@ impl CacheSalt {
         Self(*blake3::keyed_hash(secret, &message).as_bytes())
     }
 
-    /// By which others' servers may keep the prefixes of tenants apart. Nobody learns the salt from it.
+    /// Returns the label by which upstreams may keep the prefixes of tenants apart. It does not reveal the salt.
     pub fn label(&self) -> CacheLabel {
         CacheLabel(u128::from_be_bytes(BlockKey::chain(self, None, &[]).0))
     }
 
-    /// As it travels between a gateway and an engine on another host, which may know it: never to a caller.
+    /// Returns the bytes that travel between a gateway and an engine on another host. They are never sent to a caller.
     pub const fn to_bytes(self) -> [u8; 32] {
         self.0
     }
 
-    /// What [`CacheSalt::to_bytes`] gave.
+    /// Restores a salt from [`CacheSalt::to_bytes`].
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// A mark for each part of something, in which all parts before it have a say: what has the same mark began the same.
-    /// Nobody makes one who does not know the salt.
+    /// Returns one hash per part. Each hash covers the part and all parts before it, so equal hashes mean equal
+    /// beginnings. The salt is required to compute them.
     pub fn marks<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u64> {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         let mark = |part: &[u8]| {
@@ -84,12 +84,12 @@ impl fmt::Debug for CacheSalt {
     }
 }
 
-/// What stands for a [`CacheSalt`] where others read it: 32 digits in base 16.
+/// The public form of a [`CacheSalt`], which upstreams may see: 32 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CacheLabel(u128);
 
 impl CacheLabel {
-    /// Reads what [`fmt::Display`] writes; `None`: it is none of ours.
+    /// Parses what [`fmt::Display`] writes. Returns `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.len() == 32 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         u128::from_str_radix(text, 16).ok().filter(|_| digits).map(Self)
@@ -102,15 +102,16 @@ impl fmt::Display for CacheLabel {
     }
 }
 
-/// The key of one full KV block: it stands for the block's tokens and all before them.
+/// The key of one full KV block. It depends on the block's tokens and on all tokens before them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockKey([u8; 16]);
 
 impl BlockKey {
-    /// The key of the block that follows `parent` (`None` for a sequence's first block) and holds `tokens`.
+    /// Returns the key of the block that follows `parent` and holds `tokens`. `parent` is `None` for a sequence's first
+    /// block.
     pub fn chain(salt: &CacheSalt, parent: Option<&Self>, tokens: &[u32]) -> Self {
         let bytes = PARENT_BYTES + tokens.len() * 4;
-        // Zeros stand for the parent of the first block.
+        // The parent of the first block is all zeros.
         let mut message: SmallVec<[u8; MESSAGE_BYTES]> = match bytes {
             0..=MESSAGE_BYTES => SmallVec::from_buf_and_len([0; MESSAGE_BYTES], bytes),
             _ => SmallVec::from_elem(0, bytes),
@@ -139,8 +140,8 @@ impl fmt::Debug for BlockKey {
     }
 }
 
-/// The keys of a prompt's full blocks, which cost more than looking them up: computed once and carried along. They know
-/// which prompt and salt they are of, so that nobody can look up one prompt by the keys of another.
+/// The keys of a prompt's full blocks. They cost more to compute than to look up, so they are computed once and passed
+/// along. They remember their prompt and salt, so that one prompt cannot be looked up with the keys of another.
 #[derive(Clone)]
 pub struct PrefixKeys {
     salt: CacheSalt,
@@ -149,7 +150,7 @@ pub struct PrefixKeys {
 }
 
 impl PrefixKeys {
-    /// The keys of every full block of `ids`.
+    /// Computes the keys of every full block of `ids`.
     pub fn of(salt: &CacheSalt, ids: &Arc<[u32]>) -> Self {
         let mut keys: Vec<BlockKey> = Vec::with_capacity(ids.len() / BLOCK_TOKENS);
         for tokens in ids.chunks_exact(BLOCK_TOKENS) {
@@ -159,22 +160,22 @@ impl PrefixKeys {
         Self { salt: *salt, ids: Arc::clone(ids), keys: keys.into() }
     }
 
-    /// Whether they are of this very prompt under this salt.
+    /// Returns whether the keys belong to this very prompt (the same allocation) under this salt.
     pub fn are_of(&self, salt: &CacheSalt, ids: &Arc<[u32]>) -> bool {
         self.salt == *salt && Arc::ptr_eq(&self.ids, ids)
     }
 
-    /// The salt.
+    /// Returns the salt.
     pub fn salt(&self) -> &CacheSalt {
         &self.salt
     }
 
-    /// The prompt.
+    /// Returns the prompt's token ids.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// One per full block, in order.
+    /// Returns one key per full block, in order.
     pub fn keys(&self) -> &[BlockKey] {
         &self.keys
     }
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Engines elsewhere and caches that outlive a program know these keys.
+    /// The hashes must never change, because remote engines and caches that outlive the program hold these keys.
     #[test]
     fn keys_and_salts_are_hashed_as_ever() {
         let by_bit = |key: &[u8; 32], parts: &[&[u8]]| {

@@ -1,8 +1,8 @@
-//! What a caller wishes to be kept of its prompt, and for how long nobody need use it. Knows no cache.
+//! Which parts of a prompt the caller wants to keep cached, and for how long without use. Must not know a cache.
 
 use serde::{Deserialize, Serialize};
 
-/// For how long a marked prefix is kept after it was used last.
+/// How long a marked prefix is kept after its last use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheLife {
@@ -13,10 +13,10 @@ pub enum CacheLife {
 }
 
 impl CacheLife {
-    /// Every one, shortest first.
+    /// Every lifetime, shortest first.
     pub const ALL: [Self; 2] = [Self::Minutes, Self::Hour];
 
-    /// Its length in nanoseconds.
+    /// Returns the length in nanoseconds.
     pub const fn nanos(self) -> u64 {
         const MINUTE: u64 = 60_000_000_000;
         match self {
@@ -26,31 +26,31 @@ impl CacheLife {
     }
 }
 
-/// Where a prefix ends that its caller marks.
+/// Where a marked prefix ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheMarkAt {
-    /// Behind the tools and the instructions.
+    /// After the tools and the instructions.
     Head,
-    /// Behind this message of the list that the caller sent.
+    /// After this message of the caller's list.
     Message(u32),
-    /// Behind the last one.
+    /// After the last message.
     Last,
 }
 
-/// A prefix that its caller wishes to be kept (Anthropic's `cache_control`).
+/// A prefix that the caller wants to keep cached (Anthropic's `cache_control`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheMark {
-    /// Where it ends.
+    /// Where the prefix ends.
     pub at: CacheMarkAt,
-    /// For how long.
+    /// How long it is kept.
     pub life: CacheLife,
 }
 
-/// Tokens of a prompt, from the first on, that are to be kept.
+/// Leading tokens of a prompt that the cache should keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachePin {
-    /// How many.
+    /// Number of tokens.
     pub tokens: u32,
-    /// For how long nobody need use them.
+    /// How long they are kept without use.
     pub life: CacheLife,
 }

@@ -1,4 +1,4 @@
-//! One call as every dialect means it, after parsing and before anything was decided about it.
+//! One call, independent of the dialect: after parsing, before any decision about it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::{
     ResponseAsk, SamplingRequest, ToEncode,
 };
 
-/// Whose request and answer shapes are spoken.
+/// The API whose request and answer shapes are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dialect {
-    /// OpenAI's.
+    /// OpenAI's API.
     OpenAi,
-    /// Anthropic's.
+    /// Anthropic's API.
     Anthropic,
 }
 
-/// What was called.
+/// The endpoint of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Endpoint {
@@ -42,7 +42,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The name that traces, metrics and entitlements use.
+    /// Returns the name that traces, metrics and entitlements use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ChatCompletions => "chat.completions",
@@ -55,7 +55,7 @@ impl Endpoint {
         }
     }
 
-    /// The dialect spoken there.
+    /// Returns the dialect of the endpoint.
     pub const fn dialect(self) -> Dialect {
         match self {
             Self::ChatCompletions
@@ -69,82 +69,83 @@ impl Endpoint {
     }
 }
 
-/// What the answer continues.
+/// The input that is answered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// A conversation, to be rendered with the model's template.
+    /// A conversation, rendered with the model's template.
     Conversation(Conversation),
-    /// One or more raw prompts, each answered `n` times.
+    /// One or more raw prompts. Each is answered `n` times.
     Raw(Vec<PromptItem>),
-    /// Texts to be encoded, each answered with a vector or a score.
+    /// Texts to encode. Each is answered with a vector or a score.
     Encode(ToEncode),
-    /// A body for somebody who speaks its caller's dialect, or another one.
+    /// A body that is forwarded to an upstream, which speaks the caller's dialect or another one.
     Relayed(Relayed),
 }
 
-/// A body that is sent on, in its caller's dialect. What is in it means what its receiver says that it means; here only that
-/// is known which limits, money and rules need.
+/// A body that is forwarded in its caller's dialect. The receiver defines what it means. Only what limits, money and
+/// rules need is known here.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Relayed {
-    /// The body as it came: one JSON object.
+    /// The body as received: one JSON object.
     pub body: Bytes,
-    /// Bytes of all strings in it, about: what a prompt's tokens are estimated from.
+    /// Approximate bytes of all strings in the body. The prompt's tokens are estimated from it.
     pub text_bytes: usize,
-    /// Images, documents and sounds in it.
+    /// Number of images, documents and sounds in the body.
     pub media: u32,
-    /// Prompts in it that are answered `n` times each.
+    /// Number of prompts in the body. Each is answered `n` times.
     pub prompts: u32,
-    /// Whether it has fields that are not passed on as they came: Headrace's own, and salts of cached prefixes.
+    /// Whether the body has fields that are not forwarded unchanged: Headrace's own, and cache salts.
     pub has_own_fields: bool,
-    /// What it asks for beside tokens. Usually empty.
+    /// What the body requests besides tokens. Usually empty.
     pub concerns: Vec<Concern>,
 }
 
-/// How a call stands to others (OpenAI's `service_tier`), and at which prices.
+/// Priority of a call over others (OpenAI's `service_tier`). It also decides the prices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServiceTier {
-    /// The usual.
+    /// The default.
     #[default]
     Standard,
-    /// Only when nothing else waits: work that has time.
+    /// Runs only when no other work waits.
     Flex,
-    /// The same, as a line of a batch. No body says this: whoever runs a batch does.
+    /// Like `Flex`, for a line of a batch. No body can request it. The batch runner sets it.
     Batch,
 }
 
-/// Where a message of a conversation stands in what the caller sent.
+/// Origin of a conversation's message in what the caller sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageOrigin {
-    /// In a parameter of its own: Anthropic's `system`.
+    /// In a separate parameter: Anthropic's `system`.
     System,
     /// In the list of messages.
     Message {
-        /// Which.
+        /// Index of the message.
         index: u32,
-        /// With which block of its content it begins, where that message became several.
+        /// Index of the content block that this message begins with, if the caller's message became several.
         block: Option<u32>,
     },
 }
 
-/// What a call says of raw prompts beside their text.
+/// Options of raw prompts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RawWish {
-    /// Control tokens that are spelt out in the prompt are taken as such.
+    /// Whether control tokens spelled out in the prompt are parsed as control tokens.
     pub parse_special: bool,
-    /// What follows behind the gap that the answer fills.
+    /// The text after the gap that the answer fills.
     pub suffix: Option<String>,
 }
 
 /// One call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
-    /// What was called, and so the dialect of the answer.
+    /// The endpoint, which decides the dialect of the answer.
     pub endpoint: Endpoint,
-    /// The model's name as asked for.
+    /// The model name that the caller sent.
     pub model: String,
-    /// What the answer continues.
+    /// The input that is answered.
     pub prompt: Prompt,
-    /// Where each message of a conversation stands in what the caller sent. Empty: each stands where it stood.
+    /// Origin of each message of the conversation in what the caller sent. If empty, each message has its own index as
+    /// its origin.
     pub origins: Vec<MessageOrigin>,
     /// How tokens are chosen.
     pub sampling: SamplingRequest,
@@ -152,42 +153,42 @@ pub struct Call {
     pub stream: bool,
     /// Whether a streamed answer ends with its usage (`stream_options.include_usage`).
     pub include_usage: bool,
-    /// Whether ids come with the answer (vLLM's `return_token_ids`).
+    /// Whether token ids come with the answer (vLLM's `return_token_ids`).
     pub return_token_ids: bool,
     /// Whether the prompt is repeated before the answer (completions).
     pub echo: bool,
-    /// How raw prompts are read (completions).
+    /// How raw prompts are parsed (completions).
     pub raw: RawWish,
     /// Whether the answer carries the `headrace` block of stage timings and cost.
     pub explain: bool,
     /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
     pub diagnoses: bool,
-    /// Since which answer, by its id.
+    /// Id of the earlier answer that the diagnosis compares with.
     pub previous_answer: Option<String>,
-    /// Prefixes of its prompt that are to be kept.
+    /// Prefixes of the prompt that the cache should keep.
     pub cache_marks: Vec<CacheMark>,
-    /// Which results of tools are left out where the conversation has grown.
+    /// Which tool results are removed if the conversation has grown.
     pub clears: Option<Box<ClearTools>>,
-    /// What was left out of it.
+    /// What was removed from the conversation.
     pub cleared: Option<Cleared>,
-    /// A caller's own salt: it can only narrow who shares cached prefixes.
+    /// The caller's own cache salt. It can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
-    /// Within which time of its arrival its first token must come; `None`: whenever it comes.
+    /// Time from arrival within which the first token must come. `None` for no limit.
     pub timeout: Option<Duration>,
-    /// How it stands to others.
+    /// Priority of the call.
     pub tier: ServiceTier,
-    /// Whom it is for; `None`: its caller did not say.
+    /// The end user. `None` if the caller named none.
     pub user: Option<EndUser>,
-    /// What the answer's text is held to; `None`: to nothing.
+    /// The form that the answer's text must match. `None` for free text.
     pub form: Option<Arc<Form>>,
-    /// How much it is to think.
+    /// How much the model reasons.
     pub reasoning: ReasoningWish,
-    /// What a call of the Responses API says beside that; `None` for every other call.
+    /// Parameters that only the Responses API has. `None` for every other call.
     pub response: Option<Arc<ResponseAsk>>,
 }
 
 impl Call {
-    /// A call with nothing said but its prompt.
+    /// A call with only a prompt, and defaults for everything else.
     pub fn of_prompt(endpoint: Endpoint, model: String, prompt: Prompt) -> Self {
         Self {
             endpoint,
@@ -216,19 +217,19 @@ impl Call {
         }
     }
 
-    /// Where a part that is no text stands in what the caller sent, in message number `at`: `messages[2].content[1]`.
+    /// Returns the path of a media part of message number `at` in what the caller sent: `messages[2].content[1]`.
     pub fn place(&self, at: usize, part: &Media) -> String {
         let list = if self.endpoint == Endpoint::Responses { "input" } else { "messages" };
         let goes_on = self.response.as_ref().is_some_and(|ask| ask.conversation.is_some());
         match self.origin(at) {
             MessageOrigin::Message { index, .. } => format!("{list}[{index}].{}", part.place),
-            // What was stored before stands nowhere in this call.
+            // Stored messages are not part of this call's body.
             MessageOrigin::System if goes_on => "conversation".to_owned(),
             MessageOrigin::System => "previous_response_id".to_owned(),
         }
     }
 
-    /// Where message number `at` of the conversation stands in what the caller sent.
+    /// Returns the origin of message number `at` in what the caller sent.
     pub fn origin(&self, at: usize) -> MessageOrigin {
         let same = MessageOrigin::Message { index: u32::try_from(at).unwrap_or(u32::MAX), block: None };
         self.origins.get(at).copied().unwrap_or(same)

@@ -1,4 +1,4 @@
-//! Time as an argument: rooms take a [`Clock`], so that simulations and tests run in virtual time.
+//! Time as an argument: crates take a [`Clock`], so that simulations and tests run in virtual time.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,45 +6,45 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since 1970-01-01 00:00 UTC. Ledger time, trace time and expiry times are all of this type.
+/// Nanoseconds since 1970-01-01 00:00 UTC. The type of ledger time, trace time and expiry times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UnixNanos(u64);
 
 impl UnixNanos {
-    /// From nanoseconds since the epoch.
+    /// Creates a time from nanoseconds since the epoch.
     pub const fn new(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns nanoseconds since the epoch.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// Whole seconds since the epoch, as the OpenAI field `created` wants them.
+    /// Returns whole seconds since the epoch, as in the OpenAI field `created`.
     pub const fn seconds(self) -> u64 {
         self.0 / 1_000_000_000
     }
 
-    /// This time and `duration` more, at most the end of time.
+    /// Returns this time plus `duration`, or the largest time if the sum overflows.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// How long since `earlier`; zero if that is later.
+    /// Returns the time since `earlier`. Zero if `earlier` is later than this time.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// Where a room gets its time from.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// Wall time.
+    /// Returns the wall time.
     fn now(&self) -> UnixNanos;
 
-    /// Nanoseconds that never go backwards, from an arbitrary start: for durations.
+    /// Returns nanoseconds since an arbitrary start that never go backwards. For durations.
     fn monotonic_nanos(&self) -> u64;
 }
 
@@ -55,7 +55,7 @@ pub struct SystemClock {
 }
 
 impl SystemClock {
-    /// A clock whose monotonic time begins now.
+    /// Creates a clock whose monotonic time begins now.
     pub fn new() -> Self {
         Self { start_ns: machine::monotonic_nanos() }
     }
@@ -77,8 +77,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// What the kernel says, as a number at once: a call reads the clock dozens of times, and the standard library takes its
-/// seconds and nanoseconds apart and together again at each.
+/// The kernel's time as a plain number. A call reads the clock dozens of times, and each time the standard library
+/// would split seconds and nanoseconds and join them again.
 #[cfg(target_os = "linux")]
 mod machine {
     use rustix::time::{ClockId, clock_gettime};
@@ -91,11 +91,11 @@ mod machine {
         nanos(ClockId::Monotonic)
     }
 
-    /// A time before 1970 is 1970.
+    /// Times before 1970 become 1970.
     fn nanos(clock: ClockId) -> u64 {
         let time = clock_gettime(clock);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-        // The kernel gives less than a second of these, and never less than none.
+        // The kernel's nanosecond part is at least 0 and less than one second, so the cast is lossless.
         seconds.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
     }
 }
@@ -111,7 +111,7 @@ mod machine {
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// From whoever asked first.
+    /// Counts from the first call.
     pub(super) fn monotonic_nanos() -> u64 {
         static START: OnceLock<Instant> = OnceLock::new();
         let passed = START.get_or_init(Instant::now).elapsed();
@@ -119,15 +119,16 @@ mod machine {
     }
 }
 
-/// Another clock's wall time, made steady: a step of the wall clock (by hand, by a time server, by a machine that slept)
-/// is followed bit by bit. Wall time passes at no less than half and at most [`SteadyClock::MOST_RATE`] times the pace of
-/// monotonic time, so it never runs backwards, an error of a moment moves it by moments, and it finds back by itself.
+/// A wrapper that makes another clock's wall time steady. It follows a step of the wall clock gradually, whether an
+/// operator, a time server or a sleeping machine caused the step. Wall time passes at least at half the pace of
+/// monotonic time and at most at [`SteadyClock::MOST_RATE`] times that pace. It therefore never runs backwards, a brief
+/// error moves it only briefly, and it recovers by itself.
 ///
-/// Readers make it follow: it should be read every second or so.
+/// It follows only when it is read, so read it about every second.
 #[derive(Debug)]
 pub struct SteadyClock<C> {
     clock: C,
-    /// Steady wall time less monotonic time, as of `followed_ns`.
+    /// Steady wall time minus monotonic time, as of `followed_ns`.
     offset: AtomicI64,
     /// Monotonic time up to which the wall clock was followed.
     followed_ns: AtomicU64,
@@ -135,12 +136,12 @@ pub struct SteadyClock<C> {
 }
 
 impl<C: Clock> SteadyClock<C> {
-    /// The fastest that wall time passes, measured by monotonic time.
+    /// The fastest pace of wall time, relative to monotonic time.
     pub const MOST_RATE: u32 = 10;
-    /// How often the wall clock is followed at most.
+    /// Minimum time between two updates of the offset, in nanoseconds.
     const EVERY_NS: u64 = 1_000_000;
 
-    /// A clock that begins at the other's wall time.
+    /// Creates a clock that begins at the wall time of `clock`.
     pub fn new(clock: C) -> Self {
         let (mono, wall) = (clock.monotonic_nanos(), clock.now());
         let offset = AtomicI64::new(signed(wall.0).saturating_sub(signed(mono)));
@@ -175,7 +176,7 @@ impl<C: Clock> Clock for SteadyClock<C> {
     }
 }
 
-/// A clock that moves only when told to: for tests and simulations.
+/// A clock that moves only by explicit calls. For tests and simulations.
 #[derive(Debug, Default)]
 pub struct ManualClock {
     nanos: AtomicU64,
@@ -183,17 +184,17 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at `now`.
+    /// Creates a clock that shows `now`.
     pub fn at(now: UnixNanos) -> Self {
         Self { nanos: AtomicU64::new(now.0), stepped: AtomicI64::new(0) }
     }
 
-    /// Steps the wall clock, forward or back, and not the monotonic time.
+    /// Steps the wall clock forward or back, but not the monotonic time.
     pub fn step_nanos(&self, by: i64) {
         self.stepped.fetch_add(by, Ordering::SeqCst);
     }
 
-    /// Moves time forward.
+    /// Moves both times forward.
     pub fn advance(&self, by: Duration) {
         self.nanos.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX), Ordering::SeqCst);
     }
@@ -219,7 +220,7 @@ mod tests {
     const DAY: i64 = 86_400 * SECOND;
     const START: u64 = 1_800_000_000_000_000_000;
 
-    /// Lets so many seconds pass, read ten times a second, and returns by how much the steady wall time moved.
+    /// Lets `count` seconds pass with ten reads per second. Returns how far the steady wall time moved, in seconds.
     fn seconds(clock: &SteadyClock<ManualClock>, count: u64) -> f64 {
         let before = clock.now();
         for _ in 0..count * 10 {
@@ -280,7 +281,7 @@ mod tests {
     fn a_step_that_stays_is_followed_whichever_way_it_goes() {
         let clock = SteadyClock::new(ManualClock::at(UnixNanos::new(START)));
         seconds(&clock, 10);
-        // A machine that slept for two minutes, or a clock that was set.
+        // A machine that slept for two minutes, or a clock that an operator set.
         clock.clock.step_nanos(120 * SECOND);
         assert_eq!(seconds(&clock, 6), 60.0);
         seconds(&clock, 10);

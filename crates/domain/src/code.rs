@@ -1,5 +1,6 @@
-//! The table of refusals: every name that an error, or a refusal in a trace, can have; where it arises, what it means and the
-//! way out. The error page is written from it, and metrics are sized by it. Must not know who refuses, or what about.
+//! The error table: every name that an error, or a refusal in a trace, can have, with its stage, its meaning and the
+//! way out. The error page is written from it, and metrics are sized by it. Must not know which code refuses, or the
+//! request.
 
 mod table;
 
@@ -9,30 +10,30 @@ use std::fmt;
 
 use crate::Stage;
 
-/// What kind of error: decides each dialect's `type`.
+/// The kind of an error. It decides each dialect's `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// The request itself is wrong (400, 409, 415, 422).
+    /// The request itself is wrong (400, 405, 409, 415).
     InvalidRequest,
-    /// Who calls is not known (401).
+    /// The caller is unknown (401).
     Authentication,
-    /// Who calls may not (403).
+    /// The caller is not allowed to do this (403).
     Permission,
-    /// There is no such thing, or none that the caller may know of (404).
+    /// The thing does not exist, or the caller may not know that it exists (404).
     NotFound,
-    /// Money: none left, or all of it held (402).
+    /// No money is left, or all of it is held (402).
     Billing,
-    /// A limit of the caller's (429).
+    /// A limit of the caller (429).
     RateLimit,
     /// Too many bytes (413, 431).
     RequestTooLarge,
-    /// It took too long (408, 504).
+    /// The request took too long (408, 504).
     Timeout,
-    /// The service is full (503).
+    /// The service has no capacity (503, 507).
     Overloaded,
-    /// We or an upstream failed (500, 502).
+    /// This server or an upstream failed (500, 502, 503).
     Internal,
-    /// A rule on content (400).
+    /// A content rule (400).
     ContentPolicy,
 }
 
@@ -40,29 +41,29 @@ pub enum ErrorKind {
 struct Row {
     name: &'static str,
     stage: Stage,
-    /// Status and kind; `None`: callers are told another name.
+    /// HTTP status and kind. `None` if callers are given another name instead.
     answer: Option<(u16, ErrorKind)>,
     meaning: &'static str,
     way_out: &'static str,
 }
 
 impl Code {
-    /// The name in errors, traces and metrics, which is an anchor on the error page.
+    /// Returns the name in errors, traces and metrics. It is also an anchor on the error page.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// Where it arises; where it can at several stages, the first of them.
+    /// Returns the stage at which the error arises. If it can arise at several, returns the first.
     pub const fn stage(self) -> Stage {
         self.row().stage
     }
 
-    /// Whether callers are told this name; otherwise it stands in traces, logs and operators' errors only.
+    /// Returns whether callers see this name. Otherwise it appears only in traces, logs and operators' errors.
     pub const fn is_told(self) -> bool {
         self.row().answer.is_some()
     }
 
-    /// The HTTP status of its answer: 500 where a name that nobody should be told is told all the same.
+    /// Returns the HTTP status. A name that callers should never see has 500, in case one is sent anyway.
     pub const fn status(self) -> u16 {
         match self.row().answer {
             Some((status, _)) => status,
@@ -70,7 +71,7 @@ impl Code {
         }
     }
 
-    /// What kind of error its answer is.
+    /// Returns the kind of the error.
     pub const fn kind(self) -> ErrorKind {
         match self.row().answer {
             Some((_, kind)) => kind,
@@ -78,12 +79,12 @@ impl Code {
         }
     }
 
-    /// What happened. Repeats nothing of a request.
+    /// Returns what happened. The text repeats nothing of a request.
     pub const fn meaning(self) -> &'static str {
         self.row().meaning
     }
 
-    /// What a caller or an operator can do, and what else there is to know. May be empty.
+    /// Returns what a caller or an operator can do, and further background. May be empty.
     pub const fn way_out(self) -> &'static str {
         self.row().way_out
     }
@@ -116,7 +117,7 @@ mod tests {
     fn kinds_and_statuses_belong_together() {
         for code in Code::ALL {
             let statuses: &[u16] = match code.kind() {
-                // 409: what has ended can be changed no more, as OpenAI says it of batches.
+                // 409: an ended batch can no longer be changed. OpenAI uses the same status.
                 ErrorKind::InvalidRequest => &[400, 405, 409, 415],
                 ErrorKind::Authentication => &[401],
                 ErrorKind::Permission => &[403],
@@ -126,7 +127,7 @@ mod tests {
                 ErrorKind::RequestTooLarge => &[413, 431],
                 ErrorKind::Timeout => &[408, 504],
                 ErrorKind::Overloaded => &[503, 507],
-                // A model without a price is the operator's fault, and mended without a restart.
+                // 503: a model without a price is the operator's mistake, and can be fixed without a restart.
                 ErrorKind::Internal => &[500, 502, 503],
                 ErrorKind::ContentPolicy => &[400],
             };

@@ -1,19 +1,19 @@
-//! What a body that is passed on asks for beside tokens: extras that cost money, and addresses that a server would fetch.
-//! Plain data. Must not know which server allows what.
+//! What a relayed body requests besides tokens: extras that cost money, and addresses that a server would fetch. Plain
+//! data. Must not know which server allows what.
 
 /// A field of a relayed body that needs a decision before the body is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Concern {
-    /// The byte of the body at which the field's value begins.
+    /// Byte offset in the body at which the field's value begins.
     pub at: usize,
-    /// What the field asks for.
+    /// What the field requests.
     pub ask: Ask,
 }
 
-/// What a field asks for.
+/// What a field requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// An extra that a provider may charge for beside tokens, or that hands the work to another party.
+    /// An extra that a provider may charge for separately, or that passes the work to another party.
     Extra {
         /// The name of the extra in `allow_unpriced`.
         name: &'static str,
@@ -22,7 +22,7 @@ pub enum Ask {
     },
     /// The provider's own web search.
     WebSearch {
-        /// The most searches of this call. `None` if the call names no bound.
+        /// Maximum number of searches for this call. `None` if the call sets no limit.
         most: Option<u32>,
     },
     /// An address that the server would fetch.
@@ -30,7 +30,7 @@ pub enum Ask {
 }
 
 impl Concern {
-    /// Whether the work, or a part of it, may leave the server that is asked.
+    /// Returns whether the work, or a part of it, may leave the server that receives the call.
     pub fn leaves_the_server(&self) -> bool {
         match &self.ask {
             Ask::Extra { name, .. } => !STAYS.contains(name),
@@ -39,5 +39,5 @@ impl Concern {
     }
 }
 
-/// Extras that are dearer and stay where the call is.
+/// Extras that cost more but keep the work on the server that receives the call.
 const STAYS: &[&str] = &["audio", "compaction", "context_1m", "prediction", "service_tier", "speed"];

@@ -1,17 +1,17 @@
-//! A conversation as every dialect means it: roles, text, parts that are no text, tool calls and their results.
-//! Knows no dialect's spelling and no template.
+//! A conversation, independent of the dialect: roles, text, media, tool calls and their results. Must not know a
+//! dialect's spelling or a template.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Form, Media};
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Instructions of the operator (OpenAI's `developer` is taken as this).
+    /// Instructions of the operator. OpenAI's `developer` maps to this role.
     System,
-    /// The person or program that asks.
+    /// The person or program that calls the model.
     User,
     /// The model.
     Assistant,
@@ -20,7 +20,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The name that chat templates know.
+    /// Returns the name that chat templates use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::System => "system",
@@ -34,20 +34,20 @@ impl Role {
 /// One message.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks.
+    /// The author of the message.
     pub role: Role,
-    /// The text; several text parts were joined in order. `None` where an assistant only called tools.
+    /// The text. Several text parts are joined in order. `None` if an assistant message holds only tool calls.
     pub content: Option<String>,
-    /// Parts that are no text, in their order.
+    /// Parts that are not text, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<Media>,
-    /// The participant's name, where given.
+    /// The participant's name, if the client sent one.
     pub name: Option<String>,
-    /// Reasoning that an assistant's earlier answer carried, where given back.
+    /// Reasoning of an earlier answer, if the client sent it back.
     pub reasoning: Option<String>,
-    /// Calls that the assistant made.
+    /// Tool calls that the assistant made.
     pub tool_calls: Vec<ToolCall>,
-    /// Which call this is the result of (role `tool`).
+    /// Id of the tool call that this message answers (role `tool`).
     pub tool_call_id: Option<String>,
 }
 
@@ -66,35 +66,35 @@ impl Message {
     }
 }
 
-/// A call of a tool by the model.
+/// A tool call by the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
-    /// The call's id, which its result names.
+    /// The call's id. The result refers to it.
     pub id: String,
     /// The tool's name.
     pub name: String,
-    /// The arguments as JSON text, just as the model wrote them.
+    /// The arguments as JSON text, exactly as the model wrote them.
     pub arguments: String,
 }
 
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
-    /// Its name.
+    /// The tool's name.
     pub name: String,
-    /// What it does, for the model.
+    /// What the tool does, for the model.
     pub description: Option<String>,
-    /// JSON Schema of its arguments, keywords in the conventional order and names as they were sent (see
-    /// `wire::canonical`), or `None` where it takes none.
+    /// JSON Schema of the arguments, or `None` if the tool takes none. Keywords are in the conventional order, property
+    /// names in the order sent (see `wire::canonical`).
     pub parameters: Option<serde_json::Value>,
-    /// Whether the arguments are held to the schema while they are generated.
+    /// Whether generation is constrained to the schema.
     pub strict: bool,
-    /// A tool that takes a text instead of JSON (OpenAI's `custom`), and what text.
+    /// Set if the tool takes text instead of JSON (OpenAI's `custom`): the kind of text.
     pub custom: Option<CustomInput>,
 }
 
 impl Tool {
-    /// A tool whose arguments are JSON that nobody holds to its schema.
+    /// A tool with JSON arguments that are not constrained to the schema.
     pub fn function(
         name: impl Into<String>,
         description: Option<String>,
@@ -104,13 +104,13 @@ impl Tool {
     }
 }
 
-/// What a custom tool takes.
+/// The input of a custom tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CustomInput {
     /// Any text.
     Text,
-    /// Text of this form: a grammar or a regular expression.
+    /// Text that matches this form: a grammar or a regular expression.
     Form(Box<Form>),
 }
 
@@ -121,76 +121,77 @@ pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
-    /// It must not.
+    /// The model must not call a tool.
     None,
-    /// It must call at least one.
+    /// The model must call at least one tool.
     Required,
-    /// It must call this one.
+    /// The model must call this tool.
     Named(String),
-    /// Only some of the tools may be called. All of them stand in the prompt, so that it stays as it was.
+    /// Only some of the tools may be called. The prompt still lists all of them, so that it stays the same.
     Allowed {
-        /// Which, by name.
+        /// Names of the allowed tools.
         names: Vec<String>,
-        /// Whether one of them must be called.
+        /// Whether the model must call one of them.
         required: bool,
     },
 }
 
-/// Which results of tools are left out of a conversation that has grown (Anthropic's `clear_tool_uses`).
+/// Which tool results are removed from a conversation that has grown (Anthropic's `clear_tool_uses`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClearTools {
-    /// When.
+    /// When results are removed.
     pub trigger: ClearTrigger,
-    /// How many of the last stay.
+    /// Number of most recent results to keep.
     pub keep: u32,
-    /// Nothing goes unless so many tokens do.
+    /// Results are removed only if that saves at least this many tokens.
     pub at_least_tokens: u64,
-    /// Tools whose results stay.
+    /// Tools whose results are kept.
     pub exclude: Vec<String>,
-    /// What the tools were called with goes, too.
+    /// Whether the arguments of the calls are removed too.
     pub inputs: bool,
 }
 
-/// When results of tools are left out.
+/// When tool results are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClearTrigger {
-    /// The prompt has more tokens.
+    /// The prompt has more than this many tokens.
     InputTokens(u64),
-    /// More tools were called.
+    /// The conversation has more than this many tool calls.
     ToolUses(u32),
 }
 
-/// What was left out.
+/// How much was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cleared {
-    /// Results of so many calls of tools.
+    /// Number of tool calls whose results were removed.
     pub tool_uses: u32,
-    /// So many tokens of the prompt.
+    /// Number of prompt tokens that were removed.
     pub input_tokens: u64,
 }
 
-/// The messages so far and the tools at hand.
+/// The messages so far and the available tools.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Conversation {
     /// The messages, oldest first.
     pub messages: Vec<Message>,
     /// The tools, in the caller's order.
     pub tools: Vec<Tool>,
-    /// Whether they may be called.
+    /// Whether the tools may be called.
     pub tool_choice: ToolChoice,
-    /// The last message is the beginning of the answer, which goes on where it ends.
+    /// Whether the last message is the beginning of the answer, which the model continues.
     pub continues: bool,
-    /// At most one call in an answer (OpenAI's `parallel_tool_calls: false`).
+    /// Whether an answer may hold at most one tool call (OpenAI's `parallel_tool_calls: false`).
     pub one_call: bool,
-    /// Further variables of the chat template (`chat_template_kwargs`), an object or nothing.
+    /// Further variables of the chat template (`chat_template_kwargs`). Empty if there are none.
     pub template: serde_json::Map<String, serde_json::Value>,
-    /// Its variable `verbosity` was asked for by a parameter of the dialect, so that a template without it cannot take the call.
+    /// Whether a parameter of the dialect set the variable `verbosity`. A template without that variable cannot serve
+    /// the call.
     #[serde(default)]
     pub asks_verbosity: bool,
 }
 
 impl Conversation {
-    /// Asks for an answer that says little or much (`low`, `high`): a variable of the template.
+    /// Sets the template variable for the length of the answer (`low`, `high`).
     pub fn ask_verbosity(&mut self, word: String) {
         self.template.insert("verbosity".to_owned(), word.into());
         self.asks_verbosity = true;

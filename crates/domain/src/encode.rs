@@ -1,27 +1,28 @@
-//! What is asked of an encoder: texts, and whether vectors or scores are made of them.
+//! Input for an encoder: texts, and whether to return vectors or scores.
 
 use std::sync::Arc;
 
 /// One raw prompt: of a completions call, or to be encoded.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PromptItem {
-    /// Text, to be tokenized with the model's usual special tokens around it; none inside it.
+    /// Text, tokenized with the model's usual special tokens around it and none inside it.
     Text(String),
-    /// Ids, taken as they are.
+    /// Token ids, used unchanged.
     Ids(Vec<u32>),
 }
 
-/// Texts to be encoded, each answered with a vector or a score.
+/// Texts to encode. Each is answered with a vector or a score.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToEncode {
-    /// At least one.
+    /// The texts, at least one.
     pub texts: Vec<EncodeText>,
-    /// What is made of them.
+    /// What to compute from the texts.
     pub wish: EncodeWish,
 }
 
 impl ToEncode {
-    /// The texts that are written out, in their order. A query that many pairs share comes once for all that follow each other.
+    /// Iterates over the texts in order, without items that are token ids. A query that consecutive pairs share is
+    /// returned once.
     pub fn written(&self) -> impl Iterator<Item = &str> {
         let mut last = None;
         self.texts.iter().flat_map(move |text| {
@@ -41,38 +42,38 @@ impl ToEncode {
 /// What is encoded as one sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EncodeText {
-    /// One text, with the model's usual special tokens around it; or ids, taken as they are.
+    /// One text with the model's usual special tokens around it, or token ids, used unchanged.
     One(PromptItem),
-    /// Two texts in one sequence: a query, and what is judged by it.
+    /// Two texts in one sequence: a query, and the document that is scored against it.
     Pair(Arc<str>, Arc<str>),
 }
 
-/// What is made of texts.
+/// What to compute from the texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EncodeWish {
-    /// A vector of each.
+    /// One vector per text.
     Vectors(VectorWish),
-    /// A score of each pair.
+    /// One score per pair.
     Scores(ScoreWish),
 }
 
-/// How vectors are given.
+/// Format of the vectors.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VectorWish {
-    /// As base64 of little-endian 32-bit floats, instead of a list of numbers.
+    /// Return base64 of little-endian 32-bit floats instead of a list of numbers.
     pub base64: bool,
-    /// The first so many numbers of each, brought to length 1 again.
+    /// Keep only this many leading numbers of each vector, normalized to length 1 again.
     pub dimensions: Option<u32>,
-    /// The name of the model's own prompt that is put before each text.
+    /// Name of the model's own prompt that is prepended to each text.
     pub prompt_name: Option<String>,
 }
 
-/// How scores are given.
+/// Format of the scores.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScoreWish {
-    /// The best first, and at most so many of them; `None`: all.
+    /// Return only this many best scores, best first. `None` returns all.
     pub top_n: Option<u32>,
-    /// With the text that each is of.
+    /// Return the text beside each score.
     pub return_documents: bool,
 }
 

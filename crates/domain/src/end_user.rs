@@ -1,24 +1,25 @@
-//! Whom a caller names as the user whom a call is for. Only a label: it allows nothing, and no answer depends on it.
+//! The end user that a caller names for a call. Only a label: it grants no permission, and no answer depends on it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest name that is kept as it came, in bytes.
+/// Longest name that is kept unchanged, in bytes.
 const MAX_BYTES: usize = 128;
-/// Of a longer one, hexadecimal digits of its digest.
+/// Number of hexadecimal digits kept from the digest of a longer name.
 const DIGEST_DIGITS: usize = 32;
 
-/// The end user of a call, as its caller names it: OpenAI's `safety_identifier` or `user`, Anthropic's `metadata.user_id`.
+/// The end user of a call, as the caller names it: OpenAI's `safety_identifier` or `user`, Anthropic's
+/// `metadata.user_id`.
 ///
-/// It is never empty and at most 128 bytes without control characters. A name that is longer, or has some, is kept as its BLAKE3 digest, so that
-/// one user stays one.
+/// The label is never empty, has at most 128 bytes and no control characters. A name that is longer, or has control
+/// characters, is replaced by its BLAKE3 digest, so that one user keeps one label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EndUser(Box<str>);
 
 impl EndUser {
-    /// The user of that name; `None`: an empty name is nobody's.
+    /// Creates the label for a name. Returns `None` if the name is empty.
     pub fn named(name: &str) -> Option<Self> {
         if name.is_empty() {
             return None;
@@ -31,7 +32,7 @@ impl EndUser {
         Some(Self(format!("blake3:{digits}").into()))
     }
 
-    /// As it is kept.
+    /// Returns the label.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Times as HTTP's headers write them: `Sun, 31 Jan 2027 00:00:00 GMT` (RFC 9110, 5.6.7). Knows no header.
+//! Times in HTTP headers: `Sun, 31 Jan 2027 00:00:00 GMT` (RFC 9110, 5.6.7). Must not know a header.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::clock::UnixNanos;
 
-/// A time that is written as HTTP does, to the second.
+/// A time that is written in HTTP's format, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpDate(pub UnixNanos);
 

@@ -1,5 +1,5 @@
-//! Ids, each a type of its own, so that an org's id cannot be passed where a key's id belongs.
-//! They know their spelling and nothing of what they name.
+//! Ids. Each is a type of its own, so that an org's id cannot be passed in place of a key's id. They check their
+//! spelling and know nothing of what they identify.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// An id or name that does not fit its spelling.
+/// An id or name with an invalid spelling.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdError {
     kind: &'static str,
@@ -36,7 +36,7 @@ macro_rules! name_id {
         pub struct $type(Arc<str>);
 
         impl $type {
-            /// Takes 1 to 64 bytes of `a-z A-Z 0-9 . _ -`, not beginning with a dot.
+            /// Accepts 1 to 64 bytes of `a-z A-Z 0-9 . _ -`, not beginning with a dot.
             pub fn new(name: &str) -> Result<Self, IdError> {
                 let fail = |why| Err(IdError { kind: $kind, why });
                 if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -51,13 +51,13 @@ macro_rules! name_id {
                 Ok(Self(name.into()))
             }
 
-            /// The id as written.
+            /// Returns the id as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
         }
 
-        // As it stands: by way of a `String` every id of a record would be copied first.
+        // Serialized by hand: `serde(into = "String")` would first copy every id of a record.
         impl Serialize for $type {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(&self.0)
@@ -104,7 +104,7 @@ name_id!(
     "org id"
 );
 name_id!(
-    /// A project within an organisation: what a budget is set for. Unique across organisations.
+    /// A project within an organisation. Budgets are set per project. Unique across organisations.
     ProjectId,
     "project id"
 );
@@ -114,29 +114,30 @@ name_id!(
     "key id"
 );
 name_id!(
-    /// A user within a project, where the credential names one.
+    /// A user within a project, if the credential names one.
     UserId,
     "user id"
 );
 name_id!(
-    /// A region of the world, or of a cloud, as operators name it: `eu`, `eu-west-1`. A name only: none lies within another.
+    /// A region of the world, or of a cloud, as operators name it: `eu`, `eu-west-1`. Only a name: no region contains
+    /// another.
     Region,
     "region"
 );
 
-/// The name under which a model is asked for and served.
+/// The name under which a model is requested and served.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ModelName(Arc<str>);
 
 impl ModelName {
-    /// Takes 1 to 256 bytes without control characters. It is a name only and never becomes a path.
+    /// Accepts 1 to 256 bytes without control characters. The result is only a name and never becomes a path.
     pub fn new(name: &str) -> Result<Self, IdError> {
         let fail = |why| Err(IdError { kind: "model name", why });
         if name.is_empty() || name.len() > MAX_MODEL_NAME_BYTES {
             return fail("it must have 1 to 256 bytes");
         }
-        // Nearly every name is ASCII, whose control characters a look at bytes finds.
+        // Nearly every name is ASCII, so a check of its bytes finds the control characters.
         let has_control = match name.is_ascii() {
             true => name.bytes().any(|byte| byte.is_ascii_control()),
             false => name.chars().any(char::is_control),
@@ -147,7 +148,7 @@ impl ModelName {
         Ok(Self(name.into()))
     }
 
-    /// The name as written.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -197,7 +198,7 @@ impl fmt::Debug for ModelName {
     }
 }
 
-/// The two hexadecimal digits of each byte.
+/// The two hexadecimal digits of each byte value.
 const PAIRS: [[u8; 2]; 256] = {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut pairs = [[0; 2]; 256];
@@ -209,7 +210,7 @@ const PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// 32 hexadecimal digits: ids are written several times for each request.
+/// Returns the 32 hexadecimal digits of `bits`. A table is used because ids are written several times per request.
 fn digits(bits: u128) -> [u8; 32] {
     let mut digits = [0; 32];
     for (place, byte) in digits.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
@@ -226,17 +227,17 @@ macro_rules! uuid_id {
         pub struct $type(u128);
 
         impl $type {
-            /// From its 128 bits.
+            /// Creates the id from its 128 bits.
             pub const fn from_bits(bits: u128) -> Self {
                 Self(bits)
             }
 
-            /// Its 128 bits.
+            /// Returns the id's 128 bits.
             pub const fn bits(self) -> u128 {
                 self.0
             }
 
-            /// As it is written, in ASCII.
+            /// Returns the id's text in ASCII.
             fn text(self) -> [u8; $prefix.len() + 32] {
                 let mut text = [0; $prefix.len() + 32];
                 let (prefix, rest) = text.split_at_mut($prefix.len());
@@ -254,7 +255,7 @@ macro_rules! uuid_id {
 
         impl fmt::Display for $type {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                // In one piece: what it is written into makes room once.
+                // Written in one piece, so that the output buffer grows at most once.
                 f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
             }
         }
@@ -309,7 +310,7 @@ uuid_id!(
 );
 
 impl RequestId {
-    /// A fresh id for a request that arrived at `now` (UUID v7: 48 bits of milliseconds, then randomness).
+    /// Creates an id for a request that arrived at `now` (UUID v7: 48 bits of milliseconds, then randomness).
     pub fn fresh(now: crate::UnixNanos) -> Self {
         let nanos = now.get();
         let subsec = u32::try_from(nanos % 1_000_000_000).unwrap_or(0);
@@ -317,7 +318,7 @@ impl RequestId {
         Self(uuid::Uuid::new_v7(stamp).as_u128())
     }
 
-    /// The hold that this request's first dispatch takes.
+    /// Returns the id of the hold that this request's first dispatch takes.
     pub const fn hold(self) -> HoldId {
         HoldId(self.0)
     }

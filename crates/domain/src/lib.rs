@@ -1,5 +1,5 @@
-//! Words that every room shares: ids, money, tokens, conversations, sampling, replies, time, the trace record.
-//! Plain data with its own checks. No I/O, no clock of its own except [`SystemClock`], no HTTP, no kernels.
+//! Vocabulary that every crate shares: ids, money, tokens, conversations, sampling, replies, time and the trace record.
+//! Plain data that checks itself. No I/O, no clock except [`SystemClock`], no HTTP, no kernels.
 
 mod admin_code;
 mod attempt;
@@ -28,8 +28,10 @@ mod stage;
 mod structure;
 mod timeline;
 mod trace;
+mod traceparent;
 mod unseen;
 mod usage;
+mod worker_job;
 
 pub use admin_code::AdminCode;
 pub use attempt::{Attempt, AttemptOutcome, Continued};
@@ -62,5 +64,7 @@ pub use trace::{
     CacheMiss, EngineTrace, KeptAnswers, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION,
     ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
 };
+pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};
 pub use usage::{PriceTier, TokenClass, Usage, UsageSource};
+pub use worker_job::{WORKER_JOB_KEY, WorkerJob};

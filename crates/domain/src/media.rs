@@ -1,23 +1,23 @@
-//! Parts of a message that are no text. Knows no dialect's spelling, and nothing of what a model can see or hear.
+//! Message parts that are not text. Must not know a dialect's spelling or what a model can see or hear.
 
 use serde::{Deserialize, Serialize};
 
-/// What a part is.
+/// The kind of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MediaKind {
     /// A picture.
     Image,
-    /// A file to be read, such as a PDF.
+    /// A file, such as a PDF.
     Document,
     /// Sound.
     Audio,
-    /// A film.
+    /// A video.
     Video,
 }
 
 impl MediaKind {
-    /// As messages to callers name it.
+    /// Returns the name in messages to callers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -32,21 +32,21 @@ impl MediaKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MediaSource {
-    /// At an address. It may be a data URL, and so the data itself.
+    /// At a URL. It may be a data URL, which contains the data itself.
     Url(String),
-    /// Here, in base64.
+    /// Inline, as base64.
     Base64 {
-        /// Its type as the dialect names it: `image/png`, or `wav`.
+        /// The type as the dialect names it: `image/png`, or `wav`.
         media_type: String,
         /// The data.
         data: String,
     },
-    /// In a file that was uploaded before, by its id.
+    /// In an uploaded file, by its id.
     File(String),
 }
 
 impl MediaSource {
-    /// How long it is as it was sent, in bytes.
+    /// Returns the length of the source as sent, in bytes.
     pub const fn bytes(&self) -> usize {
         match self {
             Self::Url(text) | Self::File(text) => text.len(),
@@ -55,19 +55,19 @@ impl MediaSource {
     }
 }
 
-/// A part of a message that is no text.
+/// A message part that is not text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Media {
-    /// What it is.
+    /// The kind of the part.
     pub kind: MediaKind,
-    /// Where its data is.
+    /// Where the part's data is.
     pub source: MediaSource,
-    /// How closely it is to be looked at (OpenAI's `detail`), where said.
+    /// Level of detail (OpenAI's `detail`), if the client set it.
     pub detail: Option<String>,
-    /// The file's name or the document's title, where said.
+    /// The file's name or the document's title, if the client sent it.
     pub name: Option<String>,
-    /// Behind so many bytes of its message's text.
+    /// Number of bytes of the message's text that precede the part.
     pub behind_bytes: usize,
-    /// Where it stands in its message, as its dialect counts: `content[1]`.
+    /// Path of the part within its message, as the dialect counts: `content[1]`.
     pub place: String,
 }

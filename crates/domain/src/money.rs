@@ -1,5 +1,5 @@
-//! Money in integer nano-dollars, and prices in nano-dollars per million tokens.
-//! Every operation is checked; nothing here knows of accounts or of what is sold.
+//! Money in integer nano-dollars, and prices in nano-dollars per million tokens. Every operation is checked. Must not
+//! know accounts or what is sold.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ pub struct NanoDollars(i64);
 #[serde(transparent)]
 pub struct NanoDollarsPerMillion(i64);
 
-/// How a cost that falls between two nano-dollars is rounded, once per line.
+/// How a cost between two nano-dollars is rounded, once per line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the nearest, halves up: what is charged.
+    /// To the nearest, halves up. For charges.
     Nearest,
-    /// Up: what is held.
+    /// Up. For holds.
     Up,
 }
 
-/// Why an amount could not be had.
+/// Why an amount could not be computed or parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MoneyError {
     /// The result does not fit `i64` nano-dollars.
@@ -60,17 +60,17 @@ impl NanoDollars {
     /// The largest amount.
     pub const MAX: Self = Self(i64::MAX);
 
-    /// From nano-dollars.
+    /// Creates an amount from nano-dollars.
     pub const fn new(nanos: i64) -> Self {
         Self(nanos)
     }
 
-    /// In nano-dollars.
+    /// Returns the amount in nano-dollars.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// Parses dollars: `5`, `$5`, `-0.25`, `0.000000001`. At most nine decimals; never rounds.
+    /// Parses dollars: `5`, `$5`, `-0.25`, `0.000000001`. Accepts at most nine decimals and never rounds.
     pub fn from_dollars(text: &str) -> Result<Self, MoneyError> {
         let bad = || MoneyError::NotAnAmount(text.to_owned());
         let trimmed = text.trim();
@@ -94,27 +94,27 @@ impl NanoDollars {
         Ok(Self(if negative { -total } else { total }))
     }
 
-    /// Sum, or `Overflow`.
+    /// Returns the sum, or `Overflow`.
     pub fn checked_add(self, other: Self) -> Result<Self, MoneyError> {
         self.0.checked_add(other.0).map(Self).ok_or(MoneyError::Overflow)
     }
 
-    /// Difference, or `Overflow`.
+    /// Returns the difference, or `Overflow`.
     pub fn checked_sub(self, other: Self) -> Result<Self, MoneyError> {
         self.0.checked_sub(other.0).map(Self).ok_or(MoneyError::Overflow)
     }
 
-    /// The amount with its sign turned, or `Overflow`.
+    /// Returns the amount with the opposite sign, or `Overflow`.
     pub fn checked_neg(self) -> Result<Self, MoneyError> {
         self.0.checked_neg().map(Self).ok_or(MoneyError::Overflow)
     }
 
-    /// Sum of many, or `Overflow`.
+    /// Returns the sum of all amounts, or `Overflow`.
     pub fn checked_sum(amounts: impl IntoIterator<Item = Self>) -> Result<Self, MoneyError> {
         amounts.into_iter().try_fold(Self::ZERO, Self::checked_add)
     }
 
-    /// Whether it is below zero.
+    /// Returns whether the amount is below zero.
     pub const fn is_negative(self) -> bool {
         self.0 < 0
     }
@@ -133,26 +133,27 @@ impl fmt::Display for NanoDollars {
 }
 
 impl NanoDollarsPerMillion {
-    /// Nothing.
+    /// A price of zero.
     pub const FREE: Self = Self(0);
 
-    /// From nano-dollars per million tokens; below zero is refused.
+    /// Creates a price from nano-dollars per million tokens. Returns an error if it is below zero.
     pub fn new(nanos: i64) -> Result<Self, MoneyError> {
         if nanos < 0 { Err(MoneyError::NegativePrice) } else { Ok(Self(nanos)) }
     }
 
-    /// In nano-dollars per million tokens.
+    /// Returns the price in nano-dollars per million tokens.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// What `tokens` cost at this price: one exact product, rounded once.
+    /// Returns the cost of `tokens` at this price: one exact product, rounded once.
     pub fn cost(self, tokens: u64, rounding: Rounding) -> Result<NanoDollars, MoneyError> {
         let nudge = match rounding {
             Rounding::Nearest => TOKENS_PER_PRICE / 2,
             Rounding::Up => TOKENS_PER_PRICE - 1,
         };
-        // What a call costs fits 64 bits, where the division is a multiplication.
+        // The cost of nearly every call fits in 64 bits, and there the compiler turns the division into a
+        // multiplication.
         let small = u64::try_from(self.0).ok().and_then(|price| price.checked_mul(tokens));
         if let Some(sum) = small.and_then(|product| product.checked_add(nudge.unsigned_abs())) {
             let cost = i64::try_from(sum / TOKENS_PER_PRICE.unsigned_abs());
@@ -207,7 +208,7 @@ mod tests {
             prop_assert!(charged <= held && held.get() - charged.get() <= 1);
         }
 
-        /// However wide the product is.
+        /// Covers products of any width.
         #[test]
         fn a_line_costs_its_exact_product_rounded(
             price in prop_oneof![0..=i64::MAX, 0i64..10_000_000_000],

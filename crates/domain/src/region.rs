@@ -1,4 +1,4 @@
-//! Where servers stand, and where calls may be worked on. Must not know who serves, or whose calls they are.
+//! Where servers are, and where calls may be processed. Must not know the servers or the callers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,29 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Region;
 
-/// Where calls may be worked on: by whom, and where what is kept of them may say more than figures and names.
+/// Regions in which calls may be processed, and in which data beyond figures and names may be kept about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Residency {
-    /// By everybody, also where nobody has said where they are.
+    /// Any server may process the calls, even one without a region.
     #[default]
     Anywhere,
-    /// In these regions and no other. None: nowhere.
+    /// Only servers in these regions. An empty set allows no server.
     Only(Arc<BTreeSet<Region>>),
 }
 
 impl Residency {
-    /// In these regions and no other.
+    /// Restricts calls to these regions.
     pub fn only(regions: impl IntoIterator<Item = Region>) -> Self {
         Self::Only(Arc::new(regions.into_iter().collect()))
     }
 
-    /// Whether nothing is ruled out.
+    /// Returns whether nothing is ruled out.
     pub const fn is_anywhere(&self) -> bool {
         matches!(self, Self::Anywhere)
     }
 
-    /// Whether a server in this region may work on them. Of one that is nowhere in particular nobody knows that.
+    /// Returns whether a server in `region` may process the calls. A server without a region passes only
+    /// [`Residency::Anywhere`].
     pub fn allows(&self, region: Option<&Region>) -> bool {
         match self {
             Self::Anywhere => true,
@@ -38,7 +39,7 @@ impl Residency {
         }
     }
 
-    /// What both allow.
+    /// Returns the regions that both allow.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         match (self, other) {
@@ -48,7 +49,8 @@ impl Residency {
         }
     }
 
-    /// Whether it says nothing of its own, or nothing that `outer` does not allow.
+    /// Returns whether `self` allows nothing outside `outer`. [`Residency::Anywhere`] counts as no restriction of its
+    /// own, so it always passes.
     pub fn narrows(&self, outer: &Self) -> bool {
         match (self, outer) {
             (Self::Anywhere, _) | (_, Self::Anywhere) => true,
@@ -87,7 +89,7 @@ mod tests {
             (&anywhere, None, true),
             (&only("eu ch"), region("ch"), true),
             (&only("eu ch"), region("us"), false),
-            // A region within another one is another one.
+            // A region's name is compared as a whole: `eu-west-1` is not part of `eu`.
             (&only("eu"), region("eu-west-1"), false),
             (&only("eu"), region("EU"), false),
             (&only("eu"), None, false),

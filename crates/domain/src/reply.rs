@@ -1,4 +1,4 @@
-//! What comes back, piece by piece, in one form from which every dialect's stream and whole answer are made.
+//! Pieces of an answer, in the one form from which every dialect builds its stream and its whole answer.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "reason")]
 pub enum FinishReason {
-    /// The model's own end-of-text token, or a stop token id that the caller gave.
+    /// The model's end-of-text token, or a stop token id from the caller.
     Stop,
-    /// A stop string of the caller's; Anthropic names it.
+    /// A stop string from the caller. Anthropic's dialect names it.
     StopString {
         /// The string that matched.
         matched: String,
@@ -19,12 +19,12 @@ pub enum FinishReason {
     Length,
     /// The answer ends in tool calls.
     ToolCalls,
-    /// Moderation cut it off.
+    /// Moderation cut the answer off.
     ContentFilter,
 }
 
 impl FinishReason {
-    /// The name that traces and metrics use; OpenAI's `finish_reason` too.
+    /// Returns the name that traces, metrics and OpenAI's `finish_reason` use.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Stop | Self::StopString { .. } => "stop",
@@ -35,93 +35,94 @@ impl FinishReason {
     }
 }
 
-/// An alternative at one position.
+/// An alternative token at one position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TopLogprob {
-    /// Its id.
+    /// The token's id.
     pub id: u32,
-    /// The bytes it stands for; possibly not whole UTF-8.
+    /// The token's bytes, which may not be whole UTF-8.
     pub bytes: Vec<u8>,
-    /// Natural log of its probability under the model (before temperature and penalties).
+    /// Natural log of the token's probability under the model, before temperature and penalties.
     pub logprob: f32,
 }
 
 /// A token with its log-probability and the likeliest alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// Its id.
+    /// The token's id.
     pub id: u32,
-    /// The bytes it stands for; possibly not whole UTF-8.
+    /// The token's bytes, which may not be whole UTF-8.
     pub bytes: Vec<u8>,
-    /// Natural log of its probability; `None` for a prompt's first token, which nothing predicts.
+    /// Natural log of the token's probability. `None` for a prompt's first token, which no token precedes.
     pub logprob: Option<f32>,
-    /// The likeliest tokens there, best first.
+    /// The likeliest tokens at this position, best first.
     pub top: Vec<TopLogprob>,
 }
 
-/// A prompt as answers show it.
+/// A prompt as it is shown in answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShownPrompt {
-    /// Its text; empty where it is not to be repeated.
+    /// The prompt's text. Empty if it is not repeated.
     pub text: String,
-    /// Its ids.
+    /// The prompt's token ids.
     pub ids: Arc<[u32]>,
-    /// One per token; empty where not asked for.
+    /// One entry per token. Empty if the client did not ask for them.
     pub logprobs: Vec<TokenLogprob>,
 }
 
 /// One piece of the answer after post-processing. `choice` counts over prompts × n.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReplyEvent {
-    /// The prompt of a choice (where the call has `echo`, `prompt_logprobs` or `return_token_ids`); precedes its text.
+    /// The prompt of a choice, if the call has `echo`, `prompt_logprobs` or `return_token_ids`. It precedes the
+    /// choice's text.
     Prompt {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
-        /// The prompt: one for all answers to it, as its scores may take megabytes.
+        /// The prompt. All answers to one prompt share it, because its scores may take megabytes.
         prompt: Arc<ShownPrompt>,
     },
-    /// Text of the answer, whole UTF-8, stop strings withheld. May be empty where only ids or log-probabilities came.
+    /// Text of the answer: whole UTF-8, without stop strings. May be empty if only ids or log-probabilities came.
     Text {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
         /// The text.
         text: String,
         /// Ids generated since the last event of this choice.
         ids: Vec<u32>,
-        /// One per id where asked for, else empty.
+        /// One entry per id. Empty if the client did not ask for them.
         logprobs: Vec<TokenLogprob>,
     },
     /// Text of a reasoning section.
     Reasoning {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
         /// The text.
         text: String,
         /// Ids generated since the last event of this choice.
         ids: Vec<u32>,
-        /// One per id where asked for, else empty.
+        /// One entry per id. Empty if the client did not ask for them.
         logprobs: Vec<TokenLogprob>,
     },
-    /// The end of a reasoning section, with what vouches for it: opaque, and given back with the section in the next turn
-    /// (Anthropic's `signature`). A section may have no text.
+    /// The end of a reasoning section, with an opaque signature (Anthropic's `signature`). The client sends both back
+    /// in the next turn. A section may have no text.
     ReasoningSignature {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
         /// The signature.
         signature: String,
     },
     /// A whole reasoning section that only the model's own server can read (Anthropic's `redacted_thinking`).
     RedactedReasoning {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
         /// The section, encrypted.
         data: String,
     },
-    /// A tool call begins.
+    /// The start of a tool call.
     ToolCallStart {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
-        /// Which call of this answer, from 0.
+        /// Index of the call within this answer, from 0.
         index: u32,
         /// The call's id.
         id: String,
@@ -130,31 +131,31 @@ pub enum ReplyEvent {
     },
     /// More of a tool call's arguments: JSON text to be joined.
     ToolCallArguments {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
-        /// Which call of this answer.
+        /// Index of the call within this answer.
         index: u32,
-        /// The next piece.
+        /// The next piece of the text.
         fragment: String,
     },
-    /// All that an encoder makes of a text: its vector, or one number, its score. The end of its answer follows.
+    /// The encoder's whole result for one text: its vector, or its score as one number. [`ReplyEvent::Finish`] follows.
     Encoded {
-        /// Which text.
+        /// Index of the text.
         choice: u32,
         /// The numbers.
         values: Arc<[f32]>,
     },
-    /// An answer has ended.
+    /// The end of an answer.
     Finish {
-        /// Which answer.
+        /// Index of the answer.
         choice: u32,
-        /// Why.
+        /// Why it ended.
         reason: FinishReason,
     },
 }
 
 impl ReplyEvent {
-    /// Bytes of the texts in it, names and signatures included.
+    /// Returns the bytes of all texts in the event, including names and signatures.
     pub fn text_bytes(&self) -> usize {
         match self {
             Self::Text { text, .. } | Self::Reasoning { text, .. } => text.len(),

@@ -1,27 +1,28 @@
-//! What a call of the Responses API says beside what every call says: what its answer repeats, what is kept of it, what it goes on
-//! from. Knows no store and no JSON but what is repeated word for word.
+//! Parameters that only the Responses API has: what the answer repeats, what is stored, and what it continues. Must not
+//! know a store, nor any JSON except what is repeated verbatim.
 
-/// See the top of the file.
+/// Parameters of one Responses call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResponseAsk {
-    /// Fields that the answer repeats, as JSON without braces, each with a comma behind it: `"instructions":null,`…
+    /// Fields that the answer repeats, as JSON without braces, each followed by a comma: `"instructions":null,`…
     pub echo: String,
-    /// The input as it was sent: a JSON string or a list of items. Kept only where something may be stored.
+    /// The input as sent: a JSON string or a list of items. Kept only if something may be stored.
     pub input: String,
-    /// Whether the answer is to be stored.
+    /// Whether to store the answer.
     pub store: bool,
-    /// Whether it is worked on while nobody waits for it.
+    /// Whether the call runs in the background, without a waiting client.
     pub background: bool,
-    /// The response that this one goes on from.
+    /// Id of the response that this one continues.
     pub previous: Option<String>,
-    /// The conversation that it belongs to.
+    /// Id of the conversation that this call belongs to.
     pub conversation: Option<String>,
-    /// Whether the oldest turns are left out where a conversation does not fit (`truncation: "auto"`).
+    /// Whether the oldest turns are dropped if a conversation does not fit (`truncation: "auto"`).
     pub cuts: bool,
-    /// Whether thoughts come sealed as well, to be given back in the next turn by a caller for whom nothing is stored.
+    /// Whether the answer also carries the reasoning in sealed form. A caller without stored responses sends it back in
+    /// the next turn.
     pub sealed_reasoning: bool,
-    /// Whether thoughts are shown as a summary (`reasoning.summary`).
+    /// Whether reasoning is shown as a summary (`reasoning.summary`).
     pub reasoning_summary: bool,
-    /// What kinds of tools were left out, as nobody here runs them.
+    /// Kinds of tools that were left out because this server does not run them.
     pub skipped_tools: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! Times as text, `2026-11-21T01:34:08.123456789Z` (RFC 3339, UTC), and for serde's `with`: nanoseconds since 1970 are larger
-//! than the numbers that many readers of JSON can hold exactly. Knows no clock and no other zone.
+//! Times as text, `2026-11-21T01:34:08.123456789Z` (RFC 3339, UTC), also for serde's `with`. Many JSON readers cannot
+//! hold nanoseconds since 1970 exactly as a number. Must not know a clock or another time zone.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Deserializer, Serializer};
 
 use crate::clock::UnixNanos;
 
-/// As far as the seconds: `2026-11-21T01:34:08`.
+/// Length of a time up to its seconds, in bytes: `2026-11-21T01:34:08`.
 const TO_SECONDS: usize = 19;
 
-/// A time that is written as text.
+/// A time that is written as RFC 3339 text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rfc3339(pub UnixNanos);
 
@@ -24,8 +24,8 @@ impl fmt::Display for Rfc3339 {
     }
 }
 
-/// Reads what [`Rfc3339`] writes; `None`: it is no such time. The library reads more: other zones, leap seconds, a space for
-/// the `T`.
+/// Parses what [`Rfc3339`] writes. Returns `None` for any other text. The library alone accepts more: other zones, leap
+/// seconds, a space for the `T`.
 fn read(text: &str) -> Option<UnixNanos> {
     let nanos = text.parse::<Timestamp>().ok()?.as_nanosecond();
     let time = UnixNanos::new(u64::try_from(nanos).ok()?);
@@ -45,7 +45,7 @@ pub fn serialize<S: Serializer>(time: &UnixNanos, serializer: S) -> Result<S::Ok
 /// Reads what [`serialize`] writes.
 ///
 /// # Errors
-/// The deserializer's, and a text that is no such time.
+/// The deserializer's error, or an error if the text is not such a time.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<UnixNanos, D::Error> {
     let text = String::deserialize(deserializer)?;
     parsed(&text)
@@ -73,7 +73,7 @@ pub mod option {
     /// Reads what [`serialize`] writes.
     ///
     /// # Errors
-    /// The deserializer's, and a text that is no such time.
+    /// The deserializer's error, or an error if the text is not such a time.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<UnixNanos>, D::Error> {
         let text = Option::<String>::deserialize(deserializer)?;
         text.map(|text| parsed(&text)).transpose()

@@ -1,55 +1,56 @@
-//! How the next token is chosen: what a caller asked for, what a model recommends, and the two resolved.
-//! Values are checked where they enter (`wire`); this module only merges them.
+//! How the next token is chosen: the caller's parameters, the model's recommendation, and the two resolved. `wire`
+//! checks the values when they arrive. This module only merges them.
 
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
 
-/// The seed of a call's random choices. The number for a choice is a function of (seed, choice, position).
+/// The seed of a call's random choices. Each random number is a function of (seed, choice, position).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seed(pub u64);
 
-/// What the caller asked for; `None` where it said nothing.
+/// The caller's parameters. `None` if the caller did not set one.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct SamplingRequest {
     /// 0 (greedy) to 2.
     pub temperature: Option<f32>,
     /// Above 0, to 1.
     pub top_p: Option<f32>,
-    /// Keep the k likeliest; `Some(None)` switches a model's default off.
+    /// Keeps the k likeliest tokens. `Some(None)` switches a model's default off.
     pub top_k: Option<Option<NonZeroU32>>,
-    /// 0 to 1: keep tokens at least this likely relative to the likeliest.
+    /// 0 to 1. Keeps tokens at least this likely, relative to the likeliest.
     pub min_p: Option<f32>,
-    /// −2 to 2, times the count so far in the output.
+    /// −2 to 2, multiplied by the token's count in the output so far.
     pub frequency_penalty: Option<f32>,
-    /// −2 to 2, once for each token already in the output.
+    /// −2 to 2, applied once to each token that is already in the output.
     pub presence_penalty: Option<f32>,
-    /// Above 0, to 2: divides positive and multiplies negative logits of tokens seen in prompt or output.
+    /// Above 0, to 2. Divides positive and multiplies negative logits of tokens seen in the prompt or the output.
     pub repetition_penalty: Option<f32>,
     /// Token id and bias (−100 to 100), ascending by id.
     pub logit_bias: Vec<(u32, f32)>,
     /// The caller's seed.
     pub seed: Option<u64>,
-    /// Most tokens to generate, at least 1 (0 only for scoring a prompt).
+    /// Maximum number of tokens to generate, at least 1 (0 only to score a prompt).
     pub max_tokens: Option<u32>,
-    /// Fewest tokens before a stop counts.
+    /// Number of tokens before which no stop applies.
     pub min_tokens: u32,
-    /// Stop strings; the text from the match on is not delivered.
+    /// Stop strings. The text from the match on is not delivered.
     pub stop: Vec<String>,
-    /// Stop token ids beside the model's own.
+    /// Stop token ids in addition to the model's own.
     pub stop_token_ids: Vec<u32>,
-    /// Whether the model's end-of-text tokens are ordinary ones.
+    /// Whether the model's end-of-text tokens are treated as ordinary tokens.
     pub ignore_eos: bool,
-    /// How many independent answers, at least 1.
+    /// Number of independent answers, at least 1.
     pub n: u32,
-    /// Log-probabilities of generated tokens: how many alternatives (0: the chosen one only), 0 to 20.
+    /// Number of alternatives reported with each generated token, 0 to 20. 0 reports only the chosen token's
+    /// log-probability.
     pub logprobs: Option<u8>,
-    /// Log-probabilities of the prompt's tokens, likewise.
+    /// Number of alternatives reported with each prompt token, likewise.
     pub prompt_logprobs: Option<u8>,
 }
 
-/// What a model's `generation_config.json` recommends, and the operator's default length.
+/// The recommendation in a model's `generation_config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct SamplingDefaults {
     /// As in [`SamplingRequest`].
@@ -64,7 +65,7 @@ pub struct SamplingDefaults {
     pub repetition_penalty: Option<f32>,
 }
 
-/// How each next token is chosen, with nothing left open.
+/// How each next token is chosen, with every parameter resolved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// 0 is greedy.
@@ -83,29 +84,29 @@ pub struct Sampling {
     pub repetition_penalty: f32,
     /// Token id and bias, ascending by id.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Given or drawn.
+    /// The caller's seed or a random one.
     pub seed: Seed,
-    /// Most tokens to generate.
+    /// Maximum number of tokens to generate.
     pub max_tokens: u32,
-    /// Fewest tokens before a stop counts.
+    /// Number of tokens before which no stop applies.
     pub min_tokens: u32,
     /// Stop strings.
     pub stop: Vec<String>,
-    /// Stop token ids beside the model's own.
+    /// Stop token ids in addition to the model's own.
     pub stop_token_ids: Vec<u32>,
-    /// Whether the model's end-of-text tokens are ordinary ones.
+    /// Whether the model's end-of-text tokens are treated as ordinary tokens.
     pub ignore_eos: bool,
-    /// How many independent answers.
+    /// Number of independent answers.
     pub n: u32,
-    /// Alternatives reported with each generated token; `None`: no log-probabilities.
+    /// Number of alternatives reported with each generated token. `None` reports no log-probabilities.
     pub logprobs: Option<u8>,
-    /// Alternatives reported with each prompt token; `None`: prompt not scored.
+    /// Number of alternatives reported with each prompt token. `None` does not score the prompt.
     pub prompt_logprobs: Option<u8>,
 }
 
 impl SamplingRequest {
-    /// Fills what the caller left open: first from the model's recommendation, then with the neutral value.
-    /// `drawn_seed` serves where the caller gave none.
+    /// Resolves every parameter: the caller's value first, then the model's recommendation, then the neutral value.
+    /// `drawn_seed` is used if the caller sent no seed.
     pub fn resolve(&self, defaults: &SamplingDefaults, max_tokens: u32, drawn_seed: u64) -> Sampling {
         Sampling {
             temperature: self.temperature.or(defaults.temperature).unwrap_or(1.0),
@@ -130,7 +131,7 @@ impl SamplingRequest {
 }
 
 impl Default for Sampling {
-    /// Greedy, one answer of at most 16 tokens.
+    /// Greedy, with one answer of at most 16 tokens.
     fn default() -> Self {
         let greedy = SamplingDefaults { temperature: Some(0.0), ..SamplingDefaults::default() };
         SamplingRequest::default().resolve(&greedy, 16, 0)

@@ -1,20 +1,21 @@
-//! What a trace keeps of a shadow copy: whose copy it is, and how the two answers compare. Figures and digests; no word of a
-//! prompt or an answer. Must not know how a copy is made.
+//! What a trace keeps about a shadow copy: the original call, and how the two answers compare. Figures and digests, no
+//! word of a prompt or an answer. Must not know how a copy is made.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{NanoDollars, RequestId};
 
-/// Whose copy a call is.
+/// The original of a shadow copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShadowOf {
-    /// The call that a caller made.
+    /// Id of the caller's call.
     pub call: RequestId,
-    /// The model that answered it.
+    /// The model that answered the caller's call.
     pub model: String,
-    /// How that call went: what its copy is measured against.
+    /// The figures of the caller's call, for comparison with the copy's.
     pub went: ShadowedCall,
-    /// How the answers compare; `None`: they were not to be compared, one was too long for that, or the copy was not answered.
+    /// How the answers compare. `None` if no comparison was wanted, if an answer was too long to compare, or if the
+    /// copy was not answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compared: Option<Compared>,
 }
@@ -22,33 +23,33 @@ pub struct ShadowOf {
 /// The figures of a call that was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ShadowedCall {
-    /// Nanoseconds from when the request was whole to its first token.
+    /// Nanoseconds from the complete request to its first token.
     pub first_token_ns: Option<u64>,
-    /// Nanoseconds that it took the server.
+    /// Nanoseconds that the server took.
     pub server_ns: u64,
     /// Tokens of its answer.
     pub output_tokens: u64,
-    /// What it cost its caller.
+    /// The cost for the caller.
     pub cost: NanoDollars,
 }
 
 /// How two answers compare, the caller's first and the copy's second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Everything that they say is the same, tool calls included.
+    /// Whether the two answers are identical, including tool calls.
     pub same: bool,
-    /// Thousandths of the longer one's characters that both begin with.
+    /// Length of the common beginning, in thousandths of the longer answer's characters.
     pub common_permille: u32,
-    /// Every choice ended for the same reason.
+    /// Whether every choice ended for the same reason.
     pub same_finish: bool,
-    /// Characters of text, thoughts left out.
+    /// Characters of text in each answer, without reasoning.
     pub characters: [u64; 2],
-    /// Calls of tools.
+    /// Tool calls in each answer.
     pub tool_calls: [u32; 2],
-    /// The same tools in the same order.
+    /// Whether both call the same tools in the same order.
     pub same_tools: bool,
-    /// The same tools with the same arguments, as JSON.
+    /// Whether both also pass the same arguments, compared as JSON.
     pub same_arguments: bool,
-    /// Of all that they say: a keyed hash, so that nobody can try out what it stands for.
+    /// A keyed hash of each whole answer. The key prevents guessing the answer by trying texts.
     pub digests: [String; 2],
 }

@@ -1,10 +1,12 @@
-//! Text of others on a terminal: which characters would do something there other than show themselves. Knows no terminal.
+//! Foreign text on a terminal: which characters would do something other than show themselves. Must not know a
+//! terminal.
 
-/// Whether a character steers a terminal, hides, or turns the direction of the text around it: control characters (escape
-/// sequences begin with one), line and paragraph separators, marks and overrides of direction, characters without a width.
+/// Returns whether a character controls a terminal, is invisible, or changes the text direction: control characters
+/// (escape sequences begin with one), line and paragraph separators, direction marks and overrides, characters without
+/// a width.
 ///
-/// Source: Unicode's `Cc`, `Bidi_Control` and `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt), without variation
-/// selectors, which pictures have.
+/// Source: Unicode's `Cc`, `Bidi_Control` and `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt), without
+/// variation selectors, which emoji use.
 pub fn steers_terminals(c: char) -> bool {
     c.is_control()
         || matches!(c,

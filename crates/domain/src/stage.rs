@@ -1,59 +1,60 @@
-//! The stages of the path, and the time that a call spent in one of them.
-//! Must not know clocks, or who draws them.
+//! The stages of the request path, and the time that a call spent in one of them. Must not know clocks or how stages
+//! are displayed.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A stage of the path. The names are the same in traces, metrics and errors.
+/// A stage of the request path. Traces, metrics and errors use the same names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
     /// The connection and the request's head.
     Connect,
-    /// Credential to principal.
+    /// Resolves the credential to a principal.
     Authenticate,
-    /// The body, as fast as the client sends it. In records of versions that read it before they asked who sends it, it
-    /// is part of `connect`.
+    /// Receives the body, as fast as the client sends it. In records of versions that read the body before
+    /// authentication, this time is part of `connect`.
     Receive,
-    /// Bytes to one meaning.
+    /// Parses the body into a dialect-free call.
     Parse,
-    /// May this key use this model and endpoint.
+    /// Checks that the key may use this model and endpoint.
     Authorize,
-    /// The name asked for to the model that serves.
+    /// Resolves the requested model name to the model that serves it.
     Route,
-    /// The input against the rules.
+    /// Checks the input against the rules.
     Moderate,
-    /// Template and tokenizer.
+    /// Applies the template and the tokenizer.
     Render,
-    /// The longest cached prefix, estimated.
+    /// Estimates the longest cached prefix.
     Cache,
-    /// Limits and money, all or nothing.
+    /// Takes limits and money, all or nothing.
     Hold,
-    /// Which worker.
+    /// Picks the worker.
     Place,
-    /// Waiting for the first words of somebody else's server, which does not tell its queue and its prefill apart.
+    /// Waiting for the first output of an upstream. Its queue and its prefill cannot be distinguished.
     Upstream,
-    /// Waiting in the scheduler.
+    /// Waiting in the scheduler's queue.
     Queue,
     /// Computing the prompt.
     Prefill,
     /// Generating.
     Decode,
-    /// Between tasks and threads: waiting to be woken, and what neither side accounts for.
+    /// Time between tasks and threads: waiting to be woken, and time that neither side accounts for.
     Handover,
     /// Waiting for a client that does not read.
     Reader,
-    /// Tool calls out of the text.
+    /// Extracts tool calls from the text.
     Postprocess,
-    /// Bytes to the client.
+    /// Sends bytes to the client.
     Deliver,
-    /// Usage to money; counters given back.
+    /// Converts usage to money and gives unused limits back.
     Settle,
 }
 
 impl Stage {
-    /// Every stage, in the order of declaration, which is that of the path (`handover` and `reader` may come up twice).
+    /// Every stage, in the order of declaration, which is the order of the path. `handover` and `reader` may occur
+    /// twice.
     pub const ALL: [Self; 20] = [
         Self::Connect,
         Self::Authenticate,
@@ -77,7 +78,7 @@ impl Stage {
         Self::Settle,
     ];
 
-    /// The span's name.
+    /// Returns the span's name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
@@ -110,16 +111,17 @@ impl fmt::Display for Stage {
     }
 }
 
-/// One stage of one request. Those that are not `inside` another partition the request's time.
+/// The time of one stage in one request. Spans that are not `inside` another partition the request's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageSpan {
-    /// Which.
+    /// The stage.
     pub stage: Stage,
     /// Nanoseconds from the request's start.
     pub start_ns: u64,
-    /// Nanoseconds it took.
+    /// Length in nanoseconds.
     pub duration_ns: u64,
-    /// The stage beside whose work this was done, and whose span it stands behind: the duration is a share of that span's.
+    /// Set if this work ran during another stage. The span then follows that stage's span, and its duration is a share
+    /// of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Stage>,
 }

@@ -1,10 +1,10 @@
-//! What an answer must look like, whatever the model: as asked for, before anything is compiled of it.
-//! Knows no grammar's engine, no tokens and no dialect's spelling.
+//! The required form of an answer, for any model: as the client asked for it, before it is compiled. Must not know a
+//! grammar engine, tokens or a dialect's spelling.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The form that the text of an answer is held to.
+/// The form that an answer's text must match.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
@@ -18,31 +18,31 @@ pub enum Form {
     Choice(Vec<String>),
     /// A context-free grammar.
     Grammar {
-        /// Its text.
+        /// The grammar's text.
         text: String,
-        /// How it is written.
+        /// The notation of the text.
         syntax: GrammarSyntax,
     },
-    /// Free text, in which what stands between certain tags has a form of its own.
+    /// Free text in which the parts between certain tags have a form of their own.
     Tags(TaggedForm),
 }
 
-/// JSON of a schema.
+/// JSON that must match a schema.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JsonForm {
-    /// What the caller calls it; errors name it.
+    /// The caller's name for the schema. Errors repeat it.
     pub name: Option<String>,
-    /// The schema, every key in the order in which it was sent: the answer's keys come in that order.
+    /// The schema, with every key in the order sent. The answer's keys follow that order.
     pub schema: Value,
-    /// Whether it must be one of OpenAI's strict schemas, and is refused by OpenAI's rules where it is none.
+    /// Whether the schema must be one of OpenAI's strict schemas. If it is not, OpenAI's rules refuse it.
     pub strict: bool,
-    /// No white space but what strings hold.
+    /// Whether white space is allowed only inside strings.
     pub compact: bool,
-    /// What may stand between the parts of the JSON, as a regular expression; `None`: a bounded amount of white space.
+    /// A regular expression for the text between the parts of the JSON. `None` allows a bounded amount of white space.
     pub white_space: Option<String>,
 }
 
-/// How a grammar is written.
+/// The notation of a grammar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrammarSyntax {
@@ -50,39 +50,39 @@ pub enum GrammarSyntax {
     Lark,
     /// EBNF as llama.cpp and XGrammar read it (GBNF).
     Gbnf,
-    /// Whichever of the two it looks like.
+    /// Lark or GBNF, detected from the text.
     Either,
 }
 
-/// Free text with held parts (vLLM's `structural_tag`).
+/// Free text with constrained parts (vLLM's `structural_tag`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TaggedForm {
-    /// The held parts.
+    /// The constrained parts.
     pub tags: Vec<FormTag>,
-    /// After which texts one of the tags must follow.
+    /// Texts after which one of the tags must follow.
     pub triggers: Vec<String>,
 }
 
-/// One held part of a free text.
+/// One constrained part of a free text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FormTag {
-    /// The text that opens it.
+    /// The text that opens the part.
     pub begin: String,
-    /// JSON Schema of what stands in it.
+    /// JSON Schema of the part's content.
     pub schema: Value,
-    /// The text that ends it.
+    /// The text that closes the part.
     pub end: String,
 }
 
-/// How much a model is to think before it answers.
+/// How much a model reasons before it answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReasoningWish {
-    /// Whether at all; `None`: as the model's template has it.
+    /// Whether the model reasons at all. `None` leaves that to the model's template.
     pub enabled: Option<bool>,
-    /// How hard (OpenAI's `reasoning_effort`, Anthropic's `output_config.effort`), in the caller's word.
+    /// The effort (OpenAI's `reasoning_effort`, Anthropic's `output_config.effort`), as the caller spelled it.
     pub effort: Option<String>,
-    /// The most tokens that the thought may take (Anthropic's `thinking.budget_tokens`).
+    /// Maximum number of reasoning tokens (Anthropic's `thinking.budget_tokens`).
     pub budget_tokens: Option<u32>,
-    /// Whether the thought is left out of what the caller is told.
+    /// Whether the reasoning is left out of the caller's answer.
     pub hidden: bool,
 }

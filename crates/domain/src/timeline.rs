@@ -1,57 +1,58 @@
-//! Where a call's time went, as a partition of it: every nanosecond from its first byte to its end belongs to exactly one
-//! span, and what ran beside a span is told as a share of it. Must not know a clock, an engine or who draws it.
+//! How a call's time was spent, as a partition: every nanosecond from its first byte to its end belongs to exactly one
+//! span. Work that ran during a span is recorded as a share of it. Must not know a clock, an engine or how spans are
+//! displayed.
 
 use crate::stage::{Stage, StageSpan};
 
-/// The spans of one call in the making. Times are nanoseconds from the call's first byte.
+/// Builds the spans of one call. Times are nanoseconds from the call's first byte.
 ///
-/// Whatever times it is given, also ones that contradict each other, the spans follow each other without overlap or gap.
+/// The spans follow each other without overlap or gap for any input, even for times that contradict each other.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
-    /// In the order of time, each followed by what ran inside it.
+    /// Ordered by time. Each span is followed by its shares.
     spans: Vec<StageSpan>,
     end_ns: u64,
 }
 
-/// One job of a call in an engine: when it was handed over, by the gateway's clock, and the times that the engine measured
-/// from there on with its own.
+/// One job of a call in an engine. The gateway's clock gives the time of submission, the engine's own clock the
+/// durations that follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EngineRun {
-    /// When the engine was given it, in nanoseconds from the call's first byte.
+    /// When the job was submitted, in nanoseconds from the call's first byte.
     pub submitted_ns: u64,
-    /// From there to the first step that computed any of it.
+    /// Nanoseconds from submission to the first step that computed any of the job.
     pub queue_ns: u64,
-    /// From there to its first token.
+    /// Nanoseconds from that step to the first token.
     pub prefill_ns: u64,
-    /// From there to its last token.
+    /// Nanoseconds from the first token to the last.
     pub decode_ns: u64,
-    /// Of that, the time for which it stood still because nobody read what it had generated.
+    /// The part of `decode_ns` for which the job was paused because its output was not read.
     pub paused_ns: u64,
 }
 
-/// What the call's task saw of the engine's part.
+/// What the call's task observed while the engine worked.
 #[derive(Debug, Clone, Copy)]
 pub struct EngineSeen<'a> {
-    /// When it took the first token, if there was one.
+    /// When the task took the first token, if there was one.
     pub first_token_ns: Option<u64>,
-    /// When it had taken the last that the engine said.
+    /// When the task had taken the engine's last event.
     pub until_ns: u64,
-    /// When it took nothing, because its reader took nothing.
+    /// When the task took no events because its reader was not reading.
     pub pauses: &'a Pauses,
 }
 
 impl Timeline {
-    /// No time has passed.
+    /// Creates a timeline in which no time has passed.
     pub fn new() -> Self {
         Self { spans: Vec::with_capacity(Stage::ALL.len()), end_ns: 0 }
     }
 
-    /// Where the spans end so far.
+    /// Returns the end of the last span.
     pub const fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// Ends `stage` at `now_ns`; it began where the span before it ended.
+    /// Ends `stage` at `now_ns`. It began when the previous span ended.
     pub fn mark(&mut self, stage: Stage, now_ns: u64) {
         let start_ns = self.end_ns;
         self.end_ns = start_ns.max(now_ns);
@@ -63,19 +64,20 @@ impl Timeline {
         }
     }
 
-    /// As [`Timeline::mark`], but leaves no span where no time has passed.
+    /// Like [`Timeline::mark`], but adds no span if no time has passed.
     fn mark_if_any(&mut self, stage: Stage, now_ns: u64) {
         if now_ns > self.end_ns {
             self.mark(stage, now_ns);
         }
     }
 
-    /// Lays the engine's part, from here to when the task had taken the last of it: `queue` until the first of the call's
-    /// jobs began, `prefill` until its first token, `decode` until the last token of all, without the time for which all of
-    /// them stood still for the reader. That is `reader`, and so is of what follows what the task waited for its reader; the
-    /// rest is `handover`.
+    /// Adds the engine's spans, from here to the moment when the task had taken the engine's last event. `queue` lasts
+    /// until the first of the call's jobs began, `prefill` until the first token. `decode` lasts until the last token
+    /// of all jobs, without the time for which every job was paused for the reader. That paused time is `reader`. After
+    /// the last token, the time that the task waited for its reader is `reader` as well, and the rest is `handover`.
     ///
-    /// The task's own marks are facts on one clock, so they bound what the engine says: nothing is later than it was seen.
+    /// The task's own marks come from one clock, so they bound the engine's reports: no event is later than the task
+    /// saw it.
     pub fn engine(&mut self, runs: impl Iterator<Item = EngineRun> + Clone, seen: &EngineSeen<'_>) {
         let from = self.end_ns;
         let until = seen.until_ns.max(from);
@@ -103,8 +105,8 @@ impl Timeline {
         self.mark_if_any(Stage::Handover, until);
     }
 
-    /// Lays the part of somebody else's server, from here to when the task had taken the last of it: `upstream` until its first
-    /// token, `decode` from there on. What the task waited for its reader meanwhile is a share of that.
+    /// Adds an upstream's spans, from here to the moment when the task had taken the last event: `upstream` until the
+    /// first token, then `decode`. Time that the task waited for its reader becomes a share of `decode`.
     pub fn upstream(&mut self, seen: &EngineSeen<'_>) {
         let from = self.end_ns;
         let until = seen.until_ns.max(from);
@@ -116,8 +118,8 @@ impl Timeline {
         self.share(Stage::Reader, Stage::Decode, seen.pauses.within(from, until));
     }
 
-    /// Says that `duration_ns` were spent on `stage` inside the last span of another stage, beside what that span is named
-    /// after. Returns what does not fit there beside the shares that it has already.
+    /// Records that `duration_ns` were spent on `stage` inside the last span of the stage `inside`. Returns the part
+    /// that does not fit into that span beside its existing shares.
     pub fn share(&mut self, stage: Stage, inside: Stage, duration_ns: u64) -> u64 {
         let is_whole = |span: &StageSpan| span.stage == inside && span.inside.is_none();
         let Some(at) = self.spans.iter().rposition(is_whole) else { return duration_ns };
@@ -136,18 +138,18 @@ impl Timeline {
         duration_ns - fits
     }
 
-    /// The spans in the order of time, each followed by its shares.
+    /// Returns the spans ordered by time, each followed by its shares.
     pub fn spans(&self) -> &[StageSpan] {
         &self.spans
     }
 
-    /// As [`Timeline::spans`], and the end of it.
+    /// Returns the spans, as [`Timeline::spans`] does, and consumes the timeline.
     pub fn into_spans(self) -> Vec<StageSpan> {
         self.spans
     }
 
-    /// Brings spans into order that may overlap, leave gaps or outlast the call: each ends where the next one begins, and
-    /// all of them where the call does.
+    /// Repairs spans that may overlap, leave gaps or outlast the call. Each span ends where the next one begins, and
+    /// all of them end with the call.
     pub fn from_overlapping(spans: &[StageSpan], duration_ns: u64) -> Self {
         let mut line = Self::new();
         let is_share = |span: &&StageSpan| {
@@ -168,8 +170,8 @@ impl Timeline {
     }
 }
 
-/// Whether spans partition a call's time: one behind the other from its first byte to its end, and no span with more
-/// shares than it is long.
+/// Returns whether spans partition a call's time: they follow each other from its first byte to its end, and no span
+/// has more shares than its own length.
 pub fn is_partition(spans: &[StageSpan], duration_ns: u64) -> bool {
     let mut end_ns = 0;
     let (mut last, mut room) = (None, 0);
@@ -187,25 +189,26 @@ pub fn is_partition(spans: &[StageSpan], duration_ns: u64) -> bool {
     end_ns == duration_ns
 }
 
-/// The most pauses whose times are kept apart; neighbours are joined beyond it.
+/// Maximum number of pauses that are kept apart. Beyond it, neighbouring pauses are joined.
 const PAUSES_KEPT: usize = 16;
 
-/// When a task stood still because its reader took nothing. Bounded: of many pauses those nearest to each other are joined,
-/// and the moment between them counts as one.
+/// The times at which a task was paused because its reader was not reading. Bounded: if there are too many pauses, the
+/// two nearest ones are joined, and the gap between them counts as paused.
 #[derive(Debug, Clone, Default)]
 pub struct Pauses {
-    /// Ascending and apart.
+    /// Ascending and disjoint.
     kept: Vec<(u64, u64)>,
     since_ns: Option<u64>,
 }
 
 impl Pauses {
-    /// Whether it stands still now.
+    /// Returns whether the task is paused now.
     pub const fn is_paused(&self) -> bool {
         self.since_ns.is_some()
     }
 
-    /// It stands still from `now_ns` on, or goes on again. Saying twice what is so changes nothing.
+    /// Records that the task is paused from `now_ns` on, or continues at `now_ns`. Repeating the current state changes
+    /// nothing.
     pub fn set(&mut self, paused: bool, now_ns: u64) {
         match (paused, self.since_ns) {
             (true, None) => self.since_ns = Some(now_ns),
@@ -236,7 +239,7 @@ impl Pauses {
         }
     }
 
-    /// Nanoseconds of them between two times.
+    /// Returns the paused nanoseconds between two times.
     fn within(&self, from: u64, to: u64) -> u64 {
         let now = self.since_ns.map(|since| (since, u64::MAX));
         let of = |pause: &(u64, u64)| pause.1.min(to).saturating_sub(pause.0.max(from));

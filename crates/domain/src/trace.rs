@@ -1,5 +1,5 @@
-//! The trace record: one versioned record per request, with every stage's start and duration, and the seam that takes it.
-//! No prompt, no answer, no key's secret ever stands in one.
+//! The trace record: one versioned record per request with the start and duration of every stage, and the trait that
+//! receives it. A record never holds a prompt, an answer or a key's secret.
 
 use std::sync::Arc;
 
@@ -10,30 +10,34 @@ use crate::beside::{Ahead, Beside, Billed, ConnectionTrace};
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
+use crate::worker_job::WorkerJob;
 use crate::{
     Code, EndUser, Endpoint, KeyId, NanoDollars, OrgId, PriceTier, ProjectId, RequestId, UnixNanos, Usage,
     UsageSource,
 };
 
-/// The version that this program writes. Older ones stay readable; a newer one is refused.
+/// The version that this program writes. Older versions stay readable, newer ones are refused.
 ///
-/// 1: stages could overlap and outlast the request; places of misses counted messages as the template was given them.
-/// 2: stages partition the request's time; `inside`, `after_ns`, the stages `receive`, `reader` and `handover`; places of
-/// misses in the caller's own terms.
+/// 1: stages could overlap and outlast the request. Cache-miss positions counted messages as the template received
+/// them.
+///
+/// 2: stages partition the request's time. Added `inside`, `after_ns` and the stages `receive`, `reader` and
+/// `handover`. Cache-miss positions use the caller's own terms.
 pub const TRACE_VERSION: u32 = 2;
 
-/// What the engine saw of a request. For several prompts: the sums, and the first one's times.
+/// What the engine measured for a request. For several prompts: the sums of the counts, and the times of the first
+/// prompt.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EngineTrace {
     /// Sequences waiting when this one arrived.
     pub queue_depth: u32,
     /// Nanoseconds from arrival to the first step that computed any of it.
     pub queue_ns: u64,
-    /// Nanoseconds from there to its first token.
+    /// Nanoseconds from that step to the first token.
     pub prefill_ns: u64,
     /// Nanoseconds from the first token to the last.
     pub decode_ns: u64,
-    /// Steps that computed any of it.
+    /// Steps that computed any of the request.
     pub steps: u32,
     /// Steps that computed prompt tokens.
     pub prefill_chunks: u32,
@@ -41,71 +45,76 @@ pub struct EngineTrace {
     pub batch_min: u32,
     /// Most sequences in one of its steps.
     pub batch_max: u32,
-    /// Sum of sequences over its steps; divided by `steps` it is the mean batch.
+    /// Sum of the sequences over the request's steps. Divided by `steps`, it is the mean batch size.
     pub batch_sum: u64,
-    /// Times it lost its blocks and was recomputed.
+    /// Number of times that the request lost its blocks and was recomputed.
     pub preemptions: u32,
     /// Prompt blocks found in the prefix cache.
     pub cached_blocks: u32,
-    /// Prompt blocks that could be found there: the whole ones before the last token, which is always computed.
+    /// Prompt blocks that the cache could have held: the whole blocks before the last token, which is always computed.
     pub prompt_blocks: u32,
-    /// Why not more of the prompt came from the prefix cache; `None`: all that can did. Of several prompts the first that
-    /// missed.
+    /// Why the prefix cache did not supply more of the prompt. `None` if it supplied all that it can. For several
+    /// prompts: the first one with a miss.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss: Option<CacheMiss>,
-    /// Nanoseconds of the engine's steps while the request ran, whoever else was in them.
+    /// Nanoseconds of the engine's steps while the request ran, including the work for other requests in those steps.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub step_ns: u64,
-    /// Of those, the nanoseconds in which the model computed.
+    /// The part of `step_ns` in which the model computed, in nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forward_ns: u64,
-    /// Of those, the nanoseconds of choosing tokens.
+    /// The part of `step_ns` in which tokens were sampled, in nanoseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub sample_ns: u64,
-    /// Nanoseconds for which it stood still, because what it had generated was not read.
+    /// Nanoseconds for which the request was paused because its output was not read.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub paused_ns: u64,
-    /// Answers of it whose thought was ended because it had as many tokens as it may have.
+    /// Answers whose reasoning was cut off at the reasoning budget.
     #[serde(default, skip_serializing_if = "is_none")]
     pub thoughts_cut: u32,
-    /// Prompt blocks computed for it that are kept, as its caller wishes.
+    /// Prompt blocks computed for the request and pinned in the cache because its caller asked for that.
     #[serde(default, skip_serializing_if = "is_none")]
     pub pinned_blocks: u32,
-    /// Those that are not, though its caller wishes it: its organisation keeps as many as it may.
+    /// Prompt blocks that the caller asked to pin but that were not pinned, because its organisation has reached its
+    /// limit.
     #[serde(default, skip_serializing_if = "is_none")]
     pub unpinned_blocks: u32,
-    /// What was computed before its turn; `None`: nobody knows, as in older records. For operators alone.
+    /// What the engine computed ahead of the request. `None` if unknown, as in older records. For operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<Ahead>,
-    /// What was computed beside it; `None`: nobody knows, as in older records. For operators alone.
+    /// What the engine computed in the same steps as the request. `None` if unknown, as in older records. For operators
+    /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<Beside>,
 }
 
-/// Answers of former turns in a prompt, which goes on with the ids that they were generated as, though their texts would become others.
+/// Earlier answers that the prompt repeats with their generated token ids. Tokenizing their text again would give other
+/// ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptAnswers {
-    /// How many.
+    /// Number of answers.
     pub answers: u32,
-    /// How many tokens they have in the prompt.
+    /// Tokens that these answers have in the prompt.
     pub tokens: u32,
 }
 
-/// What a caller was told of its prompt beside that of an answer that it named.
+/// The cache diagnosis sent to the caller: how the prompt compares with the prompt of an earlier answer that the caller
+/// named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToldOfCache {
-    /// In a word: `nothing`, `not_found`, `unavailable`, `same`, or what was changed, such as `tools_changed`.
+    /// The result in one word: `nothing`, `not_found`, `unavailable`, `same`, or what changed, such as `tools_changed`.
     pub word: String,
-    /// Tokens of the former prompt that cannot be found because of that.
+    /// Tokens of the earlier prompt that cannot be found in the cache because of the change.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub missed_tokens: u64,
-    /// Where.
+    /// Where the prompts first differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<PromptPlace>,
 }
 
 impl EngineTrace {
-    /// With what engines saw of more of the same request: this one's times, and the sums of both.
+    /// Adds `more`, the trace of another part of the same request: counts are summed, and the times stay those of
+    /// `self`.
     #[must_use]
     pub fn with(self, more: &Self) -> Self {
         Self {
@@ -144,19 +153,19 @@ fn is_none(count: &u32) -> bool {
 /// Why a prompt's blocks were not all found in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheMiss {
-    /// Why.
+    /// The cause.
     pub reason: MissReason,
-    /// The prompt token at which it shows: the first that differs, or the first of the block that was not there.
+    /// Index of the prompt token at which the miss shows: the first that differs, or the first of the missing block.
     pub token: u32,
-    /// The same tokens lie in the cache under another tenant's (or cache salt's) name. For operators alone: to tell a
-    /// caller would tell it what others ask.
+    /// Whether the same tokens are in the cache under another tenant or cache salt. For operators only: it would reveal
+    /// to the caller what others send.
     #[serde(default)]
     pub elsewhere: bool,
-    /// Where that token stands in what the caller sent.
+    /// Position of that token in what the caller sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<PromptPlace>,
-    /// Where it `differs`, the token with which the nearest cached prompt of the same cache goes on: what the two have in
-    /// common shows where exactly they part. It is a piece of a prompt, so it is never written or shown.
+    /// For [`MissReason::Differs`]: the next token of the nearest cached prompt in the same cache. Together with the
+    /// common part it shows exactly where the two differ. It is part of a prompt, so it is never written or shown.
     #[serde(skip)]
     pub other: Option<u32>,
 }
@@ -165,25 +174,25 @@ pub struct CacheMiss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissReason {
-    /// The prompt has no whole block before its last token: only whole blocks are cached, and the last token is always
+    /// The prompt has no whole block before its last token. Only whole blocks are cached, and the last token is always
     /// computed.
     BelowBlock,
-    /// Prompts whose log-probabilities are wanted are computed in full.
+    /// The client wants the prompt's log-probabilities, so the prompt is computed in full.
     Bypassed,
     /// The cache is switched off.
     Disabled,
-    /// It was there, and its room was needed for others.
+    /// The block was cached, but its space was needed for others.
     Evicted,
-    /// It was there, and nobody had used it for longer than prefixes are kept.
+    /// The block was cached, but unused for longer than prefixes are kept.
     Expired,
-    /// The nearest cached prompt goes on with another token here.
+    /// The nearest cached prompt continues with another token here.
     Differs,
-    /// Nothing that is cached goes on from here.
+    /// No cached prompt continues from here.
     NeverSeen,
 }
 
 impl MissReason {
-    /// The name in JSON.
+    /// Returns the name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::BelowBlock => "below_block",
@@ -197,67 +206,69 @@ impl MissReason {
     }
 }
 
-/// A place in what the caller sent, in the terms of the dialect that it spoke. Indexes and characters count from 0.
+/// A position in what the caller sent, in the terms of the caller's dialect. Indexes and characters count from 0.
 ///
-/// Records of version 1 know `message`, `template` and `prompt` only, and count messages as the chat template was given them:
-/// Anthropic's `system` as the first.
+/// Records of version 1 use only `message`, `template` and `prompt`. They count messages as the chat template received
+/// them, so Anthropic's `system` is the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "in")]
 pub enum PromptPlace {
     /// In the text of Anthropic's `system`.
     System {
-        /// Which character of it.
+        /// Index of the character.
         character: u32,
     },
     /// In the text of a message.
     Message {
-        /// Which message.
+        /// Index of the message.
         index: u32,
-        /// Which block of its content, where a message is taken as several: each result of a tool, and the text between.
+        /// Index of the content block, if one message is treated as several: each tool result, and the text between
+        /// them.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         block: Option<u32>,
-        /// Which character of its text, or of that block's.
+        /// Index of the character in the message's text, or in that block's text.
         character: u32,
     },
-    /// In the reasoning that a message gives back.
+    /// In reasoning that a message sends back.
     Reasoning {
-        /// Which message.
+        /// Index of the message.
         index: u32,
-        /// Which character of it.
+        /// Index of the character.
         character: u32,
     },
-    /// In a call of a tool that a message gives back.
+    /// In a tool call that a message sends back.
     ToolCall {
-        /// Which message.
+        /// Index of the message.
         index: u32,
-        /// Which of its calls.
+        /// Index of the call within the message.
         call: u32,
     },
     /// In a tool: its name, description or parameters.
     Tool {
-        /// Which tool.
+        /// Index of the tool.
         index: u32,
     },
-    /// Where the list of tools begins or ends: the nearest cached prompt has more of them, fewer or none.
+    /// At the beginning or end of the tool list: the nearest cached prompt has more tools, fewer or none.
     Tools,
-    /// Between the texts of messages, in what the chat template wrote: a message that ends earlier or later, or another role.
+    /// Between the texts of messages, in what the chat template wrote. A message ends earlier or later, or has another
+    /// role.
     Template {
-        /// The message that follows; as many as there are: none does.
+        /// Index of the message that follows. Equals the number of messages if none follows.
         before_message: u32,
     },
     /// In a raw prompt.
     Prompt {
-        /// Which prompt.
+        /// Index of the prompt.
         index: u32,
-        /// Which character; of a prompt given as ids, which id.
+        /// Index of the character, or of the token id if the prompt was sent as ids.
         character: u32,
     },
 }
 
-/// A refusal as the trace keeps it.
+/// A refusal in a trace record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedRefusal {
-    /// Where.
+    /// The stage that refused.
     pub stage: Stage,
     /// The rule's name, such as `requests_per_minute`.
     pub rule: String,
@@ -265,7 +276,7 @@ pub struct TracedRefusal {
     pub status: u16,
     /// The error's `code`.
     pub code: String,
-    /// The message shown to the caller (which never holds prompt text).
+    /// The message shown to the caller. It never holds prompt text.
     pub message: String,
 }
 
@@ -282,150 +293,164 @@ pub struct TracedFailure {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Outcome {
-    /// Answered to the end; the finish reason of each choice.
+    /// The request was answered to the end.
     Completed {
-        /// One per choice.
+        /// The finish reason of each choice.
         finish: Vec<String>,
     },
-    /// Turned away before any work.
+    /// The request was refused before any work.
     Refused(TracedRefusal),
     /// The client went away or stopped reading.
     Cancelled {
-        /// What showed it.
+        /// How the server noticed.
         why: String,
     },
-    /// We or an upstream failed.
+    /// This server or an upstream failed.
     Failed {
-        /// Where.
+        /// The stage that failed.
         stage: Stage,
-        /// What the caller was told.
+        /// The message that the caller received.
         message: String,
     },
 }
 
-/// One request from first byte to bill.
+/// One request, from its first byte to its bill.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TraceRecord {
     /// [`TRACE_VERSION`] when written.
     pub version: u32,
-    /// Which request.
+    /// The id of the request.
     pub request_id: RequestId,
-    /// W3C trace id (32 hex digits), the caller's where it sent `traceparent`.
+    /// W3C trace id (32 hex digits). It is the caller's own if the caller sent `traceparent`.
     pub trace_id: Option<String>,
     /// The caller's span id (16 hex digits).
     pub parent_span_id: Option<String>,
-    /// When its first byte arrived.
+    /// When the request's first byte arrived.
     pub started: UnixNanos,
-    /// Nanoseconds from first byte to settled.
+    /// Nanoseconds from the first byte to the end of settlement.
     pub duration_ns: u64,
-    /// Nanoseconds from first byte to the first token. See [`TraceRecord::time_to_first_token_ns`] for the server's part.
+    /// Nanoseconds from the first byte to the first token. [`TraceRecord::time_to_first_token_ns`] returns the server's
+    /// part.
     pub first_token_ns: Option<u64>,
-    /// Nanoseconds of work for this record once the request was over: nobody waited for it.
+    /// Nanoseconds of work on this record after the request was over. No client waits for it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub after_ns: u64,
-    /// Nanoseconds of `render` in which the form of its answers was compiled: a schema, a grammar, or tools.
+    /// The part of `render`, in nanoseconds, that compiled the answer's form: a schema, a grammar, or tools.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub form_ns: u64,
-    /// Whose: known from `authenticate` on.
+    /// The organisation that pays. Known from `authenticate` on.
     pub org: Option<OrgId>,
-    /// As `org`.
+    /// The project. Known from `authenticate` on.
     pub project: Option<ProjectId>,
-    /// As `org`; the public id, never the secret.
+    /// The key's public id, never its secret. Known from `authenticate` on.
     pub key: Option<KeyId>,
-    /// Whom its caller says that it is for.
+    /// The end user that the caller named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<EndUser>,
-    /// What was called: known from routing the path on.
+    /// The endpoint. Known once the path was routed.
     pub endpoint: Option<Endpoint>,
-    /// The model asked for (cut to 256 bytes).
+    /// The model that the caller named, cut to 256 bytes.
     pub model_asked: Option<String>,
-    /// The model that handled it.
+    /// The model that handled the request.
     pub model_served: Option<String>,
     /// Compute mode and numerics fingerprint of that model.
     pub numerics: Option<String>,
     /// Whether the answer streamed.
     pub stream: bool,
-    /// Where its time went: spans in order, each followed by what ran inside it. Without those inside others they are a
-    /// partition of `duration_ns` (see [`crate::is_partition`]).
+    /// How the time was spent: spans in order, each followed by the spans inside it. The spans that are not inside
+    /// others partition `duration_ns` (see [`crate::is_partition`]).
     pub stages: Vec<StageSpan>,
     /// Tokens by class.
     pub usage: Usage,
-    /// The class of service that they were priced in.
+    /// The service tier whose prices apply.
     #[serde(default, skip_serializing_if = "is_standard")]
     pub price_tier: PriceTier,
-    /// How they are known.
+    /// How the token counts were obtained.
     #[serde(default, skip_serializing_if = "is_counted")]
     pub usage_source: UsageSource,
-    /// Why tokens are estimated. `None` unless `usage_source` is [`UsageSource::Estimated`].
+    /// Why the token counts are estimates. `None` unless `usage_source` is [`UsageSource::Estimated`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why_estimated: Option<Box<str>>,
-    /// Oddities of the upstream's answer that did not end it, each as `kind: detail`, at most one of a kind.
+    /// Oddities of the upstream's answer that did not end it, each as `kind: detail`, at most one per kind.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answer_notes: Vec<String>,
-    /// Whose server answered, by its name in the configuration; `None`: an engine of ours.
+    /// The upstream that answered, by its name in the configuration. `None` for a local engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream: Option<Arc<str>>,
-    /// The model that it says answered, which may be a dated version of the one that it was asked for.
+    /// The model that the upstream reports. It may be a dated version of the model that was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_model: Option<String>,
-    /// The id that it gave its answer, which is the id that the caller sees if the answer is passed on unchanged.
+    /// The upstream's id of its answer. The caller sees this id if the answer is passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upstream_id: Option<String>,
-    /// Who was asked to answer its prompts, in the order of asking. Empty where it never got there, and in records of programs
-    /// that asked only once. Of very many, the first.
+    /// The attempts to have the prompts answered, in order. Empty if the request never got that far, and in records of
+    /// versions that made only one attempt. Only the first ones are kept if there are very many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attempts: Vec<Attempt>,
-    /// Answers that another worker went on with in its own way, as their model's policy allows.
+    /// Answers that another worker continued with tokens that may differ from those of the lost worker, as the model's
+    /// policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub continued: Vec<Continued>,
-    /// What the engine saw; `None` where it never got there.
+    /// What the engine measured. `None` if the request never reached one.
     pub engine: Option<EngineTrace>,
-    /// Former answers that its prompt goes on with as they were generated; `None`: none, or they are what their texts become.
+    /// Earlier answers that the prompt repeats with their generated token ids. `None` if there are none, or if
+    /// tokenizing their text gives the same ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_answers: Option<KeptAnswers>,
-    /// What its caller was told of its prompt, where it asked.
+    /// The cache diagnosis that the caller received, if it asked for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told_of_cache: Option<Box<ToldOfCache>>,
-    /// What was held.
+    /// The amount of the hold.
     pub held: NanoDollars,
-    /// What was charged.
+    /// The amount charged.
     pub cost: NanoDollars,
-    /// What went to the loss account.
+    /// The amount that went to the loss account.
     pub loss: NanoDollars,
-    /// What others charge us for it, all its tries together; `None`: nobody knows. For operators alone.
+    /// What upstreams charge us for all attempts together. `None` if unknown. For operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paid: Option<NanoDollars>,
-    /// At which prices it was held for and charged; `None`: it never got there, or is of a program that kept none.
+    /// The prices of the hold and the charge. `None` if the request never got that far, or in records of versions that
+    /// did not keep them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub billed: Option<Box<Billed>>,
-    /// How its connection stood; `None`: it came from inside, or is of a program that did not look.
+    /// State of the client's connection. `None` for a request from inside the server, or in records of versions that
+    /// did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionTrace>,
-    /// What moderation said, where it ran.
+    /// The verdict of moderation, if it ran.
     pub moderation: Option<String>,
-    /// How it ended.
+    /// How the request ended.
     pub outcome: Outcome,
-    /// The error that the caller received. `None` unless the call failed. [`TraceRecord::failure`] reads it.
+    /// The error that the caller received. `None` unless the call failed. Read it with [`TraceRecord::failure`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_with: Option<TracedFailure>,
-    /// Whose copy it is; `None`: it is a caller's own call.
+    /// The call that this request is a shadow copy of. `None` for a caller's own call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow_of: Option<Box<ShadowOf>>,
+    /// The gateway's call that this job was run for. `None` unless the record is of a worker job: such a record is no call, has no
+    /// caller here, and costs nothing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_job: Option<Box<WorkerJob>>,
 }
 
 impl TraceRecord {
-    /// The span of a stage, if it was reached.
+    /// Returns the span of a stage, if the request reached that stage.
     pub fn span(&self, stage: Stage) -> Option<&StageSpan> {
         self.stages.iter().find(|span| span.stage == stage && span.inside.is_none())
     }
 
-    /// Returns the code and the HTTP status of the error that the caller received. `None` unless the call failed.
+    /// Returns whether the record is of a caller's own call: neither a copy of one nor a worker job.
+    pub const fn is_call(&self) -> bool {
+        self.shadow_of.is_none() && self.worker_job.is_none()
+    }
+
+    /// Returns the code and HTTP status of the error that the caller received. `None` unless the call failed.
     pub fn failure(&self) -> Option<TracedFailure> {
         if !matches!(self.outcome, Outcome::Failed { .. }) {
             return None;
         }
         self.failed_with.clone().or_else(|| {
-            // Records of programs that did not note it: the last try says why the call failed.
+            // Records of versions without `failed_with`: the last attempt holds the reason for the failure.
             let (AttemptOutcome::Refused { code, .. } | AttemptOutcome::Failed { code, .. }) =
                 &self.attempts.last()?.outcome
             else {
@@ -436,26 +461,26 @@ impl TraceRecord {
         })
     }
 
-    /// Nanoseconds in which the server could only wait for the client: its body, and its reading.
+    /// Nanoseconds in which the server only waited for the client: to send its body, and to read.
     pub fn client_ns(&self) -> u64 {
         let client =
             |span: &&StageSpan| span.inside.is_none() && matches!(span.stage, Stage::Receive | Stage::Reader);
         self.stages.iter().filter(client).fold(0, |sum, span| sum.saturating_add(span.duration_ns))
     }
 
-    /// Nanoseconds that the server took: all but the client's.
+    /// Nanoseconds that the server took: the duration without the client's part.
     pub fn server_ns(&self) -> u64 {
         self.duration_ns.saturating_sub(self.client_ns())
     }
 
-    /// Nanoseconds from when the request was whole to its first token: what the server answers for.
+    /// Nanoseconds from the complete request to its first token: the part that the server is responsible for.
     pub fn time_to_first_token_ns(&self) -> Option<u64> {
         let whole = self.span(Stage::Receive).or_else(|| self.span(Stage::Connect));
         let whole = whole.map_or(0, |span| span.start_ns.saturating_add(span.duration_ns));
         Some(self.first_token_ns?.saturating_sub(whole))
     }
 
-    /// A record of an older version, in today's terms: version 1 did not promise that stages partition a request's time.
+    /// Converts a record of an older version to today's terms. In version 1, stages did not partition a request's time.
     pub fn upgraded(mut self) -> Self {
         if self.version < TRACE_VERSION {
             self.stages = Timeline::from_overlapping(&self.stages, self.duration_ns).into_spans();
@@ -465,13 +490,13 @@ impl TraceRecord {
     }
 }
 
-/// Takes finished records. It never blocks: what it cannot take it drops and counts.
+/// Receives finished records. It never blocks. It drops and counts the records that it cannot take.
 pub trait TraceSink: Send + Sync {
     /// Takes one record.
     fn record(&self, record: Box<TraceRecord>);
 }
 
-/// Forgets every record: for tests and benchmarks.
+/// Discards every record. For tests and benchmarks.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoTrace;
 

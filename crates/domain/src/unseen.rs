@@ -1,6 +1,7 @@
-//! Characters that readers cannot see. Knows no rules and no dialects.
+//! Characters that readers cannot see. Must not know rules or dialects.
 
-/// Whether `c` is drawn as nothing: Unicode's property `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt, 16.0).
+/// Returns whether `c` is drawn as nothing: Unicode's property `Default_Ignorable_Code_Point`
+/// (DerivedCoreProperties.txt, 16.0).
 pub const fn is_ignorable(c: char) -> bool {
     matches!(
         c,
@@ -24,8 +25,8 @@ pub const fn is_ignorable(c: char) -> bool {
     )
 }
 
-/// Whether a reader sees nothing of `text`: it is empty, or holds only white space, control characters and other
-/// characters that have no ink. Reads no further than the first visible character.
+/// Returns whether a reader sees nothing of `text`: it is empty, or holds only white space, control characters and
+/// other characters without ink. Stops at the first visible character.
 pub fn is_blank(text: &str) -> bool {
     // U+2800 is Braille without dots; U+FFF9 to U+FFFB mark annotations.
     let has_no_ink = |c: char| {

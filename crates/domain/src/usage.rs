@@ -1,5 +1,5 @@
-//! Tokens by class: what a call used, in the one form that the engine reports and the ledger prices.
-//! Knows no prices and no dialect's way of counting.
+//! Tokens by class: what a call used, in the one form that the engine reports and the ledger prices. Must not know
+//! prices or how a dialect counts.
 
 use std::fmt;
 
@@ -15,24 +15,25 @@ pub enum TokenClass {
     Input,
     /// Prompt tokens that came from the prefix cache.
     CachedInput,
-    /// Prompt tokens whose storing in the cache is priced: OpenAI's cache writes, and Anthropic's for five minutes.
+    /// Prompt tokens with a price for storing them in the cache: OpenAI's cache writes, and Anthropic's for five
+    /// minutes.
     CacheWrite,
-    /// Prompt tokens that the cache keeps for an hour, at a price of their own (Anthropic).
+    /// Prompt tokens that the cache keeps for an hour, at their own price (Anthropic).
     #[serde(rename = "cache_write_1h")]
     CacheWrite1h,
     /// Generated tokens.
     Output,
     /// Generated tokens of a reasoning section.
     Reasoning,
-    /// No tokens: searches of the provider's own web search.
+    /// Searches of the provider's own web search. The unit is one search, not a token.
     WebSearch,
 }
 
 impl TokenClass {
-    /// Every class of tokens, in the order in which they are shown.
+    /// Every class of tokens, in display order.
     pub const ALL: [Self; 6] =
         [Self::Input, Self::CachedInput, Self::CacheWrite, Self::CacheWrite1h, Self::Output, Self::Reasoning];
-    /// Everything that a bill may list.
+    /// Every class that a bill may list.
     pub const BILLED: [Self; 7] = [
         Self::Input,
         Self::CachedInput,
@@ -42,12 +43,12 @@ impl TokenClass {
         Self::Reasoning,
         Self::WebSearch,
     ];
-    /// Those of a prompt.
+    /// The classes of prompt tokens.
     pub const PROMPT: [Self; 4] = [Self::Input, Self::CachedInput, Self::CacheWrite, Self::CacheWrite1h];
-    /// Those of an answer.
+    /// The classes of generated tokens.
     pub const GENERATED: [Self; 2] = [Self::Output, Self::Reasoning];
 
-    /// The name in configuration, metrics and JSON.
+    /// Returns the name in configuration, metrics and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Input => "input",
@@ -67,15 +68,15 @@ impl fmt::Display for TokenClass {
     }
 }
 
-/// Tokens of a call by class. The classes are disjoint: `input` excludes the cached ones, `output` the
-/// reasoning ones, so that no token is priced twice.
+/// Tokens of a call by class. The classes are disjoint: `input` excludes cached tokens and `output` excludes reasoning
+/// tokens, so that no token is priced twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Prompt tokens computed.
     pub input: u64,
     /// Prompt tokens read from the prefix cache.
     pub cached_input: u64,
-    /// Prompt tokens whose storing in the cache is priced, but for those of `cache_write_1h`.
+    /// Prompt tokens with a price for storing them in the cache, without those in `cache_write_1h`.
     pub cache_write: u64,
     /// Prompt tokens that the cache keeps for an hour.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -89,26 +90,26 @@ pub struct Usage {
     pub web_searches: u64,
 }
 
-/// A class of service with prices of its own, as whoever answered names it.
+/// A service tier with prices of its own, as the answering server names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PriceTier {
-    /// The usual.
+    /// The default tier.
     #[default]
     Standard,
-    /// Work that has time.
+    /// Work that can wait.
     Flex,
     /// Work of a batch.
     Batch,
-    /// Work that goes first.
+    /// Work with priority.
     Priority,
 }
 
 impl PriceTier {
-    /// Those that a price may be named for.
+    /// The tiers that a price can be configured for.
     pub const NAMED: [Self; 3] = [Self::Flex, Self::Batch, Self::Priority];
 
-    /// The name in configuration and JSON.
+    /// Returns the name in configuration and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Standard => "standard",
@@ -118,7 +119,7 @@ impl PriceTier {
         }
     }
 
-    /// What a server calls a tier: `default`, `standard` and names that have no prices of their own are the usual.
+    /// Parses the tier that a server reports. `default`, `standard` and unknown names are [`PriceTier::Standard`].
     pub fn reported(name: &str) -> Self {
         Self::NAMED.into_iter().find(|tier| tier.name() == name).unwrap_or_default()
     }
@@ -144,21 +145,21 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// How a call's tokens are known.
+/// How the token counts of a call were obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UsageSource {
-    /// They went through here as ids, and were counted.
+    /// This server saw the token ids and counted them.
     #[default]
     Counted,
-    /// Whoever answered said so.
+    /// The answering server reported the counts.
     Reported,
-    /// From the bytes that went to and fro: whoever answered did not say.
+    /// Estimated from the bytes sent and received, because the answering server reported no counts.
     Estimated,
 }
 
 impl UsageSource {
-    /// The name in traces and JSON.
+    /// Returns the name in traces and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Counted => "counted",
@@ -169,7 +170,7 @@ impl UsageSource {
 }
 
 impl Usage {
-    /// Tokens of one class.
+    /// Returns the count of one class.
     pub const fn of(&self, class: TokenClass) -> u64 {
         match class {
             TokenClass::Input => self.input,
@@ -182,27 +183,27 @@ impl Usage {
         }
     }
 
-    /// All prompt tokens, computed, cached or written: what OpenAI calls `prompt_tokens`.
+    /// Returns all prompt tokens, computed, cached or written: OpenAI's `prompt_tokens`.
     pub const fn prompt_tokens(&self) -> u64 {
         self.input.saturating_add(self.cached_input).saturating_add(self.cache_writes())
     }
 
-    /// Prompt tokens written to the cache, for however long.
+    /// Returns the prompt tokens written to the cache, for either lifetime.
     pub const fn cache_writes(&self) -> u64 {
         self.cache_write.saturating_add(self.cache_write_1h)
     }
 
-    /// All generated tokens, reasoning included: what OpenAI calls `completion_tokens`.
+    /// Returns all generated tokens, including reasoning: OpenAI's `completion_tokens`.
     pub const fn completion_tokens(&self) -> u64 {
         self.output.saturating_add(self.reasoning)
     }
 
-    /// Prompt and generated tokens together.
+    /// Returns prompt and generated tokens together.
     pub const fn total(&self) -> u64 {
         self.prompt_tokens().saturating_add(self.completion_tokens())
     }
 
-    /// Class by class sum.
+    /// Returns the sum, class by class.
     #[must_use]
     pub const fn plus(&self, other: &Self) -> Self {
         Self {

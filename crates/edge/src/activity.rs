@@ -1,5 +1,5 @@
-//! What one connection is doing, as far as its time limits need to know. Shared between its socket, its requests and
-//! the task that watches over it. Knows no HTTP.
+//! The state of one connection, as far as its time limits depend on it. Shared between its socket, its requests and the
+//! task that enforces the limits. Must not know HTTP.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,18 +11,18 @@ use tokio::time::Instant;
 
 use crate::peer::Allowance;
 
-/// "Not now" among times in milliseconds.
+/// The value for "not now" in fields that hold milliseconds.
 const NEVER: u64 = u64::MAX;
-/// Refusals that are told on one connection whose peer has shown no good key; with the last of them it ends.
+/// Maximum number of refusals on one connection whose peer has shown no valid key. The last one ends the connection.
 const MOST_REFUSALS: u32 = 16;
-/// For how long a connection has had nothing to do whose buffers are let go.
+/// Idle time after which the buffers of a connection are freed.
 const RESTS_AFTER: Duration = Duration::from_millis(500);
-/// How long a new connection has to send its first request before it gives way like an idle one.
+/// Time that a new connection has for its first request before it may be displaced like an idle one.
 const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// How long a peer that was only refused may take to read the last of it.
+/// Time that a peer with nothing but refusals has to read the last one.
 const PARTING: Duration = Duration::from_secs(1);
 
-/// The limits that are watched here.
+/// The time limits that are enforced here.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     pub(crate) header: Duration,
@@ -30,39 +30,41 @@ pub(crate) struct Patience {
     pub(crate) idle: Duration,
 }
 
-/// What the limits say about a connection now.
+/// The result of checking a connection against its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing; look again no later than this.
+    /// No limit is exceeded. Check again at this time at the latest.
     Fine(Instant),
     /// The headers took too long.
     SlowHeaders,
     /// The peer does not read.
     SlowReader,
-    /// No request for too long.
+    /// The connection had no request for too long.
     Idle,
 }
 
-/// What the server wants of a connection.
+/// What the server asks a connection to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wish {
-    /// To go on.
+    /// Continue.
     Serve,
-    /// To close after its next answer: the server takes calls for a while only. Nothing that comes meanwhile is refused.
+    /// Close after the next answer, because the server accepts calls only for a while. Requests that arrive in the
+    /// meantime are not refused.
     Retire,
-    /// To finish what is in flight and close.
+    /// Finish the requests in flight, then close.
     Finish,
-    /// To close, for its place is another's now; what has come in flight meanwhile finishes first.
+    /// Close, because the connection's place was given to another one. Requests that arrived in the meantime are
+    /// finished first.
     Yield,
-    /// To close at once.
+    /// Close at once.
     Close,
 }
 
-/// See the top of the file.
+/// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct Activity {
     start: Instant,
-    /// Requests being worked on or streamed.
+    /// Number of requests that are being processed or streamed.
     in_flight: AtomicUsize,
     requests: AtomicU64,
     last_event_ms: AtomicU64,
@@ -75,7 +77,7 @@ pub(crate) struct Activity {
     wished: Notify,
     refusals: AtomicU32,
     is_trusted: AtomicBool,
-    /// It goes on in another protocol.
+    /// The connection continues with another protocol.
     has_switched: AtomicBool,
     allowance: Arc<Allowance>,
 }
@@ -110,62 +112,62 @@ impl Activity {
         })
     }
 
-    /// A request's headers are whole. Returns its number on the connection and a guard to be kept while it is in
-    /// flight.
+    /// Records that a request's headers are complete. Returns the request's number on the connection, and a guard to
+    /// keep while the request is in flight.
     pub(crate) fn request(self: &Arc<Self>) -> (u64, InFlight) {
-        // When it ends is noted then: until then nobody asks when something happened last.
+        // The end of the request updates the time of the last event. Until then that time is not used.
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         (self.requests.fetch_add(1, Ordering::AcqRel), InFlight(Arc::clone(self)))
     }
 
-    /// Nanoseconds since the connection was taken.
+    /// Returns nanoseconds since the connection was accepted.
     pub(crate) fn age_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How many requests' headers were whole.
+    /// Returns the number of requests with complete headers.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Acquire)
     }
 
-    /// Something happened that shows a living peer.
+    /// Records an event that shows a living peer.
     pub(crate) fn touch(&self) {
         self.last_event_ms.store(self.now_ms(), Ordering::Release);
     }
 
-    /// A head began.
+    /// Records that a head began.
     pub(crate) fn head_began(&self) {
         self.head_since_ms.store(self.now_ms(), Ordering::Release);
     }
 
-    /// No head is being read.
+    /// Records that no head is being read.
     pub(crate) fn head_ended(&self) {
         self.head_since_ms.store(NEVER, Ordering::Release);
     }
 
-    /// The socket takes no more bytes now.
+    /// Records that the socket currently accepts no bytes.
     pub(crate) fn write_blocked(&self) {
         if self.write_blocked_since_ms.load(Ordering::Acquire) == NEVER {
             self.write_blocked_since_ms.store(self.now_ms(), Ordering::Release);
         }
     }
 
-    /// It took some.
+    /// Records that the socket accepted bytes.
     pub(crate) fn write_went_on(&self) {
         self.write_blocked_since_ms.store(NEVER, Ordering::Release);
     }
 
-    /// The head of this number, and so all after it, cannot be trusted to say where its body ends.
+    /// Records that the body length of this head, and of all later ones, cannot be trusted.
     pub(crate) fn ambiguous_from(&self, head: u64) {
         self.ambiguous_from.fetch_min(head, Ordering::AcqRel);
     }
 
-    /// Whether the head of this number is such a one.
+    /// Returns whether this head is ambiguous.
     pub(crate) fn is_ambiguous(&self, head: u64) -> bool {
         head >= self.ambiguous_from.load(Ordering::Acquire)
     }
 
-    /// A request was answered before its body was read: the peer may still be sending.
+    /// Records that a request was answered before its body was read, so the peer may still be sending.
     pub(crate) fn leave_body_unread(&self) {
         self.body_left_unread.store(1, Ordering::Release);
     }
@@ -174,13 +176,13 @@ impl Activity {
         self.body_left_unread.load(Ordering::Acquire) != 0
     }
 
-    /// The connection is about to be closed under its peer, for this reason.
+    /// Records why the server is about to close the connection under its peer.
     pub(crate) fn let_go_for(&self, why: GiveUp) {
         let why = if why == GiveUp::ReaderStalled { 1 } else { 2 };
         let _ = self.let_go.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Why the connection was closed under its peer, if it was.
+    /// Returns why the server closed the connection under its peer, if it did.
     pub(crate) fn let_go(&self) -> Option<GiveUp> {
         match self.let_go.load(Ordering::Acquire) {
             0 => None,
@@ -189,21 +191,21 @@ impl Activity {
         }
     }
 
-    /// Whether bytes of an answer wait or a request is in flight, so that nothing may be written in between.
+    /// Returns whether bytes of an answer wait or a request is in flight. Nothing may be written in between then.
     pub(crate) fn is_answering(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) > 0
             || self.write_blocked_since_ms.load(Ordering::Acquire) != NEVER
     }
 
-    /// Since when it has had nothing to do; `None` while a request is in flight or an answer is written.
+    /// Returns since when the connection is idle. `None` while a request is in flight or an answer is being written.
     pub(crate) fn idle_since(&self) -> Option<Instant> {
-        // In this order: whoever ends the last request notes when before it counts as ended.
+        // The order matters: the end of the last request stores the time before it decrements the count.
         (!self.is_answering())
             .then(|| self.start + Duration::from_millis(self.last_event_ms.load(Ordering::Acquire)))
     }
 
-    /// Since when it may give way to another connection. `None` while it is at work. A peer without a good key is not at work
-    /// while it takes nothing of its answer.
+    /// Returns since when the connection may be displaced by another one, or `None` while it is busy. A connection
+    /// without a valid key does not count as busy while its peer does not read the answer.
     pub(crate) fn gives_way_since(&self) -> Option<Instant> {
         let is_blocked = self.write_blocked_since_ms.load(Ordering::Acquire) != NEVER;
         let is_at_work = match self.is_trusted() {
@@ -213,23 +215,24 @@ impl Activity {
         (!is_at_work).then(|| self.start + Duration::from_millis(self.last_event_ms.load(Ordering::Acquire)))
     }
 
-    /// Whether its first request may still be on its way: on a busy machine the server may see it later than newer connections.
+    /// Returns whether the first request may still be on its way. On a busy machine the server may see it later than
+    /// newer connections.
     pub(crate) fn is_new(&self) -> bool {
         self.requests.load(Ordering::Acquire) == 0 && self.start.elapsed() < FIRST_REQUEST
     }
 
-    /// Whether it has had nothing to do for a while, and nothing of a next request is here.
+    /// Returns whether the connection has been idle for a while, and nothing of a next request has arrived.
     pub(crate) fn may_rest(&self) -> bool {
         let quiet = self.idle_since().is_some_and(|since| since.elapsed() >= RESTS_AFTER);
         quiet && !self.is_in_head() && !self.left_body_unread() && self.wished() < Wish::Finish
     }
 
-    /// Whether the peer was told all the refusals that it may be told for now.
+    /// Returns whether the peer has used up its allowance of refusals.
     pub(crate) fn is_refused_too_often(&self) -> bool {
         self.allowance.is_used_up()
     }
 
-    /// The peer was told a refusal that needs no key.
+    /// Records a refusal that was sent to a peer without a valid key.
     pub(crate) fn refused(&self) {
         self.allowance.refused();
         let told = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
@@ -238,46 +241,46 @@ impl Activity {
         }
     }
 
-    /// Whether nothing was told on it but refusals.
+    /// Returns whether the connection has had nothing but refusals.
     fn is_only_refused(&self) -> bool {
         !self.is_trusted() && self.refusals.load(Ordering::Acquire) > 0
     }
 
-    /// Whether nothing more is to be heard of a peer that was only refused.
+    /// Returns whether the connection has had nothing but refusals and is to end.
     pub(crate) fn has_been_refused_enough(&self) -> bool {
         self.is_only_refused() && self.wished() >= Wish::Finish
     }
 
-    /// How long a peer may take to go that was asked to.
+    /// Returns how long a peer may take to leave after it was asked to.
     pub(crate) fn parting(&self, patience: &Patience) -> Duration {
         if self.is_only_refused() { patience.header.min(PARTING) } else { patience.header }
     }
 
-    /// A request on it showed a good key.
+    /// Records that a request on the connection has shown a valid key.
     pub(crate) fn trust(&self) {
         if !self.is_trusted() {
             self.is_trusted.store(true, Ordering::Release);
-            // The connection may hold back what the peer sent.
+            // Wakes the connection, which may be holding back what the peer sent.
             self.wished.notify_one();
         }
     }
 
-    /// Whether a request on it has shown a good key.
+    /// Returns whether a request on the connection has shown a valid key.
     pub(crate) fn is_trusted(&self) -> bool {
         self.is_trusted.load(Ordering::Acquire)
     }
 
-    /// Behind the answer that is under way it goes on in another protocol.
+    /// Records that the connection continues with another protocol after the current answer.
     pub(crate) fn switch(&self) {
         self.has_switched.store(true, Ordering::Release);
     }
 
-    /// Whether it goes on in another protocol.
+    /// Returns whether the connection continues with another protocol.
     pub(crate) fn has_switched(&self) -> bool {
         self.has_switched.load(Ordering::Acquire)
     }
 
-    /// Whether part of a head has arrived.
+    /// Returns whether part of a head has arrived.
     pub(crate) fn is_in_head(&self) -> bool {
         self.head_since_ms.load(Ordering::Acquire) != NEVER
     }
@@ -288,12 +291,12 @@ impl Activity {
         self.wished.notify_one();
     }
 
-    /// Has the connection look at its wish once more.
+    /// Makes the connection check its wish once more.
     pub(crate) fn remind(&self) {
         self.wished.notify_one();
     }
 
-    /// What is wished now.
+    /// Returns the strongest wish so far.
     pub(crate) fn wished(&self) -> Wish {
         match self.wish.load(Ordering::Acquire) {
             0 => Wish::Serve,
@@ -304,16 +307,16 @@ impl Activity {
         }
     }
 
-    /// Resolves when a wish is made, or the connection is to be looked after for another reason.
+    /// Resolves when a wish is made, or when the connection must be checked for another reason.
     pub(crate) async fn next_wish(&self) {
         self.wished.notified().await;
     }
 
-    /// Holds the clock against the limits.
+    /// Checks the connection against its time limits.
     pub(crate) fn judge(&self, patience: &Patience) -> Verdict {
         let now = self.now_ms();
-        // Looking at least as often as the shorter limits last keeps each of them exact: whatever begins after a look
-        // is seen by the next one, before it can be overdue.
+        // Checks happen at least as often as the shortest limit lasts. Every wait that begins after one check is
+        // therefore seen by the next check before it can be overdue.
         let mut look = now.saturating_add(ms(patience.header.min(patience.write)));
         let blocked = self.write_blocked_since_ms.load(Ordering::Acquire);
         if blocked != NEVER {
@@ -328,11 +331,11 @@ impl Activity {
             let (due, verdict) = if head != NEVER {
                 (head.saturating_add(ms(patience.header)), Verdict::SlowHeaders)
             } else if self.requests.load(Ordering::Acquire) == 0 {
-                // A connection opened for nothing is not worth a keep-alive.
+                // A connection without any request does not get the keep-alive time.
                 (ms(patience.header), Verdict::Idle)
             } else {
                 let last = self.last_event_ms.load(Ordering::Acquire);
-                // Neither is one on which nothing was told but refusals.
+                // A connection with nothing but refusals does not get it either.
                 let idle = match self.is_only_refused() {
                     true if self.wished() >= Wish::Finish => self.parting(patience),
                     true => patience.idle.min(patience.header),
@@ -353,12 +356,12 @@ impl Activity {
     }
 }
 
-/// A limit in milliseconds, at least one: less would be looked at without a pause.
+/// Converts a limit to milliseconds, at least one. Zero would make the checks a busy loop.
 fn ms(limit: Duration) -> u64 {
     u64::try_from(limit.as_millis()).unwrap_or(NEVER - 1).max(1)
 }
 
-/// A request in flight; dropping it is the end of it.
+/// A request in flight. Dropping it ends the request.
 #[derive(Debug)]
 pub(crate) struct InFlight(Arc<Activity>);
 

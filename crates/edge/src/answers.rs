@@ -1,5 +1,5 @@
-//! Answers as HTTP has them: a response for the library, or the bytes of one where no library speaks; and those that need
-//! no front. Knows nothing of requests.
+//! Converts answers to HTTP: to a response for the HTTP library, or to bytes if no library is involved. Also the
+//! answers that need no call service. Must not know requests.
 
 use bytes::Bytes;
 use headrace_call_api::{Answer, AnswerBody, Frames};
@@ -10,15 +10,15 @@ use crate::activity::InFlight;
 use crate::body::{OutBody, Pieces};
 use crate::stats::{Stats, count};
 
-/// What a peer is told that has been refused too often, in a shape that both dialects' clients read.
+/// The answer to a peer that has used up its allowance of refusals, in a form that clients of both dialects can parse.
 const CUT_SHORT: &[u8] = br#"{"type":"error","error":{"type":"rate_limit_error","code":"too_many_refusals","message":"Requests from this address were refused so often that they are not looked at any more. Wait a minute, and see what the first refusals said."}}"#;
 
-/// Alive.
+/// The answer to a liveness check.
 pub(crate) fn health<S>() -> Answer<S> {
     Answer::json(200, Bytes::from_static(br#"{"status":"alive"}"#))
 }
 
-/// Ready or not.
+/// The answer to a readiness check.
 pub(crate) fn ready<S>(is_ready: bool) -> Answer<S> {
     if is_ready {
         return Answer::json(200, Bytes::from_static(br#"{"status":"ready"}"#));
@@ -26,7 +26,7 @@ pub(crate) fn ready<S>(is_ready: bool) -> Answer<S> {
     Answer::json(503, Bytes::from_static(br#"{"status":"not_ready"}"#)).with_header("retry-after", "1")
 }
 
-/// An answer as HTTP has it. To `HEAD` goes all but the body.
+/// Converts an answer to a response. A response to `HEAD` has no body.
 pub(crate) fn response<S: Frames>(
     answer: Answer<S>,
     in_flight: InFlight,
@@ -50,7 +50,7 @@ pub(crate) fn response<S: Frames>(
     headers.reserve(answer.headers.len().saturating_add(3));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
     if streams {
-        // Proxies on the way must neither keep nor gather the pieces.
+        // Proxies must neither cache nor buffer the pieces.
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     }
@@ -68,9 +68,9 @@ pub(crate) fn response<S: Frames>(
     response
 }
 
-/// The name of a header; `None`: it is none.
+/// Returns the name of a header, or `None` if it is invalid.
 fn named(name: &str) -> Option<HeaderName> {
-    // Those of nearly all answers are neither read nor copied.
+    // The names in nearly all answers are constants, which need neither parsing nor copying.
     macro_rules! usual {
         ($($usual:literal),+) => {
             match name {
@@ -94,7 +94,7 @@ fn named(name: &str) -> Option<HeaderName> {
     )
 }
 
-/// An answer as the bytes of an HTTP/1.1 response, after which the connection ends.
+/// Writes an answer as the bytes of an HTTP/1.1 response after which the connection closes.
 pub(crate) fn written_out<S>(answer: &Answer<S>) -> Vec<u8> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body: &[u8] = if let AnswerBody::Whole(bytes) = &answer.body { bytes } else { &[] };
@@ -118,7 +118,7 @@ pub(crate) fn written_out<S>(answer: &Answer<S>) -> Vec<u8> {
     out
 }
 
-/// What a peer is told that has been refused too often.
+/// The answer to a peer that has used up its allowance of refusals.
 pub(crate) fn cut_short<S>(stats: &Stats) -> Answer<S> {
     count(&stats.refusals_cut_short);
     Answer::json(429, Bytes::from_static(CUT_SHORT)).with_header("retry-after", "60")

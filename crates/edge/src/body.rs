@@ -1,4 +1,4 @@
-//! The body of an answer: handed on as it comes.
+//! The body of an answer, passed on in the pieces in which it arrives.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::activity::{Activity, InFlight};
 
 /// An answer's body.
 pub(crate) enum OutBody<S: Frames> {
-    /// All of it, until it was handed on.
+    /// The whole body. Empty once it was passed on.
     Whole(Bytes),
-    /// Piece by piece.
+    /// A body in pieces.
     Pieces(Pieces<S>),
 }
 
-/// Pieces of whoever answers.
+/// The source of a body's pieces.
 pub(crate) enum Source<S> {
     Front(S),
     Annex(Box<dyn Frames>),
@@ -50,18 +50,18 @@ impl<S: Frames> Frames for Source<S> {
     }
 }
 
-/// A body in pieces; in flight as long as it lives. Dropping it before its end tells the front why, as far as the
-/// connection knows; else the client left.
+/// A body in pieces. Its request is in flight until the body is dropped. If it is dropped before its end, the call
+/// service learns why, as far as the connection knows. Otherwise the client left.
 pub(crate) struct Pieces<S: Frames> {
     frames: S,
-    /// Bytes to come, where that is known.
+    /// Bytes still to come, if the length is known.
     left: Option<u64>,
     ended: bool,
     in_flight: InFlight,
 }
 
 impl<S: Frames> Pieces<S> {
-    /// `bytes`: all of them together, where that is known.
+    /// `bytes` is the length of all pieces together, if it is known.
     pub(crate) fn new(mut frames: S, bytes: Option<u64>, in_flight: InFlight) -> Self {
         frames.leads_to(Arc::<Activity>::clone(in_flight.activity()));
         Self { frames, left: bytes, ended: false, in_flight }

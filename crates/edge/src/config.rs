@@ -1,5 +1,5 @@
-//! Every bound the edge keeps, in one place, units in the names; and what can go wrong before it serves.
-//! Reads no file and no environment.
+//! All limits of the edge, in one place and with units in their names, and the errors before it serves. Reads no file
+//! and no environment variable.
 
 use std::fmt;
 use std::io;
@@ -13,91 +13,94 @@ use crate::tickets::SessionSecret;
 /// The smallest buffer that hyper works with.
 const LEAST_HTTP1_BUFFER_BYTES: usize = 8 * 1024;
 
-/// Where the edge listens and which bounds it keeps.
+/// The addresses and limits of the edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EdgeConfig {
-    /// Where calls come in.
+    /// The address for calls.
     pub listen: SocketAddr,
-    /// TLS 1.3 with this certificate; `None`: plain TCP.
+    /// Certificate and key for TLS 1.3. `None` for plain TCP.
     pub tls: Option<TlsFiles>,
-    /// What TLS sessions are sealed with that clients resume. `None` for a fresh secret, with which no session survives a restart.
+    /// Secret that seals the TLS sessions which clients resume. `None` uses a fresh secret, so that no session survives
+    /// a restart.
     pub session_secret: Option<SessionSecret>,
-    /// Where `/metrics`, `/healthz` and `/readyz` are answered for operators, in plain HTTP; `None`: nowhere.
+    /// Address of the operators' listener with `/metrics`, `/healthz` and `/readyz`, in plain HTTP. `None` for no such
+    /// listener.
     pub metrics_listen: Option<SocketAddr>,
-    /// Connections open at once. For one more, the one that has been idle longest gives way; if none is idle, it is answered
-    /// 503 and closed.
+    /// Maximum number of open connections. If one more arrives, the connection that has been idle longest is closed. If
+    /// none is idle, the new one is answered with 503 and closed.
     pub max_connections: usize,
-    /// Of those, the most that one peer may have: an IPv4 address, or the /64 of an IPv6 one.
+    /// Maximum number of connections per peer: an IPv4 address, or the /64 of an IPv6 address.
     pub max_connections_per_peer: usize,
-    /// Refusals that one peer is told in a minute, of requests that show no good key. Beyond them it is answered 429 without
-    /// a trace, and its connection ends.
+    /// Maximum number of refusals per peer and minute, for requests without a valid key. Further ones are answered with
+    /// 429 and without a trace, and their connection is closed.
     pub max_refusals_per_peer: u32,
-    /// From the first byte of a request (or from the start of a connection, its TLS handshake included) until its
-    /// headers are whole.
+    /// Maximum time from the first byte of a request until its headers are complete. The same limit applies to a TLS
+    /// handshake, and to a new connection until its first bytes arrive.
     pub header_timeout: Duration,
-    /// The longest pause within a request's body.
+    /// Maximum pause within a request's body.
     pub body_progress_timeout: Duration,
-    /// The longest that a request's body may take in all, however steadily it drips.
+    /// Maximum time for a request's whole body, however steadily its bytes arrive.
     pub body_total_timeout: Duration,
-    /// The longest that a socket may take no bytes. The last resort: the front ends calls that are not read before.
+    /// Maximum time that a socket may accept no bytes. A last resort: the call service ends unread calls earlier.
     pub write_timeout: Duration,
-    /// The longest that a connection stays open without a request.
+    /// Maximum time that a connection stays open without a request.
     pub idle_timeout: Duration,
-    /// Bytes of a request's line and headers, in HTTP/1.1 and HTTP/2 alike.
+    /// Maximum bytes of a request's line and headers, for HTTP/1.1 and HTTP/2.
     pub max_header_bytes: usize,
-    /// Bytes of a request's body.
+    /// Maximum bytes of a request's body.
     pub max_body_bytes: u64,
-    /// Bytes of heads and bodies of all calls that are being read or answered; a call that needs more is answered 503.
+    /// Maximum bytes for the heads and bodies of all calls that are being read or answered. A call beyond that is
+    /// answered with 503.
     pub memory_bytes: u64,
-    /// Of those, the most that the calls of one key may have; a call that needs more is answered 429.
+    /// Maximum bytes of `memory_bytes` for the calls of one key. A call beyond that is answered with 429.
     pub memory_bytes_per_key: u64,
-    /// Requests at once on one HTTP/2 connection.
+    /// Maximum number of parallel requests on one HTTP/2 connection.
     pub max_concurrent_streams: u32,
-    /// Streams that a peer may open and reset before they were taken up; one more ends the connection
+    /// Maximum number of streams that a peer may open and reset before they are accepted. One more ends the connection
     /// (`ENHANCE_YOUR_CALM`).
     pub max_pending_reset_streams: usize,
-    /// Streams that a peer may make us reset; one more ends the connection.
+    /// Maximum number of streams that a peer may make the server reset. One more ends the connection.
     pub max_local_reset_streams: usize,
-    /// Bytes of an answer on their way between the gateway and the network, per connection: what a reader that
-    /// stopped reading can be charged for at most without having seen it. Shared between the HTTP library's buffer,
-    /// the TLS buffer and the kernel's.
+    /// Bytes of an answer between the gateway and the network, per connection. A reader that stopped reading can be
+    /// charged for at most this many bytes that it has not seen. Divided between the buffers of the HTTP library, the
+    /// TLS library and the kernel.
     pub transport_buffer_bytes: usize,
-    /// Origins whose pages browsers may let call.
+    /// Origins whose web pages may call the API.
     pub origins: Origins,
 }
 
-/// A certificate chain and its key, both PEM.
+/// A certificate chain and its key, both in PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The chain, the server's own certificate first.
+    /// The chain, with the server's own certificate first.
     pub cert: PathBuf,
-    /// Its private key: PKCS #8, PKCS #1 or SEC 1.
+    /// The private key: PKCS #8, PKCS #1 or SEC 1.
     pub key: PathBuf,
 }
 
 /// Why the edge could not be set up.
 #[derive(Debug)]
 pub enum EdgeError {
-    /// Values that make no sense; all of them.
+    /// Invalid values. Lists all of them.
     Config(Vec<String>),
     /// An address could not be bound.
     Bind {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The certificate or its key is no good.
+    /// The certificate or its key is invalid.
     Tls {
-        /// Which file.
+        /// The file at fault.
         file: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         detail: String,
     },
 }
 
 impl EdgeConfig {
-    /// The usual bounds: plain TCP at `listen`, no listener for operators.
+    /// The default limits, plain TCP at `listen`, and no operators' listener.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -124,7 +127,7 @@ impl EdgeConfig {
         }
     }
 
-    /// What an operator should be told before this is served.
+    /// Returns warnings for the operator, to be shown before the edge serves.
     pub fn warnings(&self) -> Vec<String> {
         let mut out = Vec::new();
         if self.tls.is_none() && !self.listen.ip().is_loopback() {
@@ -140,10 +143,10 @@ impl EdgeConfig {
         out
     }
 
-    /// Whether the values make sense together.
+    /// Checks that the values are valid and consistent.
     ///
     /// # Errors
-    /// [`EdgeError::Config`] with every value that makes no sense.
+    /// [`EdgeError::Config`] with every invalid value.
     pub fn check(&self) -> Result<(), EdgeError> {
         let mut wrong = Vec::new();
         for (name, value) in [
@@ -194,22 +197,22 @@ impl EdgeConfig {
         if wrong.is_empty() { Ok(()) } else { Err(EdgeError::Config(wrong)) }
     }
 
-    /// Bytes that the largest request takes up.
+    /// Returns the bytes of memory that the largest request needs.
     pub const fn least_memory_bytes(&self) -> u64 {
         self.max_body_bytes.saturating_add(2 * self.max_header_bytes as u64)
     }
 
-    /// Bytes that the HTTP library may hold of an answer: half of the transport's.
+    /// Returns the bytes of an answer that the HTTP library may hold: half of the transport buffer.
     pub(crate) const fn http_buffer_bytes(&self) -> usize {
         self.transport_buffer_bytes / 2
     }
 
-    /// Bytes that the TLS library may hold.
+    /// Returns the bytes that the TLS library may hold.
     pub(crate) const fn tls_buffer_bytes(&self) -> usize {
         self.transport_buffer_bytes / 4
     }
 
-    /// What the kernel is asked for; it takes twice as much, for its own bookkeeping.
+    /// Returns the size to request from the kernel. The kernel doubles it for its own bookkeeping.
     pub(crate) const fn kernel_buffer_request_bytes(&self) -> usize {
         if self.tls.is_some() { self.transport_buffer_bytes / 8 } else { self.transport_buffer_bytes / 4 }
     }

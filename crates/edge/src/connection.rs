@@ -1,5 +1,5 @@
-//! One connection from its first byte to its last: the TLS handshake, HTTP/1.1 or HTTP/2, and the time limits that no
-//! library keeps for us. Knows nothing of routes.
+//! One connection from its first byte to its last: the TLS handshake, HTTP/1.1 or HTTP/2, and the time limits that the
+//! libraries do not enforce. Must not know routes.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -30,31 +30,34 @@ use crate::stats::{Stats, count};
 use crate::tls::{ALPN_H2, ALPN_HTTP11};
 use crate::transport::{Duplex, Transport};
 
-/// What an HTTP/2 connection begins with (RFC 9113 §3.4).
+/// The start of an HTTP/2 connection (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Headers that the library takes in one HTTP/1 request, unless it is told otherwise: then it keeps them on the heap.
+/// Maximum number of headers in an HTTP/1 request. This is the library's default. With another value the library would
+/// allocate them on the heap.
 pub(crate) const MOST_HTTP1_HEADERS: usize = 100;
-/// Read ahead to tell the versions apart. No more: a connection has the room for it for as long as nothing comes.
+/// Bytes that are read to detect the HTTP version. No more than that, because a connection keeps this buffer until
+/// bytes arrive.
 const SNIFF_BYTES: usize = HTTP2_PREFACE.len();
-/// How often an HTTP/2 peer is asked whether it lives, and how long it may take to say so.
+/// Interval of pings to an HTTP/2 peer. `HTTP2_PING_WAIT` is the maximum wait for an answer.
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(30);
 const HTTP2_PING_WAIT: Duration = Duration::from_secs(20);
-/// How long what a refused peer still sends is read and thrown away, so that closing does not destroy the refusal
+/// How long further bytes of a refused peer are read and discarded. Without that, closing could destroy the refusal
 /// before the peer has read it (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
-/// How long a connection that gives way before its first request waits for that request: it may be on its way.
+/// How long a displaced connection waits for its first request, which may be on its way.
 const LAST_CHANCE: Duration = Duration::from_millis(100);
-/// The most bytes that are read for it: the largest body of the usual configuration.
+/// Maximum number of bytes that are discarded: the largest body of the default configuration.
 const MOST_LINGER_BYTES: usize = 8 * 1024 * 1024;
-/// What an HTTP/2 peer may send of one request, and of all its requests together, before the server has read it.
+/// Bytes that an HTTP/2 peer may send before the server has read them: per request, and for all requests of a
+/// connection.
 const HTTP2_STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 512 * 1024;
-/// The largest HTTP/2 frame: the protocol's smallest bound.
+/// Maximum size of an HTTP/2 frame: the smallest limit that the protocol allows.
 const HTTP2_FRAME_BYTES: u32 = 16 * 1024;
-/// The table by which HTTP/2 compresses heads (RFC 7541 §4.2), in bytes: the protocol's usual size.
+/// Size of the HTTP/2 header compression table (RFC 7541 §4.2), in bytes: the protocol's default.
 const HTTP2_HEADER_TABLE_BYTES: u32 = 4 * 1024;
 
-/// How connections of one listener are spoken to.
+/// Protocol settings for the connections of one listener.
 pub(crate) struct Wiring {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
@@ -73,24 +76,24 @@ enum Protocol {
 /// How a connection ended.
 #[derive(Debug)]
 enum End {
-    /// By itself or because the server closes.
+    /// By itself, or because the server shuts down.
     Closed,
-    /// With what the library does not understand.
+    /// With bytes that the library did not accept as a request.
     Unheard(Unheard),
     SlowReader,
-    /// It has not: it rests.
+    /// Not ended: the connection is idle, and its buffers are freed.
     Resting,
-    /// It has not: it goes on in another protocol.
+    /// Not ended: the connection continues with another protocol.
     Switched,
 }
 
-/// What a connection goes on with that has switched to another protocol.
+/// Continues a connection that has switched to another protocol.
 pub(crate) trait Afterwards: Send + Sync {
-    /// Speaks to the peer until the connection ends.
+    /// Serves the peer until the connection ends.
     fn go_on<'a>(&'a self, io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
-/// Nothing: no connection of this listener switches.
+/// For listeners whose connections never switch.
 pub(crate) struct Nothing;
 
 impl Afterwards for Nothing {
@@ -99,22 +102,23 @@ impl Afterwards for Nothing {
     }
 }
 
-/// Why a peer was not heard out.
+/// Why a peer's request was not read to the end.
 #[derive(Debug)]
 pub(crate) enum Unheard {
-    /// Its headers were not whole in time.
+    /// The headers were not complete in time.
     Slow,
-    /// Its head is too large.
+    /// The head is too large.
     TooLarge,
-    /// Its head is none, for this reason.
+    /// The head is invalid, for this reason.
     Malformed(String),
 }
 
 impl Wiring {
-    /// By the configuration's bounds; with `tls` if there is one.
+    /// Creates the settings from the configuration, with TLS if `tls` is set.
     pub(crate) fn new(config: &EdgeConfig, tls: Option<TlsAcceptor>, stats: Arc<Stats>) -> Self {
         let mut http1 = http1::Builder::new();
-        // The library's own header timeout also ends idle connections and says nothing to the peer: `watch` does both.
+        // The library's own header timeout also ends idle connections, and sends nothing to the peer. `watch` handles
+        // both.
         http1
             .header_read_timeout(None)
             .max_header_size(config.max_header_bytes)
@@ -122,7 +126,7 @@ impl Wiring {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
-            // Beyond that the library answers by itself, without a body.
+            // Above this size the library itself answers, without a body.
             .max_header_list_size(
                 u32::try_from(config.max_header_bytes.saturating_mul(2)).unwrap_or(u32::MAX),
             )
@@ -150,18 +154,18 @@ impl Wiring {
         }
     }
 
-    /// Whether peers speak TLS.
+    /// Returns whether the listener uses TLS.
     pub(crate) const fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// How long a peer may take none of what waits for it.
+    /// Returns how long a peer may leave its waiting bytes unread.
     pub(crate) const fn write_patience(&self) -> Duration {
         self.patience.write
     }
 
-    /// Speaks to one peer until the connection ends, `afterwards` in another protocol where it switches. `last_words` is what a peer
-    /// is told, as HTTP/1.1, that was not heard out.
+    /// Serves one peer until the connection ends. If the connection switches to another protocol, `afterwards` serves
+    /// it. `last_words` creates the HTTP/1.1 answer for a peer whose request was not read to the end.
     pub(crate) async fn speak<S, B>(
         &self,
         tcp: TcpStream,
@@ -177,7 +181,7 @@ impl Wiring {
         let tcp = Socket::new(tcp, Arc::clone(activity));
         match &self.tls {
             None => self.speak_over(tcp, None, activity, service, (last_words, afterwards)).await,
-            // Apart: a connection in clear would have room for it.
+            // Boxed, so that a plain connection does not reserve memory for it.
             Some(acceptor) => {
                 Box::pin(self.speak_over_tls(acceptor, tcp, activity, service, (last_words, afterwards)))
                     .await;
@@ -249,12 +253,12 @@ impl Wiring {
                 if matches!(end, End::Switched) {
                     return afterwards.go_on(&mut transport).await;
                 }
-                // Apart: it has room for what a peer still sends.
+                // Boxed, because it holds a buffer for what the peer still sends.
                 Box::pin(self.part(&mut transport, end, activity, last_words)).await;
             }
             Protocol::Http2 => {
                 let mut transport = Transport::http2(io, ahead, Arc::clone(activity));
-                // Apart: most connections are none of these, and would have room for it.
+                // Boxed, so that connections of other kinds do not reserve memory for it.
                 let mut connection =
                     Box::pin(self.http2.serve_connection(TokioIo::new(&mut transport), service));
                 let finish = http2::Connection::graceful_shutdown;
@@ -265,8 +269,8 @@ impl Wiring {
         }
     }
 
-    /// Reads the first bytes of a connection. Returns `None` if none came in time. A connection that gives way meanwhile is served
-    /// if its request was already on its way.
+    /// Reads the first bytes of a connection. Returns `None` if none came in time. A connection that is displaced
+    /// meanwhile is still served if its request was already on its way.
     async fn first_bytes<I: AsyncRead + Unpin>(
         &self,
         io: &mut I,
@@ -282,7 +286,7 @@ impl Wiring {
                     Wish::Close => return None,
                     Wish::Finish | Wish::Yield => {
                         let result = timeout(LAST_CHANCE, sniffed).await.ok()?;
-                        // The request is read and answered, then the connection acts on this.
+                        // The request is read and answered first. Then the connection acts on the wish.
                         activity.remind();
                         return result.ok()?.ok()?;
                     }
@@ -291,7 +295,8 @@ impl Wiring {
         }
     }
 
-    /// While the peer has nothing to say the library's buffers are let go: a connection that rests has room for its first bytes only.
+    /// Serves HTTP/1. While the peer is idle, the library's buffers are freed. An idle connection then has memory only
+    /// for its first bytes.
     async fn speak_http1<I, S, B>(
         &self,
         transport: &mut Transport<I>,
@@ -323,18 +328,18 @@ impl Wiring {
             let parts = connection.into_parts();
             let read = parts.read_buf;
             service = parts.service;
-            // Who leaves something lying about between two requests is not taken up and put down again for it.
+            // If a peer leaves bytes between two requests, its connection is not put to rest again for them.
             rests = read.is_empty();
             transport.take_back(read);
             if !self.rest(transport, activity).await {
-                // As the library would have ended it.
+                // The library would have ended the connection in the same way.
                 let _ = timeout(LINGER, transport.shutdown()).await;
                 return End::Closed;
             }
         }
     }
 
-    /// Waits for more bytes of a peer that has nothing in flight; whether any came.
+    /// Waits for more bytes of a peer with nothing in flight. Returns whether any came.
     async fn rest<I: AsyncRead + Unpin>(&self, transport: &mut Transport<I>, activity: &Activity) -> bool {
         let mut look = pin!(sleep_until(Instant::now()));
         loop {
@@ -352,7 +357,8 @@ impl Wiring {
         }
     }
 
-    /// Drives a connection and holds it to the limits; one that `rests` is handed back when it has had nothing to do for a while.
+    /// Drives a connection and enforces its limits. If `rests` is set, returns [`End::Resting`] once the connection has
+    /// been idle for a while.
     async fn watch<C>(
         &self,
         mut connection: Pin<&mut C>,
@@ -377,8 +383,9 @@ impl Wiring {
                 () = wish.as_mut() => {
                     match activity.wished() {
                         Wish::Serve => {}
-                        // GOAWAY. HTTP/2 serves the streams that are on their way. A peer without a request yet learns it with its first
-                        // one: clients open no stream after GOAWAY, and would lose that request. HTTP/1 says it in each answer.
+                        // HTTP/2: sends GOAWAY, and the streams that are on their way are served. A peer without a
+                        // request yet receives GOAWAY with its first one, because clients open no stream after GOAWAY
+                        // and would lose that request. HTTP/1: each answer says `connection: close`.
                         Wish::Retire if protocol == Protocol::Http2 && activity.requests() > 0 => {
                             finish(connection.as_mut());
                         }
@@ -416,7 +423,7 @@ impl Wiring {
         }
     }
 
-    /// The last words on an HTTP/1 connection.
+    /// Ends an HTTP/1 connection, with a last answer if one is due.
     async fn part<I>(
         &self,
         transport: &mut Transport<I>,
@@ -437,7 +444,7 @@ impl Wiring {
             }
             End::Closed | End::Unheard(_) => {
                 if activity.left_body_unread() && activity.wished() < Wish::Yield {
-                    // What comes is thrown away: it is no longer followed.
+                    // The bytes are discarded, so they are not parsed any more.
                     transport.switch(Bytes::new());
                     linger(transport).await;
                 }
@@ -454,11 +461,11 @@ impl Wiring {
     }
 }
 
-/// When a connection is to be looked at next. It is polled with its connection, far more often than there is anything to look at, and
-/// asks its timer only when that is over or another task is to be woken.
+/// A timer for the next check of a connection. It is polled together with the connection, far more often than a check
+/// is due. It therefore polls the underlying timer only when that has elapsed or another task must be woken.
 struct Look<'a> {
     timer: Pin<&'a mut Sleep>,
-    /// Whom the timer wakes.
+    /// The task that the timer wakes.
     wakes: Option<Waker>,
 }
 
@@ -480,7 +487,7 @@ impl Future for Look<'_> {
         if !self.timer.is_elapsed() && self.wakes.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             return Poll::Pending;
         }
-        // A task that has used up its turn would not be noted down by the timer.
+        // Without `unconstrained`, a task that has used up its budget would not be registered with the timer.
         let polled = pin!(unconstrained(self.timer.as_mut())).poll(cx);
         self.wakes = polled.is_pending().then(|| cx.waker().clone());
         polled
@@ -497,7 +504,7 @@ fn ended_by(error: &hyper::Error) -> End {
     }
 }
 
-/// Tells HTTP/2 from HTTP/1 by the first bytes, which are handed back; `None` if the peer left.
+/// Detects HTTP/2 or HTTP/1 by the first bytes, and returns those bytes. Returns `None` if the peer left.
 async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(Protocol, Bytes)>> {
     let mut ahead = BytesMut::with_capacity(SNIFF_BYTES);
     loop {
@@ -514,7 +521,7 @@ async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(Protocol,
     }
 }
 
-/// Writes a whole HTTP/1.1 response, as far as the peer takes it, and closes.
+/// Writes a whole HTTP/1.1 response, as far as the peer accepts it, and closes.
 pub(crate) async fn refuse_and_close<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I, response: &[u8]) {
     let told = timeout(LINGER, async {
         io.write_all(response).await?;
@@ -525,7 +532,7 @@ pub(crate) async fn refuse_and_close<I: AsyncRead + AsyncWrite + Unpin>(io: &mut
     }
 }
 
-/// Reads what a refused peer still sends, for a bounded time and a bounded number of bytes.
+/// Reads and discards what a refused peer still sends, for a bounded time and a bounded number of bytes.
 pub(crate) async fn linger<I: AsyncRead + Unpin + ?Sized>(io: &mut I) {
     let mut scratch = [0; 4 * 1024];
     let mut left = MOST_LINGER_BYTES;

@@ -1,6 +1,6 @@
-//! Pages of other origins: whose pages a browser may let call this API and read its answers (Fetch standard, "CORS protocol"). Origins are
-//! exact, and no answer ever allows credentials of the browser's own: a key travels in a header that the page sets itself. Knows no route's
-//! meaning.
+//! Cross-origin requests: which web pages a browser may let call this API and read its answers (Fetch standard, "CORS
+//! protocol"). Origins match exactly. No answer ever allows the browser's own credentials: a page sends its key in a
+//! header that it sets itself. Must not know the meaning of a route.
 
 use std::fmt;
 
@@ -9,32 +9,32 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode, Uri};
 
-/// How long a browser may go by what a preflight was told, in seconds: browsers keep it no longer than 7200.
+/// How long a browser may cache a preflight answer, in seconds. Browsers limit it to 7200.
 const MAX_AGE_SECONDS: &str = "600";
-/// Most origins that are allowed.
+/// Maximum number of allowed origins.
 const MAX_ORIGINS: usize = 100;
-/// Most bytes of the names of headers that a preflight is told back.
+/// Maximum bytes of the header names in a preflight request that are repeated in its answer.
 const MAX_NAMES_BYTES: usize = 4096;
-/// Headers of answers that a page may read, beside those that it always may.
+/// Answer headers that a page may read, in addition to those that it always may.
 static EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-request-id, request-id, retry-after, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
      x-ratelimit-reset-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, \
      x-headrace-model, x-headrace-upstream, idempotent-replayed, deprecation, sunset, link",
 );
-/// What an answer depends on.
+/// The request headers that an answer depends on.
 static VARY: HeaderValue =
     HeaderValue::from_static("origin, access-control-request-method, access-control-request-headers");
 
-/// The origins whose pages may call. None by default.
+/// The origins whose pages may call the API. None by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Origins(Vec<HeaderValue>);
 
-/// Why a text is no list of origins.
+/// Why a text is not a list of origins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadOrigin {
-    /// What was given.
+    /// The entry at fault.
     pub given: String,
-    /// What is wrong with it.
+    /// What is wrong with the entry.
     pub why: &'static str,
 }
 
@@ -47,10 +47,10 @@ impl fmt::Display for BadOrigin {
 impl std::error::Error for BadOrigin {}
 
 impl Origins {
-    /// Of a list with commas between, such as `https://app.example.com, http://localhost:5173`.
+    /// Parses a comma-separated list, such as `https://app.example.com, http://localhost:5173`.
     ///
     /// # Errors
-    /// The first that is no origin as browsers write it.
+    /// The first entry that is not an origin as browsers write it.
     pub fn parse(list: &str) -> Result<Self, BadOrigin> {
         let mut origins = Vec::new();
         for given in list.split(',').map(str::trim).filter(|given| !given.is_empty()) {
@@ -65,20 +65,20 @@ impl Origins {
         Ok(Self(origins))
     }
 
-    /// Whether pages of other origins are let in at all.
+    /// Returns whether any origin is allowed.
     pub(crate) fn are_any(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// The origin of a request, if its pages may call.
+    /// Returns the origin of a request, if it is allowed.
     fn of(&self, headers: &HeaderMap) -> Option<&HeaderValue> {
         let mut given = headers.get_all(header::ORIGIN).iter();
         let (Some(origin), None) = (given.next(), given.next()) else { return None };
         self.0.iter().find(|allowed| *allowed == origin)
     }
 
-    /// The answer to a browser that asks, before a call, whether it may send one; `methods` are those of the path's route. `None`: this is no such question, or
-    /// of an origin that may not.
+    /// Returns the answer to a preflight request. `methods` are those of the path's route. Returns `None` if the
+    /// request is not a preflight, or its origin is not allowed.
     pub(crate) fn preflight<S>(&self, head: &Parts, methods: &str) -> Option<Answer<S>> {
         if !self.are_any() || head.method != Method::OPTIONS {
             return None;
@@ -88,19 +88,19 @@ impl Origins {
         let answer = Answer::json(StatusCode::NO_CONTENT.as_u16(), bytes::Bytes::new())
             .with_header("access-control-allow-methods", methods)
             .with_header("access-control-max-age", MAX_AGE_SECONDS);
-        // The page is trusted with calls, so that it is with their headers; what is told back are names and nothing else.
+        // The page may send calls, so it may also send any headers. The answer repeats only their names.
         Some(match names(&head.headers) {
             Some(names) => answer.with_header("access-control-allow-headers", names),
             None => answer,
         })
     }
 
-    /// Says in an answer whose pages may read it.
+    /// Adds the CORS headers to an answer.
     pub(crate) fn mark(&self, asked: &HeaderMap, answered: &mut HeaderMap) {
         if !self.are_any() {
             return;
         }
-        // Caches on the way must not hand what one origin was told to another.
+        // Caches must not give one origin's answer to another.
         answered.append(header::VARY, VARY.clone());
         if let Some(origin) = self.of(asked) {
             answered.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -109,7 +109,7 @@ impl Origins {
     }
 }
 
-/// The names of headers that a preflight asks for, if they are names.
+/// Returns the header names in a preflight request, if they are valid.
 fn names(headers: &HeaderMap) -> Option<String> {
     let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS)?.to_str().ok()?;
     let names = asked.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -118,7 +118,7 @@ fn names(headers: &HeaderMap) -> Option<String> {
     all_are.then(|| names.collect::<Vec<_>>().join(", ")).filter(|names| !names.is_empty())
 }
 
-/// Whether a text is an origin exactly as a browser writes it.
+/// Checks that a text is an origin exactly as a browser writes it.
 fn check(given: &str) -> Result<(), &'static str> {
     if given == "*" || given == "null" {
         return Err("is everybody: name each origin, such as `https://app.example.com`");

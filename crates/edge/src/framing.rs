@@ -1,61 +1,61 @@
-//! Follows the bytes of an HTTP/1 connection just far enough to know where heads begin and end, and whether a head
-//! says in two ways where its body ends (RFC 9112 §6.3, request smuggling). It decides nothing: hyper parses.
+//! Follows the bytes of an HTTP/1 connection just far enough to know where heads begin and end. Detects a head that
+//! states the end of its body in two ways (RFC 9112 §6.3, request smuggling). It decides nothing else: hyper parses.
 //!
-//! hyper itself prefers `transfer-encoding` over `content-length` and folds equal lengths together without a trace,
-//! which is lawful; an API that nobody needs to reach in two ways refuses instead.
+//! hyper itself prefers `transfer-encoding` over `content-length` and silently merges equal lengths, as the standard
+//! allows. No client of this API needs to send both, so such requests are refused.
 
 use memchr::memchr;
 
-/// Enough of a line to know its name and a length. A longer one that says where a body ends is not trusted.
+/// Bytes kept of a line: enough for its name and a length. A longer line that states a body's end is not trusted.
 const LINE_BYTES_KEPT: usize = 256;
 
-/// What was learnt from some bytes.
+/// The result of following some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Learnt {
-    /// Whether the connection now stands within a head.
+    /// Whether the connection is now inside a head.
     pub(crate) in_head: bool,
     /// Whether that head began in these bytes.
     pub(crate) head_began: bool,
-    /// The first ambiguous head among these bytes: 0 is the connection's first.
+    /// Index of the first ambiguous head among these bytes. 0 is the connection's first head.
     pub(crate) ambiguous: Option<u64>,
 }
 
-/// Where in the conversation a connection stands.
+/// The current position in an HTTP/1 connection.
 #[derive(Debug, Default)]
 pub(crate) struct Framing {
     state: State,
     line: Line,
     head: Head,
     heads: u64,
-    /// The last head asked for another protocol: whatever follows it may not be HTTP.
+    /// The last head asked for another protocol, so the following bytes may not be HTTP.
     upgrade_asked: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
-    /// Before a request; empty lines may stand here.
+    /// Before a request. Empty lines are allowed here.
     #[default]
     Between,
     Head,
-    /// Bytes of the body to come.
+    /// Inside a body, with this many bytes left.
     Body(u64),
     ChunkSize,
-    /// Bytes of the chunk to come, its line end included.
+    /// Inside a chunk, with this many bytes left, including its line end.
     Chunk(u64),
     Trailers,
-    /// The peer speaks no HTTP that we could follow; hyper will say so.
+    /// The bytes cannot be followed as HTTP. hyper will report the error.
     Lost,
 }
 
-/// The line being read, its first bytes only.
+/// The line being read. Only its first bytes are kept.
 #[derive(Debug, Default)]
 struct Line {
     kept: Vec<u8>,
-    /// It has more bytes than were kept.
+    /// The line has more bytes than were kept.
     is_cut: bool,
 }
 
-/// What the head being read has said so far.
+/// What the head being read has stated so far.
 #[derive(Debug, Default)]
 struct Head {
     lines: u64,
@@ -64,7 +64,7 @@ struct Head {
     length: u64,
     encodings: u32,
     chunked: bool,
-    /// A length or an encoding that is not to be understood.
+    /// A length or an encoding cannot be understood.
     is_unclear: bool,
     upgrade: bool,
 }
@@ -106,19 +106,19 @@ impl Framing {
         bytes.get(usize::try_from(left).unwrap_or(usize::MAX)..).unwrap_or_default()
     }
 
-    /// Reads a line, or as much of it as is here. Returns what follows it.
+    /// Reads a line, or the part of it that has arrived. Returns the bytes after it.
     fn line<'b>(&mut self, bytes: &'b [u8], learnt: &mut Learnt) -> &'b [u8] {
         let end = memchr(b'\n', bytes);
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         if end.is_some() && part.len() <= LINE_BYTES_KEPT && self.line.is_nothing() {
-            // All of it is here, as most are: it need not be kept.
+            // The whole line is in these bytes, as usual, so it need not be kept.
             self.line_ended(part, false, learnt);
         } else {
             self.line.add(part);
             if end.is_some() {
                 let Line { mut kept, is_cut } = std::mem::take(&mut self.line);
                 self.line_ended(&kept, is_cut, learnt);
-                // The allocation is kept for the next line.
+                // The allocation is reused for the next line.
                 kept.clear();
                 self.line.kept = kept;
             }
@@ -146,7 +146,7 @@ impl Framing {
                 Some(0) => State::Trailers,
                 Some(size) => State::Chunk(size.saturating_add(2)),
                 None => {
-                    // Where the next head begins is not known any more.
+                    // The start of the next head is unknown from here on.
                     learnt.ambiguous.get_or_insert(self.heads);
                     State::Lost
                 }
@@ -206,7 +206,7 @@ impl Head {
     }
 }
 
-/// The value in a line of a head, where it is that of `name`.
+/// Returns the value in a line of a head, if the line's name is `name`.
 fn value_of<'l>(line: &'l [u8], name: &[u8]) -> Option<&'l [u8]> {
     let (there, value) = line.split_at_checked(name.len())?;
     let value = value.strip_prefix(b":")?;
@@ -217,7 +217,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?.parse().ok()
 }
 
-/// The size at the start of a chunk, in hexadecimal, before any extension (RFC 9112 §7.1).
+/// Parses the hexadecimal size at the start of a chunk, before any extension (RFC 9112 §7.1).
 fn chunk_size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
@@ -229,7 +229,7 @@ mod tests {
 
     const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
 
-    /// Feeds `text` whole and byte by byte: both must tell the same.
+    /// Feeds `text` in one piece and byte by byte. Both must give the same result.
     fn check(text: &str, ambiguous: Option<u64>, in_head: bool) {
         let mut whole = Framing::default();
         let learnt = whole.feed(text.as_bytes());

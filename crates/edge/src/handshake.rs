@@ -1,5 +1,5 @@
-//! A request that wants its connection to go on in WebSockets (RFC 6455), and the answer behind which it does. Knows no turns, and decides
-//! nothing about who may.
+//! The handshake that switches a connection to WebSockets (RFC 6455), and the answer that completes it. Must not know
+//! the messages that follow, or who is admitted.
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, Frames};
@@ -12,27 +12,27 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use crate::body::OutBody;
 use crate::sockets::SocketPlace;
 
-/// Of the key of a handshake: 16 bytes in base64.
+/// Length of a handshake's key: 16 bytes in base64.
 const KEY_CHARACTERS: usize = 24;
 
-/// What a connection of turns was let in with.
+/// The headers with which a responses socket was admitted.
 #[derive(Debug)]
 pub(crate) struct Upgraded {
     pub(crate) credentials: Credentials,
     pub(crate) traceparent: Option<String>,
     pub(crate) dialect: Vec<(&'static str, String)>,
-    /// Its place among all of them, which is its key's.
+    /// The socket's place. It belongs to the key that opened the socket.
     pub(crate) place: SocketPlace,
 }
 
 impl Upgraded {
-    /// Whose connection it is.
+    /// Returns the key that opened the socket.
     pub(crate) const fn key(&self) -> &KeyId {
         self.place.key()
     }
 }
 
-/// Whether a request wants to go on in WebSockets, as RFC 6455 §4.2.1 has it.
+/// Returns whether a request asks for a switch to WebSockets (RFC 6455 §4.2.1).
 pub(crate) fn is_websocket(head: &Parts) -> bool {
     let has = |name: HeaderName, word: &str| {
         let values = head.headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
@@ -47,7 +47,7 @@ pub(crate) fn is_websocket(head: &Parts) -> bool {
         && matches!(keys.as_slice(), [key] if key.len() == KEY_CHARACTERS)
 }
 
-/// The answer behind which a connection goes on in WebSockets.
+/// Returns the answer after which the connection uses WebSockets.
 pub(crate) fn switched<S: Frames>(head: &Parts) -> Response<OutBody<S>> {
     let mut response = Response::new(OutBody::Whole(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

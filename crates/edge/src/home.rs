@@ -1,5 +1,6 @@
-//! The page at `/`, for people who open the API's address in a browser: what answers here, and where the console and the manual are. Clients that
-//! ask for no HTML get the JSON of `/healthz`. Must not know who signs in, or what the console shows.
+//! The page at `/`, for people who open the API's address in a browser: what this address serves, and where the console
+//! and the manual are. Clients that do not ask for HTML get the JSON of `/healthz`. Must not know who signs in, or what
+//! the console shows.
 
 use std::fmt::Write;
 use std::sync::OnceLock;
@@ -11,9 +12,9 @@ use http::header::ACCEPT;
 
 use crate::answers::health;
 
-/// The page's own style and nothing else: no script, no picture, no address elsewhere.
+/// Allows only the page's own style: no script, no image, no external address.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-/// The manual on the web, for readers who cannot reach this server's copy.
+/// The manual on the web, for readers without access to this server's copy.
 const MANUAL: &str = "https://github.com/headrace/headrace/tree/main/docs";
 const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
 <title>Headrace</title>\n<style>\n:root { color-scheme: light dark; }\nbody { max-width: 40rem; margin: 12vh auto; padding: 0 20px; font: 16px/1.6 system-ui, sans-serif; }\n\
@@ -21,10 +22,10 @@ h1 { font-size: 24px; margin: 0 0 8px; }\ncode { font-size: 14px; overflow-wrap:
 const WHAT: &str = "<h1>Headrace</h1>\n<p>This address answers calls to language models, in the dialects of OpenAI and Anthropic. Programs use it as \
 their base URL, with a key: <code>/v1/chat/completions</code>, <code>/v1/responses</code>, <code>/v1/messages</code>, <code>/v1/models</code>.</p>\n<ul>\n";
 
-/// What the page knows of the server.
+/// Data for the page.
 #[derive(Debug, Default)]
 pub(crate) struct Home {
-    /// Where operators sign in, once that is open.
+    /// URL of the console, once it is open.
     pub(crate) console: OnceLock<String>,
 }
 
@@ -45,7 +46,8 @@ impl Home {
     }
 }
 
-/// Whether a client asks for HTML by name, as browsers do. `*/*` alone, as of curl and SDKs, is no such request.
+/// Returns whether a client asks for HTML by name, as browsers do. `*/*` alone, which curl and SDKs send, does not
+/// count.
 fn wants_html(headers: &HeaderMap) -> bool {
     headers
         .get_all(ACCEPT)
@@ -87,7 +89,7 @@ fn page(console: Option<&str>) -> String {
     page
 }
 
-/// A text as HTML shows it, in an attribute too.
+/// Escapes a text for HTML, including attributes.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

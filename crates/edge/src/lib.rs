@@ -1,6 +1,6 @@
-//! The edge: sockets, TLS 1.3, HTTP/1.1 and HTTP/2, byte and time limits, and the status of what goes wrong there.
-//! Knows bytes and routes; must not know tokens, prices, keys' meaning, limits on tenants or engines: it hands raw
-//! credentials and the way to a body to a [`Front`] and carries the answer back.
+//! The edge: sockets, TLS 1.3, HTTP/1.1 and HTTP/2, limits on bytes and time, and the status codes of violations. Knows
+//! bytes and routes. Must not know tokens, prices, the meaning of keys, limits on tenants, or engines: it passes raw
+//! credentials and a body source to a [`Front`], and returns that service's answer.
 
 mod activity;
 mod answers;

@@ -1,4 +1,4 @@
-//! Listening sockets, and how connections come in through them.
+//! Listening sockets, and accepting connections from them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,17 +10,17 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::EdgeError;
 use crate::stats::{Stats, count, value};
 
-/// Connections that the kernel keeps until they are taken.
+/// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 1_024;
-/// After this long without a byte either way the kernel asks whether the peer still lives.
+/// Idle time in both directions after which the kernel checks whether the peer still lives.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
-/// The pause after the kernel could not hand over a connection, most likely for lack of file descriptors.
+/// Pause after the kernel failed to accept a connection, most likely for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// A listening socket. What is set here, connections inherit.
+/// Opens a listening socket. Connections inherit its options.
 ///
 /// # Errors
-/// [`EdgeError::Bind`]
+/// [`EdgeError::Bind`] if the address cannot be bound.
 pub(crate) fn listen(address: SocketAddr, send_buffer_bytes: usize) -> Result<TcpListener, EdgeError> {
     let open = || -> io::Result<TcpListener> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
@@ -35,7 +35,8 @@ pub(crate) fn listen(address: SocketAddr, send_buffer_bytes: usize) -> Result<Tc
     open().map_err(|source| EdgeError::Bind { address, source })
 }
 
-/// The next connection, and where it comes from. Calls `short` where there is no descriptor left for it.
+/// Accepts the next connection and returns it with its peer address. Calls `short` if no file descriptor is left for
+/// it.
 pub(crate) async fn accept(
     listener: &TcpListener,
     stats: &Stats,
@@ -44,7 +45,8 @@ pub(crate) async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                // Tokens are small and wait for nothing. Fails only if the peer is gone, which the next read says too.
+                // Tokens are small and must not be delayed. This fails only if the peer is gone, which the next read
+                // reports as well.
                 let _ = stream.set_nodelay(true);
                 return (stream, address);
             }
@@ -52,7 +54,7 @@ pub(crate) async fn accept(
                 count(&stats.accept_errors);
                 if !is_of_the_peer(&error) {
                     let failures = value(&stats.accept_errors);
-                    // Seldom: under a shortage it fails twenty times a second.
+                    // Logged rarely, because during a shortage this fails twenty times a second.
                     if failures.is_power_of_two() {
                         tracing::warn!(%error, failures, "a connection could not be taken");
                     }
@@ -66,7 +68,8 @@ pub(crate) async fn accept(
     }
 }
 
-/// Whether the process, or the machine, has no file descriptor left (EMFILE and ENFILE, the same on all Unix systems).
+/// Returns whether the process or the machine has no file descriptor left (EMFILE and ENFILE, which have the same
+/// values on all Unix systems).
 fn is_shortage(error: &io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;

@@ -1,4 +1,4 @@
-//! The listener for operators: `/metrics`, `/healthz`, `/readyz`. Stays answerable when the public one is full.
+//! The operators' listener: `/metrics`, `/healthz`, `/readyz`. It still answers when the public listener is full.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use crate::routes;
 use crate::service::Shared;
 use crate::stats::EdgeNumber;
 
-/// Connections at once: operators are few.
+/// Maximum number of connections. Operators are few.
 pub(crate) const MOST_CONNECTIONS: usize = 32;
-/// Connections that give way at once where there are no descriptors left.
+/// Number of connections that are closed when no file descriptors are left.
 const LET_GO_AT_ONCE: usize = 4;
 
-/// Renders the metrics of the whole server for whoever asks with this `Accept` header, those of the edge among them: a content type, and
-/// the page.
+/// Renders the metrics of the whole server. The arguments are the request's `Accept` header and the edge's own metrics.
+/// Returns a content type and the page.
 pub type MetricsPage = dyn Fn(Option<&str>, &[EdgeNumber]) -> (&'static str, String) + Send + Sync;
 
 pub(crate) type Metrics = Arc<MetricsPage>;
 
-/// An empty page, for an edge without a listener for operators.
+/// An empty page, for an edge without an operators' listener.
 pub fn no_metrics() -> Arc<MetricsPage> {
     Arc::new(|_: Option<&str>, _: &[EdgeNumber]| ("text/plain", String::new()))
 }
 
-/// Serves until dropped.
+/// Serves until the future is dropped.
 pub(crate) async fn serve<F: Front>(
     listener: &TcpListener,
     wiring: Arc<Wiring>,
@@ -101,7 +101,7 @@ fn answer<F: Front>(
     response(reply, in_flight, is_head)
 }
 
-/// Why calls, or those for the model that is asked about (`?model=NAME`), would not be served.
+/// Returns why calls, or those for the model in the query (`?model=NAME`), would not be served.
 fn not_ready<F: Front>(shared: &Shared<F>, request: &Request<Incoming>) -> Vec<String> {
     let model = routes::model_asked(request.uri().query());
     shared.not_ready(model.as_deref())

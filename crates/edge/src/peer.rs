@@ -1,4 +1,4 @@
-//! Peers by their address: which addresses count as one, and how fast each may be refused. Knows no request.
+//! Peers by address: which addresses count as one peer, and how fast each may be refused. Must not know a request.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What an allowance is counted over; as much may come at once.
+/// The period that an allowance covers. The whole allowance may be used at once.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Peers without a connection that are remembered until their allowance is whole again.
+/// Maximum number of peers that are remembered. Peers without a connection are remembered until their allowance is full
+/// again.
 const MOST_REMEMBERED: usize = 16 * 1024;
 
-/// A peer: an IPv4 address, or the /64 of an IPv6 one, which is what one customer usually has.
+/// A peer: an IPv4 address, or the /64 of an IPv6 address, which one customer usually has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Peer {
     V4([u8; 4]),
@@ -32,19 +33,19 @@ impl From<IpAddr> for Peer {
     }
 }
 
-/// The allowances of all peers.
+/// The refusal allowances of all peers.
 pub(crate) struct Allowances {
     start: Instant,
     per_minute: u32,
     peers: Mutex<HashMap<Peer, Arc<Allowance>>>,
 }
 
-/// How many more refusals a peer may be told. One number: until when what it was told has used its allowance up.
+/// How many more refusals a peer may receive. Stored as one number: the time at which the refusals so far are forgiven.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     start: Instant,
     each: Duration,
-    /// Nanoseconds since `start`; 0 as long as it was never refused.
+    /// Nanoseconds since `start`. 0 if the peer was never refused.
     used_until_ns: AtomicU64,
 }
 
@@ -53,13 +54,13 @@ impl Allowances {
         Self { start: Instant::now(), per_minute, peers: Mutex::default() }
     }
 
-    /// That of `peer`, the same for all its connections.
+    /// Returns the allowance of `peer`, which all its connections share.
     pub(crate) fn of(&self, peer: Peer) -> Arc<Allowance> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= MOST_REMEMBERED && !peers.contains_key(&peer) {
             peers.retain(|_, allowance| Arc::strong_count(allowance) > 1 || !allowance.is_whole());
             if peers.len() >= MOST_REMEMBERED {
-                // More peers than can be remembered: those that have no connection are forgiven.
+                // There are more peers than can be remembered, so those without a connection are forgiven.
                 peers.retain(|_, allowance| Arc::strong_count(allowance) > 1);
             }
         }
@@ -70,19 +71,19 @@ impl Allowances {
 }
 
 impl Allowance {
-    /// One more refusal was told.
+    /// Records one more refusal.
     pub(crate) fn refused(&self) {
         let now = self.now_ns();
         let each = u64::try_from(self.each.as_nanos()).unwrap_or(u64::MAX);
         let add = |until: u64| Some(until.max(now).saturating_add(each));
-        // Never fails: the closure always has a next value.
+        // Never fails, because the closure always returns a next value.
         let _ = self.used_until_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
     }
 
-    /// Whether it was told all that it may be for now.
+    /// Returns whether the allowance is used up.
     pub(crate) fn is_used_up(&self) -> bool {
         let until = self.used_until_ns.load(Ordering::Acquire);
-        // The clock is read only where there was a refusal.
+        // The clock is read only if there was a refusal.
         until > 0 && until > self.now_ns().saturating_add(WINDOW.as_nanos() as u64)
     }
 

@@ -1,5 +1,5 @@
-//! The connections that are open: how many there may be, of one peer and in all, and which one gives way to a new one.
-//! Knows nothing of what they carry.
+//! The open connections: limits per peer and in total, and the choice of the one that is displaced by a new one. Must
+//! not know what connections carry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::activity::{Activity, Wish};
 use crate::peer::{Allowances, Peer};
 
-/// Connections that are looked at when one must give way.
+/// Maximum number of connections that are examined when one must be displaced.
 const MOST_LOOKED_AT: usize = 4_096;
-/// All places divided by this are kept for peers with few connections: with fewer than the kept places.
+/// The total number of places divided by this is reserved for peers with fewer connections than that.
 const KEPT_SHARE: usize = 16;
 
-/// See the top of the file.
+/// The open connections and their limits.
 pub(crate) struct Registry {
     most: usize,
     most_of_peer: usize,
@@ -22,13 +22,13 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 struct Table {
-    /// By number, so the oldest first.
+    /// By number, so the oldest is first.
     open: BTreeMap<u64, Entry>,
     of_peer: HashMap<Peer, usize>,
     next: u64,
-    /// Where the last search for one that gives way ended.
+    /// Where the last search for a connection to displace ended.
     looked_to: u64,
-    /// The server takes connections for a while only: each new one is asked to close after its next answer.
+    /// The server accepts connections only for a while. Each new one is asked to close after its next answer.
     retires: bool,
 }
 
@@ -37,35 +37,37 @@ struct Entry {
     activity: Arc<Activity>,
 }
 
-/// A connection's place in the registry, for as long as it is open and has not given way.
+/// A connection's place in the registry, for as long as it is open and was not displaced.
 pub(crate) struct Registered {
     registry: Arc<Registry>,
     number: u64,
     pub(crate) activity: Arc<Activity>,
 }
 
-/// Why a connection finds no place.
+/// Why no place is available for a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Full {
-    /// Its peer has as many as one may, and all of them are at work.
+    /// The peer has its maximum number of connections, and all of them are busy.
     OfPeer(usize),
-    /// There are as many as there may be, and all of them are at work.
+    /// The total number of connections is reached, and all of them are busy.
     All(usize),
 }
 
 impl Registry {
-    /// With so many places, so many of them for one peer, and so many refusals a minute for one peer.
+    /// Creates a registry with `most` places in total, `most_of_peer` per peer, and an allowance of refusals per peer
+    /// and minute.
     pub(crate) fn new(most: usize, most_of_peer: usize, refusals_per_minute: u32) -> Arc<Self> {
         let allowances = Allowances::new(refusals_per_minute);
         Arc::new(Self { most, most_of_peer, allowances, table: Mutex::default() })
     }
 
-    /// A place for a new connection. When there is none left, the connection that has been idle longest gives way; one
-    /// with a request in flight never does. The last places are for peers that have few connections.
+    /// Takes a place for a new connection. If none is left, the connection that has been idle longest is displaced. A
+    /// connection with a request in flight is never displaced. The last places are reserved for peers with few
+    /// connections.
     pub(crate) fn register(self: &Arc<Self>, peer: Peer) -> Result<Registered, Full> {
         let allowance = self.allowances.of(peer);
         let mut table = self.table();
-        // Behind a proxy one peer may have them all.
+        // Behind a proxy, one peer may have all connections.
         let kept = if self.most_of_peer >= self.most { 0 } else { self.most / KEPT_SHARE };
         let of_peer = table.of_peer.get(&peer).copied().unwrap_or(0);
         if of_peer >= self.most_of_peer {
@@ -85,12 +87,13 @@ impl Registry {
         Ok(Registered { registry: Arc::clone(self), number, activity })
     }
 
-    /// How many connections there may be.
+    /// Returns the maximum number of connections.
     pub(crate) const fn most(&self) -> usize {
         self.most
     }
 
-    /// Closes up to `most` connections, those that have been idle longest first, because their descriptors are needed.
+    /// Closes up to `most` connections, those that have been idle longest first, because their file descriptors are
+    /// needed.
     pub(crate) fn let_go_of(&self, most: usize) {
         let mut table = self.table();
         for _ in 0..most {
@@ -100,13 +103,13 @@ impl Registry {
         }
     }
 
-    /// Asks all connections, those that are still to come among them, to close after their next answer.
+    /// Asks all connections, including future ones, to close after their next answer.
     pub(crate) fn retire_all(&self) {
         self.table().retires = true;
         self.wish_all(Wish::Retire);
     }
 
-    /// Asks all connections for the same; returns how many there are.
+    /// Makes the same wish to all connections. Returns their number.
     pub(crate) fn wish_all(&self, wish: Wish) -> usize {
         let table = self.table();
         for entry in table.open.values() {
@@ -121,8 +124,8 @@ impl Registry {
 }
 
 impl Table {
-    /// Has the connection give way that has been idle longest of those that may: one without a good key before one with, and one that
-    /// has been answered before a new one.
+    /// Displaces the connection that has been idle longest among those that `may` accepts. Connections without a valid
+    /// key come before those with one, and answered ones before new ones.
     fn displace(&mut self, may: impl Fn(&Entry) -> bool) -> Option<()> {
         let behind = self.open.range(self.looked_to..);
         let before = self.open.range(..self.looked_to);
@@ -137,7 +140,7 @@ impl Table {
             }
         }
         let (_, number) = longest?;
-        // Its place is free at once; it closes when its task sees the wish.
+        // The place is free at once. The connection closes when its task sees the wish.
         self.remove(number)?.activity.wish(Wish::Yield);
         Some(())
     }
@@ -177,7 +180,7 @@ mod tests {
         let second = registry.register(ONE).unwrap();
         tokio::time::advance(Duration::from_secs(1)).await;
         let third = registry.register(OTHER).unwrap();
-        // The first says something now and then, which makes the second the longest idle.
+        // The first connection shows activity, so the second is the one that has been idle longest.
         tokio::time::advance(Duration::from_secs(1)).await;
         first.activity.touch();
         let fourth = registry.register(OTHER).unwrap();
@@ -221,7 +224,7 @@ mod tests {
         assert_eq!(busy(ONE).err(), Some(Full::OfPeer(30)));
         held.extend([busy(OTHER).ok().unwrap(), busy(OTHER).ok().unwrap()]);
         assert_eq!(busy(OTHER).err(), Some(Full::All(32)));
-        // An idle connection still gives way to a peer with many.
+        // An idle connection is still displaced for a peer that has many.
         drop(held.pop());
         let idle = registry.register(OTHER).unwrap();
         assert!(busy(ONE).is_ok());
@@ -276,7 +279,8 @@ mod tests {
         };
         let _fourth = registry.register(ONE).unwrap();
         assert_eq!(wishes(&[&new, &answered[0], &answered[1]]), [Wish::Serve, Wish::Yield, Wish::Serve]);
-        // Not for long: a peer that never asks for anything would hold its place.
+        // A new connection is protected only for a while: a peer that never sends a request would keep its place
+        // otherwise.
         tokio::time::advance(Duration::from_secs(10)).await;
         let _fifth = registry.register(ONE).unwrap();
         assert_eq!(wishes(&[&new, &answered[1]]), [Wish::Yield, Wish::Serve]);

@@ -1,20 +1,22 @@
-//! Every path the edge answers, in one table. What is not in it is 404; what needs a credential says so.
+//! Every path that the edge answers, in one table. Any other path is 404. Each route states the credential that it
+//! needs.
 
 use headrace_call_api::Question;
 use headrace_domain::Endpoint;
 
-/// Who may ask.
+/// The credential that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Anyone: tells nothing but whether the server lives.
+    /// None. The answer reveals only whether the server lives.
     Public,
-    /// The bearer of a key; anyone else is answered 401.
+    /// A key. Requests without a valid one are answered with 401.
     Key,
-    /// Other servers of ours, by a ticket; anyone else is answered 401, and 404 where there is no annex.
+    /// A ticket of another server of the same installation. Other requests are answered with 401, or with 404 if there
+    /// is no internal API.
     Ticket,
 }
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// A call.
@@ -27,32 +29,32 @@ pub enum Target {
     Model,
     /// The trace of a request.
     Request,
-    /// The page for people. Programs get what [`Target::Health`] says.
+    /// The page for people. Programs get the answer of [`Target::Health`].
     Home,
     /// Whether the process is alive.
     Health,
     /// Whether calls would be served.
     Ready,
-    /// What clients store.
+    /// Stored objects.
     Objects,
-    /// What is no part of the API.
+    /// The internal API.
     Annex,
 }
 
-/// One path.
+/// One path of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// As in the `allow` header. Where `GET` is, `HEAD` is too.
+    /// The methods, as in the `allow` header. `HEAD` accompanies every `GET`.
     pub methods: &'static str,
-    /// The path; at its end `{name}` is one segment and `{*name}` is all that follows.
+    /// The path. At its end, `{name}` matches one segment and `{*name}` everything that follows.
     pub path: &'static str,
-    /// Who may ask.
+    /// The required credential.
     pub access: Access,
-    /// Where it leads.
+    /// The target of the path.
     pub target: Target,
 }
 
-/// All of them.
+/// All routes.
 pub const ROUTES: &[Route] = &[
     post("/v1/chat/completions", Endpoint::ChatCompletions),
     post("/v1/completions", Endpoint::Completions),
@@ -80,7 +82,7 @@ pub const ROUTES: &[Route] = &[
     get("/v1/models", Access::Key, Target::Models),
     get("/v1/models/{*name}", Access::Key, Target::Model),
     get("/v1/requests/{id}", Access::Key, Target::Request),
-    // Some clients ask there whether the server is alive.
+    // Some clients check here whether the server is alive.
     get("/", Access::Public, Target::Home),
     get("/healthz", Access::Public, Target::Health),
     get("/readyz", Access::Public, Target::Ready),
@@ -108,13 +110,14 @@ const fn get(path: &'static str, access: Access, target: Target) -> Route {
     Route { methods: "GET, HEAD", path, access, target }
 }
 
-/// The route of `path`, and what stands for its last part (still percent-encoded; empty if the route has none).
+/// Returns the route of `path` and the value of its parameter, still percent-encoded. The value is empty if the route
+/// has no parameter.
 pub(crate) fn find(path: &str) -> Option<(&'static Route, &str)> {
     ROUTES.iter().find_map(|route| Some((route, route.rest_of(path)?)))
 }
 
-/// The path that `path` most likely stands for: one of the table, without what a wrong base URL puts into it (`/v1` twice or
-/// not at all, `//`, a slash at the end).
+/// Returns the path of the table that `path` most likely means. Corrects the effects of a wrong base URL: `/v1` twice
+/// or missing, `//`, a trailing slash.
 pub(crate) fn meant(path: &str) -> Option<String> {
     let mut segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
     while segments.starts_with(&["v1", "v1"]) {
@@ -135,7 +138,7 @@ impl Route {
     }
 }
 
-/// Undoes percent-encoding; `None` if it is broken or not UTF-8.
+/// Decodes percent-encoding. Returns `None` if it is broken or not UTF-8.
 pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -151,7 +154,7 @@ pub(crate) fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The fields of a query, decoded; `None` where one cannot be.
+/// Returns the decoded fields of a query, or `None` if one cannot be decoded.
 pub(crate) fn query_fields(query: Option<&str>) -> Option<Vec<(String, String)>> {
     let fields = query.unwrap_or_default().split('&').filter(|field| !field.is_empty());
     let field = |field: &str| {
@@ -161,7 +164,7 @@ pub(crate) fn query_fields(query: Option<&str>) -> Option<Vec<(String, String)>>
     fields.map(field).collect()
 }
 
-/// The model that a query names (`model=NAME`), as far as it can be read.
+/// Returns the model that a query names (`model=NAME`), if it can be decoded.
 pub(crate) fn model_asked(query: Option<&str>) -> Option<String> {
     let mut fields = query?.split('&');
     percent_decoded(fields.find_map(|field| field.strip_prefix("model="))?)

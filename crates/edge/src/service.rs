@@ -1,5 +1,5 @@
-//! One request to one response: the route, the edge's own refusals, the front's answer. Knows HTTP's words;
-//! every decision about who may do what is the front's.
+//! From one request to one response: the route, the edge's own refusals, the call service's answer. Knows HTTP's terms.
+//! The call service decides who may do what.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,34 +26,34 @@ use crate::home::Home;
 use crate::routes::{self, Access, Route, Target};
 use crate::sockets::{NoPlace, Sockets};
 use crate::stats::{Stats, count};
-use crate::told::{Told, joined};
+use crate::told::{Told, joined, single};
 use crate::upload::{BodyLimits, Upload, head_bytes};
 
-/// Why a server is not ready that still takes calls.
+/// Reason for a server that still accepts calls to be not ready.
 pub const STOPS_SOON: &str = "the server stops soon: new calls are taken for `server.drain_delay` only";
 
-/// What all connections share.
+/// State that all connections share.
 pub(crate) struct Shared<F> {
     pub(crate) front: Arc<F>,
-    /// What answers beside it, if anything does.
+    /// The internal API, if there is one.
     pub(crate) annex: Option<Arc<dyn Annex>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: BodyLimits,
     pub(crate) max_header_bytes: usize,
     pub(crate) memory: Memory,
     pub(crate) stats: Arc<Stats>,
-    /// Places for connections of turns, by key.
+    /// Places for responses sockets, by key.
     pub(crate) sockets: Arc<Sockets>,
-    /// Whose pages may call.
+    /// The origins whose pages may call.
     pub(crate) origins: Origins,
-    /// The server stops soon. It still takes calls, but is not ready for new clients.
+    /// The server stops soon. It still accepts calls, but is not ready for new clients.
     pub(crate) stops: Arc<AtomicBool>,
     /// The page at `/`.
     pub(crate) home: Home,
 }
 
 impl<F: Front> Shared<F> {
-    /// Why calls, or those for `model`, would not be served. Empty if they would.
+    /// Returns why calls, or calls for `model`, would not be served. Empty if they would be served.
     pub(crate) fn not_ready(&self, model: Option<&str>) -> Vec<String> {
         let mut why = self.front.not_ready(model);
         if self.stops.load(Ordering::Acquire) {
@@ -63,7 +63,7 @@ impl<F: Front> Shared<F> {
     }
 }
 
-/// Answers one request, the connection's `number`th.
+/// Answers one request. `number` counts the requests of its connection.
 pub(crate) async fn answer<F: Front>(
     shared: Arc<Shared<F>>,
     (peer, turns): (Peer, Arc<OnceLock<Upgraded>>),
@@ -109,19 +109,19 @@ pub(crate) async fn answer<F: Front>(
         activity.switch();
         return Ok(switched(&parts));
     }
-    // What follows a wish for another protocol may not be HTTP.
+    // After a request for another protocol, the following bytes may not be HTTP.
     let close = is_http1
         && (body_left
             || cut_short
             || activity.has_been_refused_enough()
             || parts.headers.contains_key(header::UPGRADE));
     if close {
-        // What is left of the body would be taken for the next request's head.
+        // The rest of the body would be taken for the next request's head.
         activity.leave_body_unread();
     }
     let retires = activity.wished() == Wish::Retire;
     if retires && !is_http1 && number == 0 {
-        // The connection announces its end now that its first request is here.
+        // The connection announces its end now that its first request has arrived.
         activity.remind();
     }
     let mut response = response(reply, in_flight, is_head);
@@ -132,7 +132,7 @@ pub(crate) async fn answer<F: Front>(
     Ok(response)
 }
 
-/// When a request's headers were whole.
+/// The time at which a request's headers were complete.
 #[derive(Clone, Copy)]
 struct Moment {
     wall: UnixNanos,
@@ -149,9 +149,9 @@ struct Asked<'a, F> {
     connection: ConnectionTrace,
     body: Incoming,
     body_was_read: bool,
-    /// Its peer had been refused so often that it was told nothing more.
+    /// The peer has used up its allowance of refusals, so it got the short answer.
     cut_short: bool,
-    /// Where it is noted that the connection goes on with turns.
+    /// Set if the connection continues as a responses socket.
     turns: &'a OnceLock<Upgraded>,
 }
 
@@ -184,7 +184,7 @@ impl<F: Front> Asked<'_, F> {
             return self.refuse(&EdgeRefusal::MethodNotAllowed { allowed: route.methods }, endpoint);
         }
         let front = &self.shared.front;
-        // Whoever shows a good key is served, whatever others of the same address did.
+        // A request with a valid key is served, even if other clients of the same address are refused.
         if route.access == Access::Key
             && self.activity.is_refused_too_often()
             && !front.knows(&self.credentials())
@@ -194,7 +194,8 @@ impl<F: Front> Asked<'_, F> {
         self.ask(route.target, rest).await
     }
 
-    /// What the front says. A connection keeps room for what it awaits, for as long as it is open: what is not a call stands apart.
+    /// Returns the call service's answer. A connection reserves memory for everything awaited here for as long as it is
+    /// open, so everything except calls is boxed.
     async fn ask(&mut self, target: Target, rest: &str) -> Answer<F::Stream> {
         let front = &self.shared.front;
         let reply = match target {
@@ -219,13 +220,13 @@ impl<F: Front> Asked<'_, F> {
             Target::Annex => return self.not_found(),
             Target::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
             Target::Health => return health(),
-            // Strangers ask here, too: why not is told on the operators' listener.
+            // Unknown clients ask here, too, so the reasons are given only on the operators' listener.
             Target::Ready => {
                 let model = routes::model_asked(self.parts.uri.query());
                 return ready(self.shared.not_ready(model.as_deref()).is_empty());
             }
         };
-        // Everybody else has shown a good key, whatever the front made of it.
+        // Any other status means that the request had a valid key.
         if reply.status == StatusCode::UNAUTHORIZED.as_u16() {
             self.activity.refused();
         } else {
@@ -248,8 +249,8 @@ impl<F: Front> Asked<'_, F> {
         }
     }
 
-    /// Lets a known caller continue with turns over this connection. The handshake counts as a request of the caller's key, and
-    /// so does each turn.
+    /// Lets an admitted caller continue with a responses socket on this connection. The handshake counts as a request
+    /// of the caller's key, and so does each later call.
     async fn upgrade(&mut self) -> Answer<F::Stream> {
         let Shared { front, sockets, .. } = self.shared;
         let Head { credentials, traceparent, dialect, .. } = self.head(Endpoint::Responses);
@@ -278,7 +279,7 @@ impl<F: Front> Asked<'_, F> {
                 return self.refuse(&refusal, Some(Endpoint::Responses));
             }
         };
-        // A connection switches once.
+        // A connection switches only once.
         let _ = self.turns.set(Upgraded { credentials, traceparent, dialect, place });
         Answer::json(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Bytes::new())
     }
@@ -286,7 +287,7 @@ impl<F: Front> Asked<'_, F> {
     async fn call(&mut self, endpoint: Endpoint) -> Answer<F::Stream> {
         let Shared { front, limits, memory, stats, .. } = self.shared;
         let head = self.head(endpoint);
-        // Who calls, and whether it may come in, is asked before its body is.
+        // The call is admitted before its body is requested.
         let admitted = match front.admit(head) {
             Ok(admitted) => admitted,
             Err(refusal) => return refusal,
@@ -310,7 +311,7 @@ impl<F: Front> Asked<'_, F> {
         front.answer_question(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
-    /// A request for what clients store; `None`: its path or query is broken.
+    /// Returns a request for stored objects, or `None` if its path or query is broken.
     fn objects_asked(&self) -> Option<ObjectAsk> {
         let method = match self.parts.method {
             Method::POST => ObjectMethod::Post,
@@ -334,7 +335,7 @@ impl<F: Front> Asked<'_, F> {
         front.answer_asked(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
-    /// What the annex says, to whom it knows.
+    /// Returns the internal API's answer.
     async fn ask_annex(&mut self, annex: &dyn Annex) -> Answer<Source<F::Stream>> {
         let Shared { limits, memory, stats, .. } = self.shared;
         let authorization = joined(&self.parts.headers, &header::AUTHORIZATION);
@@ -342,6 +343,7 @@ impl<F: Front> Asked<'_, F> {
             method: self.parts.method.as_str(),
             path: self.parts.uri.path_and_query().map_or("", |path| path.as_str()),
             authorization: authorization.as_deref(),
+            traceparent: single(&self.parts.headers, "traceparent"),
             now: self.started.wall,
         };
         let call = match annex.admit(&head) {
@@ -383,13 +385,13 @@ impl<F: Front> Asked<'_, F> {
         reply
     }
 
-    /// A refusal to a peer that has been refused too often: no trace, no reasons, and the connection ends.
+    /// Refuses a peer that has used up its allowance: no trace, no reasons, and the connection ends.
     fn cut_short(&mut self) -> Answer<F::Stream> {
         self.cut_short = true;
         cut_short(&self.shared.stats)
     }
 
-    /// The dialect where the path does not decide it.
+    /// Returns the dialect of a request whose path does not decide it.
     fn dialect(&self) -> Dialect {
         let is_anthropic = self.parts.headers.contains_key("anthropic-version")
             || self.parts.uri.path().starts_with("/v1/messages");
@@ -401,7 +403,7 @@ impl<F: Front> Asked<'_, F> {
     }
 }
 
-/// How many hosts an HTTP/1 request names, if that is wrong (RFC 9112 §3.2).
+/// Returns the number of hosts that an HTTP/1 request names, if it is wrong (RFC 9112 §3.2).
 fn wrong_hosts(head: &Parts) -> Option<usize> {
     let hosts = head.headers.get_all(header::HOST).iter().count();
     let is_right = match head.version {

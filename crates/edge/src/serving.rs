@@ -1,5 +1,5 @@
-//! The edge as a whole: bound first, so that every fault shows before anything is served; then serving until told to
-//! stop; then draining.
+//! The edge as a whole: binds first, so that every error shows before anything is served, then serves until it is
+//! stopped, then drains.
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -32,19 +32,20 @@ use crate::turns::Turns;
 use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 
-/// Refusals of connections over the limit that are being written at once; one more is closed without a word.
+/// Maximum number of refusals that are being written to connections over the limit. Further connections are closed
+/// without an answer.
 const REFUSALS_AT_ONCE: usize = 64;
-/// A socket is still open for a while after its connection lost its place or was refused. One such socket is allowed for this many
-/// places, within the bounds below. Beyond them the server takes no connection.
+/// A socket stays open for a while after its connection was displaced or refused. One such socket is allowed per this
+/// many places, within the limits below. Beyond that, the server accepts no connection.
 const PLACES_PER_CLOSING: usize = 4;
 const LEAST_CLOSING: usize = 8;
 const MOST_CLOSING: usize = 2 * REFUSALS_AT_ONCE;
-/// Idle connections that give way at once where there are no descriptors left.
+/// Number of idle connections that are closed when no file descriptors are left.
 const LET_GO_AT_ONCE: usize = 16;
-/// After all calls have ended, how long their last bytes may take to the peers at least.
+/// Minimum time for the last bytes to reach the peers after all calls have ended.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
-/// Bound sockets before a [`Front`].
+/// Bound sockets in front of a [`Front`].
 pub struct Edge<F> {
     shared: Arc<Shared<F>>,
     wiring: Arc<Wiring>,
@@ -64,27 +65,27 @@ struct Operations {
     metrics: Metrics,
 }
 
-/// What happened while it was served.
+/// Totals of a serving run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ServeReport {
-    /// Connections taken.
+    /// Connections accepted.
     pub connections_accepted: u64,
     /// Connections over the limit.
     pub connections_refused: u64,
-    /// Requests whose headers were whole.
+    /// Requests with complete headers.
     pub requests: u64,
-    /// Calls that did not end by themselves in the time given for draining.
+    /// Calls that did not end by themselves within the drain time.
     pub calls_cut_off: usize,
-    /// Connections that had to be closed under their peers after that.
+    /// Connections that were closed under their peers after that.
     pub connections_cut_off: usize,
 }
 
 impl<F: Front> Edge<F> {
-    /// Binds the sockets and reads the TLS files. `annex` answers beside the front, at paths of its own. `metrics` writes
-    /// the page for operators, which the edge gives its own numbers.
+    /// Binds the sockets and reads the TLS files. `annex` is the internal API, with paths of its own. `metrics` renders
+    /// the operators' page and receives the edge's own metrics.
     ///
     /// # Errors
-    /// [`EdgeError`]: bad values, unusable TLS files, an address that cannot be bound.
+    /// [`EdgeError`]: invalid values, unusable TLS files, an address that cannot be bound.
     pub async fn bind(
         config: EdgeConfig,
         front: Arc<F>,
@@ -148,47 +149,48 @@ impl<F: Front> Edge<F> {
         })
     }
 
-    /// Where calls come in; the port is the real one if 0 was asked for.
+    /// Returns the address for calls. The port is the real one if 0 was configured.
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Where operators come in.
+    /// Returns the address of the operators' listener.
     pub fn metrics_addr(&self) -> Option<SocketAddr> {
         self.operations.as_ref().map(|operations| operations.local_addr)
     }
 
-    /// Whether the server stops soon, for those that report readiness elsewhere.
+    /// Returns the flag that is set when the server stops soon, for other readiness reports.
     pub fn stops_soon(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.shared.stops)
     }
 
-    /// The certificate that connections are shown, to be read again.
+    /// Returns the certificate of the listener, so that it can be reloaded.
     pub fn certificate(&self) -> Option<Arc<Certificate>> {
         self.certificate.clone()
     }
 
-    /// Tells the page at `/` where the console is. The first address stays.
+    /// Sets the console's URL on the page at `/`. Only the first call has an effect.
     pub fn show_console(&self, url: &str) {
         self.shared.home.console.get_or_init(|| url.to_owned());
     }
 
-    /// What an operator should be told, such as that keys will cross a network in clear.
+    /// Returns warnings for the operator, such as that keys cross a network in clear.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Serves until `shutdown` resolves. Then takes no more connections, lets what is in flight finish for at most
-    /// `drain`, has the front cut off the rest, and closes.
+    /// Serves until `shutdown` resolves. Then accepts no more connections, lets requests in flight finish for at most
+    /// `drain`, makes the call service cancel the rest, and closes.
     ///
-    /// Dropping the future stops taking connections at once; those that are open end with the runtime.
+    /// Dropping the future stops accepting connections at once. Open ones end with the runtime.
     pub async fn serve(self, shutdown: impl Future<Output = ()>, drain: Duration) -> ServeReport {
         self.serve_with_notice(std::future::pending(), shutdown, drain).await
     }
 
-    /// Serves until `shutdown` resolves, as [`Self::serve`] does. From when `notice` resolves, readiness is denied and clients are
-    /// asked to leave, while connections and calls are still taken: load balancers have that time to send new calls elsewhere.
-    /// HTTP/1 answers say `connection: close`, HTTP/2 connections get a graceful GOAWAY, and WebSockets close after their next turn.
+    /// Like [`Self::serve`], with a notice period. When `notice` resolves, readiness is denied and clients are asked to
+    /// leave. Connections and calls are still accepted, so that load balancers have time to send new calls elsewhere.
+    /// HTTP/1 answers say `connection: close`, HTTP/2 connections get a graceful GOAWAY, and WebSockets close after
+    /// their next answer.
     pub async fn serve_with_notice(
         self,
         notice: impl Future<Output = ()>,
@@ -263,23 +265,23 @@ fn listen_at(address: SocketAddr, send_buffer: usize) -> Result<(TcpListener, So
     Ok((listener, local))
 }
 
-/// Returns the most sockets that a listener with `places` may have open.
+/// Returns the maximum number of open sockets of a listener with `places` places.
 fn most_sockets(places: usize) -> usize {
     places.saturating_add((places / PLACES_PER_CLOSING).clamp(LEAST_CLOSING, MOST_CLOSING))
 }
 
-/// A connection that was taken. The descriptor is given back after the socket is closed: fields drop in order.
+/// An accepted connection. Fields are dropped in order, so the permit is released after the socket is closed.
 struct Taken {
     stream: TcpStream,
     _descriptor: OwnedSemaphorePermit,
 }
 
-/// The public listener at work.
+/// The running public listener.
 struct Public<F> {
     shared: Arc<Shared<F>>,
     wiring: Arc<Wiring>,
     refusals: Arc<Semaphore>,
-    /// One for each socket that is open, whether it has a place, gives way or is refused.
+    /// One permit per open socket, whether it has a place, was displaced or is being refused.
     descriptors: Arc<Semaphore>,
     registry: Arc<Registry>,
     tasks: TaskTracker,
@@ -289,7 +291,7 @@ struct Public<F> {
 impl<F: Front> Public<F> {
     async fn take_all(&self, listener: &TcpListener) {
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(descriptor) = Arc::clone(&self.descriptors).acquire_owned().await else { return };
             let short = || self.registry.let_go_of(LET_GO_AT_ONCE);
             let (stream, address) = accept(listener, &self.shared.stats, short).await;
@@ -306,12 +308,13 @@ impl<F: Front> Public<F> {
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
         let (seconds, limit_bytes) = (whole_seconds(self.header_timeout), self.shared.max_header_bytes);
         self.tasks.spawn(async move {
-            // Counted and given back on every way out, a panic in the front included.
+            // The connection is counted and uncounted on every path, including a panic in the call service.
             let open = OpenConnection(Arc::clone(&shared.stats));
             let Taken { stream, _descriptor } = taken;
             let activity = Arc::clone(&registered.activity);
             let front = Arc::clone(&shared);
-            // In flight from the head on, not only from when its task first runs: its connection may not give way.
+            // The request is in flight from its head on, not only when its task first runs, so that its connection is
+            // not displaced.
             let peer = Peer { address };
             let turns = Arc::new(OnceLock::new());
             let switch = Arc::clone(&turns);
@@ -339,7 +342,7 @@ impl<F: Front> Public<F> {
         });
     }
 
-    /// Says 503 to a connection over the limit, without giving it a place.
+    /// Answers a connection over the limit with 503, without giving it a place.
     fn turn_away(&self, mut taken: Taken, full: Full) {
         count(&self.shared.stats.connections_refused);
         tracing::debug!(?full, "a connection over the limit");
@@ -359,19 +362,20 @@ impl<F: Front> Public<F> {
         });
     }
 
-    /// Denies readiness, and asks all clients to leave.
+    /// Denies readiness and asks all clients to leave.
     fn retire(&self) {
         self.shared.stops.store(true, Ordering::Release);
         self.registry.retire_all();
     }
 
-    /// Returns the calls and the connections that were cut off.
+    /// Ends all calls and connections. Returns how many of each were cancelled.
     async fn drain(&self, within: Duration) -> (usize, usize) {
         let began = Instant::now();
         self.registry.wish_all(Wish::Finish);
         let calls = self.shared.front.drain(within).await;
         self.tasks.close();
-        // Calls may be over long before their last bytes are with a slow reader: it has the time that calls would have.
+        // The last bytes of a finished call may still be on their way to a slow reader, which gets the remaining drain
+        // time.
         let flush = within.saturating_sub(began.elapsed()).max(FLUSH_WAIT);
         if timeout(flush, self.tasks.wait()).await.is_ok() {
             return (calls, 0);
@@ -382,7 +386,7 @@ impl<F: Front> Public<F> {
     }
 }
 
-/// What a connection goes on with that has become one of turns.
+/// Continues a connection as a responses socket.
 struct Conversation<'c, F> {
     shared: &'c Shared<F>,
     peer: Peer,
@@ -410,7 +414,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// What is wrong with the head of a peer that was not heard out.
+/// Returns the refusal for a request that was not read to the end.
 fn refusal(why: Unheard, seconds: u64, limit_bytes: usize, activity: &Activity) -> EdgeRefusal {
     match why {
         Unheard::Slow => EdgeRefusal::HeaderTimeout { seconds },
@@ -420,7 +424,7 @@ fn refusal(why: Unheard, seconds: u64, limit_bytes: usize, activity: &Activity) 
     }
 }
 
-/// A refusal as the bytes of an HTTP/1.1 response, for peers whose request was not understood as far as its dialect.
+/// Writes a refusal as the bytes of an HTTP/1.1 response, for requests whose dialect is still unknown.
 fn last_words<F: Front>(shared: &Shared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
     let reply = shared.front.refuse(Dialect::OpenAi, refusal, None, shared.clock.now());
     written_out(&reply)

@@ -1,4 +1,5 @@
-//! A socket that notes when its peer takes no bytes. Stands below TLS: what is above takes bytes into buffers of its own.
+//! A socket that records when its peer accepts no bytes. It is below TLS, because the layers above have buffers of
+//! their own.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::activity::Activity;
 
-/// See the top of the file.
+/// A socket that records when its peer accepts no bytes.
 pub(crate) struct Socket<S> {
     io: S,
     activity: Arc<Activity>,

@@ -1,5 +1,5 @@
-//! Places for WebSockets, by key: no key has more than a part of them, and where all are taken the key with the most gives one
-//! to a key with fewer. Knows nothing of what goes over them.
+//! Places for WebSockets, by key. No key has more than a share of them. If all are taken, the key with the most gives
+//! one to a key with fewer. Must not know what WebSockets carry.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use headrace_domain::KeyId;
 
 use crate::activity::{Activity, Wish};
 
-/// WebSockets that are open at once.
+/// Maximum number of open WebSockets.
 pub(crate) const MOST_SOCKETS: usize = 256;
-/// Of those, the most of one key.
+/// Maximum number of open WebSockets per key.
 pub(crate) const MOST_SOCKETS_PER_KEY: usize = MOST_SOCKETS / 4;
 
 /// The open WebSockets.
@@ -21,14 +21,14 @@ pub(crate) struct Sockets {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// How many there are in all.
+    /// Total number of open WebSockets.
     open: usize,
-    /// By key and number, so that a key's oldest comes first. Only keys that have one.
+    /// By key and number, so a key's oldest is first. Holds only keys with a WebSocket.
     of_key: HashMap<KeyId, BTreeMap<u64, Arc<Activity>>>,
     next: u64,
 }
 
-/// A WebSocket's place, until it is dropped or goes to another key.
+/// A WebSocket's place, until it is dropped or given to another key.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
     sockets: Arc<Sockets>,
@@ -36,12 +36,12 @@ pub(crate) struct SocketPlace {
     number: u64,
 }
 
-/// Why a WebSocket finds no place.
+/// Why no place is available for a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// Its key has this many, as many as one may have.
+    /// The key has this many, which is the maximum per key.
     OfKey(usize),
-    /// There are this many, and none may give way to this key.
+    /// There are this many in total, and none may be displaced for this key.
     All(usize),
 }
 
@@ -50,8 +50,8 @@ impl Sockets {
         Arc::new(Self { table: Mutex::default() })
     }
 
-    /// A place for a WebSocket of `key`. Where there is none left, a key that has at least two more than this one gives one of
-    /// its idle ones: the key with the most, and its longest idle one.
+    /// Takes a place for a WebSocket of `key`. If none is left, an idle WebSocket is displaced: the one that has been
+    /// idle longest, of the key with the most. That key must have at least two more than `key`.
     pub(crate) fn take(
         self: &Arc<Self>,
         key: &KeyId,
@@ -79,7 +79,7 @@ impl Sockets {
 }
 
 impl Table {
-    /// Has an idle WebSocket of a key with at least `least` give way.
+    /// Displaces an idle WebSocket of a key with at least `least`.
     fn displace(&mut self, least: usize) -> Option<()> {
         let idle_of = |sockets: &BTreeMap<u64, Arc<Activity>>| {
             let idle =
@@ -90,7 +90,7 @@ impl Table {
         let candidates = keys.filter_map(|(key, sockets)| Some((sockets.len(), key, idle_of(sockets)?)));
         let (_, key, (_, number)) = candidates.max_by_key(|(open, ..)| *open)?;
         let key = key.clone();
-        // Its place is free at once; it closes when its task sees the wish.
+        // The place is free at once. The WebSocket closes when its task sees the wish.
         self.remove(&key, number)?.wish(Wish::Yield);
         Some(())
     }
@@ -107,7 +107,7 @@ impl Table {
 }
 
 impl SocketPlace {
-    /// Whose WebSocket it is.
+    /// Returns the key that opened the WebSocket.
     pub(crate) const fn key(&self) -> &KeyId {
         &self.key
     }
@@ -135,7 +135,7 @@ mod tests {
         Ok(Held { place, activity })
     }
 
-    /// Takes as many places as there are for a key, and returns why there is no further one.
+    /// Takes all places that a key can get. Returns them, and why no further one is available.
     fn all_of(sockets: &Arc<Sockets>, key: &str) -> (Vec<Held>, NoPlace) {
         let mut held = Vec::new();
         loop {
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(left, [39, 39, 39, 39], "those with the most gave");
         assert!(newcomers.iter().all(|one| one.activity.wished() == Wish::Serve));
         assert_eq!(sockets.table().open, MOST_SOCKETS);
-        // One that gave way has no place to give back.
+        // A displaced WebSocket has no place to give back.
         drop(greedy);
         assert_eq!(sockets.table().open, 100);
         drop(newcomers);

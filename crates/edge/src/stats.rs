@@ -1,8 +1,8 @@
-//! What the edge counts of itself. Knows no tenant and no request.
+//! The edge's own counters. Must not know tenants or requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one edge. Relaxed: nothing is decided by them.
+/// Counters of one edge. Relaxed atomics suffice, because no decision depends on them.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) connections_accepted: AtomicU64,
@@ -17,31 +17,31 @@ pub(crate) struct Stats {
     pub(crate) requests: AtomicU64,
 }
 
-/// Adds one.
+/// Increments a counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Reads one.
+/// Returns the value of a counter.
 pub(crate) fn value(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// One of the edge's own numbers.
+/// One metric of the edge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EdgeNumber {
-    /// As Prometheus has it.
+    /// The Prometheus name.
     pub name: &'static str,
-    /// What it is, in a sentence.
+    /// The description, one sentence.
     pub help: &'static str,
-    /// It only grows; otherwise it goes up and down.
+    /// Whether the value only grows. Otherwise it is a gauge.
     pub grows: bool,
-    /// What it is now.
+    /// The current value.
     pub value: u64,
 }
 
 impl Stats {
-    /// What is counted here.
+    /// Returns the current metrics.
     pub(crate) fn numbers(&self) -> [EdgeNumber; 10] {
         let open = value(&self.connections_accepted).saturating_sub(value(&self.connections_closed));
         let grows =

@@ -1,11 +1,12 @@
-//! Follows the frames of an HTTP/2 connection (RFC 9113 §4.1) just far enough to know which streams are unanswered, so that
-//! a peer that has shown no good key is read no faster than it is answered. It decides nothing else: the library parses.
+//! Follows the frames of an HTTP/2 connection (RFC 9113 §4.1) just far enough to know which streams are unanswered. A
+//! peer that has shown no valid key is then read no faster than it is answered. It decides nothing else: the library
+//! parses.
 
-/// Streams that a peer without a good key may have unanswered. The head of one more waits in front of the library, which
-/// keeps buffers for as many streams as were ever open at once.
+/// Maximum number of unanswered streams of a peer without a valid key. The head of a further one waits in front of the
+/// library, which keeps buffers for the largest number of streams that were ever open at once.
 pub(crate) const MOST_UNANSWERED: usize = 4;
 
-/// What a client sends before its first frame (RFC 9113 §3.4).
+/// Length of the bytes that a client sends before its first frame (RFC 9113 §3.4).
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEAD_BYTES: usize = 9;
 
@@ -20,17 +21,17 @@ pub(crate) struct Streams {
     from_peer: Frames,
     to_peer: Frames,
     unanswered: Vec<u32>,
-    /// The highest stream that the peer has opened: streams are opened in ascending order.
+    /// The highest stream that the peer has opened. Streams are opened in ascending order.
     opened: u32,
 }
 
-/// Where in a sequence of frames one direction stands.
+/// The current position of one direction in its sequence of frames.
 #[derive(Debug, Default)]
 struct Frames {
-    /// Bytes to step over: what is left of a frame's payload, or of the preface.
+    /// Bytes to skip: the rest of a frame's payload, or of the preface.
     skip: usize,
     head: [u8; FRAME_HEAD_BYTES],
-    /// How much of `head` is here.
+    /// Number of bytes of `head` that have arrived.
     there: usize,
 }
 
@@ -47,13 +48,13 @@ impl Streams {
         Self { from_peer, to_peer, unanswered: Vec::new(), opened: 0 }
     }
 
-    /// Whether more streams wait for an answer than may: what follows in the connection is to wait, too.
+    /// Returns whether too many streams wait for an answer, so that the rest of the connection must wait, too.
     pub(crate) const fn are_too_many(&self) -> bool {
         self.unanswered.len() > MOST_UNANSWERED
     }
 
-    /// Follows what the peer sent. Returns how many of these bytes may pass now: all, or as far as the head of the frame
-    /// that opens one stream too many, whose payload then waits.
+    /// Follows bytes from the peer. Returns how many of them may pass now: all, or up to the head of the frame that
+    /// opens one stream too many. The payload of that frame then waits.
     pub(crate) fn received(&mut self, bytes: &[u8]) -> usize {
         let mut passed = 0;
         while let Some(rest) = bytes.get(passed..).filter(|rest| !rest.is_empty()) {
@@ -75,7 +76,7 @@ impl Streams {
         passed
     }
 
-    /// Follows what was sent to the peer.
+    /// Follows bytes that were sent to the peer.
     pub(crate) fn sent(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let (read, frame) = self.to_peer.next(bytes);
@@ -101,7 +102,7 @@ impl Frames {
         Self { skip, head: [0; FRAME_HEAD_BYTES], there: 0 }
     }
 
-    /// Steps to the end of the next frame head in `bytes`, or to their end. Returns how many bytes that took.
+    /// Moves to the end of the next frame head in `bytes`, or to their end. Returns how many bytes that took.
     fn next(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
@@ -139,7 +140,7 @@ mod tests {
         out
     }
 
-    /// Lets a peer send, as it is or byte by byte, what the streams let pass; returns what waits.
+    /// Sends `bytes` in steps of `step` bytes, as far as the streams let them pass. Returns what waits.
     fn send<'b>(streams: &mut Streams, bytes: &'b [u8], step: usize) -> &'b [u8] {
         let mut sent = 0;
         while sent < bytes.len() && !streams.are_too_many() {
@@ -164,7 +165,7 @@ mod tests {
             let waits = send(&mut streams, &all, step);
             assert_eq!(streams.unanswered.len(), MOST_UNANSWERED + 1);
             assert!(waits.starts_with(b"head"), "the frame's head has passed, its payload waits");
-            // An answer that goes on ends nothing; its end does, and so does a reset from either side.
+            // An unfinished answer ends nothing. Its end does, and so does a reset from either side.
             streams.sent(&frame(HEADERS, 4, 1, b"200"));
             assert!(streams.are_too_many());
             for byte in frame(DATA, END_STREAM, 1, b"the answer") {

@@ -1,7 +1,7 @@
-//! Session tickets of TLS (RFC 8446 §4.6.1) without state: a ticket is the session, sealed with a key that follows from one secret and
-//! the time. Each server that has the secret resumes what another one began, before and after a restart.
+//! Stateless TLS session tickets (RFC 8446 §4.6.1). A ticket is the session, sealed with a key that is derived from one
+//! secret and the time. Every server with the secret can resume a session that another one began, even after a restart.
 //!
-//! A resumed session skips the check of the client's certificate. A listener that asks for one must not have tickets.
+//! A resumed session skips the check of the client's certificate. A listener that requires one must not issue tickets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,24 +12,26 @@ use aws_lc_rs::rand;
 use headrace_domain::Clock;
 use rustls::server::ProducesTickets;
 
-/// Seconds after which tickets are sealed with another key. A ticket is good in the epoch in which it was sealed and in the next one.
+/// Seconds after which tickets are sealed with another key. A ticket is valid in the epoch in which it was sealed and
+/// in the next one.
 const EPOCH_S: u64 = 6 * 60 * 60;
-/// Seconds for which a client may use a ticket: each ticket is good for at least that long.
+/// Seconds for which a client may use a ticket. Every ticket is valid for at least that long.
 const LIFETIME_S: u32 = 6 * 60 * 60;
-/// What the keys are for (RFC 5869 §3.2).
+/// The purpose of the derived keys (RFC 5869 §3.2).
 const CONTEXT: &[u8] = b"headrace 2026-11 tls session tickets v1";
 
-/// The secret from which the keys of session tickets follow. Servers that share it resume each other's sessions.
+/// The secret from which the keys of session tickets are derived. Servers with the same secret resume each other's
+/// sessions.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionSecret([u8; 32]);
 
 impl SessionSecret {
-    /// The secret with these bytes, which must be random.
+    /// Creates a secret from these bytes, which must be random.
     pub const fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// A fresh secret. `None` if the operating system gives no randomness.
+    /// Creates a fresh secret. Returns `None` if the operating system provides no randomness.
     pub(crate) fn fresh() -> Option<Self> {
         let mut bytes = [0; 32];
         rand::fill(&mut bytes).ok()?;
@@ -43,7 +45,8 @@ impl fmt::Debug for SessionSecret {
     }
 }
 
-/// Seals and opens tickets. The layout of a ticket: the lowest byte of its epoch, a nonce, the sealed session with its tag.
+/// Seals and opens tickets. A ticket consists of the lowest byte of its epoch, a nonce, and the sealed session with its
+/// tag.
 pub(crate) struct SessionTickets {
     root: Prk,
     clock: Arc<dyn Clock>,
@@ -71,7 +74,7 @@ impl fmt::Debug for SessionTickets {
     }
 }
 
-/// Returns the byte by which a ticket names its epoch.
+/// Returns the byte that identifies a ticket's epoch.
 const fn label(epoch: u64) -> u8 {
     epoch.to_le_bytes()[0]
 }
@@ -131,7 +134,7 @@ mod tests {
             (EPOCH_S, true),
             (2 * EPOCH_S - 1, true),
             (2 * EPOCH_S, false),
-            // The label of the epoch is the same again; the key is not.
+            // The epoch's label repeats, but its key does not.
             (256 * EPOCH_S, false),
         ] {
             let opened = SessionTickets::new(&SECRET, at(start + later)).decrypt(&ticket);

@@ -1,5 +1,5 @@
-//! TLS 1.3 and nothing older, from PEM files, with ALPN for HTTP/2 and HTTP/1.1. The files can be read again while
-//! connections are served.
+//! TLS 1.3 only, from PEM files, with ALPN for HTTP/2 and HTTP/1.1. The files can be reloaded while connections are
+//! served.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,17 +16,18 @@ use tokio_rustls::TlsAcceptor;
 use crate::tickets::{SessionSecret, SessionTickets};
 use crate::{EdgeError, TlsFiles};
 
-/// What ALPN calls HTTP/2.
+/// ALPN name of HTTP/2.
 pub(crate) const ALPN_H2: &[u8] = b"h2";
-/// What ALPN calls HTTP/1.1.
+/// ALPN name of HTTP/1.1.
 pub(crate) const ALPN_HTTP11: &[u8] = b"http/1.1";
 
-/// The certificate that connections are shown.
+/// The certificate that a listener presents.
 #[derive(Debug)]
 pub struct Certificate {
     files: TlsFiles,
     current: ArcSwap<CertifiedKey>,
-    /// Of all listeners with this certificate. `None` if there is no randomness for a secret: then no session is resumed.
+    /// Shared by all listeners with this certificate. `None` if there is no randomness for a secret. Then no session is
+    /// resumed.
     tickets: Option<Arc<SessionTickets>>,
 }
 
@@ -34,7 +35,7 @@ impl Certificate {
     /// Reads the files. Sessions are sealed with `secret`, or with a fresh one.
     ///
     /// # Errors
-    /// [`EdgeError::Tls`] with the file at fault. Never shows a key's bytes.
+    /// [`EdgeError::Tls`] with the file at fault. Never contains a key's bytes.
     pub(crate) fn read(
         files: &TlsFiles,
         secret: Option<&SessionSecret>,
@@ -46,26 +47,26 @@ impl Certificate {
         Ok(Arc::new(Self { files: files.clone(), current, tickets }))
     }
 
-    /// Reads the files again: new connections are shown what they hold by now.
+    /// Reads the files again. New connections get the new certificate.
     ///
     /// # Errors
-    /// [`EdgeError::Tls`] with the file at fault; then the former certificate stays.
+    /// [`EdgeError::Tls`] with the file at fault. The previous certificate then stays.
     pub fn reload(&self) -> Result<(), EdgeError> {
         self.current.store(certified(&self.files)?);
         Ok(())
     }
 
-    /// Takes connections of another listener with the same certificate, for HTTP/1.1 alone.
+    /// Creates an acceptor for another listener with the same certificate, for HTTP/1.1 only.
     ///
     /// # Errors
-    /// [`EdgeError::Tls`] where the library cannot speak TLS 1.3.
+    /// [`EdgeError::Tls`] if the library does not support TLS 1.3.
     pub fn http1(self: &Arc<Self>) -> Result<TlsAcceptor, EdgeError> {
         of_protocols(self, vec![ALPN_HTTP11.to_vec()])
     }
 }
 
 impl TlsFiles {
-    /// Whether both files are there and go together.
+    /// Checks that both files exist and match.
     ///
     /// # Errors
     /// [`EdgeError::Tls`] with the file at fault.
@@ -94,10 +95,10 @@ fn certified(files: &TlsFiles) -> Result<Arc<CertifiedKey>, EdgeError> {
         .map_err(|error| fault(&files.cert, &format!("does not go with {}: {error}", files.key.display())))
 }
 
-/// Takes TLS connections with that certificate.
+/// Creates an acceptor of TLS connections with this certificate.
 ///
 /// # Errors
-/// [`EdgeError::Tls`] where the library cannot speak TLS 1.3.
+/// [`EdgeError::Tls`] if the library does not support TLS 1.3.
 pub(crate) fn acceptor(certificate: &Arc<Certificate>) -> Result<TlsAcceptor, EdgeError> {
     of_protocols(certificate, vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()])
 }
@@ -110,7 +111,7 @@ fn of_protocols(certificate: &Arc<Certificate>, protocols: Vec<Vec<u8>>) -> Resu
         .with_no_client_auth()
         .with_cert_resolver(Arc::<Certificate>::clone(certificate));
     config.alpn_protocols = protocols;
-    // Only because this listener asks for no client certificate: a resumed session skips that check.
+    // Allowed only because this listener asks for no client certificate: a resumed session skips that check.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     match &certificate.tickets {
         Some(tickets) => config.ticketer = Arc::<SessionTickets>::clone(tickets),

@@ -1,19 +1,19 @@
-//! What of a request's headers a front is told, found in one walk over them. Knows nothing of what they mean.
+//! The request headers that the call service receives, collected in one pass. Must not know their meaning.
 
 use headrace_call_api::{Credentials, DIALECT_HEADERS};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// What a front is told.
+/// The request headers that the call service receives.
 pub(crate) struct Told {
     pub(crate) credentials: Credentials,
-    /// `traceparent`, where it stands there once and is text.
+    /// The `traceparent` header, if there is exactly one and it is text.
     pub(crate) traceparent: Option<String>,
-    /// Those of [`DIALECT_HEADERS`] that stand there, as text.
+    /// The headers in [`DIALECT_HEADERS`] that the request has, as text.
     pub(crate) dialect: Vec<(&'static str, String)>,
 }
 
 impl Told {
-    /// What these headers say.
+    /// Collects the headers.
     pub(crate) fn by(headers: &HeaderMap) -> Self {
         let (mut authorization, mut x_api_key, mut traceparent) = (None, None, None);
         let mut dialect: [Option<&HeaderValue>; DIALECT_HEADERS.len()] = [None; _];
@@ -45,21 +45,21 @@ impl Told {
         }
     }
 
-    /// The same, where one of them stands there several times.
+    /// Collects the headers if one of them occurs several times.
     fn of_lists(headers: &HeaderMap) -> Self {
         Self {
             credentials: Credentials {
                 authorization: joined(headers, &header::AUTHORIZATION),
                 x_api_key: joined(headers, &HeaderName::from_static("x-api-key")),
             },
-            traceparent: single(headers, "traceparent"),
+            traceparent: single(headers, "traceparent").map(str::to_owned),
             dialect: dialect_headers(headers),
         }
     }
 }
 
-/// All values of a header, joined as HTTP says they may be: two credentials in one header are no credential, and the
-/// front is to see that there were two.
+/// Joins all values of a header with commas, as HTTP allows. Two credentials joined like this are no valid credential,
+/// so the call service notices that there were two.
 pub(crate) fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     let mut values = headers.get_all(name).iter();
     let mut out = values.next()?.as_bytes().to_vec();
@@ -70,14 +70,14 @@ pub(crate) fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> 
     Some(out)
 }
 
-/// The value of a header that stands there once and is text.
-fn single(headers: &HeaderMap, name: &'static str) -> Option<String> {
+/// Returns the value of a header that occurs once and is text.
+pub(crate) fn single<'h>(headers: &'h HeaderMap, name: &'static str) -> Option<&'h str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?.to_str().ok()?;
-    values.next().is_none().then(|| first.to_owned())
+    values.next().is_none().then_some(first)
 }
 
-/// The headers of a dialect; what stands there several times is one list.
+/// Returns the dialect headers. Several values of one header become one list.
 fn dialect_headers(headers: &HeaderMap) -> Vec<(&'static str, String)> {
     let text = |name: &'static str| {
         let values: Option<Vec<&str>> =
@@ -114,7 +114,7 @@ mod tests {
             .into_iter()
             .chain(DIALECT_HEADERS)
             .collect();
-        // Each name not at all, once with each value, and at times twice.
+        // Each name occurs not at all, once with each value, or twice.
         for seed in 0..6_u32.pow(5) {
             let mut headers = HeaderMap::new();
             for (at, name) in names.iter().enumerate() {

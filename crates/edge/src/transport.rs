@@ -1,6 +1,6 @@
-//! A connection as the HTTP library sees it: bytes read ahead come first, HTTP/1 heads are watched on the way in, the HTTP/2
-//! streams of a peer that has shown no good key are held back, and what the library itself would say to a head that is none
-//! does not go out.
+//! A connection as the HTTP library sees it. Bytes read ahead come first. HTTP/1 heads are followed on the way in.
+//! HTTP/2 streams of a peer without a valid key are held back. The library's own answer to an invalid head is
+//! suppressed.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,48 +14,49 @@ use crate::activity::Activity;
 use crate::framing::Framing;
 use crate::streams::Streams;
 
-/// Bytes in both directions.
+/// A byte stream in both directions.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
 
-/// See the top of the file.
+/// A connection as the HTTP library sees it.
 pub(crate) struct Transport<S> {
     io: S,
     ahead: Bytes,
-    /// Handed on before and given back: it was watched then.
+    /// Bytes that were handed to the library earlier and returned by it. They were already followed.
     back: Bytes,
     watched: Watched,
     activity: Arc<Activity>,
 }
 
-/// What is followed of the bytes.
+/// What is followed in the bytes.
 enum Watched {
-    /// HTTP/1: its heads, and whose words go out. There, a write is always part of an answer.
+    /// HTTP/1: its heads, and whether the library's own answers are suppressed. Every write belongs to an answer.
     Heads(Framing, Words),
-    /// HTTP/2, until the peer has shown a good key: its streams.
+    /// HTTP/2, until the peer has shown a valid key: its streams.
     Streams(Streams),
-    /// HTTP/2 of a peer that has; the last words on a connection.
+    /// Nothing: HTTP/2 of a peer with a valid key, or the last answer on a connection.
     Nothing,
 }
 
-/// Whether the library answers with our words. It refuses a head that it does not understand by itself, without a body and
-/// before anybody is asked; whoever drives the connection learns why at its end, and has words for it.
+/// Suppresses the library's own answers. The library refuses an invalid head by itself, without a body and without
+/// asking the service. The code that drives the connection learns the reason at its end and sends a better answer.
 #[derive(Default)]
 struct Words {
-    /// Requests whose answers have begun to go out.
+    /// Number of requests whose answers have begun to go out.
     answered: u64,
     kept_back: bool,
 }
 
-/// Read of a peer that rested, to see that it has more to say.
+/// Bytes that are read of an idle peer, to see that it sends something.
 const FIRST_BYTES: usize = 16;
-/// What may go out before an answer.
+/// The only bytes that may go out before an answer.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 impl Words {
-    /// Whether `bytes`, about to be written, are the library's own refusal: a status line that answers none of the `asked`
-    /// requests which it handed on. It is written at once and alone, when all answers before it are out.
+    /// Returns whether `bytes`, which are about to be written, are the library's own refusal. It is an error status
+    /// that answers none of the `asked` requests that the library passed on. The library writes it in one piece and
+    /// alone, after all earlier answers.
     fn are_the_librarys(&self, bytes: &[u8], asked: u64) -> bool {
         let refuses = bytes.starts_with(b"HTTP/1.") && bytes.get(8..10) == Some(b" 4");
         refuses && !self.kept_back && self.answered == asked && bytes.ends_with(b"\r\n\r\n")
@@ -69,18 +70,19 @@ impl Words {
 }
 
 impl<S> Transport<S> {
-    /// `ahead` was already read from `io`.
+    /// Creates an HTTP/1 transport. `ahead` was already read from `io`.
     pub(crate) fn http1(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
         let watched = Watched::Heads(Framing::default(), Words::default());
         Self { io, ahead, back: Bytes::new(), watched, activity }
     }
 
-    /// The same for HTTP/2.
+    /// Creates an HTTP/2 transport. `ahead` was already read from `io`.
     pub(crate) const fn http2(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
         Self { io, ahead, back: Bytes::new(), watched: Watched::Streams(Streams::new()), activity }
     }
 
-    /// Whether the library refused what the peer sent and the peer has not been told. Whatever is written now goes out.
+    /// Returns whether the library's refusal was suppressed and the peer still needs an answer. From then on all writes
+    /// go out.
     pub(crate) fn owes_a_refusal(&mut self) -> bool {
         let owes = self.has_kept_back();
         if owes {
@@ -93,14 +95,15 @@ impl<S> Transport<S> {
         matches!(self.watched, Watched::Heads(_, Words { kept_back: true, .. }))
     }
 
-    /// Whether these bytes are not to go out, for there are better ones.
+    /// Returns whether these bytes must not go out, because a better answer follows.
     fn keeps_back(&mut self, bytes: &[u8]) -> bool {
         let Watched::Heads(_, words) = &mut self.watched else { return false };
         words.kept_back |= words.are_the_librarys(bytes, self.activity.requests());
         words.kept_back
     }
 
-    /// Whether the peer is to be answered before it is read on. Whoever learns better wakes the connection.
+    /// Returns whether the peer must be answered before more is read from it. A change of that state wakes the
+    /// connection.
     fn holds_back(&mut self) -> bool {
         let Watched::Streams(streams) = &self.watched else { return false };
         if self.activity.is_trusted() {
@@ -110,7 +113,7 @@ impl<S> Transport<S> {
         streams.are_too_many() || self.activity.has_been_refused_enough()
     }
 
-    /// Follows bytes on the way in; returns how many of them may pass now, at least one if there are any.
+    /// Follows bytes on the way in. Returns how many of them may pass now, at least one if there are any.
     fn watch(&mut self, bytes: &[u8]) -> usize {
         match &mut self.watched {
             Watched::Nothing => bytes.len(),
@@ -154,19 +157,19 @@ impl<S> Transport<S> {
 }
 
 impl<S: AsyncRead + Unpin> Transport<S> {
-    /// Takes back what the library has read and done nothing with.
+    /// Takes back bytes that the library has read but not used.
     pub(crate) fn take_back(&mut self, bytes: Bytes) {
-        // One without bytes would keep what it was cut from.
+        // An empty slice would keep the buffer that it was cut from alive.
         self.back = if bytes.is_empty() { Bytes::new() } else { bytes };
     }
 
-    /// From now on it carries another protocol, of which this much was read: nothing of it is watched.
+    /// Switches to another protocol. `read` was already read of it. Its bytes are not followed.
     pub(crate) fn switch(&mut self, read: Bytes) {
         self.take_back(read);
         self.watched = Watched::Nothing;
     }
 
-    /// Waits until the peer sends more, which the library reads next; false: it has gone.
+    /// Waits until the peer sends more, which the library reads next. Returns `false` if the peer has gone.
     pub(crate) async fn more_came(&mut self) -> bool {
         if !(self.back.is_empty() && self.ahead.is_empty()) {
             return true;
@@ -178,15 +181,16 @@ impl<S: AsyncRead + Unpin> Transport<S> {
         read.is_ok() && !self.ahead.is_empty()
     }
 
-    /// Behind the few bytes by which HTTP/1 was known, the rest of its head is mostly here. Handed on alone they would have the library
-    /// make its buffer twice as large for the rest, and keep it. What the peer has to say otherwise shows at the next read.
+    /// Reads on after the few bytes by which HTTP/1 was detected, because the rest of the head is usually there. If
+    /// those bytes were passed alone, the library would double its buffer for the rest and keep it. An error or an end
+    /// of the stream shows at the next read.
     fn read_on(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) {
         if !self.ahead.is_empty() || buf.remaining() == 0 || !matches!(self.watched, Watched::Heads(..)) {
             return;
         }
         let before = buf.filled().len();
         if Pin::new(&mut self.io).poll_read(cx, buf).is_ready() {
-            // Of HTTP/1 all bytes pass.
+            // All bytes of HTTP/1 pass.
             self.watch(buf.filled().get(before..).unwrap_or_default());
         }
     }
@@ -216,7 +220,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
             let ahead = this.ahead.clone();
             let passes = this.watch(ahead.get(..buf.remaining().min(ahead.len())).unwrap_or_default());
             buf.put_slice(ahead.get(..passes).unwrap_or_default());
-            // One that is used up would keep what it was cut from.
+            // An empty slice would keep the buffer that it was cut from alive.
             this.ahead = if passes == ahead.len() { Bytes::new() } else { ahead.slice(passes..) };
             this.read_on(cx, buf);
         }

@@ -1,5 +1,6 @@
-//! Turns over a WebSocket (RFC 6455): each message of the client is a call of its own, one after the other, and the events of its answer
-//! are messages. Who it is was asked before the connection went on like this. Must not know what a call means, or what an event says.
+//! A responses socket: calls over a WebSocket (RFC 6455). Each message of the client is a call of its own, in sequence,
+//! and the events of its answer are messages. The caller was authenticated before the switch. Must not know the meaning
+//! of a call or an event.
 //!
 //! Source: <https://developers.openai.com/api/docs/guides/websocket-mode>.
 
@@ -35,29 +36,29 @@ use crate::transport::Duplex;
 use events::Events;
 use inbound::{Excess, Inbound};
 
-/// The longest message of a client, in bytes.
+/// Maximum length of a client's message, in bytes.
 const MOST_TURN_BYTES: usize = 4 << 20;
-/// How long such a connection may last: OpenAI's.
+/// Maximum lifetime of a responses socket, as at OpenAI.
 const LONGEST: Duration = Duration::from_secs(3600);
-/// How often a peer is asked whether it lives, and how long it may take to say so.
+/// Interval of pings to a peer. `PONG_WAIT` is the maximum wait for an answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WAIT: Duration = Duration::from_secs(20);
-/// How long the last words may take.
+/// Maximum time for the last messages of a connection.
 const PARTING: Duration = Duration::from_secs(1);
-/// How often a connection is checked: whether its key is still good, its message comes on, and its peer reads.
+/// How often a connection is checked: whether its key is still valid, its message makes progress, and its peer reads.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Bytes that are read at once, and written together.
+/// Bytes per read, and per combined write.
 const BUFFER_BYTES: usize = 16 << 10;
-/// Bytes that wait to be written at most: what is written together, one frame, and the PONGs for what was read at once.
+/// Maximum number of bytes that wait to be written: one combined write, one frame, and the PONGs for one read.
 const MOST_BUFFERED_BYTES: usize = 4 * BUFFER_BYTES;
 
-/// What a peer reads before its connection ends for a reason of the server.
+/// What a peer receives before the server ends its connection.
 struct LastWords {
     code: CloseCode,
     event: &'static str,
 }
 
-/// The connection has lasted as long as it may.
+/// The connection has reached its maximum lifetime.
 const TOO_LONG: LastWords = LastWords {
     code: CloseCode::Normal,
     event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and go on from the last response by `previous_response_id`.","param":null}}"#,
@@ -87,12 +88,12 @@ const TOO_SLOW: LastWords = LastWords {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":408,"error":{"type":"timeout_error","code":"body_timeout","message":"The message made no progress for too long (`server.body_progress_timeout`), or took too long in all. Connect again, and send it again.","param":null}}"#,
 };
-/// The peer floods with control frames.
+/// The peer floods the connection with control frames.
 const TOO_MANY_PINGS: LastWords = LastWords {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"too_many_pieces","message":"The connection sent more than 100 PING, PONG and CLOSE frames in a second. Send fewer.","param":null}}"#,
 };
-/// The key was revoked, or has expired.
+/// The key was revoked or has expired.
 const BAD_KEY: LastWords = LastWords {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":401,"error":{"type":"authentication_error","code":"invalid_api_key","message":"The key of this connection is no longer good: it was revoked, or has expired. Connect again with another key.","param":null}}"#,
@@ -100,46 +101,46 @@ const BAD_KEY: LastWords = LastWords {
 
 type Socket<'a> = WebSocketStream<Inbound<'a>>;
 
-/// A message of the peer, and what it has taken of its key's memory.
+/// A message of the peer, and the memory that it has reserved for its key.
 struct Received {
     text: Utf8Bytes,
     taken: Reserved,
 }
 
-/// What is kept beside a turn that is under way.
+/// State that is kept beside a call in progress.
 struct Ahead {
-    /// The next message, which came meanwhile.
+    /// The next message, which arrived during the call.
     next: Option<Received>,
     /// When the connection is checked next.
     look_at: Instant,
 }
 
-/// Why no more turns are taken.
+/// Why the socket takes no more messages.
 enum End {
-    /// The peer went away, or what it sent is none of the protocol.
+    /// The peer went away, or violated the protocol.
     Gone,
     /// The connection is closed with this code.
     Told(CloseCode),
-    /// The peer is told why, and the connection is closed.
+    /// The peer is sent a reason, and the connection is closed.
     Refused(&'static LastWords),
-    /// The peer reads nothing.
+    /// The peer does not read.
     Stalled,
     /// The server closes at once.
     Closing,
 }
 
-/// One connection of turns.
+/// One responses socket.
 pub(crate) struct Turns<'a, F> {
     pub(crate) shared: &'a Shared<F>,
     pub(crate) peer: Peer,
     pub(crate) upgraded: &'a Upgraded,
     pub(crate) activity: &'a Arc<Activity>,
-    /// How long a peer may take none of what waits for it.
+    /// How long a peer may leave its waiting bytes unread.
     pub(crate) patience: Duration,
 }
 
 impl<F: Front> Turns<'_, F> {
-    /// Takes turns until the connection ends.
+    /// Serves calls until the connection ends.
     pub(crate) async fn take_all(&self, io: &mut dyn Duplex) {
         let config = WebSocketConfig::default()
             .read_buffer_size(BUFFER_BYTES)
@@ -163,7 +164,7 @@ impl<F: Front> Turns<'_, F> {
             if let Err(end) = self.turn(&mut socket, message, &kept, &mut ahead).await {
                 break end;
             }
-            // The client reads the close frame behind this answer. A message that came meanwhile is answered first.
+            // The client reads the close frame after this answer. A message that arrived meanwhile is answered first.
             if self.activity.wished() == Wish::Retire && ahead.next.is_none() {
                 break End::Told(CloseCode::Away);
             }
@@ -171,12 +172,12 @@ impl<F: Front> Turns<'_, F> {
         self.part(socket, end).await;
     }
 
-    /// Nothing yet, of the memory of the peer's key.
+    /// Returns an empty reservation in the memory of the peer's key.
     fn charge(&self) -> Reserved {
         self.shared.memory.for_call_of(self.upgraded.key().clone())
     }
 
-    /// The regular check of a connection.
+    /// Performs the regular check of a connection.
     fn look(&self, socket: &Socket<'_>) -> Result<(), End> {
         let now = Instant::now();
         if !self.shared.front.knows(&self.upgraded.credentials) {
@@ -189,7 +190,7 @@ impl<F: Front> Turns<'_, F> {
         if self.activity.blocked_for() >= self.patience { Err(End::Stalled) } else { Ok(()) }
     }
 
-    /// The next turn of a peer that has none under way.
+    /// Waits for the next message of a peer with no call in progress.
     async fn next(&self, socket: &mut Socket<'_>, over: Instant) -> Result<Received, End> {
         let mut heard_at = Instant::now();
         let mut look_at = heard_at + LOOK_EVERY;
@@ -224,7 +225,7 @@ impl<F: Front> Turns<'_, F> {
         }
     }
 
-    /// What came from the peer, if it is a turn.
+    /// Processes an event of the peer. Returns its message, if it is one.
     fn heard(
         &self,
         socket: &mut Socket<'_>,
@@ -251,7 +252,8 @@ impl<F: Front> Turns<'_, F> {
         }
     }
 
-    /// Waits for something, and hears meanwhile whether the peer goes away. What it wants next is kept; then it is heard no more.
+    /// Awaits `work`, and notices meanwhile whether the peer goes away. One message that arrives is kept for later.
+    /// Nothing more is read after it.
     async fn beside<T>(
         &self,
         socket: &mut Socket<'_>,
@@ -333,7 +335,7 @@ impl<F: Front> Turns<'_, F> {
         Ok(())
     }
 
-    /// The events of an answer, each as a message.
+    /// Sends the events of an answer, each as a message.
     async fn tell(
         &self,
         socket: &mut Socket<'_>,
@@ -361,7 +363,7 @@ impl<F: Front> Turns<'_, F> {
         }
     }
 
-    /// A refusal of a message that has become no call, as the event that says so.
+    /// Sends the refusal of a message that did not become a call, as an event.
     async fn refused(
         &self,
         socket: &mut Socket<'_>,
@@ -394,7 +396,7 @@ impl<F: Front> Turns<'_, F> {
         self.within_patience(socket.flush()).await
     }
 
-    /// Buffers a message, in frames that fit the buffer, and writes what does not fit.
+    /// Buffers a message in frames that fit the buffer, and writes what does not fit.
     async fn feed(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), End> {
         if text.len() <= BUFFER_BYTES {
             return self.within_patience(socket.feed(Message::Text(text))).await;
@@ -427,7 +429,7 @@ impl<F: Front> Turns<'_, F> {
         };
         let reason = if code == CloseCode::Unsupported { "turns are messages of text" } else { "" };
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
-        // In time or not: the connection ends.
+        // A timeout is not an error: the connection ends in any case.
         let _ = timeout(PARTING, async {
             if let Some(event) = last_words {
                 socket.send(Message::Text(Utf8Bytes::from_static(event))).await?;
@@ -438,7 +440,7 @@ impl<F: Front> Turns<'_, F> {
         })
         .await;
         if last_words.is_some() {
-            // The peer may still be sending, and a reset would take from it what it has not read.
+            // The peer may still be sending, and a reset would discard what it has not read.
             let io = socket.into_inner().into_io();
             if matches!(timeout(PARTING, io.shutdown()).await, Ok(Ok(()))) {
                 linger(io).await;
@@ -447,7 +449,7 @@ impl<F: Front> Turns<'_, F> {
     }
 }
 
-/// The most bytes of a text, up to `most`, that end no character in its middle.
+/// Returns the largest length up to `most` that does not split a character of the text.
 fn whole_characters(text: &[u8], most: usize) -> usize {
     if text.len() <= most {
         return text.len();
@@ -456,17 +458,17 @@ fn whole_characters(text: &[u8], most: usize) -> usize {
     (1..=most).rev().find(|at| !is_continued(at)).unwrap_or(most)
 }
 
-/// The body of a turn, which is here. Its message has taken its memory before.
+/// The body of a call on a responses socket. It has already arrived, and its message has already reserved its memory.
 struct Turn<'a> {
     body: Bytes,
-    /// Of the message that it came in.
+    /// Length of the message that contained the body.
     bytes: usize,
     taken: &'a Reserved,
 }
 
 impl BodySource for Turn<'_> {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
-        // No more than it has: the buffer of a message in fragments is gone.
+        // Reduces the reservation to the message's length, because the buffer of a fragmented message is gone.
         let _ = self.taken.resize(u64::try_from(self.bytes).unwrap_or(u64::MAX));
         Ok(self.body)
     }

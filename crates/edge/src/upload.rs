@@ -1,5 +1,5 @@
-//! The body of a request, read when the front asks for it and not before: within its limits, and within the memory that
-//! its payer has for requests. Knows nothing of what the bytes mean.
+//! The body of a request, read only when the call service asks for it, within its limits and its payer's memory for
+//! requests. Must not know the meaning of the bytes.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -17,20 +17,21 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::stats::{Stats, count};
 
-/// How much is allocated for a body on the word of its `content-length` alone.
+/// Maximum allocation for a body that relies on its `content-length` alone.
 const TRUSTED_LENGTH_BYTES: u64 = 64 * 1024;
-/// Pieces that a body may come in however short it is, and bytes that each further piece must have on average: a piece costs
-/// as much work as kilobytes do.
+/// Number of pieces that any body may have. Each further piece must have `LEAST_BYTES_PER_PIECE` on average, because a
+/// piece costs as much work as kilobytes do.
 const PIECES_FREE: u64 = 4_096;
 const LEAST_BYTES_PER_PIECE: u64 = 256;
-/// Of a body that is read piece by piece, so many bytes must come within the time that a whole one may take: what is long may take long.
+/// For a body that is read piece by piece, this many bytes must arrive within the time that a whole body may take. A
+/// long body may thus take long.
 const BYTES_IN_TIME: u64 = 1 << 20;
-/// What such a body takes of the memory: as much as a connection reads at once.
+/// Memory that such a body reserves: the amount that a connection reads at once.
 const PIECE_BYTES: usize = 512 * 1024;
-/// A body up to this long is copied: it lies in the buffer that its connection reads into, and whoever keeps the one keeps the other,
-/// so that the connection needs another one for as long as the call lasts.
+/// Bodies up to this length are copied. Such a body is a slice of its connection's read buffer, and keeping the slice
+/// keeps that buffer. The connection would then need another buffer for the duration of the call.
 const COPIED_BYTES: usize = 4 * 1024;
-/// What a header takes beside its name and value, as HTTP/2 counts it (RFC 9113 §6.5.2).
+/// Overhead of a header besides its name and value, as HTTP/2 counts it (RFC 9113 §6.5.2).
 const HEADER_OVERHEAD_BYTES: usize = 32;
 
 /// Limits on a request's body.
@@ -41,13 +42,13 @@ pub(crate) struct BodyLimits {
     pub(crate) total: Duration,
 }
 
-/// A body that is still on its way.
+/// A body that is still arriving.
 pub(crate) struct Upload<'a> {
     pub(crate) head: &'a Parts,
     pub(crate) body: &'a mut Incoming,
     pub(crate) limits: &'a BodyLimits,
     pub(crate) stats: &'a Stats,
-    /// What it takes of its payer's share of the memory, until it is answered.
+    /// The memory that the body has reserved of its payer's share, until it is answered.
     pub(crate) taken: &'a Reserved,
     pub(crate) was_read: &'a mut bool,
 }
@@ -75,7 +76,7 @@ struct Opened<'a> {
     most_bytes: u64,
     bytes: u64,
     pieces: u64,
-    /// When the megabyte that is under way must be here.
+    /// Deadline of the current `BYTES_IN_TIME` bytes.
     deadline: Instant,
 }
 
@@ -101,7 +102,7 @@ impl BodyPieces for Opened<'_> {
                 *self.upload.was_read = true;
                 return Ok(None);
             };
-            // Trailers mean nothing here.
+            // Trailers have no meaning here.
             let Ok(data) = frame.map_err(|_| BodyRefusal::Incomplete)?.into_data() else { continue };
             let before = self.bytes;
             self.pieces += 1;
@@ -121,13 +122,13 @@ impl BodyPieces for Opened<'_> {
 }
 
 impl Upload<'_> {
-    /// All of it, whatever it is.
+    /// Reads the whole body, of any media type.
     pub(crate) async fn read_any(self) -> Result<Bytes, BodyRefusal> {
         let hint = self.body.size_hint();
         if hint.lower() > self.limits.most_bytes {
             return Err(BodyRefusal::TooLarge { limit_bytes: self.limits.most_bytes });
         }
-        // The head stays in memory while its body is waited for.
+        // The head stays in memory while its body is awaited.
         take(self.taken, head_bytes(self.head))?;
         let read = gather(self.body, &hint, self.limits, self.taken).await;
         match &read {
@@ -157,7 +158,7 @@ async fn gather(
         if are_too_many_pieces(pieces, bytes) {
             return Err(BodyRefusal::TooManyPieces { pieces, bytes });
         }
-        // Trailers mean nothing here.
+        // Trailers have no meaning here.
         let Ok(data) = frame.into_data() else { continue };
         let there = u64::try_from(whole.len().saturating_add(data.len())).unwrap_or(u64::MAX);
         if there > limits.most_bytes {
@@ -169,10 +170,10 @@ async fn gather(
     Err(BodyRefusal::Incomplete)
 }
 
-/// How long a body may be waited for. Of one that is here already, as short ones are, no time is taken.
+/// Timeouts of a body. The clock is not read for a body that has already arrived, as short ones have.
 struct Waits<'a> {
     limits: &'a BodyLimits,
-    /// When all of it must be here; none before something was waited for.
+    /// Deadline of the whole body. `None` until the first wait.
     deadline: Option<Instant>,
 }
 
@@ -202,12 +203,12 @@ fn too_slow(limit: Duration) -> BodyRefusal {
     BodyRefusal::TooSlow { seconds: whole_seconds(limit) }
 }
 
-/// Whether `pieces` are far more than `bytes` need.
+/// Returns whether `pieces` are far more than `bytes` need.
 pub(crate) const fn are_too_many_pieces(pieces: u64, bytes: u64) -> bool {
     pieces > PIECES_FREE.saturating_add(bytes / LEAST_BYTES_PER_PIECE)
 }
 
-/// Takes memory for so many more bytes of a request, or none.
+/// Reserves memory for `bytes` more bytes of a request, or fails without a change.
 pub(crate) fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
     taken.add(u64::try_from(bytes).unwrap_or(u64::MAX)).map_err(|no_room| match no_room {
         NoRoom::OfKey { needed, taken, bound } => {
@@ -219,12 +220,12 @@ pub(crate) fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
     })
 }
 
-/// Whole seconds of a limit, rounded up.
+/// Returns a limit in whole seconds, rounded up.
 pub(crate) fn whole_seconds(limit: Duration) -> u64 {
     limit.as_secs().saturating_add(u64::from(limit.subsec_nanos() > 0))
 }
 
-/// Bytes that a head takes up, as HTTP/2 counts them.
+/// Returns the size of a head in bytes, as HTTP/2 counts it.
 pub(crate) fn head_bytes(head: &Parts) -> usize {
     let uri = head.uri.path_and_query().map_or(0, |path| path.as_str().len());
     let headers = head.headers.iter();
@@ -232,7 +233,7 @@ pub(crate) fn head_bytes(head: &Parts) -> usize {
         + uri
 }
 
-/// A body so far. A long one that came in one piece is not copied.
+/// The bytes of a body so far. A long body that came in one piece is not copied.
 #[derive(Default)]
 enum Gathered {
     #[default]
@@ -290,7 +291,7 @@ fn takes_plain(headers: &HeaderMap) -> Result<(), BodyRefusal> {
 fn takes_json(headers: &HeaderMap) -> Result<(), BodyRefusal> {
     takes_plain(headers)?;
     let Some(media) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
-    // As nearly all say it.
+    // The exact spelling of nearly all clients.
     if media.as_bytes() == b"application/json" {
         return Ok(());
     }

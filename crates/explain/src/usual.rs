@@ -117,6 +117,7 @@ fn is_comparable(of: &TraceRecord, other: &TraceRecord) -> bool {
         && (of.model_served.is_none() || other.model_served == of.model_served)
         && (of.model_served.is_none() || other.upstream == of.upstream)
         && other.shadow_of.is_some() == of.shadow_of.is_some()
+        && other.worker_job.is_some() == of.worker_job.is_some()
 }
 
 /// Whether two sizes are within a factor of [`ALIKE`]. Very small sizes are always alike.

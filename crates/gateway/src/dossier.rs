@@ -6,7 +6,7 @@ use std::time::Duration;
 use headrace_call_api::Head;
 use headrace_domain::{
     Clock, Dialect, Endpoint, NanoDollars, Outcome, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
-    TraceRecord, UnixNanos, Usage, UsageSource,
+    TraceRecord, UnixNanos, Usage, UsageSource, parse_traceparent,
 };
 
 use crate::batch_line::BatchLine;
@@ -138,6 +138,7 @@ impl Dossier {
             told_of_cache: None,
             failed_with: None,
             shadow_of: None,
+            worker_job: None,
         };
         Self {
             id,
@@ -257,41 +258,5 @@ impl Dossier {
     pub(crate) fn close(mut self, outcome: Outcome) -> Box<TraceRecord> {
         self.seal(outcome);
         self.record
-    }
-}
-
-/// Parses `00-TRACE(32)-SPAN(16)-FLAGS(2)`: lower-case hexadecimal, neither id all zero (W3C Trace Context, level 1).
-fn parse_traceparent(header: &str) -> Option<(&str, &str)> {
-    let mut parts = header.trim().split('-');
-    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let hex = |text: &str, len: usize| {
-        text.len() == len && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
-    let set = |text: &str| text.bytes().any(|b| b != b'0');
-    let well_formed = hex(version, 2) && version != "ff" && hex(trace, 32) && hex(span, 16) && hex(flags, 2);
-    let closed = version != "00" || parts.next().is_none();
-    (well_formed && closed && set(trace) && set(span)).then_some((trace, span))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse_traceparent;
-
-    #[test]
-    fn traceparent_is_taken_only_when_well_formed() {
-        let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
-        let good = format!("00-{trace}-00f067aa0ba902b7-01");
-        assert_eq!(parse_traceparent(&good), Some((trace, "00f067aa0ba902b7")));
-        for bad in [
-            "",
-            "00",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7",
-            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
-            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
-            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-x",
-        ] {
-            assert_eq!(parse_traceparent(bad), None, "{bad}");
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! The listener for operators: where it stands, who is let in first, and what it is made of. Must not know what a route does.
+//! The admin listener: its address, the first operator, and its parts. Must not know what a route does.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::prompts::Sights;
 use crate::session_file::SessionFile;
 use crate::welcome::Manner;
 
-/// Where `up` listens if it can.
+/// The address that `up` prefers.
 const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
-/// Who makes the first operator, in the audit log, and that operator's name.
+/// The actor who creates the first operator, in the audit log, and that operator's name.
 const ACTOR: &str = "first start";
 const FIRST_OPERATOR: &str = "owner";
 
-/// What operators see of the house, and have it do.
+/// The handlers behind the admin listener.
 pub(crate) struct Seen {
     pub(crate) inside: Inside,
     pub(crate) prompts: Sights,
@@ -34,10 +34,10 @@ pub(crate) struct Seen {
     pub(crate) playground: playground::House,
 }
 
-/// A listener for operators that is not served yet.
+/// An admin listener that is bound but not serving yet.
 pub(crate) struct Door {
     listener: Listener,
-    /// TLS, where that is wanted.
+    /// TLS, if it is configured.
     secure: Option<Secure>,
     sessions: Arc<Sessions>,
     operators: Arc<Operators>,
@@ -45,7 +45,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Opens it where that is wanted. Beside an API on a port that nobody chose, neither is this one chosen.
+    /// Binds the listener, if it is wanted. If the API takes any free port, this listener does too.
     pub(crate) fn open(
         settings: &AdminSettings,
         certificate: Option<&Arc<Certificate>>,
@@ -74,7 +74,7 @@ impl Door {
         }
         let secure = match (settings.tls, certificate) {
             (true, Some(certificate)) => Some(secured(certificate)?),
-            // Configuration refuses `admin.tls` without a certificate.
+            // The configuration check refuses `admin.tls` without a certificate.
             (false, _) | (true, None) => None,
         };
         let is_safe =
@@ -102,7 +102,7 @@ impl Door {
         &self.url
     }
 
-    /// What makes links that sign in here.
+    /// Returns a function that creates sign-in links to this listener.
     pub(crate) fn links(door: Option<&Self>) -> LinkSource {
         let door = door.map(|door| (Arc::clone(&door.sessions), door.url.clone()));
         Box::new(move |id, now| {
@@ -112,7 +112,8 @@ impl Door {
         })
     }
 
-    /// What is said of it at the start. A person gets a link; the first one an operator to go with it.
+    /// The text about the console in the startup message. Under `up` it holds a sign-in link; the first start also
+    /// creates an operator for it.
     pub(crate) fn welcome(
         &self,
         service: &AdminService,
@@ -170,7 +171,7 @@ impl Door {
     }
 }
 
-/// TLS with the certificate of the API, which a reload reads again for both.
+/// TLS with the API's certificate, which a reload refreshes for both listeners.
 fn secured(certificate: &Arc<Certificate>) -> Result<Secure, String> {
     let acceptor = certificate.http1().map_err(|error| error.to_string())?;
     Ok(Arc::new(move |stream: tokio::net::TcpStream| {
@@ -179,7 +180,7 @@ fn secured(certificate: &Arc<Certificate>) -> Result<Secure, String> {
     }))
 }
 
-/// What stands at a path: a page of the book, or the console's file.
+/// The asset at a path: a page of the documentation, or a file of the console.
 fn page(path: &str) -> Option<Asset> {
     if let Some(found) = headrace_book::page(path) {
         return Some(of_book(found));
@@ -188,7 +189,7 @@ fn page(path: &str) -> Option<Asset> {
     Some(Asset { bytes: found.bytes, mime: found.mime, etag: found.etag })
 }
 
-/// What stands in place of a page that the book has not.
+/// The page that replaces a missing documentation page.
 fn missing(path: &str) -> Option<Asset> {
     (path == "docs" || path.starts_with("docs/")).then(|| of_book(headrace_book::missing()))
 }
@@ -206,7 +207,7 @@ const fn free() -> SocketAddr {
 fn first_owner(service: &AdminService, now: UnixNanos) -> Result<OperatorId, String> {
     let create = AdminCommand::CreateOperator { name: FIRST_OPERATOR.to_owned(), role: Role::Owner };
     match execute(service, create, now)? {
-        // Nobody is shown the key: whoever starts the server signs in by links.
+        // The key is never shown. The user who starts the server signs in by links.
         AdminReply::OperatorCreated { operator, .. } => Ok(operator.id),
         other => Err(format!("the first operator could not be made: {other:?}")),
     }

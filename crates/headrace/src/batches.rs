@@ -1,5 +1,5 @@
-//! `headrace batches`: files of requests, as any client of the public API sends them and reads what came of them. It knows nothing of the
-//! server's rooms.
+//! `headrace batches`: sends files of requests and reads their results, as any client of the public API does. Must not
+//! know the server's internals.
 
 mod requests;
 mod view;
@@ -20,18 +20,18 @@ use crate::cli::batches::{BatchesArgs, BatchesCommand, SubmitArgs};
 use crate::output;
 use crate::progress::Progress;
 
-/// Exit status after Ctrl-C, as shells count it: 128 and the signal's number.
+/// Exit status after Ctrl-C, by the convention of shells: 128 plus the signal's number.
 const INTERRUPTED: u8 = 130;
-/// How long is waited before a batch is looked at again: at first, and at most.
+/// Pause between two looks at a batch: the first and the longest.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// How often the progress of a file that is sent is looked at.
+/// Interval at which the progress of an upload is updated.
 const SENDING: Duration = Duration::from_millis(100);
 
-/// Why a command did not do what was asked.
+/// Why a command failed.
 enum Failure {
-    /// The server's word, or none of it.
+    /// The request to the server failed.
     Asked(ClientError),
-    /// What is said.
+    /// Any other failure, as a message.
     Other(String),
 }
 
@@ -41,8 +41,8 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Runs the command. Exit status 0; 1 where it could not be done, or where the batch that was waited for ended otherwise than
-/// completed; 130 after Ctrl-C.
+/// Runs the command. Exit status 0 on success, 1 on failure or if an awaited batch ended without being completed, 130
+/// after Ctrl-C.
 pub(crate) fn run(args: &BatchesArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &BatchesArgs) -> ExitCode {
 }
 
 async fn obey(args: &BatchesArgs) -> ExitCode {
-    // A file that cannot be sent needs no server.
+    // A file that cannot be sent is refused before a server is needed.
     let checked = match &args.command {
         BatchesCommand::Submit(submit) => match requests::read(&submit.file, submit.endpoint) {
             Ok(requests) => Some((submit, requests)),
@@ -101,11 +101,11 @@ fn advice_on_batches(error: &ClientError) -> Option<&'static str> {
     }
 }
 
-/// Who is asked, and how it is told.
+/// The client, and how its answers are shown.
 struct Desk {
     client: Client,
     json: bool,
-    /// The key was lent, for some hours.
+    /// Whether the key is lent, and so expires after some hours.
     lent: bool,
 }
 
@@ -148,7 +148,7 @@ impl Desk {
         let batch = match self.client.create_batch(&new).await {
             Ok(batch) => batch,
             Err(error) => {
-                // Nothing would ever read it. If this fails, too, it is deleted when its time is over.
+                // No batch would ever read the file. If the deletion fails too, the file is deleted when it expires.
                 let _ = self.client.delete_file(&input_file).await;
                 return Err(error.into());
             }
@@ -165,7 +165,7 @@ impl Desk {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Sends a file; its id.
+    /// Uploads a file and returns its id.
     async fn send(&self, path: &Path, bytes: u64) -> Result<String, Failure> {
         let file = tokio::fs::File::open(path).await;
         let file =
@@ -185,7 +185,7 @@ impl Desk {
         Ok(id?)
     }
 
-    /// Looks at a batch until it has ended.
+    /// Waits until a batch has ended, the timeout is over, or Ctrl-C.
     async fn wait(&self, id: &str, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
         let mut progress = Progress::new(id);
         let watched = tokio::select! {
@@ -224,7 +224,7 @@ impl Desk {
         Ok(if batch.status == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// How it is when it has ended, or when the time is over.
+    /// Returns the batch once it has ended or the timeout is over.
     async fn watch(
         &self,
         id: &str,
@@ -281,14 +281,14 @@ impl Desk {
     }
 }
 
-/// To standard output. A reader that is gone wants no more of it. A terminal gets control characters written out; a file or a pipe
-/// gets the bytes as they are.
+/// Writes a file to standard output. Stops without an error if the reader is gone. A terminal gets control characters
+/// escaped; a file or a pipe gets the bytes unchanged.
 async fn print(mut content: FileContent) -> Result<ExitCode, Failure> {
     let (is_terminal, mut kept) = (std::io::stdout().is_terminal(), Vec::new());
     while let Some(bytes) = content.next().await? {
         if is_terminal {
             kept.extend_from_slice(&bytes);
-            // A character that is cut waits for the rest of its bytes.
+            // A character that is cut off waits for the rest of its bytes.
             let whole = std::str::from_utf8(&kept)
                 .map_or_else(|error| error.error_len().map_or(error.valid_up_to(), |_| kept.len()), str::len);
             let text: Vec<u8> = kept.drain(..whole).collect();
@@ -303,7 +303,7 @@ async fn print(mut content: FileContent) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Into a new file; what breaks off is not left there.
+/// Writes to a new file. If the download breaks off, the file is removed.
 async fn keep(mut content: FileContent, path: &Path) -> Result<ExitCode, Failure> {
     let cannot = |error: std::io::Error| Failure::Other(format!("cannot write {}: {error}", path.display()));
     let mut file = OpenOptions::new().create_new(true).write(true).open(path).map_err(cannot)?;
@@ -318,7 +318,7 @@ async fn keep(mut content: FileContent, path: &Path) -> Result<ExitCode, Failure
     .await;
     match &whole {
         Ok(_) => output::note(&format!("{written} bytes in {}", path.display())),
-        // What failed is said; the rest of it is of no use.
+        // The error is reported; a partial file is of no use.
         Err(_) => drop(std::fs::remove_file(path)),
     }
     whole

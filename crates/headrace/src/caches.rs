@@ -1,14 +1,16 @@
-//! What servers tell of their caches, on its way to whoever places calls. Must not know how it is heard, nor what a call asks for.
+//! Carries the cache events that servers report to the prefix indexes that place calls. Must not know how the events
+//! are received, nor what a call asks for.
 
 use std::sync::Weak;
 
 use headrace_fleet::{PrefixIndex, Site, Stored, Whose};
 use headrace_upstream::{CacheEvent, StoredBlocks, StoredLabel};
 
-/// Blocks of one server that are known, at most: eight million tokens in blocks of 16. Each takes some 80 bytes.
+/// Maximum number of blocks that are tracked per server: eight million tokens in blocks of 16. Each block takes some 80
+/// bytes.
 const MAX_BLOCKS: usize = 1 << 19;
 
-/// Takes in what one server tells.
+/// Returns a callback that applies the cache events of one server to its prefix index.
 pub(crate) fn told(site: Weak<Site>) -> impl FnMut(CacheEvent) + Send {
     move |event| {
         if let Some(site) = site.upgrade() {
@@ -22,7 +24,7 @@ fn take(cache: &mut Option<PrefixIndex>, event: &CacheEvent) {
         (CacheEvent::Unknown, cache) => *cache = None,
         (CacheEvent::Begins { whole }, cache) => *cache = Some(PrefixIndex::new(MAX_BLOCKS, *whole)),
         (CacheEvent::Stored(blocks), Some(index)) => {
-            // What is left out is a cache hit that is not foreseen; the index knows that it is not whole then.
+            // Blocks that do not fit only cost an unforeseen cache hit. The index records that it is no longer whole.
             let _ = index.stored(&stored(blocks));
         }
         (CacheEvent::Removed(blocks), Some(index)) => index.removed(blocks),

@@ -1,19 +1,23 @@
-//! A line of the log for each call and each refusal when it is over. No word of a prompt or an answer stands in one, nor of what a server
-//! said of them. Must not know where lines go.
+//! One log line per call and refusal, written when it is over. Contains no text of prompts or answers, nor upstream
+//! messages about them. Must not know where lines go.
 
 use headrace_domain::{Outcome, TraceRecord};
 use headrace_trace::{Recorded, Tap};
 
-/// What the filter of the log knows these lines by.
+/// The target of these lines in the log filter.
 pub(crate) const TARGET: &str = "headrace_calls";
 /// A microsecond in nanoseconds.
 const MICRO: u64 = 1_000;
 
-/// Logs calls.
+/// Logs each call that ends.
 pub(crate) struct CallLog;
 
 impl Tap for CallLog {
     fn seen(&self, record: &Recorded) {
+        // The gateway that sent a worker job logs its call.
+        if record.worker_job.is_some() {
+            return;
+        }
         match &record.outcome {
             Outcome::Failed { stage, .. } => {
                 if tracing::enabled!(target: TARGET, tracing::Level::WARN) {
@@ -46,7 +50,7 @@ fn line(record: &TraceRecord, outcome: &str, status: u16, code: Option<&str>, st
                 stage,
                 endpoint = record.endpoint.map(|endpoint| endpoint.name()),
                 model = record.model_served.as_deref(),
-                // The caller's own spelling, which may hold anything.
+                // The caller's own spelling, which may contain anything.
                 model_asked = record.model_asked.as_deref().filter(|_| record.model_served.is_none()).map(tracing::field::debug),
                 org = record.org.as_ref().map(tracing::field::display),
                 project = record.project.as_ref().map(tracing::field::display),

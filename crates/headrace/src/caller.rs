@@ -1,5 +1,5 @@
-//! A server as its clients reach it: where it is, with which key, and what to do where it cannot be reached. On the server's own machine it
-//! lends a key (`house`). Must not know what it is asked.
+//! How a client command reaches a server: its address, a key, and advice on errors. On the server's own machine, the
+//! server lends a key (`house`). Must not know what the server is asked.
 
 use std::path::PathBuf;
 
@@ -12,24 +12,24 @@ use crate::cli::caller::Caller;
 use crate::house::House;
 use crate::output;
 
-/// The variable that has a caller's key.
+/// The variable that holds a caller's key.
 const KEY_VARIABLE: &str = "HEADRACE_API_KEY";
 
-/// Where a server of ours listens unless it is told otherwise.
+/// The default address of a server.
 const USUAL_URL: &str = "http://127.0.0.1:8080";
 
-/// How a server is called.
+/// How to reach a server.
 pub(crate) struct Reached {
     pub(crate) config: ClientConfig,
-    /// Who lent the key, where none was given.
+    /// The server that lent the key, if the key is lent.
     pub(crate) house: Option<House>,
 }
 
-/// The server that is meant, and a key. A data directory that is named decides which server that is, unless an address is named,
-/// too. A key of the environment that this server does not know gives way to one that it lends.
+/// Finds the server and a key. A named data directory decides which server it is, unless an address is named too. If
+/// the server does not know a key from the environment, a lent key replaces it.
 ///
 /// # Errors
-/// A file of certificates that cannot be read, or a data directory that is named and that no server runs on.
+/// Returns an error if a certificate file cannot be read, or if no server runs on a named data directory.
 pub(crate) async fn reach(caller: &Caller) -> Result<Reached, ClientError> {
     let ca_pem = caller.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
     let key = given(&caller.key).cloned();
@@ -55,7 +55,7 @@ pub(crate) async fn reach(caller: &Caller) -> Result<Reached, ClientError> {
     Ok(Reached { config, house: Some(house) })
 }
 
-/// A key that is given: an empty one is none.
+/// The given key. An empty key counts as none.
 pub(crate) fn given(key: &Option<SecretString>) -> Option<&SecretString> {
     key.as_ref().filter(|key| !key.expose_secret().trim().is_empty())
 }
@@ -70,24 +70,24 @@ async fn server_of(dir: &str) -> Result<String, ClientError> {
     })
 }
 
-/// Whether the key came from the environment. One of the command line was chosen for this call, and is never replaced.
+/// Whether the key came from the environment. A key on the command line was chosen for this call and is never replaced.
 fn is_of_environment(key: &SecretString) -> bool {
     std::env::var(KEY_VARIABLE).is_ok_and(|value| value.trim() == key.expose_secret())
 }
 
-/// Whether the server lets the key in. A server that cannot be asked says why when it is called.
+/// Whether the server accepts the key. `true` if the server cannot be asked; the call itself then reports the error.
 async fn is_known(config: &ClientConfig) -> bool {
     let Ok(client) = Client::new(config.clone()) else { return true };
     !matches!(client.models().await, Err(ClientError::Api(error)) if error.status == Some(401))
 }
 
-/// The server of the data directory, if it is the one that is meant.
+/// The server of the data directory with a lent key, if it is the intended server.
 async fn lender(caller: &Caller) -> Option<House> {
     let at = At { data_dir: caller.data_dir.clone(), config: None, json: false };
     House::of(crate::commands::data_dir(&at).ok()?, caller.url.clone()).await
 }
 
-/// What to do about an error that any call can meet, where there is something.
+/// What to do about an error that any call can meet. `None` if there is no advice.
 pub(crate) fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
     match error {
         ClientError::Api(error) if error.status == Some(401) && !has_key => Some(

@@ -1,5 +1,5 @@
-//! What becomes of models on trial, for operators: the audit log says which were taken out and put on trial again, and a start takes
-//! out what had been taken out before. Must not know when a model is worse.
+//! Canaries for operators: the audit log records which were rolled back and which were resumed. A start rolls back
+//! again those that were rolled back before. Must not know when a model is worse.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,18 +12,19 @@ use serde_json::{Value, json};
 
 use crate::output;
 
-/// How often it is looked for news.
+/// Interval at which the gateway is asked for new rollbacks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The act of taking a model out, in the audit log; its subject is the route.
+/// The act of rolling a canary back, in the audit log. Its subject is the route.
 const ROLL_BACK: &str = "canary.roll_back";
-/// The act of putting one on trial again; its detail is the model.
+/// The act of resuming a canary, in the audit log. Its detail is the model.
 const RESUME: &str = "canary.resume";
-/// Who takes models out.
+/// The actor of rollbacks in the audit log.
 const ACTOR: &str = "headrace";
-/// The most rows of either that are read at a start, newest first.
+/// Maximum number of audit rows of each act that a start reads, newest first.
 const MOST_ROWS: usize = 500;
 
-/// Writes down what is taken out, until the future is dropped.
+/// Writes rollbacks to the audit log, until the future is dropped. Restores former ones after each change of the
+/// catalogue.
 pub(crate) async fn tend(gateway: Weak<Gateway>, directory: Arc<Directory>) {
     let mut seen = gateway.upgrade().map(|gateway| Arc::downgrade(&gateway.catalog())).unwrap_or_default();
     loop {
@@ -31,7 +32,7 @@ pub(crate) async fn tend(gateway: Weak<Gateway>, directory: Arc<Directory>) {
         let Some(gateway) = gateway.upgrade() else { return };
         let now = Arc::downgrade(&gateway.catalog());
         if !seen.ptr_eq(&now) {
-            // A model that was taken out may be back with its server.
+            // A rolled-back model may have returned with its server.
             let (gateway, directory) = (Arc::clone(&gateway), Arc::clone(&directory));
             let restored = tokio::task::spawn_blocking(move || restore(&gateway, &directory));
             if restored.await.is_ok_and(|restored| restored.is_ok()) {
@@ -45,7 +46,7 @@ pub(crate) async fn tend(gateway: Weak<Gateway>, directory: Arc<Directory>) {
                 rolled_back.why
             ));
             let (entry, directory) = (entry(&news), Arc::clone(&directory));
-            // What came of it is said there.
+            // The callee reports its own outcome.
             let _ = tokio::task::spawn_blocking(move || write(&directory, &entry)).await;
         }
     }
@@ -71,10 +72,10 @@ fn entry(news: &CanaryNews) -> AuditEntry {
     }
 }
 
-/// Takes out again what was taken out before and not put on trial again since.
+/// Rolls back again the canaries that were rolled back before and not resumed since.
 ///
 /// # Errors
-/// The audit log cannot be read.
+/// Returns an error if the audit log cannot be read.
 pub(crate) fn restore(gateway: &Gateway, directory: &Directory) -> Result<(), IdentityError> {
     if gateway.catalog().routes().all(|(_, route)| route.arms.iter().all(|arm| arm.canary.is_none())) {
         return Ok(());
@@ -85,7 +86,7 @@ pub(crate) fn restore(gateway: &Gateway, directory: &Directory) -> Result<(), Id
     Ok(())
 }
 
-/// What was taken out and not put on trial again behind that.
+/// The rollbacks that no later row resumes.
 fn out_still(rolled_back: &[AuditRow], resumed: &[AuditRow]) -> Vec<CanaryNews> {
     let read = |row: &AuditRow| {
         let detail: Value = serde_json::from_str(&row.entry.detail).ok()?;
@@ -106,7 +107,7 @@ fn out_still(rolled_back: &[AuditRow], resumed: &[AuditRow]) -> Vec<CanaryNews> 
     rolled_back.iter().filter_map(read).collect()
 }
 
-/// What operators do with routes, and see of them.
+/// The operators' view of the routes, and their actions on them.
 pub(crate) fn source(gateway: Weak<Gateway>) -> RouteSource {
     Box::new(move |resume| {
         let Some(gateway) = gateway.upgrade() else { return Ok((Vec::new(), Vec::new())) };

@@ -1,6 +1,6 @@
 //! `headrace chat`: a conversation in the terminal with any server that speaks OpenAI's chat dialect.
-//! A client like any other: it knows nothing of the server's rooms and reaches it by HTTP alone. On the server's own machine it
-//! is lent a key (`house`).
+//! An ordinary client that reaches the server by HTTP only. On the server's own machine the server lends it a key
+//! (`house`). Must not know the server's crates.
 
 mod command;
 mod editor;
@@ -26,13 +26,13 @@ use session::Session;
 use turn::Turn;
 use typed::Typed;
 
-/// Exit status after Ctrl-C, as shells count it: 128 and the signal's number.
+/// Exit status after Ctrl-C, as shells report it: 128 plus the number of the signal.
 const INTERRUPTED: u8 = 130;
 
 /// Runs the command: one question, or a conversation until its end.
 ///
-/// Exit status 0; 1 if an answer failed (in a terminal's conversation: only if it could not begin); 130 if the one
-/// question was cancelled.
+/// Returns exit status 0, 1 if an answer failed, or 130 if the single question was cancelled. In a terminal's
+/// conversation, the status is 1 only if it could not begin.
 pub(crate) async fn run(args: ChatArgs) -> ExitCode {
     let mut screen = Screen::of_process();
     let opened = Session::open(&args).await;
@@ -47,7 +47,7 @@ pub(crate) async fn run(args: ChatArgs) -> ExitCode {
             Ok(ExitCode::FAILURE)
         }
     };
-    // Whoever read the output has gone: there is nobody left to tell.
+    // The reader of standard output is gone, so there is nothing left to report.
     ended.unwrap_or(ExitCode::FAILURE)
 }
 
@@ -98,7 +98,7 @@ impl Session {
         Ok(if failed && !input.is_person() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// Asks the last question again, in the place of what came of it.
+    /// Asks the last question again. The new answer replaces the last one.
     async fn retry(&mut self, input: &Input, screen: &mut Screen) -> Result<Turn, OutputClosed> {
         let Some((question, kept)) = self.last_question.take() else {
             screen.note("Nothing was asked yet.");

@@ -1,6 +1,6 @@
-//! Whether a configuration can be served: everything that can be known before a model is loaded and a port is bound.
-//! `config check` and the servers go through this one function, so that neither takes what the other refuses.
-//! Must not know: how anything is served.
+//! Checks everything about a configuration that can be known before a model is loaded and a port is bound. `config
+//! check` and the servers use this one function, so that neither accepts what the other refuses. Must not know how
+//! anything is served.
 
 use std::fmt::Display;
 use std::io::ErrorKind;
@@ -27,22 +27,22 @@ use crate::running::InMemory;
 use crate::upstreams::Upstreams;
 use crate::wordbooks::{self, Wordbooks};
 
-/// A configuration that can be served, as far as it can be known.
+/// A configuration without known faults.
 pub(crate) struct Checked {
     pub(crate) config: Config,
     /// The models that will run.
     pub(crate) plan: Plan,
-    /// The words of models that others compute from our ids.
+    /// The tokenizer assets of models whose targets get token ids.
     pub(crate) books: Wordbooks,
-    /// What is logged.
+    /// The filter of the log.
     pub(crate) log: EnvFilter,
 }
 
-/// Checks the settings and the first key, if one was chosen, beside the models that are in memory. With `play_prices`, a model
-/// without a price gets the demo model's.
+/// Checks the settings and the first key, if one was chosen, against the models that are in memory. With `play_prices`,
+/// a model without a price gets the demo model's.
 ///
 /// # Errors
-/// Everything that is wrong, at once.
+/// Returns every fault.
 pub(crate) fn check(
     settings: Settings,
     play_prices: bool,
@@ -56,17 +56,17 @@ pub(crate) fn check(
     names(&config, &mut faults);
     files(&config, first_key, &mut faults);
     let (mut plan, mut books) = (None, Wordbooks::new());
-    // Files of certificates and keys are read as a start reads them. Nothing is asked.
+    // Reads certificate and key files as a start does. Sends no request.
     if !faults.within("upstreams")
         && let Err(found) = Upstreams::new(Arc::new(SystemClock::new()), None).sites_of(&config)
     {
         for fault in found {
-            // Each begins with its setting.
+            // Each fault begins with its setting.
             let (setting, why) = fault.split_once(": ").unwrap_or(("upstreams", &fault));
             faults.add(setting, why);
         }
     }
-    // A model that is not where it is said to be has been reported as such.
+    // A model that is not at its configured path has already been reported.
     if !faults.within("models") && !faults.within("engine") {
         match Plan::new(&config, present) {
             Ok(found) => plan = Some(found),
@@ -85,7 +85,7 @@ pub(crate) fn check(
     }
 }
 
-/// What an operator should know of a configuration that is without faults: servers that keep one prefix cache for all tenants.
+/// Remarks on a valid configuration: servers that keep one prefix cache for all tenants.
 pub(crate) fn remarks(config: &Config) -> Vec<String> {
     let remark = |upstream: &UpstreamConfig| {
         let (setting, spec) = (&upstream.setting, &upstream.spec);
@@ -106,7 +106,8 @@ pub(crate) fn remarks(config: &Config) -> Vec<String> {
     config.upstreams.iter().filter_map(remark).collect()
 }
 
-/// The filter of the log. A lone word that is no level would be taken for the name of a program part and show nothing.
+/// Parses the filter of the log. A single word that is no level is refused, because it would be taken for a module and
+/// show nothing.
 fn log_filter(text: &str) -> Result<EnvFilter, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
@@ -125,19 +126,20 @@ struct Faults {
 
 impl Faults {
     fn add(&mut self, setting: &str, why: impl Display) {
-        // `models[0].kv_memory` comes from where `models` comes from.
+        // `models[0].kv_memory` has the origin of `models`.
         let whole = setting.split('[').next().unwrap_or(setting);
         let origin = self.settings.origin(whole);
         self.settings.problem(setting, origin, why.to_string());
     }
 
-    /// Whether a setting of that section was refused.
+    /// Whether a setting of that section has a fault.
     fn within(&self, section: &str) -> bool {
         self.settings.problems.iter().any(|problem| problem.what.starts_with(section))
     }
 }
 
-/// Sockets and certificates. An address that is in use is no fault: the server that runs may be the one to be replaced.
+/// Checks sockets and certificates. A taken address is no fault, because the running server may be about to be
+/// replaced.
 fn listeners(config: &Config, faults: &mut Faults) {
     if faults.within("server") {
         return;
@@ -171,7 +173,7 @@ fn listeners(config: &Config, faults: &mut Faults) {
     }
 }
 
-/// Whether upstreams can be asked for a model as it is to be asked for.
+/// Checks that each target of a model exists, and takes token ids if the model sends them.
 fn targets(model: &RelayedConfig, config: &Config, faults: &mut Faults) {
     let setting = format!("{}.targets", model.setting);
     for Target { upstream: name, .. } in &model.targets {
@@ -194,7 +196,7 @@ fn targets(model: &RelayedConfig, config: &Config, faults: &mut Faults) {
     }
 }
 
-/// Aliases and prices, beside the models that they name.
+/// Checks aliases and prices against the models that they name.
 fn names(config: &Config, faults: &mut Faults) {
     if faults.within("models") {
         return;
@@ -225,14 +227,14 @@ fn names(config: &Config, faults: &mut Faults) {
         return;
     }
     let now = SystemClock::new().now();
-    // What is wrong with them has been reported.
+    // Faults of the prices have already been reported.
     let Ok(prices) = PriceList::from_config(&config.prices) else { return };
     for name in names.iter().filter(|name| prices.quote(name, now).is_none()) {
         faults.add("prices", format!("the prices of `{name}` all begin later: give one that applies today"));
     }
 }
 
-/// Whether a name may be that of a model that an upstream lists once it is asked.
+/// Whether a name could belong to a model that an upstream lists once it is asked.
 pub(crate) fn may_be_listed(config: &Config, name: &ModelName) -> bool {
     let upstream =
         name.as_str().split_once('/').and_then(|(upstream, _)| find_upstream(&config.upstreams, upstream));
@@ -240,12 +242,12 @@ pub(crate) fn may_be_listed(config: &Config, name: &ModelName) -> bool {
         let upstream = find_upstream(&config.upstreams, &target.upstream);
         upstream.is_some_and(|upstream| upstream.spec.worker_secret.is_some())
     };
-    // Workers say themselves with which words a model is asked.
+    // Workers themselves report the tokenizer assets of their models.
     let by_workers = |model: &RelayedConfig| model.name == *name && model.targets.iter().any(worker);
     upstream.is_some_and(|upstream| upstream.serve) || config.relayed.iter().any(by_workers)
 }
 
-/// Files with secrets.
+/// Checks the files that hold secrets.
 fn files(config: &Config, first_key: Option<&SecretString>, faults: &mut Faults) {
     let secrets = [
         ("secrets.key_hash_file", &config.key_hash_file),
@@ -271,7 +273,7 @@ fn files(config: &Config, first_key: Option<&SecretString>, faults: &mut Faults)
     }
 }
 
-/// Why a key that an operator chose is none.
+/// Explains why a key that an operator chose is invalid. `None` if it is valid.
 fn unfit(key: &SecretString) -> Option<String> {
     let why = "is no API key: `sk-` and 4 to 253 letters, digits, `-` or `_`";
     (!is_well_formed(key.expose_secret())).then(|| why.to_owned())

@@ -1,4 +1,4 @@
-//! The command line as types. Values of settings stay text here: the configuration checks them with all others.
+//! The command line as types. Values of settings stay text here, because the configuration checks them with all others.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,17 +44,17 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What `--version` says beside the name: what a report of a fault, or of a figure, has to say.
+/// The output of `--version` after the name: the facts that a bug report or a benchmark figure needs.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let sets: Vec<_> = Isa::supported().iter().map(|isa| isa.name()).collect();
     format!("{}\ninstruction sets: {}\nkernels: {KERNEL_VERSION}", env!("CARGO_PKG_VERSION"), sets.join(", "))
 });
 
 impl Cli {
-    /// The command line of this process.
+    /// Reads the command line of this process.
     ///
     /// # Errors
-    /// The exit code of a command line that is wrong or asks for help: that was printed.
+    /// The exit code, if the command line is wrong or asks for help. The message or the help is already printed.
     pub(crate) fn read() -> Result<Self, ExitCode> {
         let command = groups::without_empty_variables(groups::grouped(Self::command()));
         let read = command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches));
@@ -156,7 +156,7 @@ pub(crate) enum Command {
     Man(shells::ManArgs),
 }
 
-/// Settings that have a flag of their own.
+/// Settings with flags of their own.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Flags {
     /// Keys, ledger, traces and secrets [default: ./headrace-data]
@@ -522,16 +522,16 @@ fn lever(text: &str) -> Result<headrace_explain::LeverName, String> {
     })
 }
 
-/// A call as a person names it.
+/// A call as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NamedCall {
     /// The request id in the name, if it has one.
     pub(crate) id: Option<headrace_domain::RequestId>,
-    /// The name: also the id that an upstream gave its answer, or a W3C trace id.
+    /// The name. It may also be the id that an upstream gave its answer, or a W3C trace id.
     pub(crate) name: String,
 }
 
-/// The longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const MAX_CALL_NAME_BYTES: usize = 256;
 
 fn call_id(text: &str) -> Result<NamedCall, String> {

@@ -1,5 +1,5 @@
-//! Operators' commands: through the control socket of a running server, or on the data directory of a stopped one.
-//! Turns replies into text; decides nothing.
+//! Operators' commands, executed through the control socket of a running server, or on the data directory of a stopped
+//! one. Turns replies into text. Contains no decisions.
 
 pub(crate) mod backup;
 pub(crate) mod bench;
@@ -41,7 +41,7 @@ use crate::config::{Config, ConfigError, layered, reference};
 use crate::datadir::{DataDir, DataDirError};
 use crate::{datadir, output};
 
-/// Who acts when a command works on a stopped data directory.
+/// The actor of commands on a stopped data directory.
 const ACTOR: &str = "command line";
 
 /// `config check`, `config reference` and `config parameters`.
@@ -61,7 +61,7 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
     }
 }
 
-/// Why a command did not happen.
+/// Why a command failed.
 pub(crate) enum CommandError {
     Config(ConfigError),
     DataDir(DataDirError),
@@ -71,7 +71,7 @@ pub(crate) enum CommandError {
 }
 
 impl CommandError {
-    /// Says it.
+    /// Prints the error and returns the exit code.
     pub(crate) fn exit(self) -> ExitCode {
         match self {
             Self::Config(error) => output::refuse(&error.to_string()),
@@ -83,7 +83,7 @@ impl CommandError {
     }
 }
 
-/// The configuration as far as commands need it.
+/// Reads the configuration for a command.
 fn configuration(at: &At) -> Result<Config, CommandError> {
     let mut settings = layered(at.config.as_deref(), settings::variables());
     if let Some(dir) = &at.data_dir {
@@ -92,20 +92,20 @@ fn configuration(at: &At) -> Result<Config, CommandError> {
     Config::from_settings(settings, true).map_err(CommandError::Config)
 }
 
-/// The configuration of a file, for what needs no server.
+/// Reads the configuration of a file, for commands that need no server.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All faults of the configuration.
 pub(crate) fn configuration_of(file: Option<&Path>) -> Result<Config, String> {
     Config::from_settings(layered(file, settings::variables()), true).map_err(|error| error.to_string())
 }
 
-/// The data directory.
+/// Returns the data directory.
 pub(crate) fn data_dir(at: &At) -> Result<PathBuf, CommandError> {
     Ok(configuration(at)?.data_dir)
 }
 
-/// Where the traces are. A running server stores those of all calls that have ended first.
+/// Returns the file of the traces. A running server first stores the traces of all ended calls.
 fn traces(at: &At) -> Result<PathBuf, CommandError> {
     let dir = data_dir(at)?;
     recent_calls(&dir, 0);
@@ -117,8 +117,8 @@ fn traces(at: &At) -> Result<PathBuf, CommandError> {
     Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())))
 }
 
-/// The newest calls in the memory of a running server, the newest first, once it has stored all that have ended. Empty if no
-/// server runs, or if an older program does.
+/// Returns the newest calls in the memory of a running server, newest first. The server first stores the traces of all
+/// ended calls. Empty if no server runs, or if the server is an older program.
 fn recent_calls(data_dir: &Path, most: usize) -> Vec<TraceRecord> {
     match control::call(data_dir, &AdminCommand::RecentCalls { most }) {
         Ok(AdminReply::RecentCalls(calls)) => {
@@ -128,7 +128,7 @@ fn recent_calls(data_dir: &Path, most: usize) -> Vec<TraceRecord> {
     }
 }
 
-/// Says what came of it.
+/// Prints the result of a command.
 fn tell(told: Result<String, CommandError>) -> ExitCode {
     tell_by(output::say, told)
 }
@@ -143,7 +143,7 @@ fn tell_by(say: fn(&str), told: Result<String, CommandError>) -> ExitCode {
     }
 }
 
-/// Does it, wherever it can be done, and says what came of it.
+/// Executes a command on the running server, or on the stopped one's directory, and prints the reply.
 pub(crate) fn execute(at: &At, command: AdminCommand, say: impl FnOnce(AdminReply) -> String) -> ExitCode {
     match ask(at, command) {
         Ok(reply) if at.json => match serde_json::to_string_pretty(&reply) {
@@ -161,7 +161,7 @@ pub(crate) fn execute(at: &At, command: AdminCommand, say: impl FnOnce(AdminRepl
     }
 }
 
-/// Asks the running server, or does it on the stopped one's directory.
+/// Executes a command on the running server, or on the stopped one's directory.
 pub(crate) fn ask(at: &At, command: AdminCommand) -> Result<AdminReply, CommandError> {
     let config = configuration(at)?;
     match control::call(&config.data_dir, &command) {
@@ -185,7 +185,7 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     let service =
         AdminService::new(directory, ledger.clone(), dir.history(), Box::new(defaults), Box::new(stopped))
             .with_operators(operators);
-    // The way out of an emptied ledger is not barred by it.
+    // An emptied ledger must not block the command that repairs it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),
         _ => service.reconcile(clock.now()),
@@ -195,7 +195,7 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     let reply = done.map_err(CommandError::Refused)?;
     closed.map_err(|error| CommandError::DataDir(DataDirError::Ledger(error)))?;
     if let AdminReply::KeyRevoked { id, how: Revocation::InMemory { why } } = &reply {
-        // This process's memory ends with it.
+        // The memory of this process is lost when it ends.
         return Err(CommandError::Other(format!(
             "{id} could not be revoked: {why}\n  try: make room on the disk"
         )));
@@ -203,13 +203,13 @@ fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandEr
     Ok(reply)
 }
 
-/// `2026-11-21 01:34:08`, or a dash.
+/// Formats a time as `2026-11-21 01:34:08`, or as a dash.
 pub(crate) fn time(at: Option<UnixNanos>) -> String {
     let shown = |at| format!("{} {}", headrace_trace::utc_date(at), headrace_trace::utc_time(at));
     at.map_or_else(|| "–".to_owned(), shown)
 }
 
-/// A reply of another kind than the command's: another version of the program.
+/// The text for a reply that does not match the command, for example from another version of the program.
 pub(crate) fn unexpected(reply: &AdminReply) -> String {
     format!("{reply:?}\n")
 }

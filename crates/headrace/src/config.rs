@@ -1,5 +1,5 @@
-//! The configuration as types, with every fault found at once. Files, variables and flags are read here and in `cli`
-//! only; no other room of the program looks at them.
+//! The configuration as types. Reading it collects every fault before it fails. Only this module and `cli` read
+//! configuration files, variables and flags.
 
 pub(crate) mod admin;
 pub(crate) mod arithmetic;
@@ -69,32 +69,32 @@ use crate::key_text::read_key;
 pub(crate) const DEMO_PATH: &str = "builtin:demo";
 /// The demo model's name.
 pub(crate) const DEMO_NAME: &str = "headrace-demo";
-/// How much longer the clock of a socket runs than that of a reader.
+/// Margin by which the socket's write timeout exceeds `gateway.stall_timeout`.
 const AFTER_STALL: Duration = Duration::from_secs(5);
 
-/// Everything, checked.
+/// The checked configuration.
 pub(crate) struct Config {
     pub(crate) data_dir: PathBuf,
     pub(crate) server: ServerConfig,
     pub(crate) admin: AdminSettings,
-    /// What engines here serve.
+    /// Models that engines in this process serve.
     pub(crate) models: Vec<ModelConfig>,
-    /// What others' servers answer for.
+    /// Models that upstreams answer for.
     pub(crate) relayed: Vec<RelayedConfig>,
-    /// Servers that calls are sent on to.
+    /// Servers that calls are sent to.
     pub(crate) upstreams: Vec<UpstreamConfig>,
     pub(crate) engine: EngineSettings,
     pub(crate) scheduler: SchedulerConfig,
     pub(crate) prices: Vec<PriceConfig>,
-    /// What upstreams charge us.
+    /// Prices that upstreams charge the operator.
     pub(crate) costs: Vec<CostConfig>,
-    /// Models without a price of their own have the demo model's.
+    /// Whether models without a price of their own get the demo model's price.
     pub(crate) play_prices: bool,
-    /// Further names, and what they lead to.
+    /// Further model names, each with the route that it leads to.
     pub(crate) aliases: BTreeMap<ModelName, Route>,
-    /// What holds for names beside what they lead to.
+    /// Rules for names besides their routes: shadows, retirement notices, the alias header.
     pub(crate) names: NameRules,
-    /// Shares of an engine; 1 where none stands.
+    /// Engine shares per organisation. An organisation without an entry has 1.
     pub(crate) weights: BTreeMap<OrgId, u32>,
     pub(crate) limits: DefaultLimits,
     pub(crate) rules: Option<Rules>,
@@ -102,40 +102,40 @@ pub(crate) struct Config {
     pub(crate) objects: ObjectLimits,
     /// Bounds on files and batches.
     pub(crate) files: FileLimits,
-    /// Where objects are kept, and how much of the disk they leave free.
+    /// The directory of objects, and the free disk space that they must leave.
     pub(crate) storage: StorageSettings,
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
-    /// What other Headraces sign with who may send jobs; `None`: nobody may.
+    /// The secret with which other gateways sign jobs for the engines here. `None` disables the worker protocol.
     pub(crate) worker_secret: Option<Secret>,
     pub(crate) key_hash_file: Option<PathBuf>,
     pub(crate) cache_salt_file: Option<PathBuf>,
     pub(crate) log_filter: String,
-    /// A line of the log is an object.
+    /// Whether each log line is a JSON object.
     pub(crate) log_json: bool,
-    /// What goes out by OTLP.
+    /// Signals that are exported by OTLP.
     pub(crate) telemetry: TelemetryConfig,
-    /// How often files are looked at for changes; zero: never.
+    /// Interval of checks for changed files. Zero disables them.
     pub(crate) watch: Duration,
 }
 
 /// Sockets and their bounds.
 pub(crate) struct ServerConfig {
     pub(crate) drain: Duration,
-    /// `None` if it is not given.
+    /// `None` if the setting is absent.
     pub(crate) drain_delay: Option<Duration>,
     pub(crate) edge: EdgeConfig,
 }
 
-/// One model to serve.
+/// One model that an engine here serves.
 #[derive(Clone)]
 pub(crate) struct ModelConfig {
-    /// Where it stands in the configuration, such as `models[0]`.
+    /// Path of its table in the configuration, such as `models[0]`.
     pub(crate) setting: String,
     pub(crate) name: ModelName,
-    /// `None`: the demo model in the program.
+    /// `None` for the demo model, which is built into the program.
     pub(crate) path: Option<PathBuf>,
-    /// How its calls of tools are written, where its template is not to say so.
+    /// The format of tool calls in its answers. If set, it overrides the one that the template implies.
     pub(crate) reply: Option<ReplyFamily>,
     pub(crate) threads: Option<usize>,
     pub(crate) kv_bytes: Option<u64>,
@@ -143,20 +143,20 @@ pub(crate) struct ModelConfig {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) limits: LimitSpec,
     pub(crate) arithmetic: Arithmetic,
-    /// In which order it is shown tools.
+    /// The order in which tool schemas name properties in its prompts.
     pub(crate) tools_order: ToolsOrder,
-    /// How much it thinks.
+    /// Its reasoning budgets per effort.
     pub(crate) thinking: ThinkingPolicy,
-    /// What follows where an answer is not of the form that was asked for.
+    /// What happens if an answer violates the requested response format.
     pub(crate) off_form: OffForm,
-    /// Whose raw prompts may spell control tokens.
+    /// The keys whose raw prompts may contain control tokens as text.
     pub(crate) parse_special: Spellers,
-    /// What former answers in a prompt are read as.
+    /// How earlier answers in a prompt are encoded.
     pub(crate) past_answers: PastAnswers,
 }
 
 impl ModelConfig {
-    /// What its operator decides of its calls.
+    /// The operator's choices about how this model's calls are handled.
     pub(crate) fn policy(&self) -> Policy {
         Policy {
             tools_order: self.tools_order,
@@ -168,7 +168,7 @@ impl ModelConfig {
         }
     }
 
-    /// Whether the other one could be served by what was loaded for this one: they differ in limits and defaults at most.
+    /// Whether the loaded model of this configuration can also serve `other`, because only limits and defaults differ.
     pub(crate) fn is_loaded_as(&self, other: &Self) -> bool {
         let Self { setting: _, name, path, reply, threads, kv_bytes, max_positions, arithmetic, .. } = self;
         (name, path, threads, kv_bytes) == (&other.name, &other.path, &other.threads, &other.kv_bytes)
@@ -176,7 +176,7 @@ impl ModelConfig {
     }
 }
 
-/// What engines share.
+/// Settings that all engines share.
 pub(crate) struct EngineSettings {
     pub(crate) threads: Option<usize>,
     pub(crate) isa: Option<String>,
@@ -187,7 +187,7 @@ pub(crate) struct EngineSettings {
     pub(crate) runtime_threads: Option<usize>,
 }
 
-/// How many traces are kept.
+/// Bounds on stored traces.
 pub(crate) struct TraceSettings {
     pub(crate) retention: TraceRetention,
     pub(crate) queue_records: usize,
@@ -195,13 +195,13 @@ pub(crate) struct TraceSettings {
     pub(crate) strangers_per_second: u32,
 }
 
-/// What an empty data directory is set up with.
+/// The setup of an empty data directory.
 pub(crate) struct FirstStart {
     pub(crate) credit: NanoDollars,
     pub(crate) key_file: Option<PathBuf>,
 }
 
-/// Everything that is wrong with a configuration.
+/// Every fault of a configuration.
 #[derive(Debug)]
 pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
 
@@ -220,14 +220,14 @@ impl Config {
     /// Reads the settings. With `play_prices`, a model without a price gets the demo model's.
     ///
     /// # Errors
-    /// Everything that is wrong.
+    /// Returns every fault.
     pub(crate) fn from_settings(settings: Settings, play_prices: bool) -> Result<Self, ConfigError> {
         let (config, settings) = Self::read(settings, play_prices);
         if settings.problems.is_empty() { Ok(config) } else { Err(ConfigError(settings.problems)) }
     }
 
-    /// The same as far as they can be read; what is wrong is noted in the settings. A neutral value stands where one
-    /// was refused.
+    /// Reads the settings as far as they are valid, and records faults in the settings that it returns. A rejected
+    /// value is replaced by a neutral one.
     pub(crate) fn read(settings: Settings, play_prices: bool) -> (Self, Settings) {
         let mut read = Reader { settings, names: NameRules::default() };
         let upstreams = read.upstreams();
@@ -275,11 +275,11 @@ impl Config {
     }
 }
 
-/// Takes typed values out of the settings and notes what is wrong. A value that is missing because it was refused
-/// has been noted already, so the neutral one that stands in for it is never served with.
+/// Takes typed values out of the settings and records faults. A rejected value has already been recorded, so the server
+/// never starts with the neutral value that replaces it.
 struct Reader {
     settings: Settings,
-    /// What tables of models and routes say of their names.
+    /// Rules for names that the tables of models and routes contain.
     names: NameRules,
 }
 
@@ -410,7 +410,7 @@ impl Reader {
         }
     }
 
-    /// Names that are not of the lists have been reported as such.
+    /// Unknown names have already been reported.
     fn arithmetic(&self) -> Arithmetic {
         let [device, mode, kv, quantize] =
             ["engine.device", "engine.compute", "engine.kv_type", "engine.quantize"]
@@ -427,7 +427,7 @@ impl Reader {
             max_running: size("scheduler.max_running"),
             max_chunk: size("scheduler.max_chunk"),
             max_score_chunk: size("scheduler.max_score_chunk"),
-            // Each engine cuts it to what its model and its pool can hold.
+            // Each engine lowers it to what its model and its KV pool can hold.
             context_window: self.size("engine.max_positions").unwrap_or(usize::MAX),
             queue_sequences: size("scheduler.queue_sequences"),
             queue_tokens: self.long("scheduler.queue_tokens").unwrap_or(1),
@@ -444,7 +444,7 @@ impl Reader {
             pinned_percent: percent("scheduler.pinned_percent"),
             pinned_percent_of_one: percent("scheduler.pinned_percent_of_one"),
         };
-        // The pool's size is not known yet; any will do for the fields that are.
+        // The pool's size is not known yet. Any size serves to check the other fields.
         if let Err(problems) = config.check(1) {
             for problem in problems.0 {
                 self.fault(&format!("scheduler.{}", problem.field), problem.problem);
@@ -453,7 +453,8 @@ impl Reader {
         config
     }
 
-    /// The gateway judges who stalls, and knows what was read: the socket's own clock is longer.
+    /// Reads the write timeout of sockets. It must exceed `gateway.stall_timeout`, because the gateway detects stalled
+    /// readers and knows what they have read.
     fn write_timeout(&mut self) -> Duration {
         let (set, stall) = (self.duration("server.write_timeout"), self.duration("gateway.stall_timeout"));
         if set.is_zero() {
@@ -470,7 +471,7 @@ impl Reader {
         set
     }
 
-    /// Where this server is, with the models that it computes.
+    /// The region of this server and of the models that it computes.
     fn region(&mut self) -> Option<Region> {
         let name = self.text("server.region")?;
         Region::new(&name).map_err(|error| self.fault("server.region", error)).ok()
@@ -480,7 +481,7 @@ impl Reader {
         let (usual, region) = (GatewayConfig::default(), self.region());
         let count = |path: &str, usual: usize| self.size(path).unwrap_or(usual);
         let bytes = |path: &str, usual: u64| self.long(path).unwrap_or(usual);
-        // What is missing was refused, and has been noted.
+        // A missing value was rejected, and its fault is recorded.
         let duration = |path: &str, usual: Duration| match self.parsed(path) {
             Some(Parsed::Duration(found)) => *found,
             _ => usual,
@@ -522,14 +523,14 @@ impl Reader {
     }
 }
 
-/// The value of the flag `--model PATH` or `--model NAME=PATH`, as a `[[models]]` table.
+/// Parses the flag `--model PATH` or `--model NAME=PATH` as a `[[models]]` table.
 pub(crate) fn model_flag(text: &str) -> Result<toml::Table, String> {
     let whole = Path::new(text);
     let (name, path) = match text.split_once('=') {
         Some((name, path)) if !whole.exists() => (name.to_owned(), PathBuf::from(path)),
         _ if text == DEMO_PATH => (DEMO_NAME.to_owned(), whole.to_owned()),
         _ => {
-            // `.` and `..` have no name of their own, but the directory that they are does.
+            // `.` and `..` have no name of their own, but the directory that they stand for has one.
             let real = whole.canonicalize().unwrap_or_else(|_| whole.to_owned());
             let name = real.file_name().map(|name| name.to_string_lossy().into_owned());
             let name = name.ok_or_else(|| format!("`{text}` has no name: write NAME={text}"))?;
@@ -544,7 +545,8 @@ pub(crate) fn model_flag(text: &str) -> Result<toml::Table, String> {
     Ok(table)
 }
 
-/// A model's name without the ending of its file, and without the number of a part: `tiny` of `tiny-00001-of-00003.gguf`.
+/// A model's name without its GGUF file extension and without the number of a part: `tiny` for
+/// `tiny-00001-of-00003.gguf`.
 pub(crate) fn without_ending(name: &str) -> &str {
     let Some((stem, ending)) = name.rsplit_once('.') else { return name };
     if stem.is_empty() || !ending.eq_ignore_ascii_case("gguf") {
@@ -558,7 +560,7 @@ pub(crate) fn without_ending(name: &str) -> &str {
     }
 }
 
-/// The settings of a file (if any) and the environment over the defaults.
+/// Merges the defaults, a configuration file (if any) and the environment, in this order.
 pub(crate) fn layered(
     file: Option<&Path>,
     variables: impl IntoIterator<Item = (String, String)>,

@@ -1,5 +1,5 @@
-//! The data directory: made for its owner alone, locked to one process, with the secrets that never leave it and the
-//! stores that lie in it. Knows what lies where; knows nothing of calls.
+//! The data directory: private to its owner and locked to one process. Holds the secrets, which never leave it, and the
+//! stores. Knows the layout; knows nothing of calls.
 
 use std::fmt;
 use std::fs::{DirBuilder, OpenOptions};
@@ -18,19 +18,19 @@ use headrace_store::identity::SqliteKeyStore;
 use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
 use secrecy::zeroize::Zeroizing;
 
-/// The identity store's file.
+/// File of the identity store.
 const IDENTITY_FILE: &str = "identity.sqlite";
-/// The ledger's journal.
+/// File of the ledger's journal.
 const LEDGER_FILE: &str = "ledger.sqlite";
-/// The traces.
+/// File of the traces.
 const TRACE_FILE: &str = "traces.sqlite";
-/// What clients store.
+/// File of stored responses and conversations.
 const OBJECTS_FILE: &str = "objects.sqlite";
-/// Their files and batches.
+/// File of clients' files and batches.
 const FILES_FILE: &str = "files.sqlite";
-/// Usage by the hour, made from the ledger and the traces.
+/// File of usage by the hour, derived from the ledger and the traces.
 const USAGE_FILE: &str = "usage.sqlite";
-/// Where the API listens, for programs that start a server on a free port.
+/// File with the API's address, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
 
 /// The path of the ledger's journal.
@@ -38,19 +38,19 @@ pub(crate) fn ledger_file(dir: &Path) -> PathBuf {
     dir.join(LEDGER_FILE)
 }
 
-/// The databases of a data directory. Identities come before the ledger: a project that is made meanwhile has its account in the
-/// ledger's copy at most, and no key without one.
+/// The databases of a data directory, in the order in which a backup must copy them. Identities come before the ledger.
+/// A project that is created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
 pub(crate) fn databases(with_traces: bool) -> impl Iterator<Item = &'static str> {
     let traces = with_traces.then_some(TRACE_FILE);
     [IDENTITY_FILE, LEDGER_FILE, OBJECTS_FILE, FILES_FILE, USAGE_FILE].into_iter().chain(traces)
 }
 
-/// Where the secrets are by which keys are known and caches are kept apart.
+/// The folder of the secrets that hash keys and separate caches.
 pub(crate) fn secrets_folder(dir: &Path) -> PathBuf {
     dir.join("secrets")
 }
 
-/// Where `serve` leaves the first key.
+/// The file in which `serve` leaves the first key.
 pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
     dir.join("first-key")
 }
@@ -65,7 +65,7 @@ pub(crate) fn usage_file(dir: &Path) -> PathBuf {
     dir.join(USAGE_FILE)
 }
 
-/// The path of what clients store.
+/// The path of stored responses and conversations.
 pub(crate) fn objects_file(dir: &Path) -> PathBuf {
     dir.join(OBJECTS_FILE)
 }
@@ -75,7 +75,7 @@ pub(crate) fn files_file(dir: &Path) -> PathBuf {
     dir.join(FILES_FILE)
 }
 
-/// Whether a directory has a store of keys, as it does from its first start on.
+/// Whether a directory has an identity store. It has one from its first start on.
 pub(crate) fn has_keys(dir: &Path) -> bool {
     dir.join(IDENTITY_FILE).exists()
 }
@@ -83,24 +83,24 @@ pub(crate) fn has_keys(dir: &Path) -> bool {
 /// Why a data directory cannot be used.
 #[derive(Debug)]
 pub(crate) enum DataDirError {
-    /// There is none.
+    /// The directory does not exist.
     Missing(PathBuf),
-    /// A file or directory cannot be made, read or protected.
+    /// A file or directory cannot be created, read or protected.
     Io {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// It belongs to another process.
+    /// Another process has the directory.
     Lock(LockError),
     /// A secret file does not hold a secret.
     Secret(PathBuf),
-    /// No randomness is to be had.
+    /// The operating system gave no random numbers.
     Randomness(getrandom::Error),
-    /// Keys cannot be read.
+    /// The keys cannot be read.
     Identity(IdentityError),
     /// The ledger cannot be opened or closed.
     Ledger(LedgerError),
@@ -130,18 +130,18 @@ impl fmt::Display for DataDirError {
 
 impl std::error::Error for DataDirError {}
 
-/// The directory, locked, with its secrets.
+/// The locked directory with its secrets.
 pub(crate) struct DataDir {
     lock: DataDirLock,
     key_hash: Zeroizing<[u8; 32]>,
     cache_salt: Zeroizing<[u8; 32]>,
     session_secret: Zeroizing<[u8; 32]>,
-    /// Space for the ledger and the keys beside a full disk.
+    /// Disk space reserved for the ledger and the keys, for when the disk is full.
     ballast: Arc<Ballast>,
 }
 
 impl DataDir {
-    /// Opens a directory that is there already.
+    /// Opens an existing directory.
     pub(crate) fn open(
         dir: &Path,
         key_hash_file: Option<&Path>,
@@ -152,7 +152,7 @@ impl DataDir {
         }
         make_private(dir)?;
         let lock = DataDirLock::acquire(dir).map_err(DataDirError::Lock)?;
-        // A process that was killed left its address behind; that nobody listens there is known since the lock.
+        // A killed process leaves its address file behind. The lock proves that the address is stale.
         let _ = std::fs::remove_file(dir.join(ADDRESS_FILE));
         let ballast = Arc::new(Ballast::open(dir));
         let secrets = secrets_folder(dir);
@@ -163,7 +163,7 @@ impl DataDir {
         Ok(Self { lock, key_hash, cache_salt, session_secret, ballast })
     }
 
-    /// Opens a directory, making it first if need be.
+    /// Opens a directory, and creates it first if necessary.
     pub(crate) fn create(
         dir: &Path,
         key_hash_file: Option<&Path>,
@@ -182,22 +182,22 @@ impl DataDir {
         self.lock.dir()
     }
 
-    /// The space that the ledger and the keys have beside a full disk.
+    /// The disk space reserved for the ledger and the keys.
     pub(crate) const fn ballast(&self) -> &Arc<Ballast> {
         &self.ballast
     }
 
-    /// What separates the prefix caches of tenants.
+    /// The salt that separates the prefix caches of tenants.
     pub(crate) fn cache_salt(&self) -> [u8; 32] {
         *self.cache_salt
     }
 
-    /// The secret by which clients resume TLS sessions after a restart.
+    /// The secret with which clients resume TLS sessions after a restart.
     pub(crate) fn session_secret(&self) -> SessionSecret {
         SessionSecret::new(*self.session_secret)
     }
 
-    /// Who there is: whoever calls, and whoever administers.
+    /// Opens the identity store: the keys of callers, and the operators.
     pub(crate) fn identities(&self) -> Result<(Arc<Directory>, Arc<Operators>), DataDirError> {
         let store = SqliteKeyStore::open(&self.path().join(IDENTITY_FILE));
         let store = store.map_err(|error| DataDirError::Identity(error.into()))?;
@@ -208,7 +208,7 @@ impl DataDir {
         Ok((Arc::new(directory), Arc::new(operators)))
     }
 
-    /// The ledger, for a process of its own; `times` is told how long each commit took.
+    /// Opens the ledger under a fresh owner id. `times` receives the duration of each commit.
     pub(crate) fn ledger(
         &self,
         clock: &dyn Clock,
@@ -223,7 +223,7 @@ impl DataDir {
         Ok((ledger, report, owner))
     }
 
-    /// Whether the ledger's journal has a grant after a row.
+    /// Returns a function that checks whether the ledger's journal has a grant after a row.
     pub(crate) fn history(&self) -> GrantHistory {
         let path = ledger_file(self.path());
         Box::new(move |row, grant| {
@@ -238,7 +238,7 @@ impl DataDir {
         })
     }
 
-    /// Keeps the first key in a file that only its owner can read, for an operator to fetch and remove.
+    /// Writes the first key to a file that only its owner can read, for an operator to fetch and remove.
     pub(crate) fn keep_first_key(&self, secret: &SecretText) -> Result<(), DataDirError> {
         let path = first_key_file(self.path());
         let io = |source| DataDirError::Io { doing: "write", path: path.clone(), source };
@@ -247,11 +247,11 @@ impl DataDir {
         writeln!(file, "{}", secret.expose()).and_then(|()| file.sync_all()).map_err(io)
     }
 
-    /// Says where the API listens; gone when the guard is.
+    /// Publishes the API's address in a file, which is removed when the guard is dropped.
     pub(crate) fn publish_address(&self, address: &str) -> Result<AddressFile, DataDirError> {
         let path = self.path().join(ADDRESS_FILE);
         let next = self.path().join("address.new");
-        // Renamed into place, so that nobody reads half an address.
+        // Renamed into place, so that no reader sees half an address.
         let mut options = OpenOptions::new();
         let written = options.write(true).create(true).truncate(true).mode(0o600).open(&next);
         let written = written.and_then(|mut file| writeln!(file, "{address}"));
@@ -261,28 +261,28 @@ impl DataDir {
     }
 }
 
-/// Removes the address when dropped.
+/// Removes the address file when dropped.
 pub(crate) struct AddressFile {
     path: PathBuf,
 }
 
 impl Drop for AddressFile {
     fn drop(&mut self) {
-        // A file that stays names a port on which nobody answers.
+        // If the file stays, it names a port on which no server answers.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-/// A directory of objects that is not the data directory, locked to this process.
+/// Creates an object directory that is not the data directory, and locks it to this process.
 ///
 /// # Errors
-/// If another process has it, or it cannot be made.
+/// Returns an error if another process has the directory, or it cannot be created.
 pub(crate) fn lock_objects(dir: &Path) -> Result<DataDirLock, DataDirError> {
     make_private(dir)?;
     DataDirLock::acquire(dir).map_err(DataDirError::Lock)
 }
 
-/// Makes a directory that only its owner can enter; one that is there is closed to others, whatever its mode was.
+/// Creates a directory that only its owner can enter. An existing one is closed to others.
 fn make_private(dir: &Path) -> Result<(), DataDirError> {
     let io = |doing| move |source| DataDirError::Io { doing, path: dir.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io("create the directory"))?;
@@ -294,7 +294,7 @@ fn make_private(dir: &Path) -> Result<(), DataDirError> {
     Ok(())
 }
 
-/// The secret of a file; the default file is made where it is missing.
+/// Reads the secret of a file. The default file is created if it is missing.
 fn secret(configured: Option<&Path>, default: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
     let path = configured.unwrap_or(default);
     let io = |doing| move |source| DataDirError::Io { doing, path: path.to_owned(), source };
@@ -326,7 +326,7 @@ fn secret(configured: Option<&Path>, default: &Path) -> Result<Zeroizing<[u8; 32
     }
 }
 
-/// The secret that a file holds.
+/// Reads the secret that a file holds.
 pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<[u8; 32]>, DataDirError> {
     let text = std::fs::read_to_string(path).map(Zeroizing::new);
     let text =

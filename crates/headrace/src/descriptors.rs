@@ -1,18 +1,19 @@
-//! Open files: raises the soft limit at the start, divides what there is between callers and everything else, and shows how
-//! many are open. Must not know what they are open for.
+//! File descriptors: raises the soft limit at the start, divides the limit between callers and everything else, and
+//! reports how many are open. Must not know what they are open for.
 
 use headrace_trace::Metrics;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Callers leave the descriptors divided by this to the server: at least [`LEAST_KEPT`], and at most five of eight.
+/// The limit divided by this is kept for the server itself: at least [`LEAST_KEPT`], but at most five eighths of the
+/// limit.
 const KEPT_SHARE: u64 = 4;
-/// For stores, logs and pipes 64, connections of callers that are being closed or refused 128, operators 64, metrics 32, the
-/// control socket 16, and some room.
+/// Stores, logs and pipes need 64, caller connections that are being closed or refused 128, operators 64, metrics 32,
+/// the control socket 16. The rest is spare.
 const LEAST_KEPT: u64 = 320;
-/// The descriptors divided by this are for operators' connections.
+/// The limit divided by this is kept for operators' connections.
 const ADMIN_SHARE: u64 = 16;
 
-/// How many files the process may have open.
+/// The limit on open files of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     /// `None` if there is no limit.
@@ -20,7 +21,7 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// Raises the soft limit to the hard one. Where that fails, the soft one stays.
+    /// Raises the soft limit to the hard limit. If that fails, the soft limit stays.
     pub(crate) fn raise() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let wanted = maximum.unwrap_or(u64::MAX);
@@ -31,14 +32,14 @@ impl Descriptors {
         Self { limit: if raised.is_ok() { maximum } else { current } }
     }
 
-    /// As many as are named.
+    /// A fixed limit.
     #[cfg(test)]
     const fn of(limit: u64) -> Self {
         Self { limit: Some(limit) }
     }
 
-    /// How many connections of callers there may be at once, at most `wanted`. Where calls are sent on, each may need another
-    /// connection to an upstream.
+    /// Maximum number of simultaneous caller connections, at most `wanted`. With upstreams, each may need a second
+    /// connection to one of them.
     pub(crate) fn most_connections(self, wanted: usize, sends_on: bool) -> usize {
         let Some(limit) = self.limit else { return wanted };
         let kept = (limit / KEPT_SHARE).max(LEAST_KEPT).min(limit / 8 * 5);
@@ -46,13 +47,14 @@ impl Descriptors {
         wanted.min(usize::try_from(left).unwrap_or(usize::MAX)).max(1)
     }
 
-    /// How many connections of operators there may be at once.
+    /// Maximum number of simultaneous operator connections.
     pub(crate) fn most_operators(self) -> usize {
         self.limit
             .map_or(usize::MAX, |limit| usize::try_from(limit / ADMIN_SHARE).unwrap_or(usize::MAX).max(8))
     }
 
-    /// Why fewer connections are taken than are configured, and the way out. `None` if as many are taken.
+    /// A warning that fewer connections are accepted than configured, and what to do. `None` if all of them are
+    /// accepted.
     pub(crate) fn shortage(self, wanted: usize, most: usize) -> Option<String> {
         let limit = self.limit.filter(|_| most < wanted)?;
         Some(format!(
@@ -62,7 +64,7 @@ impl Descriptors {
     }
 }
 
-/// The same share of `most` that `of_peer` is of `wanted`, at least one.
+/// Scales `of_peer` by `most` / `wanted`. The result is at least one.
 pub(crate) fn in_proportion(of_peer: usize, wanted: usize, most: usize) -> usize {
     if most >= wanted {
         return of_peer;
@@ -71,7 +73,7 @@ pub(crate) fn in_proportion(of_peer: usize, wanted: usize, most: usize) -> usize
     usize::try_from(share).unwrap_or(most).clamp(1, most.max(1))
 }
 
-/// Registers how many files are open, and how many may be, by the names that Prometheus' clients use.
+/// Registers the number of open files and their limit, under the names that Prometheus clients use.
 pub(crate) fn register(metrics: &Metrics) {
     #[allow(clippy::cast_precision_loss, reason = "no count comes near 2^53")]
     let (open, most) = (
@@ -87,10 +89,10 @@ pub(crate) fn register(metrics: &Metrics) {
     metrics.register_gauge("process_max_fds", "Files and sockets that the process may have open.", &[], most);
 }
 
-/// How many files are open. `None` if the system does not tell, or has no descriptor left to look.
+/// The number of open files. `None` if the system does not report it, or no descriptor is left to look.
 fn open_now() -> Option<usize> {
     let listed = std::fs::read_dir("/proc/self/fd").or_else(|_| std::fs::read_dir("/dev/fd")).ok()?;
-    // One of them is that of the listing.
+    // One of them belongs to the listing itself.
     Some(listed.count().saturating_sub(1))
 }
 

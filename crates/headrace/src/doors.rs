@@ -1,4 +1,5 @@
-//! Addresses: whether they are free, whether a server is there already, and how they are written. Must not know what is served.
+//! Listen addresses: whether they are free, whether a server already runs there, and how they are written. Must not
+//! know what is served.
 
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -10,9 +11,9 @@ use crate::config::Config;
 use crate::config::admin::AdminListen;
 use crate::port_holder::holder;
 
-/// Whether a server runs on the directory already, and then where.
+/// Returns an error with the server's address if one already runs on the directory.
 pub(crate) fn not_running(data_dir: &Path) -> Result<(), String> {
-    // Whatever else the socket says, the lock and the listener will say it better.
+    // For any other answer, the lock and the listener give a better error later.
     let Ok(AdminReply::Status(status)) = control::call(data_dir, &AdminCommand::Status) else {
         return Ok(());
     };
@@ -25,7 +26,7 @@ pub(crate) fn not_running(data_dir: &Path) -> Result<(), String> {
     ))
 }
 
-/// Whether the addresses are free: known before a model takes minutes to load.
+/// Checks that the addresses are free, before loading a model takes minutes.
 pub(crate) fn can_listen(config: &Config) -> Result<(), String> {
     let edge = &config.server.edge;
     let admin = match config.admin.listen {
@@ -44,7 +45,7 @@ pub(crate) fn can_listen(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Why an address cannot be listened on, and the way out.
+/// Explains why an address cannot be listened on, and what to do.
 pub(crate) fn cannot(address: SocketAddr, flag: &str, error: &Error) -> String {
     let port = address.port();
     let (why, way_out) = match error.kind() {
@@ -65,7 +66,7 @@ pub(crate) fn cannot(address: SocketAddr, flag: &str, error: &Error) -> String {
     format!("cannot listen on {address}: {why}; {way_out}")
 }
 
-/// How to reach an address from this machine.
+/// The URL of an address as this machine reaches it.
 pub(crate) fn url(address: SocketAddr, tls: bool) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -1,24 +1,24 @@
-//! Where machines can be, and how far that is: cities with clouds' regions, great circles, and what light takes for them. Must not know
-//! what is measured.
+//! Places and distances: cities with the cloud regions near them, great circles, and the light time along them. Must
+//! not know what is measured.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 /// Earth's mean radius (IUGG, R₁).
 const EARTH_KM: f64 = 6371.0;
-/// Light in glass goes 1 km in 5 µs: c over the index of fibre, 1.47 (ITU-T G.652).
+/// Light in fibre takes 5 µs per km: c divided by the refractive index of fibre, 1.47 (ITU-T G.652).
 const FIBRE_NANOS_PER_KM: f64 = 5_000.0;
 
 /// A point on Earth.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Place {
-    /// What it is called.
+    /// Name of the city or region, or the coordinates as they were given.
     pub(crate) name: String,
     latitude: f64,
     longitude: f64,
 }
 
-/// A city, its coordinates in degrees, and the regions of clouds that are in or near it (AWS, Google, Azure).
+/// A city, its coordinates in degrees, and the cloud regions in or near it (AWS, Google, Azure).
 type City = (&'static str, f64, f64, &'static [&'static str]);
 
 const CITIES: &[City] = &[
@@ -93,7 +93,8 @@ const CITIES: &[City] = &[
 ];
 
 impl Place {
-    /// Where a server is whose name names a region, such as `bedrock-runtime.eu-central-1.amazonaws.com`.
+    /// The place of a server whose host name contains a cloud region, such as
+    /// `bedrock-runtime.eu-central-1.amazonaws.com`. `None` if no label of the name is a known region.
     pub(crate) fn of_host(host: &str) -> Option<Self> {
         let labels = host.split('.');
         let of_label = |label: &str| {
@@ -105,7 +106,7 @@ impl Place {
         labels.into_iter().find_map(of_label)
     }
 
-    /// Kilometres of the great circle between two places, by the haversine formula.
+    /// Great-circle distance between two places in kilometres, by the haversine formula.
     pub(crate) fn kilometres(&self, other: &Self) -> f64 {
         let (a, b) = (self.latitude.to_radians(), other.latitude.to_radians());
         let half = |from: f64, to: f64| ((to - from) / 2.0).sin().powi(2);
@@ -115,14 +116,15 @@ impl Place {
     }
 }
 
-/// Whether a label of a host's name is a region, or has it between hyphens: Google writes `us-central1-aiplatform`.
+/// Whether a label of a host name is a region, or begins or ends with one at a hyphen. Google writes
+/// `us-central1-aiplatform`.
 fn region_in(label: &str, region: &str) -> bool {
     label == region
         || label.strip_prefix(region).is_some_and(|rest| rest.starts_with('-'))
         || label.strip_suffix(region).is_some_and(|rest| rest.ends_with('-'))
 }
 
-/// The least that a round trip over a distance takes, in fibre along the great circle. Real ways are longer.
+/// The shortest possible round trip over a distance, in fibre along the great circle. Real routes are longer.
 pub(crate) fn floor(kilometres: f64) -> Duration {
     let nanos = kilometres.max(0.0) * FIBRE_NANOS_PER_KM * 2.0;
     Duration::try_from_secs_f64(nanos / 1e9).unwrap_or_default()
@@ -166,7 +168,8 @@ mod tests {
 
     #[test]
     fn distances_are_those_of_great_circles() {
-        // Published: Paris–New York 5,837 km; London–Sydney 16,994 km; London–Paris 344 km; half of the equator 20,015 km.
+        // Published: Paris–New York 5,837 km; London–Sydney 16,994 km; London–Paris 344 km; half of the equator 20,015
+        // km.
         for (from, to, km) in [
             ("paris", "new-york", 5_837.0),
             ("london", "sydney", 16_994.0),

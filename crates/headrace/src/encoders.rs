@@ -1,5 +1,5 @@
-//! Encoders among the configured models: found by their files, planned and loaded beside the others, behind an engine of their own.
-//! Knows no keys, no money and no HTTP.
+//! Encoders among the configured models: recognized by their files, planned and loaded beside the decoders, and run by
+//! an engine of their own. Knows no keys, no money and no HTTP.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::config::{Config, EngineSettings, ModelConfig};
 use crate::progress::Progress;
 use crate::running::{InMemory, Loaded, Running, changed};
 
-/// Tokens of a batch, for which activations are kept.
+/// Maximum tokens of a batch. Activations are allocated for as many.
 const BATCH_TOKENS: usize = 2_048;
 
 /// An encoder of a plan.
@@ -31,22 +31,23 @@ pub(crate) struct PlannedEncoder {
     mode: ComputeMode,
     quantize: Option<BlockType>,
     created_unix_s: u64,
-    /// It runs as it is wanted.
+    /// Whether it already runs as configured.
     pub(crate) runs: bool,
 }
 
 impl PlannedEncoder {
-    /// Opens it, if an encoder is what stands at its path; `None`: something else, or nothing that can be read.
+    /// Opens the model if its path holds an encoder. Returns `None` if the path holds something else, or nothing
+    /// readable.
     ///
     /// # Errors
-    /// Why it is refused, beginning with its path.
+    /// Returns why the encoder is refused, beginning with its path.
     pub(crate) fn open(
         config: &ModelConfig,
         engine: &EngineSettings,
         present: &InMemory,
     ) -> Option<Result<Self, String>> {
         let path = config.path.as_deref()?;
-        // What cannot be read is refused where decoders are opened.
+        // An unreadable path is refused later, when decoders are opened.
         if !EncoderCheckpoint::is_one(path).unwrap_or(false) {
             return None;
         }
@@ -73,12 +74,12 @@ impl PlannedEncoder {
         })
     }
 
-    /// Of weights, about: they are packed as they are stored, or smaller.
+    /// Approximate bytes of the weights. They are packed as they are stored, or smaller.
     pub(crate) fn bytes(&self) -> u64 {
         self.checkpoint.weight_bytes()
     }
 
-    /// The columns of the table of models: name, longest text, what it makes, numerics, memory.
+    /// The columns of the table of models: name, longest text, output, numerics, memory.
     pub(crate) fn row(&self) -> Vec<String> {
         vec![
             self.config.name.to_string(),
@@ -93,10 +94,10 @@ impl PlannedEncoder {
         ]
     }
 
-    /// Loads it and starts its engine.
+    /// Loads the encoder and starts its engine.
     ///
     /// # Errors
-    /// Why it cannot run.
+    /// Returns why it cannot run.
     pub(crate) fn run(
         self,
         config: &Config,
@@ -146,10 +147,10 @@ impl PlannedEncoder {
     }
 }
 
-/// An encoder's directory and its tokenizer.
+/// Opens an encoder's directory and its tokenizer.
 ///
 /// # Errors
-/// Why it is refused, beginning with its path.
+/// Returns why it is refused, beginning with its path.
 pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), String> {
     let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let checkpoint = EncoderCheckpoint::open(path).map_err(|error| refused(&error))?;
@@ -157,7 +158,7 @@ pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), S
     Ok((checkpoint, Arc::new(tokenizer.map_err(|error| refused(&error))?)))
 }
 
-/// What it makes of a text.
+/// What the encoder makes of a text.
 pub(crate) fn makes(checkpoint: &EncoderCheckpoint) -> Makes {
     match checkpoint.config().score {
         Some(_) => Makes::Scores,

@@ -1,5 +1,5 @@
-//! The models that run: those that new calls reach, and those that end with the last call that was routed to them.
-//! Says what of them is in memory, and ends them. Must not know how a configuration is read, nor how a call is served.
+//! The running models: those that new calls reach, and those that end with their last routed call. Reports what is in
+//! memory, and ends models. Must not know how a configuration is read, nor how a call is served.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,23 +21,24 @@ use crate::models::{self, ModelFaults, Plan};
 use crate::offers::Offered;
 use crate::running::{InMemory, Loaded, Running};
 
-/// How often it is looked whether the last call of a model that is to end has ended.
+/// Interval at which ending models are checked for remaining calls.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// See the top of the file. One per server.
+/// The models in this process. One per server.
 pub(crate) struct Engines {
     workers: Arc<Workers>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     desk: Mutex<Desk>,
-    /// How many end, to be read without the desk: whoever reads it may hold what those at the desk wait for.
+    /// Number of ending models. Readable without locking `desk`, because its reader may hold a lock that the owner of
+    /// `desk` waits for.
     ending: AtomicUsize,
 }
 
 struct Desk {
     running: Vec<Running>,
     ending: Vec<Ending>,
-    /// Everything is to end, and nothing new begins.
+    /// Set at shutdown. No new model may start afterwards.
     closed: bool,
 }
 
@@ -45,11 +46,12 @@ struct Desk {
 struct Ending {
     loaded: Loaded,
     engine: Arc<dyn Hosted>,
-    /// Held by the catalogues, and each catalogue by the calls that it routed: gone with the last of them.
+    /// The catalogues hold the worker, and each call holds the catalogue that routed it. The worker is dropped with the
+    /// last of these calls.
     worker: Weak<Worker>,
 }
 
-/// What the answers of another Headrace's job are held to, for the model whose vocabulary this is.
+/// Compiles the grammar that a remote job's answers must match, for the vocabulary of this model.
 fn compile(grammars: &Compiler, held_to: HeldTo) -> Result<SharedGrammar, SubmitRefusal> {
     let HeldTo { form, thought } = held_to;
     let owner = FormOwner::default();
@@ -63,7 +65,7 @@ fn compile(grammars: &Compiler, held_to: HeldTo) -> Result<SharedGrammar, Submit
 }
 
 impl Engines {
-    /// Of a server that begins with these models.
+    /// A server that starts with these models.
     pub(crate) fn new(
         running: Vec<Running>,
         workers: Arc<Workers>,
@@ -86,7 +88,7 @@ impl Engines {
         self.desk().running.clone()
     }
 
-    /// What other Headraces may ask for.
+    /// The models that other gateways may use.
     pub(crate) fn offers(&self) -> Vec<Offer> {
         let offer = |model: &Running| {
             let Offered { bits, words } = model.offered.clone()?;
@@ -105,7 +107,7 @@ impl Engines {
         self.desk().running.iter().filter_map(offer).collect()
     }
 
-    /// What is in memory, for a plan.
+    /// The models in memory, for a plan.
     pub(crate) fn in_memory(&self) -> InMemory {
         let desk = self.desk();
         InMemory {
@@ -118,16 +120,16 @@ impl Engines {
         }
     }
 
-    /// Loads what of a plan does not run yet, while calls go on.
+    /// Loads the models of a plan that do not run yet, while calls continue.
     ///
     /// # Errors
-    /// Every model that cannot be loaded; then none of them is in memory any longer.
+    /// Returns every model that cannot be loaded. In that case, none of the newly loaded ones stays in memory.
     pub(crate) fn load(&self, config: &Config, plan: Plan) -> Result<Vec<Running>, ModelFaults> {
         models::start(config, plan, &self.workers, &self.clock)
     }
 
-    /// These models are reached by new calls from now on, which `swap` sees to. Others end with their last calls. `false`:
-    /// everything is to end, and nothing has changed.
+    /// Replaces the running models; `swap` routes new calls to them. Other models end with their last calls. Returns
+    /// `false` and changes nothing during shutdown.
     pub(crate) fn replace(&self, running: Vec<Running>, swap: impl FnOnce()) -> bool {
         let mut desk = self.desk();
         if desk.closed {
@@ -155,13 +157,13 @@ impl Engines {
             tokio::time::sleep(LOOK_EVERY).await;
             let engines = Arc::clone(&self);
             if self.desk().ending.iter().any(Ending::is_done) {
-                // What there was to end is still listed if the runtime goes down first.
+                // If the runtime stops first, the model stays listed and is ended at shutdown.
                 let _ = tokio::task::spawn_blocking(move || engines.end_done()).await;
             }
         }
     }
 
-    /// Ends each model whose last call has ended. Blocks for a step at most.
+    /// Ends each model whose last call has ended. Blocks for at most one step.
     fn end_done(&self) {
         let done: Vec<_> = {
             let desk = self.desk();
@@ -183,7 +185,7 @@ impl Engines {
         }
     }
 
-    /// How many models no new call reaches.
+    /// Registers the number of ending models.
     pub(crate) fn register(self: &Arc<Self>) {
         let engines = Arc::downgrade(self);
         let read = move || engines.upgrade().map_or(0.0, |engines| engines.ending.load(Relaxed) as f64);
@@ -191,7 +193,7 @@ impl Engines {
         self.metrics.register_gauge("headrace_engines_ending", help, &[], Box::new(read));
     }
 
-    /// Ends all of them, cutting off what still runs. Nothing is taken over afterwards.
+    /// Ends all models and cuts off running jobs. No model can be added afterwards.
     pub(crate) fn stop(&self) {
         let engines: Vec<_> = {
             let mut desk = self.desk();
@@ -204,7 +206,7 @@ impl Engines {
 }
 
 impl Desk {
-    /// Of everything in memory.
+    /// The names of all models in memory.
     fn names(&self) -> impl Iterator<Item = &headrace_domain::ModelName> {
         let loaded = self.running.iter().map(|model| &model.loaded);
         loaded.chain(self.ending.iter().map(|model| &model.loaded)).map(|loaded| &loaded.config.name)

@@ -1,5 +1,5 @@
-//! The first key, and what an empty data directory is set up with: organisation and project `default`, play credit. Each
-//! step is done only where it is missing, so that a start that was cut short is finished by the next.
+//! The first key and the setup of an empty data directory: organisation and project `default`, and play credit. Each
+//! step runs only if its result is missing, so the next start finishes an interrupted one.
 
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
 use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
@@ -9,38 +9,38 @@ use headrace_ledger::{GrantKind, Ledger};
 use crate::config::FirstStart;
 use crate::key_text::{read_key, trimmed};
 
-/// The variable that chooses the first key.
+/// The variable that sets the first key.
 pub(crate) const KEY_VARIABLE: &str = "HEADRACE_BOOTSTRAP_KEY";
-/// The name of the organisation and of the project.
+/// The name of the first organisation and of its project.
 const DEFAULT: &str = "default";
-/// Who did it, in the audit log, and the key's name.
+/// The actor in the audit log, and the name of the first key.
 const ACTOR: &str = "first start";
-/// The same for a key that a later start brought.
+/// Actor and key name for a key that a later start adds.
 const LATER: &str = "later start";
 
-/// How things stand with keys once a server is ready.
+/// The state of the keys when a server is ready.
 pub(crate) enum Keys {
-    /// There was none: the first one was made.
+    /// There was no key, and the first one was created.
     First(FirstKey),
-    /// There were keys, and nobody chose another.
+    /// There were keys, and the environment has none.
     Kept,
-    /// There were keys, and the one in the environment works.
+    /// There were keys, and the one in the environment is valid.
     Works,
-    /// There were keys, and the one in the environment is now one of them.
+    /// There were keys, and the one in the environment was added to them.
     Added,
-    /// There were keys, and the one in the environment is refused: why, and what to do.
+    /// There were keys, and the one in the environment is refused. Says why, and what to do.
     Refused(String),
 }
 
-/// What was set up.
+/// The first key and its credit.
 pub(crate) struct FirstKey {
-    /// The key, if it was made here rather than chosen.
+    /// The secret, if it was generated here. `None` if the operator chose it.
     pub(crate) secret: Option<SecretText>,
-    /// Play credit granted.
+    /// The play credit that was granted.
     pub(crate) credit: NanoDollars,
 }
 
-/// Who sets up what.
+/// Everything that the setup needs.
 pub(crate) struct Setup<'a> {
     pub(crate) service: &'a AdminService,
     pub(crate) directory: &'a Directory,
@@ -49,10 +49,10 @@ pub(crate) struct Setup<'a> {
 }
 
 impl Setup<'_> {
-    /// Sets up what is missing. With `play`, a key in the environment that is none of the directory's becomes one.
+    /// Sets up what is missing. With `play`, an unknown key in the environment is added to the directory.
     ///
     /// # Errors
-    /// In words.
+    /// Returns a message.
     pub(crate) fn run(
         &self,
         config: &FirstStart,
@@ -149,9 +149,9 @@ impl Setup<'_> {
     }
 }
 
-/// The key in the environment.
+/// The key in the environment, if any.
 pub(crate) fn first_key() -> Option<SecretString> {
     let text = std::env::var_os(KEY_VARIABLE).filter(|text| !text.is_empty())?;
-    // Text that is not UTF-8 is no key, and is refused as one that is not well formed.
+    // Text that is not UTF-8 is no key. It is replaced by a text that is refused as malformed.
     Some(trimmed(text.into_string().unwrap_or_else(|_| "?".to_owned())))
 }

@@ -1,4 +1,4 @@
-//! What Prometheus reads of rooms that keep their own numbers: engines, ledger, limits. Decides nothing.
+//! Registers Prometheus figures of crates that keep their own numbers: engines, ledger, limits. Decides nothing.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use headrace_upstream::{FAILURES, Figures, Upstream};
 use crate::config::Config;
 use crate::hosted::Hosted;
 
-/// Registers what is read of books and limits when scraped.
+/// Registers the figures of the ledger and the limits, which are read when scraped.
 pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {
     register_ledger(metrics, ledger);
     register_limits(metrics, limits);
 }
 
-/// Registers what the gateway counts itself.
+/// Registers the number of calls in flight.
 pub(crate) fn register_gateway(metrics: &Metrics, gateway: &Arc<Gateway>) {
     let gateway = Arc::downgrade(gateway);
     let read = move || gateway.upgrade().map_or(0.0, |gateway| gateway.in_flight() as f64);
     metrics.register_gauge("headrace_requests_in_flight", "Calls under way.", &[], Box::new(read));
 }
 
-/// Registers which models on trial were taken out of their routes.
+/// Registers which canaries were rolled back.
 pub(crate) fn register_canaries(metrics: &Metrics, gateway: &Arc<Gateway>) {
     for (name, route) in gateway.catalog().routes() {
         for arm in route.arms.iter().filter(|arm| arm.canary.is_some()) {
@@ -41,7 +41,7 @@ pub(crate) fn register_canaries(metrics: &Metrics, gateway: &Arc<Gateway>) {
     }
 }
 
-/// Registers what becomes of the copies of calls that are made by now.
+/// Registers the outcomes and the cost of shadow copies for the shadows in the catalogue.
 pub(crate) fn register_shadows(metrics: &Metrics, gateway: &Arc<Gateway>) {
     type Read = fn(&ShadowFigures) -> u64;
     let outcomes: [(&str, Read); 4] = [
@@ -70,7 +70,7 @@ pub(crate) fn register_shadows(metrics: &Metrics, gateway: &Arc<Gateway>) {
     }
 }
 
-/// Registers the engine that serves a model, in place of a former one.
+/// Registers the figures of a model's engine, in place of a former engine's.
 pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {
     register_health(metrics, name, engine);
     type Read = fn(&LoadReport) -> f64;
@@ -115,7 +115,7 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Ho
     }
 }
 
-/// Registers what is counted of an upstream.
+/// Registers the figures of an upstream.
 pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
     let label = upstream.label();
     let labels = [("upstream", label.as_str())];
@@ -168,8 +168,8 @@ pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
     }
 }
 
-/// Models that have a label of their own in metrics: those that the configuration names. What an upstream lists is its own choice, and
-/// counts as `other`.
+/// Models with a label of their own in metrics: those that the configuration names. An upstream's list is not under the
+/// operator's control, so its other models count as `other`.
 pub(crate) fn labelled(config: &Config) -> impl Iterator<Item = &str> {
     let relayed = config.relayed.iter().map(|model| model.name.as_str());
     relayed.chain(config.prices.iter().map(|price| price.model.as_str()))

@@ -1,28 +1,28 @@
-//! Models on an NVIDIA GPU, where the program was built with the feature `cuda`; elsewhere, why not.
-//! Must not know: how a configuration is read, how a step is computed, or who asks for one.
+//! Models on an NVIDIA GPU, if the program was built with the feature `cuda`; otherwise the reason why not. Must not
+//! know how a configuration is read, how a step is computed, or who asks for one.
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::forward::Forward;
 
-/// What of a configuration concerns a model on a GPU.
+/// The settings that concern a model on a GPU.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read by what is not built"))]
 pub(crate) struct Wanted {
-    /// Bytes of the KV cache; none: all that the weights leave.
+    /// Bytes of the KV cache. `None` gives it all memory that the weights leave.
     pub(crate) kv_bytes: Option<u64>,
-    /// A bound on positions.
+    /// Maximum number of positions.
     pub(crate) max_positions: usize,
-    /// KV blocks that could be of use at all.
+    /// Maximum number of KV blocks that could be used.
     pub(crate) useful_blocks: usize,
-    /// Tokens of a step.
+    /// Maximum number of tokens in a step.
     pub(crate) step_tokens: usize,
-    /// Threads that bring the weights.
+    /// Number of threads that load the weights.
     pub(crate) threads: usize,
 }
 
-/// Whether this program could serve a model there, as far as can be known before it is loaded.
+/// Checks whether this program can serve a model on a GPU, as far as that is known before loading.
 ///
 /// # Errors
-/// Why not, and what to do.
+/// Returns why not, and what to do.
 pub(crate) fn possible() -> Result<(), String> {
     if cfg!(feature = "cuda") {
         return Ok(());
@@ -35,7 +35,7 @@ pub(crate) fn possible() -> Result<(), String> {
 /// Loads a model onto the first GPU.
 ///
 /// # Errors
-/// What is missing, or what would fit.
+/// Returns what is missing, or what would fit.
 #[cfg(feature = "cuda")]
 pub(crate) fn load(
     checkpoint: &Checkpoint,
@@ -53,7 +53,7 @@ pub(crate) fn load(
         kv_blocks: wanted.kv_bytes.map(|bytes| blocks(bytes).max(1)),
         most_kv_blocks: wanted.useful_blocks.max(1),
         max_positions: Some(wanted.max_positions),
-        // A step is one pass where it can be.
+        // One pass computes a whole step if it fits.
         pass_rows: wanted.step_tokens.clamp(BLOCK_TOKENS, defaults.pass_rows),
         threads: wanted.threads,
         ..defaults
@@ -63,10 +63,10 @@ pub(crate) fn load(
     model.map(|model| Box::new(model) as _).map_err(|error| error.to_string())
 }
 
-/// Without the feature: why not.
+/// Refuses, because the feature is missing.
 ///
 /// # Errors
-/// Always.
+/// Always returns an error.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn load(
     _checkpoint: &Checkpoint,

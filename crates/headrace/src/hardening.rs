@@ -1,5 +1,5 @@
-//! What a server does to its own process before it reads or opens anything: secrets leave the environment, no core dump
-//! can hold keys or prompts, and what it writes is for its owner alone. Must not know what the secrets are for.
+//! Hardens a server's process before it reads or opens anything. Secrets leave the environment, core dumps cannot leak
+//! keys or prompts, and its files are private to their owner. Must not know what the secrets are for.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,22 +9,22 @@ use secrecy::zeroize::Zeroizing;
 
 use crate::first_start::{KEY_VARIABLE, first_key};
 
-/// Variables that hold secrets. A server needs the first; the second is often exported beside it, for `headrace chat`.
+/// Variables that hold secrets. A server needs the first. The second is often exported beside it, for `headrace chat`.
 const SECRET_VARIABLES: [&str; 2] = [KEY_VARIABLE, "HEADRACE_API_KEY"];
 
-/// What was found and what could not be done.
+/// The secrets found, and the measures that failed.
 pub(crate) struct Hardened {
-    /// The key in the environment, which is no longer there.
+    /// The key from the environment, which has been wiped there.
     pub(crate) first_key: Option<SecretString>,
-    /// What this system does not allow, for the log.
+    /// Measures that this system does not allow, for the log.
     pub(crate) shortcomings: Vec<String>,
 }
 
-/// Hardens the process. Comes first, while there is one thread and nothing else has read the environment.
+/// Hardens the process. Must come first, while there is only one thread and no other code has read the environment.
 pub(crate) fn harden() -> Hardened {
     let mut shortcomings = Vec::new();
     let first_key = first_key();
-    // While the process may still look into itself.
+    // Wiping comes before `not_dumpable`, while the process may still open its own memory.
     let mut doing = |what: &str, done: io::Result<()>| {
         if let Err(error) = done {
             shortcomings.push(format!("{what}: {error}"));
@@ -42,7 +42,8 @@ fn no_core_dumps() -> io::Result<()> {
     Ok(rustix::process::setrlimit(rustix::process::Resource::Core, none)?)
 }
 
-/// Also where dumps go to a program, which a limit of the size does not stop. Nor can others of this user read the memory.
+/// Also stops dumps that are piped to a program, which a size limit does not. Other processes of this user cannot read
+/// the memory either.
 #[cfg(target_os = "linux")]
 fn not_dumpable() -> io::Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
@@ -54,8 +55,8 @@ fn not_dumpable() -> io::Result<()> {
     Ok(())
 }
 
-/// Overwrites the values of the secret variables with zeros, in the block that the kernel gave the process and that
-/// `/proc/PID/environ` shows. Whoever asks for such a variable afterwards finds it empty.
+/// Overwrites the values of the secret variables with zeros, in the block from the kernel that `/proc/PID/environ`
+/// shows. Later reads find these variables empty.
 fn wipe_environment() -> io::Result<()> {
     if SECRET_VARIABLES.iter().all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty())) {
         return Ok(());
@@ -69,7 +70,7 @@ fn wipe_environment() -> io::Result<()> {
         let mut found = Zeroizing::new(vec![0; length]);
         memory.seek(SeekFrom::Start(start.saturating_add(at)))?;
         memory.read_exact(&mut found)?;
-        // The layout is the kernel's; what is not the value is not touched.
+        // The layout is the kernel's. Bytes that do not match the value are left alone.
         if *found != value {
             return Err(io::Error::other("it is not where /proc/self/stat says"));
         }
@@ -79,7 +80,7 @@ fn wipe_environment() -> io::Result<()> {
     Ok(())
 }
 
-/// Each secret value of an environment block, and its offset.
+/// Each secret value of an environment block, with its offset.
 fn secret_values(block: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let mut at = 0_u64;
     block.split(|byte| *byte == 0).filter_map(move |entry| {
@@ -93,8 +94,8 @@ fn secret_values(block: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-/// Where the environment block begins: field 50 of `/proc/PID/stat` (proc_pid_stat(5)). The second field is the program's
-/// name in brackets, in which anything may stand.
+/// The start of the environment block: field 50 of `/proc/PID/stat` (proc_pid_stat(5)). The second field is the
+/// program's name in brackets, which may contain any character.
 fn block_start(stat: &str) -> Option<u64> {
     const AFTER_NAME: usize = 50 - 3;
     let (_, rest) = stat.rsplit_once(')')?;

@@ -1,5 +1,5 @@
-//! Whether the stores take what they are given: for `status`, for Prometheus and for the log, and the tries by which a
-//! store that failed comes back. Decides nothing; the ledger alone says whether the server is ready.
+//! Health of the stores, for `status`, Prometheus and the log, and the retries by which a failed store recovers.
+//! Decides nothing; the ledger alone decides whether the server is ready.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use headrace_store::disk::Ballast;
 use headrace_trace::{Metrics, Recorder};
 use parking_lot::Mutex;
 
-/// How often the stores are looked after.
+/// Interval of the checks.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
-/// What keeps things on the disk.
+/// Everything that writes to the disk.
 #[derive(Clone)]
 pub(crate) struct Stores {
     pub(crate) ledger: Ledger,
@@ -26,7 +26,8 @@ pub(crate) struct Stores {
     pub(crate) ballast: Arc<Ballast>,
 }
 
-/// Looks whether a store of customers' data can be written, and keeps what it found: to look may wait for the disk.
+/// Checks whether a store of customer data can be written, and caches the result, because a check may wait for the
+/// disk.
 #[derive(Clone)]
 pub(crate) struct Watched {
     look: Arc<dyn Fn() -> Option<String> + Send + Sync>,
@@ -56,12 +57,12 @@ impl Watched {
     }
 }
 
-/// Reads why a store cannot be written now, if it cannot.
+/// Returns why a store cannot be written now, or `None` if it can.
 type Failing = fn(&Stores) -> Option<String>;
 
 const TRACES: &str = "traces";
 
-/// Every store by name.
+/// All stores with their names.
 const STORES: [(&str, Failing); 5] = [
     ("ledger", |of| of.ledger.health().down.map(|why| why.to_string())),
     ("identity", |of| of.directory.failing()),
@@ -71,7 +72,7 @@ const STORES: [(&str, Failing); 5] = [
 ];
 
 impl Stores {
-    /// Their part of the server's status.
+    /// The stores' part of the server status.
     pub(crate) fn status(&self) -> ServerStatus {
         let view =
             |(store, failing): (&str, Failing)| StoreView { store: store.to_owned(), failing: failing(self) };
@@ -82,7 +83,7 @@ impl Stores {
         }
     }
 
-    /// A gauge for each.
+    /// Registers one gauge per store, and one for waiting revocations.
     pub(crate) fn register(&self, metrics: &Metrics) {
         for (store, failing) in STORES {
             let stores = self.clone();
@@ -96,7 +97,8 @@ impl Stores {
         metrics.register_gauge("headrace_revocations_waiting", help, &[], Box::new(read));
     }
 
-    /// Looks after the stores for as long as the server runs, and says of each when it fails and when it is back. The recorder says it of traces.
+    /// Checks the stores while the server runs, and logs each failure and each recovery. The recorder logs those of the
+    /// trace store.
     pub(crate) async fn tend(self) {
         let mut failed: [Option<String>; STORES.len()] = Default::default();
         loop {
@@ -108,7 +110,7 @@ impl Stores {
                 stores.files.look();
                 stores.directory.tend()
             };
-            // It blocks on the disk. What it cannot do, the stores' own words say below.
+            // Blocks on the disk. Failures appear in the stores' own state, which is read below.
             let _ = tokio::task::spawn_blocking(look).await;
             for ((store, failing), before) in
                 STORES.iter().zip(&mut failed).filter(|((store, _), _)| *store != TRACES)

@@ -1,4 +1,4 @@
-//! The last minutes in samples, so that a chart has a past when it is opened. Must not know what draws it.
+//! Samples of the last minutes, so that a chart has a past when it is opened. Must not know what draws it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use headrace_trace::Minute;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// The time between two samples.
+/// Interval between samples.
 pub(crate) const SAMPLE_EVERY: Duration = Duration::from_secs(5);
-/// Samples that are kept: ten minutes of them.
+/// Maximum number of samples: ten minutes of them.
 const MOST_SAMPLES: usize = 120;
 const NANOS_PER_MICRO: u64 = 1_000;
 const SECONDS_PER_MINUTE: f64 = 60.0;
@@ -19,7 +19,7 @@ const SECONDS_PER_MINUTE: f64 = 60.0;
 #[derive(Default)]
 pub(crate) struct History(Mutex<VecDeque<Sample>>);
 
-/// The figures of the minute before a moment.
+/// The figures of the minute before a point in time.
 #[derive(Clone, Copy)]
 struct Sample {
     /// Seconds since 1970.
@@ -33,7 +33,7 @@ struct Sample {
 }
 
 impl History {
-    /// Adds a sample. The oldest gives way.
+    /// Adds a sample. Drops the oldest one if the list is full.
     pub(crate) fn add(&self, at: UnixNanos, minute: &Minute) {
         let median = |of: &headrace_trace::Percentiles| (of.calls > 0).then_some(of.p50_ns / NANOS_PER_MICRO);
         let sample = Sample {

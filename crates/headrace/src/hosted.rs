@@ -1,4 +1,4 @@
-//! The engines in this process, whatever they compute: what is asked of them beside jobs. Must not know how they turn.
+//! What the program needs of the engines in this process besides running jobs. Must not know how an engine computes.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use headrace_embedder::Embedder;
 use headrace_engine::EmbeddedEngine;
 use headrace_engine_api::Engine;
 
-/// An engine whose thread runs here.
+/// An engine whose thread runs in this process.
 pub(crate) trait Hosted: Engine {
-    /// Takes no new jobs, lets what runs end for at most `grace`, and gives back thread, weights and memory. Blocks.
+    /// Takes no new jobs, waits at most `grace` for running jobs, and frees thread, weights and memory. Blocks.
     fn shutdown(&self, grace: Duration);
 }
 

@@ -1,5 +1,5 @@
-//! The server of a data directory on this machine, and a key that it lends to whoever may read that directory. A key goes nowhere
-//! but to the server that lent it. Knows the control socket, and nothing of conversations.
+//! The server of a data directory on this machine, and the key that it lends to users who may read that directory. A
+//! lent key is sent only to the server that lent it. Knows the control socket, and nothing of conversations.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use headrace_admin::{AdminCommand, AdminReply, control};
 use secrecy::SecretString;
 
-/// A server of ours, and how to be let in.
+/// A running server on this machine, with a lent key for its API.
 pub(crate) struct House {
     pub(crate) url: String,
     pub(crate) key: SecretString,
@@ -15,19 +15,19 @@ pub(crate) struct House {
 }
 
 impl House {
-    /// The server that runs on `data_dir`, with a key. `None` where none runs there, where it is not the one that is asked for
-    /// (`url`), or where it lends nothing: then this is like any other server.
+    /// Finds the server that runs on `data_dir` and borrows a key from it. Returns `None` if no server runs there, if
+    /// that server does not listen at `url`, or if it lends no key. The caller then treats the server like any other.
     pub(crate) async fn of(data_dir: PathBuf, url: Option<String>) -> Option<Self> {
-        // What the socket says is waited for elsewhere: this thread has a person to serve.
+        // The control socket is read on a blocking thread, because this thread serves a user.
         tokio::task::spawn_blocking(move || Self::find(data_dir, url.as_deref())).await.ok()?
     }
 
-    /// The same with a key of now, as one ends after some hours.
+    /// Finds the same server again and borrows a fresh key, because a lent key expires after some hours.
     pub(crate) async fn again(&self) -> Option<Self> {
         Self::of(self.data_dir.clone(), Some(self.url.clone())).await
     }
 
-    /// The address of the server that runs on `data_dir`, as this machine reaches it. `None` if none runs there.
+    /// The address of the server that runs on `data_dir`, as this machine reaches it. `None` if no server runs there.
     pub(crate) async fn address(data_dir: PathBuf) -> Option<String> {
         tokio::task::spawn_blocking(move || own_address(&data_dir)).await.ok()?
     }
@@ -58,7 +58,8 @@ fn own_address(data_dir: &Path) -> Option<String> {
     }
 }
 
-/// Whether a directory is this user's and nobody else can write to it: in a place that others write to, theirs could stand.
+/// Whether this user owns the directory and no other user can write to it. Another user could place a socket of their
+/// own in a shared directory.
 fn is_ours(data_dir: &Path) -> bool {
     let found = std::fs::metadata(data_dir);
     found.is_ok_and(|found| {
@@ -66,7 +67,7 @@ fn is_ours(data_dir: &Path) -> bool {
     })
 }
 
-/// A server's address as this machine reaches it: one that listens everywhere listens here.
+/// A server's address as this machine reaches it. Wildcard addresses become loopback addresses.
 fn reachable(listen: &str) -> Option<String> {
     let (scheme, host, port) = parts(listen)?;
     let host = match host {
@@ -77,8 +78,8 @@ fn reachable(listen: &str) -> Option<String> {
     Some(format!("{scheme}://{host}:{port}"))
 }
 
-/// Whether an address is that of the server that listens at `own`, on this machine: the same port, by a name that no other machine
-/// answers to.
+/// Whether `asked` is the address of the server that listens at `own`, on this machine. Scheme and port must be the
+/// same, and the hosts must be equal or both be this machine.
 fn same_server(asked: &str, own: &str) -> bool {
     let asked = asked.trim().trim_end_matches('/');
     let asked = asked.strip_suffix("/v1").unwrap_or(asked);
@@ -91,7 +92,7 @@ fn same_server(asked: &str, own: &str) -> bool {
     (asked.0, asked.2) == (own.0, own.2) && (asked.1 == own.1 || is_here(asked.1) && is_here(own.1))
 }
 
-/// Scheme, host and port of an address that has all three and nothing else.
+/// Scheme, host and port of an address that has these three parts and no others.
 fn parts(url: &str) -> Option<(&str, &str, u16)> {
     let (scheme, rest) = url.split_once("://")?;
     let (host, port) = rest.rsplit_once(':')?;

@@ -1,5 +1,5 @@
-//! What only the program knows, for operators: settings, prices, what is served, holds, and sums over ledger and traces. Must not
-//! know who asks.
+//! The program's own data, for operators: settings, prices, served models, holds, and sums over ledger and traces. Must
+//! not know who asks.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -26,10 +26,10 @@ use crate::prompts;
 use crate::reload::Reloader;
 use crate::stored::{Found, Places, Stored};
 
-/// Most copies that are compared: a few megabytes of records.
+/// Maximum number of shadow copies that are compared: a few megabytes of records.
 const MOST_COPIES: usize = 20_000;
 
-/// See the top of the file.
+/// Answers operators' questions about the server.
 pub(crate) struct Inside {
     gateway: Weak<Gateway>,
     ledger: Ledger,
@@ -188,7 +188,7 @@ impl House for Inside {
     }
 }
 
-/// What a model takes, as far as it is known here.
+/// The kinds of input that a model takes. `None` if only its upstream knows.
 fn input(lane: &Lane) -> Option<Vec<&'static str>> {
     let kinds = match lane {
         Lane::Tokens(_) | Lane::Vectors(_) => Inputs::default(),

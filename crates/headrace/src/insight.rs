@@ -1,4 +1,5 @@
-//! What operators see of calls under way, of the last minute and of what was used. Puts together what the rooms know; decides nothing.
+//! The operators' view of calls in flight, of the last minute and of usage. Combines the data of other crates; decides
+//! nothing.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -16,28 +17,29 @@ use crate::history::{History, SAMPLE_EVERY};
 use crate::key_names::KeyNames;
 use crate::running::Running;
 
-/// How often usage is brought up to date: well within the time for which traces of settled calls are looked for.
+/// Interval at which usage is brought up to date. It is well below the time for which traces of settled calls are
+/// looked for.
 const CATCH_UP_EVERY: Duration = Duration::from_secs(30);
 
-/// Clones share everything.
+/// State for the operators' view. Clones share everything.
 #[derive(Clone)]
 pub(crate) struct Insight {
-    /// What was used, out of the books. Calls block.
+    /// Usage derived from the ledger and the traces. Its methods block.
     pub(crate) usage: Arc<SqliteUsage>,
     pub(crate) live: Arc<Live>,
     gateway: Weak<Gateway>,
     engines: Arc<Engines>,
     clock: Arc<dyn Clock>,
     names: KeyNames,
-    /// The last minutes, for charts.
+    /// Samples of the last minutes, for charts.
     pub(crate) history: Arc<History>,
 }
 
 impl Insight {
-    /// Of a server with that data directory.
+    /// Opens the usage store of a server's data directory.
     ///
     /// # Errors
-    /// Where usage cannot be kept.
+    /// Returns why the usage store cannot be opened.
     pub(crate) fn new(
         dir: &Path,
         recorder: &Recorder,
@@ -58,11 +60,12 @@ impl Insight {
         })
     }
 
-    /// Takes in what is used as it is used, so that who asks need not wait for it, until the future is dropped.
+    /// Brings usage up to date and takes samples until the future is dropped, so that readers of usage seldom wait for
+    /// it.
     pub(crate) async fn tend(self) {
         let (mut catch_up, mut sample) =
             (tokio::time::interval(CATCH_UP_EVERY), tokio::time::interval(SAMPLE_EVERY));
-        // There is nothing to take in yet.
+        // The first tick fires at once, when nothing has been used yet.
         catch_up.tick().await;
         loop {
             tokio::select! {
@@ -80,14 +83,14 @@ impl Insight {
         }
     }
 
-    /// The house as it is now. Takes tens of microseconds, and stops no call.
+    /// The current state of the server. Takes tens of microseconds and stops no call.
     pub(crate) fn now(&self) -> Now {
         let at = self.clock.now();
         let gateway = self.gateway.upgrade();
         let seen = gateway.as_ref().map(|gateway| gateway.in_flight_calls()).unwrap_or_default();
         let shown = |(at, call): (usize, InFlightCall)| {
             let InFlightCall { id, stage, age_ns, org, key, model, completion_tokens } = call;
-            // Others are only counted.
+            // Names are looked up for the first calls only. The others are merely counted.
             let known = key.as_ref().filter(|_| at < MAX_CALLS_NAMED).and_then(|key| self.names.of(key));
             let (project, key_name) = known.map_or((None, None), |known| (known.project, Some(known.name)));
             CallNow { id, stage, age_ns, org, project, key, key_name, model, completion_tokens }

@@ -1,4 +1,4 @@
-//! The names of keys beside their ids, in what operators read of calls. Must not know what else is in a row.
+//! Adds the names of keys to their ids in the operators' views of calls. Must not know what else a row contains.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ pub(crate) struct KeyNames {
     directory: Arc<Directory>,
 }
 
-/// What operators read of a key.
+/// What operators see of a key.
 pub(crate) struct Known {
     pub(crate) name: String,
-    /// `None` for the playground, which calls as any project.
+    /// `None` for the playground, which makes calls for any project.
     pub(crate) project: Option<ProjectId>,
 }
 

@@ -1,5 +1,5 @@
-//! What is known of calls, for operators: stored traces, what they explain, what was used, and the house as it is now. Must not know
-//! who asks.
+//! Calls for operators: stored traces, explanations, usage, and the current state of the server. Must not know who
+//! asks.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
     CacheQuery, CallQuery, Recorder, TraceError, TraceReader, UsageQuery, UsageReader, operator_json,
+    trace_name,
 };
 use headrace_wire::{named_request, named_trace};
 use serde::Serialize;
@@ -21,24 +22,24 @@ use crate::datadir;
 use crate::insight::Insight;
 use crate::key_names::KeyNames;
 
-/// Most calls that are shown beside one.
+/// Maximum number of calls that are shown as concurrent with one call.
 const MOST_BESIDE: usize = 100;
 
-/// See the top of the file.
+/// Answers operators' questions about calls.
 pub(crate) struct KnownCalls {
     insight: Insight,
     recorder: Arc<Recorder>,
-    /// One connection: who asks at the same time waits.
+    /// Has a single connection, so simultaneous readers wait for each other.
     reader: SqliteTraceReader,
     clock: Arc<dyn Clock>,
     names: KeyNames,
 }
 
 impl KnownCalls {
-    /// Of a server with that data directory.
+    /// Opens the traces of a server's data directory.
     ///
     /// # Errors
-    /// Its traces cannot be read.
+    /// Returns an error if the traces cannot be read.
     pub(crate) fn new(
         dir: &Path,
         insight: &Insight,
@@ -51,7 +52,7 @@ impl KnownCalls {
         Ok(Self { insight, recorder, reader, clock, names })
     }
 
-    /// The record of a call: in memory right after its answer, then in the store.
+    /// Finds the record of a call: in memory right after its answer, later in the store.
     fn find(&self, id: &str) -> Result<Option<TraceRecord>, AdminError> {
         let own = named_request(id);
         if let Some(recent) = own.and_then(|own| self.recorder.recent(own)) {
@@ -60,18 +61,24 @@ impl KnownCalls {
         if let Some(stored) = own.map(|own| self.reader.get(own)).transpose().map_err(failed)?.flatten() {
             return Ok(Some(stored));
         }
-        // The id that an upstream gave its answer, or a W3C trace id.
-        let trace_id = named_trace(id);
+        // An id that an upstream gave its answer, or a W3C trace id. A call of another server is found by its digits: the
+        // call or worker job here that serves it has them as its trace id.
+        let trace_id = named_trace(id).or_else(|| own.map(trace_name));
         if let Some(recent) =
             trace_id.as_ref().and_then(|trace_id| self.recorder.traced(trace_id).into_iter().next())
         {
             return Ok(Some(TraceRecord::clone(&recent)));
         }
-        let name = trace_id.unwrap_or_else(|| id.trim().to_owned());
-        Ok(self.reader.named(&name).map_err(failed)?.into_iter().next())
+        // Or the id that an upstream gave its answer.
+        for name in [trace_id.as_deref(), Some(id.trim())].into_iter().flatten() {
+            if let Some(stored) = self.reader.named(name).map_err(failed)?.into_iter().next() {
+                return Ok(Some(stored));
+            }
+        }
+        Ok(None)
     }
 
-    /// Sets each part of a query that is named.
+    /// Builds a query from its named parts.
     fn query<Q: Default>(
         &self,
         named: &[(&'static str, String)],
@@ -157,7 +164,7 @@ impl Calls for KnownCalls {
             loop {
                 match rows.recv().await {
                     Ok(row) => return Some((names.added(row.json()), (rows, names))),
-                    // Whoever is too slow for every call sees those that follow.
+                    // A reader that is too slow for every call skips the missed ones.
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return None,
                 }

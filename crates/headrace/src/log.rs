@@ -1,5 +1,5 @@
-//! The log: text or objects on standard error, written by a thread of its own, so that a reader that is slow or gone holds up no call. What
-//! does not fit its queue is counted and told. Must not know what is logged.
+//! The log: text or JSON objects on standard error. A thread of its own writes it, so that a slow or closed reader
+//! delays no call. Lines that do not fit its queue are counted and reported. Must not know what is logged.
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
@@ -19,16 +19,16 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::reload::LogFilter;
 
-/// Lines that may wait to be written.
+/// Maximum number of lines that wait to be written.
 const QUEUE_LINES: usize = 8192;
 
-/// A line, or somebody who waits until all before it are written.
+/// A line, or a request to signal when all earlier lines are written.
 enum Item {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
 
-/// Where lines are put.
+/// The log's queue.
 #[derive(Clone)]
 pub(crate) struct Log {
     queue: SyncSender<Item>,
@@ -36,10 +36,10 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Starts the log; what takes another filter for it comes along.
+    /// Starts the log. Also returns the function that replaces its filter.
     ///
     /// # Errors
-    /// There is one already, or no thread for it.
+    /// Returns an error if a log already exists, or its thread cannot start.
     pub(crate) fn start(filter: EnvFilter, json: bool) -> Result<(Self, LogFilter), String> {
         let (queue, lines) = sync_channel(QUEUE_LINES);
         let dropped = Arc::<AtomicU64>::default();
@@ -48,10 +48,10 @@ impl Log {
         writer
             .spawn(move || write(&lines, &dropped, &mut io::stderr()))
             .map_err(|error| error.to_string())?;
-        // Colours are for eyes: a file or a collector gets none.
+        // Only a terminal gets colours; a file or a collector gets none.
         let colors = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone());
-        // A line that cannot be written is lost. Saying so on the same stream would be a panic where it was written.
+        // A line that cannot be written is lost. Reporting it on the same stream would panic at the call site.
         let format = format.with_ansi(colors).log_internal_errors(false);
         // Set once, at the start of the process.
         let reloads: LogFilter = match json {
@@ -71,34 +71,34 @@ impl Log {
         Ok((log, reloads))
     }
 
-    /// Puts a line among the others; one that does not fit is counted.
+    /// Queues a line. A line that does not fit is dropped and counted.
     pub(crate) fn line(&self, text: Vec<u8>) {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(Item::Line(text)) {
             self.dropped.fetch_add(1, Relaxed);
         }
     }
 
-    /// Lines that were not written, because too many waited.
+    /// The number of dropped lines.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// Waits until everything that was logged so far is written, but no longer than this.
+    /// Waits until everything logged so far is written, for at most `within`.
     pub(crate) fn flush(&self, within: Duration) {
         let (done, written) = sync_channel(1);
-        // With a full queue and nobody who reads, waiting for more would be in vain.
+        // If the queue is full and no reader drains it, waiting would be in vain.
         if self.queue.try_send(Item::Flush(done)).is_ok() {
             let _ = written.recv_timeout(within);
         }
     }
 }
 
-/// Writes lines until nobody can log any more.
+/// Writes lines until every sender is dropped.
 fn write(lines: &Receiver<Item>, dropped: &AtomicU64, out: &mut dyn Write) {
     let mut told = 0;
     for item in lines {
         match item {
-            // Whoever reads may have gone.
+            // The reader may be gone.
             Item::Line(line) => drop(out.write_all(&line)),
             Item::Flush(done) => drop(done.try_send(())),
         }
@@ -114,7 +114,7 @@ fn write(lines: &Receiver<Item>, dropped: &AtomicU64, out: &mut dyn Write) {
     }
 }
 
-/// Events as objects, a line each.
+/// Formats events as JSON objects, one per line.
 struct Objects;
 
 impl<S, N> FormatEvent<S, N> for Objects
@@ -140,7 +140,7 @@ where
     }
 }
 
-/// An event's fields, in their order.
+/// The fields of an event, in their order.
 struct Object(Map<String, Value>);
 
 impl Object {
@@ -175,7 +175,7 @@ impl Visit for Object {
     }
 }
 
-/// One line in the making.
+/// A line that is being written. It is queued when dropped.
 pub(crate) struct Line<'a> {
     log: &'a Log,
     text: Vec<u8>,

@@ -1,27 +1,28 @@
-//! What this process may use of the machine: memory by its control group or the machine's own, and processors; and
-//! which signals it was told to ignore. Knows nothing of models.
+//! What this process may use of the machine: processors, and memory by its control group or by the machine. Also which
+//! signals it was started to ignore. Knows nothing of models.
 
 use std::path::{Path, PathBuf};
 
-/// Memory that is left to a process whose limit cannot be found out.
+/// Memory that is assumed if no limit can be found, in bytes.
 const UNKNOWN_MEMORY_BYTES: u64 = 2 << 30;
 
-/// Processors that the process may use (affinity and control-group quota included).
+/// Number of processors that the process may use. Counts affinity and the control group's quota.
 pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Bytes of memory that the process may use in all: the lowest limit of its control groups, or what the machine has.
+/// Bytes of memory that the process may use in total: the lowest limit of its control groups, or the memory of the
+/// machine.
 pub(crate) fn memory_bytes() -> u64 {
     known_memory_bytes().unwrap_or(UNKNOWN_MEMORY_BYTES)
 }
 
-/// The same, where it can be found out.
+/// Like [`memory_bytes`], but `None` if no limit can be found.
 pub(crate) fn known_memory_bytes() -> Option<u64> {
     memory_under(Path::new("/"))
 }
 
-/// Whether whoever started the process has it ignore SIGHUP, as `nohup` does. Where that cannot be told: no.
+/// Whether the process was started to ignore SIGHUP, as `nohup` does. `false` if this cannot be determined.
 pub(crate) fn ignores_hang_up() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     hang_up_is_ignored(&status)
@@ -39,8 +40,8 @@ fn memory_under(root: &Path) -> Option<u64> {
     limits.chain(machine_memory(root)).min()
 }
 
-/// The lowest limit from a group up to the root of its hierarchy. A line is `0::/path` (version 2) or
-/// `7:memory:/path` (version 1).
+/// The lowest limit from a group up to the root of its hierarchy. A line is `0::/path` (version 2) or `7:memory:/path`
+/// (version 1).
 fn group_limit(root: &Path, line: &str) -> Option<u64> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, group) = (parts.next()?, parts.next()?);
@@ -55,7 +56,7 @@ fn group_limit(root: &Path, line: &str) -> Option<u64> {
     let mut at: PathBuf = mount.join(group.trim_start_matches('/'));
     let mut lowest = None;
     while at.starts_with(&mount) {
-        // `max`, and a group that this namespace does not see, limit nothing.
+        // `max`, and a group that is invisible in this namespace, limit nothing.
         let read = std::fs::read_to_string(at.join(file)).ok();
         let limit: Option<u64> = read.and_then(|text| text.trim().parse().ok());
         lowest = lowest.into_iter().chain(limit).min();

@@ -1,5 +1,5 @@
-//! The binary: parses the command line, dispatches, and turns what happened into an exit code. 0: done, 1: it could
-//! not be done, 2: wrong usage or configuration, 130: interrupted.
+//! The binary: parses the command line, dispatches, and turns the outcome into an exit code. The codes are 0 for
+//! success, 1 for failure, 2 for wrong usage or configuration, and 130 for an interruption.
 
 mod admin_door;
 mod batches;
@@ -113,7 +113,7 @@ fn talk(args: cli::chat::ChatArgs) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(chat::run(args));
-            // A read of standard input cannot be interrupted; nobody waits for it.
+            // A read of standard input cannot be interrupted, so the runtime does not wait for it.
             runtime.shutdown_background();
             code
         }

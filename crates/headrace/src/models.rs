@@ -1,5 +1,5 @@
-//! From configured models to engines that run: checkpoint, tokenizer, template, weights, KV pool. Says how far it is
-//! when it takes longer than a second. Knows no keys, no money and no HTTP.
+//! Turns configured models into running engines: checkpoint, tokenizer, template, weights, KV pool. Shows progress if
+//! that takes longer than a second. Knows no keys, no money and no HTTP.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,16 +30,16 @@ use crate::progress::Progress;
 use crate::running::{InMemory, Loaded, Running, changed};
 use crate::{machine, output};
 
-/// When the demo model was trained: 2026-11-20.
+/// The date on which the demo model was trained: 2026-11-20.
 const DEMO_CREATED_UNIX_S: u64 = 1_795_132_800;
-/// Memory left to everything that is neither weights nor KV.
+/// Memory reserved for everything except weights and KV pools, in bytes.
 pub(crate) const RESERVE_BYTES: u64 = 256 << 20;
-/// KV blocks that a model gets at least by default: one context of 4096 tokens.
+/// Minimum number of KV blocks of a model by default: one context of 4096 tokens.
 const LEAST_BLOCKS: usize = 256;
-/// KV blocks that a configured pool must hold where no context is asked for: 256 tokens.
+/// Minimum number of KV blocks of a configured pool if no context length is configured: 256 tokens.
 const LEAST_CONTEXT_BLOCKS: usize = 16;
 
-/// The demo model's files, in the program.
+/// A file of the demo model, which is built into the program.
 macro_rules! demo_file {
     ($name:literal) => {
         (
@@ -62,21 +62,21 @@ impl fmt::Display for ModelFaults {
 impl std::error::Error for ModelFaults {}
 
 impl ModelFaults {
-    /// One line each.
+    /// One line per model.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0.iter().map(|(name, why)| format!("model `{name}` cannot be served: {why}")).collect()
     }
 }
 
-/// Something that keeps a model from being served.
+/// A reason why a model cannot be served.
 pub(crate) struct Fault {
-    /// The setting that could mend it.
+    /// The setting that could fix it.
     pub(crate) setting: String,
     /// What is wrong, with the numbers.
     pub(crate) why: String,
 }
 
-/// What will run: every checkpoint opened, its words read, its memory parted. Nothing is loaded yet.
+/// The models to run: checkpoints opened, tokenizer assets read, memory divided. Nothing is loaded yet.
 pub(crate) struct Plan {
     isa: Isa,
     models: Vec<Planned>,
@@ -95,15 +95,15 @@ struct Planned {
     created_unix_s: u64,
     max_positions: usize,
     kv_blocks: usize,
-    /// It runs as it is wanted.
+    /// Whether it already runs as configured.
     runs: bool,
 }
 
 impl Plan {
-    /// Opens every model and parts the memory that what is present leaves.
+    /// Opens every model and divides the memory that `present` leaves.
     ///
     /// # Errors
-    /// Everything that keeps a model from being served, as far as it can be known without its weights.
+    /// Returns every fault of a model that can be found without loading its weights.
     pub(crate) fn new(config: &Config, present: &InMemory) -> Result<Self, Vec<Fault>> {
         let mut faults = Vec::new();
         let isa = Isa::choose(config.engine.isa.as_deref());
@@ -130,18 +130,18 @@ impl Plan {
         }
     }
 
-    /// Length of an answer of that model whose caller names none; `None`: the gateway's.
+    /// Answer length of a model for callers that set none. `None` leaves it to the gateway's default.
     pub(crate) fn default_max_tokens(&self, name: &ModelName) -> Option<u32> {
         let model = self.models.iter().find(|model| model.config.name == *name)?;
         model.config.default_max_tokens.or(model.recommended())
     }
 
-    /// A line for each model: what it will be served as.
+    /// A table with one line per model: how it will be served.
     pub(crate) fn describe(&self, config: &Config) -> String {
         let rows = self.models.iter().map(|model| {
             let (answer, from) = model.default_max_tokens(config);
             let held = model.kv_blocks.saturating_mul(BLOCK_TOKENS);
-            // How much a GPU holds is known when the model is loaded.
+            // The capacity of a GPU is known only after loading.
             let context = if model.on_gpu() { model.max_positions } else { model.max_positions.min(held) };
             vec![
                 model.config.name.to_string(),
@@ -166,27 +166,28 @@ fn fault(setting: &str, why: String) -> Fault {
     Fault { setting: setting.to_owned(), why }
 }
 
-/// A model for which more threads would have to be started than the process has.
+/// Reports a model that asks for more threads than the process has. Only a restart can start more.
 fn too_many_threads(model: &ModelConfig, runs: bool, present: &InMemory) -> Option<Fault> {
     let (asked, there) = (model.threads?, present.threads?);
     let why = || format!("{asked} threads, and the process computes on {there}: more need a restart");
     (!runs && asked > there).then(|| fault(&format!("{}.threads", model.setting), why()))
 }
 
-/// The threads that all models compute on: as many as configured, or as the one with the most of its own asks for.
+/// Starts the compute threads that all models share: the configured number, or the largest number that a single model
+/// asks for.
 ///
 /// # Errors
-/// Why the system gives none.
+/// Returns why the system gives no threads.
 pub(crate) fn workers(config: &Config) -> Result<Arc<Workers>, String> {
     let all = config.engine.threads.unwrap_or_else(machine::processors);
     let most = config.models.iter().filter_map(|model| model.threads).fold(all, usize::max);
     Workers::new(most).map_err(|error| error.to_string())
 }
 
-/// Loads and starts all models of a plan that do not run yet, over threads that they share.
+/// Loads and starts all models of a plan that do not run yet, on shared threads.
 ///
 /// # Errors
-/// Every model that cannot be loaded, at once; then none of them is in memory any longer.
+/// Returns every model that cannot be loaded. In that case, none of the newly loaded ones stays in memory.
 pub(crate) fn start(
     config: &Config,
     plan: Plan,
@@ -245,17 +246,17 @@ impl Planned {
         self.arithmetic.place() == Place::Cuda
     }
 
-    /// Whether it takes of this machine's memory what nobody has taken yet.
+    /// Whether it needs memory of this machine that is not allocated yet.
     fn takes_memory(&self) -> bool {
         !self.runs && !self.on_gpu()
     }
 
-    /// As what it is computed.
+    /// Its compute mode and KV type.
     fn numerics(&self) -> String {
         if self.on_gpu() { "cuda/bf16".to_owned() } else { format!("{}/{}", self.mode, self.kv) }
     }
 
-    /// KV blocks that full contexts of all running sequences could use: more would lie idle.
+    /// KV blocks that full contexts of all running sequences could use. Further blocks would be idle.
     fn useful_blocks(&self, config: &Config) -> usize {
         let full = self.max_positions.div_ceil(BLOCK_TOKENS);
         full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS)
@@ -269,12 +270,12 @@ impl Planned {
         u64::try_from(self.kv_blocks.saturating_mul(self.block_bytes())).unwrap_or(u64::MAX)
     }
 
-    /// Of weights and KV pool, in this machine's memory.
+    /// Bytes of weights and KV pool in this machine's memory.
     fn bytes(&self) -> u64 {
         if self.on_gpu() { 0 } else { self.weight_bytes.saturating_add(self.kv_bytes()) }
     }
 
-    /// Length of an answer whose caller names none, and the setting or file that says so.
+    /// Answer length for callers that set none, and the setting or file that it comes from.
     fn default_max_tokens(&self, config: &Config) -> (u32, &'static str) {
         let named = self.config.default_max_tokens.map(|count| (count, "its `default_max_tokens`"));
         let generation = self.recommended().map(|count| (count, "its generation_config.json"));
@@ -286,10 +287,10 @@ impl Planned {
     }
 }
 
-/// Parts the memory between the KV pools. A pool of a configured size must hold a context and fit the machine. The others
-/// share half of what the weights and a reserve leave, each bounded by what full contexts of all running sequences could
-/// use: more would lie idle. Models that run keep the pools that they have, and those that are to end count until they do.
-/// Encoders have no pool: their weights, `beside`, count alone.
+/// Divides the memory between the KV pools. A pool of a configured size must hold a context and fit the machine. The
+/// other pools share half of what the weights and a reserve leave. Each of them is bounded by what full contexts of all
+/// running sequences could use. Running models keep their pools, and ending models count until they have ended.
+/// Encoders have no pool; only their weights, `beside`, count.
 fn part_memory(
     models: &mut [Planned],
     beside: u64,
@@ -328,7 +329,7 @@ fn part_memory(
             faults.push(fault(&pool_setting(model), why));
         }
     }
-    // A server that runs is not put at risk: what is new must fit beside everything that is there.
+    // A running server must not be put at risk, so new models must fit beside everything in memory.
     let whole = sum(&mut models.iter().filter(|model| model.takes_memory()).map(Planned::kv_bytes))
         .saturating_add(taken);
     let memory = machine::known_memory_bytes().filter(|memory| whole > *memory);
@@ -344,7 +345,7 @@ fn part_memory(
     }
 }
 
-/// How many blocks a pool gets: what is configured, or at most `left` bytes.
+/// Sizes a pool: the configured bytes, or what `left` bytes hold, between [`LEAST_BLOCKS`] and the useful blocks.
 fn size_pool(model: &mut Planned, config: &Config, left: u64, faults: &mut Vec<Fault>) {
     let block_bytes = model.block_bytes();
     let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
@@ -371,13 +372,13 @@ fn size_pool(model: &mut Planned, config: &Config, left: u64, faults: &mut Vec<F
     }
 }
 
-/// The setting that a configured pool has its size from.
+/// The setting that gives a configured pool its size.
 fn pool_setting(model: &Planned) -> String {
     let own = model.config.kv_bytes.is_some();
     if own { format!("{}.kv_memory", model.config.setting) } else { "engine.kv_memory".to_owned() }
 }
 
-/// A size for people, rounded up.
+/// A size for display, rounded up.
 fn size(bytes: u64) -> String {
     const MIB: u64 = 1 << 20;
     if bytes < MIB {
@@ -387,10 +388,10 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A directory or file, or the demo model.
+/// Opens a directory, a file, or the demo model.
 ///
 /// # Errors
-/// Why it is refused, beginning with its path.
+/// Returns why it is refused, beginning with its path.
 pub(crate) fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String> {
     let Some(path) = path else {
         return Checkpoint::from_files(demo_files()).map_err(|error| error.to_string());
@@ -402,7 +403,7 @@ pub(crate) fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String>
     })
 }
 
-/// Whether most weights are blocks, or will be.
+/// Whether most weights are quantized blocks, or will be.
 fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: Arithmetic) -> bool {
     let matrices = checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight"));
     let count = |(all, blocks), name| match checkpoint.dtype(name) {
@@ -423,7 +424,7 @@ pub(crate) fn demo_files() -> Vec<(String, Cow<'static, [u8]>)> {
     ]
 }
 
-/// What a model's makers recommend.
+/// The sampling defaults that the model's authors recommend.
 pub(crate) fn recommended_sampling(generation: &GenerationDefaults) -> SamplingDefaults {
     SamplingDefaults {
         temperature: generation.temperature,
@@ -488,7 +489,7 @@ fn run(
     Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered })
 }
 
-/// Loads the weights, to where the model is computed.
+/// Loads the weights to the device that computes the model.
 fn forward(
     model: &Planned,
     config: &Config,
@@ -520,8 +521,8 @@ fn forward(
     loaded.map(|loaded| Box::new(loaded) as _).map_err(|error| error.to_string())
 }
 
-/// Reads a checkpoint's words, or says why they cannot be served. `family` is how its calls are written, where the template is not
-/// to say so.
+/// Reads a checkpoint's tokenizer assets, or returns why they cannot be served. `family` overrides the format of tool
+/// calls that the template implies.
 pub(crate) fn words_of(checkpoint: &Checkpoint, family: Option<ReplyFamily>) -> Result<Words, String> {
     let (json, config) = (checkpoint.tokenizer_json(), checkpoint.tokenizer_config());
     Words::read(json, config, checkpoint.chat_template(), family).map_err(|error| error.to_string())

@@ -1,5 +1,5 @@
-//! The newest calls of a running server, for commands that read the stored traces beside it. Waits until the calls that have
-//! ended are stored.
+//! The newest calls of a running server, for commands that read the stored traces beside it. Waits until ended calls
+//! are stored.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use headrace_gateway::Gateway;
 use headrace_trace::{Recorded, Recorder};
 use serde_json::Value;
 
-/// How long calls that have sent their last byte may take to be recorded.
+/// Time limit for recording the calls that have sent their last byte.
 const ENDED_WAIT: Duration = Duration::from_millis(500);
-/// How often they are looked for.
+/// Interval at which these records are looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// How long the store may take to write what was recorded.
+/// Time limit for storing the recorded calls.
 const STORE_WAIT: Duration = Duration::from_secs(2);
 
-/// The recorder, and the calls that have not reached it yet.
+/// The recorder, and the gateway with the calls that have not reached it yet.
 pub(crate) struct NewestCalls {
     gateway: Weak<Gateway>,
     recorder: Arc<Recorder>,
@@ -27,20 +27,20 @@ impl NewestCalls {
         Self { gateway: Arc::downgrade(gateway), recorder: Arc::clone(recorder) }
     }
 
-    /// Waits until every call that has ended is stored, and returns at most `most` of the newest in memory. It blocks.
+    /// Waits until every ended call is stored, and returns at most `most` of the newest records in memory. Blocks.
     pub(crate) fn settled(&self, most: usize) -> Vec<Value> {
         let ended = self.ended();
         let deadline = Instant::now() + ENDED_WAIT;
         while ended.iter().any(|id| self.recorder.recent(*id).is_none()) && Instant::now() < deadline {
             std::thread::sleep(LOOK_EVERY);
         }
-        // A store that cannot be written keeps the records in memory: they are returned all the same.
+        // If the store cannot be written, the records stay in memory and are returned nevertheless.
         self.recorder.flush(STORE_WAIT);
         let json = |record: &Recorded| serde_json::to_value(&**record).ok();
         self.recorder.newest(most).iter().filter_map(json).collect()
     }
 
-    /// The calls whose last byte may have been sent before their record was made.
+    /// The calls that may have sent their last byte without being recorded yet.
     fn ended(&self) -> Vec<RequestId> {
         let calls = self.gateway.upgrade().map(|gateway| gateway.in_flight_calls()).unwrap_or_default();
         let last_steps = [Stage::Settle, Stage::Deliver];

@@ -1,5 +1,5 @@
-//! The stores of what clients store: opened with the server, tidied while it runs. A disk without room keeps none of that from
-//! starting: what could not be done is tried again. Knows no object.
+//! The stores of client data: opened with the server, and cleaned while it runs. A full disk does not prevent a start;
+//! work that could not be done is retried. Knows no object.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::datadir::{self, DataDir};
 use crate::health::Watched;
 use crate::output;
 
-/// How often what has expired is removed.
+/// Interval at which expired objects are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
-/// How often it is tried to go on with what an earlier process left, while the disk does not let it.
+/// Interval of retries to take over what an earlier process left, while the disk prevents it.
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
-/// The stores of a server.
+/// The stores of client data.
 pub(crate) struct Objects {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) files: Arc<dyn BatchStore>,
-    /// Whether they can be written.
+    /// Whether the stores can be written.
     pub(crate) watched: [Watched; 2],
-    /// Keeps other processes out of a directory of objects that is not the data directory.
+    /// Keeps other processes out of an object directory that is not the data directory.
     _lock: Option<DataDirLock>,
 }
 
@@ -36,7 +36,7 @@ impl Objects {
     /// Opens the stores, in `objects_dir` or in the data directory.
     ///
     /// # Errors
-    /// If another process has the directory, or a file there holds something else.
+    /// Returns an error if another process has the directory, or a file in it holds something else.
     pub(crate) fn open(data_dir: &DataDir, config: &Config) -> Result<Self, String> {
         let own = config.storage.objects_dir.as_deref();
         let lock = own.map(datadir::lock_objects).transpose().map_err(|error| error.to_string())?;
@@ -58,8 +58,8 @@ impl Objects {
     }
 }
 
-/// Marks the responses that a process before this one left as failed, and goes on with its batches. What cannot be done now is tried
-/// again by a task.
+/// Marks unfinished responses of an earlier process as failed, and resumes its batches. A task retries what cannot be
+/// done now.
 pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway>, started: UnixNanos) {
     let mut left = Left { responses: true, batches: true, started };
     runtime.block_on(left.take_over(gateway, true));
@@ -75,11 +75,11 @@ pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway
     }
 }
 
-/// What an earlier process left and was not taken over.
+/// What an earlier process left and has not been taken over yet.
 struct Left {
     responses: bool,
     batches: bool,
-    /// What was created later is this process's own.
+    /// Objects created after this time belong to this process.
     started: UnixNanos,
 }
 
@@ -88,7 +88,7 @@ impl Left {
         self.responses || self.batches
     }
 
-    /// Takes over what is left. Says why it cannot if it is the first try.
+    /// Tries to take over the rest. Only the first attempt reports why it fails.
     async fn take_over(&mut self, gateway: &Arc<Gateway>, is_first: bool) {
         if self.responses {
             match gateway.fail_unfinished_before(self.started).await {
@@ -123,7 +123,7 @@ impl Left {
     }
 }
 
-/// Removes what has expired, until the gateway is gone.
+/// Removes expired objects, until the gateway is gone.
 pub(crate) async fn tend(gateway: Weak<Gateway>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;

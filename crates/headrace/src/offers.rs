@@ -1,5 +1,5 @@
-//! What a model of ours is offered to other Headraces as: its engine, what decides its bits, and its words. Must not know who
-//! asks, nor how.
+//! What this server offers to other gateways for a model: its engine, an identity of its bits, and its tokenizer
+//! assets. Must not know who asks, nor how.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use headrace_worker::Words;
 
 use crate::config::arithmetic::Arithmetic;
 
-/// What of a model is told to other Headraces beside its engine.
+/// What other gateways learn of a model besides its engine.
 #[derive(Clone)]
 pub(crate) struct Offered {
-    /// Equal ones give equal bits.
+    /// Hash of everything that decides the bits. Equal hashes mean equal bits.
     pub(crate) bits: Arc<str>,
     pub(crate) words: Arc<Words>,
 }
 
 impl Offered {
-    /// Of a model that was loaded so.
+    /// Describes a loaded model.
     ///
     /// # Errors
-    /// Its words are none that could be sent.
+    /// Returns an error if its tokenizer assets cannot be sent.
     pub(crate) fn new(
         checkpoint: &Checkpoint,
         capabilities: &Capabilities,

@@ -1,4 +1,4 @@
-//! Text to the terminal. A reader that is gone (`| head`) is no fault. Knows nothing of what is said.
+//! Writes text to the terminal. A closed reader (`| head`) is no error. Knows nothing of what is written.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,17 +11,17 @@ use headrace_domain::steers_terminals;
 /// Exit code for a wrong command line or configuration.
 pub(crate) const USAGE: u8 = 2;
 
-/// To standard output. The text cannot steer a terminal: see [`shown`].
+/// Writes to standard output. The text cannot steer a terminal: see [`shown`].
 pub(crate) fn say(text: &str) {
     write_out(&shown(text));
 }
 
-/// The same for a text that is drawn here in colours. Every text of others in it was made plain before.
+/// Like [`say`], but keeps colours. Foreign text inside it must already have been escaped.
 pub(crate) fn say_drawn(text: &str) {
     write_out(&drawn(text));
 }
 
-/// A text that is drawn here, with its lines and colours and nothing else that would steer a terminal.
+/// Escapes everything that would steer a terminal, except line breaks, tabs and colours.
 pub(crate) fn drawn(text: &str) -> Cow<'_, str> {
     escaped(text, |rest| is_line(rest).max(colour(rest)))
 }
@@ -31,8 +31,8 @@ fn write_out(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// The text with everything written out that would steer a terminal, hide, or turn the direction of writing, as JSON writes it:
-/// `\u001b`. What is JSON already stays the same JSON. Lines and tabs stay.
+/// Escapes characters that would steer a terminal, are invisible, or change the writing direction. Uses JSON's form,
+/// `\u001b`, so valid JSON stays the same JSON. Line breaks and tabs stay.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(|c| steers_terminals(c) && !matches!(c, '\n' | '\t')) {
         return Cow::Borrowed(text);
@@ -40,12 +40,12 @@ pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     escaped(text, is_line)
 }
 
-/// The same in one line.
+/// Like [`shown`], but also escapes line breaks and tabs.
 pub(crate) fn shown_line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| 0)
 }
 
-/// `keep` says how many bytes at the beginning of a text stay, although they steer.
+/// Escapes steering characters. `keep` returns how many bytes at the start of its argument stay unescaped.
 fn escaped(text: &str, keep: impl Fn(&str) -> usize) -> Cow<'_, str> {
     if !text.contains(steers_terminals) {
         return Cow::Borrowed(text);
@@ -74,7 +74,7 @@ fn is_line(text: &str) -> usize {
     usize::from(text.starts_with(['\n', '\t']))
 }
 
-/// The length of a change of colour at the beginning, or 0.
+/// The length of a colour sequence at the start of `text`, or 0.
 fn colour(text: &str) -> usize {
     let Some(codes) = text.strip_prefix("\x1b[") else { return 0 };
     let end = codes.find(|c: char| !matches!(c, '0'..='9' | ';'));
@@ -84,17 +84,17 @@ fn colour(text: &str) -> usize {
     }
 }
 
-/// Who takes lines in place of standard error.
+/// Receives the lines that would go to standard error.
 static NOTES: OnceLock<Box<dyn Fn(String) + Send + Sync>> = OnceLock::new();
 
-/// From here on, lines to standard error are handed to somebody else: a server's go through its log, so that a reader that is slow or
-/// gone does not keep it from ending.
+/// Sends all later lines for standard error to `take`. A server passes them through its log, so that a slow or closed
+/// reader cannot block its shutdown.
 pub(crate) fn hand_notes_to(take: impl Fn(String) + Send + Sync + 'static) {
-    // Once, at the start of a server.
+    // Called once, when a server starts.
     let _ = NOTES.set(Box::new(take));
 }
 
-/// A line to standard error, or several. The text cannot steer a terminal.
+/// Writes one or more lines to standard error. The text cannot steer a terminal.
 pub(crate) fn note(text: &str) {
     let text = shown(text);
     match NOTES.get() {
@@ -103,20 +103,20 @@ pub(crate) fn note(text: &str) {
     }
 }
 
-/// Says what went wrong: exit code 1.
+/// Reports a failure. Returns exit code 1.
 pub(crate) fn fail(text: &str) -> ExitCode {
     note(&format!("headrace: {text}"));
     ExitCode::FAILURE
 }
 
-/// Says what is wrong with what was asked for: exit code 2.
+/// Reports wrong usage or configuration. Returns exit code 2.
 pub(crate) fn refuse(text: &str) -> ExitCode {
     note(&format!("headrace: {text}"));
     ExitCode::from(USAGE)
 }
 
-/// Columns of the terminal (shells seldom pass `COLUMNS` on, so it is asked itself), and whether it takes colours. `COLUMNS`
-/// and `NO_COLOR` are heeded.
+/// Width of the terminal in columns, and whether it takes colours. `COLUMNS` and `NO_COLOR` take precedence. Shells
+/// seldom export `COLUMNS`, so the terminal itself is asked next.
 pub(crate) fn terminal() -> (usize, bool) {
     const USUAL: usize = 100;
     let told = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
@@ -129,7 +129,7 @@ pub(crate) fn terminal() -> (usize, bool) {
     (columns, color)
 }
 
-/// A table without lines. What a cell has stays in its line.
+/// Formats a table without rules. Each cell stays on one line.
 pub(crate) fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);

@@ -1,5 +1,5 @@
-//! What goes out of the server beside its answers: lines of the log, OTLP, and the page of metrics. Puts them together; must not know what any
-//! of them says.
+//! Everything that the server emits besides answers: log lines, OTLP, and the metrics page. Assembles them; must not
+//! know their content.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use tokio::runtime::Runtime;
 use crate::call_log::CallLog;
 use crate::log::Log;
 
-/// How long the last of it may take to go out.
+/// Time limit for sending the last telemetry.
 const CLOSE: Duration = Duration::from_secs(5);
 
-/// What runs beside calls and hears of each.
+/// The exporters that run beside calls and see each call's record.
 pub(crate) struct Outward {
     telemetry: Option<Arc<Telemetry>>,
 }
 
 impl Outward {
-    /// Starts what is configured.
+    /// Starts the configured exporters.
     ///
     /// # Errors
-    /// What cannot be sent as it is configured.
+    /// Returns why an exporter cannot run as configured.
     pub(crate) fn start(
         config: &TelemetryConfig,
         recorder: &Recorder,
@@ -42,7 +42,7 @@ impl Outward {
         Ok(Self { telemetry })
     }
 
-    /// Sends what waits, and ends.
+    /// Sends what is queued, and ends.
     pub(crate) fn close(self, runtime: &Runtime) {
         let Some(telemetry) = self.telemetry else { return };
         if !runtime.block_on(telemetry.close(CLOSE)) {
@@ -51,7 +51,7 @@ impl Outward {
     }
 }
 
-/// Registers what is lost of the log.
+/// Registers the counter of dropped log lines.
 pub(crate) fn register_log(metrics: &Metrics, log: &Log) {
     let log = log.clone();
     let help = "Lines of the log that were dropped, because they were not read in time.";
@@ -60,7 +60,7 @@ pub(crate) fn register_log(metrics: &Metrics, log: &Log) {
     metrics.register_counter("headrace_log_lines_dropped_total", help, &[], read);
 }
 
-/// The page of metrics, with the edge's own numbers.
+/// The metrics page, with the edge's own numbers.
 pub(crate) fn page(metrics: Arc<Metrics>) -> Arc<MetricsPage> {
     Arc::new(move |accept: Option<&str>, numbers: &[EdgeNumber]| {
         let format = PageFormat::accepted(accept);

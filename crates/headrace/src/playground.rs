@@ -1,5 +1,5 @@
-//! Calls of the house that operators make as a project: within its limits, for its money, under the key `playground`. Must not know
-//! how an operator asks, or how often.
+//! Local calls that operators make for a project: within its limits, on its account, under the key `playground`. Must
+//! not know how an operator asks, or how often.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -16,10 +16,10 @@ use headrace_identity::{
     Directory, EndpointAccess, ModelAccess, OperatorRecord, OrgRecord, Principal, ProjectRecord, RateLimits,
 };
 
-/// Under which key these calls stand in traces.
+/// The key id of these calls in traces.
 pub(crate) const KEY: &str = "playground";
 
-/// See the top of the file.
+/// Runs the playground's calls.
 pub(crate) struct House {
     gateway: Weak<Gateway>,
     directory: Arc<Directory>,
@@ -65,7 +65,7 @@ impl Playground for House {
     }
 }
 
-/// Who calls: the project, by whichever operator. Only what binds project and organisation binds it.
+/// The principal of the call: the project, named after the operator. Only the limits of project and organisation apply.
 fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord) -> Option<Principal> {
     Some(Principal {
         org: project.org,
@@ -111,7 +111,7 @@ fn stopping() -> Played {
     Played { status: 503, content_type: "application/json", headers: Vec::new(), body }
 }
 
-/// The frames of an answer, as a stream. Whoever reads them takes each at once, so that no reader stalls.
+/// The frames of an answer as a stream. Its reader takes each frame at once and therefore never counts as stalled.
 struct Read<F>(F);
 
 impl<F: Frames> Stream for Read<F> {

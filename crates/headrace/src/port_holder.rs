@@ -1,20 +1,21 @@
-//! Which program listens on an address that is taken, as far as this machine tells. Must not know what the address is wanted for.
+//! Finds out which program listens on a taken address, as far as this machine shows it. Must not know what the address
+//! is wanted for.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the program there may take to answer.
+/// Time limit for each read and write, and for the connection.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
-/// Bytes of its answer that are read.
+/// Maximum number of bytes of the answer that are read.
 const MOST_READ: u64 = 4096;
-/// A route that both listeners of a Headrace answer, each in its own way.
+/// A route that both listeners of a Headrace server answer, each in its own way.
 const ROUTE: &str = "/admin/v1/status";
-/// The state of a listening socket in `/proc/net/tcp`.
+/// The state code of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
-/// The program on an address, in words that follow "it is taken by".
+/// Describes the program on an address, in words that follow "it is taken by".
 pub(crate) fn holder(address: SocketAddr) -> String {
     let process = process_of(address.port());
     let of = process.as_ref().map(|(pid, _)| format!(" (process {pid})")).unwrap_or_default();
@@ -28,14 +29,14 @@ pub(crate) fn holder(address: SocketAddr) -> String {
     }
 }
 
-/// What a Headrace listens for.
+/// The kind of listener that a Headrace server has on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listener {
     Api,
     Console,
 }
 
-/// Asks the program whether it is a Headrace.
+/// Asks the program whether it is a Headrace server.
 fn ask(address: SocketAddr) -> Option<Listener> {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -48,7 +49,7 @@ fn ask(address: SocketAddr) -> Option<Listener> {
     stream.set_write_timeout(Some(ANSWER_WITHIN)).ok()?;
     write!(stream, "GET {ROUTE} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
     let mut answer = Vec::new();
-    // What came before a read timed out is enough.
+    // The part that arrived before a read timed out is enough.
     let _ = stream.take(MOST_READ).read_to_end(&mut answer);
     recognized(&String::from_utf8_lossy(&answer))
 }
@@ -64,7 +65,8 @@ fn recognized(answer: &str) -> Option<Listener> {
     }
 }
 
-/// The process that listens on a port, with its name. `None` if this machine does not tell, or if it is another user's.
+/// The process that listens on a port, with its name. `None` if this machine does not show it, or if the process
+/// belongs to another user.
 fn process_of(port: u16) -> Option<(u32, String)> {
     let listeners = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| std::fs::read_to_string(table).ok());
     let inode = listeners.iter().flatten().find_map(|table| inode_of(table, port))?;
@@ -83,7 +85,7 @@ fn process_of(port: u16) -> Option<(u32, String)> {
     None
 }
 
-/// The inode of the socket that listens on a port, from a table of the kernel.
+/// The inode of the socket that listens on a port, from a kernel table.
 fn inode_of(table: &str, port: u16) -> Option<&str> {
     table.lines().skip(1).find_map(|line| {
         let mut fields = line.split_whitespace();

@@ -1,17 +1,17 @@
-//! A line that moves on the terminal while something takes longer than a second; a line every few seconds where
-//! standard error is no terminal. Knows nothing of what is done.
+//! A progress line for work that takes longer than a second. It is updated in place on a terminal, and printed every
+//! few seconds if standard error is no terminal. Knows nothing of the work.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use crate::output::shown_line;
 
-/// Work shorter than this says nothing.
+/// Work shorter than this shows no progress.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often the line moves on a terminal, and elsewhere.
+/// Interval between updates on a terminal, and elsewhere.
 const PERIODS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How far something is.
+/// The progress of one piece of work.
 pub(crate) struct Progress {
     what: String,
     start: Instant,
@@ -20,24 +20,24 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins now.
+    /// Starts the clock.
     pub(crate) fn new(what: &str) -> Self {
         let terminal = std::io::stderr().is_terminal();
         Self { what: what.to_owned(), start: Instant::now(), shown: None, terminal }
     }
 
-    /// `done` of `total` bytes are done.
+    /// Shows that `done` of `total` bytes are done.
     pub(crate) fn bytes(&mut self, done: u64, total: u64) {
         const MIB: u64 = 1 << 20;
         self.show(done, total, &|| format!("{} of {} MiB", done / MIB, total / MIB));
     }
 
-    /// `done` of `total` tokens are done.
+    /// Shows that `done` of `total` tokens are done.
     pub(crate) fn tokens(&mut self, done: u64, total: u64) {
         self.show(done, total, &|| format!("{done} of {total} tokens"));
     }
 
-    /// `done` of `total` requests have ended; drawn as a bar on a terminal.
+    /// Shows that `done` of `total` requests have ended. A terminal also gets a bar.
     pub(crate) fn requests(&mut self, done: u64, total: u64) {
         let bar = if self.terminal { format!("{} ", bar(done, total)) } else { String::new() };
         self.show(done, total, &|| format!("{bar}{done} of {total} requests"));
@@ -56,7 +56,7 @@ impl Progress {
         self.shown = Some(now);
         let line = line(&shown_line(&self.what), done, total, &amount());
         let mut out = std::io::stderr().lock();
-        // A terminal that is gone misses nothing but this line.
+        // A closed terminal loses only this line.
         let _ = if self.terminal {
             write!(out, "\r\x1b[K{line}").and_then(|()| out.flush())
         } else {
@@ -64,11 +64,11 @@ impl Progress {
         };
     }
 
-    /// It is done: the line goes.
+    /// Ends the work and removes the line.
     pub(crate) fn end(self) {
         if self.terminal && self.shown.is_some() {
             let mut out = std::io::stderr().lock();
-            // As above.
+            // A closed terminal loses only this line.
             let _ = write!(out, "\r\x1b[K").and_then(|()| out.flush());
         }
     }
@@ -79,7 +79,7 @@ fn line(what: &str, done: u64, total: u64, amount: &str) -> String {
     format!("{what}: {percent} % ({amount})")
 }
 
-/// How far it is, as a picture.
+/// A progress bar of fixed width.
 fn bar(done: u64, total: u64) -> String {
     const WIDTH: u64 = 24;
     let full = (u128::from(done) * u128::from(WIDTH)).checked_div(u128::from(total)).unwrap_or_default();

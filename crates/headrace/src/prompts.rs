@@ -1,4 +1,5 @@
-//! What served models see of prompts, for operators: the words are those that calls are served with. Must not know who asks.
+//! Shows operators what served models see of prompts, with the same tokenizer assets that calls use. Must not know who
+//! asks.
 
 use std::sync::{Arc, Weak};
 
@@ -16,10 +17,11 @@ use crate::commands::lens;
 use crate::reload::Reloader;
 use crate::sights::{self, Report};
 
-/// The most tokens that are listed one by one; a longer prompt is counted whole, and its beginning is shown.
+/// Maximum number of tokens that are listed individually. A longer prompt is counted completely, and its beginning is
+/// listed.
 const MOST_TOKENS_LISTED: usize = 20_000;
 
-/// See the top of the file.
+/// Answers operators' questions about prompts.
 pub(crate) struct Sights {
     gateway: Weak<Gateway>,
     reloader: Arc<Reloader>,
@@ -30,7 +32,7 @@ impl Sights {
         Self { gateway: Arc::downgrade(gateway), reloader: Arc::clone(reloader) }
     }
 
-    /// A model that is served, by its own name.
+    /// Finds a served model by its own name.
     fn served(&self, name: &str) -> Result<Arc<ServedModel>, AdminError> {
         let gateway = self.gateway.upgrade();
         let catalog = gateway.map(|gateway| gateway.catalog());
@@ -93,7 +95,7 @@ struct Examined<'a> {
     diagnosis: headrace_lens::Diagnosis,
 }
 
-/// The words that a model is served with.
+/// The tokenizer assets that a model is served with.
 fn words(model: &ServedModel) -> Result<Words, AdminError> {
     match &model.lane {
         Lane::Tokens(lane) => Ok(Words {
@@ -116,7 +118,7 @@ fn words(model: &ServedModel) -> Result<Words, AdminError> {
     }
 }
 
-/// That no such model is served.
+/// The error for a model that is not served.
 pub(crate) fn unknown(name: &str) -> AdminError {
     AdminError {
         code: AdminCode::UnknownModel,
@@ -125,7 +127,7 @@ pub(crate) fn unknown(name: &str) -> AdminError {
     }
 }
 
-/// That it cannot be shown.
+/// The error for a prompt or model that cannot be shown.
 pub(crate) fn refused(message: String) -> AdminError {
     AdminError { code: AdminCode::Refused, message, remedy: String::new() }
 }

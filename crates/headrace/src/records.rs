@@ -1,4 +1,4 @@
-//! Where the gateway finds finished traces again: in memory right after the answer, then in the store.
+//! Finds finished traces for the gateway: in memory right after the answer, later in the store.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// Look-ups in the store at once: it reads over one connection, and more would only hold threads that wait for it.
+/// Maximum number of simultaneous store reads. The store has one connection, so further reads would only block threads.
 const READS_AT_ONCE: usize = 1;
 
-/// The recorder's memory before the store.
+/// Looks in the recorder's memory first, then in the store.
 pub(crate) struct StoredRecords {
     recorder: Arc<Recorder>,
     reader: Arc<SqliteTraceReader>,
@@ -34,7 +34,7 @@ impl StoredRecords {
     ) -> Option<T> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
         let reader = Arc::clone(&self.reader);
-        // The caller may be gone before the record is read: the permit is returned when the reading has ended.
+        // The caller may be gone before the record is read, so the permit is returned only when the read has ended.
         let reading = spawn_blocking(move || {
             let found = read(&reader);
             drop(turn);
@@ -46,7 +46,7 @@ impl StoredRecords {
                 tracing::warn!(%error, "a trace could not be read");
                 None
             }
-            // The runtime is going down.
+            // The runtime is shutting down.
             Err(_) => None,
         }
     }

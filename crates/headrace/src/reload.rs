@@ -1,5 +1,5 @@
-//! Reads the configuration again while calls run, and puts in force what may change: all of it, or nothing. Says what came of
-//! it to whoever asked, to the log and in metrics. Must not know how a call is served.
+//! Reloads the configuration while calls run, and applies all of its changes or none. Reports the outcome to the
+//! caller, to the log and in metrics. Must not know how a call is served.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -30,23 +30,23 @@ use crate::output;
 use crate::running::{Loaded, Running};
 use crate::upstreams::{Fronted, Listed, Site, Upstreams, asked};
 
-/// Reads all layers of the configuration anew.
+/// Reads all layers of the configuration again.
 pub(crate) type Source = Box<dyn Fn() -> Settings + Send + Sync>;
-/// Takes another filter of the log.
+/// Replaces the filter of the log.
 pub(crate) type LogFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
-/// What a server starts with that a reload may change, and how it is read again.
+/// The reloadable state that a server starts with, and the way to read it again.
 pub(crate) struct Beginning {
     pub(crate) source: Source,
-    /// The file among the layers.
+    /// The configuration file, if there is one.
     pub(crate) file: Option<PathBuf>,
-    /// What is in force.
+    /// The settings in force.
     pub(crate) settings: Settings,
     pub(crate) play_prices: bool,
     pub(crate) log: LogFilter,
 }
 
-/// What runs, and is changed by a reload.
+/// The running parts that a reload changes.
 pub(crate) struct Runs {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) engines: Arc<Engines>,
@@ -55,7 +55,7 @@ pub(crate) struct Runs {
     pub(crate) runtime: Handle,
 }
 
-/// See the top of the file. One per server.
+/// Reloads the configuration. One per server.
 pub(crate) struct Reloader {
     source: Source,
     play_prices: bool,
@@ -72,7 +72,7 @@ pub(crate) struct Reloader {
     in_force: Mutex<Settings>,
     applied: AtomicU64,
     refused: AtomicU64,
-    /// When the configuration in force was read.
+    /// The time at which the configuration in force was read, in seconds since 1970.
     since: AtomicU64,
 }
 
@@ -104,15 +104,15 @@ impl Reloader {
         }
     }
 
-    /// What new keys, projects and organisations get.
+    /// The limits that new keys, projects and organisations get.
     pub(crate) fn defaults(&self) -> DefaultLimits {
         *self.defaults.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is in force.
+    /// The settings in force.
     ///
     /// # Errors
-    /// It is being read again just now, which takes as long as models take to load.
+    /// Returns an error during a reload, which takes as long as loading the models.
     pub(crate) fn settings(&self) -> Result<Settings, AdminError> {
         let busy = || AdminError {
             code: AdminCode::Busy,
@@ -125,7 +125,7 @@ impl Reloader {
     /// The prices in force: those of the configuration, and those of models that upstreams list.
     ///
     /// # Errors
-    /// As of [`Reloader::settings`].
+    /// The same as for [`Reloader::settings`].
     pub(crate) fn prices(&self) -> Result<Vec<PriceConfig>, AdminError> {
         let mut prices = self.config()?.prices;
         prices.extend(self.upstreams.prices());
@@ -135,15 +135,16 @@ impl Reloader {
     /// The configuration in force.
     ///
     /// # Errors
-    /// As of [`Reloader::settings`].
+    /// The same as for [`Reloader::settings`].
     pub(crate) fn config(&self) -> Result<Config, AdminError> {
         Ok(Config::read(self.settings()?, self.play_prices).0)
     }
 
-    /// Reads again, and says on standard error what came of it. Blocks on files, and while models are loaded.
+    /// Reads the configuration again, and reports the outcome on standard error. Blocks on files, and while models
+    /// load.
     ///
     /// # Errors
-    /// Everything that is wrong with what was read; then nothing of it is in force.
+    /// Returns every fault. In that case, nothing of the new configuration is applied.
     pub(crate) fn reload(&self, asked_by: &str) -> Result<Vec<String>, AdminError> {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         match self.take_over((self.source)(), &mut in_force) {
@@ -174,7 +175,7 @@ impl Reloader {
         }
     }
 
-    /// Puts the settings in force once more, as an upstream serves other models than before.
+    /// Applies the settings in force again, because an upstream lists other models than before.
     pub(crate) fn relist(&self, upstream: &str) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = in_force.clone();
@@ -191,7 +192,7 @@ impl Reloader {
         }
     }
 
-    /// Puts the settings in force once more, as the name of an upstream leads to other servers than before.
+    /// Applies the settings in force again, because an upstream's name leads to other servers than before.
     pub(crate) fn readdress(&self, upstream: &str) {
         let mut in_force = self.in_force.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = in_force.clone();
@@ -208,7 +209,7 @@ impl Reloader {
         }
     }
 
-    /// All of what was read, or why not.
+    /// Applies all of the settings, or returns why not. Returns the names of the changed settings.
     fn take_over(&self, settings: Settings, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
         let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
         let paths = FIELDS.iter().map(|field| field.path);
@@ -228,7 +229,7 @@ impl Reloader {
         let gateway = self.gateway.upgrade().ok_or_else(stopping)?;
         let former = self.engines.running();
         let mut running = staying(&former, &config, &plan);
-        // From here on a failure drops what was loaded, which ends it.
+        // From here on, a failure drops the newly loaded models, which ends them.
         running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
         let told = Self::told(&changed, &former, &running);
         drop(former);
@@ -239,7 +240,7 @@ impl Reloader {
         let offer = offer(&mut config, &running, &fronted, &self.clock)
             .map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         let catalog = Catalog::checked(offer, self.clock.now()).map_err(|error| error.faults)?;
-        // The last that can fail while the server goes on, so that nothing is changed by halves.
+        // The last step that can fail while the server continues, so that no change is applied partially.
         if let Some(certificate) = &self.certificate {
             certificate.reload().map_err(|error| vec![format!("server.tls_cert: {error}")])?;
         }
@@ -262,7 +263,7 @@ impl Reloader {
         Ok(told)
     }
 
-    /// The settings that have changed, and of `models` what became of each.
+    /// The changed settings. For `models`, lists what happened to each model.
     fn told(changed: &[&str], former: &[Running], running: &[Running]) -> Vec<String> {
         let find = |models: &[Running], loaded: &Loaded| {
             models.iter().find(|other| other.loaded.config.name == loaded.config.name).cloned()
@@ -287,7 +288,7 @@ impl Reloader {
         changed.iter().map(tell).collect()
     }
 
-    /// What was read again, and when.
+    /// Registers the number of reloads by outcome, and the time of the configuration in force.
     pub(crate) fn register(self: &Arc<Self>, metrics: &Metrics) {
         type Read = fn(&Reloader) -> &AtomicU64;
         let outcomes: [(&str, Read); 2] = [("applied", |of| &of.applied), ("refused", |of| &of.refused)];
@@ -304,8 +305,8 @@ impl Reloader {
         metrics.register_gauge("headrace_config_last_success_timestamp_seconds", help, &[], Box::new(read));
     }
 
-    /// Looks at files every so often, and reads the configuration again once one of them has changed and then stood still for
-    /// one look. A file that was refused is read again when it changes again.
+    /// Checks files at an interval. Reloads once a file has changed and then stayed the same for one interval. A
+    /// refused file is read again when it changes again.
     pub(crate) async fn watch(self: Arc<Self>, files: Vec<PathBuf>, every: Duration) {
         let files = Arc::new(files);
         let look = || {
@@ -316,13 +317,13 @@ impl Reloader {
         let mut before = read.clone();
         loop {
             tokio::time::sleep(every).await;
-            // The runtime is going down.
+            // The runtime is shutting down.
             let Ok(now) = look().await else { return };
             if now != read && now == before {
                 read.clone_from(&now);
                 let reloader = Arc::clone(&self);
                 let reload = move || reloader.reload("a file has changed");
-                // What came of it has been said.
+                // The reload reports its own outcome.
                 let _ = tokio::task::spawn_blocking(reload).await;
             }
             before = now;
@@ -330,7 +331,7 @@ impl Reloader {
     }
 }
 
-/// The models that run and go on, as they are served from now on.
+/// The running models that stay, with their new limits and policies.
 fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
     let stays = running.iter().filter_map(|model| {
         let named = config.models.iter().find(|named| model.loaded.config.is_loaded_as(named))?;
@@ -345,10 +346,10 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
     stays.collect()
 }
 
-/// What a configuration offers by these models.
+/// The models, prices, routes and rules that a configuration offers with these models.
 ///
 /// # Errors
-/// Everything that is wrong with the prices.
+/// Returns every fault of the prices.
 pub(crate) fn offer(
     config: &mut Config,
     running: &[Running],
@@ -359,7 +360,7 @@ pub(crate) fn offer(
     let models: Vec<_> = running.iter().map(|model| &model.served).chain(&fronted.models).cloned().collect();
     let served: BTreeSet<&ModelName> = models.iter().map(|model| &model.name).collect();
     let mut aliases = std::mem::take(&mut config.aliases);
-    // What an upstream does not list now it may list in a moment.
+    // An upstream may list a missing model in a moment, so a route to it is left out instead of refused.
     aliases.retain(|_, route| {
         let stays = |model: &ModelName| served.contains(model) || !may_be_listed(config, model);
         route.arms.retain(|arm| stays(&arm.model));
@@ -392,7 +393,7 @@ pub(crate) fn offer(
     })
 }
 
-/// Asks those servers what they serve that have not been asked.
+/// Asks the servers that have not been asked yet for their models.
 pub(crate) async fn ask_new(sites: Vec<Site>) -> Vec<Site> {
     let (new, known): (Vec<Site>, Vec<Site>) =
         sites.into_iter().partition(|site| matches!(site.listed, Listed::NotAsked));
@@ -403,7 +404,7 @@ fn needs_restart(what: &str) -> String {
     format!("{what} needs a restart (SIGTERM drains first)")
 }
 
-/// By what a changed file is told: what a rewrite and a rename both change.
+/// The time and length of a file, which a rewrite or a rename changes.
 fn seen(file: &PathBuf) -> Option<(SystemTime, u64)> {
     let data = std::fs::metadata(file).ok()?;
     Some((data.modified().ok()?, data.len()))

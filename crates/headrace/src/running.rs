@@ -1,4 +1,4 @@
-//! What runs, and as what it was loaded: words that whoever plans, loads and ends models has in common. Decides nothing.
+//! Loaded models: types that planning, loading and ending models share. Decides nothing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,42 +10,43 @@ use crate::config::ModelConfig;
 use crate::hosted::Hosted;
 use crate::offers::Offered;
 
-/// A model that runs.
+/// A running model.
 #[derive(Clone)]
 pub(crate) struct Running {
-    /// As what it was loaded, and what of the memory it takes.
+    /// Its loaded configuration and its memory.
     pub(crate) loaded: Loaded,
-    /// For the gateway.
+    /// The model for the gateway.
     pub(crate) served: Arc<ServedModel>,
-    /// For the fleet.
+    /// The worker for the fleet.
     pub(crate) worker: Arc<Worker>,
-    /// For gauges and for the end.
+    /// The engine, for gauges and for shutdown.
     pub(crate) engine: Arc<dyn Hosted>,
-    /// For other Headraces, where they may ask.
+    /// The offer to other gateways, if they may send jobs.
     pub(crate) offered: Option<Offered>,
 }
 
-/// As what a model was loaded.
+/// The configuration with which a model was loaded, and its memory.
 #[derive(Clone)]
 pub(crate) struct Loaded {
     pub(crate) config: ModelConfig,
     pub(crate) kv_blocks: usize,
-    /// Of weights and KV pool.
+    /// Bytes of weights and KV pool.
     pub(crate) bytes: u64,
 }
 
-/// What is in memory already when models are planned. By default: nothing.
+/// What is already in memory when models are planned. Empty by default.
 #[derive(Default)]
 pub(crate) struct InMemory {
-    /// Models that need not be loaded again. One that is wanted no longer, or otherwise, stays until its calls have ended.
+    /// Models that need not be loaded again. A model that is no longer wanted, or wanted in another way, stays until
+    /// its calls have ended.
     pub(crate) running: Vec<Loaded>,
     /// Bytes of models that end with their last calls.
     pub(crate) ending_bytes: u64,
-    /// The threads that arithmetic has; `None`: they are not started yet.
+    /// Number of compute threads. `None` before they are started.
     pub(crate) threads: Option<usize>,
 }
 
-/// When a model's configuration was last written, in seconds since 1970; 0 if that cannot be told.
+/// The time at which a model's configuration was last written, in seconds since 1970. 0 if it is unknown.
 pub(crate) fn changed(path: &Path) -> u64 {
     let told = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
     let time = std::fs::metadata(told).and_then(|data| data.modified()).ok();

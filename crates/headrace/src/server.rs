@@ -1,5 +1,5 @@
-//! `up` and `serve`: puts the rooms together, serves until told to stop, drains, settles and closes. The one place
-//! that knows all rooms; decides nothing that a room decides.
+//! `up` and `serve`: assembles the crates, serves until a stop signal, drains, settles and closes. The only module that
+//! knows all crates; makes no decision that belongs to one of them.
 
 mod serving;
 
@@ -57,23 +57,23 @@ use crate::{
     spending,
 };
 
-/// How much longer than a hold a lease of limits lives that nobody ends.
+/// Time by which a lease on limits outlives the longest hold. Only a lease that no call ends reaches this age.
 const LEASE_MARGIN: Duration = Duration::from_secs(60);
-/// How far the ledger may be ahead of the clock before an operator is told.
+/// Lead of the ledger's time over the clock above which the operator is warned.
 const LEDGER_AHEAD: Duration = Duration::from_secs(60);
-/// How often holds that nobody settled are looked for.
+/// Interval at which holds that no call settled are expired.
 const EXPIRE_EVERY: Duration = Duration::from_secs(1);
-/// How often counters at rest are forgotten.
+/// Interval at which idle limit counters are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// How long the last traces may take to be stored.
+/// Time limit for storing the last traces.
 const TRACE_CLOSE: Duration = Duration::from_secs(5);
-/// How long the last lines of the log may take to be written.
+/// Time limit for writing the last log lines.
 const LOG_CLOSE: Duration = Duration::from_secs(1);
-/// Exit status after a second Ctrl-C, as shells count it: 128 and the signal's number.
+/// Exit status after a second Ctrl-C, by the convention of shells: 128 plus the signal's number.
 const INTERRUPTED: u8 = 130;
-/// Where in the data directory the words of workers' models are kept.
+/// Cache of the tokenizer assets of workers' models, relative to the data directory.
 const WORDS_CACHE: &str = "cache/words";
-/// Under which name the bodies of jobs take memory.
+/// Key id to which the memory for bodies of worker jobs is charged.
 const WORKER_PAYER: &str = "worker";
 
 /// `headrace up`
@@ -133,7 +133,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     code
 }
 
-/// Takes no more connections than there are descriptors for, in all and of one peer.
+/// Lowers the connection limits, in total and per peer, to what the process's file descriptors allow.
 fn fit_connections(config: &mut Config, descriptors: Descriptors) {
     let edge = &mut config.server.edge;
     let wanted = edge.max_connections;
@@ -146,14 +146,14 @@ fn fit_connections(config: &mut Config, descriptors: Descriptors) {
     config.admin.most_connections = descriptors.most_operators();
 }
 
-/// How it began.
+/// How the server was started.
 struct Start {
     began: Instant,
     manner: Manner,
     first_key: Option<SecretString>,
 }
 
-/// Everything that runs, before its sockets.
+/// State of the server before its sockets are open.
 struct House {
     config: Config,
     books: Wordbooks,
@@ -174,7 +174,7 @@ struct House {
 impl House {
     /// Opens and loads everything. Blocks.
     fn build(config: Config, plan: Plan, books: Wordbooks) -> Result<Self, String> {
-        // A step of the wall clock must not end holds, limits or budgets of calls that run.
+        // A step of the wall clock must not end the holds, limits or budgets of running calls.
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(SystemClock::new()));
         not_running(&config.data_dir)?;
         can_listen(&config)?;
@@ -182,7 +182,7 @@ impl House {
         let text = |error: datadir::DataDirError| error.to_string();
         let data_dir = DataDir::create(&config.data_dir, key_hash, salt).map_err(text)?;
         let (directory, operators) = data_dir.identities().map_err(text)?;
-        // Before the books are opened: a model that cannot be served leaves the directory as it was.
+        // Before the ledger is opened: if a model cannot be served, the directory stays unchanged.
         let workers = models::workers(&config)?;
         let running = models::start(&config, plan, &workers, &clock).map_err(|error| error.to_string())?;
         let served = running.iter().map(|model| model.served.name.to_string());
@@ -225,7 +225,7 @@ impl House {
         };
         let recorder = Recorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
-        // Longer than any call: none outlives its hold.
+        // Longer than any call, so no call outlives its hold.
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
             config,
@@ -245,7 +245,7 @@ impl House {
         })
     }
 
-    /// Serves until told to stop, then ends everything in order.
+    /// Serves until a stop signal, then closes every part in order.
     fn live(mut self, runtime: &tokio::runtime::Runtime, start: Start, beginning: Beginning) -> ExitCode {
         let outward = Outward::start(&self.config.telemetry, &self.recorder, &self.metrics, &self.clock);
         let outward = match outward {
@@ -277,7 +277,7 @@ impl House {
         }
     }
 
-    /// Opens everything that can be called, and serves until told to stop.
+    /// Opens all listeners and serves until a stop signal.
     fn open_doors(
         &mut self,
         runtime: &tokio::runtime::Runtime,
@@ -364,7 +364,7 @@ impl House {
         runtime.block_on(async { open.serve(&gateway, self.tick()).await })
     }
 
-    /// The gateway, which goes on with what an earlier process left, and is counted.
+    /// Builds the gateway, resumes the work that an earlier process left, and registers the gauges.
     fn begin(&mut self, runtime: &tokio::runtime::Runtime, fronted: Fronted) -> Result<Arc<Gateway>, String> {
         let gateway = self.gateway(&fronted)?;
         gateway.keep_shadow_spending(spending::of(self.data_dir.path()));
@@ -383,7 +383,7 @@ impl House {
         Ok(gateway)
     }
 
-    /// The files of which a change reloads the configuration.
+    /// The files whose changes trigger a reload of the configuration: the configuration file and the TLS pair.
     fn watched(&self, beginning: &Beginning) -> Vec<PathBuf> {
         let tls = self.config.server.edge.tls.iter();
         let pairs = tls.flat_map(|tls| [tls.cert.clone(), tls.key.clone()]);
@@ -410,7 +410,8 @@ impl House {
         reloader
     }
 
-    /// Where other Headraces send jobs, if they may.
+    /// The internal API that takes jobs from other gateways. `None` if no worker secret is configured, or if no random
+    /// process id could be drawn.
     fn annex(&self) -> Option<Arc<dyn Annex>> {
         let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
         let process = match ProcessId::fresh() {
@@ -426,10 +427,11 @@ impl House {
         let offers = move || engines.offers();
         let payer = KeyId::new(WORKER_PAYER).ok()?;
         let version = env!("CARGO_PKG_VERSION");
-        Some(Arc::new(Desk::new(tickets, Arc::clone(&self.clock), payer, version, offers)))
+        let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.recorder) as Arc<dyn TraceSink>);
+        Some(Arc::new(Desk::new(tickets, clock, payer, version, traces, offers)))
     }
 
-    /// Sets up keys, and says what an operator has to know about them.
+    /// Sets up the first keys and warns the operator about problems with them.
     fn keys(&self, service: &AdminService, start: &Start) -> Result<Keys, String> {
         let now = self.clock.now();
         let lost = service.reconcile(now).map_err(|error| error.to_string())?;
@@ -453,7 +455,7 @@ impl House {
         Ok(keys)
     }
 
-    /// Asks the upstreams what they serve, and says what is wrong with them: that stops none of the others.
+    /// Asks the upstreams for their models. A fault of one upstream is reported and does not stop the others.
     fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
         runtime.block_on(self.upstreams.look_up(&self.config));
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
@@ -523,7 +525,7 @@ impl House {
         .with_upstreams(self.upstreams.source(runtime.handle().clone(), front, relist))
     }
 
-    /// What happens by the clock.
+    /// Starts the periodic tasks.
     fn tick(&self) -> Vec<JoinHandle<()>> {
         let (ledger, clock) = (self.ledger.clone(), Arc::clone(&self.clock));
         let expire = async move {
@@ -540,7 +542,7 @@ impl House {
                         "holds expired that nobody settled; nothing was charged for them"
                     );
                 }
-                // A journal that fails says so itself; the next tick tries again.
+                // A failing journal reports its own error; the next tick retries.
                 let _ = done.durable.await;
             }
         };

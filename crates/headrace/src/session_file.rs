@@ -1,5 +1,5 @@
-//! Sessions of operators, in one small file beside the data, so that a restart signs no operator out. The file holds hashes of tokens: nothing in it
-//! signs in. Must not know when a session ends.
+//! Stores operators' sessions in a small file of the data directory, so that a restart signs no operator out. The file
+//! holds hashes of tokens, which cannot be used to sign in. Must not know when a session ends.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -11,19 +11,19 @@ use headrace_domain::UnixNanos;
 use headrace_identity::OperatorId;
 use serde::{Deserialize, Serialize};
 
-/// The file, in the data directory.
+/// Name of the file in the data directory.
 const FILE: &str = "sessions.json";
-/// The most bytes that are read of it. The most sessions that are ever written take a quarter of that.
+/// Maximum size of the file that is read, in bytes. The maximum number of stored sessions takes a quarter of it.
 const MAX_BYTES: u64 = 1024 * 1024;
 
-/// See the top of the file.
+/// The file of operators' sessions.
 pub(crate) struct SessionFile {
     path: PathBuf,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Row {
-    /// Hexadecimal.
+    /// In hexadecimal.
     token_hash: String,
     operator: OperatorId,
     expires_unix_ns: u64,
@@ -31,7 +31,8 @@ struct Row {
 }
 
 impl SessionFile {
-    /// Reads what is stored. A file that cannot be read is no reason not to start: the operators sign in again, and it is written anew.
+    /// Opens the file and reads its sessions. An unreadable file must not prevent a start: operators sign in again, and
+    /// the file is rewritten.
     pub(crate) fn open(dir: &Path) -> (Self, Result<Vec<StoredSession>, String>) {
         let file = Self { path: dir.join(FILE) };
         let stored = file.read().map_err(|why| format!("{}: {why}", file.path.display()));
@@ -60,7 +61,7 @@ impl SessionFile {
         stored.collect()
     }
 
-    /// Whole or not at all, also across a power cut.
+    /// Writes the file completely or not at all, even across a power cut.
     fn write(&self, bytes: &[u8]) -> std::io::Result<()> {
         let part = self.path.with_extension("part");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;

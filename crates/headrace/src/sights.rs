@@ -1,5 +1,5 @@
-//! What a model sees of a call, and what that costs: for the command line and for operators over HTTP alike. Must not know who asks, nor
-//! where a model's words come from.
+//! What a model sees of a call, and what that costs, for the command line and for operators over HTTP. Must not know
+//! who asks, nor where the tokenizer assets come from.
 
 use std::borrow::Cow;
 
@@ -12,35 +12,34 @@ use headrace_wire::WireLimits;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Stands for the model's name in a body that has none.
+/// Replaces the model's name in a body that has none.
 pub(crate) const NO_NAME: &str = "unnamed";
 
 /// What a model sees of a call.
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) model: String,
-    /// Longest context, in positions.
+    /// Maximum context, in positions.
     pub(crate) context: Option<usize>,
-    /// What the prompt costs; `None`: nobody has said.
+    /// The cost of the prompt. `None` if there is no price.
     pub(crate) cost: Option<Cost>,
     #[serde(flatten)]
     pub(crate) sight: PromptSight,
 }
 
-/// Of a prompt, in nano-dollars.
+/// The cost of a prompt, in nano-dollars.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct Cost {
-    /// Where nothing of it comes from a cache.
+    /// Cost if no token comes from a cache.
     pub(crate) uncached_nano_dollars: i64,
-    /// Where as much of it as can be comes from there.
+    /// Cost if every token that can be cached comes from a cache.
     pub(crate) cached_nano_dollars: i64,
 }
 
-/// A body as a server would read it: an object, or its list of messages alone. What every call has to have is put in where it is left
-/// out.
+/// Parses a body as a server would: an object, or only its list of messages. Adds required fields that are missing.
 ///
 /// # Errors
-/// The body would be refused.
+/// Returns why the body would be refused.
 pub(crate) fn read(endpoint: Endpoint, parsed: Value) -> Result<Call, String> {
     let list = if endpoint == Endpoint::Responses { "input" } else { "messages" };
     let mut whole = match parsed {
@@ -60,7 +59,7 @@ pub(crate) fn read(endpoint: Endpoint, parsed: Value) -> Result<Call, String> {
 /// The conversation of a call.
 ///
 /// # Errors
-/// It has none.
+/// Returns an error if the call has no conversation.
 pub(crate) fn conversation(call: &Call) -> Result<&Conversation, String> {
     match &call.prompt {
         Prompt::Conversation(conversation) => Ok(conversation),
@@ -68,11 +67,11 @@ pub(crate) fn conversation(call: &Call) -> Result<&Conversation, String> {
     }
 }
 
-/// What a model of these words sees of a call, as it would be served. `before` is the prompt of another one, which a cache is taken to
-/// hold.
+/// What a model with these tokenizer assets sees of a call, rendered as a server would render it. `before` is the
+/// prompt of an earlier call, which a cache is assumed to hold.
 ///
 /// # Errors
-/// Such a call would be refused.
+/// Returns why such a call would be refused.
 pub(crate) fn seen(
     words: &Words,
     order: ToolsOrder,
@@ -85,7 +84,7 @@ pub(crate) fn seen(
     sight(words, &conversation, &options, before).map_err(|error| error.to_string())
 }
 
-/// The conversation as the server gives it to the template.
+/// The conversation as the server passes it to the template.
 fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation> {
     if order == ToolsOrder::AsSent || conversation.tools.is_empty() {
         return Cow::Borrowed(conversation);
@@ -97,7 +96,7 @@ fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation
     Cow::Owned(sorted)
 }
 
-/// What a prompt costs at these prices.
+/// The cost of a prompt at these prices. `None` without a quote, or if the arithmetic overflows.
 pub(crate) fn cost(quote: Option<&Quote>, sight: &PromptSight) -> Option<Cost> {
     let all = u64::try_from(sight.count).ok()?;
     let cached = u64::try_from(sight.cached_tokens.unwrap_or(sight.cacheable_tokens)).ok()?;
@@ -108,10 +107,10 @@ pub(crate) fn cost(quote: Option<&Quote>, sight: &PromptSight) -> Option<Cost> {
     Some(Cost { uncached_nano_dollars: whole.get(), cached_nano_dollars: cached.get() })
 }
 
-/// The text that ids stand for, and each of them.
+/// The text of token ids, and each token.
 ///
 /// # Errors
-/// One of them is none.
+/// Returns the first id that is not in the vocabulary.
 pub(crate) fn of_ids(words: &Words, ids: &[u32]) -> Result<TokenList, String> {
     if let Some(id) = ids.iter().find(|id| words.tokenizer.token_bytes(**id).is_none()) {
         let last = words.tokenizer.vocab_size().saturating_sub(1);

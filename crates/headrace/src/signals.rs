@@ -1,4 +1,5 @@
-//! The signals that end a server or a command, and the one that has a server read its configuration again. Must not know what ending takes.
+//! The signals that end a server or a command, and the signal that reloads a server's configuration. Must not know what
+//! ending takes.
 
 use std::sync::Arc;
 
@@ -9,15 +10,15 @@ use crate::machine;
 use crate::reload::Reloader;
 use crate::welcome::Manner;
 
-/// The signals that end a server, and the one that does not.
+/// Signals that end a server, and SIGHUP, which reloads a server under `serve`.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// `None`: it was ignored from the beginning, as `nohup` does, and stays so.
+    /// `None` if SIGHUP was ignored when the process started, as under `nohup`, or after the first SIGHUP under `up`.
     hang_up: Option<Signal>,
     manner: Manner,
     reloader: Arc<Reloader>,
-    /// The configuration is being read again, which may take as long as a model takes to load.
+    /// A running reload, which may take as long as loading a model.
     reading: Option<JoinHandle<()>>,
 }
 
@@ -28,13 +29,14 @@ impl Signals {
         Ok(Self { interrupt, terminate, hang_up, manner, reloader, reading: None })
     }
 
-    /// The next signal that means an end.
+    /// Waits for the next signal that ends the server. Reloads on SIGHUP under `serve`.
     pub(crate) async fn next(&mut self) {
         loop {
             let hang_up = async {
                 match (&mut self.reading, &mut self.hang_up) {
                     (Some(reading), _) => {
-                        // What came of it has been said. However often the signal comes meanwhile, it is read once more.
+                        // The reload reports its own outcome. Signals that arrive meanwhile cause one further reload
+                        // together.
                         let _ = reading.await;
                         false
                     }
@@ -55,8 +57,8 @@ impl Signals {
                 continue;
             }
             match self.manner {
-                // The terminal is gone, and with it whoever could press Ctrl-C. Shell and kernel may both say so: the second
-                // time is no wish to stop at once.
+                // The terminal is gone, so no user can press Ctrl-C. Shell and kernel may both send SIGHUP, and the
+                // second one does not ask for an immediate stop.
                 Manner::Up => {
                     self.hang_up = None;
                     return;
@@ -70,7 +72,7 @@ impl Signals {
     }
 }
 
-/// Resolves at the next Ctrl-C; never where signals cannot be caught.
+/// Resolves at the next Ctrl-C. Never resolves if signals cannot be caught.
 pub(crate) async fn interrupted() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;

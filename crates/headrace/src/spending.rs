@@ -1,4 +1,5 @@
-//! What copies of calls have cost, in one small file beside the data: so that a budget does not begin anew with each start.
+//! Stores the cost of shadow copies in a small file of the data directory, so that a restart does not reset their
+//! budgets.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -14,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::output;
 
-/// The file, in the data directory.
+/// Name of the file in the data directory.
 const FILE: &str = "shadows.json";
 
-/// See the top of the file.
+/// The file of shadow spending.
 pub(crate) struct SpendingFile {
     path: PathBuf,
     rows: Mutex<BTreeMap<(String, String), Row>>,
@@ -32,7 +33,8 @@ struct Row {
     nano_dollars: i64,
 }
 
-/// What keeps the spending beside the data. If the file cannot be read, no copy is made: its budget may be used.
+/// Opens the spending file of a data directory. If it cannot be read, no copies are made, because their budget may be
+/// exhausted.
 pub(crate) fn of(dir: &Path) -> Arc<dyn ShadowSpending> {
     match SpendingFile::open(dir) {
         Ok(file) => Arc::new(file),
@@ -46,7 +48,7 @@ pub(crate) fn of(dir: &Path) -> Arc<dyn ShadowSpending> {
     }
 }
 
-/// A file that cannot be read.
+/// Replaces a file that cannot be read. Refuses all spending.
 struct Unreadable(String);
 
 impl ShadowSpending for Unreadable {
@@ -60,10 +62,10 @@ impl ShadowSpending for Unreadable {
 }
 
 impl SpendingFile {
-    /// Reads the file, if there is one.
+    /// Reads the file, if it exists.
     ///
     /// # Errors
-    /// It cannot be read, or is not what was written.
+    /// Returns an error if the file cannot be read or is damaged.
     pub(crate) fn open(dir: &Path) -> Result<Self, String> {
         let path = dir.join(FILE);
         let cannot = |error: String| format!("{}: {error}", path.display());
@@ -76,7 +78,7 @@ impl SpendingFile {
         Ok(Self { path, rows: Mutex::new(rows) })
     }
 
-    /// Whole or not at all, also across a power cut.
+    /// Writes the file completely or not at all, even across a power cut.
     fn write(&self, rows: &BTreeMap<(String, String), Row>) -> std::io::Result<()> {
         let bytes = serde_json::to_vec(&rows.values().collect::<Vec<_>>()).map_err(std::io::Error::other)?;
         let part = self.path.with_extension("part");
@@ -106,7 +108,7 @@ impl ShadowSpending for SpendingFile {
         let Spent { period_s, period, amount } = *spent;
         let row =
             Row { name: name.to_string(), model: model.to_string(), period_s, period, nano_dollars: amount };
-        // Locked until it is written: what came later is never written over.
+        // Locked until the file is written, so that an older state never replaces a newer one.
         let mut rows = self.rows.lock();
         let key = (row.name.clone(), row.model.clone());
         let before = rows.insert(key.clone(), row);

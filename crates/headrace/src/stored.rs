@@ -1,5 +1,6 @@
-//! Checkpoints that other programs have stored on this machine, by the names that those programs know them by: Hugging Face's hub cache,
-//! Ollama, LM Studio, llama.cpp. Reads directories and manifests, nothing of a model; downloads nothing.
+//! Finds checkpoints that other programs have stored on this machine, under the names that those programs use: Hugging
+//! Face's hub cache, Ollama, LM Studio, llama.cpp. Reads directories and manifests, but no model files; downloads
+//! nothing.
 //!
 //! Layouts: <https://huggingface.co/docs/huggingface_hub/guides/manage-cache>,
 //! <https://github.com/ollama/ollama/blob/main/docs/faq.mdx> (`OLLAMA_MODELS`; a manifest for each tag, a blob for each layer),
@@ -15,12 +16,12 @@ use files::{Budget, entries, gguf_files};
 
 pub(crate) use files::Stored;
 
-/// Entries of directories that are looked at in all.
+/// Maximum number of directory entries that one listing reads.
 const MAX_ENTRIES: usize = 50_000;
-/// Models that an error names.
+/// Maximum number of models that an error names.
 const NAMED: usize = 5;
 
-/// Where programs store them.
+/// The directories in which the programs store their models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Places {
     hub: Vec<PathBuf>,
@@ -29,16 +30,16 @@ pub(crate) struct Places {
     llama_cpp: Vec<PathBuf>,
 }
 
-/// What came of looking for a name.
+/// The result of a search by name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     One(Stored),
-    /// In words.
+    /// An error message that says why, and what to do.
     None(String),
 }
 
 impl Places {
-    /// By this process's environment.
+    /// The directories for this process's environment.
     pub(crate) fn of_process() -> Self {
         Self::of(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
     }
@@ -52,13 +53,13 @@ impl Places {
         let hub = hub.or_else(|| Some(variable("HF_HOME").or_else(|| in_cache("huggingface"))?.join("hub")));
         let ollama = match variable("OLLAMA_MODELS") {
             Some(own) => vec![own],
-            // The second is the system service's.
+            // The second directory belongs to the system service.
             None => {
                 let service = PathBuf::from("/usr/share/ollama/.ollama/models");
                 below(".ollama/models").into_iter().chain([service]).collect()
             }
         };
-        // LM Studio's home may be elsewhere: a file says where.
+        // LM Studio's home may be elsewhere; a pointer file names it.
         let pointed = below(".lmstudio-home-pointer").and_then(|file| std::fs::read_to_string(file).ok());
         let lm_studio = pointed.map(|text| Path::new(text.trim()).join("models"));
         let lm_studio = [lm_studio, below(".lmstudio/models"), below(".cache/lm-studio/models")];
@@ -81,7 +82,7 @@ impl Places {
         }
     }
 
-    /// All that is found, by name.
+    /// All checkpoints, sorted by name.
     pub(crate) fn list(&self) -> Vec<Stored> {
         let mut budget = Budget(MAX_ENTRIES);
         let mut found = Vec::new();
@@ -101,7 +102,7 @@ impl Places {
         found
     }
 
-    /// The one of that name; where several have it, or none, what to do.
+    /// Finds the checkpoint with that name. If several or none match, returns a message that says what to do.
     pub(crate) fn find(&self, name: &str) -> Found {
         let all = self.list();
         let wanted = name.to_lowercase();
@@ -169,7 +170,7 @@ impl Places {
     }
 }
 
-/// Whether text could be a model's name as other programs have it, rather than a path: `Qwen/Qwen3-0.6B`, `llama3.2:1b`.
+/// Whether the text could be a model name of another program, rather than a path: `Qwen/Qwen3-0.6B`, `llama3.2:1b`.
 pub(crate) fn could_be_a_name(path: &Path) -> bool {
     let Some(text) = path.to_str() else { return false };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
@@ -180,7 +181,8 @@ pub(crate) fn could_be_a_name(path: &Path) -> bool {
         && !text.ends_with(".gguf")
 }
 
-/// Whether a stored model is meant by part of its name: without organisation, without tag, or by a tag within a file's name.
+/// Whether part of a name matches a stored model: without the organisation, without the tag, or by a tag within a
+/// file's name.
 fn is_called(name: &str, wanted: &str) -> bool {
     let (base, tag) = name.split_once(':').unwrap_or((name, ""));
     let (wanted_base, wanted_tag) = wanted.split_once(':').unwrap_or((wanted, ""));
@@ -189,7 +191,7 @@ fn is_called(name: &str, wanted: &str) -> bool {
     same && (wanted_tag.is_empty() || tag == wanted_tag || tag.split(own).any(|part| part == wanted_tag))
 }
 
-/// How much of two names is alike: letters at their beginnings, with or without an organisation.
+/// Similarity of two names: the length of their common prefix, with or without the organisation.
 fn alike(known: &str, name: &str) -> usize {
     let common =
         |a: &str, b: &str| a.chars().zip(b.chars()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
@@ -197,7 +199,7 @@ fn alike(known: &str, name: &str) -> usize {
     common(known, name).max(common(&last(known), &last(name)))
 }
 
-/// `PUBLISHER/REPOSITORY/FILE.gguf`
+/// Layout: `PUBLISHER/REPOSITORY/FILE.gguf`.
 fn lm_studio(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
     for (publisher, path) in entries(place, budget) {
         for (repository, path) in entries(&path, budget) {

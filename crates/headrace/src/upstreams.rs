@@ -1,5 +1,6 @@
-//! Servers of others: asked what they serve, and offered as models. One that does not answer is asked again and again, and stops
-//! no other. What a server is stays across reloads for as long as its settings do. Must not know how a call is sent on.
+//! Upstreams: asks servers which models they have, and offers these models. A server that does not answer is asked
+//! again and does not stop the others. A server's state survives reloads while its settings stay the same. Must not
+//! know how a call is relayed.
 
 mod addresses;
 mod by_workers;
@@ -37,25 +38,25 @@ use crate::workers::{self, Theirs};
 use listed::{NAMES_TOLD, short_id, told};
 use names::{Names, Resolver, resolver};
 
-/// How long a server may take to say what it serves.
+/// Time limit for a server's model list.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
-/// The same where the words of its models come with it.
+/// Time limit for a worker's model list, which comes with the models' tokenizer assets.
 const WORDS_WITHIN: Duration = Duration::from_secs(15);
-/// How often a worker is asked how busy it is.
+/// Interval at which a worker's load is read.
 const LOADS_EVERY: Duration = Duration::from_secs(1);
-/// How often one that did not say is asked again.
+/// Interval at which a server that did not answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// How often one that did is.
+/// Interval at which a server that answered is asked again.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// See the top of the file. One per server of ours.
+/// The upstream registry. One per process.
 pub(crate) struct Upstreams {
     clock: Arc<dyn Clock>,
-    /// Where what workers tell of their models' words is kept.
+    /// Cache directory for the tokenizer assets that workers send.
     cache: Option<PathBuf>,
     desk: Mutex<Desk>,
     resolver: Resolver,
-    /// Told when no connection to one of several addresses came about.
+    /// Notified when a connection to one address of a name with several addresses failed.
     unreached: Arc<Notify>,
 }
 
@@ -69,22 +70,22 @@ struct Desk {
     prices: Vec<PriceConfig>,
 }
 
-/// What makes a worker another one.
+/// Identifies a worker. If any field changes, it is a different worker.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct WorkerKey {
-    /// Which of our models it answers for.
+    /// The model of this gateway that the worker answers for.
     name: ModelName,
-    /// Of its server.
+    /// Fingerprint of its upstream's configuration.
     fingerprint: [u8; 32],
-    /// The server's address, if it is one of several of the name.
+    /// The server's address, if the upstream's name has several.
     ip: Option<IpAddr>,
-    /// The model's name there.
+    /// The model's name at the upstream.
     theirs: String,
-    /// Of a worker that is asked by ids: with which words, and for how long a context.
+    /// Tokenizer assets and context window, for a worker that takes token ids. `None` for a worker that takes messages.
     words: Option<(Arc<str>, u32)>,
 }
 
-/// What was there before, when models are made ready to be served.
+/// The state before a reload, from which workers are reused.
 struct Before<'a> {
     workers: &'a BTreeMap<WorkerKey, Arc<Worker>>,
     created_unix_s: u64,
@@ -97,39 +98,39 @@ pub(crate) struct Site {
     pub(crate) config: UpstreamConfig,
     pub(crate) upstream: Upstream,
     pub(crate) listed: Listed,
-    /// What it has, where it is asked as a worker.
+    /// The models that it reported, if it is asked as a worker.
     theirs: Arc<Theirs>,
     by: Asking,
-    /// What is seen of it, whatever model it is asked for.
+    /// What is observed of the server across all its models.
     seen: Arc<headrace_fleet::Site>,
 }
 
-/// With what servers are asked.
+/// What is needed to ask servers for their models.
 #[derive(Clone)]
 struct Asking {
     clock: Arc<dyn Clock>,
     cache: Option<PathBuf>,
 }
 
-/// What a server said of what it serves.
+/// Result of the last question to a server about its models.
 #[derive(Clone)]
 pub(crate) enum Listed {
-    /// It has not been asked.
+    /// The server has not been asked.
     NotAsked,
-    /// These.
+    /// The models that it lists.
     Models(Arc<Listing>),
-    /// It said something else, or nothing.
+    /// The request failed, or its answer was unusable, with the reason.
     Failed(String),
 }
 
-/// Models that servers of others answer for, ready to be served.
+/// Models that upstreams answer for, ready to be served.
 #[derive(Default)]
 pub(crate) struct Fronted {
     pub(crate) models: Vec<Arc<ServedModel>>,
     pub(crate) workers: Vec<Arc<Worker>>,
-    /// Of models that have no price of their own in the configuration.
+    /// Prices of models that the configuration does not price itself.
     pub(crate) prices: Vec<PriceConfig>,
-    /// What an operator should know: names that are not listed, models that cannot be served.
+    /// Notes for the operator: models that an upstream does not list, and models that cannot be served.
     pub(crate) notes: Vec<String>,
     workers_by_key: BTreeMap<WorkerKey, Arc<Worker>>,
     books: Wordbooks,
@@ -137,7 +138,7 @@ pub(crate) struct Fronted {
 }
 
 impl Upstreams {
-    /// `cache`: a directory of the data, for what workers tell.
+    /// `cache`: the directory for tokenizer assets that workers send.
     pub(crate) fn new(clock: Arc<dyn Clock>, cache: Option<PathBuf>) -> Self {
         Self { clock, cache, desk: Mutex::default(), resolver: resolver(), unreached: Arc::default() }
     }
@@ -146,17 +147,17 @@ impl Upstreams {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The servers that calls are sent on to now.
+    /// The servers that calls are sent to now.
     pub(crate) fn sites(&self) -> Vec<Site> {
         self.desk().sites.clone()
     }
 
-    /// Prices of listed models, from their upstreams' tables.
+    /// Prices of listed models, from the default prices of their upstreams.
     pub(crate) fn prices(&self) -> Vec<PriceConfig> {
         self.desk().prices.clone()
     }
 
-    /// What these servers make possible to serve. Nothing is asked.
+    /// The models that these servers make available. Sends no request.
     pub(crate) fn fronted(&self, config: &Config, books: Wordbooks, sites: Vec<Site>) -> Fronted {
         let (workers, former) = {
             let desk = self.desk();
@@ -166,7 +167,7 @@ impl Upstreams {
         let before = Before { workers: &workers, created_unix_s, clock: &self.clock };
         let mut fronted = Fronted { books, ..Fronted::default() };
         for book in fronted.books.values_mut() {
-            // Workers that stay have theirs: there need not be two of the same.
+            // Workers that stay keep their tokenizer assets, so equal assets are shared instead of held twice.
             let same = former.values().find(|other| other.fingerprint == book.fingerprint);
             *book = Arc::clone(same.unwrap_or(book));
         }
@@ -183,7 +184,7 @@ impl Upstreams {
         fronted
     }
 
-    /// These are reached by new calls from now on, and asked how busy they are.
+    /// Routes new calls to these servers from now on, and starts to follow their load.
     pub(crate) fn take_over(&self, fronted: Fronted, metrics: &Metrics, runtime: &Handle) {
         let mut desk = self.desk();
         let stays = |of: &Site, sites: &[Site]| sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen));
@@ -192,7 +193,7 @@ impl Upstreams {
         }
         for new in fronted.sites.iter().filter(|site| !stays(site, &desk.sites)) {
             gauges::register_upstream(metrics, &new.upstream);
-            // They end by themselves when nobody has the server any longer.
+            // These tasks end when the last reference to the server is dropped.
             runtime.spawn(new.upstream.follow_load());
             runtime.spawn(new.upstream.follow_name());
             if new.upstream.spec().ip.is_some() {
@@ -207,9 +208,9 @@ impl Upstreams {
         desk.prices = fronted.prices;
     }
 
-    /// Asks every server that has not said what it serves again and again, and the others now and then, until the future is
-    /// dropped. `changed` is called when one says something else than before, by its name. Whoever chooses among them learns whether
-    /// they answer.
+    /// Asks failed servers again every [`ASK_AGAIN`] and all servers every [`LOOK_AGAIN`], until the future is dropped.
+    /// Calls `changed` with an upstream's name when its answer changes. Reports to the fleet whether each server
+    /// answered.
     pub(crate) async fn tend(
         self: Arc<Self>,
         gateway: Weak<Gateway>,
@@ -231,27 +232,27 @@ impl Upstreams {
                 }
                 if let Some(name) = self.heard(site) {
                     let changed = changed.clone();
-                    // What came of it is said there.
+                    // The callee reports its own outcome.
                     let _ = tokio::task::spawn_blocking(move || changed(name)).await;
                 }
             }
         }
     }
 
-    /// Asks workers how busy they are, until the future is dropped.
+    /// Reads the load of workers, until the future is dropped.
     pub(crate) async fn watch_loads(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOADS_EVERY).await;
             let up = |site: &Site| site.upstream.is_worker() && matches!(site.listed, Listed::Models(_));
             for site in self.sites().into_iter().filter(up) {
                 let now = self.clock.now();
-                // One that is slow keeps nobody else's report back.
+                // A task each, so that a slow worker does not delay the reports of others.
                 tokio::spawn(async move { drop(site.upstream.about(now).await) });
             }
         }
     }
 
-    /// What operators do with servers, and see of them.
+    /// The operators' view of the upstreams, and their actions on them.
     pub(crate) fn source(
         self: &Arc<Self>,
         runtime: Handle,
@@ -262,7 +263,7 @@ impl Upstreams {
         Box::new(move |act| {
             let sites = upstreams.sites();
             if let Some(act) = act {
-                // By its name an upstream is all of its servers.
+                // The bare name of an upstream means all of its servers.
                 let named = |site: &&Site| {
                     site.upstream.name() == act.upstream() || site.upstream.label() == act.upstream()
                 };
@@ -302,7 +303,7 @@ impl Upstreams {
         desk.sites.iter().map(|site| UpstreamView { lane: lanes(site), ..site.view(workers) }).collect()
     }
 
-    /// Notes what a server says now; its name, where that changes what is served.
+    /// Records a server's answer. Returns the upstream's name if the set of served models changes.
     fn heard(&self, said: Site) -> Option<String> {
         let mut desk = self.desk();
         let site = desk.sites.iter_mut().find(|site| Arc::ptr_eq(&site.seen, &said.seen))?;
@@ -310,7 +311,7 @@ impl Upstreams {
             (Listed::Models(before), Listed::Models(now)) => {
                 before != now || !site.theirs.is_same(&said.theirs)
             }
-            // What it served is served on: it may be back in a moment.
+            // Its models stay served, because the server may be back in a moment.
             (Listed::Models(_), _) => return None,
             (_, Listed::Models(_)) => true,
             _ => false,
@@ -320,7 +321,7 @@ impl Upstreams {
     }
 }
 
-/// Asks servers what they serve, all at once, for a bounded time.
+/// Asks servers for their models, all at once, for a bounded time.
 pub(crate) async fn asked(mut sites: Vec<Site>) -> Vec<Site> {
     let answers: Vec<_> = sites.iter().cloned().map(|site| tokio::spawn(ask(site))).collect();
     for (site, answer) in sites.iter_mut().zip(answers) {
@@ -366,7 +367,7 @@ fn unknown(name: &str, sites: &[Site]) -> AdminError {
 }
 
 impl Site {
-    /// Whether it answered when it was asked last, and if not, why.
+    /// Whether the server answered the last request, and if not, why.
     fn answered(&self) -> Result<(), &str> {
         match &self.listed {
             Listed::Failed(why) => Err(why),
@@ -381,7 +382,7 @@ impl Site {
 }
 
 impl Fronted {
-    /// A model that is configured with its targets.
+    /// Adds a model that is configured with its targets.
     fn relayed(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
         let book = self.books.get(&model.name).map(Arc::clone);
         let at = |target: &Target| sites.iter().find(|site| site.config.spec.name == target.upstream);
@@ -429,7 +430,7 @@ impl Fronted {
         }));
     }
 
-    /// Says so where a server does not list a model that it is to be asked for.
+    /// Adds a note if a server does not list a model that is configured for it.
     fn note_unlisted(&mut self, name: &ModelName, site: &Site, theirs: &str) {
         if let Listed::Models(models) = &site.listed
             && site.lists(theirs).is_none()
@@ -442,7 +443,7 @@ impl Fronted {
         }
     }
 
-    /// Everything that a server lists, under its name.
+    /// Adds every model that a server lists, under the upstream's name.
     fn listed(&mut self, config: &Config, site: &Site, named: &BTreeSet<ModelName>, before: &Before<'_>) {
         let Listed::Models(models) = &site.listed else { return };
         self.note_faults(site);
@@ -474,7 +475,7 @@ impl Fronted {
             if named.contains(&name) {
                 continue;
             }
-            // Another server of the same upstream, at another address, has it as well.
+            // Another server of the same upstream, at another address, may have the model as well.
             let is_served = self.models.iter().any(|model| model.name == name);
             if !is_served && !config.prices.iter().any(|price| price.model == name) {
                 let Some(price) = site.config.price_of(&name, config.play_prices) else {
@@ -528,7 +529,8 @@ impl Fronted {
         }
     }
 
-    /// Who answers for `name` at a server in messages: whoever did so before, or somebody new.
+    /// Adds the worker that answers for `name` at a server in messages. Reuses the worker of the earlier configuration
+    /// if there is one.
     fn relay(
         &mut self,
         name: &ModelName,
@@ -547,7 +549,8 @@ impl Fronted {
         self.workers_by_key.insert(key, worker);
     }
 
-    /// The same by ids; what it can do. `None`: that server takes none.
+    /// Adds the worker that answers for `name` at a server in token ids, and returns its capabilities. Returns `None`
+    /// if the server takes no token ids.
     fn engine(
         &mut self,
         name: &ModelName,
@@ -580,7 +583,7 @@ fn id(site: &Site, theirs: &str) -> String {
     format!("{}/{theirs}", site.upstream.label())
 }
 
-/// The servers of a target's upstream: one, or one for each of its addresses.
+/// The servers of a target's upstream: one, or one per address.
 fn sites_at<'s>(target: &'s Target, sites: &'s [Site]) -> impl Iterator<Item = &'s Site> {
     sites.iter().filter(|site| site.config.spec.name == target.upstream)
 }

@@ -1,5 +1,5 @@
-//! What a server says when it is ready: where it is, how things stand with keys, and what to try. Knows nothing of how it
-//! runs. Shows a secret to a person only, never to a service manager's journal.
+//! The text that a server prints when it is ready: its address, the state of its keys, and what to try. Knows nothing
+//! of how the server runs. Shows a secret only to a person, never to a service manager's journal.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::config::stopping::SERVE_DRAIN_DELAY;
 use crate::datadir::first_key_file;
 use crate::first_start::{FirstKey, KEY_VARIABLE, Keys};
 
-/// How a server was started, and so for whom it is.
+/// How a server was started, which decides for whom it prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
     /// By a person at a terminal: play prices, a key and lines to paste.
     Up,
-    /// By a file, and as a rule by a machine: nothing secret is printed.
+    /// From a file, usually by a machine: no secret is printed.
     Serve,
 }
 
 impl Manner {
-    /// How long calls are taken after SIGTERM unless configured.
+    /// How long calls are accepted after SIGTERM by default.
     pub(crate) const fn drain_delay(self) -> Duration {
         match self {
             Self::Up => Duration::ZERO,
@@ -30,12 +30,12 @@ impl Manner {
     }
 }
 
-/// A model that is served.
+/// A served model.
 pub(crate) struct Offer {
     pub(crate) name: String,
-    /// The longest prompt or text, in tokens, as far as it is known.
+    /// Maximum length of a prompt or text in tokens, if known.
     pub(crate) context: Option<u32>,
-    /// The endpoints that it answers at; empty: somebody else's server knows.
+    /// The endpoints at which it answers. Empty if only its upstream knows them.
     pub(crate) endpoints: &'static [&'static str],
 }
 
@@ -45,7 +45,7 @@ impl Offer {
         Self { name, context: lane.context_window(), endpoints: lane.endpoints() }
     }
 
-    /// Its name, and what it is for where that is not to answer.
+    /// Its name. A model that does not answer prompts is followed by its endpoints.
     fn described(&self) -> String {
         let (encodes, context) = (!self.answers(), self.context);
         match context {
@@ -62,13 +62,13 @@ impl Offer {
     }
 }
 
-/// A first call of a model.
+/// A first call to a model.
 struct Example {
-    /// Behind `/v1/`.
+    /// The path behind `/v1/`.
     path: &'static str,
-    /// The JSON of the body behind the model's name.
+    /// The JSON of the body after the model's name.
     fields: String,
-    /// The same with the official Python SDK, if that has it.
+    /// The same call with the official Python SDK, if the SDK supports it.
     python: Option<String>,
 }
 
@@ -114,25 +114,25 @@ impl Offer {
     }
 }
 
-/// What there is to say.
+/// What the text is made from.
 pub(crate) struct Welcome<'a> {
     /// The API's base, without a path: `http://127.0.0.1:8080`.
     pub(crate) url: &'a str,
-    /// Where metrics are.
+    /// The address of the metrics.
     pub(crate) metrics: Option<String>,
     pub(crate) data_dir: &'a Path,
     pub(crate) models: &'a [Offer],
     pub(crate) keys: &'a Keys,
-    /// Where operators sign in.
+    /// The address at which operators sign in.
     pub(crate) admin: Option<&'a str>,
     pub(crate) manner: Manner,
-    /// Since the process began.
+    /// Time since the process started.
     pub(crate) took: Duration,
 }
 
-/// The most models that are named.
+/// Maximum number of models that are named.
 const MODELS_NAMED: usize = 12;
-/// A question that the demo model was taught.
+/// A question that the demo model was trained on.
 const QUESTION: &str = "What happens when I call an LLM API?";
 
 impl Welcome<'_> {
@@ -244,7 +244,7 @@ Ask it:
         )
     }
 
-    /// The flag that finds this server's directory, where it is not the default.
+    /// The flag that names this server's data directory, if it is not the default.
     fn at(&self) -> String {
         let default = Path::new("./headrace-data");
         if self.data_dir == default {

@@ -1,5 +1,5 @@
-//! Models that others compute from our ids: their words, which must be here. Tokenizer, template and sizes are read, weights
-//! never. Must not know which server has the model, nor whether it answers.
+//! Tokenizer assets of models that upstreams compute from this gateway's token ids. Reads tokenizer, template and
+//! sizes, but never weights. Must not know which server has the model, nor whether it answers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,10 +19,10 @@ use crate::config::Config;
 use crate::config::relayed::{RelayedConfig, WordsAt};
 use crate::models::{Fault, demo_files, recommended_sampling};
 
-/// Of every model that is asked by ids.
+/// The tokenizer assets of every model whose targets get token ids.
 pub(crate) type Wordbooks = BTreeMap<ModelName, Arc<Wordbook>>;
 
-/// The words of one model.
+/// The tokenizer assets of one model.
 pub(crate) struct Wordbook {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
@@ -31,18 +31,18 @@ pub(crate) struct Wordbook {
     eos: Vec<u32>,
     vocab: u32,
     grammars: Arc<Compiler>,
-    /// Prompt and answer together, as far as its files say.
+    /// Maximum length of prompt and answer together in tokens, if the files state it.
     pub(crate) context_window: Option<u32>,
-    /// Length of an answer that its makers recommend.
+    /// The answer length that the model's authors recommend.
     pub(crate) default_max_tokens: Option<u32>,
-    /// Where it is the same, so is all of it.
+    /// Hash of the files. Equal hashes mean equal assets.
     pub(crate) fingerprint: Arc<str>,
 }
 
-/// Reads the words of all models that are asked by ids.
+/// Reads the tokenizer assets of all models whose targets get token ids.
 ///
 /// # Errors
-/// Every model whose words cannot be read.
+/// Returns every model whose assets cannot be read.
 pub(crate) fn read(config: &Config) -> Result<Wordbooks, Vec<Fault>> {
     let (mut books, mut faults) = (Wordbooks::new(), Vec::new());
     for model in &config.relayed {
@@ -71,10 +71,10 @@ impl Wordbook {
         Ok(book)
     }
 
-    /// Of a model's files, which have this fingerprint.
+    /// Reads the tokenizer assets from a model's files, which have this fingerprint.
     ///
     /// # Errors
-    /// What in them cannot be served.
+    /// Returns what in the files cannot be served.
     pub(crate) fn read(
         wording: &Wording,
         fingerprint: &str,
@@ -100,10 +100,10 @@ impl Wordbook {
         })
     }
 
-    /// Its engine at a server.
+    /// The engine that sends this model's token ids to an upstream.
     ///
     /// # Errors
-    /// Servers of that kind take no ids.
+    /// Returns an error if servers of that kind take no token ids.
     pub(crate) fn engine(
         &self,
         upstream: &Upstream,
@@ -123,7 +123,8 @@ impl Wordbook {
         TokenModel::new(upstream, spec)
     }
 
-    /// The lane of a model that these engines answer for; `None`: there are none. What fits one must fit all.
+    /// The token backend of a model that these engines answer for, with the capabilities that all of them share.
+    /// Returns `None` if there are no engines.
     pub(crate) fn lane<'a>(&self, engines: impl IntoIterator<Item = &'a Capabilities>) -> Option<TokenLane> {
         let mut engines = engines.into_iter();
         let mut capabilities = engines.next()?.clone();
@@ -131,7 +132,7 @@ impl Wordbook {
             capabilities.context_window = capabilities.context_window.min(engine.context_window);
             capabilities.kv_tokens = capabilities.kv_tokens.min(engine.kv_tokens);
             if capabilities.numerics != engine.numerics {
-                // Nobody can say whose bits they will be.
+                // The engines differ, so the numerics of an answer cannot be predicted.
                 capabilities.numerics.clear();
             }
             capabilities.grammars &= engine.grammars;

@@ -1,5 +1,6 @@
-//! What another Headrace has as a worker: its models with their words, which are fetched once, kept by their digest beside the data,
-//! and checked against it whenever they are read. Must not know which of our models is answered by them.
+//! The models that a worker at another Headrace server offers, with their tokenizer assets. Assets are fetched once,
+//! cached under their digest, and checked against it at every read. Must not know which model of this gateway they
+//! answer for.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,11 +16,11 @@ use headrace_worker::{About, AboutModel, Words};
 
 use crate::wordbooks::Wordbook;
 
-/// What a worker has of which the words are here.
+/// The models of a worker whose tokenizer assets are here.
 #[derive(Clone, Default)]
 pub(crate) struct Theirs {
     models: BTreeMap<String, Their>,
-    /// What of it cannot be served, and why.
+    /// Models that cannot be served, each with the reason.
     pub(crate) faults: Vec<String>,
 }
 
@@ -35,7 +36,7 @@ impl Theirs {
         self.models.get(model)
     }
 
-    /// As any server lists its models.
+    /// The worker's models as any server lists its models.
     pub(crate) fn listed(&self) -> Listing {
         let listed = |(id, their): (&String, &Their)| ListedModel {
             id: id.clone(),
@@ -46,7 +47,7 @@ impl Theirs {
         Listing { models: self.models.iter().map(listed).collect(), left_out: 0 }
     }
 
-    /// Whether they are answered for in the same way.
+    /// Whether both answer for the same models in the same way. Compares what a call can depend on.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let kept = |their: &Their| {
             let AboutModel { bits, words, capabilities, default_max_tokens, .. } = their.about.clone();
@@ -62,10 +63,10 @@ impl Theirs {
 }
 
 impl Their {
-    /// The lane of a model that these answer for; `None`: there are none.
+    /// The token backend of a model that these engines answer for. Returns `None` if there are no engines.
     pub(crate) fn lane<'a>(&self, engines: impl IntoIterator<Item = &'a Capabilities>) -> Option<TokenLane> {
         let mut lane = self.book.lane(engines)?;
-        // Between workers it is their bits that are compared; callers are told what an engine here would tell.
+        // Workers are compared by their bits. Callers are shown the same numerics as for a local engine.
         if !lane.capabilities.numerics.is_empty() {
             lane.capabilities.numerics.clone_from(&self.about.capabilities.numerics);
         }
@@ -73,10 +74,11 @@ impl Their {
     }
 }
 
-/// Asks a worker what it has. Words that are not among `known` come from the cache, or from there.
+/// Asks a worker for its models. Tokenizer assets that are not among `known` come from the cache, or else from the
+/// worker.
 ///
 /// # Errors
-/// It does not say what it is, in words.
+/// Returns why the worker does not list its models, as a message.
 pub(crate) async fn ask(
     upstream: &Upstream,
     known: &Theirs,
@@ -106,7 +108,7 @@ async fn book(
     cache: Option<&Path>,
     now: UnixNanos,
 ) -> Result<Arc<Wordbook>, String> {
-    // The digest is hexadecimal: what it names lies within.
+    // The digest is hexadecimal, so the path stays inside the cache directory.
     let file = cache.map(|cache| cache.join(&about.words));
     let kept = file.as_ref().and_then(|file| {
         let bytes = std::fs::read(file).ok()?;
@@ -130,7 +132,7 @@ async fn book(
     Ok(Arc::new(Wordbook::read(&wording, &about.words, None)?))
 }
 
-/// Whole or not at all.
+/// Writes the file completely or not at all.
 fn keep(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let dir = file.parent().map_or_else(PathBuf::new, Path::to_owned);
     std::fs::create_dir_all(&dir)?;

@@ -1,4 +1,5 @@
-//! `headrace batches` from outside: a file sent, waited for and read, over real sockets; and what it says where it cannot be.
+//! Tests of `headrace batches` from outside: sends, awaits and reads files over real sockets, and checks its error
+//! messages.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -27,7 +28,7 @@ fn written(dir: &Path, name: &str, lines: &[String]) -> PathBuf {
     path
 }
 
-/// As somebody with a key and no directory.
+/// A command of a client with a key and no data directory.
 fn client(server: &Server, args: &[&str]) -> Command {
     let mut command = program();
     command.env("HEADRACE_BASE_URL", &server.url).env("HEADRACE_API_KEY", &server.key);
@@ -45,7 +46,7 @@ fn ok(server: &Server, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What it says where it fails, which it must.
+/// Runs a command that must fail, and returns its error message.
 fn fails(server: &Server, args: &[&str]) -> String {
     let output = ask(server, args);
     assert_eq!(output.status.code(), Some(1), "{args:?}: {}", said(&output));
@@ -66,7 +67,7 @@ fn a_file_is_sent_waited_for_and_read() {
     let server = Server::up(&dir.path().join("data"), &[]);
     let lines =
         [line("a", Value::Null), line("b", json!({"model": "nobody", "messages": []})), String::new()];
-    // A name that a form cannot carry as it is.
+    // A file name that must be escaped in the upload's form.
     let file = written(dir.path(), "my \"requests\".jsonl", &lines);
     let id = submitted(&server, &file, &["--metadata", "run=nightly", "--window", "90m"]);
     let waited = ok(&server, &["wait", &id]);
@@ -81,7 +82,7 @@ fn a_file_is_sent_waited_for_and_read() {
     assert_eq!(listed["data"][0], told);
     assert!(ok(&server, &["list"]).contains(&format!("{id}  ")));
 
-    // What came of it: to a pipe, and into a file that was not there.
+    // The results: written to a pipe, and into a new file.
     let answers = ok(&server, &["results", &id]);
     let answer: Value = serde_json::from_str(&answers).unwrap();
     assert_eq!((&answer["custom_id"], &answer["response"]["status_code"]), (&json!("a"), &json!(200)));
@@ -95,12 +96,12 @@ fn a_file_is_sent_waited_for_and_read() {
     assert_eq!(std::fs::read_to_string(&out).unwrap(), answers, "what is there stays");
     assert!(fails(&server, &["cancel", &id]).contains("nothing to cancel"));
 
-    // On the server's own machine without a key.
+    // On the server's own machine, without a key.
     let lent = program().args(["batches", "list", "--data-dir"]).arg(&server.dir).output().unwrap();
     assert!(lent.status.success() && said(&lent).contains(&id), "{}", said(&lent));
 }
 
-/// Waits until the program catches SIGINT: from its first look at the batch on.
+/// Waits until the program catches SIGINT, which it does from its first look at the batch on.
 fn until_caught(program: &std::process::Child, began: Instant) {
     const INTERRUPT: u64 = 1 << (2 - 1);
     let caught = || {
@@ -186,7 +187,7 @@ fn what_cannot_be_done_is_told_with_the_way_out() {
         let why = fails(&server, args);
         assert!(why.contains(part), "{args:?}: {why}");
     }
-    // Wrong usage has a code of its own.
+    // Wrong usage has an exit code of its own.
     for args in [&["submit", good, "--window", "2d"][..], &["submit", good, "--endpoint", "/v1/messages"]] {
         assert_eq!(ask(&server, args).status.code(), Some(2), "{args:?}");
     }
@@ -200,7 +201,7 @@ fn what_cannot_be_done_is_told_with_the_way_out() {
     assert!(said(&gone.output().unwrap()).contains("headrace up"), "a server that is not there");
 }
 
-/// What an operator's command answers.
+/// The JSON answer of an operator's command.
 fn made(server: &Server, args: &[&str]) -> Value {
     let output = program().args(args).args(["--json", "--data-dir"]).arg(&server.dir).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", said(&output));
@@ -211,7 +212,7 @@ fn secret(key: &Value) -> String {
     key["value"]["secret"].as_str().unwrap().to_owned()
 }
 
-/// A batch of another key, by its id.
+/// Submits a batch with another key and returns its id.
 fn submitted_by(server: &Server, key: &str, file: &Path) -> String {
     let mut command = client(server, &["submit", file.to_str().unwrap()]);
     let output = command.env("HEADRACE_API_KEY", key).output().unwrap();
@@ -233,7 +234,8 @@ fn a_batch_that_waits_for_a_limit_keeps_no_other_tenants_batch_from_running() {
     let theirs = secret(&made(&server, &["keys", "create", "--project", "theirs", "--name", "theirs"]));
     let lines: Vec<String> = (0..40).map(|at| line(&format!("r{at}"), Value::Null)).collect();
     let file = written(dir.path(), "lines.jsonl", &lines);
-    // Each may send, create and run a request or two a minute; together they have as many lines as run at once, and more.
+    // Each key may send, create and run a few requests per minute. Together their batches have more lines than run at
+    // once.
     let slow: Vec<String> = (0..3)
         .map(|_| {
             let args = ["keys", "create", "--name", "slow", "--requests-per-minute", "3"];
@@ -244,7 +246,7 @@ fn a_batch_that_waits_for_a_limit_keeps_no_other_tenants_batch_from_running() {
     let status = |id: &str| -> Value { serde_json::from_str(&ok(&server, &["show", id, "--json"])).unwrap() };
     let began = Instant::now();
     for id in &slow {
-        // Its requests are at its limit now.
+        // Its requests have reached the key's limit now.
         while status(id)["request_counts"]["completed"] != json!(1) {
             assert!(began.elapsed() < PATIENCE, "{}", status(id));
             std::thread::sleep(Duration::from_millis(20));
@@ -273,7 +275,7 @@ fn a_batch_ends_when_its_key_is_revoked_and_says_why() {
         std::thread::sleep(Duration::from_millis(20));
     }
     made(&server, &["keys", "revoke", key["value"]["key"]["id"].as_str().unwrap_or_else(|| panic!("{key}"))]);
-    // The others wait a minute for their limit, and are not waited for.
+    // The other lines wait a minute for their limit. Cancelling does not wait for them.
     let waited = ask(&server, &["wait", &id, "--timeout", "20s"]);
     assert!(said(&waited).contains("cancelled"), "{}", said(&waited));
     let told = status();

@@ -1,4 +1,4 @@
-//! `headrace bench` from outside: against the real server, as a person would run it.
+//! Tests of `headrace bench` from outside, against the real server, as a user would run it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "common/server.rs"]

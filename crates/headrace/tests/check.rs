@@ -1,4 +1,4 @@
-//! `config check` and `serve` say the same of a bad configuration, before anything is written.
+//! `config check` and `serve` report the same faults of a bad configuration, before anything is written.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use common::{Server, program, said};
 
-/// Each text, what must be said of it; `DIR` stands for the test's directory.
+/// Configurations with the faults that each must report. `DIR` is replaced by the test's directory.
 const BAD: &[(&str, &[&str])] = &[
     (
         "[server]\ntls_cert = \"DIR/none.pem\"\ntls_key = \"DIR/none.key\"",
@@ -119,7 +119,7 @@ const BAD: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The faults that a command finds, each with its line.
+/// Runs a command and returns its exit code and the faults that it reports.
 fn faults(command: &[&str], file: &Path, data: &Path) -> (Option<i32>, String) {
     let output =
         program().args(command).arg("--config").arg(file).arg("--data-dir").arg(data).output().unwrap();
@@ -138,7 +138,7 @@ fn what_serve_refuses_config_check_finds_in_the_same_words() {
     std::fs::write(dir.path().join("gpt9/config.json"), config).unwrap();
     let (file, data) = (dir.path().join("headrace.toml"), dir.path().join("data"));
     for (text, expected) in BAD {
-        // Prices for the models of the rows, so that only what is meant is wrong.
+        // Prices for the rows' models, so that only the intended fault is found.
         let price = "\n[[prices]]\nmodel = \"m\"\ninput = \"0.10\"\noutput = \"0.40\"\n";
         std::fs::write(&file, format!("{}{price}", text.replace("DIR", root))).unwrap();
         let (code, checked) = faults(&["config", "check"], &file, &data);
@@ -163,7 +163,7 @@ fn a_good_configuration_shows_what_will_be_served() {
     for part in ["headrace-demo", "777 tokens (gateway.default_max_tokens)", "63 MiB", "no faults"] {
         assert!(said.contains(part), "{part}\n{said}");
     }
-    // The verdict comes first, then what was set, then what it costs; the rest with --all.
+    // The verdict comes first, then the changed settings, then the prices. `--all` shows the rest.
     assert!(said.starts_with("no faults\n"), "{said}");
     for part in ["--all shows them", "dollars per million tokens", "$0.10", "$0.01", "$0.40"] {
         assert!(said.contains(part), "{part}\n{said}");
@@ -185,7 +185,7 @@ fn a_reload_refuses_what_config_check_refuses() {
     let file = dir.path().join("headrace.toml");
     let good = std::fs::read_to_string(&file).unwrap();
     for (text, expected) in BAD {
-        // The first key is read at a first start alone, and a flag names the address of this server.
+        // Only a first start reads the first key, and a flag sets this server's address.
         if text.contains("first_start") || text.contains("listen = \"1") {
             continue;
         }
@@ -195,7 +195,7 @@ fn a_reload_refuses_what_config_check_refuses() {
         let said = said(&output);
         assert!(!output.status.success(), "{text}: {said}");
         for part in *expected {
-            // A reload counts the settings that need a restart, too. Models that run fit already.
+            // A reload also reports settings that need a restart. Running models already fit.
             let found = part.ends_with("faults")
                 || said.contains(&part.replace("DIR", &root))
                 || said.contains("engine.kv_memory needs a restart");

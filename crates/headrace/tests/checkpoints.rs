@@ -1,4 +1,5 @@
-//! `headrace models`: random checkpoints are the same model in every format, and are what `inspect` says.
+//! Tests of `headrace models`: random checkpoints are the same model in every format, and `inspect` describes them
+//! correctly.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::path::Path;

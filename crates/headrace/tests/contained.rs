@@ -1,5 +1,5 @@
-//! Attacks on the whole program, one a row: its memory stays within a bound, and other callers and operators are served meanwhile.
-//! Attacks are bounded in count. No row asserts how fast something is.
+//! Attacks on the whole program, one per row. Its memory stays within a bound, and other callers and operators are
+//! served meanwhile. Attacks are bounded in count. No row asserts how fast anything is.
 #![cfg(target_os = "linux")]
 #![allow(
     missing_docs,
@@ -34,7 +34,7 @@ mod world;
 
 use world::{ADMIN, PLAIN, Setup, UPSTREAM, encoder, play};
 
-/// A test for each row: its name, how the program is started, and what is done to it.
+/// Defines a test per row: its name, how the program starts, and the attack.
 macro_rules! rows {
     ($($name:ident: $setup:expr, $attack:expr;)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -49,7 +49,7 @@ const RANKER: Setup = encoder("bert-rank");
 const FEW_DESCRIPTORS: Setup = Setup { descriptors: Some(512), ..PLAIN };
 const SMALL_PROJECTS: Setup =
     Setup { settings: "[objects]\nmax_file_bytes_per_project = \"16MiB\"\n", ..PLAIN };
-/// Calls of one key may hold 64 MiB, so that what is not counted shows.
+/// Calls of one key may hold 64 MiB, so that uncounted memory becomes visible.
 const SMALL_KEYS: Setup = Setup { settings: "[gateway]\nmax_key_memory = \"64MiB\"\n", ..UPSTREAM };
 
 rows! {

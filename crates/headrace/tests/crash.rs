@@ -1,6 +1,6 @@
-//! The whole server killed with SIGKILL at random moments under load: every time the ledger verifies, nothing that was
-//! answered is missing from it, and the next start has no hold left open.
-//! 20 kills here, `HEADRACE_CRASHES=200` for more; `HEADRACE_SEED` replays one run.
+//! Kills the whole server with SIGKILL at random moments under load. The ledger must verify every time, contain every
+//! answered call, and have no open hold after the next start. 20 kills by default, `HEADRACE_CRASHES=200` for more;
+//! `HEADRACE_SEED` replays one run.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -34,7 +34,8 @@ async fn the_ledger_verifies_after_every_kill() {
     let mut random = seed;
     let dir = tempfile::tempdir().unwrap();
     let answered = Arc::new(AtomicU64::new(0));
-    // One for all: making a client reads the system's certificates, which takes longer than the load may last.
+    // One client for all calls. Creating one reads the system's certificates, which takes longer than the load may
+    // last.
     let http = reqwest::Client::new();
     for crash in 0..crashes {
         let mut server = Server::up(dir.path(), &[]);
@@ -69,7 +70,7 @@ async fn the_ledger_verifies_after_every_kill() {
     assert_eq!(verify(dir.path())["totals"]["open_holds"], 0, "orphans are resolved");
 }
 
-/// Streams answers, counting each whose status line says success, until the server is gone.
+/// Streams answers until the server is gone, and counts each successful status line.
 async fn ask_until_gone(http: &reqwest::Client, url: &str, key: &str, client: u64, answered: &AtomicU64) {
     for turn in 0.. {
         let content = format!("client {client}, turn {turn}: what is a token?");
@@ -81,7 +82,7 @@ async fn ask_until_gone(http: &reqwest::Client, url: &str, key: &str, client: u6
         let Ok(answer) = sent else { return };
         assert_eq!(answer.status(), 200);
         answered.fetch_add(1, Ordering::SeqCst);
-        // Every third reader goes away in the middle.
+        // Every third reader leaves before the end.
         if turn % 3 != 2 && answer.bytes().await.is_err() {
             return;
         }

@@ -1,4 +1,5 @@
-//! Few open files allowed: strangers fill no more of them than their share, and callers, operators and health are answered.
+//! A server with few file descriptors: unknown clients fill at most their share, and callers, operators and health
+//! checks are still answered.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 #![cfg(target_os = "linux")]
 
@@ -15,7 +16,7 @@ use serde_json::json;
 
 const KEY: &str = "sk-integration-test-0123456789abcdef";
 
-/// `headrace up` behind `ulimit` with these words.
+/// `headrace up` after these `ulimit` commands.
 fn limited(dir: &Path, limits: &str, more: &[&str]) -> Server {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{limits}; exec \"$0\" \"$@\"")]);
@@ -23,7 +24,7 @@ fn limited(dir: &Path, limits: &str, more: &[&str]) -> Server {
     Server::begin(command, dir, more, KEY)
 }
 
-/// The soft limit of open files, and the hard one.
+/// The soft limit on open files, and the hard limit.
 fn limits_of(server: &Server) -> (String, String) {
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
     let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
@@ -53,7 +54,7 @@ async fn strangers_do_not_close_a_server_of_few_descriptors() {
     let strangers: Vec<TcpStream> = (0..1_000)
         .map(|_| {
             let mut stream = TcpStream::connect(server.address()).unwrap();
-            // The oldest were closed to make room.
+            // The server may have closed the oldest connections to make room.
             let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n");
             stream
         })

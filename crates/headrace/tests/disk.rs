@@ -1,5 +1,5 @@
-//! A server whose disk has no room, or whose stores cannot be opened: it starts, answers what needs no store, refuses the rest by name,
-//! and does all of it again as soon as it can, without a restart.
+//! A server whose disk is full, or whose stores cannot be opened. It starts, answers what needs no store, and refuses
+//! the rest by name. It recovers without a restart.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -76,7 +76,7 @@ async fn a_server_starts_beside_stores_that_cannot_be_opened_and_uses_them_once_
         objects.join("objects.sqlite"),
         objects.join("files.sqlite"),
     ];
-    // No file can be opened where a directory is.
+    // A file cannot be opened if a directory has its name.
     stores.iter().for_each(|store| std::fs::create_dir_all(store).unwrap());
     let mut command = program();
     command.env("HEADRACE_BOOTSTRAP_KEY", KEY).env("HEADRACE_OBJECTS_DIR", &objects).arg("up");

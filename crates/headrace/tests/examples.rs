@@ -1,10 +1,11 @@
-//! Every command and sample that we print is true: the fenced blocks of README, CONTRIBUTING and docs, the examples of every
-//! `--help`, and what `up` says to paste, run in their order against a server that was started as the README says.
+//! Checks that every printed command and sample is correct. Covers the fenced blocks of README, CONTRIBUTING and docs,
+//! the examples of every `--help`, and the commands that `up` prints. They run in order against a server that was
+//! started as the README describes.
 //!
-//! A comment before a block says what else it is: `<!-- not run: REASON -->`, `<!-- output of: COMMAND -->` for a sample, or
-//! `<!-- file: NAME -->` for a file that later commands read. A server that is started at a port of its own is kept until the
-//! page's end.
-//! Python runs in tests/sdk, with the official SDKs.
+//! A comment before a block gives its type: `<!-- not run: REASON -->`, `<!-- output of: COMMAND -->` for a sample, or
+//! `<!-- file: NAME -->` for a file that later commands read. A server on a port of its own runs until the end of its
+//! page.
+//! Python examples run in tests/sdk, with the official SDKs.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -17,13 +18,13 @@ use common::{PATIENCE, Server, program, said};
 use serde_json::Value;
 
 const QUESTION: &str = "What happens when I call an LLM API?";
-/// Questions of the examples, and what a right answer says.
+/// Questions of the examples, and a part of each correct answer.
 const RIGHT: &[(&str, &str)] = &[("What is a KV cache?", "stores the attention keys and values")];
 
-/// How examples name a batch.
+/// The batch id in examples.
 const ANY_BATCH: &str = "batch_0192...";
 
-/// What stands in for other people's servers and models: the reader's first server and its model.
+/// Foreign servers and models in the examples, and their replacements: the reader's first server and its model.
 const ELSEWHERE: [(&str, &str); 5] = [
     ("https://api.openai.com", "http://127.0.0.1:8000"),
     ("https://api.anthropic.com", "http://127.0.0.1:8000"),
@@ -34,10 +35,10 @@ const ELSEWHERE: [(&str, &str); 5] = [
 
 /// A fenced block of a page.
 struct Block {
-    /// Where it stands, for messages.
+    /// File and line, for messages.
     at: String,
     language: String,
-    /// What the comment before it says.
+    /// The comment before it.
     note: String,
     text: String,
 }
@@ -66,7 +67,7 @@ fn blocks(page: &str) -> Vec<Block> {
     found
 }
 
-/// The commands of a block: comments and empty lines left out, lines that end in `\` joined.
+/// The commands of a block, without comments and empty lines. Lines that end in `\` are joined.
 fn commands(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut goes_on = false;
@@ -85,13 +86,13 @@ fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// A directory that is as a reader's would be by then: home, current directory, and the program on the path.
+/// A reader's environment: home and current directory, and the program on the path.
 struct Desk {
     dir: tempfile::TempDir,
     /// `NAME=VALUE` of every `export` so far.
     exports: Vec<(String, String)>,
     server: Option<Server>,
-    /// Servers at ports of their own: what the page calls them, and what they are.
+    /// Servers on ports of their own: the address that the page uses, and the server.
     others: Vec<(String, Server)>,
 }
 
@@ -102,7 +103,7 @@ impl Desk {
         let path = desk.path();
         std::fs::create_dir(path.join("bin")).unwrap();
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_headrace"), path.join("bin/headrace")).unwrap();
-        // A page's worth of text to read, and the models that the examples name, small.
+        // A page of text to read, and small versions of the models that the examples name.
         let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
         let text: String = readme.chars().take(3_000).collect();
         std::fs::write(path.join("README.md"), &text).unwrap();
@@ -123,20 +124,20 @@ impl Desk {
         self.server.as_ref().map_or_else(|| "127.0.0.1:1".to_owned(), |server| server.address().to_string())
     }
 
-    /// The environment of a reader's shell.
+    /// Sets the environment of a reader's shell.
     fn dress(&self, command: &mut Command) {
         let path = format!("{}:{}", self.path().join("bin").display(), std::env::var("PATH").unwrap());
         command.env("PATH", path).env("HOME", self.path()).env("COLUMNS", "200").current_dir(self.path());
         command.env("HEADRACE_BASE_URL", format!("http://{}", self.address()));
         command.envs(self.exports.iter().map(|(name, value)| (name, value)));
-        // The keys of other people's servers: those stand at the first server here, which has the first key of all.
+        // The keys of foreign servers. The first server here replaces them all, so they are its first key.
         let first = self.exports.iter().find(|(name, _)| name == "HEADRACE_BOOTSTRAP_KEY");
         let names = ["GPU", "GPU1", "GPU2", "OPENAI", "CLAUDE", "FAR"];
         command
             .envs(names.iter().filter_map(|name| Some((format!("HEADRACE_UPSTREAM_{name}_KEY"), &first?.1))));
     }
 
-    /// A line with this machine's addresses in it.
+    /// A line with foreign addresses replaced by those of this machine.
     fn here(&self, line: &str) -> String {
         let mut line = line.to_owned();
         for (there, here) in ELSEWHERE {
@@ -148,7 +149,7 @@ impl Desk {
         line.replace("127.0.0.1:8080", &self.address()).replace("127.0.0.1:8000", &self.address())
     }
 
-    /// Runs a line as a shell would. Only what cannot be the same here is put in its place: the port, sizes, times.
+    /// Runs a line as a shell would. Replaces only what cannot be the same here: ports, sizes, times.
     fn shell(&self, line: &str) -> Output {
         let mut command = Command::new("sh");
         for (name, _) in program().get_envs() {
@@ -161,7 +162,7 @@ impl Desk {
             .stderr(Stdio::piped());
         self.dress(&mut command);
         let mut child = command.spawn().unwrap();
-        // What a conversation is begun with; other commands do not read it.
+        // The first message of a conversation. Other commands do not read it.
         let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), QUESTION.as_bytes());
         child.wait_with_output().unwrap()
     }
@@ -175,7 +176,7 @@ impl Desk {
         let said = said(&output);
         assert!(!said.contains("ended at its length limit"), "{at}: {line}: an answer is cut off\n{said}");
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        // These show a question, and ask nobody.
+        // These commands show a question without asking a model.
         let shows = ["headrace render ", "headrace tokenize "].iter().any(|start| line.starts_with(start));
         for (_, right) in RIGHT.iter().filter(|(question, _)| !shows && line.contains(question)) {
             assert!(out.contains(right), "{at}: {line}: the model answers wrongly\n{out}");
@@ -186,7 +187,7 @@ impl Desk {
         out
     }
 
-    /// One command of a page or a help text.
+    /// Runs one command of a page or a help text.
     fn run(&mut self, line: &str, at: &str) {
         let line = line.replace("cargo run --release -- ", "headrace ");
         if let Some(export) = line.strip_prefix("export ") {
@@ -212,7 +213,7 @@ impl Desk {
         }
     }
 
-    /// A server as the line says, on a free port.
+    /// Starts a server as the line says, on a free port.
     fn start(&self, line: &str, data: &Path) -> Server {
         let line = self.here(&without(&without(line, "--listen"), "--data-dir"));
         let mut command = Command::new("sh");
@@ -238,7 +239,7 @@ impl Desk {
         listed["data"][0]["id"].as_str().unwrap().to_owned()
     }
 
-    /// Everything that can be run of a page, in its order. A page's servers end with it, and what it exports.
+    /// Runs everything on a page that can be run, in order. The page's servers and exports end with it.
     fn page(&mut self, page: &str) {
         let exports = self.exports.len();
         for block in blocks(page) {
@@ -262,7 +263,7 @@ impl Desk {
             }
             match (block.language.as_str(), block.note.strip_prefix("output of: ")) {
                 ("sh", None) => commands(&block.text).iter().for_each(|line| self.run(line, &block.at)),
-                // tests/sdk/test_examples.py
+                // Run by tests/sdk/test_examples.py.
                 ("python", None) => {}
                 ("toml", None) => self.configuration(&block),
                 (_, Some(command)) => self.sample(command, &block),
@@ -280,7 +281,7 @@ impl Desk {
         }
     }
 
-    /// A configuration is one that can be served, once its files are there.
+    /// Checks that a configuration can be served, after creating its files.
     fn configuration(&self, block: &Block) {
         let here = self.path().display().to_string();
         let text = block.text.replace("/var/lib/", &format!("{here}/")).replace("/etc/headrace", &here);
@@ -295,7 +296,8 @@ impl Desk {
         assert!(checked.contains("no faults"), "{}: {checked}", block.at);
     }
 
-    /// A sample has the shape of what its command says now: the same rows in the same order, whatever the figures.
+    /// Checks that a sample has the shape of its command's present output: the same rows in the same order, with any
+    /// figures.
     fn sample(&self, command: &str, block: &Block) {
         let real = self.succeeds(command, &block.at);
         let mut rest = real.lines();
@@ -311,13 +313,13 @@ fn begins(line: &str) -> bool {
     line.strip_prefix("headrace ").and_then(label).is_some_and(|word| word == "up" || word == "serve")
 }
 
-/// What stands behind this option in a line.
+/// The value of an option in a line.
 fn option(line: &str, name: &str) -> Option<String> {
     let (_, rest) = line.split_once(&format!(" {name} "))?;
     rest.split_whitespace().next().map(str::to_owned)
 }
 
-/// The line without this option and what stands behind it.
+/// The line without an option and its value.
 fn without(line: &str, name: &str) -> String {
     match option(line, name) {
         Some(value) => line.replace(&format!(" {name} {value}"), ""),
@@ -325,7 +327,7 @@ fn without(line: &str, name: &str) -> String {
     }
 }
 
-/// The pages of the book, as its contents list them; each is there, and each page that is there is listed.
+/// The pages of the documentation, as its contents list them. Each listed page exists, and each page is listed.
 fn book() -> Vec<String> {
     let contents = std::fs::read_to_string(root().join("docs/README.md")).unwrap();
     let links = contents.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
@@ -349,7 +351,7 @@ fn finish_reason(answer: Value) -> Option<String> {
     Some(answer.get("choices")?.get(0)?.get("finish_reason")?.as_str()?.to_owned())
 }
 
-/// The same command with less to do, and with a request that there is.
+/// The same command with less work, and with an existing request id.
 fn shorter(line: &str, request: &str) -> String {
     let mut line = line.replace("req_0192...", request).replace("--requests 200", "--requests 16");
     for (long, short) in [
@@ -370,7 +372,7 @@ fn shorter(line: &str, request: &str) -> String {
 #[test]
 fn the_pages_read_from_top_to_bottom_are_true() {
     let mut desk = Desk::new();
-    // The reader has tried it before: the README's second command starts a server in the same directory.
+    // A reader may have tried it before: the README's second command starts a server in the same directory.
     desk.start("headrace up", &desk.path().join("headrace-data")).stop();
     desk.page("README.md");
     desk.page("CONTRIBUTING.md");
@@ -381,7 +383,7 @@ fn the_pages_read_from_top_to_bottom_are_true() {
     desk.server.take().unwrap().stop();
 }
 
-/// A reader may leave the server of one page running beside that of the next, and beside the console of the first one.
+/// A reader may leave the server of one page running beside that of the next, and beside the first server's console.
 #[test]
 fn each_recipe_has_ports_of_its_own() {
     let mut taken: Vec<(String, String)> =
@@ -405,7 +407,7 @@ fn each_recipe_has_ports_of_its_own() {
     assert!(taken.len() > 8, "{taken:?}");
 }
 
-/// The examples of a command's help and of its subcommands', without what is said beside them.
+/// The examples in the help of a command and of its subcommands, without their explanations.
 fn examples(path: &[&str]) -> Vec<(String, String)> {
     let output = program().args(path).arg("--help").env("COLUMNS", "500").output().unwrap();
     let help = said(&output);
@@ -440,7 +442,7 @@ fn the_examples_of_every_help_text_work() {
     desk.exports.push(("HEADRACE_BOOTSTRAP_KEY".to_owned(), "sk-examples-0123456789abcdefghijkl".to_owned()));
     desk.server = Some(desk.start("headrace up", &data));
     desk.succeeds(&format!("headrace chat '{QUESTION}'"), "a call to trace");
-    // What examples read.
+    // The files that examples read.
     let body = r#"{"messages": [{"role": "user", "content": "What is a KV cache?"}]}"#;
     for name in ["body.json", "turn1.json", "turn2.json", "prompt.txt"] {
         std::fs::write(desk.path().join(name), body).unwrap();

@@ -1,4 +1,5 @@
-//! What people meet in their first hour at the command line: the newest call, the server that is meant, a copy of the data.
+//! What users meet in their first hour at the command line: the newest call, the choice of the server, a copy of the
+//! data.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -22,7 +23,8 @@ fn newest(server: &Server) -> Value {
     serde_json::from_str(&server.ok(&["trace", "--last", "--json"])).unwrap()
 }
 
-/// Answered, streamed, refused to a known caller, and refused to a stranger more often than such refusals are stored.
+/// Calls that are answered, streamed, refused to a known caller, and refused to unknown callers more often than such
+/// refusals are stored.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_last_call_is_the_one_that_was_just_answered() {
     let root = tempfile::tempdir().unwrap();
@@ -46,7 +48,7 @@ async fn the_last_call_is_the_one_that_was_just_answered() {
         let found: Value = serde_json::from_str(&server.ok(&["trace", &id, "--json"])).unwrap();
         assert_eq!(found["id"], id.as_str(), "also one that was not stored");
     }
-    // What is summed from the traces and the ledger has them, too.
+    // Sums over the traces and the ledger include them, too.
     let cache: Value = serde_json::from_str(&server.ok(&["cache", "--by", "model", "--json"])).unwrap();
     assert_eq!(cache["calls"], 40, "{cache:#}");
     let usage: Value = serde_json::from_str(&server.ok(&["usage", "--json"])).unwrap();
@@ -57,7 +59,7 @@ fn chat(server: &Server, key: Option<&str>, args: &[&str]) -> std::process::Outp
     let mut command = program();
     command.envs(key.map(|key| ("HEADRACE_API_KEY", key)));
     command.args(["chat", "What is a KV cache?", "--max-tokens", "4"]).args(args);
-    // Nothing of the current directory helps.
+    // The current directory must not help.
     command.current_dir(server.dir.parent().unwrap()).output().unwrap()
 }
 
@@ -73,7 +75,7 @@ async fn a_data_directory_that_is_named_decides_which_server_is_asked() {
         let usage: Value = serde_json::from_str(&server.ok(&["usage", "--json"])).unwrap();
         usage["total"]["calls"].as_u64().unwrap()
     };
-    // A key of another server gives way to a lent one, and is named; an empty one is none.
+    // A lent key replaces a key of another server, with a note. An empty key counts as none.
     for (at, key) in [(1, Some(first.key.as_str())), (2, Some("")), (3, Some(" ")), (4, None)] {
         let output = chat(&first, key, &["--data-dir", other_dir]);
         assert!(output.status.success(), "{key:?}: {}", said(&output));
@@ -81,22 +83,22 @@ async fn a_data_directory_that_is_named_decides_which_server_is_asked() {
         assert_eq!(noted, at == 1, "{}", said(&output));
         assert_eq!((calls(&first), calls(&other)), (0, at));
     }
-    // A key of the command line was chosen: it is never replaced, and the way out is named.
+    // A key on the command line was chosen: it is never replaced, and the error says what to do.
     let chosen = chat(&first, None, &["--data-dir", other_dir, "--key", &first.key]);
     assert!(!chosen.status.success() && said(&chosen).contains("--key"), "{}", said(&chosen));
     let nowhere = chat(&first, None, &["--data-dir", "nowhere"]);
     assert!(said(&nowhere).contains("no server runs on the data directory nowhere"), "{}", said(&nowhere));
-    // An empty address and an empty model are none, too.
+    // An empty address and an empty model count as none, too.
     let mut empty = program();
     empty.envs([("HEADRACE_API_KEY", ""), ("HEADRACE_BASE_URL", ""), ("HEADRACE_MODEL", "")]);
     empty.args(["chat", "Hello", "--max-tokens", "2", "--data-dir", other_dir]);
     let output = empty.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
-    // An address that is set needs no argument.
+    // With an address in the environment, no argument is needed.
     let mut ping = program();
     let output = ping.env("HEADRACE_BASE_URL", &first.url).args(["ping", "--count", "1"]).output().unwrap();
     assert!(output.status.success() && said(&output).contains(&first.url), "{}", said(&output));
-    // What is wrong with a command line begins as every other error does.
+    // A usage error begins like every other error.
     let output = program().args(["chat", "--nonsense"]).output().unwrap();
     assert!(output.status.code() == Some(2) && said(&output).starts_with("headrace: "), "{}", said(&output));
 }

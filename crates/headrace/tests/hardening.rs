@@ -1,4 +1,4 @@
-//! What is left of secrets outside the program's own memory: nothing in its environment, no core dump, no readable file.
+//! Secrets must not remain outside the program's own memory: none in its environment, no core dump, no readable file.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 #![cfg(target_os = "linux")]
 
@@ -16,7 +16,7 @@ use serde_json::json;
 const KEY: &str = "sk-canary-0123456789abcdefghijklmn";
 const OTHER: &str = "sk-other-canary-0123456789abcdefgh";
 
-/// The server as a careless operator starts it: dumps as large as they come, files for everybody.
+/// The server as a careless operator starts it: unlimited core dumps, and files that everyone may read.
 fn careless(dir: &Path) -> Server {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -c unlimited 2>/dev/null; umask 0; exec \"$0\" \"$@\""]);
@@ -33,7 +33,7 @@ async fn secrets_are_in_no_environment_no_core_dump_and_no_readable_file() {
     let prompt = question(json!({ "messages": [{ "role": "user", "content": "canary of a prompt" }] }));
     assert_eq!(server.chat(KEY, prompt).await.0, 200, "the key was read before it was wiped");
     let proc = Path::new("/proc").join(server.pid().to_string());
-    // Whoever is not root cannot even look any more.
+    // Only root can still open the file.
     if let Ok(environment) = std::fs::read(proc.join("environ")) {
         let environment = String::from_utf8_lossy(&environment).into_owned();
         assert!(!environment.contains(KEY) && !environment.contains(OTHER), "{environment}");

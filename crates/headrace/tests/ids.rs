@@ -1,5 +1,5 @@
-//! A model whose words are here and whose weights are at a vLLM: rendering, counts, stop strings and tool calls are the house's,
-//! and its answers are those that an engine here would give of the same tokens.
+//! A model with local tokenizer assets whose weights are at a vLLM server. This gateway renders, counts, and handles
+//! stop strings and tool calls. Its answers equal those of a local engine for the same tokens.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -15,7 +15,7 @@ use headrace_hostile::{Hostile, Request, event_stream};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
-/// What is generated behind a prompt.
+/// The generated token ids for each prompt.
 type Continuations = Arc<Mutex<HashMap<Vec<u32>, Vec<u32>>>>;
 
 const CALL: &str = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
@@ -30,7 +30,7 @@ fn ids_of(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| u32::try_from(id.as_u64().unwrap()).unwrap()).collect()
 }
 
-/// A vLLM that says what is known of a prompt, in the events of vLLM 0.32, and otherwise `else_ids`.
+/// A vLLM server that answers known prompts in the events of vLLM 0.32, and all others with `else_ids`.
 async fn vllm(known: &Continuations, else_ids: Vec<u32>) -> Hostile {
     let known = Arc::clone(known);
     let answer = move |request: &Request| {
@@ -66,7 +66,7 @@ fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint")
 }
 
-/// The files of the demo model without its weights.
+/// Copies the files of the demo model without its weights.
 fn words(root: &Path) -> String {
     for name in ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"] {
         std::fs::copy(demo().join(name), root.join(name)).unwrap();
@@ -88,7 +88,7 @@ async fn post(server: &Server, path: &str, body: &Value) -> String {
     call.timeout(PATIENCE).body(body.to_string()).send().await.unwrap().text().await.unwrap()
 }
 
-/// An answer without what differs from call to call.
+/// An answer without the parts that differ from call to call.
 fn bare(text: &str) -> Vec<String> {
     let events =
         text.lines().filter_map(|line| line.strip_prefix("data: ").or(line.starts_with('{').then_some(line)));
@@ -102,7 +102,7 @@ fn bare(text: &str) -> Vec<String> {
                 fields.remove(name);
             }
             if let Some(Value::Object(usage)) = fields.get_mut("usage") {
-                // What was cached is each engine's own.
+                // Cached tokens differ between engines.
                 usage.retain(|name, _| {
                     ["prompt_tokens", "completion_tokens", "output_tokens"].contains(&name.as_str())
                 });
@@ -130,7 +130,7 @@ async fn answers_of_ids_are_those_of_an_engine_here() {
     let ids = ids_of(&answer["choices"][0]["token_ids"]);
     known.lock().unwrap().insert(ids_of(&answer["prompt_token_ids"]), ids.clone());
     let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
-    // Somewhere within the answer, from the middle of a word to the middle of the next.
+    // A part of the answer, from the middle of a word to the middle of the next.
     let stop: String = text.chars().skip(20).take(8).collect();
 
     for more in [
@@ -149,7 +149,7 @@ async fn answers_of_ids_are_those_of_an_engine_here() {
         let joined = |events: &[String]| events.concat().len();
         assert!(joined(&here) > 50, "{here:?}");
         match body.get("stream") {
-            // Steps of an engine may be told together.
+            // Several steps of an engine may arrive in one event.
             Some(_) => assert_eq!(text_of(&here), text_of(&there), "{more}"),
             None => assert_eq!(here, there, "{more}"),
         }
@@ -173,7 +173,7 @@ async fn answers_of_ids_are_those_of_an_engine_here() {
     );
 }
 
-/// Text, ids, ends and usage of a stream.
+/// Text, ids, finish reasons and usage of a stream.
 fn text_of(events: &[String]) -> (String, Vec<Value>, Vec<Value>) {
     let (mut text, mut ids, mut rest) = (String::new(), Vec::new(), Vec::new());
     for event in events.iter().filter_map(|event| serde_json::from_str::<Value>(event).ok()) {
@@ -208,7 +208,7 @@ async fn tool_calls_are_read_here_and_what_cannot_fit_is_refused_here() {
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
     assert_eq!(answer["usage"]["completion_tokens"], encode(CALL).len());
 
-    // Its server says 700 tokens, and the demo model's files more.
+    // The server allows 700 tokens, and the demo model's files allow more.
     let long = json!({"model": "tools", "messages": [{"role": "user", "content": "word ".repeat(900)}]});
     let (status, refusal) = server.chat(&server.key, question(long)).await;
     assert_eq!(status, 400, "{refusal}");

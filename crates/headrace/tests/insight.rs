@@ -1,5 +1,5 @@
-//! What operators see of calls, through the whole program: search, usage, statements, caches and the house as it is now, and that
-//! their money is the ledger's.
+//! What operators see of calls, through the whole program: search, usage, statements, caches and the current state of
+//! the server. Money in them equals the ledger's.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -28,7 +28,7 @@ fn ids(found: &Value) -> Vec<String> {
     found["data"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Looks until that many calls are found: a trace is written a moment after its answer.
+/// Searches until `count` calls are found, because a trace is written a moment after its answer.
 fn found(server: &Server, args: &[&str], count: usize) -> Value {
     let began = Instant::now();
     loop {
@@ -63,13 +63,13 @@ async fn calls_are_found_summed_and_seen_as_they_go() {
     assert_eq!(of(&["--dearer-than", "0"], 4).len(), 4);
     assert_eq!(of(&["--model", "headrace-demo", "--outcome", "completed", "--since", "1h"], 4).len(), 4);
     assert!(of(&["--slower-than", "1h"], 0).is_empty() && of(&["--org", "nobody"], 0).is_empty());
-    // Pages.
+    // Pagination.
     let first = found(&server, &["requests", "--limit", "2"], 2);
     let next = first["next"].as_str().unwrap().to_owned();
     assert_eq!(of(&["--after", &next], 3), newest_first[2..]);
     assert!(server.ok(&["requests", "--limit", "2"]).contains(&format!("--after {next}")));
 
-    // Money is the ledger's.
+    // The money equals the ledger's.
     let charged: i64 = all["data"]
         .as_array()
         .unwrap()
@@ -97,13 +97,12 @@ async fn calls_are_found_summed_and_seen_as_they_go() {
             .contains("nobody")
     );
 
-    // The first of the four found nothing in the cache, the others found its beginning.
+    // The first of the four calls found nothing in the cache; the others found its prefix.
     let cache = json_of(&server, &["cache", "--by", "model"]);
     assert_eq!(cache["calls"], 4);
     assert!(cache["rows"][0]["prompt_tokens"].as_u64() > Some(0), "{cache:#}");
 
-    // The house as it is.
-    // A minute is of whole seconds: the one that runs is not in it yet.
+    // The current state. The figures of a minute cover whole seconds, without the current one.
     let began = Instant::now();
     let now = loop {
         let now = json_of(&server, &["now"])["value"].clone();
@@ -125,7 +124,7 @@ async fn calls_are_found_summed_and_seen_as_they_go() {
     assert!(now["kv"]["blocks"].as_u64() > Some(0));
 }
 
-/// A call under way is seen where it is.
+/// A call in flight is shown with its stage.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_under_way_is_seen_in_its_stage() {
     let root = tempfile::tempdir().unwrap();
@@ -142,7 +141,7 @@ async fn a_call_under_way_is_seen_in_its_stage() {
             break call.unwrap();
         }
         assert!(began.elapsed() < PATIENCE, "{now:#}");
-        // The first call, and another if the one before was over between two looks.
+        // Starts the first call, or another one if the previous call ended between two looks.
         if call.is_none() {
             let asked = server.send(&server.key, &body).await;
             assert_eq!(asked.status(), 200);

@@ -1,5 +1,5 @@
-//! What upstreams charge, through the whole program: who is paid for what, beside what callers are charged; who sees it, and how
-//! it is summed.
+//! What upstreams charge, through the whole program. Checks which upstream is paid for what, beside what callers are
+//! charged, who may see it, and how it is summed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const KEY: &str = "sk-margin-test-0123456789abcdefghijklmno";
 
-/// It counts its prompt, and is gone before it says a word.
+/// The upstream counts its prompt and breaks off before the first word.
 fn counted(request: &Request) -> Option<Vec<u8>> {
     if request.json()["model"] != "counted" {
         return None;
@@ -54,7 +54,7 @@ fn configuration(hostile: &Hostile) -> String {
 }
 
 async fn call(server: &Server, key: &str, model: &str) -> String {
-    // A conversation of its own: others stay where they were.
+    // A separate conversation, because a known one stays at its worker.
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let content = format!("Say hello, number {}.", CALLS.fetch_add(1, Ordering::Relaxed));
     let body = json!({"model": model, "max_tokens": 16, "stream": true,
@@ -83,13 +83,13 @@ fn trace(server: &Server, id: &str) -> Value {
     }
 }
 
-/// The row of `margin` in which `by` is this.
+/// The row of `margin` whose `by` field equals `name`.
 fn row<'a>(margin: &'a Value, by: &str, name: &Value) -> &'a Value {
     let rows = margin["rows"].as_array().unwrap();
     rows.iter().find(|row| row[by] == *name).unwrap_or_else(|| panic!("no {name}: {margin}"))
 }
 
-/// Calls, charged and paid.
+/// Number of calls, amount charged and amount paid.
 fn known(row: &Value) -> [u64; 3] {
     ["calls", "charged_nano_dollars", "paid_nano_dollars"].map(|field| row[field].as_u64().unwrap())
 }
@@ -108,7 +108,7 @@ async fn what_is_paid_stands_beside_what_is_charged() {
 
     let answer = u64::from(INPUT_TOKENS) * 1_000 + u64::from(OUTPUT_TOKENS) * 2_000;
     let cost = u64::from(INPUT_TOKENS) * 500 + u64::from(OUTPUT_TOKENS) * 1_000;
-    // Nine computed, four written to the cache, one generated.
+    // Nine computed tokens, four written to the cache, one generated.
     let billed = 9 * 3_000 + 4 * 4_000 + 15_000;
     let (mut near, mut broke) = (0, 0);
     while broke == 0 {
@@ -127,7 +127,7 @@ async fn what_is_paid_stands_beside_what_is_charged() {
                 broke += 1;
                 let drawn = server.ok(&["trace", &id]);
                 assert!(drawn.contains("paid") && drawn.contains("to others"), "{drawn}");
-                // Nobody but operators.
+                // Only operators see what is paid.
                 let (_, own) = server.get(&format!("/v1/requests/{id}")).await;
                 assert!(own.contains("charged_nano_dollars") && !own.contains("paid"), "{own}");
             }

@@ -1,4 +1,5 @@
-//! Model directories served by name over real sockets, against answers computed elsewhere (transformers, float32).
+//! Model directories that are served by name over real sockets. Their answers must equal recorded ones (transformers,
+//! float32).
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::Server;
 use serde_json::{Value, json};
 
-/// Small checkpoints with recorded answers, kept beside the tests of the model room.
+/// Small checkpoints with recorded answers, from the tests of the `model` crate.
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data").join(name)
 }

@@ -1,5 +1,6 @@
-//! `headrace models perplexity`: what `fast` and narrow keys and values cost the demo model on a long text that it was
-//! not trained on (`data/held_out.txt`, made by `demo-model/study/gen.py --held` from words held back from training).
+//! `headrace models perplexity`: the cost of `fast` and of narrow keys and values for the demo model. The text
+//! `data/held_out.txt` is long, and the model was not trained on it: `demo-model/study/gen.py --held` made it from
+//! words excluded from training.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test")]
 
 use std::process::{Command, Output};
@@ -26,7 +27,7 @@ fn rows(args: &[&str]) -> Vec<(String, String, f64, f64)> {
     rows.collect()
 }
 
-/// The bounds are what the modes promise; a model of a million parameters has the least room to hide errors in.
+/// The bounds are those that the modes promise. A model of a million parameters is the most sensitive to errors.
 #[test]
 fn modes_and_kv_types_shift_the_perplexity_by_no_more_than_they_promise() {
     for quantize in ["q8_0", "none", "q4_0"] {
@@ -34,7 +35,7 @@ fn modes_and_kv_types_shift_the_perplexity_by_no_more_than_they_promise() {
         assert_eq!(rows.len(), 8, "{rows:?}");
         for (index, (mode, kv, perplexity, shift)) in rows.iter().enumerate() {
             println!("{quantize:>5} {mode:>5} {kv:>4}: {perplexity:.4}, {:+.4} %", 100.0 * shift);
-            // Its vocabulary has 4,096 tokens, and what users say was no part of what it learnt to write.
+            // Its vocabulary has 4,096 tokens, and it was not trained to write users' messages.
             assert!((20.0..200.0).contains(perplexity), "the demo model knows this world: {perplexity}");
             let most = match (mode.as_str(), kv.as_str()) {
                 ("exact", "f32") => 0.0,
@@ -42,7 +43,7 @@ fn modes_and_kv_types_shift_the_perplexity_by_no_more_than_they_promise() {
                 _ => 0.005,
             };
             assert!(shift.abs() <= most, "{quantize}, {mode}, {kv}: {shift}");
-            // Other arithmetic gives other numbers: it was really used.
+            // Other arithmetic gives other numbers. This proves that it was really used.
             assert_eq!(index == 0, *shift == 0.0, "{quantize}, {mode}, {kv}");
         }
     }

@@ -1,5 +1,5 @@
-//! Data residency through the whole program: regions of upstreams and of the server, organisations and keys that are pinned to them,
-//! what they are told and listed, and what a reload changes.
+//! Data residency through the whole program: regions of upstreams and of the server, and organisations and keys that
+//! are pinned to them. Covers refusals, model lists and reloads.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 const KEY: &str = "sk-regions-test-0123456789abcdefghijklmn";
 
-/// Two upstreams, in `eu` and where it is said, that answer for one model; each has a model of its own.
+/// Two upstreams, one in `eu` and one with the region line `there`, that answer for one model. Each also has a model of
+/// its own.
 fn configuration(eu: &Hostile, other: &Hostile, there: &str) -> String {
     let upstream = |name: &str, url: String, region: &str| {
         format!(
@@ -31,7 +32,7 @@ fn configuration(eu: &Hostile, other: &Hostile, there: &str) -> String {
     .concat()
 }
 
-/// The status, and the code of a refusal or nothing.
+/// The status, and the code and message of a refusal, empty for an answer.
 async fn ask(server: &Server, key: &str, model: &str) -> (u16, String, String) {
     let body =
         json!({"model": model, "max_tokens": 16, "messages": [{"role": "user", "content": "Say hello."}]});
@@ -94,7 +95,7 @@ async fn pinned_calls_stay_where_they_may_be() {
     assert_eq!(listed(&mut server, &narrow).await, [""; 0]);
     assert_eq!(listed(&mut server, KEY).await.len(), 4);
 
-    // It is said now where the other one is; then it moves away. New calls follow, and nothing is restarted.
+    // The other upstream gets a region, then another one. New calls follow, and nothing restarts.
     reload(&server, root.path(), &text("region = \"ch\"\n"));
     assert_eq!((ask(&server, &narrow, "both").await.0, ask(&server, &acme, "other").await.0), (200, 200));
     assert!(server.ok(&["upstreams"]).contains("ch"));
@@ -107,7 +108,7 @@ async fn pinned_calls_stay_where_they_may_be() {
     let moved = server.command(&["reload"]);
     assert!(said(&moved).contains("server.region needs a restart"), "{}", said(&moved));
 
-    // A pin changes with the next call, and holds behind a restart.
+    // A changed pin applies from the next call on, and survives a restart.
     server.ok(&["orgs", "regions", "acme", "--regions", "us"]);
     assert_eq!(ask(&server, &acme, "headrace-demo").await.0, 200);
     assert_eq!(ask(&server, &acme, "near").await.1, "region_not_allowed");

@@ -1,6 +1,6 @@
-//! Every fault that an upstream can have, through the whole program: from clients of each dialect to upstreams of each, streamed
-//! and whole. A bad answer never looks like a good one, its client learns what happened, the books balance, and the next call
-//! of the same upstream is served.
+//! Every fault that an upstream can have, through the whole program: clients of each dialect and upstreams of each,
+//! streamed and whole. A bad answer never looks like a good one, and the client learns what happened. The ledger
+//! balances, and the next call to the same upstream is served.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 const KEY: &str = "sk-relay-test-0123456789abcdefghijklm";
-/// What upstreams know us by. Nobody else may see it.
+/// The key that upstreams know this gateway by. It must appear nowhere else.
 const SECRET: &str = "sk-canary-of-the-upstream-0123456789";
-/// Upstreams that are played with at once.
+/// Maximum number of upstreams that are tested at once.
 const AT_ONCE: usize = 16;
 
-/// How a call is made.
+/// The kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
     Chat,
@@ -30,7 +30,7 @@ enum Client {
     Messages,
 }
 
-/// Which kind of upstream answers it.
+/// The kind of upstream that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Behind {
     OpenAi,
@@ -49,13 +49,13 @@ const PAIRS: [(Client, Behind); 5] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ended {
     Well,
-    /// An error's body, or an error event behind what came before.
+    /// An error body, or an error event after the delivered part.
     Told(String),
-    /// Neither a good end nor an error.
+    /// Neither a proper end nor an error.
     Cut,
 }
 
-/// What a client got.
+/// What a client received.
 #[derive(Debug)]
 struct Got {
     status: u16,
@@ -67,17 +67,17 @@ struct Got {
     raw: String,
 }
 
-/// What must become of a call.
+/// The required outcome of a call.
 #[derive(Debug, Clone, Copy)]
 enum Must {
     /// A good answer, with the usage that the upstream reports.
     Answer,
-    /// A good answer, whose usage is estimated or a fault's own: so many output tokens.
+    /// A good answer with this many output tokens, because its usage is estimated or part of the fault.
     AnswerOf(u64),
-    /// An error in the answer's place, which costs nothing.
+    /// An error instead of an answer, which costs nothing.
     Refuse(u16, &'static str),
-    /// As soon as the first words are here they go out, so both may be: an error in the answer's place, which costs nothing, or
-    /// behind what was delivered, which is paid for.
+    /// The first words are delivered as soon as they arrive, so two outcomes are valid. An error instead of an answer
+    /// costs nothing. An error after the delivered part charges that part.
     Break(u16, &'static str),
 }
 
@@ -88,7 +88,7 @@ const BROKEN: Must = Must::Break(502, "upstream_failed");
 const TOO_LARGE: Must = Must::Refuse(502, "upstream_answer_too_large");
 const CUT: Must = Must::Break(502, "upstream_answer_too_large");
 
-/// The table: a whole answer, and a stream.
+/// The outcome of a whole answer and of a stream, for each fault.
 fn must(fault: Fault, behind: Behind) -> (Must, Must) {
     use Must::{Answer, AnswerOf, Break, Refuse};
     let both = |must: Must| (must, must);
@@ -114,7 +114,7 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
         | Fault::BadChunk
         | Fault::NotUtf8 => (FAILED, BROKEN),
         Fault::Stall => (LATE, Break(504, "upstream_timeout")),
-        // The end that the server writes says that nothing is missing.
+        // The server writes the end itself, and the answer is complete.
         Fault::NoFinish => both(Answer),
         Fault::NoEnd => (AnswerOf(3), BROKEN),
         Fault::NoUsage => (AnswerOf(3), AnswerOf(5)),
@@ -135,9 +135,9 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
         | Fault::ServerError
         | Fault::Gzip
         | Fault::NotHttp => both(FAILED),
-        // The second of two is answered.
+        // The second of two calls is answered.
         Fault::Flaky => (FAILED, Answer),
-        // The second of two is not sent on any more.
+        // The second of two calls is no longer sent.
         Fault::RateLimited | Fault::LimitHeaders => (BUSY, Refuse(503, "upstream_overloaded")),
         Fault::EndlessError => both(BUSY),
         Fault::Unauthorized | Fault::NotFound => both(Refuse(502, "upstream_misconfigured")),
@@ -147,7 +147,7 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_fault_is_told_and_paid_for_as_it_should_be() {
-    // One for each pair: the flaky one counts.
+    // One upstream per pair, because the flaky upstream counts its calls.
     let mut hostile = Vec::new();
     for _ in PAIRS {
         hostile.push(Hostile::start().await.unwrap());
@@ -192,7 +192,7 @@ struct World {
     places: Semaphore,
 }
 
-/// What came of one fault in one pair.
+/// The result of one fault in one pair.
 #[derive(Default)]
 struct Row {
     charged: i128,
@@ -200,7 +200,7 @@ struct Row {
 }
 
 impl World {
-    /// Whole, then streamed; and behind each a call of another model of the same upstream.
+    /// A whole answer, then a stream, each followed by a call to another model of the same upstream.
     async fn play(&self, fault: Fault, client: Client, behind: Behind) -> Row {
         let _place = self.places.acquire().await.unwrap();
         let (whole, streamed) = must(fault, behind);
@@ -210,7 +210,7 @@ impl World {
                 [(name(fault, client, behind), must), (next(fault, client, behind), Must::Answer)]
             {
                 let got = self.ask(client, &model, stream).await;
-                // Whichever is met first ends it: the bound on the bytes of an event, or on the time until one comes.
+                // Either bound may end the answer first: the bytes of an event, or the time until one arrives.
                 let late =
                     fault == Fault::EndlessBody && got.ended == Ended::Told("upstream_timeout".to_owned());
                 let must = match must {
@@ -229,7 +229,7 @@ impl World {
     }
 }
 
-/// What of a call is not as it must be.
+/// The parts of a call that differ from the required outcome.
 fn faults_of(got: &Got, trace: &Value, must: Must) -> Vec<String> {
     let mut faults = Vec::new();
     let mut check = |what: &str, good: bool| {
@@ -257,7 +257,7 @@ fn faults_of(got: &Got, trace: &Value, must: Must) -> Vec<String> {
             check("a good end of a bad answer", got.ended == Ended::Told(code.to_owned()));
             check("other text", TEXT.starts_with(&got.text));
             check("the outcome", trace["outcome"]["kind"] == "failed");
-            // What was not delivered is the house's.
+            // The operator bears the cost of what was not delivered.
             check("the bill", charged <= price(input, output));
         }
     }
@@ -279,12 +279,12 @@ fn faults_of(got: &Got, trace: &Value, must: Must) -> Vec<String> {
     faults
 }
 
-/// In nano-dollars.
+/// The price of a call, in nano-dollars.
 fn price(input: u64, output: u64) -> u64 {
     input * 1000 + output * 2000
 }
 
-/// What the caller has, in nano-dollars.
+/// The caller's balance, in nano-dollars.
 fn balance(server: &Server) -> i128 {
     let shown: Value = serde_json::from_str(&server.ok(&["credit", "show", "--json"])).unwrap();
     let row = &shown["value"][0];
@@ -307,7 +307,8 @@ fn next(fault: Fault, client: Client, behind: Behind) -> String {
     format!("{}.next", name(fault, client, behind))
 }
 
-/// An upstream for each fault and pair, so that no breaker stands between two rows: with the model that has it, and a good one.
+/// One upstream per fault and pair, so that no breaker affects another row. Each has a model with the fault and a good
+/// one.
 fn configuration(root: &Path, hostile: &[Hostile]) -> String {
     let key_file = root.join("upstream-key");
     std::fs::write(&key_file, SECRET).unwrap();
@@ -374,7 +375,7 @@ impl World {
         got
     }
 
-    /// The trace of a call, which is written behind its answer.
+    /// The trace of a call, which is written after its answer.
     async fn trace(&self, request: &str) -> Value {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {

@@ -1,6 +1,6 @@
-//! Three servers behind one, and now and then one of the three is killed with SIGKILL under load and started again: no call fails
-//! that had not begun to answer, every other one ends whole or with an error that says so, and each is paid for once.
-//! 5 kills here, `HEADRACE_KILLS=50` for more; `HEADRACE_SEED` replays their moments.
+//! Three servers behind one gateway. One of the three is killed with SIGKILL under load now and then, and restarted. No
+//! call fails before its answer has begun. Every other call ends complete or with an error that says so, and each is
+//! charged once. 5 kills by default, `HEADRACE_KILLS=50` for more; `HEADRACE_SEED` replays their moments.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -20,7 +20,7 @@ const UPSTREAMS: [&str; 3] = ["a", "b", "c"];
 const CALLERS: u64 = 8;
 const QUESTIONS: [&str; 4] =
     ["What is a token?", "What is prefill?", "What is the KV cache?", "Tell me a story."];
-/// Long enough that a kill meets some answers in their middle.
+/// Long enough for a kill to hit some answers in the middle.
 const TOKENS: u64 = 48;
 
 fn from_env(name: &str, otherwise: u64) -> u64 {
@@ -34,7 +34,7 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// One of the three, and where it stays whenever it runs.
+/// One of the three servers, with an address that survives restarts.
 struct Behind {
     dir: PathBuf,
     at: String,
@@ -77,7 +77,7 @@ fn configuration(behind: &[Behind], key_file: &Path) -> String {
             targets = [\"a/headrace-demo\", \"b/headrace-demo\", \"c/headrace-demo\"]\n"
 }
 
-/// What callers saw.
+/// What the callers observed.
 #[derive(Default)]
 struct Seen {
     over: AtomicBool,
@@ -85,7 +85,7 @@ struct Seen {
     broken: AtomicU64,
     moved: AtomicU64,
     charged: AtomicU64,
-    /// Answers of each of the three.
+    /// Number of answers by each of the three servers.
     by: [AtomicU64; UPSTREAMS.len()],
     slowest_ms: AtomicU64,
 }
@@ -120,7 +120,7 @@ async fn killed_upstreams_lose_no_call_and_no_money() {
         behind[unlucky].kill();
         tokio::time::sleep(Duration::from_millis(next(&mut random) % 300)).await;
         tokio::task::block_in_place(|| behind[unlucky].again());
-        // The others are not killed before it serves again: one of three is gone at a time.
+        // No other server is killed before this one serves again, so only one of the three is down at a time.
         let (before, since) = (seen.by[unlucky].load(Ordering::SeqCst), Instant::now());
         while seen.by[unlucky].load(Ordering::SeqCst) < before + 3 {
             assert!(since.elapsed() < PATIENCE, "{} gets no calls", UPSTREAMS[unlucky]);
@@ -154,7 +154,7 @@ async fn killed_upstreams_lose_no_call_and_no_money() {
     assert_eq!(verified(&front.join("data"))["totals"]["open_holds"], 0);
 }
 
-/// Makes one call after the other, until it is over.
+/// Makes one call after the other, until the test is over.
 async fn ask_on(http: &reqwest::Client, url: &str, caller: u64, seen: &Seen) {
     let mut expected: [Option<String>; QUESTIONS.len()] = Default::default();
     for turn in 0.. {
@@ -212,7 +212,7 @@ async fn ask_on(http: &reqwest::Client, url: &str, caller: u64, seen: &Seen) {
     }
 }
 
-/// In nano-dollars.
+/// The price of a call, in nano-dollars.
 fn price(prompt: u64, output: u64) -> u64 {
     prompt * 1000 + output * 2000
 }
@@ -248,7 +248,7 @@ impl Read {
     }
 }
 
-/// The trace of a call, which is written behind its answer.
+/// The trace of a call, which is written after its answer.
 async fn trace(http: &reqwest::Client, url: &str, id: &str) -> Value {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
@@ -261,7 +261,7 @@ async fn trace(http: &reqwest::Client, url: &str, id: &str) -> Value {
     panic!("there is no trace of {id}");
 }
 
-/// What the caller has, in nano-dollars.
+/// The caller's balance, in nano-dollars.
 fn balance(server: &Server) -> i128 {
     let shown: Value = serde_json::from_str(&server.ok(&["credit", "show", "--json"])).unwrap();
     let row = &shown["value"][0];

@@ -1,5 +1,5 @@
-//! A reload of servers, targets and routes under calls: those under way end where they began, new ones go where it says now, and
-//! what is known of a server stays for as long as its settings do.
+//! Reloads of servers, targets and routes while calls run. Calls in flight end where they began, and new calls follow
+//! the new configuration. A server's state survives while its settings stay the same.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 const KEY: &str = "sk-relay-reload-test-0123456789abcdefghi";
 
-/// Some of two servers; a model at targets, another one at the second, and a route to models.
+/// A configuration of up to two servers, a model with these targets, another model at the second server, and a route.
 fn configuration(servers: &[(&str, String)], targets: &str, route: &str) -> String {
     let mut text = "[server]\nmetrics_listen = \"127.0.0.1:0\"\n[reload]\nwatch = \"0s\"\n".to_owned();
     for (name, url) in servers {
@@ -36,7 +36,7 @@ fn question(model: &str, stream: bool) -> Value {
     json!({"model": model, "stream": stream, "max_tokens": 16, "messages": [{"role": "user", "content": "Hello"}]})
 }
 
-/// Which server answers for a model now.
+/// The server that answers for a model now.
 async fn answered_by(server: &Server, model: &str) -> String {
     let response = server.send(KEY, &question(model, false)).await;
     assert_eq!(response.status().as_u16(), 200, "{model}");
@@ -47,7 +47,7 @@ fn chats(hostile: &Hostile) -> usize {
     hostile.seen().requests.iter().filter(|request| request.method == "POST").count()
 }
 
-/// Calls that were sent to a server since it is known; `None`: it is not.
+/// Number of calls sent to a server since it was configured. `None` if it is not configured.
 async fn calls(server: &Server, name: &str) -> Option<u64> {
     let at = server.welcome.split_whitespace().find(|word| word.ends_with("/metrics")).unwrap();
     let page = reqwest::get(at).await.unwrap().text().await.unwrap();
@@ -70,7 +70,7 @@ async fn calls_under_way_end_where_they_began_and_new_ones_follow_the_configurat
     assert!(direct.chunk().await.unwrap().is_some() && routed.chunk().await.unwrap().is_some());
     assert_eq!((chats(&first), calls(&server, "second").await), (3, Some(1)));
 
-    // The first server goes, the model moves to the second, the route to another model.
+    // The first server goes, the model moves to the second, and the route leads to another model.
     reload(&server, root.path(), &configuration(&both[1..], "\"second/slow\"", "\"staying\""));
     assert_eq!(answered_by(&server, "moving").await, "second");
     assert_eq!(answered_by(&server, "routed").await, "second");
@@ -87,7 +87,7 @@ async fn calls_under_way_end_where_they_began_and_new_ones_follow_the_configurat
     assert_eq!(calls(&server, "first").await, None);
     assert_eq!(calls(&server, "second").await, Some(3), "what is known of a server stays");
 
-    // A bad route is refused whole: nothing has moved.
+    // A reload with a bad route is refused as a whole, so nothing has moved.
     std::fs::write(
         root.path().join("headrace.toml"),
         configuration(&both[1..], "\"second/slow\"", "\"nobody\""),
@@ -97,7 +97,7 @@ async fn calls_under_way_end_where_they_began_and_new_ones_follow_the_configurat
     assert!(!told.status.success() && said(&told).contains("nobody"), "{}", said(&told));
     assert_eq!(answered_by(&server, "routed").await, "second");
 
-    // It comes back as a server of its own.
+    // It returns as a new server.
     reload(&server, root.path(), &before);
     assert_eq!(answered_by(&server, "routed").await, "first");
     assert_eq!(calls(&server, "first").await, Some(1));

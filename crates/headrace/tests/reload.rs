@@ -1,4 +1,4 @@
-//! A changed configuration is put in force while calls run: all of it, or nothing, and it is said what came of it.
+//! Reloads of a changed configuration while calls run: all of it is applied or nothing, and the outcome is reported.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -12,7 +12,7 @@ use serde_json::json;
 
 const KEY: &str = "sk-reload-test-0123456789abcdefghijk";
 
-/// A configuration under a further name of the demo model.
+/// A configuration with an alias of the demo model.
 fn text(alias: &str, watch: &str, more: &str) -> String {
     format!(
         "[server]\nmetrics_listen = \"127.0.0.1:0\"\n{more}\n[aliases]\n{alias} = \"headrace-demo\"\n\
@@ -24,7 +24,7 @@ fn model(name: &str, more: &str) -> String {
     format!("[[models]]\nname = {name:?}\n{more}\n")
 }
 
-/// A configuration of these models, each by its name and the other lines of its table.
+/// A configuration of these models, each with its name and the other lines of its table.
 fn models(models: &[(&str, &str)]) -> String {
     let mut text = "[server]\nmetrics_listen = \"127.0.0.1:0\"\n[reload]\nwatch = \"0s\"\n".to_owned();
     for (name, more) in models {
@@ -34,12 +34,12 @@ fn models(models: &[(&str, &str)]) -> String {
     text
 }
 
-/// Another copy of the demo model, from its directory.
+/// A second copy of the demo model, from its directory.
 fn copy() -> String {
     format!("path = {:?}", Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint"))
 }
 
-/// A call that takes a second or more, and that has begun to answer.
+/// A call that takes a second or more, and has begun to answer.
 async fn long_call(server: &Server, model: &str) -> reqwest::Response {
     let call = json!({ "model": model, "stream": true, "max_tokens": 1900, "n": 2, "ignore_eos": true });
     let mut response = server.send(KEY, &question(call)).await;
@@ -53,7 +53,7 @@ async fn ends_whole(call: reqwest::Response) {
     assert!(text.trim_end().ends_with("data: [DONE]"), "{}", &text[text.len().saturating_sub(500)..]);
 }
 
-/// Waits until the page of metrics has such a line.
+/// Waits until the metrics page has this line.
 async fn shown_soon(server: &Server, line: &str) -> String {
     let began = Instant::now();
     loop {
@@ -66,7 +66,7 @@ async fn shown_soon(server: &Server, line: &str) -> String {
     }
 }
 
-/// Threads of the server by their names' beginning.
+/// Number of the server's threads whose names begin with `name`.
 fn threads(server: &Server, name: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
@@ -74,7 +74,7 @@ fn threads(server: &Server, name: &str) -> usize {
 }
 
 fn write(root: &Path, text: &str) {
-    // As an editor does it: beside, then in its place.
+    // Writes a new file and renames it, as an editor does.
     std::fs::write(root.join("new.toml"), text).unwrap();
     std::fs::rename(root.join("new.toml"), root.join("headrace.toml")).unwrap();
 }
@@ -227,7 +227,7 @@ async fn a_model_is_loaded_anew_while_the_former_one_ends_and_the_server_may_end
     shown_soon(&server, "headrace_engines_ending 0").await;
     assert_eq!(threads(&server, "engine-headrace"), 1);
 
-    // The only model goes, and another one comes.
+    // The only model is removed, and another one is added.
     let last = long_call(&server, "headrace-demo").await;
     write(root.path(), &models(&[("second", &copy)]));
     server.ok(&["reload"]);

@@ -1,4 +1,4 @@
-//! Trouble with TLS is told in plain words with the way out, and a certificate of one's own works with `--ca`.
+//! TLS errors are explained in plain words with a remedy, and a self-made certificate works with `--ca`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "common/server.rs"]
@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 const KEY: &str = "sk-tls-test-0123456789abcdefghijkl";
 
-/// Writes a certificate that signed itself.
+/// Writes a self-signed certificate.
 fn certify(dir: &Path, is_ca: IsCa) {
     let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
     params.is_ca = is_ca;
@@ -21,7 +21,7 @@ fn certify(dir: &Path, is_ca: IsCa) {
     std::fs::write(dir.join("key.pem"), key.serialize_pem()).unwrap();
 }
 
-/// A server with such a certificate.
+/// Starts a server with such a certificate.
 fn server(dir: &Path, is_ca: IsCa) -> Server {
     certify(dir, is_ca);
     let (cert, key) = (dir.join("cert.pem"), dir.join("key.pem"));
@@ -31,7 +31,7 @@ fn server(dir: &Path, is_ca: IsCa) -> Server {
     Server::begin(command, &dir.join("data"), &flags, KEY)
 }
 
-/// What `chat` and `bench` say of a server, and whether they succeeded.
+/// Whether `chat` and `bench` succeed at a server, and their messages.
 fn ask(url: &str, more: &[&str]) -> [(bool, String); 2] {
     let run = |args: &[&str]| {
         let output = program()
@@ -76,7 +76,7 @@ fn an_own_certificate_works_with_ca_and_its_absence_is_explained() {
     server.stop();
 }
 
-/// A client whose one connection stays open between calls.
+/// A client whose single connection stays open between calls.
 struct Open {
     runtime: tokio::runtime::Runtime,
     client: reqwest::Client,
@@ -108,16 +108,16 @@ fn a_service_shows_its_renewed_certificate_after_sighup() {
     let mut server = Server::serve(dir.path(), &text, Some(KEY));
     let https = format!("https://localhost:{}", server.address().port());
     std::fs::copy(of("cert.pem"), of("former.pem")).unwrap();
-    // A renewal that is caught half way: the key is another's.
+    // A renewal that is only half done: the key belongs to another certificate.
     let whole = std::fs::read(of("key.pem")).unwrap();
     std::fs::write(of("key.pem"), "no key").unwrap();
-    // By hand and by signal; the files are not looked at by themselves.
+    // Reloads happen by command and by signal; the files are not watched.
     let reload = |server: &Server| server.command(&["reload"]);
     let refusal = reload(&server);
     assert!(!refusal.status.success() && said(&refusal).contains("server.tls_key"), "{}", said(&refusal));
     assert!(ask(&https, &["--ca", &of("former.pem")])[0].0, "the former one stays");
     std::fs::write(of("key.pem"), whole).unwrap();
-    // A connection that is open stays open, whatever new ones are shown.
+    // An open connection stays open, even if new connections get another certificate.
     let open = Open::to(&server, &of("former.pem"));
     assert_eq!(open.ask(), 200);
     certify(dir.path(), IsCa::ExplicitNoCa);
@@ -163,7 +163,7 @@ fn addresses_of_the_wrong_kind_are_explained() {
     server.stop();
 }
 
-/// The status of a page, with a connection of its own; `None`: nobody who is known answered.
+/// The status of a page over a new connection. `None` if no trusted server answered.
 fn page(url: &str, ca: &str) -> Option<u16> {
     let ca = reqwest::Certificate::from_pem(&std::fs::read(ca).unwrap()).unwrap();
     let client = reqwest::Client::builder().tls_certs_only([ca]).build().unwrap();

@@ -39,11 +39,11 @@ async fn a_first_start_prints_a_key_that_works_and_a_second_start_does_not() {
     assert_eq!(text, text_of(&whole), "streamed or not, the same: {body}");
     assert!(server.ok(&["trace", &id]).contains("decode"));
     assert!(server.ok(&["trace", "--last"]).contains(&id));
-    // By the id that an SDK's user holds.
+    // By the answer's id, which users of an SDK see.
     let answer = whole["id"].as_str().unwrap();
     assert!(answer.starts_with("chatcmpl-") && server.ok(&["trace", answer]).contains("decode"));
     assert!(server.get(&format!("/v1/requests/{answer}")).await.1.contains("\"stages\""));
-    // By the trace that the caller's own telemetry knows.
+    // By the trace id of the caller's own telemetry.
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let parent = format!("00-{trace}-00f067aa0ba902b7-01");
     let call = reqwest::Client::builder().no_proxy().build().unwrap();
@@ -54,7 +54,7 @@ async fn a_first_start_prints_a_key_that_works_and_a_second_start_does_not() {
         assert!(server.ok(&["trace", name]).contains("decode"), "{name}");
         assert!(server.get(&format!("/v1/requests/{name}")).await.1.contains("\"stages\""), "{name}");
     }
-    // A trace id is the caller's own word: it opens no other organisation's record.
+    // Callers choose trace ids themselves, so such an id must not open another organisation's record.
     server.ok(&["orgs", "create", "other"]);
     server.ok(&["projects", "create", "others", "--org", "other"]);
     let made = server.ok(&["keys", "create", "--name", "other", "--project", "others", "--json"]);
@@ -86,7 +86,7 @@ async fn keys_are_created_limited_and_dead_within_a_second_of_revocation() {
     assert_eq!(server.chat(&secret, question(json!({}))).await.0, 200);
     server.ok(&["keys", "revoke", &id]);
     let revoked = Instant::now();
-    // A call that starts a second after the revocation is refused, however long the calls before it took.
+    // A call that starts a second after the revocation is refused, however long earlier calls took.
     loop {
         let sent = revoked.elapsed();
         if server.chat(&secret, question(json!({}))).await.0 == 401 {
@@ -144,7 +144,7 @@ async fn money_is_held_spent_refused_and_always_adds_up() {
     let report: Value = serde_json::from_str(&server.ok(&["ledger", "verify", "--json"])).unwrap();
     assert_eq!((&report["ok"], &report["totals"]["open_holds"]), (&json!(true), &json!(0)));
     assert_eq!(report["totals"]["settled"], json!(2));
-    // A grant to the stopped server, and it is there afterwards.
+    // A grant to the stopped server is there after the next start.
     server.ok(&["credit", "grant", "1"]);
     assert!(server.ok(&["ledger", "verify"]).contains("every invariant holds"));
     let log = server.ok(&["audit"]);
@@ -160,7 +160,7 @@ async fn a_ledger_that_is_gone_is_noticed() {
     let (ledger, away) = (dir.path().join("ledger.sqlite"), dir.path().join("away.sqlite"));
     assert_eq!(server.chat(&server.key, question(json!({}))).await.0, 200);
     std::fs::rename(&ledger, &away).unwrap();
-    // Without a call.
+    // Readiness fails even without a call.
     let began = Instant::now();
     while server.get("/readyz").await.0 == 200 {
         assert!(began.elapsed() < PATIENCE, "the server says that it is ready");
@@ -229,13 +229,13 @@ fn one_process_at_a_time_in_a_data_directory() {
     let why = said(&second);
     assert!(why.contains("cannot listen on") && why.contains("--listen"), "{why}");
     assert!(why.contains(&format!("another headrace (process {}), of another data", server.pid())), "{why}");
-    // The console's port is named as what it is.
+    // The message identifies the console's port as such.
     let console = server.welcome.split_once("console  http://").unwrap().1;
     let console = console.split('/').next().unwrap();
     let third = run(&["up", "--listen", console, "--data-dir", taken.path().join("e").to_str().unwrap()]);
     let why = said(&third);
     assert!(why.contains(&format!("the console of another headrace (process {})", server.pid())), "{why}");
-    // Another program is not taken for a server of ours.
+    // Another program is not mistaken for a Headrace server.
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = other.local_addr().unwrap().to_string();
     let fourth = run(&["up", "--listen", &listen, "--data-dir", taken.path().join("f").to_str().unwrap()]);
@@ -270,7 +270,7 @@ async fn a_served_first_key_is_in_a_file_and_never_printed() {
     assert_eq!(mode & 0o777, 0o600);
     let key = std::fs::read_to_string(file).unwrap().trim().to_owned();
     assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
-    // A hang-up neither ends it nor makes it read anything.
+    // SIGHUP neither ends the server nor reloads it.
     server.signal("HUP");
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(server.chat(&key, question(json!({}))).await.0, 200);
@@ -294,7 +294,7 @@ async fn a_lost_terminal_drains() {
     let mut response = server.send(&server.key, &body).await;
     assert!(response.chunk().await.unwrap().is_some());
     server.signal("HUP");
-    // The shell and the kernel may both say so.
+    // The shell and the kernel may both send SIGHUP.
     tokio::time::sleep(Duration::from_millis(20)).await;
     let _ = std::process::Command::new("kill").args(["-HUP", &server.pid().to_string()]).status();
     let rest = tokio::time::timeout(PATIENCE, response.text()).await.unwrap().unwrap();
@@ -405,7 +405,7 @@ async fn after_sigterm_a_service_denies_readiness_and_takes_calls_until_the_dela
     assert_eq!(server.get("/readyz").await.0, 503);
     let status = said(&server.command(&["status"]));
     assert!(status.contains("the server stops soon"), "{status}");
-    // New connections are taken and calls answered, and clients are asked to leave.
+    // New connections and calls are still accepted, and clients are asked to close.
     for _ in 0..2 {
         let answer = server.send(key, &question(json!({}))).await;
         assert_eq!(answer.status(), 200);
@@ -433,7 +433,7 @@ async fn a_second_signal_stops_at_once_and_the_next_start_releases_the_hold() {
     tokio::time::sleep(Duration::from_millis(30)).await;
     server.signal("INT");
     let (status, log) = server.wait();
-    // A quick machine may have ended the call between the two signals.
+    // A fast machine may have ended the call between the two signals.
     assert!(matches!(status.code(), Some(0 | 130)), "{status} {log}");
     let mut next = Server::up_with_key_kept(dir.path(), &server.key);
     let report: Value = serde_json::from_str(&next.ok(&["ledger", "verify", "--json"])).unwrap();

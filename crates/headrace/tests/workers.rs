@@ -1,5 +1,6 @@
-//! A gateway whose models are computed by engines of other Headraces: the bytes of its answers are those of an engine here, also
-//! where a worker is killed in the middle of one; and what is no worker, or not ours, is told at the start.
+//! A gateway whose models are computed by engines of other Headrace servers. Its answers have the same bytes as a local
+//! engine's, even if a worker is killed in the middle. A server that is no worker, or rejects the secret, is reported
+//! at the start.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -12,29 +13,39 @@
 #[path = "common/server.rs"]
 mod common;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, program, question, said};
+use headrace_trace::TraceContext;
 use rcgen::{CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-worker-test-0123456789abcdefghijkl";
 const SECRET: &str = "0123456789abcdef-0123456789abcdef";
 
-/// A worker, and where the secret stands that it was started with.
+/// Starts a worker with a secret file.
 fn worker(root: &Path, name: &str) -> Server {
+    worker_with(root, name, &[])
+}
+
+/// The same with more variables.
+fn worker_with(root: &Path, name: &str, variables: &[(&str, &str)]) -> Server {
     let secret = root.join("secret");
     std::fs::write(&secret, format!("{SECRET}\n")).unwrap();
     let dir = root.join(name);
     let mut command = program();
-    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY);
+    command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY).envs(variables.iter().copied());
     let secret = secret.to_str().unwrap();
     let more = ["--worker-secret-file", secret, "--metrics-listen", "127.0.0.1:0"];
     Server::begin(command, &dir, &more, KEY)
 }
 
-/// A gateway before these, with an engine of its own beside them: `one` is answered by the first, `far` by all of them.
+/// Starts a gateway in front of these workers, with an engine of its own. The first worker answers for `one`, all of
+/// them for `far`.
 fn gateway(dir: PathBuf, workers: &[&Server]) -> Server {
     let mut command = program();
     command.arg("up").env("HEADRACE_BOOTSTRAP_KEY", KEY);
@@ -55,7 +66,7 @@ fn http() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().timeout(PATIENCE * 3).build().unwrap()
 }
 
-/// The answer of a model, without what is of this call alone; and what it cost.
+/// A model's answer without the parts that are unique to the call, and its cost.
 async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (String, Value) {
     let mut body = body.clone();
     body["model"] = model.into();
@@ -68,7 +79,7 @@ async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (Stri
     let trace = trace(server, &id).await;
     let hex = id.trim_start_matches("req_");
     let mut out = text.replace(hex, "ID").replace(&format!("\"model\":\"{model}\""), "\"model\":\"M\"");
-    // When it was made, in seconds.
+    // The creation time, in seconds.
     while let Some(at) = out.find("\"created\":1") {
         let end = at + out[at..].find([',', '}']).unwrap();
         out.replace_range(at..end, "\"created\":0");
@@ -76,7 +87,7 @@ async fn answer(server: &Server, path: &str, model: &str, body: &Value) -> (Stri
     (out, trace)
 }
 
-/// The trace of a call, which is written behind its answer.
+/// The trace of a call, which is written after its answer.
 async fn trace(server: &Server, id: &str) -> Value {
     let began = Instant::now();
     while began.elapsed() < PATIENCE {
@@ -140,7 +151,7 @@ async fn answers_by_a_worker_are_those_of_an_engine_here_to_the_byte_and_to_the_
         }
         assert_eq!(there_trace["attempts"][0]["worker"], "w0/headrace-demo", "{there_trace}");
     }
-    // All of it is served as listed, too, and it is told how.
+    // All models are also served under their listed names, and operators see how.
     let (listed, _) = answer(&server, chats, "w0/headrace-demo", &chat(json!({"temperature": 0}))).await;
     let (here, _) = answer(&server, chats, "headrace-demo", &chat(json!({"temperature": 0}))).await;
     assert_eq!(without_usage(&listed), without_usage(&here));
@@ -190,7 +201,7 @@ async fn what_a_call_marks_is_kept_at_its_worker_and_billed_and_explained_as_her
                 assert!(written > 0 && creation == written, "{told}");
                 assert_eq!(trace["engine"]["pinned_blocks"], written / 16, "{trace}");
             }
-            // Operators are told what it waited for.
+            // Operators see what the call waited for.
             let id = trace["id"].as_str().unwrap();
             let shown: Value = serde_json::from_str(&server.ok(&["trace", id, "--json"])).unwrap();
             let engine = &shown["engine"];
@@ -208,7 +219,7 @@ fn without_usage(answer: &str) -> Value {
     answer
 }
 
-/// What a stream says, without what is of this call alone.
+/// The content of a stream, without the parts that are unique to the call.
 fn told(stream: &str) -> (String, String, Value, bool) {
     let (mut text, mut logprobs, mut end) = (String::new(), String::new(), Value::Null);
     for data in stream.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]")
@@ -228,7 +239,7 @@ fn told(stream: &str) -> (String, String, Value, bool) {
     (text, logprobs, end, stream.contains("data: [DONE]"))
 }
 
-/// Tokens of each answer whose worker is killed: computing them takes many times as long as finding out where they are computed.
+/// Tokens of each answer whose worker is killed. Computing them takes much longer than finding out which worker does.
 const KILLED_TOKENS: u64 = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,7 +293,8 @@ async fn an_answer_whose_worker_is_killed_goes_on_at_another_with_the_very_bytes
     for _ in 0..5 {
         begins.recv().await.unwrap();
     }
-    // The one that has most of them: prompts like these may all have gone where the first one lies in the cache.
+    // Kills the worker with most of the calls. Similar prompts may all have gone to the worker whose cache holds the
+    // first one.
     let shown: Value = serde_json::from_str(&server.ok(&["upstreams", "--json"])).unwrap();
     let in_flight = |at: usize| shown["value"][at]["in_flight"].as_u64().unwrap();
     let doomed = usize::from(in_flight(1) > in_flight(0));
@@ -349,6 +361,139 @@ async fn a_client_that_goes_away_ends_the_job_at_the_worker() {
     assert!((3..choices * tokens).contains(&output), "{trace}");
     server.stop();
     far.stop();
+}
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+/// What arrives at a receiver of OTLP, one body after the other, each as it is.
+fn otlp_receiver() -> (String, Arc<Mutex<Vec<u8>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let arrived = Arc::<Mutex<Vec<u8>>>::default();
+    let kept = Arc::clone(&arrived);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut reader = BufReader::new(stream.unwrap());
+            let (mut length, mut line) = (0, String::new());
+            while reader.read_line(&mut line).unwrap_or_default() > 2 {
+                if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                line.clear();
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            kept.lock().unwrap().extend_from_slice(&body);
+            let answer = b"HTTP/1.1 200 x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            reader.get_mut().write_all(answer).unwrap();
+        }
+    });
+    (url, arrived)
+}
+
+/// How many spans of a trace, as OTLP writes them, have this parent: 16 bytes of trace, 8 of the span itself, 8 of its parent.
+fn spans_below(bytes: &[u8], trace: u128, parent: u64) -> usize {
+    let head = [&[0x0a, 16][..], &trace.to_be_bytes(), &[0x12, 8]].concat();
+    let tail = [&[0x22, 8][..], &parent.to_be_bytes()].concat();
+    let is_it = |span: &&[u8]| span.starts_with(&head) && span[head.len() + 8..].starts_with(&tail);
+    bytes.windows(head.len() + 8 + tail.len()).filter(is_it).count()
+}
+
+/// The record that a server has under a name, once it is there.
+fn record_at(server: &Server, name: &str) -> Value {
+    let began = Instant::now();
+    loop {
+        let output = server.command(&["trace", name, "--json"]);
+        if output.status.success() {
+            return serde_json::from_slice(&output.stdout).unwrap();
+        }
+        assert!(began.elapsed() < PATIENCE, "{name}: {}", said(&output));
+    }
+}
+
+#[tokio::test]
+async fn a_worker_keeps_a_record_and_a_span_of_each_job_below_the_try_that_sent_it() {
+    let root = tempfile::tempdir().unwrap();
+    let (url, sent) = otlp_receiver();
+    let mut far = worker_with(root.path(), "far", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &url)]);
+    let mut server = gateway(root.path().join("front"), &[&far]);
+    let ask = |body: Value, traceparent: Option<String>| {
+        let call = http().post(format!("{}/v1/chat/completions", server.url)).bearer_auth(KEY);
+        traceparent.into_iter().fold(call, |call, parent| call.header("traceparent", parent)).json(&body)
+    };
+    let theirs = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let mut parents = Vec::new();
+    for traceparent in [Some(theirs.clone()), None] {
+        let is_theirs = traceparent.is_some();
+        let call = ask(chat(json!({"model": "one", "temperature": 0})), traceparent).send().await.unwrap();
+        let id = call.headers()["x-request-id"].to_str().unwrap().to_owned();
+        let answer: Value = call.json().await.unwrap();
+        let at_gateway = trace(&server, &id).await;
+        let context = TraceContext::of_request(id.parse().unwrap(), is_theirs.then_some(TRACE));
+        let (trace, parent) = (format!("{:032x}", context.trace), context.attempt(0).span);
+        parents.push((context.trace, parent));
+        let mut names = vec![id.clone(), answer["id"].as_str().unwrap().to_owned(), trace.clone()];
+        names.push(context.attempt(0).traceparent());
+        names.extend(is_theirs.then(|| theirs.clone()));
+        for name in names {
+            let job = record_at(&far, &name);
+            assert_eq!(job["worker_job"]["call"], json!(id), "{name}: {job}");
+            assert_ne!(job["id"], json!(id), "{job}");
+            assert_eq!(job["trace_id"], json!(trace), "{job}");
+            assert_eq!(job["parent_span_id"], json!(format!("{parent:016x}")), "{job}");
+            assert_eq!(job["outcome"]["kind"], "completed", "{job}");
+            assert_eq!(job["outcome"]["finish_reasons"].as_array().map(Vec::len), Some(1), "{job}");
+            assert_eq!(job["model"]["served"], "headrace-demo", "{job}");
+            for part in ["/usage", "/engine/cached_blocks", "/engine/prompt_blocks", "/engine/steps"] {
+                assert_eq!(job.pointer(part), at_gateway.pointer(part), "{part}: {job}");
+            }
+            let stages: Vec<&str> =
+                job["stages"].as_array().unwrap().iter().filter_map(|span| span["stage"].as_str()).collect();
+            assert!(
+                ["receive", "queue", "prefill", "decode"].iter().all(|stage| stages.contains(stage)),
+                "{job}"
+            );
+            assert_eq!(
+                (&job["org"], &job["cost"]["charged_nano_dollars"]),
+                (&Value::Null, &json!(0)),
+                "{job}"
+            );
+        }
+        let drawn = far.ok(&["trace", &id]);
+        assert!(drawn.contains("worker job") && drawn.contains(&id), "{drawn}");
+        // The call itself is the gateway's.
+        assert!(record_at(&server, &id).get("worker_job").is_none());
+    }
+    // The gateway lets go of a job whose client goes away.
+    let body = json!({"model": "one", "stream": true, "max_tokens": 1_500, "n": 8, "ignore_eos": true});
+    let mut answer = ask(chat(body), None).send().await.unwrap();
+    let id = answer.headers()["x-request-id"].to_str().unwrap().to_owned();
+    for _ in 0..3 {
+        answer.chunk().await.unwrap().unwrap();
+    }
+    drop(answer);
+    let job = record_at(&far, &id);
+    let output = job["usage"]["output_tokens"].as_u64().unwrap();
+    assert_eq!(job["outcome"]["kind"], "cancelled", "{job}");
+    assert!((1..8 * 1_500).contains(&output) && job["worker_job"]["call"] == json!(id), "{job}");
+    let context = TraceContext::of_request(id.parse().unwrap(), None);
+    parents.push((context.trace, context.attempt(0).span));
+    // Calls of the worker's own callers are what they were: none.
+    assert_eq!(far.ok(&["trace", "--last", "20", "--json"]), "");
+    assert_eq!(far.ok(&["trace", "--slowest", "20", "--json"]), "");
+    let listed = |more: &[&str]| -> usize {
+        let page: Value = serde_json::from_str(&far.ok(&[&["requests", "--json"], more].concat())).unwrap();
+        page["data"].as_array().unwrap().len()
+    };
+    assert_eq!((listed(&[]), listed(&["--key", "worker-job"])), (0, 3), "each job is recorded once");
+    let asked = http().get(format!("{}/v1/requests/{id}", far.url)).bearer_auth(KEY).send().await.unwrap();
+    assert_eq!(asked.status(), 404, "no caller of the worker sees it");
+    server.stop();
+    far.stop();
+    let sent = sent.lock().unwrap();
+    for (trace, parent) in parents {
+        assert_eq!(spans_below(&sent, trace, parent), 1, "{trace:032x}");
+    }
 }
 
 #[tokio::test]

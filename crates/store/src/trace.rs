@@ -239,7 +239,7 @@ impl TraceReader for SqliteTraceReader {
 
     fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError> {
         self.read(async |connection| {
-            sqlx::query_as("SELECT record FROM trace ORDER BY started DESC, seq DESC LIMIT ?")
+            sqlx::query_as("SELECT record FROM trace WHERE key IS NOT 'worker-job' ORDER BY started DESC, seq DESC LIMIT ?")
                 .bind(integer(n))
                 .fetch_all(connection)
                 .await
@@ -260,7 +260,8 @@ impl TraceReader for SqliteTraceReader {
         loop {
             let page: Vec<(i64, String)> = self.rows(async |connection| {
                 sqlx::query_as(
-                    "SELECT seq, record FROM trace WHERE seq > ? AND started >= ? AND started < ? ORDER BY seq LIMIT ?",
+                    "SELECT seq, record FROM trace WHERE seq > ? AND started >= ? AND started < ? \
+                     AND key IS NOT 'worker-job' ORDER BY seq LIMIT ?",
                 )
                 .bind(after)
                 .bind(integer(since.get()))
@@ -307,7 +308,7 @@ impl TraceReader for SqliteTraceReader {
             let page: Vec<(i64, i64, String)> = self.rows(async |connection| {
                 sqlx::query_as(
                     "SELECT started, seq, record FROM trace WHERE (started, seq) < (?, ?) AND started >= ? \
-                     ORDER BY started DESC, seq DESC LIMIT ?",
+                     AND key IS NOT 'worker-job' ORDER BY started DESC, seq DESC LIMIT ?",
                 )
                 .bind(before.0)
                 .bind(before.1)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{
     Attempt, AttemptOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId,
-    Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage,
+    Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention, index};
 use headrace_trace::{CallPage, CallQuery, MemoryTraces, TraceReader, TraceStore};
@@ -108,6 +108,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         outcome,
         failed_with: None,
         shadow_of: None,
+        worker_job: None,
         connection: None,
         billed: None,
         kept_answers: None,
@@ -131,6 +132,8 @@ fn queries() -> Vec<CallQuery> {
         &[("project", "project-3")],
         &[("key", "key-1")],
         &[("key", "key-1"), ("org", "org-1")],
+        &[("key", "worker-job")],
+        &[("key", "worker-job"), ("outcome", "failed")],
         &[("user", "eva@example.com")],
         &[("user", "b\n"), ("org", "org-1")],
         &[("model", "model-1")],
@@ -202,7 +205,11 @@ fn ids(pages: &[CallPage]) -> Vec<RequestId> {
 #[test]
 fn memory_and_the_file_find_the_same_calls_in_the_same_order_and_on_the_same_pages() {
     let (_folder, path) = folder();
-    let all = records(900, 7);
+    let mut all = records(900, 7);
+    for job in all.iter_mut().step_by(9) {
+        job.worker_job = Some(Box::new(WorkerJob { call: RequestId::from_bits(1) }));
+        (job.org, job.project, job.key) = (None, None, KeyId::new(WORKER_JOB_KEY).ok());
+    }
     let (mut memory, mut file) = (MemoryTraces::new(), store(&path));
     for batch in all.chunks(250) {
         memory.append(batch).unwrap();
@@ -232,6 +239,16 @@ fn memory_and_the_file_find_the_same_calls_in_the_same_order_and_on_the_same_pag
         }
     }
     assert!(found > 25, "only {found} questions find anything");
+    let jobs = |fields: &[(&str, &str)]| {
+        let pages = pages(&reader, &query(fields), 500);
+        let (all, jobs): (Vec<_>, Vec<_>) = pages
+            .iter()
+            .flat_map(|page| &page.calls)
+            .map(|row| row.job_of.is_some())
+            .partition(|is_job| !is_job);
+        (all.len(), jobs.len())
+    };
+    assert_eq!((jobs(&[]), jobs(&[("key", "worker-job")])), ((800, 0), (0, 100)));
     for id in [all[5].request_id, all[300].request_id, RequestId::from_bits(1)] {
         for limit in [3, 100] {
             assert_eq!(memory.beside(id, limit).unwrap(), reader.beside(id, limit).unwrap(), "{id}");
@@ -319,6 +336,32 @@ fn a_question_looks_through_a_bounded_number_of_calls_and_the_next_one_goes_on()
     let old = query(&[("to", "1970-01-01T00:00:05Z"), ("org", "acme")]);
     let page = reader.search(&old, None, 3).unwrap();
     assert_eq!((page.calls.len(), page.searched_to), (3, None));
+}
+
+/// A question for calls ends after as many rows, also where nearly all of them are of worker jobs.
+#[test]
+fn a_question_for_calls_looks_through_a_bounded_number_of_worker_jobs() {
+    let (_folder, path) = folder();
+    let mut file = store(&path);
+    let sample = record(0, &mut Numbers(3));
+    let count = ROWS_PER_QUESTION as u64 + 1_000;
+    let make = |n: u64| TraceRecord {
+        request_id: RequestId::from_bits(u128::from(n) + 1),
+        started: UnixNanos::new(n * SECOND),
+        org: None,
+        project: None,
+        key: KeyId::new(if n == 0 { "key-1" } else { WORKER_JOB_KEY }).ok(),
+        worker_job: (n > 0).then(|| Box::new(WorkerJob { call: RequestId::from_bits(1) })),
+        ..sample.clone()
+    };
+    for batch in (0..count).map(make).collect::<Vec<_>>().chunks(1_000) {
+        file.append(batch).unwrap();
+    }
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    let found = pages(&reader, &CallQuery::default(), 10);
+    let searched_to: Vec<_> = found.iter().map(|page| page.searched_to.map(UnixNanos::seconds)).collect();
+    assert_eq!(searched_to, [Some(count - ROWS_PER_QUESTION as u64 - 1), None]);
+    assert_eq!(ids(&found), [RequestId::from_bits(1)]);
 }
 
 async fn execute(path: &Path, sql: &'static str) -> Vec<String> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_domain::{
     Endpoint, KeyId, NanoDollars, OrgId, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
-    TracedRefusal, UnixNanos, Usage,
+    TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
 use headrace_trace::{TraceError, TraceReader, TraceStore};
@@ -59,6 +59,7 @@ fn record(n: u64) -> TraceRecord {
         told_of_cache: None,
         failed_with: None,
         shadow_of: None,
+        worker_job: None,
     }
 }
 
@@ -107,6 +108,40 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
     assert_eq!(store(&path, 1_000, None).stored(), 150);
 }
 
+/// The same as a worker job of a call.
+fn worker_job(record: TraceRecord, call: u128) -> TraceRecord {
+    let worker_job = Some(Box::new(WorkerJob { call: RequestId::from_bits(call) }));
+    TraceRecord { org: None, key: Some(KeyId::new(WORKER_JOB_KEY).unwrap()), worker_job, ..record }
+}
+
+#[test]
+fn worker_jobs_are_none_of_the_calls_in_the_file_as_in_memory() {
+    let (_folder, path) = folder();
+    let all: Vec<_> = records(1..41)
+        .into_iter()
+        .map(|record| if n_is_odd(&record) { worker_job(record, 1) } else { record })
+        .collect();
+    let (mut memory, mut file) = (headrace_trace::MemoryTraces::new(), store(&path, 100, None));
+    memory.append(&all).unwrap();
+    file.append(&all).unwrap();
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    for reader in [&reader as &dyn TraceReader, &memory] {
+        assert_eq!(numbers(&reader.last(3).unwrap()), [40, 38, 36]);
+        assert_eq!(numbers(&reader.slowest(3, UnixNanos::new(0)).unwrap()), [40, 38, 36]);
+        let (from, to) = (UnixNanos::new(0), UnixNanos::new(u64::MAX >> 1));
+        let (mut each, mut newest) = (Vec::new(), Vec::new());
+        reader.each(from, to, &mut |record| each.push(record.clone())).unwrap();
+        assert!(reader.newest(from, to, 2, &mut |record| newest.push(record.clone())).unwrap());
+        assert_eq!((each.len(), numbers(&newest)), (20, vec![40, 38]));
+        let job = reader.get(RequestId::from_bits(39)).unwrap().unwrap();
+        assert_eq!(job.worker_job, Some(Box::new(WorkerJob { call: RequestId::from_bits(1) })));
+    }
+}
+
+fn n_is_odd(record: &TraceRecord) -> bool {
+    record.request_id.bits() % 2 == 1
+}
+
 #[test]
 fn a_call_is_found_by_the_names_that_others_gave_it() {
     let (_folder, path) = folder();
@@ -123,21 +158,28 @@ fn a_call_is_found_by_the_names_that_others_gave_it() {
             named(3, None, Some(w3c)),
             named(4, None, None),
             named(5, Some(""), None),
+            // Worker jobs of that trace, and of a call that has none of its caller's.
+            worker_job(TraceRecord { trace_id: Some(w3c.to_owned()), ..record(6) }, 0xabc),
+            worker_job(record(7), 0xabc),
         ])
         .unwrap();
     let reader = SqliteTraceReader::open(&path).unwrap();
     let found = |name: &str| numbers(&reader.named(name).unwrap());
     assert_eq!(found("chatcmpl-qf70"), [1]);
     assert_eq!(found("msg_01"), [2]);
-    assert_eq!(found(w3c), [3, 2], "the newest first");
+    assert_eq!(found(w3c), [3, 2, 6], "the newest first, jobs behind calls");
+    let call = headrace_trace::trace_name(RequestId::from_bits(0xabc));
+    assert_eq!(found(&call), [7, 6]);
     assert!(found("").is_empty() && found("chatcmpl").is_empty() && found("%").is_empty());
     let all = headrace_trace::MemoryTraces::new();
     let mut memory = all.clone();
-    memory.append(&reader.last(9).unwrap()).unwrap();
-    assert_eq!(numbers(&all.named(w3c).unwrap()), [3, 2]);
+    let ids = (1..=7).map(RequestId::from_bits);
+    memory.append(&ids.map(|id| reader.get(id).unwrap().unwrap()).collect::<Vec<_>>()).unwrap();
+    assert_eq!(numbers(&all.named(w3c).unwrap()), [3, 2, 6]);
+    assert_eq!(numbers(&all.named(&call).unwrap()), [7, 6]);
     // Names are removed with their calls.
     writer.append(&records(100..200)).unwrap();
-    assert!(found("chatcmpl-qf70").is_empty() && found(w3c).is_empty());
+    assert!(found("chatcmpl-qf70").is_empty() && found(w3c).is_empty() && found(&call).is_empty());
     let left: Vec<(i64,)> = {
         let file = path.to_str().unwrap().to_owned();
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async move {

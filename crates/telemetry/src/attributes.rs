@@ -61,6 +61,15 @@ pub(crate) const fn operation(endpoint: Option<Endpoint>) -> &'static str {
     }
 }
 
+/// What a record's call asked of a model. A worker job continues token ids, whatever its call was.
+pub(crate) const fn operation_of(record: &TraceRecord) -> &'static str {
+    if record.worker_job.is_some() {
+        operation(Some(Endpoint::Completions))
+    } else {
+        operation(record.endpoint)
+    }
+}
+
 /// The value of `gen_ai.provider.name`: the upstream's name in the configuration, or this program.
 pub(crate) fn provider(record: &TraceRecord) -> &str {
     record.upstream.as_deref().unwrap_or(OWN_PROVIDER)
@@ -86,18 +95,19 @@ pub(crate) const fn outcome(record: &TraceRecord) -> &'static str {
 }
 
 /// A span's name, such as `chat headrace-demo`.
-pub(crate) fn span_name(endpoint: Option<Endpoint>, model: Option<&str>) -> String {
-    match (endpoint, model) {
-        (None, _) => "refused before its path was known".to_owned(),
-        (endpoint, Some(model)) => format!("{} {model}", operation(endpoint)),
-        (endpoint, None) => operation(endpoint).to_owned(),
+pub(crate) fn span_name(record: &TraceRecord, model: Option<&str>) -> String {
+    let is_known = record.endpoint.is_some() || record.worker_job.is_some();
+    match (is_known, model) {
+        (false, _) => "refused before its path was known".to_owned(),
+        (true, Some(model)) => format!("{} {model}", operation_of(record)),
+        (true, None) => operation_of(record).to_owned(),
     }
 }
 
 /// The attributes of a call, for its span and its log record.
 pub(crate) fn of_call(record: &TraceRecord) -> Vec<KeyValue> {
     let mut all = vec![
-        text("gen_ai.operation.name", operation(record.endpoint)),
+        text("gen_ai.operation.name", operation_of(record)),
         text("gen_ai.provider.name", provider(record)),
         flag("gen_ai.request.stream", record.stream),
         text("headrace.request.id", record.request_id.to_string()),

@@ -151,6 +151,10 @@ impl Tap for Telemetry {
         if let Some(lane) = self.traces.as_ref().filter(|_| self.samples(record)) {
             lane.offer(record);
         }
+        // The gateway logs and counts the call that a worker job is of.
+        if record.worker_job.is_some() {
+            return;
+        }
         [&self.logs, &self.metrics].into_iter().flatten().for_each(|lane| lane.offer(record));
     }
 }

@@ -137,9 +137,9 @@ pub(crate) struct GenAi {
 }
 
 impl GenAi {
-    /// Counts a call. Skips shadow copies and calls that no model served.
+    /// Counts a caller's own call. Skips shadow copies, worker jobs, and calls that no model served.
     pub(crate) fn observe(&mut self, record: &TraceRecord) {
-        if record.shadow_of.is_some() || record.model_served.is_none() {
+        if !record.is_call() || record.model_served.is_none() {
             return;
         }
         let answered = record.model_served.as_deref().zip(record.upstream_model.as_deref());

@@ -17,7 +17,7 @@ pub(crate) fn line(record: &TraceRecord, now: u64) -> LogRecord {
         Outcome::Refused(_) => SeverityNumber::Warn,
         Outcome::Failed { .. } => SeverityNumber::Error,
     };
-    let said = format!("{}: {}", span_name(record.endpoint, record.model_served.as_deref()), outcome(record));
+    let said = format!("{}: {}", span_name(record, record.model_served.as_deref()), outcome(record));
     let context = TraceContext::of(record);
     LogRecord {
         time_unix_nano: record.started.get().saturating_add(record.duration_ns),

@@ -1,10 +1,10 @@
-//! A trace record as spans. The call's span is a child of its caller's span, and its stages and attempts are its
-//! children. An attempt that follows a failed one links to it. Must not know the receiver.
+//! A trace record as spans. The span of the call or worker job is a child of its caller's span, and its stages and
+//! attempts are its children. An attempt that follows a failed one links to it. Must not know the receiver.
 
 use headrace_domain::{Attempt, AttemptOutcome, Outcome, StageSpan, TraceRecord};
 use headrace_trace::TraceContext;
 
-use crate::attributes::{count, error_type, flag, of_call, operation, span_name, text};
+use crate::attributes::{count, error_type, flag, of_call, operation_of, span_name, text};
 use crate::proto::{Event, Link, Span, SpanFlags, SpanKind, Status, StatusCode};
 
 /// The `sampled` flag of W3C Trace Context.
@@ -48,9 +48,11 @@ fn root(record: &TraceRecord, own: TraceContext) -> Span {
     let parent = record.parent_span_id.as_deref().and_then(|text| u64::from_str_radix(text, 16).ok());
     let remote = if parent.is_some() { REMOTE | REMOTE_KNOWN } else { 0 };
     let mut attributes = of_call(record);
-    if record.endpoint.is_some() {
+    if record.endpoint.is_some() || record.worker_job.is_some() {
         attributes.push(text("http.request.method", "POST"));
     }
+    attributes
+        .extend(record.worker_job.iter().map(|job| text("headrace.worker_job.call", job.call.to_string())));
     attributes.extend(record.shadow_of.iter().map(|of| text("headrace.shadow_of", of.call.to_string())));
     if matches!(record.outcome, Outcome::Completed { .. }) {
         attributes.push(count("http.response.status_code", 200));
@@ -64,7 +66,7 @@ fn root(record: &TraceRecord, own: TraceContext) -> Span {
         trace_id,
         span_id,
         parent_span_id: parent.map(|span| span.to_be_bytes().to_vec()).unwrap_or_default(),
-        name: span_name(record.endpoint, record.model_served.as_deref()),
+        name: span_name(record, record.model_served.as_deref()),
         kind: SpanKind::Server.into(),
         start_time_unix_nano: start,
         end_time_unix_nano: start.saturating_add(record.duration_ns),
@@ -129,7 +131,7 @@ fn attempt(
         AttemptOutcome::Answered | AttemptOutcome::Outrun | AttemptOutcome::CutShort => None,
     };
     let mut attributes = vec![
-        text("gen_ai.operation.name", operation(record.endpoint)),
+        text("gen_ai.operation.name", operation_of(record)),
         text("gen_ai.provider.name", crate::attributes::provider(record)),
         text("headrace.worker", attempt.worker.as_ref()),
         text("headrace.attempt.outcome", attempt.outcome.name()),
@@ -147,7 +149,7 @@ fn attempt(
         trace_id,
         span_id,
         parent_span_id: own.span.to_be_bytes().to_vec(),
-        name: span_name(record.endpoint, model),
+        name: span_name(record, model),
         kind: SpanKind::Client.into(),
         start_time_unix_nano: start,
         end_time_unix_nano: start.saturating_add(attempt.duration_ns),

@@ -146,7 +146,7 @@ impl CacheReport {
     /// Adds a call. Call it for the newest calls first. Calls without prompt tokens and shadow copies are skipped.
     pub fn add(&mut self, record: &TraceRecord) {
         let prompt = record.usage.prompt_tokens();
-        if prompt == 0 || record.shadow_of.is_some() {
+        if prompt == 0 || !record.is_call() {
             return;
         }
         self.calls += 1;

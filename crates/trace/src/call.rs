@@ -110,6 +110,8 @@ pub struct CallRow {
     pub charged: NanoDollars,
     /// The amount that upstreams charge for the call, if it is known.
     pub paid: Option<NanoDollars>,
+    /// The gateway's call that a worker job was run for. `None` for a call.
+    pub job_of: Option<RequestId>,
 }
 
 impl CallRow {
@@ -161,6 +163,7 @@ impl CallRow {
             completion_tokens: record.usage.completion_tokens(),
             charged: record.cost,
             paid: record.paid,
+            job_of: record.worker_job.as_ref().map(|job| job.call),
         }
     }
 
@@ -200,7 +203,7 @@ impl CallRow {
             cost["paid_nano_dollars"] = paid.get().into();
             cost["paid_dollars"] = bare_dollars(paid).into();
         }
-        json!({
+        let mut row = json!({
             "id": self.id.to_string(),
             "started": Rfc3339(self.started).to_string(),
             "started_unix_us": self.started.get() / 1_000,
@@ -224,7 +227,11 @@ impl CallRow {
             },
             "cost": cost,
             "outcome": outcome,
-        })
+        });
+        if let Some(call) = self.job_of {
+            row["worker_job"] = json!({ "call": call.to_string() });
+        }
+        row
     }
 }
 

@@ -86,6 +86,7 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 /// - `terms` of the `cost`: the bill, class by class, at the prices of the day `priced_at`. `tier` of the `cost` is the
 ///   service tier, if it is not the standard one.
 /// - `connection`: the number of earlier requests on the connection, and for how long it had been open.
+/// - `worker_job`: set if the record is a job that was run for another server. Has the `call` there.
 pub fn record_json(record: &TraceRecord) -> Value {
     let stages: Vec<Value> = grouped_spans(&record.stages)
         .into_iter()
@@ -189,6 +190,9 @@ pub fn record_json(record: &TraceRecord) -> Value {
     if let Some(shadow) = &record.shadow_of {
         whole["shadow_of"] = shadow.call.to_string().into();
         whole["shadow"] = shadow_json(shadow);
+    }
+    if let Some(job) = &record.worker_job {
+        whole["worker_job"] = json!({ "call": job.call.to_string() });
     }
     whole
 }

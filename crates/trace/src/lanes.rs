@@ -15,6 +15,8 @@ use crate::recorded::Recorded;
 
 /// Divisor of the queue size for refusals of known callers.
 const REFUSALS_PART: usize = 4;
+/// Worker jobs may take this part of the queue.
+const JOBS_PART: usize = 4;
 /// Queue size for refusals of unknown callers. These are sampled, so few of them wait.
 const STRANGERS_WAITING: usize = 64;
 
@@ -23,6 +25,8 @@ const STRANGERS_WAITING: usize = 64;
 pub(crate) enum Lane {
     /// The call ran: it completed, was cancelled or failed.
     Ran,
+    /// It is a worker job.
+    Job,
     /// The call was refused, and its caller is known.
     Refused,
     /// The call was refused before its caller was known.
@@ -31,6 +35,9 @@ pub(crate) enum Lane {
 
 impl Lane {
     pub(crate) fn of(record: &TraceRecord) -> Self {
+        if record.worker_job.is_some() {
+            return Self::Job;
+        }
         match (&record.outcome, &record.org) {
             (Outcome::Refused(_), None) => Self::Stranger,
             (Outcome::Refused(_), Some(_)) => Self::Refused,
@@ -41,13 +48,13 @@ impl Lane {
 
 /// The sending side of the queues.
 pub(crate) struct Senders {
-    lanes: [SyncSender<Recorded>; 3],
+    lanes: [SyncSender<Recorded>; 4],
     bell: Arc<Bell>,
 }
 
 /// The receiving side of the queues, for one thread.
 pub(crate) struct Receivers {
-    lanes: [Receiver<Recorded>; 3],
+    lanes: [Receiver<Recorded>; 4],
     bell: Arc<Bell>,
 }
 
@@ -61,19 +68,21 @@ struct Bell {
 /// Creates queues for `capacity` records of calls that ran, and for some refusals.
 pub(crate) fn lanes(capacity: usize) -> (Senders, Receivers) {
     let (ran, ran_out) = sync_channel(capacity);
+    let (jobs, jobs_out) = sync_channel(capacity.div_ceil(JOBS_PART));
     let (refused, refused_out) = sync_channel(capacity.div_ceil(REFUSALS_PART));
     let (strangers, strangers_out) = sync_channel(STRANGERS_WAITING);
     let bell = Arc::<Bell>::default();
-    let senders = Senders { lanes: [ran, refused, strangers], bell: Arc::clone(&bell) };
-    (senders, Receivers { lanes: [ran_out, refused_out, strangers_out], bell })
+    let senders = Senders { lanes: [ran, jobs, refused, strangers], bell: Arc::clone(&bell) };
+    (senders, Receivers { lanes: [ran_out, jobs_out, refused_out, strangers_out], bell })
 }
 
 impl Senders {
     /// Puts a record into its queue. Returns why it was dropped if it does not fit.
     pub(crate) fn send(&self, lane: Lane, record: Recorded) -> Result<(), DropReason> {
-        let [ran, refused, strangers] = &self.lanes;
+        let [ran, jobs, refused, strangers] = &self.lanes;
         let lane = match lane {
             Lane::Ran => ran,
+            Lane::Job => jobs,
             Lane::Refused => refused,
             Lane::Stranger => strangers,
         };

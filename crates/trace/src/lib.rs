@@ -53,7 +53,7 @@ pub use margin::{Margin, MarginBy};
 pub use memory::MemoryTraces;
 pub use metrics::{Metrics, MetricsConfig};
 pub use misses::miss_words;
-pub use names::{MAX_NAMED, other_names};
+pub use names::{MAX_NAMED, other_names, trace_name};
 pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
 pub use recorded::Recorded;
 pub use recorder::{Recorder, RecorderConfig};

@@ -86,11 +86,16 @@ impl Live {
 
     /// Counts a call into the minute. Runs on the task of the finished call, so it takes no lock and allocates nothing.
     pub(crate) fn count(&self, record: &TraceRecord) {
-        self.window.count(record);
+        if record.worker_job.is_none() {
+            self.window.count(record);
+        }
     }
 
-    /// Publishes a finished call to subscribers and notes. Runs off the call's task.
+    /// Publishes a finished call to subscribers and notes. Runs off the call's task. Skips worker jobs.
     pub(crate) fn tell(&self, record: &TraceRecord) {
+        if record.worker_job.is_some() {
+            return;
+        }
         let is_notable = match Ended::of(&record.outcome) {
             Ended::Refused | Ended::Failed => true,
             Ended::Completed | Ended::Cancelled => record.server_ns() >= nanos(SLOW_FOR_ITS_LIKE),

@@ -107,9 +107,12 @@ impl Margin {
         Self { by, rows: BTreeMap::new() }
     }
 
-    /// Adds a call. Skips a call that reached no worker and was charged nothing. The call and its charge count for the
-    /// last worker. The cost of each attempt counts for the worker of that attempt.
+    /// Adds a call. Skips worker jobs, and a call that reached no worker and was charged nothing. The call and its charge
+    /// count for the last worker. The cost of each attempt counts for the worker of that attempt.
     pub fn add(&mut self, record: &TraceRecord) {
+        if record.worker_job.is_some() {
+            return;
+        }
         let last = record.attempts.last().map(|attempt| &*attempt.worker);
         if last.is_none() && record.cost == NanoDollars::ZERO {
             return;

@@ -57,19 +57,22 @@ impl TraceReader for MemoryTraces {
     fn named(&self, name: &str) -> Result<Vec<TraceRecord>, TraceError> {
         let mut found = self.newest_first();
         found.retain(|record| other_names(record).any(|other| other == name));
+        // Stable: the newest stay first among calls, and among jobs.
+        found.sort_by_key(|record| record.worker_job.is_some());
         found.truncate(MAX_NAMED);
         Ok(found)
     }
 
     fn last(&self, n: usize) -> Result<Vec<TraceRecord>, TraceError> {
         let mut newest = self.newest_first();
+        newest.retain(|record| record.worker_job.is_none());
         newest.truncate(n);
         Ok(newest)
     }
 
     fn slowest(&self, n: usize, since: UnixNanos) -> Result<Vec<TraceRecord>, TraceError> {
-        let mut records: Vec<TraceRecord> =
-            self.read().iter().filter(|record| record.started >= since).cloned().collect();
+        let is_meant = |record: &&TraceRecord| record.started >= since && record.worker_job.is_none();
+        let mut records: Vec<TraceRecord> = self.read().iter().filter(is_meant).cloned().collect();
         // Of equally slow records, the one that was stored later comes first.
         records.reverse();
         records.sort_by_key(|record| std::cmp::Reverse(record.server_ns()));
@@ -83,7 +86,9 @@ impl TraceReader for MemoryTraces {
         until: UnixNanos,
         show: &mut dyn FnMut(&TraceRecord),
     ) -> Result<(), TraceError> {
-        self.read().iter().filter(|record| record.started >= since && record.started < until).for_each(show);
+        let within = |record: &&TraceRecord| record.started >= since && record.started < until;
+        let is_meant = |record: &&TraceRecord| within(record) && record.worker_job.is_none();
+        self.read().iter().filter(is_meant).for_each(show);
         Ok(())
     }
 
@@ -124,7 +129,8 @@ impl TraceReader for MemoryTraces {
         show: &mut dyn FnMut(&TraceRecord),
     ) -> Result<bool, TraceError> {
         let within = |record: &TraceRecord| record.started >= since && record.started < until;
-        let mut records = self.newest_first().into_iter().filter(within);
+        let is_meant = |record: &TraceRecord| within(record) && record.worker_job.is_none();
+        let mut records = self.newest_first().into_iter().filter(is_meant);
         records.by_ref().take(most).for_each(|record| show(&record));
         Ok(records.next().is_some())
     }

@@ -167,8 +167,12 @@ impl Metrics {
         self.gauges.unregister(label);
     }
 
-    /// Counts a finished request. Of a shadow copy, only the loss is counted.
+    /// Counts a finished request. Of a shadow copy, only the loss is counted. Skips worker jobs: the gateway that sent
+    /// the job counts the call.
     pub fn observe(&self, record: &TraceRecord) {
+        if record.worker_job.is_some() {
+            return;
+        }
         let model = self.model_index(record);
         if record.shadow_of.is_some() {
             // A shadow copy is no client's request, so it must not appear among the clients' figures. Its cost is the

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::lanes::{Lane, Receivers, Senders, lanes};
 use crate::live::Live;
 use crate::metrics::DropReason;
+use crate::names::other_names;
 use crate::recent::Recent;
 use crate::recorded::Recorded;
 use crate::sampling::Sampling;
@@ -25,6 +26,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 /// Divisor of `recent_records` for the separate memory of unknown callers' records.
 const STRANGERS_PART: usize = 8;
+/// The part of the memory for recent records that worker jobs have on top of it.
+const JOBS_PART: usize = 4;
 
 /// Sizes and batching of the recorder.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +81,8 @@ pub struct Recorder {
     recent: Recent,
     /// Recent records of unknown callers, kept apart so that their refusals evict no other records.
     strangers: Recent,
+    /// Worker jobs: they push no call's record out.
+    jobs: Recent,
     sampling: Sampling,
     /// The last store error. `None` after a successful write.
     failing: Arc<Mutex<Option<String>>>,
@@ -106,6 +111,7 @@ impl Recorder {
         let (asks, asked) = channel();
         let recent = Recent::new(config.recent_records);
         let strangers = Recent::new(config.recent_records / STRANGERS_PART);
+        let jobs = Recent::new(config.recent_records / JOBS_PART);
         let sampling = Sampling::new(config.strangers_per_second);
         let failing = Arc::<Mutex<Option<String>>>::default();
         let live = Arc::<Live>::default();
@@ -132,6 +138,7 @@ impl Recorder {
             asks,
             recent,
             strangers,
+            jobs,
             sampling,
             failing,
             metrics,
@@ -149,25 +156,30 @@ impl Recorder {
 
     /// A record that is still in memory. It is there from the moment it was recorded, whether it is stored or not.
     pub fn recent(&self, id: RequestId) -> Option<Recorded> {
-        self.recent.get(id).or_else(|| self.strangers.get(id))
+        self.recent.get(id).or_else(|| self.strangers.get(id)).or_else(|| self.jobs.get(id))
     }
 
     /// The calls with this W3C trace id (32 lower-case hexadecimal digits) that are still in memory, newest first.
-    /// Excludes shadow copies.
+    /// Worker jobs of that trace follow the calls, as do jobs of the gateway's call that has these digits. Excludes
+    /// shadow copies.
     pub fn traced(&self, trace_id: &str) -> Vec<Recorded> {
         let mut calls = self.recent.all();
         calls.extend(self.strangers.all());
-        let is_of_trace = |record: &Recorded| record.trace_id.as_deref() == Some(trace_id);
-        calls.retain(|record| record.shadow_of.is_none() && is_of_trace(record));
-        calls.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
+        calls.retain(|record| record.shadow_of.is_none() && record.trace_id.as_deref() == Some(trace_id));
+        let mut jobs = self.jobs.all();
+        jobs.retain(|record| other_names(record).any(|name| name == trace_id));
+        for records in [&mut calls, &mut jobs] {
+            records.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
+        }
+        calls.extend(jobs);
         calls
     }
 
-    /// The newest calls that are still in memory, at most `most`, newest first. Excludes shadow copies.
+    /// The newest calls that are still in memory, at most `most`, newest first. Excludes shadow copies and worker jobs.
     pub fn newest(&self, most: usize) -> Vec<Recorded> {
         let mut all = self.recent.all();
         all.extend(self.strangers.all());
-        all.retain(|record| record.shadow_of.is_none());
+        all.retain(|record| record.is_call());
         all.sort_unstable_by_key(|record| Reverse((record.started, record.request_id.bits())));
         all.truncate(most);
         all
@@ -229,6 +241,7 @@ impl TraceSink for Recorder {
         let lane = Lane::of(&record);
         match lane {
             Lane::Ran | Lane::Refused => self.recent.insert(&record),
+            Lane::Job => self.jobs.insert(&record),
             Lane::Stranger => {
                 self.strangers.insert(&record);
                 if !self.sampling.keeps(record.started) {

@@ -38,12 +38,16 @@ pub trait TraceStore: Send {
 }
 
 /// The reading side of a trace store. Calls block, so async code must use a blocking thread.
+///
+/// `get`, `named`, and a search for [`headrace_domain::WORKER_JOB_KEY`] find worker jobs. All other methods leave them
+/// out.
 pub trait TraceReader: Send + Sync {
     /// The record of one request, if it is stored.
     fn get(&self, id: RequestId) -> Result<Option<TraceRecord>, TraceError>;
 
     /// The newest records with this other name, newest first, at most [`crate::MAX_NAMED`]. The name is the id that an
-    /// upstream gave its answer, or the W3C trace id (32 hex digits) that the caller sent.
+    /// upstream gave its answer, or the W3C trace id (32 hex digits) that the caller sent. Worker jobs follow the calls.
+    /// They also have the name of the gateway's call ([`crate::trace_name`]).
     fn named(&self, name: &str) -> Result<Vec<TraceRecord>, TraceError>;
 
     /// The newest `n` records, newest first.

@@ -18,7 +18,8 @@ pub const MAX_CALLS_PER_PAGE: usize = 500;
 /// Maximum bytes of a text that is searched for.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// Selects calls that meet all criteria that are set. The default selects all calls.
+/// Selects calls that meet all criteria that are set. The default selects all calls. Worker jobs are selected only if
+/// `key` is [`headrace_domain::WORKER_JOB_KEY`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CallQuery {
     /// The call started at this time or later.
@@ -117,7 +118,7 @@ impl CallQuery {
             && self.until.is_none_or(|until| row.started < until)
             && (self.org.is_none() || self.org == row.org)
             && (self.project.is_none() || self.project == row.project)
-            && (self.key.is_none() || self.key == row.key)
+            && if self.key.is_some() { self.key == row.key } else { row.job_of.is_none() }
             && (self.user.is_none() || self.user == row.user)
             && is(&self.model, row.model())
             && is(&self.upstream, row.upstream.as_deref())

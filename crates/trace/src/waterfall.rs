@@ -141,6 +141,10 @@ impl Drawing<'_> {
         if let Some(shadow) = &record.shadow_of {
             self.fact("shadow of", &format!("{}, answered by {}", shadow.call, plain(&shadow.model)));
         }
+        if let Some(job) = &record.worker_job {
+            self.fact("worker job", &format!("of {}, a call at another server", job.call));
+            return self.trace_ids();
+        }
         let caller = [
             ("org", &record.org.as_ref().map(|id| id.as_str())),
             ("project", &record.project.as_ref().map(|id| id.as_str())),
@@ -154,6 +158,11 @@ impl Drawing<'_> {
         if let Some(user) = &record.user {
             self.fact("user", &plain(user.as_str()));
         }
+        self.trace_ids();
+    }
+
+    fn trace_ids(&mut self) {
+        let record = self.record;
         if let Some(trace) = &record.trace_id {
             let parent = record.parent_span_id.as_ref().map(|span| format!(" · parent span {}", plain(span)));
             self.fact("trace", &format!("{}{}", plain(trace), parent.unwrap_or_default()));

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use headrace_domain::{RequestId, TraceRecord, TraceSink, UnixNanos};
+use headrace_domain::{RequestId, TraceRecord, TraceSink, UnixNanos, WorkerJob};
 use headrace_trace::{
     Metrics, MetricsConfig, Pace, Recorded, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
 };
@@ -253,6 +253,64 @@ fn a_flood_of_refusals_costs_no_trace_of_a_call_that_ran() {
         .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
         .sum();
     assert_eq!(refused, 40_000, "all are counted");
+}
+
+/// Record `n` as a worker job of call 1.
+fn worker_job(n: u64) -> TraceRecord {
+    let worker_job = Some(Box::new(WorkerJob { call: id(1) }));
+    TraceRecord { org: None, project: None, endpoint: None, worker_job, ..record(n) }
+}
+
+#[test]
+fn worker_jobs_are_found_by_their_call_and_are_none_of_the_calls() {
+    let (store, batches) = noting(|_| false);
+    let (recorder, metrics) = start(Some(store), RecorderConfig::default());
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traced = |record: TraceRecord| TraceRecord { trace_id: Some(trace.to_owned()), ..record };
+    let mut heard = recorder.live().subscribe();
+    recorder.record(Box::new(traced(record(2))));
+    recorder.record(Box::new(traced(worker_job(3))));
+    recorder.record(Box::new(TraceRecord { trace_id: None, ..worker_job(4) }));
+    let ids = |records: Vec<Recorded>| records.iter().map(|record| record.request_id).collect::<Vec<_>>();
+    assert_eq!(ids(recorder.traced(trace)), [id(2), id(3)], "calls first");
+    assert_eq!(ids(recorder.traced(&headrace_trace::trace_name(id(1)))), [id(4), id(3)]);
+    assert!(recorder.recent(id(4)).is_some());
+    assert_eq!(ids(recorder.newest(9)), [id(2)]);
+    assert!(recorder.flush(LONG));
+    let mut stored: Vec<_> = batches.lock().unwrap().concat();
+    stored.sort_unstable();
+    assert_eq!(stored, [id(2), id(3), id(4)]);
+    // One call was counted, and one was told.
+    let requests: Vec<String> = metrics.prometheus().lines().map(str::to_owned).collect();
+    let counted: f64 = requests
+        .iter()
+        .filter(|line| line.starts_with("headrace_requests_total{"))
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+        .sum();
+    assert!((counted - 1.0).abs() < f64::EPSILON, "{counted}");
+    assert_eq!(heard.try_recv().unwrap().id, id(2));
+    assert!(heard.try_recv().is_err());
+}
+
+#[test]
+fn a_flood_of_worker_jobs_costs_no_trace_of_a_call() {
+    let (entered, enters) = sync_channel(8);
+    let (goes, go) = sync_channel(8);
+    let config = RecorderConfig {
+        queue_records: 8,
+        recent_records: 64,
+        batch_records: 1,
+        ..RecorderConfig::default()
+    };
+    let (recorder, _) = start(Some(Box::new(Stuck { entered, go })), config);
+    recorder.record(Box::new(record(1)));
+    enters.recv_timeout(LONG).unwrap();
+    // The store takes nothing more for now.
+    (1_000..2_000).for_each(|n| recorder.record(Box::new(worker_job(n))));
+    (2..9).for_each(|n| recorder.record(Box::new(record(n))));
+    assert_eq!(recorder.dropped(), 1_000 - 2, "a quarter of the queue is theirs");
+    assert!((1..9).all(|n| recorder.recent(id(n)).is_some()), "nor is a call's record pushed out of memory");
+    drop(goes);
 }
 
 #[test]

@@ -1,25 +1,25 @@
-//! A server's address as it is written, and the places there: the one file that joins paths. Knows no connection.
+//! A server's address as configured, and the URLs below it. The only file that joins paths. Must not know a connection.
 
 use std::net::IpAddr;
 
 use reqwest::Url;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// The root of its API, with a slash at the end: `https://api.openai.com/v1/`.
+    /// Root URL of the API, with a trailing slash: `https://api.openai.com/v1/`.
     api: Url,
-    /// What stands before the API's version, with a slash at the end: `https://api.openai.com/`.
+    /// Root URL without the API's version, with a trailing slash: `https://api.openai.com/`.
     server: Url,
 }
 
 impl Address {
-    /// Reads an address: with or without a slash or `/v1` at its end. A path that names a version itself (`/api/paas/v4`,
-    /// `/v1beta/openai`) is the root of the API as it stands. This machine's own address needs no scheme; to any other one a
-    /// key must not go in clear because nobody said how.
+    /// Parses an address, with or without a trailing slash or `/v1`. A path that names a version itself
+    /// (`/api/paas/v4`, `/v1beta/openai`) is used as the API's root. Only a loopback address may omit the scheme: a key
+    /// must not be sent in clear to another host by default.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// What is wrong, as text.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let trimmed = text.trim().trim_end_matches('/');
         let bad = |why: &str| format!("`{}` is no server's address: {why}", shown(trimmed));
@@ -60,34 +60,34 @@ impl Address {
         Self { api, server }
     }
 
-    /// A place of the API, such as `chat/completions`.
+    /// Returns the URL of an API path, such as `chat/completions`.
     pub(crate) fn api(&self, place: &str) -> Url {
         joined(&self.api, place)
     }
 
-    /// A place of the server beside its API, such as `health`.
+    /// Returns the URL of a server path beside the API, such as `health`.
     pub(crate) fn server(&self, place: &str) -> Url {
         joined(&self.server, place)
     }
 
-    /// Host and port.
+    /// Returns host and port as text.
     pub(crate) fn authority(&self) -> String {
         let (host, port) = self.host();
         format!("{host}:{port}")
     }
 
-    /// The host, a name or an address, and the port.
+    /// Returns the host, a name or an IP address, and the port.
     pub(crate) fn host(&self) -> (&str, u16) {
         (self.api.host_str().unwrap_or_default(), self.api.port_or_known_default().unwrap_or_default())
     }
 
-    /// Whether it is reached by TLS.
+    /// Returns whether the server is reached by TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.api.scheme() == "https"
     }
 }
 
-/// `v1`, `v4`, `v1beta`, `v1.1`.
+/// Matches `v1`, `v4`, `v1beta`, `v1.1`.
 fn is_version(segment: &str) -> bool {
     let mut rest = segment.strip_prefix('v').unwrap_or_default().chars();
     rest.next().is_some_and(|c| c.is_ascii_digit()) && rest.all(|c| c.is_ascii_alphanumeric() || c == '.')
@@ -115,7 +115,8 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// An address without what may be secret in it: user, password, query and fragment.
+/// Returns an address without the parts that may be secret: user, password, query and fragment. Removes control
+/// characters and keeps at most 200 characters.
 pub(crate) fn shown(text: &str) -> String {
     let plain = text.split(['?', '#']).next().unwrap_or_default();
     let plain: String = plain.chars().filter(|c| !c.is_control()).take(200).collect();

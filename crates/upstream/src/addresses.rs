@@ -1,15 +1,15 @@
-//! The addresses of a server's name that are used, by the answers of its DNS and by connections that fail. Pure: must not know how a name
-//! is looked up, and not when.
+//! Which addresses of a server's name are used, decided by DNS answers and failed connections. A pure state. Must not
+//! know how or when a name is looked up.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The absences from answers in a row after which an address leaves. Answers may be partial.
+/// Number of consecutive DNS answers without an address after which it is dropped. Answers may be partial.
 const ABSENCES: u32 = 3;
-/// The most addresses of one name that are used.
+/// Maximum number of addresses of one name that are used.
 const MOST_ADDRESSES: usize = 64;
 
-/// See the top of the file.
+/// The addresses of one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameAddresses {
     known: BTreeMap<IpAddr, Known>,
@@ -17,15 +17,16 @@ pub struct NameAddresses {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Known {
-    /// Answers in a row without it.
+    /// Number of consecutive answers without this address.
     absences: u32,
-    /// No connection to it came about when one was last tried.
+    /// The last connection attempt to this address failed.
     unreached: bool,
 }
 
 impl NameAddresses {
-    /// Takes an answer of the DNS: new addresses are used from now on, and one that was absent from three answers in a row is not. Where
-    /// there are addresses of IPv4, those of IPv6 are not used: as a rule both lead to the same servers.
+    /// Applies a DNS answer. New addresses are used from now on. An address that was absent from three answers in a row
+    /// is dropped. If the answer has IPv4 addresses, its IPv6 addresses are ignored: usually both lead to the same
+    /// servers.
     pub fn answered(&mut self, found: &[IpAddr]) {
         let has_v4 = found.iter().any(IpAddr::is_ipv4);
         let found: Vec<IpAddr> = found.iter().filter(|ip| ip.is_ipv4() == has_v4).copied().collect();
@@ -43,29 +44,29 @@ impl NameAddresses {
         }
     }
 
-    /// No connection to an address came about: it leaves until [`Self::reached`].
+    /// Records that a connection to an address failed. The address is unused until [`Self::reached`].
     pub fn unreached(&mut self, ip: IpAddr) {
         if let Some(known) = self.known.get_mut(&ip) {
             known.unreached = true;
         }
     }
 
-    /// A connection to an address came about.
+    /// Records that a connection to an address succeeded.
     pub fn reached(&mut self, ip: IpAddr) {
         if let Some(known) = self.known.get_mut(&ip) {
             known.unreached = false;
         }
     }
 
-    /// The addresses that are used, in order: all that are known, but for those that were not reached. All of them if none was reached:
-    /// then nothing better is known.
+    /// Returns the addresses to use, in order: all known addresses except those that could not be reached. If none
+    /// could be reached, returns all of them, because no better choice is known.
     pub fn used(&self) -> Vec<IpAddr> {
         let all = || self.known.iter();
         let reached: Vec<IpAddr> = all().filter(|(_, known)| !known.unreached).map(|(ip, _)| *ip).collect();
         if reached.is_empty() { all().map(|(ip, _)| *ip).collect() } else { reached }
     }
 
-    /// The addresses that were not reached.
+    /// Returns the addresses that could not be reached.
     pub fn lost(&self) -> Vec<IpAddr> {
         self.known.iter().filter(|(_, known)| known.unreached).map(|(ip, _)| *ip).collect()
     }
@@ -86,10 +87,10 @@ mod tests {
             ("10.0.0.1 10.0.0.2", "10.0.0.1 10.0.0.2"),
             ("10.0.0.2", "10.0.0.1 10.0.0.2"),
             ("10.0.0.2 10.0.0.3", "10.0.0.1 10.0.0.2 10.0.0.3"),
-            // It is back: the count begins anew.
+            // The address is back, so its count starts again.
             ("10.0.0.1", "10.0.0.1 10.0.0.2 10.0.0.3"),
             ("10.0.0.3", "10.0.0.1 10.0.0.2 10.0.0.3"),
-            // An answer without addresses says nothing.
+            // An answer without addresses changes nothing.
             ("", "10.0.0.1 10.0.0.2 10.0.0.3"),
             ("10.0.0.3", "10.0.0.1 10.0.0.3"),
             ("10.0.0.9", "10.0.0.3 10.0.0.9"),

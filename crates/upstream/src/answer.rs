@@ -1,5 +1,5 @@
-//! An answer under way: polled by whoever reads it, without a task of its own. Knows no dialect beyond the two words that end
-//! streams.
+//! An answer in progress. Its reader polls it, so it has no task of its own. Must not know a dialect beyond the two
+//! markers that end streams.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -23,14 +23,15 @@ use crate::server::Server;
 use headrace_wire::client::SseError;
 use headrace_wire::relay::{EventSplitter, SplitEvent};
 
-/// How long, and over how many bytes, the end of the transfer is waited for behind the last event of a stream: a connection
-/// that is left before it cannot be used again.
+/// After a stream's last event, the time and the bytes within which the end of the transfer may follow. A connection
+/// that is dropped before that end cannot be reused.
 const TAIL_WAIT: Duration = Duration::from_millis(250);
 const TAIL_BYTES: usize = 4096;
-/// Bytes of a stream that are waited for together, a turn of the runtime at a time, while every turn brings more.
+/// Number of bytes of a stream that are collected before its events are handed out. Collecting continues only while
+/// every turn of the runtime brings more bytes.
 const TOGETHER: usize = 16 * 1024;
 
-/// An answer under way. Dropping it breaks it off: the connection is closed, or the HTTP/2 stream reset.
+/// An answer in progress. Dropping it cancels the call: the connection is closed, or the HTTP/2 stream reset.
 pub(crate) struct Answer {
     server: Arc<Server>,
     budget: Budget,
@@ -44,36 +45,37 @@ enum At {
     Over,
 }
 
-/// A stream.
+/// A streamed answer.
 struct Events {
     body: Body,
     splitter: EventSplitter,
     coming: Coming,
     idle: Wait,
-    /// For the next event of the answer: comments and pings are none.
+    /// Timeout for the next event of the answer. Comments and pings do not count.
     event: Wait,
-    /// What came is no JSON object and no page.
+    /// The first byte was checked: the body is neither a JSON object nor an HTML page.
     judged: bool,
-    /// An event has come.
+    /// At least one event has arrived.
     any: bool,
-    /// The event that the dialects end with has come.
+    /// The event that ends a stream of either dialect has arrived.
     ended: bool,
-    /// By when the answer would have to be here if it were whole.
+    /// Deadline of the answer, if it turns out to be a whole one.
     deadline: Instant,
     place: Place,
 }
 
-/// Whether more than what is here is likely to come at once. A connection hands over one chunk of a transfer at a time, and has its
-/// turn between two: whoever gives it that turn gets what came in one piece in one piece, and works and writes once for all of it.
+/// Decides whether more bytes are likely to arrive at once. A connection hands over one chunk of a transfer at a time
+/// and needs a turn of the runtime between two chunks. If the reader grants that turn, bytes that were sent together
+/// arrive together, and all of them are processed and written at once.
 #[derive(Default)]
 struct Coming {
     /// Bytes since the last event that was handed out.
     together: usize,
-    /// The connection has its turn.
+    /// The connection was given a turn.
     has_turn: bool,
-    /// Its turn brought nothing.
+    /// The turn brought no more bytes.
     over: bool,
-    /// How the body ended, behind what is still to be handed out.
+    /// How the body ended. Reported after the events that are still to be handed out.
     end: Option<Result<(), RelayError>>,
 }
 
@@ -81,19 +83,19 @@ struct Coming {
 struct Whole {
     body: Body,
     wait: Wait,
-    /// Its bytes, if the head names them; 0 if not.
+    /// Its length in bytes, if the head states it, or 0.
     length: usize,
-    /// The first piece: most answers have no other.
+    /// The first piece. Most answers have only one.
     first: Bytes,
-    /// All pieces, where there are several. Its capacity is what was paid for.
+    /// All pieces, if there are several. Memory was reserved for its capacity.
     all: Vec<u8>,
     _place: Place,
 }
 
-/// What a stream brings.
+/// The result of reading a stream.
 enum Step {
     Event(RelayedEvent),
-    /// It is a whole answer all the same, and these are its first bytes.
+    /// The body is a whole answer instead of a stream. Holds its first bytes.
     Whole(Bytes),
     End,
 }
@@ -139,7 +141,7 @@ impl Answer {
         Some(RelayEvent::Head(head))
     }
 
-    /// A stream that turned out to be a whole answer.
+    /// Switches from a stream to a whole answer.
     fn turn_whole(&mut self, first: Bytes) -> Result<(), RelayError> {
         if let At::Events(events) = std::mem::replace(&mut self.at, At::Over) {
             let mut whole = Whole::new(events.body, None, events.deadline, events.place);
@@ -245,7 +247,7 @@ impl Events {
             };
             self.idle.over();
             server.counters.received(bytes.len());
-            // A buffer that grows by doubling has up to twice the bytes that are in it.
+            // A buffer that grows by doubling has a capacity of up to twice its length.
             let counted = budget.count(bytes.len());
             let kept = self.splitter.buffered().saturating_add(bytes.len()).saturating_mul(2);
             if let Err(error) = counted.and_then(|()| budget.keep(kept)) {
@@ -276,7 +278,7 @@ impl Events {
         Step::Event(RelayedEvent { raw, name, data })
     }
 
-    /// The connection brings no more: as it should, or by a fault. A last event without its blank line is read first.
+    /// Handles the end of the connection, clean or with a fault. A last event without its blank line is returned first.
     fn end(&mut self, end: Result<(), RelayError>) -> Result<Step, RelayError> {
         if let Some(event) = self.splitter.finish() {
             self.coming.end = Some(end);
@@ -304,7 +306,7 @@ impl Coming {
         (self.together, self.has_turn) = (self.together + bytes, false);
     }
 
-    /// What is here is to be handed out.
+    /// Returns whether the bytes received so far are to be handed out.
     fn is_over(&self) -> bool {
         self.over || self.end.is_some() || self.together == 0 || self.together >= TOGETHER
     }
@@ -345,7 +347,7 @@ impl Whole {
         }
     }
 
-    /// Takes the next piece. The caller pays for the buffer before the buffer grows.
+    /// Adds the next piece. Memory is reserved before the buffer grows.
     fn take(&mut self, bytes: Bytes, limit: usize, budget: &mut Budget) -> Result<(), RelayError> {
         let needed = self.first.len().max(self.all.len()) + bytes.len();
         within(needed as u64, limit)?;
@@ -384,12 +386,12 @@ fn within(bytes: u64, limit: usize) -> Result<(), RelayError> {
     if bytes > limit as u64 { Err(RelayError::TooLarge { what: "body", limit }) } else { Ok(()) }
 }
 
-/// Whether an event only keeps the connection alive: Anthropic's `ping`, or an event without data.
+/// Returns whether an event only keeps the connection alive: Anthropic's `ping`, or an event without data.
 fn is_ping(name: &[u8], data: &[u8]) -> bool {
     name == b"ping" || data.trim_ascii().is_empty()
 }
 
-/// Whether the data of an event that no blank line ended was not cut off in its middle.
+/// Returns whether the data of an unterminated event is complete.
 fn is_readable(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]" || serde_json::from_slice::<IgnoredAny>(data).is_ok()
 }
@@ -408,7 +410,7 @@ fn first_byte(bytes: &[u8]) -> Option<u8> {
     bytes.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Reads what is left of a transfer whose events have ended, so that its connection serves the next call.
+/// Reads the rest of a transfer whose events have ended, so that its connection can serve the next call.
 fn read_tail(mut body: Body) {
     let Ok(runtime) = Handle::try_current() else { return };
     runtime.spawn(async move {

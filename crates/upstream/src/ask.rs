@@ -1,4 +1,4 @@
-//! From a call to the head of its answer: place, connection, request, and a judgement of what the head says. Knows no events.
+//! From a call to the head of its answer: place, connection, request, and a check of the head. Must not know events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::load::gauge::Gauge;
 use crate::retry_after::retry_after;
 use crate::server::Server;
 
-/// The longest that the body of an error is waited for.
+/// Maximum time to read the body of an error.
 const ERROR_WAIT: Duration = Duration::from_secs(10);
-/// Bytes of an answer that is none, as operators are shown them.
+/// Bytes of an unusable answer that are shown to operators.
 const BEGINNING_BYTES: usize = 512;
-/// The longest id of a request that is believed.
+/// Longest request id that is accepted, in bytes.
 const MAX_REQUEST_ID_BYTES: usize = 200;
 /// The id that an upstream gives a request: OpenAI's header, then Anthropic's.
 static REQUEST_ID_HEADERS: [HeaderName; 2] =
     [HeaderName::from_static("x-request-id"), HeaderName::from_static("request-id")];
 
-/// What is asked for, whatever it is good for.
+/// The request to send, for any purpose.
 pub(crate) struct Post {
     pub(crate) url: Url,
     pub(crate) dialect: Dialect,
@@ -41,39 +41,39 @@ pub(crate) struct Post {
     pub(crate) stream: bool,
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) head_within: Option<Duration>,
-    /// For whom.
+    /// The tenant that the call is for.
     pub(crate) asker: Asker,
-    /// Of the model that is asked.
+    /// The gauge of the model that is called.
     pub(crate) gauge: Arc<Gauge>,
-    /// How much of the answer is taken.
+    /// Limits on the size of the answer.
     pub(crate) bounds: AnswerBounds,
 }
 
-/// An answer whose head is here.
+/// An answer whose head has arrived.
 pub(crate) struct Begun {
     pub(crate) head: RelayHead,
     pub(crate) body: Body,
     pub(crate) form: Form,
-    /// Its bytes, where it says so.
+    /// Length of the body in bytes, if the head states it.
     pub(crate) length: Option<u64>,
-    /// By when a whole answer must be here.
+    /// Deadline for a whole answer.
     pub(crate) deadline: Instant,
     pub(crate) place: Place,
 }
 
-/// What the body is, as far as the head says.
+/// The form of the body, as far as the head reveals it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// One JSON object.
     Whole,
-    /// Events, or one JSON object all the same: the first byte tells.
+    /// Events, or one JSON object instead. The first byte decides.
     EventsOrWhole,
 }
 
 /// Sends a call and waits for the head of its answer.
 ///
 /// # Errors
-/// All that a head can be but the beginning of an answer.
+/// Every head that does not begin an answer.
 pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Result<Begun, RelayError> {
     server.takes_calls()?;
     let own = if post.stream { server.spec.timeouts.head } else { server.spec.timeouts.whole };
@@ -102,7 +102,7 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     Ok(Begun { head, body, form, length, deadline: started + server.spec.timeouts.whole, place })
 }
 
-/// Over one of the connections that are kept here, where the server is reached so; otherwise by the library.
+/// Sends the request over a pooled plaintext connection if the server uses them, otherwise with the HTTP library.
 async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::Response<Body>, RelayError> {
     if let Some(clear) = &server.clear {
         let response = clear.post(post.url.path(), headers, post.body).await;
@@ -120,11 +120,11 @@ async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::R
 }
 
 fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {
-    // Letters and digits can always be sent.
+    // A request id has only letters, digits and `_`, which are valid in a header.
     let id = HeaderValue::try_from(post.request.to_string()).unwrap_or(HeaderValue::from_static(""));
     let mut headers = server.call_headers(post.dialect, post.stream, id);
     if server.spec.kind == Kind::Vllm && server.spec.load_every.is_zero() {
-        // Where it is not asked by itself, an answer may say how busy it is.
+        // If load polling is off, the answer's head can report the load.
         headers.insert(load::FORMAT_HEADER, HeaderValue::from_static("JSON"));
     }
     for (name, value) in &post.headers {
@@ -132,7 +132,8 @@ fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {
             |_| RelayError::Connect { why: format!("the header `{name}` of the call cannot be sent") };
         let value = HeaderValue::try_from(value).map_err(|_| unfit(()))?;
         let header = HeaderName::try_from(*name).map_err(|_| unfit(()))?;
-        // Lists of both sides count; of a single value the caller's does.
+        // For a header that the upstream's configuration also sets, both values are sent. A value from the call alone
+        // replaces ours.
         match server.has_own(name) {
             true => drop(headers.append(header, value)),
             false => drop(headers.insert(header, value)),
@@ -141,13 +142,13 @@ fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {
     Ok(headers)
 }
 
-/// The library stops at a bound of its own, which is larger than any that can be configured.
+/// Checks the size of the headers. The library has a limit of its own, which is larger than any that can be configured.
 fn within_bounds(headers: &HeaderMap, limit: usize) -> Result<(), RelayError> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if bytes > limit { Err(RelayError::TooLarge { what: "headers", limit }) } else { Ok(()) }
 }
 
-/// Whatever status is no answer.
+/// Returns an error for every status that is not an answer.
 async fn refused(
     server: &Server,
     status: StatusCode,
@@ -174,7 +175,7 @@ async fn refused(
     }
 }
 
-/// What the body is, or why it is nothing of ours.
+/// Returns the form of the body, or why it is not an answer.
 fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
     let value = |name: HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     if let Some(coding) =
@@ -190,7 +191,7 @@ fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
     match kind.as_str() {
         "text/event-stream" if stream => Ok(Form::EventsOrWhole),
         "text/event-stream" => Err("a stream of events, though a whole answer was asked for".to_owned()),
-        // Some say nothing, or the least, of what they send.
+        // Some servers name no content type, or a generic one.
         "" | "application/json" | "text/plain" | "application/octet-stream" if stream => {
             Ok(Form::EventsOrWhole)
         }
@@ -206,7 +207,7 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     (plain && !id.is_empty()).then(|| id.to_owned())
 }
 
-/// The first bytes of what is no answer, as text.
+/// Returns the first bytes of an unusable answer as text.
 pub(crate) fn beginning(server: &Server, bytes: &Bytes) -> String {
     let first = bytes.get(..BEGINNING_BYTES.min(bytes.len())).unwrap_or_default();
     server.redactor.text(&String::from_utf8_lossy(first))

@@ -1,4 +1,4 @@
-//! Bytes of a body: one piece at a time, with a bound on the wait, or its beginning. Knows nothing of what they say.
+//! Reads bytes of a body: one piece at a time with a timeout, or only the beginning. Must not know the content.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use http_body::Body as _;
 use reqwest::Body;
 use tokio::time::{Instant, Sleep};
 
-/// The next bytes of a body; trailers are passed over.
+/// Polls the next bytes of a body. Trailers are skipped.
 pub(crate) fn poll_bytes(
     body: &mut Body,
     cx: &mut Context<'_>,
@@ -29,7 +29,8 @@ pub(crate) fn poll_bytes(
     }
 }
 
-/// The first bytes of a body, at most so many and for so long. Whatever ends it earlier: what came by then.
+/// Reads at most `most` first bytes of a body for at most `within`. If the body ends or fails earlier, returns the
+/// bytes read so far.
 pub(crate) async fn read_some(body: &mut Body, most: usize, within: Duration) -> Bytes {
     let mut read = BytesMut::new();
     let reading = async {
@@ -41,17 +42,18 @@ pub(crate) async fn read_some(body: &mut Body, most: usize, within: Duration) ->
             }
         }
     };
-    // In time or not: what came counts.
+    // A timeout is not an error: the bytes read so far count.
     drop(tokio::time::timeout(within, reading).await);
     read.freeze()
 }
 
-/// A bound on a wait. It runs only while something is waited for: a reader that does not ask is not the server's stall.
+/// A timeout that runs only while the reader waits. Time in which the reader does not poll is not counted against the
+/// server.
 #[derive(Debug)]
 pub(crate) struct Wait {
     bound: Duration,
     since: Option<Instant>,
-    /// Made once and moved when it rings too early, so that bytes that come cost no timer.
+    /// Created once and reset if it fires too early, so that arriving bytes cost no timer operation.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
@@ -60,12 +62,12 @@ impl Wait {
         Self { bound, since: None, alarm: None }
     }
 
-    /// What was waited for came.
+    /// Ends the wait, because the awaited bytes arrived.
     pub(crate) fn over(&mut self) {
         self.since = None;
     }
 
-    /// Waits, from now on or from when it began to; ready when the bound has passed.
+    /// Starts or continues the wait. Ready once the bound has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
         let due = *self.since.get_or_insert_with(Instant::now) + self.bound;
         let alarm = self.alarm.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));

@@ -1,17 +1,18 @@
-//! What one answer may bring: a bound over its bytes, and the memory that its caller pays for what is kept. Knows no transport.
+//! The budget of one answer: a limit on its bytes, and the memory reserved from its caller for what is kept. Must not
+//! know a transport.
 
 use headrace_engine_api::{AnswerBounds, RelayError};
 
-/// Memory is reserved in steps of this size: a small one would lock the account for each piece.
+/// Memory is reserved in steps of this size. With smaller steps, each piece would lock the account.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Of one answer.
+/// The budget of one answer.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bounds: AnswerBounds,
-    /// Bytes that came.
+    /// Bytes received.
     came: u64,
-    /// Bytes that may be kept.
+    /// Bytes of memory reserved.
     paid: usize,
 }
 
@@ -20,33 +21,33 @@ impl Budget {
         Self { bounds, came: 0, paid: AnswerBounds::FREE_BYTES }
     }
 
-    /// The bound of one event, where the upstream's own is `own`.
+    /// Returns the limit of one event. `own` is the upstream's own limit.
     pub(crate) fn event_bytes(&self, own: usize) -> usize {
         own.min(self.bounds.most_event_bytes)
     }
 
-    /// Counts bytes that came, kept or not.
+    /// Counts received bytes, whether they are kept or not.
     ///
     /// # Errors
-    /// The answer is far longer than the request allows.
+    /// [`RelayError::TooLarge`] if the answer is far longer than the request allows.
     pub(crate) fn count(&mut self, bytes: usize) -> Result<(), RelayError> {
         self.came = self.came.saturating_add(bytes as u64);
         self.bounded(self.came)
     }
 
-    /// Pays for a body whose length is known.
+    /// Reserves memory for a body of known length.
     ///
     /// # Errors
-    /// As [`Self::count`] and [`Self::keep`].
+    /// See [`Self::count`] and [`Self::keep`].
     pub(crate) fn expect(&mut self, length: u64) -> Result<(), RelayError> {
         self.bounded(length)?;
         self.keep(usize::try_from(length).unwrap_or(usize::MAX))
     }
 
-    /// Pays for a buffer of `bytes` before it grows to that size.
+    /// Reserves memory for a buffer of `bytes` before it grows to that size.
     ///
     /// # Errors
-    /// The memory of the caller is full.
+    /// [`RelayError::NoMemory`] if the caller's share of memory is full.
     pub(crate) fn keep(&mut self, bytes: usize) -> Result<(), RelayError> {
         if bytes <= self.paid {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What a server tells of its cache: its events, in order and without gaps, or word that something was missed. Knows no index and
-//! no choice between servers.
+//! A server's prefix cache as its events describe it: events in order and without gaps, or a notice that some were
+//! missed. Must not know an index or how servers are chosen.
 
 mod batch;
 pub(crate) mod feed;
@@ -19,39 +19,39 @@ use crate::cache::order::{Next, Order};
 use crate::cache::zmtp::{Peer, Role};
 use crate::server::Server;
 
-/// How often it is looked whether anybody still needs the server.
+/// How often the follower checks whether the server is still in use.
 const TICK: Duration = Duration::from_secs(1);
-/// The first wait before another connection; each is twice as long as the one before.
+/// First delay before a reconnection. Each further delay is twice as long.
 const AGAIN: Duration = Duration::from_millis(250);
 const AGAIN_MOST: Duration = Duration::from_secs(15);
-/// The longest wait for the next part of a replay.
+/// Maximum wait for the next message of a replay.
 const REPLAY_WAIT: Duration = Duration::from_secs(5);
-/// Replays are not asked for more often.
+/// Minimum time between two replay requests.
 const REPLAY_EVERY: Duration = Duration::from_secs(1);
-/// Blocks that are told together, at most: whoever places calls waits for as long as they are taken in.
+/// Maximum number of blocks reported at once. Placing calls waits while they are processed.
 const PIECE: usize = 256;
-/// Ends a replay.
+/// Event number that ends a replay.
 const REPLAY_END: u64 = u64::MAX;
 
-/// What a server tells of its cache.
+/// A change in a server's prefix cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
-    /// What was told before counts no longer. `whole`: what follows is all that is in its cache.
+    /// Earlier events no longer count. `whole`: the events that follow describe the complete cache.
     Begins {
-        /// See above.
+        /// Whether the events that follow describe the complete cache.
         whole: bool,
     },
     /// Blocks were stored.
     Stored(StoredBlocks),
-    /// Blocks were given up, by the server's own hashes.
+    /// Blocks were evicted, by the server's own hashes.
     Removed(Vec<u128>),
-    /// All blocks were given up.
+    /// All blocks were evicted.
     Cleared,
-    /// Nothing is told any longer: it is not reached.
+    /// The state of the cache is unknown, because the server's feed is disconnected.
     Unknown,
 }
 
-/// Hears a server's events until nobody needs the server any longer. Ends at once where it publishes none.
+/// Follows a server's events until the server is no longer in use. Returns at once if it publishes none.
 pub(crate) async fn follow(server: Weak<Server>, mut tell: impl FnMut(CacheEvent) + Send) {
     let mut again = AGAIN;
     loop {
@@ -69,18 +69,18 @@ pub(crate) async fn follow(server: Weak<Server>, mut tell: impl FnMut(CacheEvent
     }
 }
 
-/// One connection's worth of events.
+/// The events of one connection.
 struct Follower<'a, F> {
     feed: CacheFeed,
     server: Weak<Server>,
     tell: &'a mut F,
     order: Order,
-    /// When a replay was asked for last.
+    /// Time of the last replay request.
     asked: Option<Instant>,
 }
 
 impl<F: FnMut(CacheEvent)> Follower<'_, F> {
-    /// Hears what comes on one connection; why it is over.
+    /// Follows the events of one connection. Returns why it ended.
     async fn hear(&mut self) -> String {
         match self.try_to_hear().await {
             Ok(never) => match never {},
@@ -89,7 +89,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
     }
 
     async fn try_to_hear(&mut self) -> Result<std::convert::Infallible, String> {
-        // What is published meanwhile waits on this connection.
+        // Events that are published during the replay wait on this connection.
         let mut live = Peer::connect(host(&self.feed.events)?, Role::Subscriber).await?;
         if let Some(server) = self.server.upgrade() {
             *server.cache_fault.lock() = None;
@@ -121,7 +121,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
             Next::Follows => return self.take(number, payload),
             Next::Missed { from } => from,
         };
-        // What a replay brings has this one in it.
+        // A replay also includes this event.
         if self.replay(from).await && self.order.has(number) {
             return;
         }
@@ -129,7 +129,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
         self.take(number, payload);
     }
 
-    /// Takes in a batch that follows what was taken in before.
+    /// Applies a batch that directly follows the previous one.
     fn take(&mut self, number: u64, payload: &[u8]) {
         self.order.taken(number);
         match batch::read(payload) {
@@ -147,7 +147,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
         }
     }
 
-    /// Something cannot be read: what it changed is not known.
+    /// Starts over because a message cannot be read and its changes are unknown.
     fn begin_anew(&mut self, why: &str) {
         if let Some(server) = self.server.upgrade() {
             *server.cache_fault.lock() = Some(format!("{} sent {why}", self.feed.events));
@@ -155,7 +155,8 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
         (self.tell)(CacheEvent::Begins { whole: false });
     }
 
-    /// Has events told again from a number on. `false`: not all of them can be had; from 0 on those that can are taken.
+    /// Requests a replay from an event number on. Returns `false` if no complete replay is available. A replay from 0
+    /// accepts the events that the server still has.
     async fn replay(&mut self, from: u64) -> bool {
         let Some(replay) = self.feed.replay.clone() else { return false };
         if self.asked.is_some_and(|asked| asked.elapsed() < REPLAY_EVERY) {
@@ -188,7 +189,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
             let number = number.ok_or_else(|| format!("{replay} answered an event without its number"))?;
             if number == REPLAY_END {
                 if next == 0 {
-                    // Nothing was ever published.
+                    // The server has never published an event.
                     (self.tell)(CacheEvent::Begins { whole: true });
                     self.order.begin();
                 }
@@ -213,7 +214,7 @@ fn number_of(frame: &[u8]) -> Option<u64> {
     frame.try_into().ok().map(u64::from_be_bytes)
 }
 
-/// Tells many blocks in several pieces, each after the one before it.
+/// Reports many blocks in several pieces. Each piece is the child of the one before it.
 fn pieces(stored: StoredBlocks, mut tell: impl FnMut(StoredBlocks)) {
     if stored.blocks.len() <= PIECE {
         return tell(stored);

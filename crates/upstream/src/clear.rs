@@ -1,6 +1,6 @@
-//! Connections to a server that is reached in clear, by HTTP/1.1 and without a proxy, kept and used again: most servers of one's own
-//! are reached so, and at a few hundred thousand events a second the layers of a client for everything cost more than the call.
-//! Knows no call and no dialect.
+//! The plaintext pool: reusable HTTP/1.1 connections to a server without TLS and without a proxy. Most servers in an
+//! operator's own network are reached like this. At a few hundred thousand events per second, the layers of a general
+//! HTTP client cost more than the call. Must not know a call or a dialect.
 
 use std::error::Error;
 use std::fmt;
@@ -26,9 +26,9 @@ use tower_service::Service;
 use crate::address::Address;
 use crate::spec::{UpstreamSpec, UseHttp2};
 
-/// See the top of the file.
+/// A plaintext pool for one server.
 pub(crate) struct Clear {
-    /// Where a connection leads: scheme, host and port.
+    /// Target of the connections: scheme, host and port.
     to: Uri,
     host: HeaderValue,
     connector: HttpConnector,
@@ -41,11 +41,11 @@ pub(crate) struct Clear {
 
 #[derive(Default)]
 struct Kept {
-    /// The one that was used last stands last.
+    /// The most recently used connection is last.
     idle: Vec<Idle>,
-    /// Somebody looks after those that nobody wants.
+    /// A task removes expired connections.
     is_swept: bool,
-    /// How often all that were open became those of before.
+    /// Number of times that all connections were renewed.
     renewed: u64,
 }
 
@@ -57,14 +57,14 @@ struct Idle {
 /// One connection.
 type Line = SendRequest<Full<Bytes>>;
 
-/// Why a request brought no head of an answer.
+/// Why a request got no head of an answer.
 #[derive(Debug)]
 pub(crate) enum ClearError {
-    /// No connection in the time for it.
+    /// The connection was not established in time.
     Late,
-    /// No connection. `unresolved`: its name has no address.
+    /// The connection failed. `unresolved`: the server's name has no address.
     Connect { unresolved: bool, cause: Box<dyn Error + Send + Sync> },
-    /// There was one, and it broke, or what came over it was no HTTP.
+    /// The connection broke, or the server's bytes were not HTTP.
     Http(hyper::Error),
 }
 
@@ -89,7 +89,7 @@ impl Error for ClearError {
 }
 
 impl Clear {
-    /// Those to the server of a spec; `None`: it is to be reached in another way.
+    /// Creates the pool for a server. Returns `None` if the server must be reached in another way.
     pub(crate) fn of(spec: &UpstreamSpec, address: &Address) -> Option<Arc<Self>> {
         if address.is_tls() || spec.proxy.is_some() || spec.http2.when == UseHttp2::Always {
             return None;
@@ -100,7 +100,7 @@ impl Clear {
             None => authority.clone(),
         };
         let to = Uri::try_from(format!("http://{to}")).ok()?;
-        // As others write it: without the port that everybody knows.
+        // Like other clients, leaves out the default port.
         let host = HeaderValue::try_from(authority.strip_suffix(":80").unwrap_or(&authority)).ok()?;
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
@@ -117,13 +117,13 @@ impl Clear {
         }))
     }
 
-    /// The header that names the server.
+    /// Returns the `Host` header.
     pub(crate) const fn host(&self) -> &HeaderValue {
         &self.host
     }
 
-    /// Posts a body to a path and waits for the head of the answer. A connection that turns out to have been closed before anything
-    /// was sent is passed over for the next.
+    /// Posts a body to a path and waits for the head of the answer. If a pooled connection was closed before anything
+    /// was sent on it, the next one is used.
     pub(crate) async fn post(
         &self,
         path: &str,
@@ -154,15 +154,15 @@ impl Clear {
         }
     }
 
-    /// From now on calls take new connections: those that are open lead where nobody wants to go any more.
+    /// Makes new calls use new connections, because the open ones lead to an outdated address.
     pub(crate) fn renew(&self) {
         let mut kept = self.kept.lock();
         kept.renewed += 1;
         kept.idle.clear();
     }
 
-    /// One that waits to be used, and how often all were renewed by now. Those that were closed meanwhile, or have waited for too
-    /// long, are let go.
+    /// Takes an idle connection from the pool. Also returns the number of renewals so far. Drops connections that were
+    /// closed or have been idle for too long.
     fn idle_line(&self) -> (Option<Line>, u64) {
         let now = Instant::now();
         let mut kept = self.kept.lock();
@@ -177,7 +177,7 @@ impl Clear {
                 found = Some(idle.line);
                 break;
             }
-            // It has not done with its last call, and will in a moment.
+            // The connection has not finished its last call, but will in a moment.
             busy.push(idle);
         }
         kept.idle.extend(busy.into_iter().rev());
@@ -196,7 +196,7 @@ impl Clear {
         };
         let io = timeout(self.connect_within, connecting).await.map_err(|_| ClearError::Late)??;
         let (line, connection) = http1::handshake(io).await.map_err(ClearError::Http)?;
-        // It ends with its line, or when the server closes it.
+        // The task ends when its `Line` is dropped or the server closes the connection.
         tokio::spawn(async move { drop(connection.await) });
         Ok(line)
     }
@@ -216,7 +216,7 @@ impl Clear {
         }
     }
 
-    /// Lets go of what nobody wants, for as long as anything is kept.
+    /// Starts a task that drops expired connections, for as long as the pool holds any.
     fn sweep(self: Arc<Self>) {
         let (own, every) = (Arc::downgrade(&self), self.idle_for.max(Duration::from_millis(100)));
         let sweeping = async move {
@@ -242,7 +242,8 @@ impl Clear {
     }
 }
 
-/// The body of an answer. Its connection serves the next call once it is read to its end; dropped before, it is closed.
+/// The body of an answer. If it is read to its end, its connection returns to the pool. If it is dropped earlier, the
+/// connection is closed.
 pub(crate) struct Answering {
     incoming: Incoming,
     back: Option<Back>,
@@ -250,7 +251,7 @@ pub(crate) struct Answering {
 
 struct Back {
     line: Line,
-    /// How often all connections had been renewed when it was taken.
+    /// Number of renewals when the connection was taken.
     renewed: u64,
     pool: Arc<Clear>,
 }
@@ -266,7 +267,7 @@ impl Body for Answering {
         let polled = Pin::new(&mut self.incoming).poll_frame(cx);
         match &polled {
             Poll::Ready(None) => self.is_over(),
-            // Where the length is known, nobody may ask for the end that follows the last byte.
+            // If the length is known, the reader may never poll for the end after the last byte.
             Poll::Ready(Some(Ok(_))) if self.incoming.is_end_stream() => self.is_over(),
             Poll::Ready(Some(Err(_))) => self.back = None,
             _ => {}
@@ -302,7 +303,8 @@ mod tests {
     use super::*;
     use crate::kind::Kind;
 
-    /// A server that answers so many requests on a connection and then closes it; how many connections were made to it.
+    /// Starts a server that closes a connection after `answers` answers. Also returns the number of connections it
+    /// accepted.
     async fn served(answers: usize) -> (Arc<Clear>, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (at, made) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -330,7 +332,7 @@ mod tests {
     async fn call(clear: &Clear) {
         let answer = clear.post("/v1/x", HeaderMap::new(), Bytes::from_static(b"{}")).await.unwrap();
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
-        // The connection needs its turn to see that it has done.
+        // The connection's task needs a turn to notice that the answer is complete.
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 

@@ -1,4 +1,4 @@
-//! The HTTP client of one server: its pool, TLS, proxy and versions, built from what is said of it. Knows no calls.
+//! Builds the HTTP client of one server from its spec: pool, TLS, proxy and HTTP versions. Must not know calls.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -9,15 +9,15 @@ use crate::address::Address;
 use crate::spec::{UpstreamSpec, UseHttp2, certificates, proxy};
 use crate::trust;
 
-/// A client for a checked spec.
+/// Builds a client for a checked spec.
 ///
 /// # Errors
-/// What keeps it from being built, in words: this machine has no authorities of its own, for instance.
+/// Why the client cannot be built, as text. For example, this machine has no root certificates.
 pub(crate) fn client(spec: &UpstreamSpec, tls: bool) -> Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
-        // A key must not follow a redirect to another host.
+        // A redirect must not carry a key to another host.
         .redirect(Policy::none())
-        // Whether a call is tried again is decided by those who know what it costs.
+        // Retries are decided by the callers of this crate, which know their cost.
         .retry(reqwest::retry::never())
         .connect_timeout(spec.timeouts.connect)
         .pool_max_idle_per_host(spec.pool.idle_connections)
@@ -36,7 +36,7 @@ pub(crate) fn client(spec: &UpstreamSpec, tls: bool) -> Result<reqwest::Client, 
             builder = builder.http2_keep_alive_interval(ping).http2_keep_alive_timeout(ping);
         }
     }
-    // Without TLS no authorities are needed: a machine without any can still speak to its neighbours.
+    // Without TLS no root certificates are needed, so a machine without any can still reach servers in its network.
     builder = match &spec.extra_roots_pem {
         _ if tls => {
             let config = trust::config(spec);

@@ -1,5 +1,5 @@
-//! What went wrong with a connection, out of the errors of those who keep it. Knows no configuration beyond the bounds that were
-//! broken, and repeats no address with its query.
+//! Translates the errors of HTTP libraries into [`RelayError`]. Must not know the configuration beyond the limits that
+//! were exceeded. Never repeats an address with its query.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -10,14 +10,14 @@ use crate::clear::ClearError;
 use crate::spec::UpstreamSpec;
 use crate::trust::RefusedCertificate;
 
-/// An error of whoever keeps the connections.
+/// An error of the HTTP library or of the plaintext pool.
 pub(crate) struct Broken<'a> {
-    /// There was no connection yet.
+    /// The error occurred before a connection was established.
     connecting: bool,
     timed_out: bool,
-    /// The name of the server has no address.
+    /// The server's name has no address.
     unresolved: bool,
-    /// What it came from. Its own text only repeats the address.
+    /// The source of the error. The error's own text only repeats the address.
     cause: Option<&'a (dyn Error + 'static)>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> From<&'a ClearError> for Broken<'a> {
     }
 }
 
-/// Why a request to a server brought no head of an answer. `at` is host and port.
+/// Translates an error that occurred before the head of an answer. `at` is host and port.
 pub(crate) fn before_the_head<'a>(error: impl Into<Broken<'a>>, at: &str, spec: &UpstreamSpec) -> RelayError {
     let error = &error.into();
     let head_bytes = spec.bounds.head_bytes;
@@ -63,7 +63,7 @@ pub(crate) fn before_the_head<'a>(error: impl Into<Broken<'a>>, at: &str, spec: 
     }
 }
 
-/// Why an answer that had begun does not go on.
+/// Translates an error that ended an answer in its middle.
 pub(crate) fn within_the_body(error: &reqwest::Error) -> RelayError {
     RelayError::Cut { why: broken(&error.into()) }
 }
@@ -94,8 +94,8 @@ fn unreachable(error: &Broken<'_>, at: &str, spec: &UpstreamSpec) -> String {
     }
 }
 
-/// That the environment's proxies are not used, where a proxy may be the only way to a server: the environment names one, or the
-/// server is `remote` by all that is known.
+/// Returns a hint that proxies of the environment are not used. It is given if a proxy may be the only way to the
+/// server: the environment names a proxy, or `remote` is set.
 fn about_proxies(spec: &UpstreamSpec, remote: bool) -> String {
     let upstream = &spec.name;
     match spec.unused_proxy {
@@ -112,14 +112,14 @@ fn about_proxies(spec: &UpstreamSpec, remote: bool) -> String {
     }
 }
 
-/// The certificate for which a handshake ended.
+/// Returns the refused certificate, if it was the reason why the handshake failed.
 fn refused_certificate<'a>(error: &Broken<'a>) -> Option<&'a RefusedCertificate> {
     let tls = sources(error).find_map(tls_error)?;
     let rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)) = tls else { return None };
     other.0.downcast_ref()
 }
 
-/// The error of TLS that an error is, or that errors of sockets carry: these hide it from their own `source`.
+/// Returns the TLS error inside an error. Socket errors hide it from their own `source`.
 fn tls_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut cause = cause;
     while let Some(carried) = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
@@ -141,7 +141,7 @@ fn broken(error: &Broken<'_>) -> String {
     }
 }
 
-/// The causes of an error, outermost first.
+/// Returns the causes of an error, outermost first.
 fn causes(error: &Broken<'_>) -> String {
     let mut parts: Vec<String> = Vec::new();
     for text in sources(error).map(ToString::to_string) {

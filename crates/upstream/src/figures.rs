@@ -1,4 +1,4 @@
-//! What is counted of one server's calls. Knows no connection and no names of metrics.
+//! Counters of one server's calls. Must not know a connection or metric names.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,38 +13,38 @@ use tokio::time::Instant;
 pub const FAILURES: [&str; 8] =
     ["connect", "timeout", "status", "redirect", "not_the_dialect", "too_large", "cut", "unavailable"];
 
-/// How one server's calls went.
+/// Statistics of one server's calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Figures {
-    /// Calls under way.
+    /// Calls in progress.
     pub in_flight: u64,
     /// Calls that wait for a place.
     pub waiting: u64,
-    /// Calls since the start, those under way included.
+    /// Calls since the start, including those in progress.
     pub calls: u64,
-    /// Calls whose answer was given up before its end.
+    /// Calls whose answer was dropped before its end.
     pub given_up: u64,
     /// Failures by kind, in the order of [`FAILURES`].
     pub failures: [u64; FAILURES.len()],
-    /// Answers with a status from 500 on: a part of `status`.
+    /// Answers with a status of 500 or more. Included in `status`.
     pub server_errors: u64,
-    /// Answers with the status 429: a part of `status`.
+    /// Answers with status 429. Included in `status`.
     pub rate_limited: u64,
     /// Bytes of bodies sent.
     pub bytes_sent: u64,
     /// Bytes of bodies received.
     pub bytes_received: u64,
-    /// What failed last.
+    /// The last error.
     pub last_error: Option<String>,
-    /// How long ago that was.
+    /// Time since the last error.
     pub last_error_age: Option<Duration>,
-    /// How long ago anything came from it.
+    /// Time since the last bytes from the server.
     pub last_contact_age: Option<Duration>,
-    /// Why it was not reached when a connection was last tried. `None` if anything came from it since.
+    /// Why the last connection attempt failed. `None` if bytes from the server arrived since.
     pub down: Option<String>,
 }
 
-/// The counters behind them.
+/// The counters behind [`Figures`].
 #[derive(Debug)]
 pub(crate) struct Counters {
     born: Instant,
@@ -56,13 +56,13 @@ pub(crate) struct Counters {
     rate_limited: AtomicU64,
     bytes_sent: AtomicU64,
     bytes_received: AtomicU64,
-    /// Nanoseconds since `born`, plus one; 0: never.
+    /// Nanoseconds since `born`, plus one. 0 means never.
     last_contact: AtomicU64,
     last_error: Mutex<Option<(String, Instant)>>,
-    /// Nanoseconds since `born`, plus one, when it was last not reached; 0: never.
+    /// Time of the last failed connection attempt: nanoseconds since `born`, plus one. 0 means never.
     last_unreached: AtomicU64,
     unreached: Mutex<Option<String>>,
-    /// Told whenever it was not reached.
+    /// Notified after every failed connection attempt.
     unreached_now: Arc<Notify>,
 }
 
@@ -103,13 +103,13 @@ impl Counters {
         add(&self.given_up, usize::from(given_up));
     }
 
-    /// Something came.
+    /// Records that bytes arrived.
     pub(crate) fn received(&self, bytes: usize) {
         add(&self.bytes_received, bytes);
         self.last_contact.store(self.moment(), Ordering::Relaxed);
     }
 
-    /// A call or a question ended without an answer: notes whether the server was reached at all.
+    /// Records that a call or a question got no answer, and whether the server could be reached at all.
     pub(crate) fn unanswered(&self, error: &RelayError) {
         let is_unreached = match error {
             RelayError::Connect { .. } => true,
@@ -141,7 +141,7 @@ impl Counters {
             RelayError::Redirect { .. } => 3,
             RelayError::NotTheDialect { .. } => 4,
             RelayError::TooLarge { .. } => 5,
-            // The upstream did nothing wrong.
+            // This is no fault of the upstream.
             RelayError::NoMemory => return,
             RelayError::Cut { .. } => 6,
             RelayError::Unavailable { .. } => 7,

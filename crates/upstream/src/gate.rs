@@ -1,8 +1,9 @@
-//! How many calls one server is asked at once, and a bounded queue before it, fair by tenant. Knows no connection.
+//! Limits how many calls one server handles at once, with a bounded queue that is fair by tenant. Must not know a
+//! connection.
 //!
-//! A free place goes to the waiting tenant that has the fewest places for its weight; among equals to the call that has waited
-//! longest. Within a tenant it is first come, first served. The last eighth of the queue is for tenants of whom little waits,
-//! so that a flood of one does not refuse the others.
+//! A free place goes to the waiting tenant with the fewest places relative to its weight. Among equals, it goes to the
+//! call that has waited longest. Within a tenant, the order is first come, first served. The last eighth of the queue
+//! is reserved for tenants with few waiting calls, so that a flood from one tenant does not block the others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,49 +17,49 @@ use tokio::time::Instant;
 
 use crate::spec::Queue;
 
-/// Of the queue, the part that a tenant of whom much waits cannot fill: one in so many.
+/// One part in this many of the queue is reserved for tenants with few waiting calls.
 const KEPT_FOR_OTHERS: usize = 8;
-/// How many calls of a tenant are little: one in so many of the queue, and one in any case.
+/// A tenant has few waiting calls if they fill less than one part in this many of the queue. It may always have one.
 const LITTLE: usize = 64;
 
-/// The places at a server.
+/// The places at one server.
 #[derive(Debug)]
 pub(crate) struct Gate {
     queue: Queue,
-    /// Used only where the places are bounded.
+    /// Used only if the number of places is bounded.
     held: Mutex<Held>,
-    /// How long a place was held lately: a moving average, in nanoseconds; 0: unknown.
+    /// How long places were held recently: a moving average in nanoseconds. 0 if unknown.
     held_ns: AtomicU64,
 }
 
-/// Who is asking: a call's tenant, and its share relative to others, at least 1.
+/// A call's tenant, and the tenant's weight relative to others, at least 1.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker {
     pub(crate) tenant: Tenant,
     pub(crate) weight: u32,
 }
 
-/// A call's place. Dropping it gives it to the next one.
+/// A call's place. Dropping it passes it to the next waiting call.
 #[derive(Debug)]
 pub(crate) struct Place {
     gate: Arc<Gate>,
     since: Instant,
-    /// `None`: places are not counted.
+    /// `None` if places are not counted.
     tenant: Option<Tenant>,
 }
 
-/// What is taken, and who waits.
+/// Places in use, and waiting calls.
 #[derive(Debug, Default)]
 struct Held {
     places: usize,
     waiting: usize,
-    /// Only tenants that have or want something.
+    /// Holds only tenants with a place or a waiting call.
     tenants: HashMap<Tenant, Part>,
-    /// Counts those who ever waited: the order in which they came.
+    /// Number of calls that ever waited. Gives the order of arrival.
     tickets: u64,
 }
 
-/// A tenant's part.
+/// A tenant's places and waiting calls.
 #[derive(Debug)]
 struct Part {
     places: usize,
@@ -72,7 +73,7 @@ struct Waiter {
     turn: oneshot::Sender<Place>,
 }
 
-/// A place in the queue, given back where the wait is given up.
+/// A position in the queue. Given up when dropped.
 struct Waiting<'a> {
     gate: &'a Gate,
     tenant: Tenant,
@@ -87,7 +88,7 @@ impl Gate {
     /// Waits for a place, at most until `deadline`.
     ///
     /// # Errors
-    /// [`RelayError::Unavailable`] where the queue is full or the wait took too long.
+    /// [`RelayError::Unavailable`] if the queue is full or the wait took too long.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         asker: Asker,
@@ -115,7 +116,7 @@ impl Gate {
         }
     }
 
-    /// Calls that wait for a place.
+    /// Returns the number of calls that wait for a place.
     pub(crate) fn waiting(&self) -> usize {
         self.held.lock().waiting
     }
@@ -124,7 +125,7 @@ impl Gate {
         Place { gate: Arc::clone(self), since: Instant::now(), tenant }
     }
 
-    /// A place of `tenant` is free: the next one has it.
+    /// Returns a place of `tenant` and gives it to the next waiting call.
     fn give_back(self: &Arc<Self>, tenant: Tenant) {
         let next = {
             let mut held = self.held.lock();
@@ -132,7 +133,7 @@ impl Gate {
             held.next()
         };
         if let Some((tenant, turn)) = next {
-            // Who has stopped waiting meanwhile drops the place, and so gives it back in turn.
+            // If that call has stopped waiting, the place is dropped here and so passed on to the next one.
             drop(turn.send(self.place(Some(tenant))));
         }
     }
@@ -144,7 +145,8 @@ impl Gate {
         }
     }
 
-    /// When a place may be free for one more: what is ahead of it, at the pace of late. A second to a minute.
+    /// Estimates when a place may be free for one more call: the calls ahead of it at the recent pace. Clamped to 1 to
+    /// 60 seconds.
     fn expected_wait(&self, places: usize) -> Duration {
         let ahead = u64::try_from(self.waiting() + 1).unwrap_or(u64::MAX);
         let places = u64::try_from(places.max(1)).unwrap_or(u64::MAX);
@@ -166,7 +168,7 @@ impl Held {
         self.places += 1;
     }
 
-    /// Whether one more call of a tenant may wait.
+    /// Returns whether one more call of a tenant may wait.
     fn may_wait(&self, tenant: Tenant, most: usize) -> bool {
         let own = self.tenants.get(&tenant).map_or(0, |part| part.queue.len());
         let for_all = most - most / KEPT_FOR_OTHERS;
@@ -182,7 +184,7 @@ impl Held {
         (ticket, waits)
     }
 
-    /// Gives up a wait, if it still is one.
+    /// Removes a call from the queue, if it still waits.
     fn give_up(&mut self, tenant: Tenant, ticket: u64) {
         let Some(part) = self.tenants.get_mut(&tenant) else { return };
         let before = part.queue.len();
@@ -199,7 +201,7 @@ impl Held {
         self.forget(tenant);
     }
 
-    /// Takes a place for whoever is to have the next one.
+    /// Takes a place for the next waiting call, if there is one.
     fn next(&mut self) -> Option<(Tenant, oneshot::Sender<Place>)> {
         let waits = |(tenant, part): (&Tenant, &Part)| Some((part.turn()?, *tenant));
         let (_, tenant) = self.tenants.iter().filter_map(waits).min_by_key(|(turn, _)| *turn)?;
@@ -223,7 +225,8 @@ impl Part {
         Self { places: 0, weight, queue: VecDeque::new() }
     }
 
-    /// When it is its turn, if it waits: by the places that it has for its weight, then by who came first.
+    /// Returns the sort key of the tenant's first waiting call: places held relative to weight, then order of arrival.
+    /// `None` if no call waits.
     fn turn(&self) -> Option<(u64, u64)> {
         let first = self.queue.front()?;
         let places = u64::try_from(self.places).unwrap_or(u64::MAX);
@@ -240,7 +243,7 @@ impl Drop for Waiting<'_> {
 impl Drop for Place {
     fn drop(&mut self) {
         let held = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        // Two that end at once may lose one of both: it is an estimate.
+        // Two places that are dropped at the same time may lose one update. The value is only an estimate.
         let former = self.gate.held_ns.load(Ordering::Relaxed);
         let next = if former == 0 { held } else { former - former / 8 + held / 8 };
         self.gate.held_ns.store(next, Ordering::Relaxed);
@@ -269,7 +272,8 @@ mod tests {
         Asker { tenant: Tenant(tenant), weight: 1 }
     }
 
-    /// Calls of these tenants, one after the other, each for a second at its place; who came to one in which order.
+    /// Lets each of these tenants call, each holding its place for a second. Returns the tenants in the order in which
+    /// they got a place.
     async fn order_of(gate: &Arc<Gate>, first: Place, askers: &[Asker]) -> Vec<u64> {
         let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
         for asker in askers.iter().copied() {
@@ -322,7 +326,7 @@ mod tests {
         let gate = gate(2, 64);
         let first = gate.enter(of(1), in_an_hour()).await.unwrap();
         let second = gate.enter(of(1), in_an_hour()).await.unwrap();
-        // The flood waits already when two others come with one call each.
+        // The flood already waits when two other tenants arrive with one call each.
         let mut askers = vec![of(1); 20];
         askers.extend([of(2), of(3)]);
         let waits = order_of(&gate, first, &askers);
@@ -351,7 +355,7 @@ mod tests {
             drop(places);
         };
         let (order, ()) = tokio::join!(waits, keeps);
-        // While both wait, one has three places of four.
+        // While both tenants wait, the heavier one has three of four places.
         let heavies = order[..32].iter().filter(|tenant| **tenant == 1).count();
         assert!((22..=26).contains(&heavies), "{heavies} of 32: {order:?}");
     }
@@ -395,7 +399,7 @@ mod tests {
         let error = waiting.await.unwrap().unwrap_err();
         assert!(error.to_string().contains("none became free in time"), "{error}");
         assert_eq!(begun.elapsed(), Duration::from_secs(10));
-        // Who gives up waiting leaves the queue, and its place goes to nobody.
+        // A call that stops waiting leaves the queue, and no place goes to it.
         drop(tokio::time::timeout(Duration::from_secs(1), gate.enter(of(0), in_an_hour())).await);
         assert_eq!(gate.waiting(), 0);
     }
@@ -408,7 +412,7 @@ mod tests {
         let mut stays = Box::pin(gate.enter(of(2), in_an_hour()));
         assert!((&mut leaves).now_or_never().is_none());
         assert!((&mut stays).now_or_never().is_none());
-        // It is given to the first, which never looks.
+        // The place is given to the first call, which never polls for it.
         drop(place);
         assert_eq!(gate.waiting(), 1);
         drop(leaves);

@@ -1,4 +1,4 @@
-//! Kinds of servers, and what is told apart by them alone. Knows no address and no connection.
+//! Kinds of servers, and the behaviour that depends only on the kind. Must not know an address or a connection.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use headrace_domain::Dialect;
 use headrace_engine_api::{PrefixCache, Resumes};
 use serde::{Deserialize, Serialize};
 
-/// What a server is.
+/// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -20,18 +20,18 @@ pub enum Kind {
     Vllm,
     /// SGLang.
     Sglang,
-    /// The server of llama.cpp.
+    /// The llama.cpp server.
     LlamaCpp,
     /// Another Headrace.
     Headrace,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::OpenAi, Self::Anthropic, Self::Vllm, Self::Sglang, Self::LlamaCpp, Self::Headrace];
 
-    /// As it is written in configurations.
+    /// Returns the name in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
@@ -43,12 +43,13 @@ impl Kind {
         }
     }
 
-    /// Whether its servers are asked by token ids, where the model's words are here.
+    /// Returns whether servers of this kind are sent token ids, provided that the model's tokenizer assets are
+    /// available.
     pub const fn takes_ids(self) -> bool {
         matches!(self, Self::Vllm | Self::Sglang | Self::LlamaCpp)
     }
 
-    /// The dialect of its messages.
+    /// Returns the dialect of the kind's messages.
     pub const fn dialect(self) -> Dialect {
         match self {
             Self::Anthropic => Dialect::Anthropic,
@@ -56,12 +57,13 @@ impl Kind {
         }
     }
 
-    /// Whether it tells how many tokens a message has (`/v1/messages/count_tokens`), whichever dialect its calls are in.
+    /// Returns whether servers of this kind count the tokens of a message (`/v1/messages/count_tokens`), for calls in
+    /// either dialect.
     pub const fn counts_tokens(self) -> bool {
         matches!(self, Self::Anthropic | Self::Headrace)
     }
 
-    /// In which field of a chat it wants to be told how many tokens the answer may have.
+    /// Returns the field of a chat request that limits the answer's tokens.
     pub const fn max_tokens_field(self) -> &'static str {
         match self {
             Self::OpenAi | Self::Headrace => "max_completion_tokens",
@@ -69,23 +71,23 @@ impl Kind {
         }
     }
 
-    /// How its cache of prefixes separates tenants.
+    /// Returns how the kind's prefix cache separates tenants.
     pub const fn prefix_cache(self) -> PrefixCache {
         match self {
             Self::Vllm => PrefixCache::Labelled("cache_salt"),
             Self::Sglang => PrefixCache::Labelled("extra_key"),
-            // It mixes the label into its own.
+            // The other Headrace mixes the label into its own salt.
             Self::Headrace => PrefixCache::LabelledText("cache_salt"),
             Self::OpenAi | Self::Anthropic | Self::LlamaCpp => PrefixCache::Hidden,
         }
     }
 
-    /// Whether its servers usually run inside the operator's network.
+    /// Returns whether servers of this kind usually run inside the operator's network.
     pub const fn runs_inside(self) -> bool {
         matches!(self, Self::Vllm | Self::Sglang | Self::LlamaCpp)
     }
 
-    /// How it goes on with an answer that somebody else began. Newer models of Anthropic's refuse to.
+    /// Returns how the kind continues an answer that another server began. Newer models of Anthropic refuse to.
     pub const fn resumes(self) -> Resumes {
         match self {
             Self::Vllm | Self::Sglang => Resumes::LastTurnFlagged,
@@ -94,8 +96,8 @@ impl Kind {
         }
     }
 
-    /// How long an idle connection is kept. The Python servers and llama.cpp close theirs after 5 s; one that they close while
-    /// a call goes out on it costs that call.
+    /// Returns how long an idle connection is kept. The Python servers and llama.cpp close idle connections after 5 s.
+    /// A call that is sent just as they close is lost.
     pub const fn pool_idle(self) -> Duration {
         Duration::from_secs(match self {
             Self::Vllm | Self::Sglang | Self::LlamaCpp => 4,
@@ -110,7 +112,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A word that names no kind.
+/// A word that is not the name of a kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownKind(pub String);
 

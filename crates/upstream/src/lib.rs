@@ -1,5 +1,5 @@
-//! HTTP to other people's servers: calls in their dialect behind the seam `engine_api::Relay`, the faults of their answers by
-//! name, their models and health. Knows no callers' keys, no limits, no money and no templates.
+//! HTTP to upstreams: calls in their dialect behind the trait `engine_api::Relay`, named faults of their answers, their
+//! models and their health. Must not know callers' keys, limits, money or templates.
 
 mod address;
 mod addresses;

@@ -1,4 +1,4 @@
-//! Lists of models, as servers of different kinds write them. Knows no connection.
+//! Lists of models, in the formats of the different kinds of servers. Must not know a connection.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,19 +9,20 @@ use serde_json::value::RawValue;
 
 use crate::kind::Kind;
 
-/// The most models of one server that are kept, of all pages together. Each of them is a worker with figures of its own, some 11 KiB.
+/// Maximum number of models kept from one server, over all pages. Each becomes a worker with counters of its own, about
+/// 11 KiB.
 pub(crate) const MAX_MODELS: usize = 4096;
-/// The longest name of a model, or of its owner, in bytes.
+/// Maximum length of the name of a model, or of its owner, in bytes.
 const MAX_NAME_BYTES: usize = 512;
-/// The longest entry of a list that is read, in bytes: as a tree it takes up to forty times as many.
+/// Longest list entry that is parsed, in bytes. As a tree, it takes up to forty times that much memory.
 const MAX_ENTRY_BYTES: usize = 64 << 10;
 
 /// The models of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// At most 4,096.
+    /// At most 4,096 models.
     pub models: Vec<ListedModel>,
-    /// Entries beyond that, and entries that are too long to be a model's.
+    /// Number of entries that were dropped: those beyond the maximum, and those too long to describe a model.
     pub left_out: usize,
 }
 
@@ -34,7 +35,7 @@ impl Deref for Listing {
 }
 
 impl Listing {
-    /// Adds the models of a page while there is room.
+    /// Adds the models of a page, up to the maximum.
     pub(crate) fn add(&mut self, page: Self) {
         let room = MAX_MODELS.saturating_sub(self.models.len());
         let beyond = page.models.len().saturating_sub(room);
@@ -43,16 +44,16 @@ impl Listing {
     }
 }
 
-/// A model as its server lists it.
+/// A model in a server's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedModel {
-    /// Its name there.
+    /// Its name at the server.
     pub id: String,
-    /// Prompt and answer together, in tokens, where the server says so.
+    /// Context window in tokens, prompt and answer together, if the server states it.
     pub context_window: Option<u32>,
-    /// Unix seconds, where the server says so.
+    /// Creation time in Unix seconds, if the server states it.
     pub created: Option<u64>,
-    /// Who made or serves it, where the server says so.
+    /// Who made or serves the model, if the server states it.
     pub owned_by: Option<String>,
 }
 
@@ -60,15 +61,15 @@ pub struct ListedModel {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) listing: Listing,
-    /// After which id the next page begins; `None`: this was the last.
+    /// The id after which the next page begins. `None` on the last page.
     pub(crate) next: Option<String>,
 }
 
 impl Page {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
-    /// What came instead, and what may be wrong in the configuration.
+    /// What the body is instead, and a hint at what may be wrong in the configuration.
     pub(crate) fn read(body: &Body<'_>, kind: Kind) -> Result<Self, (String, Option<String>)> {
         let data = body.data.filter(|data| data.get().starts_with('['));
         let Some(Entries(listing)) = data.and_then(|data| serde_json::from_str(data.get()).ok()) else {
@@ -79,7 +80,7 @@ impl Page {
             let what = format!("a list of models of a server of kind `{other}`");
             return Err((what, Some(format!("it is configured as `{kind}`"))));
         }
-        // Only Anthropic's lists have this.
+        // Only Anthropic's lists have this field.
         let pages = body.has_more.and_then(|more| serde_json::from_str::<bool>(more.get()).ok());
         if pages.is_some() && body.object.is_none() && !matches!(kind, Kind::Anthropic | Kind::OpenAi) {
             let what = "a list of models as Anthropic's servers write it".to_owned();
@@ -93,7 +94,7 @@ impl Page {
     }
 }
 
-/// The body of a list, of which only what is looked for is read.
+/// The body of a list. Only the needed fields are parsed.
 #[derive(Default, serde::Deserialize)]
 pub(crate) struct Body<'a> {
     #[serde(default, borrow)]
@@ -106,7 +107,7 @@ pub(crate) struct Body<'a> {
     last_id: Option<&'a RawValue>,
 }
 
-/// The entries of a list, each of which is forgotten before the next one is read.
+/// The entries of a list. Each is dropped before the next one is parsed.
 struct Entries(Listing);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -146,8 +147,8 @@ fn model(value: &Value) -> Option<ListedModel> {
     })
 }
 
-/// vLLM, SGLang and Headrace say `max_model_len`, llama.cpp what its model was trained with, Anthropic how long a prompt may
-/// be, and others have names of their own.
+/// Returns the context window. vLLM, SGLang and Headrace state `max_model_len`, llama.cpp the model's training context,
+/// Anthropic the longest prompt. Other servers use names of their own.
 fn window(value: &Value) -> Option<u32> {
     let meta = value.get("meta");
     let in_meta = |name: &str| meta.and_then(|meta| meta.get(name));
@@ -163,8 +164,8 @@ fn window(value: &Value) -> Option<u32> {
     u32::try_from(tokens).ok()
 }
 
-/// The kind that a model's owner betrays, where it is not the configured one. Whoever speaks OpenAI's dialect may be
-/// configured as `openai`.
+/// Returns the kind that a model's owner reveals, if it is not the configured one. Any server that speaks OpenAI's
+/// dialect may be configured as `openai`.
 fn another_kind(kind: Kind, model: &ListedModel) -> Option<&'static str> {
     let engines = [Kind::Vllm, Kind::Sglang, Kind::LlamaCpp];
     let owner = model.owned_by.as_deref()?;

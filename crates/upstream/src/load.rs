@@ -1,5 +1,5 @@
-//! How busy a server is: what it says of itself, model by model and with the age of that, and otherwise what we have under way
-//! there. Knows no choice between servers.
+//! The load of a server, per model: the server's own report with its age, or else the calls that this process has
+//! there. Must not know how servers are chosen.
 
 mod ask;
 pub(crate) mod gauge;
@@ -18,12 +18,12 @@ use crate::load::gauge::Gauge;
 use crate::load::header::LOAD_HEADER;
 use crate::server::Server;
 
-/// How busy a model is: what its server said, or where it said nothing what is under way there from here.
+/// Returns the load of a model: the server's report, or the calls of this process if there is no report.
 pub(crate) fn report(gauge: &Gauge, server: &Server) -> LoadReport {
     gauge.report().unwrap_or_else(|| seen_here(server))
 }
 
-/// Takes in what the head of an answer says.
+/// Applies the load report in the head of an answer.
 pub(crate) fn told(gauge: &Gauge, server: &Server, headers: &HeaderMap) {
     if headers.contains_key(&LOAD_HEADER) {
         let values: Vec<&[u8]> = headers.get_all(&LOAD_HEADER).iter().map(HeaderValue::as_bytes).collect();
@@ -33,8 +33,8 @@ pub(crate) fn told(gauge: &Gauge, server: &Server, headers: &HeaderMap) {
     }
 }
 
-/// The calls that this process has there, and those that wait here for a place. What others have there is not known, and a
-/// server that has not said anything is not idle.
+/// Counts the calls that this process has at the server, and those that wait here for a place. The calls of other
+/// clients are unknown, so a server without a report does not count as idle.
 fn seen_here(server: &Server) -> LoadReport {
     let count = |calls: u64| u32::try_from(calls).unwrap_or(u32::MAX);
     let waiting = server.gate.waiting() as u64;

@@ -1,5 +1,5 @@
-//! Looks up again and again where a server's name leads. Where it leads somewhere else, new calls go over new connections; those
-//! under way end on theirs. Without this, connections that are kept open would hold on to a machine that the name has left.
+//! Looks up the address of a server's name periodically. When it changes, new calls use new connections, and calls in
+//! progress finish on theirs. Without this, open connections would keep calls on a machine that the name has left.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,15 +12,15 @@ use crate::server::Server;
 /// How often a name is looked up.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// Looks up names until nobody needs the server any longer. Ends at once where there is none to look up: an address, or a proxy,
-/// which does it by itself.
+/// Looks up the name until the server is no longer in use. Returns at once if there is none to look up: the server has
+/// an IP address, or a proxy that resolves names itself.
 pub(crate) async fn follow(server: Weak<Server>) {
     let Some(name) = server.upgrade().and_then(|server| name_of(&server)) else { return };
     let lookup = || async { Ok(tokio::net::lookup_host(&name).await?.collect::<Vec<SocketAddr>>()) };
     follow_by(server, EVERY, lookup).await;
 }
 
-/// Name and port of a server, where it has a name that is looked up here.
+/// Returns name and port of a server, if its name is looked up here.
 fn name_of(server: &Arc<Server>) -> Option<String> {
     server.spec.looked_up().map(|(host, port)| format!("{host}:{port}"))
 }
@@ -29,15 +29,15 @@ async fn follow_by<F>(server: Weak<Server>, every: Duration, lookup: impl Fn() -
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>>,
 {
-    // Where the connections that are open may lead.
+    // Addresses that open connections may lead to.
     let mut known = BTreeSet::new();
     loop {
-        // A name that cannot be looked up now leads where it led.
+        // If a look-up fails, the name keeps its previous addresses.
         if let Ok(found) = lookup().await {
             let found: BTreeSet<IpAddr> = found.iter().map(SocketAddr::ip).collect();
             let Some(server) = server.upgrade() else { return };
             if found.is_empty() || !known.is_disjoint(&found) {
-                // Some names tell of a few of their addresses at a time.
+                // Some DNS servers return only a few of a name's addresses at a time.
                 known.extend(found);
             } else {
                 let moved = !known.is_empty();
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
     use crate::{Kind, UpstreamSpec};
 
-    /// A server that keeps connections open; how many were made to it.
+    /// Starts a server that keeps connections open. Also returns the number of connections it accepted.
     async fn served() -> (SocketAddr, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (at, made) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -110,7 +110,7 @@ mod tests {
         let call = || async {
             let answer = server.client().get(&url).send().await.unwrap();
             assert_eq!(answer.text().await.unwrap(), "{}");
-            // The connection is idle once its task has seen the end.
+            // The connection becomes idle when its task has seen the end.
             tokio::time::sleep(Duration::from_millis(20)).await;
         };
         twice_more().await;
@@ -118,7 +118,7 @@ mod tests {
             call().await;
             assert_eq!(made.load(Ordering::SeqCst), connections);
         }
-        // A part of the addresses, and more of them: nobody has left.
+        // A part of the addresses, or additional ones: no address has moved.
         for part in [vec!["10.0.0.2"], vec!["10.0.0.2", "10.0.0.3"], vec!["10.0.0.3"], vec![]] {
             *leads.lock() = part;
             twice_more().await;

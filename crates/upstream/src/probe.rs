@@ -1,5 +1,5 @@
-//! Questions that are no calls: which models a server has, and whether it is well. What it answers is told in words, with what
-//! may be wrong in the configuration. Knows no calls.
+//! Questions to a server that are not calls: its models and its health. Errors are text that names what may be wrong in
+//! the configuration. Must not know calls.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,36 +21,36 @@ use crate::kind::Kind;
 use crate::listing::{Body as ListBody, Listing, MAX_MODELS, Page};
 use crate::server::Server;
 
-/// The longest that one question takes.
+/// Maximum duration of one question.
 const PROBE_WAIT: Duration = Duration::from_secs(10);
-/// The largest list of models, in bytes.
+/// Maximum size of a model list, in bytes.
 const MAX_LIST_BYTES: usize = 8 << 20;
-/// Of a list in pages, so many are read.
+/// Maximum number of pages of a list that are read.
 const MAX_PAGES: usize = 20;
-/// The largest answer to the question whether a server is well, in bytes. What is beyond is not read.
+/// Maximum number of bytes read from a health check's answer. The rest is left unread.
 const MAX_HEALTH_BYTES: usize = 64 << 10;
-/// Characters of what a server said, as operators are shown them.
+/// Maximum number of characters of a server's answer that operators see.
 const SAID_CHARS: usize = 300;
 
-/// Why a server's answer to a question is none.
+/// Why a question got no usable answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeError {
-    /// It was not reached, or did not answer.
+    /// The server could not be reached, or did not answer.
     Unreachable(RelayError),
-    /// It answered with a status that is no success.
+    /// The server answered with an error status.
     Status {
         /// The status.
         status: u16,
-        /// What it said, without the markup.
+        /// The text of the answer, without markup.
         said: String,
-        /// What may be wrong here.
+        /// What may be wrong in the configuration.
         hint: Option<String>,
     },
-    /// It answered something else than was asked for.
+    /// The server answered something other than what was asked for.
     NotUnderstood {
-        /// What came.
+        /// What the answer is.
         what: String,
-        /// What may be wrong here.
+        /// What may be wrong in the configuration.
         hint: Option<String>,
     },
 }
@@ -78,7 +78,7 @@ impl fmt::Display for ProbeError {
 
 impl std::error::Error for ProbeError {}
 
-/// The models that a server lists.
+/// Returns the models that a server lists.
 pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
     let mut listing = Listing::default();
     let mut after: Option<String> = None;
@@ -100,7 +100,7 @@ pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
             .map_err(|(what, hint)| ProbeError::NotUnderstood { what, hint })?;
         listing.add(page.listing);
         match page.next {
-            // A server that pages in a circle ends here, too.
+            // Also stops if a server's pages form a loop.
             Some(next) if after.as_ref() != Some(&next) && listing.len() < MAX_MODELS => after = Some(next),
             _ => break,
         }
@@ -111,7 +111,7 @@ pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
     Ok(listing)
 }
 
-/// Whether a server is well: asked at the place that its kind has for it.
+/// Checks whether a server is healthy, at the endpoint that its kind has for that.
 pub(crate) async fn health(server: &Server) -> Result<(), ProbeError> {
     let place = match server.spec.kind {
         Kind::Vllm | Kind::Sglang | Kind::LlamaCpp => server.address.server("health"),
@@ -121,7 +121,7 @@ pub(crate) async fn health(server: &Server) -> Result<(), ProbeError> {
     get(server, place, Bound { bytes: MAX_HEALTH_BYTES, ..Bound::of(server) }).await.map(drop)
 }
 
-/// llama.cpp lists the context that a model was trained with; what a call may use is told elsewhere.
+/// Returns the context that a call may use at llama.cpp. Its model list states only the context of the training.
 async fn slot_window(server: &Server) -> Option<u32> {
     #[derive(Deserialize)]
     struct Props {
@@ -138,7 +138,7 @@ async fn slot_window(server: &Server) -> Option<u32> {
     u32::try_from(props.default_generation_settings.n_ctx).ok()
 }
 
-/// Asks for something that is small enough to be kept whole.
+/// Sends a GET request for a body that is small enough to be kept whole.
 async fn list(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
     let body = get(server, url, Bound::of(server)).await?;
     if body.len() >= MAX_LIST_BYTES {
@@ -148,7 +148,7 @@ async fn list(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
     Ok(body)
 }
 
-/// Reads JSON of which only what is looked for is kept.
+/// Parses JSON. Only the needed fields are kept.
 fn json<'a, T: Deserialize<'a>>(server: &Server, asked: &str, body: &'a Bytes) -> Result<T, ProbeError> {
     serde_json::from_slice(body).map_err(|_| ProbeError::NotUnderstood {
         what: not_json(server, body),
@@ -168,7 +168,7 @@ fn not_json(server: &Server, body: &Bytes) -> String {
     }
 }
 
-/// How much is taken of an answer, and how long is waited for it.
+/// Limits on the size of an answer and on the wait for it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bound {
     pub(crate) bytes: usize,
@@ -181,7 +181,7 @@ impl Bound {
     }
 }
 
-/// Asks, and gives the body of a success, cut at the bound.
+/// Sends a GET request and returns the body of a successful answer, cut at the limit.
 pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes, ProbeError> {
     let unreachable = ProbeError::Unreachable;
     let asked = url.path().to_owned();
@@ -216,7 +216,7 @@ pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes
     Err(ProbeError::Status { status, said, hint: hint(server, status, &asked, &body) })
 }
 
-/// What an error's body says, without what surrounds it.
+/// Returns the message of an error body, without its envelope.
 fn said(body: &str) -> String {
     let value: Value = serde_json::from_str(body).unwrap_or_default();
     let error = value.get("error").unwrap_or(&value);
@@ -228,7 +228,7 @@ fn said(body: &str) -> String {
     }
 }
 
-/// What may be wrong in the configuration, seeing how the server refuses.
+/// Returns what may be wrong in the configuration, judged by the server's refusal.
 fn hint(server: &Server, status: u16, asked: &str, body: &[u8]) -> Option<String> {
     let kind = server.spec.kind;
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -249,7 +249,7 @@ fn hint(server: &Server, status: u16, asked: &str, body: &[u8]) -> Option<String
     }
 }
 
-/// The title of a page of HTML.
+/// Returns the title of an HTML page.
 fn title(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let begin = lower.find("<title")?;

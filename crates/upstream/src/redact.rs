@@ -1,13 +1,14 @@
-//! Takes our secrets out of what others wrote: a server may repeat the key that it refuses. Knows nothing of why it is shown.
+//! Removes our secrets from text of other servers, which may repeat the key that they refuse. Must not know why the
+//! text is shown.
 
 use bytes::Bytes;
 use secrecy::{ExposeSecret, SecretString};
 
-/// Shorter values are words that stand everywhere, and no keys.
+/// Shorter values are common words rather than keys.
 const LEAST_SECRET_BYTES: usize = 8;
 const INSTEAD: &str = "[secret]";
 
-/// The secrets of one server's calls.
+/// The secrets in one server's calls.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Redactor(Vec<SecretString>);
 
@@ -17,12 +18,12 @@ impl Redactor {
         Self(secrets.into_iter().filter(long).collect())
     }
 
-    /// A text without them.
+    /// Returns the text without the secrets.
     pub(crate) fn text(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose_secret(), INSTEAD))
     }
 
-    /// Bytes without them; as they are where none is in them.
+    /// Returns the bytes without the secrets. Does not copy if there are none.
     pub(crate) fn bytes(&self, bytes: Bytes) -> Bytes {
         self.0.iter().fold(bytes, |bytes, secret| without(bytes, secret.expose_secret().as_bytes()))
     }

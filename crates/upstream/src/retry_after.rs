@@ -1,5 +1,5 @@
-//! When a server wants to be asked again, out of the headers of its refusal. Knows no clock: a date is taken against the date
-//! that the same answer bears.
+//! Computes from the headers of a refusal when a server may be asked again. Must not know a clock: a date is compared
+//! with the `date` header of the same answer.
 //!
 //! Sources: RFC 9110, 10.2.3; OpenAI's `retry-after-ms` and `x-ratelimit-reset-*` (`1s`, `6m0s`, `120ms`); Anthropic's
 //! `anthropic-ratelimit-*-reset` (RFC 3339).
@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderMap;
 
-/// Nobody is sent away for longer.
+/// Maximum delay that a client is given.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Limits that are told by a header each for what remains and when they are full again.
+/// Pairs of headers: what remains of a limit, and when it is full again.
 const LIMITS: [(&str, &str); 5] = [
     ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     ("x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
@@ -20,8 +20,8 @@ const LIMITS: [(&str, &str); 5] = [
     ("anthropic-ratelimit-output-tokens-remaining", "anthropic-ratelimit-output-tokens-reset"),
 ];
 
-/// After what time it may be asked again: what it says outright, or else, where a limit refused (429), when the limits that are
-/// used up are full again.
+/// Returns the delay after which the server may be asked again. It is the delay that the server states. If it states
+/// none and the status is 429, it is the time until the exhausted limits are full again.
 pub(crate) fn retry_after(status: u16, headers: &HeaderMap) -> Option<Duration> {
     let outright = millis(headers).or_else(|| after(headers));
     let wait = outright.or_else(|| (status == 429).then(|| limits_reset(headers)).flatten());
@@ -48,7 +48,7 @@ fn date(headers: &HeaderMap) -> Option<SystemTime> {
     httpdate::parse_http_date(text(headers, "date")?).ok()
 }
 
-/// The longest wait for a limit of which nothing remains; where none says so, for any limit.
+/// Returns the longest reset time among exhausted limits. If none is marked as exhausted, among all limits.
 fn limits_reset(headers: &HeaderMap) -> Option<Duration> {
     let waits = |used_up: bool| {
         let told =
@@ -66,7 +66,7 @@ fn reset_of(said: &str, headers: &HeaderMap) -> Option<Duration> {
     seconds_of(said, 1.0).or_else(|| spelt_out(said))
 }
 
-/// `1h2m3.5s`, `120ms`.
+/// Parses `1h2m3.5s`, `120ms`.
 fn spelt_out(said: &str) -> Option<Duration> {
     let mut total = Duration::ZERO;
     let mut rest = said;

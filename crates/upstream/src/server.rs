@@ -1,5 +1,5 @@
-//! What all calls of one server share: client, address, headers, places, counters, and whether it is drained. Knows no single
-//! call.
+//! State that all calls to one server share: client, address, headers, places, counters and the drain flag. Must not
+//! know a single call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -25,32 +25,32 @@ use crate::redact::Redactor;
 use crate::spec::UpstreamSpec;
 use crate::workers::line::Line;
 
-/// The version of Anthropic's API that is spoken where the caller names none.
+/// The version of Anthropic's API that is used if the caller names none.
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 
-/// By which a call is found in logs of both sides.
+/// The header that identifies a call in the logs of both sides.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// One server.
 pub(crate) struct Server {
     pub(crate) spec: UpstreamSpec,
     client: ArcSwap<reqwest::Client>,
-    /// What calls go over, where it is reached in clear.
+    /// The plaintext pool, if calls use one.
     pub(crate) clear: Option<Arc<Clear>>,
     pub(crate) address: Address,
     pub(crate) gate: Arc<Gate>,
     pub(crate) counters: Counters,
     pub(crate) redactor: Redactor,
     pub(crate) loads: Loads,
-    /// Why nothing is known of its cache, as far as it is to tell.
+    /// Why the state of its cache is unknown, if its events are followed.
     pub(crate) cache_fault: Mutex<Option<String>>,
-    /// Where it is asked as a worker.
+    /// The connections for jobs, if the server is used as a worker.
     pub(crate) line: Option<Line>,
     /// Headers of every request.
     headers: HeaderMap,
-    /// Those of calls, put together once.
+    /// Headers of calls, built once.
     calls: [(Dialect, bool, HeaderMap); 4],
-    /// Where calls go, by endpoint.
+    /// URLs of calls, by endpoint.
     chat: Url,
     completions: Url,
     embeddings: Url,
@@ -60,18 +60,18 @@ pub(crate) struct Server {
     count: Url,
     responses: Url,
     drained: AtomicBool,
-    /// It has no place that generates from ids: it said so.
+    /// Set once the server has answered that it has no endpoint for generation from ids.
     lacks_generate: AtomicBool,
-    /// Under which label its first call by ids went out, and whether all did.
+    /// Cache label of the first call by ids. `has_several` is set once a call had another label.
     first_label: OnceLock<CacheLabel>,
     has_several: AtomicBool,
 }
 
 impl Server {
-    /// Builds what a spec says.
+    /// Builds a server from a spec.
     ///
     /// # Errors
-    /// Everything that is wrong with it, in words.
+    /// Everything that is wrong with the spec, as text.
     pub(crate) fn new(spec: UpstreamSpec) -> Result<Self, Vec<String>> {
         let wrong = spec.check();
         if !wrong.is_empty() {
@@ -123,17 +123,17 @@ impl Server {
         })
     }
 
-    /// With which calls are sent. It holds the connections that wait for them.
+    /// Returns the HTTP client for calls. It owns the pool of idle connections.
     pub(crate) fn client(&self) -> Arc<reqwest::Client> {
         self.client.load_full()
     }
 
-    /// Has new calls sent over new connections. Those that are open end with their calls.
+    /// Makes new calls use new connections. Open ones close after their calls.
     pub(crate) fn renew_clients(&self) {
         if let Some(clear) = &self.clear {
             clear.renew();
         }
-        // What could be built once can be built again; where not, the former goes on.
+        // A client that was built once can be built again. If that fails, the previous one stays.
         if let Ok(client) = client(&self.spec, self.address.is_tls()) {
             self.client.store(Arc::new(client));
         }
@@ -154,17 +154,17 @@ impl Server {
         }
     }
 
-    /// Where it is asked how many tokens a message has.
+    /// Returns the URL that counts the tokens of a message.
     pub(crate) const fn count_url(&self) -> &Url {
         &self.count
     }
 
-    /// Headers of a request in a dialect, with the key.
+    /// Returns the headers of a request in a dialect, including the key.
     pub(crate) fn headers(&self, dialect: Dialect) -> HeaderMap {
         in_dialect(&self.headers, dialect)
     }
 
-    /// Headers of a call in a dialect, with the key and `id`.
+    /// Returns the headers of a call in a dialect, including the key and `id`.
     pub(crate) fn call_headers(&self, dialect: Dialect, stream: bool, id: HeaderValue) -> HeaderMap {
         let found = self.calls.iter().find(|(spoken, streams, _)| (*spoken, *streams) == (dialect, stream));
         let mut headers = found.map_or_else(HeaderMap::new, |(_, _, headers)| headers.clone());
@@ -172,14 +172,14 @@ impl Server {
         headers
     }
 
-    /// Headers of a request that is signed otherwise: all but the key.
+    /// Returns the headers of a request that is signed in another way: all headers except the key.
     pub(crate) fn own_headers(&self) -> HeaderMap {
         let mut headers = self.headers.clone();
         headers.remove(AUTHORIZATION);
         headers
     }
 
-    /// Whether the configuration names a header itself.
+    /// Returns whether the configuration sets this header itself.
     pub(crate) fn has_own(&self, header: &str) -> bool {
         self.spec.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(header))
     }
@@ -192,7 +192,7 @@ impl Server {
         self.lacks_generate.store(true, Ordering::Relaxed);
     }
 
-    /// A call by ids goes out under a label: whether all before it did, too.
+    /// Records the label of a call by ids. Returns whether all calls so far had that label.
     pub(crate) fn is_alone(&self, label: CacheLabel) -> bool {
         if *self.first_label.get_or_init(|| label) != label {
             self.has_several.store(true, Ordering::Relaxed);
@@ -208,8 +208,10 @@ impl Server {
         if self.drained.load(Ordering::Acquire) { Health::Draining } else { Health::Up }
     }
 
+    /// Checks that the server takes calls.
+    ///
     /// # Errors
-    /// [`RelayError::Unavailable`] while it is drained.
+    /// [`RelayError::Unavailable`] while the server is drained.
     pub(crate) fn takes_calls(&self) -> Result<(), RelayError> {
         if self.health().is_up() {
             return Ok(());
@@ -227,7 +229,8 @@ fn in_dialect(headers: &HeaderMap, dialect: Dialect) -> HeaderMap {
     headers
 }
 
-/// All headers of calls but what differs from one to the next: that has its place, so that a copy needs no other room.
+/// Returns all headers of calls. The header that differs between calls has a placeholder, so that a copy needs no
+/// further allocation.
 fn headers_of_calls(own: &HeaderMap, clear: Option<&Clear>, dialect: Dialect, stream: bool) -> HeaderMap {
     let mut headers = in_dialect(own, dialect);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

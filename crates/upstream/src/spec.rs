@@ -1,5 +1,5 @@
-//! What is said of a server of others before anything is built: plain data, with its defaults and its check. Knows no files,
-//! no environment and no connection.
+//! The configuration of an upstream: plain data with defaults and a check, before anything is built. Must not know
+//! files, the environment or a connection.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,60 +17,65 @@ use crate::urls::{UrlPolicy, is_public, is_public_host};
 /// One server.
 #[derive(Debug, Clone)]
 pub struct UpstreamSpec {
-    /// Its name in our configuration.
+    /// The server's name in our configuration.
     pub name: String,
-    /// What it is.
+    /// The kind of the server.
     pub kind: Kind,
-    /// Its address, with or without `/v1`.
+    /// The server's address, with or without `/v1`.
     pub url: String,
-    /// The address that connections lead to, of several that the name in `url` has. `None` if the name is looked up.
+    /// The IP address to connect to, if the name in `url` has several. `None` if the name is looked up.
     pub ip: Option<IpAddr>,
-    /// The key that it knows us by. It goes out in `x-api-key` to Anthropic's kind and as a bearer token to all others.
+    /// Our key at the server. It is sent in `x-api-key` to servers of kind Anthropic, and as a bearer token to all
+    /// others.
     pub key: Option<SecretString>,
-    /// What signs the tickets of jobs: a Headrace that has the same one is asked as a worker.
+    /// The secret that signs the tickets of jobs. A Headrace with the same secret is used as a worker.
     pub worker_secret: Option<SecretString>,
-    /// Headers of every call beside ours. Their values may be secret.
+    /// Additional headers of every call. Their values may be secret.
     pub headers: Vec<(String, SecretString)>,
-    /// How long is waited.
+    /// Timeouts of calls.
     pub timeouts: Timeouts,
-    /// Whose certificates are trusted beside those of this machine's authorities: PEM.
+    /// Additional root certificates in PEM, besides those of this machine.
     pub extra_roots_pem: Option<Vec<u8>>,
-    /// A proxy (`http`, `https`, `socks5`, `socks5h`), with user and password where it wants them. The environment's are not used.
+    /// A proxy (`http`, `https`, `socks5`, `socks5h`), with user and password if it requires them. Proxies of the
+    /// environment are not used.
     pub proxy: Option<SecretString>,
-    /// The variable of the environment that names a proxy, such as `HTTPS_PROXY`, where `proxy` does not. It is named in errors only.
+    /// The environment variable that names a proxy, such as `HTTPS_PROXY`, if `proxy` is not set. Only error messages
+    /// use it.
     pub unused_proxy: Option<&'static str>,
-    /// Connections that wait for the next call.
+    /// Idle connections that wait for the next call.
     pub pool: Pool,
-    /// HTTP/2.
+    /// HTTP/2 settings.
     pub http2: Http2,
-    /// Calls at once.
+    /// Limits on parallel and waiting calls.
     pub queue: Queue,
-    /// How much is taken of an answer.
+    /// Limits on the size of an answer.
     pub bounds: Bounds,
-    /// What becomes of an answer whose client goes away.
+    /// What happens to an answer whose client goes away.
     pub abandoned: Abandoned,
-    /// How often it is asked how busy it is, where its kind tells that; zero: never.
+    /// How often the load is polled, if the kind reports it. Zero switches polling off.
     pub load_every: Duration,
-    /// Where it publishes what it does to its cache.
+    /// Where the server publishes changes of its cache.
     pub cache_feed: Option<CacheFeed>,
-    /// Which addresses in calls it may be handed. `None`: as its kind and its own address suggest ([`UpstreamSpec::url_policy`]).
+    /// Which URLs in calls may be sent to the server. `None` derives the policy from the kind and the address
+    /// ([`UpstreamSpec::url_policy`]).
     pub urls: Option<UrlPolicy>,
-    /// Callers see what its cache had, also where it separates no tenants.
+    /// Whether callers see how much of their prompt the server's cache had, even if that cache does not separate
+    /// tenants.
     pub cache_disclosed: bool,
-    /// The extras that calls may ask for without a price of their own.
+    /// The extras that calls may request without a price of their own.
     pub allow_unpriced: Vec<&'static str>,
 }
 
-/// How long is waited for what.
+/// Timeouts of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// For a connection with TLS.
+    /// Until the connection is established, including TLS.
     pub connect: Duration,
-    /// For the head of a stream, from the call on.
+    /// From the call to the head of a streamed answer.
     pub head: Duration,
-    /// For the end of a whole answer, from the call on.
+    /// From the call to the end of a whole answer.
     pub whole: Duration,
-    /// For the next bytes of a stream.
+    /// Until the next bytes of a stream.
     pub idle: Duration,
 }
 
@@ -85,12 +90,12 @@ impl Default for Timeouts {
     }
 }
 
-/// Connections that wait for the next call.
+/// Idle connections that wait for the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pool {
-    /// So many at most.
+    /// Maximum number of idle connections.
     pub idle_connections: usize,
-    /// So long; `None`: as the kind's servers do ([`Kind::pool_idle`]).
+    /// Maximum idle time. `None` uses the default of the kind ([`Kind::pool_idle`]).
     pub idle_for: Option<Duration>,
 }
 
@@ -100,24 +105,25 @@ impl Default for Pool {
     }
 }
 
-/// When HTTP/2 is spoken.
+/// When HTTP/2 is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UseHttp2 {
-    /// Where TLS agrees on it.
+    /// If the TLS handshake negotiates it.
     #[default]
     Auto,
     /// Never.
     Off,
-    /// Always, also without TLS.
+    /// Always, even without TLS.
     Always,
 }
 
-/// HTTP/2.
+/// HTTP/2 settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Http2 {
-    /// When it is spoken.
+    /// When HTTP/2 is used.
     pub when: UseHttp2,
-    /// How often a connection with calls on it is pinged; one that does not answer for as long is closed. `None`: never.
+    /// Interval of pings on a connection with calls. A connection that does not answer within that time is closed.
+    /// `None` sends no pings.
     pub ping: Option<Duration>,
 }
 
@@ -127,14 +133,14 @@ impl Default for Http2 {
     }
 }
 
-/// Calls at once, and those that wait for a place.
+/// Limits on parallel and waiting calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Queue {
-    /// Calls under way; `None`: without a bound.
+    /// Maximum number of calls in progress. `None` for no limit.
     pub in_flight: Option<usize>,
-    /// Calls that wait for a place, fairly by tenant. Beyond that they are refused.
+    /// Maximum number of calls that wait for a place, fairly by tenant. Further calls are refused.
     pub waiting: usize,
-    /// How long one waits.
+    /// Maximum wait for a place.
     pub wait: Duration,
 }
 
@@ -144,21 +150,21 @@ impl Default for Queue {
     }
 }
 
-/// How much is taken of an answer.
+/// Limits on the size of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Bytes of its header section, at most [`Bounds::MOST_HEAD_BYTES`].
+    /// Bytes of the header section, at most [`Bounds::MOST_HEAD_BYTES`].
     pub head_bytes: usize,
     /// Bytes of one event of a stream.
     pub event_bytes: usize,
     /// Bytes of a whole answer.
     pub body_bytes: usize,
-    /// Bytes of the body of an error. More is left unread.
+    /// Bytes of the body of an error. The rest is left unread.
     pub error_bytes: usize,
 }
 
 impl Bounds {
-    /// More bytes of headers are never read, whatever is configured.
+    /// Upper limit for `head_bytes` that no configuration can exceed.
     pub const MOST_HEAD_BYTES: usize = 400 << 10;
 }
 
@@ -168,7 +174,7 @@ impl Default for Bounds {
     }
 }
 
-/// Headers that are ours to say.
+/// Headers that the configuration may not set.
 const RESERVED: [&str; 8] = [
     "host",
     "content-length",
@@ -181,10 +187,10 @@ const RESERVED: [&str; 8] = [
 ];
 
 impl UpstreamSpec {
-    /// How often a server is asked how busy it is, unless something else is said.
+    /// Default interval of load polling.
     pub const LOAD_EVERY: Duration = Duration::from_secs(1);
 
-    /// A server with the defaults of everything else.
+    /// A server with defaults for everything else.
     pub fn new(name: &str, kind: Kind, url: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -211,7 +217,8 @@ impl UpstreamSpec {
         }
     }
 
-    /// The name and port in `url`, where it is a name that is looked up here: no address, and no proxy does it.
+    /// Returns name and port of `url`, if the name is looked up here: it is not an IP address, `ip` is not set, and no
+    /// proxy resolves it.
     pub fn looked_up(&self) -> Option<(String, u16)> {
         let address = Address::parse(&self.url).ok()?;
         let (host, port) = address.host();
@@ -219,14 +226,14 @@ impl UpstreamSpec {
         (!is_address && self.ip.is_none() && self.proxy.is_none()).then(|| (host.to_owned(), port))
     }
 
-    /// Whether several addresses of the name are several servers. Those of a provider on the public internet are one: its own balancers
-    /// stand behind each of them.
+    /// Returns whether several addresses of the name are several servers. Addresses of a provider on the public
+    /// internet are one server, because each leads to the provider's own load balancers.
     pub fn has_servers_at(&self, ips: &[IpAddr]) -> bool {
         let is_own = self.kind.runs_inside() || self.kind == Kind::Headrace;
         is_own || !ips.iter().copied().any(is_public)
     }
 
-    /// The server at one of the addresses of the name. TLS and the `host` header name it as before.
+    /// Returns the spec of the server at one address of the name. TLS and the `host` header keep the name.
     #[must_use]
     pub fn at(&self, ip: IpAddr) -> Self {
         let name = self.looked_up().map(|(name, _)| name).unwrap_or_default();
@@ -238,7 +245,7 @@ impl UpstreamSpec {
             let port = feed.strip_prefix("tcp://")?.strip_prefix(name.as_str())?.strip_prefix(':')?;
             Some(format!("tcp://{host}:{port}"))
         };
-        // Events of a place that is not named so are those of one server only, and it is not known which.
+        // A feed under another name belongs to one unknown server, so it is dropped.
         let cache_feed = self.cache_feed.as_ref().and_then(|feed| {
             let replay = feed.replay.as_ref().and_then(there);
             Some(CacheFeed { events: there(&feed.events)?, replay })
@@ -246,14 +253,14 @@ impl UpstreamSpec {
         Self { ip: Some(ip), cache_feed, ..self.clone() }
     }
 
-    /// The name of the upstream, with its address if it is one of several.
+    /// Returns the name of the upstream, with its address if it is one of several.
     pub fn label(&self) -> String {
         let Self { name, ip, .. } = self;
         ip.map_or_else(|| name.clone(), |ip| format!("{name}@{ip}"))
     }
 
-    /// Which addresses in calls it may be handed: what was configured, or else none for servers inside the operator's network, and
-    /// public ones for all others.
+    /// Returns which URLs in calls may be sent to the server. Without a configured policy, servers inside the
+    /// operator's network get none, and all others get public ones.
     pub fn url_policy(&self) -> UrlPolicy {
         let is_public = || Address::parse(&self.url).is_ok_and(|address| is_public_host(address.host().0));
         match &self.urls {
@@ -263,7 +270,7 @@ impl UpstreamSpec {
         }
     }
 
-    /// How its cache of prefixes separates tenants.
+    /// Returns how the server's prefix cache separates tenants.
     pub const fn prefix_cache(&self) -> PrefixCache {
         match self.kind.prefix_cache() {
             PrefixCache::Hidden if self.cache_disclosed => PrefixCache::Disclosed,
@@ -271,7 +278,7 @@ impl UpstreamSpec {
         }
     }
 
-    /// Everything that is wrong with it, in words. Nothing is asked of the server.
+    /// Returns everything that is wrong with the spec, as text. Sends nothing to the server.
     pub fn check(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.name.is_empty() {
@@ -283,7 +290,7 @@ impl UpstreamSpec {
         }
         if let Some(secret) = &self.worker_secret {
             wrong.extend(Secret::new(secret).err().map(|fault| format!("as a worker: {fault}")));
-            // Else a long prefill would look like silence.
+            // A shorter timeout would take a long prefill for silence.
             let least = 2 * BEAT;
             if self.timeouts.idle < least {
                 let least = least.as_secs();
@@ -376,13 +383,13 @@ fn check_key(key: &SecretString) -> Option<String> {
     (!fits).then(|| "the key has characters that no key has (a blank, or the end of a line?)".to_owned())
 }
 
-/// The certificates of a PEM text.
+/// Parses the certificates of a PEM text.
 pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<reqwest::Certificate>, String> {
     let found = reqwest::Certificate::from_pem_bundle(pem).ok().filter(|found| !found.is_empty());
     found.ok_or_else(|| "the file of the authority holds no certificate in PEM".to_owned())
 }
 
-/// The proxy of an address.
+/// Parses the address of a proxy.
 pub(crate) fn proxy(url: &SecretString) -> Result<reqwest::Proxy, String> {
     let text = url.expose_secret();
     let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);

@@ -1,5 +1,6 @@
-//! Models of others that take token ids, behind the seam `engine_api::Engine`: rendering, stop strings and text are ours, and
-//! the server gets ids and gives ids. What a kind's bodies look like stands in `tokens/`; this knows no template and no dialect.
+//! Models at upstreams that take token ids, behind the trait `engine_api::Engine`. Rendering, stop strings and text are
+//! done here. The server receives ids and returns ids. The request bodies of each kind are in `tokens/`. Must not know
+//! a template or a dialect.
 
 mod ask;
 mod choice;
@@ -29,12 +30,12 @@ pub use crate::tokens::model::TokenModelSpec;
 use crate::tokens::run::{At, Run};
 use crate::upstream::Upstream;
 
-/// Answers of one job, at most: each is a call of its own.
+/// Maximum number of answers of one job. Each answer is a separate call.
 const MAX_CHOICES: u32 = 128;
-/// Alternatives with each token, at most: what servers give unless told otherwise.
+/// Maximum number of alternatives per token: the default limit of the servers.
 const MAX_LOGPROBS: u8 = 20;
 
-/// A model at a server that takes ids.
+/// A model at a server that takes token ids.
 pub struct TokenModel {
     server: Arc<Server>,
     model: Arc<TokenModelSpec>,
@@ -43,10 +44,10 @@ pub struct TokenModel {
 }
 
 impl TokenModel {
-    /// A model at an upstream.
+    /// Creates a model at an upstream.
     ///
     /// # Errors
-    /// Where servers of its kind take no ids from here.
+    /// Servers of the upstream's kind do not take token ids.
     pub fn new(upstream: &Upstream, model: TokenModelSpec) -> Result<Self, String> {
         if !upstream.kind().takes_ids() {
             return Err(format!("upstreams of kind `{}` are not asked by token ids", upstream.kind()));
@@ -54,13 +55,14 @@ impl TokenModel {
         let capabilities = Capabilities {
             model: model.model.clone(),
             compute_mode: upstream.kind().to_string(),
-            // Its bits are nobody's but its own: nothing may be continued elsewhere as if they were.
+            // The numerics are unique to this upstream, so that no other worker continues its answers as if they were
+            // bit-identical.
             numerics: format!("{}:{}", upstream.kind(), upstream.name()),
             vocab: model.vocab,
             context_window: model.context_window,
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: u64::from(model.context_window),
-            // Of the others it is not known to be the same, to the token.
+            // For the other kinds, token-exact continuation is not established.
             continues: if upstream.kind() == Kind::Vllm { Continues::Likeliest } else { Continues::Never },
             grammars: false,
             thought_caps: false,
@@ -122,7 +124,7 @@ impl Engine for TokenModel {
         Ok(ticket)
     }
 
-    /// Its cache is its own; what it holds is not known here.
+    /// The server's cache cannot be queried from here.
     fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
         0
     }

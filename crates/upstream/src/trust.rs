@@ -1,5 +1,5 @@
-//! Whose certificates are trusted, and what is wrong with one that is not: what was seen, what was expected, and the way out. Must not
-//! know what is sent over a connection.
+//! Which certificates are trusted. For one that is not, explains what the server presented, what was expected, and the
+//! way out. Must not know what is sent over a connection.
 
 use std::error::Error;
 use std::fmt;
@@ -17,15 +17,15 @@ use webpki::EndEntityCert;
 
 use crate::spec::{UpstreamSpec, UseHttp2};
 
-/// The tag and bytes of the name's part that people read: `commonName` (X.520, 2.5.4.3).
+/// DER tag and bytes of the OID `commonName` (X.520, 2.5.4.3), the human-readable part of a name.
 const COMMON_NAME: &[u8] = &[0x06, 0x03, 0x55, 0x04, 0x03];
-/// The most characters of a name in a message.
+/// Maximum number of characters of a name in a message.
 const MOST_NAME: usize = 100;
 
-/// The client's side of TLS for a spec: it trusts this machine's authorities and those of `ca_file`.
+/// Builds the TLS client configuration for a spec. It trusts this machine's root certificates and those of `ca_file`.
 ///
 /// # Errors
-/// What keeps it from being built: this machine has no authorities of its own, for instance.
+/// Why it cannot be built. For example, this machine has no root certificates.
 pub(crate) fn config(spec: &UpstreamSpec) -> Result<ClientConfig, String> {
     let text = |error: rustls::Error| error.to_string();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -46,17 +46,17 @@ pub(crate) fn config(spec: &UpstreamSpec) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// The certificates of a PEM text.
+/// Parses the certificates of a PEM text.
 ///
 /// # Errors
-/// It holds none.
+/// The text holds no certificate.
 pub(crate) fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Option<Vec<_>> = CertificateDer::pem_slice_iter(pem).map(Result::ok).collect();
     let found = found.filter(|found| !found.is_empty());
     found.ok_or_else(|| "the file of the authority holds no certificate in PEM".to_owned())
 }
 
-/// Checks certificates as this machine does. A refusal carries the names in the certificate.
+/// Verifies certificates as this machine does, and adds the names in the certificate to a refusal.
 #[derive(Debug)]
 struct Explaining(Verifier);
 
@@ -110,7 +110,7 @@ impl ServerCertVerifier for Explaining {
 #[derive(Debug)]
 pub(crate) struct RefusedCertificate {
     fault: CertificateError,
-    /// `None` if it cannot be read.
+    /// The names in the certificate. `None` if it cannot be parsed.
     seen: Option<Seen>,
 }
 
@@ -133,13 +133,14 @@ impl Seen {
     }
 }
 
-/// The common name of a distinguished name in DER (RFC 5280 §4.1.2.4), without characters that could deceive.
+/// Returns the common name of a distinguished name in DER (RFC 5280 §4.1.2.4), without control characters, which could
+/// deceive a reader.
 fn common_name(name: &[u8]) -> String {
     let value = || {
         let at = name.windows(COMMON_NAME.len()).position(|part| part == COMMON_NAME)?;
         let (_tag, rest) = name.get(at + COMMON_NAME.len()..)?.split_first()?;
         let (&length, rest) = rest.split_first()?;
-        // Names of 128 bytes and more have another form of length. RFC 5280 allows 64 characters.
+        // Names of 128 bytes or more use another encoding of the length. RFC 5280 allows at most 64 characters.
         rest.get(..usize::from(length))
     };
     let Some(value) = value() else { return "without a common name".to_owned() };
@@ -149,7 +150,7 @@ fn common_name(name: &[u8]) -> String {
 }
 
 impl RefusedCertificate {
-    /// What the server at `at` showed, what was expected of it, and what can be done about it.
+    /// Explains what the server at `at` presented, what was expected, and what to do.
     pub(crate) fn explained(&self, at: &str, spec: &UpstreamSpec) -> String {
         let upstream = &spec.name;
         let known = match spec.extra_roots_pem {
@@ -207,7 +208,7 @@ impl RefusedCertificate {
     }
 }
 
-/// Names as rustls writes them (`DnsName("a")`), without the kind.
+/// Formats names from rustls (`DnsName("a")`) without their kind.
 fn names(presented: &[String]) -> String {
     let plain = |name: &String| {
         let inner = name.split_once('(').map_or(name.as_str(), |(_, inner)| inner.trim_end_matches(')'));

@@ -1,4 +1,4 @@
-//! One server of others, and one model there behind the seam. What they do for a call stands in `answer`; here is who they are.
+//! An upstream server, and one model at it behind the trait `engine_api::Relay`. How a call works is in `answer`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,35 +25,36 @@ use crate::spec::UpstreamSpec;
 use crate::urls::UrlPolicy;
 use crate::workers::asking;
 
-/// How often it is checked whether anybody has a server that is followed.
+/// How often a task that follows a server checks whether the server is still in use.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// One server. Cheap to clone: all clones are the same one.
+/// One server. Cheap to clone: all clones share one server.
 #[derive(Clone)]
 pub struct Upstream {
     server: Arc<Server>,
 }
 
 impl Upstream {
-    /// Builds what a spec says. Nothing is asked of the server.
+    /// Builds a server from a spec. Sends nothing to it.
     ///
     /// # Errors
-    /// Everything that is wrong with the spec, in words.
+    /// Everything that is wrong with the spec, as text.
     pub fn new(spec: UpstreamSpec) -> Result<Self, Vec<String>> {
         Ok(Self { server: Arc::new(Server::new(spec)?) })
     }
 
-    /// Its name in our configuration.
+    /// Returns the server's name in our configuration.
     pub fn name(&self) -> &str {
         &self.server.spec.name
     }
 
-    /// Its name, with its address if it is one of several of the name.
+    /// Returns the server's name, with its address if it is one of several.
     pub fn label(&self) -> String {
         self.server.spec.label()
     }
 
-    /// Calls `unreached` whenever no connection to it came about, for as long as anybody has it. One of these is enough.
+    /// Calls `unreached` after every failed connection attempt, until the server is no longer in use. Run it once per
+    /// server.
     pub fn follow_connections(
         &self,
         unreached: impl Fn() + Send + 'static,
@@ -68,94 +69,95 @@ impl Upstream {
         }
     }
 
-    /// What it is.
+    /// Returns the kind of the server.
     pub fn kind(&self) -> Kind {
         self.server.spec.kind
     }
 
-    /// From what it was built.
+    /// Returns the spec that the server was built from.
     pub fn spec(&self) -> &UpstreamSpec {
         &self.server.spec
     }
 
-    /// Host and port.
+    /// Returns host and port.
     pub fn authority(&self) -> String {
         self.server.address.authority()
     }
 
-    /// Takes no new calls from now on; those under way go on.
+    /// Stops new calls. Calls in progress continue.
     pub fn drain(&self) {
         self.server.set_drained(true);
     }
 
-    /// Takes calls again.
+    /// Accepts calls again.
     pub fn resume(&self) {
         self.server.set_drained(false);
     }
 
-    /// Whether it takes calls.
+    /// Returns whether the server takes calls.
     pub fn health(&self) -> Health {
         self.server.health()
     }
 
-    /// The models that it lists, asked now: a bounded number of them.
+    /// Asks the server for its models. Their number is bounded.
     ///
     /// # Errors
-    /// What it answered instead, or why it did not, in words that name what may be wrong in the configuration.
+    /// What the server answered instead, or why it did not answer, as text that names what may be wrong in the
+    /// configuration.
     pub async fn models(&self) -> Result<Listing, ProbeError> {
         probe::models(&self.server).await
     }
 
-    /// Whether it is asked as a worker: its own engine takes jobs.
+    /// Returns whether the server is used as a worker, so that its own engine takes jobs.
     pub fn is_worker(&self) -> bool {
         self.server.line.is_some()
     }
 
-    /// What it is as a worker, asked now. How busy it says it is, its models know from then on.
+    /// Asks a worker for its models and their facts. Stores the loads that it reports for the models of this server.
     ///
     /// # Errors
-    /// What it answered instead, or why it did not.
+    /// What the worker answered instead, or why it did not answer.
     pub async fn about(&self, now: UnixNanos) -> Result<About, ProbeError> {
         asking::about(&self.server, now).await
     }
 
-    /// The words of one of a worker's models, by their digest, asked now.
+    /// Asks a worker for the tokenizer assets of one of its models, by their digest.
     ///
     /// # Errors
-    /// What it answered instead, or why it did not.
+    /// What the worker answered instead, or why it did not answer.
     pub async fn words(&self, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
         asking::words(&self.server, digest, now).await
     }
 
-    /// Whether it is well, asked now at the place that its kind has for it.
+    /// Checks the server's health at the endpoint that its kind has for that.
     ///
     /// # Errors
-    /// What it answered instead, or why it did not.
+    /// What the server answered instead, or why it did not answer.
     pub async fn probe(&self) -> Result<(), ProbeError> {
         probe::health(&self.server).await
     }
 
-    /// How its calls went.
+    /// Returns the statistics of the server's calls.
     pub fn figures(&self) -> Figures {
         self.server.counters.read(self.server.gate.waiting())
     }
 
-    /// Asks it again and again how busy it is, where its kind tells that, for as long as anybody has it. One of these is enough.
+    /// Polls the server's load, if its kind reports it, until the server is no longer in use. Run it once per server.
     pub fn follow_load(&self) -> impl Future<Output = ()> + Send + 'static {
         load::follow(Arc::downgrade(&self.server))
     }
 
-    /// Looks up again and again where its name leads, for as long as anybody has it. One of these is enough.
+    /// Looks up the server's name periodically, until the server is no longer in use. Run it once per server.
     pub fn follow_name(&self) -> impl Future<Output = ()> + Send + 'static {
         names::follow(Arc::downgrade(&self.server))
     }
 
-    /// Why it is not known how busy it is; `None`: it told, or is not asked.
+    /// Returns why the load is unknown. `None` if it was reported, or is not polled.
     pub fn load_fault(&self) -> Option<String> {
         self.server.loads.fault()
     }
 
-    /// Hears what it tells of its cache, in order, for as long as anybody has it. One of these is enough.
+    /// Follows the server's cache events in order, until the server is no longer in use. Run it once per server.
     pub fn follow_cache(
         &self,
         tell: impl FnMut(CacheEvent) + Send + 'static,
@@ -163,17 +165,17 @@ impl Upstream {
         cache::follow(Arc::downgrade(&self.server), tell)
     }
 
-    /// Why what it tells of its cache is not known, or not all of it.
+    /// Returns why the state of the server's cache is unknown or incomplete.
     pub fn cache_fault(&self) -> Option<String> {
         self.server.cache_fault.lock().clone()
     }
 
-    /// What all calls to it share.
+    /// Returns the state that all calls to the server share.
     pub(crate) fn server(&self) -> Arc<Server> {
         Arc::clone(&self.server)
     }
 
-    /// One of its models.
+    /// Returns one of the server's models.
     pub fn model(&self, model: &str, context_window: Option<u32>) -> RelayModel {
         let spec = &self.server.spec;
         let facts = RelayFacts {

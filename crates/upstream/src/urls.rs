@@ -1,7 +1,7 @@
-//! Which addresses in a call a server may be handed, as it would fetch them itself. Knows no call.
+//! Which URLs in a call may be sent to a server that would fetch them itself. Must not know a call.
 //!
-//! The server looks a name up again, so a name that changes its address in between is not caught here. Servers that run inside the
-//! operator's network get no addresses unless their hosts are listed.
+//! The server resolves the name again, so a name that changes its address in between is not caught here. Servers inside
+//! the operator's network get no URLs unless their hosts are listed.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -11,26 +11,26 @@ use std::time::Duration;
 use reqwest::Url;
 use tokio::sync::Semaphore;
 
-/// The longest address, in bytes.
+/// Maximum length of a URL, in bytes.
 const MOST_URL_BYTES: usize = 8 << 10;
-/// How long all look-ups of a call may take.
+/// Maximum duration of all look-ups of a call.
 const LOOK_UP_WITHIN: Duration = Duration::from_secs(2);
-/// Look-ups at once, of all calls.
+/// Maximum number of parallel look-ups, over all calls.
 const MOST_LOOK_UPS: usize = 16;
-/// Names of a call that are looked up.
+/// Maximum number of names per call that are looked up.
 const MOST_NAMES: usize = 16;
 
-/// Held by each look-up until the system has answered it.
+/// Limits the parallel look-ups. Each look-up holds a permit until the system has answered.
 static LOOK_UPS: Semaphore = Semaphore::const_new(MOST_LOOK_UPS);
 
-/// Which addresses a server may be handed. Data in the body (`data:`) needs no permission.
+/// Which URLs may be sent to a server. Data in the body (`data:`) needs no permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UrlPolicy {
     /// None.
     Off,
     /// `https` to names and addresses of the public internet.
     Public,
-    /// Those of these hosts.
+    /// URLs of these hosts.
     Hosts(Vec<AllowedHost>),
 }
 
@@ -38,18 +38,18 @@ pub enum UrlPolicy {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedHost {
     scheme: &'static str,
-    /// In small letters. Names below it are allowed as well if `below` is set.
+    /// In lower case. Only names below it are allowed if `below` is set.
     host: String,
     below: bool,
-    /// `None` allows the port of the scheme alone.
+    /// `None` allows only the scheme's default port.
     port: Option<u16>,
 }
 
 impl AllowedHost {
-    /// Reads `HOST`, `*.HOST`, `HOST:PORT`, or one of them behind `http://` or `https://`, which is the default.
+    /// Parses `HOST`, `*.HOST`, `HOST:PORT`, or one of them after `http://` or `https://`. The default is `https`.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// What is wrong, as text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let bad = || format!("`{text}` is no host: write HOST, *.HOST, HOST:PORT or http://HOST");
         let (scheme, rest) = match text.split_once("://") {
@@ -77,12 +77,12 @@ impl AllowedHost {
     }
 }
 
-/// What an address needs.
+/// The decision about one URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Allowed,
     Refused,
-    /// All addresses of this name must be public.
+    /// The URL is allowed if all addresses of this name are public.
     LookUp(String),
 }
 
@@ -106,10 +106,10 @@ impl UrlPolicy {
         }
     }
 
-    /// Judges addresses, with `look_up` for names.
+    /// Checks URLs. `look_up` resolves names.
     ///
     /// # Errors
-    /// The index of the first one that is refused.
+    /// The index of the first URL that is refused.
     pub(crate) async fn screen<F>(&self, urls: &[String], look_up: impl Fn(String) -> F) -> Result<(), usize>
     where
         F: Future<Output = Option<Vec<IpAddr>>>,
@@ -139,17 +139,17 @@ impl UrlPolicy {
         Ok(())
     }
 
-    /// As [`Self::screen`], by the system's resolver.
+    /// Like [`Self::screen`], with the system's resolver.
     ///
     /// # Errors
-    /// The index of the first one that is refused, or that is not looked up in time.
+    /// The index of the first URL that is refused, or 0 if the look-ups take too long.
     pub(crate) async fn screen_now(&self, urls: &[String]) -> Result<(), usize> {
         let screened = tokio::time::timeout(LOOK_UP_WITHIN, self.screen(urls, system)).await;
         screened.unwrap_or(Err(0))
     }
 }
 
-/// All addresses of a name, by the system. A look-up that is given up keeps its permit until the system has answered.
+/// Resolves a name with the system's resolver. A cancelled look-up keeps its permit until the system has answered.
 async fn system(name: String) -> Option<Vec<IpAddr>> {
     let permit = LOOK_UPS.acquire().await.ok()?;
     let looking = tokio::spawn(async move {
@@ -160,7 +160,8 @@ async fn system(name: String) -> Option<Vec<IpAddr>> {
     looking.await.ok()?
 }
 
-/// An address that every reader takes apart alike: `http` or `https`, no user, no second spelling of its host.
+/// Parses a URL that every parser understands in the same way: `http` or `https`, no user, no alternative spelling of
+/// its host.
 fn plain(text: &str) -> Option<Url> {
     if text.len() > MOST_URL_BYTES || !text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\') {
         return None;
@@ -175,25 +176,25 @@ fn plain(text: &str) -> Option<Url> {
     }
     let url = Url::parse(text).ok()?;
     let host = url.host_str()?;
-    // Decimal, octal, short and percent-encoded forms come out of the parser as another text.
+    // The parser rewrites decimal, octal, short and percent-encoded hosts, so they no longer match the text.
     let port = after(authority, host)?;
     let is_port = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let ends = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
     (ends && !host.ends_with('.')).then_some(url)
 }
 
-/// What follows `prefix`, whatever the case of its letters.
+/// Returns the text after `prefix`, ignoring ASCII case.
 fn after<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let (head, rest) = text.split_at_checked(prefix.len())?;
     head.eq_ignore_ascii_case(prefix).then_some(rest)
 }
 
-/// The address that a host is written as.
+/// Returns the IP address that a host is written as.
 fn address(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// Whether a name is one of a private network: a single label, or below a name that is reserved for such networks.
+/// Returns whether a name belongs to a private network: a single label, or a name below a reserved suffix.
 fn is_inside(name: &str) -> bool {
     const RESERVED: [&str; 11] = [
         "arpa",
@@ -212,12 +213,12 @@ fn is_inside(name: &str) -> bool {
     !name.contains('.') || RESERVED.contains(&last.as_str())
 }
 
-/// Whether a host, as an upstream's address has it, is on the public internet as far as its text tells.
+/// Returns whether an upstream's host is on the public internet, as far as its text shows.
 pub(crate) fn is_public_host(host: &str) -> bool {
     address(host).map_or_else(|| !is_inside(host), is_public)
 }
 
-/// Whether an address is one of the public internet.
+/// Returns whether an address belongs to the public internet.
 pub(crate) fn is_public(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => is_public_v4(ip),
@@ -241,8 +242,8 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
     !is_special
 }
 
-/// Global unicast alone, without the parts that carry IPv4 addresses or lead nowhere. Mapped and translated forms of IPv4 are
-/// outside of it. Source: the IANA IPv6 Special-Purpose Address Registry.
+/// Accepts only global unicast, without the ranges that embed IPv4 addresses or are not routed. Mapped and translated
+/// IPv4 addresses are outside global unicast. Source: the IANA IPv6 Special-Purpose Address Registry.
 fn is_public_v6(ip: Ipv6Addr) -> bool {
     let [a, b, ..] = ip.segments();
     let is_special = (a == 0x2001 && (b < 0x200 || b == 0xdb8)) || a == 0x2002 || a == 0x3fff;

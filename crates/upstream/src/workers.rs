@@ -1,5 +1,6 @@
-//! Models of other Headraces that take jobs: their own engine behind the seam `engine_api::Engine`, by the worker protocol. How a
-//! job goes there and what comes back stands in `workers/`; this knows no template, no dialect, and not how an engine computes.
+//! Models at other Headrace servers that take jobs: their engines behind the trait `engine_api::Engine`, by the worker
+//! protocol. Sending jobs and reading events is in `workers/`. Must not know a template, a dialect or how an engine
+//! computes.
 
 pub(crate) mod asking;
 pub(crate) mod line;
@@ -21,22 +22,22 @@ use crate::upstream::Upstream;
 use crate::workers::model::TheirModel;
 use crate::workers::run::Run;
 
-/// Answers of one job, at most.
+/// Maximum number of answers of one job.
 const MAX_CHOICES: u32 = 1 << 10;
 
 /// A model at a worker.
 pub struct WorkerModel {
     server: Arc<Server>,
     model: Arc<TheirModel>,
-    /// What we have there ourselves, where it says nothing.
+    /// The calls of this process at the worker. Used if the worker reports no load.
     gauge: Arc<Gauge>,
 }
 
 impl WorkerModel {
-    /// A model that an upstream says it has, by whose clock jobs have their deadlines.
+    /// Creates a model that an upstream reports. `clock` defines the deadlines of jobs.
     ///
     /// # Errors
-    /// The upstream is not asked as a worker.
+    /// The upstream is not used as a worker.
     pub fn new(upstream: &Upstream, about: &AboutModel, clock: &Arc<dyn Clock>) -> Result<Self, String> {
         let server = upstream.server();
         let Some(line) = &server.line else {
@@ -44,7 +45,8 @@ impl WorkerModel {
         };
         let slot = line.slot(&about.capabilities.model);
         slot.heard_of_jobs(about.fuller_jobs);
-        // Whoever has the same bits can go on with what it began, whatever its engine calls them.
+        // Workers with equal bits can continue each other's answers, even if their engines use different names for
+        // them.
         let capabilities = Capabilities { numerics: about.bits.clone(), ..about.capabilities.clone() };
         let clock = Arc::clone(clock);
         let model = Arc::new(TheirModel { capabilities, bits: about.bits.clone(), slot, clock });
@@ -52,7 +54,7 @@ impl WorkerModel {
         Ok(Self { server, model, gauge })
     }
 
-    /// What every worker of this model would refuse, before anything is sent.
+    /// Refuses what every worker of this model would refuse, before anything is sent.
     fn check(&self, job: &Job) -> Result<(), SubmitRefusal> {
         let bad = |what: String| Err(SubmitRefusal::Invalid { what });
         let Capabilities { vocab, context_window, .. } = self.model.capabilities;
@@ -97,7 +99,7 @@ impl Engine for WorkerModel {
         Ok(ticket)
     }
 
-    /// What its cache holds is not known here; who was sent what is remembered where workers are chosen.
+    /// The worker's cache cannot be queried from here. The fleet remembers which prompts each worker received.
     fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
         0
     }

@@ -1,5 +1,6 @@
-//! Bodies of batches, and the requests in them: OpenAI's from files, Anthropic's with their requests. Each request is read no further
-//! than to its body, which means what its own endpoint says. Knows no store, and runs nothing.
+//! Parses the bodies of batches and the requests in them. OpenAI's requests come from files, and Anthropic's come with
+//! the batch. Each request is parsed only down to its body, whose meaning its endpoint defines. Knows no store, and
+//! runs nothing.
 //!
 //! Sources: <https://platform.openai.com/docs/api-reference/batch>, <https://docs.anthropic.com/en/api/creating-message-batches>.
 
@@ -14,45 +15,45 @@ use crate::json::Reader;
 use crate::responses::metadata;
 use crate::{BadRequest, WireLimits};
 
-/// The longest that a batch may take, in seconds, and what its client says who wants all of it.
+/// The longest window of a batch, in seconds. A client that sends `24h` gets all of it.
 const LONGEST_WINDOW_S: u64 = 24 * 3600;
-/// Bytes of a client's id for a request.
+/// Limit in bytes for a client's id of a request.
 const MAX_CUSTOM_ID_BYTES: usize = 512;
-/// The same in Anthropic's dialect.
+/// The same limit in Anthropic's dialect.
 const MAX_MESSAGE_CUSTOM_ID: usize = 64;
 
-/// What a batch is created with.
+/// The body that creates a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchBody {
-    /// The file that its requests stand in.
+    /// The id of the file with the requests.
     pub input: String,
-    /// What they call.
+    /// The endpoint that the requests call.
     pub endpoint: Endpoint,
-    /// How long it may take, as its client says it.
+    /// The completion window as the client wrote it.
     pub window: String,
-    /// The same.
+    /// The completion window as a duration.
     pub within: Duration,
     /// Labels, as a JSON object.
     pub metadata: Option<String>,
-    /// Seconds that the files of its results are kept for.
+    /// Seconds for which the files of the results are kept.
     pub kept_seconds: Option<u64>,
 }
 
-/// Why a line of a file is no request.
+/// The reason why a line of a file is not a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineFault {
-    /// OpenAI's name for it.
+    /// OpenAI's name for the fault.
     pub code: &'static str,
-    /// What it is.
+    /// The explanation.
     pub message: String,
-    /// Which field.
+    /// The field at fault.
     pub param: Option<String>,
 }
 
-/// A request of a batch: its client's id for it, and the body of the call.
+/// A request of a batch: the client's id for it, and the body of the call.
 pub type BatchLine = (String, String);
 
-/// The path that requests of a batch name for an endpoint; `None`: it takes none from files.
+/// The path by which batch requests name an endpoint. `None` if a file cannot call the endpoint.
 pub const fn batch_path(endpoint: Endpoint) -> Option<&'static str> {
     match endpoint {
         Endpoint::ChatCompletions => Some("/v1/chat/completions"),
@@ -63,10 +64,10 @@ pub const fn batch_path(endpoint: Endpoint) -> Option<&'static str> {
     }
 }
 
-/// The endpoint that a batch's requests call by this path.
+/// Returns the endpoint that the requests of a batch call by this path.
 ///
 /// # Errors
-/// Which paths there are.
+/// A message with all valid paths.
 pub fn batch_endpoint(path: &str) -> Result<Endpoint, String> {
     let found = OF_FILES.into_iter().find(|endpoint| batch_path(*endpoint) == Some(path));
     let paths = || OF_FILES.into_iter().filter_map(batch_path).collect::<Vec<_>>().join("`, `");
@@ -76,7 +77,7 @@ pub fn batch_endpoint(path: &str) -> Result<Endpoint, String> {
 const OF_FILES: [Endpoint; 4] =
     [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Embeddings, Endpoint::Responses];
 
-/// Reads what a batch is created with.
+/// Reads the body that creates a batch.
 ///
 /// # Errors
 /// [`BadRequest`] names the first field that is wrong or missing.
@@ -120,10 +121,10 @@ fn within(text: &str) -> Read<(String, Duration)> {
     Ok((text.to_owned(), within))
 }
 
-/// How long a batch may take. OpenAI knows `24h` alone; shorter ones are ours.
+/// Parses the completion window of a batch. OpenAI accepts only `24h`. Shorter windows are Headrace's own addition.
 ///
 /// # Errors
-/// What it may be.
+/// A message with the valid windows.
 pub fn batch_window(text: &str) -> Result<Duration, String> {
     let told = || {
         let number = text.get(..text.len().checked_sub(1)?)?.parse::<u64>().ok()?;
@@ -141,7 +142,7 @@ pub fn batch_window(text: &str) -> Result<Duration, String> {
 /// Reads one line of a file of requests for an endpoint.
 ///
 /// # Errors
-/// Why it is no request. What is wrong within its body is told when it is called.
+/// Fails if the line is not a request. Faults within the body of the call appear only when the call runs.
 pub fn batch_line(line: &[u8], endpoint: Endpoint, limits: &WireLimits) -> Result<BatchLine, LineFault> {
     let fault = |code, message: String, param: Option<&str>| LineFault {
         code,
@@ -201,21 +202,21 @@ fn read_line(r: &mut Reader<'_>) -> Read<Said> {
     Ok(said)
 }
 
-/// An object as it was written, on one line.
+/// Reads an object as it was written, on one line.
 fn object(r: &mut Reader<'_>) -> Read<String> {
     r.require(crate::json::Kind::Object)?;
     Ok(one_line(r.raw()?))
 }
 
-/// JSON without line breaks: between its words they mean nothing, and within them there are none.
+/// Replaces the line breaks in JSON with spaces. Between tokens they mean nothing, and within tokens JSON allows none.
 pub fn one_line(json: &str) -> String {
     json.replace(['\n', '\r'], " ")
 }
 
-/// Reads a batch of messages, which comes with its requests.
+/// Reads a batch of messages, whose body contains its requests.
 ///
 /// # Errors
-/// [`BadRequest`] names the first field or request that is none.
+/// [`BadRequest`] names the first invalid field or request.
 pub fn message_batch(body: &[u8], limits: &WireLimits, most: usize) -> Result<Vec<BatchLine>, BadRequest> {
     let mut reader = Reader::new(body, limits.max_json_depth, usize::MAX)?;
     Ok(read_messages(&mut reader, most)?)

@@ -1,17 +1,17 @@
-//! Texts and messages that say nothing are refused before anything is charged. Knows no dialect.
+//! Refuses texts and messages without a visible character before anything is charged. Knows no dialect.
 //!
-//! OpenAI refuses an empty list of messages and an empty text to embed; Anthropic refuses messages and blocks of text that are
-//! empty or white space. What both take stays valid: an empty result of a tool, an empty system message beside others, and an
-//! answer of the assistant that is empty, such as one that only thought.
+//! OpenAI refuses an empty list of messages and an empty text to embed. Anthropic refuses messages and text blocks that
+//! are empty or white space. Input that both accept stays valid: an empty tool result, an empty system message beside
+//! others, and an empty answer. An answer may be empty if it contains only reasoning, for example.
 
 use headrace_domain::{Code, Message, Role, is_blank};
 
 use crate::fault::{Fault, Read};
 
-/// What a blank text holds, for messages.
+/// The description of a blank text in error messages.
 const SEEN: &str = "it is empty, or holds only white space and characters that are not visible";
 
-/// The refusal of a message of the user that says nothing.
+/// The fault for a blank message of the user.
 pub(crate) fn message() -> Fault {
     Fault::new(
         Code::EmptyString,
@@ -19,19 +19,19 @@ pub(crate) fn message() -> Fault {
     )
 }
 
-/// The refusal of a block of text that says nothing.
+/// The fault for a blank text block.
 pub(crate) fn block() -> Fault {
     Fault::new(Code::EmptyString, format!("{SEEN}; leave the block out (nothing was charged)"))
 }
 
-/// The refusal of a conversation in which no message says anything.
+/// The fault for a conversation in which all messages are blank.
 pub(crate) fn conversation() -> Fault {
     let message = "no message says anything: each is empty, or holds only white space and characters that are not visible; add a \
                    message of role `user` with text (nothing was charged)";
     Fault::new(Code::EmptyString, message)
 }
 
-/// The refusal of a prompt, or of a text to encode or to judge, that says nothing.
+/// The fault for a blank prompt, or for a blank text to encode or to moderate.
 pub(crate) fn text() -> Fault {
     Fault::new(
         Code::EmptyPrompt,
@@ -41,21 +41,21 @@ pub(crate) fn text() -> Fault {
     )
 }
 
-/// `text`, which must say something.
+/// Returns `text` if it has a visible character.
 ///
 /// # Errors
-/// It is blank.
+/// Fails if the text is blank.
 pub(crate) fn visible<T: AsRef<str>>(text: T) -> Read<T> {
     if is_blank(text.as_ref()) { Err(self::text()) } else { Ok(text) }
 }
 
-/// The first message of the user that says nothing, by its index.
+/// The index of the first blank message of the user.
 pub(crate) fn first_blank(messages: &[Message]) -> Option<usize> {
     let blank = |message: &Message| message.role == Role::User && !says_something(message);
     messages.iter().position(blank)
 }
 
-/// Whether any message says something, calls a tool or is a tool's result.
+/// Whether any message has a visible character, has media, calls a tool or is a tool's result.
 pub(crate) fn any_says_something(messages: &[Message]) -> bool {
     messages.iter().any(|message| message.role == Role::Tool || says_something(message))
 }

@@ -1,4 +1,4 @@
-//! Places that a caller marks as ends of cached prefixes (`cache_control`). Knows no cache.
+//! The places that a caller marks as ends of cached prefixes (`cache_control`). Knows no cache.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,13 +8,13 @@ use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::refused::cache_control;
 
-/// As many as a request may have: Anthropic's.
+/// The most breakpoints that a request may have. Anthropic's limit.
 const MAX_BREAKPOINTS: usize = 4;
 
-/// Those of a request so far.
+/// The breakpoints of a request so far.
 #[derive(Debug)]
 pub(crate) struct Breakpoints {
-    /// What is being read.
+    /// The place that is being read.
     at: Cell<CacheMarkAt>,
     marks: RefCell<Vec<CacheMark>>,
 }
@@ -26,17 +26,17 @@ impl Default for Breakpoints {
 }
 
 impl Breakpoints {
-    /// From here on this is being read.
+    /// Sets the place that is being read.
     pub(crate) fn enter(&self, at: CacheMarkAt) {
         self.at.set(at);
     }
 
-    /// Reads a `cache_control` of what is being read.
+    /// Reads a `cache_control` at the place that is being read.
     pub(crate) fn read(&self, r: &mut Reader<'_>) -> Read<()> {
         self.read_at(self.at.get(), r)
     }
 
-    /// Reads a `cache_control` of this place.
+    /// Reads a `cache_control` at the given place.
     pub(crate) fn read_at(&self, at: CacheMarkAt, r: &mut Reader<'_>) -> Read<()> {
         let Some(life) = cache_control(r)? else { return Ok(()) };
         let mut marks = self.marks.borrow_mut();
@@ -48,7 +48,7 @@ impl Breakpoints {
         Ok(())
     }
 
-    /// All of them, in the order in which they were read.
+    /// Takes all breakpoints, in the order in which they were read.
     pub(crate) fn take(&self) -> Vec<CacheMark> {
         self.marks.take()
     }

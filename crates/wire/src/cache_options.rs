@@ -1,5 +1,5 @@
-//! OpenAI's wishes about cached prompts: how long what a request marks is kept, and which answer its prompt is to be compared with. Knows no
-//! cache.
+//! OpenAI's options for cached prompts: the lifetime of marked prefixes, and the answer that the prompt is compared
+//! with. Knows no cache.
 //!
 //! Source: the types of OpenAI's SDK (`PromptCacheOptions`, `prompt_cache_breakpoint`), <https://developers.openai.com/api/docs/guides/prompt-caching>.
 
@@ -10,21 +10,21 @@ use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::params::label;
 
-/// As many marks of a request count; of more, the last.
+/// The most marks of a request that count. If there are more, only the last ones count.
 const MOST_MARKS: usize = 4;
-/// How long what a request marks is kept at least: for the half hour that is asked for there is the hour.
+/// The lifetime of marked prefixes. Requests ask for half an hour, and the next longer lifetime is an hour.
 const LIFE: CacheLife = CacheLife::Hour;
 
-/// `prompt_cache_options`
+/// The value of `prompt_cache_options`.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct CacheOptions {
-    /// Nothing but what is marked is to be kept.
+    /// Only marked prefixes are kept.
     pub(crate) explicit: bool,
-    /// The answer to compare the prompt with.
+    /// The id of the answer to compare the prompt with.
     pub(crate) comparison: Option<String>,
 }
 
-/// Reads them. `compares`: a prompt may be compared with another one's here.
+/// Reads the options. `compares` says whether the endpoint can compare prompts.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits, compares: bool) -> Read<CacheOptions> {
     let mut options = CacheOptions::default();
     r.object(|r, key| {
@@ -63,7 +63,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits, compares: bool) -> R
     Ok(options)
 }
 
-/// `prompt_cache_breakpoint` of a part: `{"mode": "explicit"}`. Whether it marks one.
+/// Reads `prompt_cache_breakpoint` of a part: `{"mode": "explicit"}`. Returns whether the part is marked.
 pub(crate) fn read_breakpoint(r: &mut Reader<'_>) -> Read<bool> {
     let marked = r.optional(|r| {
         let mut mode = None;
@@ -83,7 +83,7 @@ pub(crate) fn read_breakpoint(r: &mut Reader<'_>) -> Read<bool> {
     Ok(marked.unwrap_or(false))
 }
 
-/// The marks behind these messages, by their places in the request.
+/// Returns the marks behind these messages, which are given by their indexes in the request.
 pub(crate) fn marks(messages: &[u32]) -> Vec<CacheMark> {
     let last = messages.get(messages.len().saturating_sub(MOST_MARKS)..).unwrap_or(messages);
     last.iter().map(|index| CacheMark { at: CacheMarkAt::Message(*index), life: LIFE }).collect()

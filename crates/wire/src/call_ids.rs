@@ -1,5 +1,5 @@
-//! Calls of tools and their results, by the ids that tie them: each result answers one call before it, and no two calls that wait
-//! have one id. Knows no dialect.
+//! Ties tool calls to their results by id. Each result answers one earlier call, and no two unanswered calls have the
+//! same id. Knows no dialect.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,8 @@ use crate::fault::{Fault, Read};
 pub(crate) struct CallIds {
     waiting: HashSet<String>,
     answered: HashSet<String>,
-    /// Whether an id may be used again once its call was answered: some models count their calls anew in each turn.
+    /// Whether an id may be used again after its call was answered. Some models number their calls from the start in
+    /// each turn.
     may_return: bool,
 }
 
@@ -22,12 +23,12 @@ impl CallIds {
         Self { may_return: true, ..Self::default() }
     }
 
-    /// Anthropic's: an id names one call of the conversation.
+    /// Anthropic's rule: an id names one call of the whole conversation.
     pub(crate) fn anthropic() -> Self {
         Self::default()
     }
 
-    /// A call of this id was made.
+    /// Records a call with this id.
     pub(crate) fn called(&mut self, id: &str) -> Read<()> {
         let was = self.answered.contains(id);
         if was && self.may_return {
@@ -42,7 +43,7 @@ impl CallIds {
         Ok(())
     }
 
-    /// The call of this id was answered.
+    /// Records the result for the call with this id.
     pub(crate) fn answered(&mut self, id: &str) -> Read<()> {
         if self.waiting.remove(id) {
             self.answered.insert(id.to_owned());
@@ -69,7 +70,7 @@ mod tests {
         assert!(ids.called("a").is_err());
         ids.answered("a").unwrap();
         assert!(ids.answered("a").unwrap_err().message().contains("already"));
-        // A later turn counts anew.
+        // A later turn may use the same id.
         ids.called("a").unwrap();
         ids.answered("a").unwrap();
 

@@ -1,12 +1,13 @@
-//! One order of keys for JSON whose order says nothing, so that key order cannot cost a cache hit.
-//! Knows nothing of what the JSON means, save where a JSON Schema holds names instead of keywords.
+//! A fixed key order for JSON whose key order has no meaning, so that key order cannot cost a cache hit.
+//! Knows nothing about the meaning of the JSON, except where a JSON Schema holds names instead of keywords.
 //!
-//! **Keywords of a schema** stand in one conventional order: those that models saw first in training ([`FIRST_KEYWORDS`]), then
-//! all others by their bytes. **Names** (of properties and definitions) and data (`default`, `enum`, `examples`) stay in
-//! the order in which they were sent: names carry meaning, and an answer that is held to the schema follows them.
+//! **Keywords of a schema** have one conventional order: first those that models saw first in training
+//! ([`FIRST_KEYWORDS`]), then all others by their bytes. **Names** (of properties and definitions) and data (`default`,
+//! `enum`, `examples`) stay in the order in which they were sent. Names carry meaning, and a constrained answer follows
+//! their order.
 //!
-//! **Canonical** order sorts everything, names too: first [`FIRST_KEYS`], then by bytes, at every level alike. It is for comparing,
-//! and for models whose `tools_order` asks for it.
+//! **Canonical** order sorts everything, including names: first [`FIRST_KEYS`], then by bytes, the same at every level.
+//! It is for comparisons, and for models whose `tools_order` asks for it.
 
 use std::cmp::Ordering;
 
@@ -56,11 +57,11 @@ pub const FIRST_KEYWORDS: &[&str] = &[
     "$defs",
 ];
 
-/// Keywords under which an object has a schema under each name.
+/// Keywords whose value is an object with a schema under each name.
 const NAMED_SCHEMAS: &[&str] =
     &["properties", "patternProperties", "$defs", "definitions", "dependentSchemas"];
 
-/// Keywords that hold a schema, or a list of them.
+/// Keywords whose value is a schema or a list of schemas.
 const SCHEMAS: &[&str] = &[
     "items",
     "prefixItems",
@@ -84,12 +85,12 @@ fn ordered(first: &[&str], left: &str, right: &str) -> Ordering {
     rank(left).cmp(&rank(right)).then_with(|| left.cmp(right))
 }
 
-/// The canonical order of two keys.
+/// Compares two keys in canonical order.
 pub fn compare(left: &str, right: &str) -> Ordering {
     ordered(FIRST_KEYS, left, right)
 }
 
-/// The same value with every object's keys in canonical order.
+/// Returns the value with the keys of every object in canonical order.
 pub fn value(value: Value) -> Value {
     match value {
         Value::Array(items) => Value::Array(items.into_iter().map(self::value).collect()),
@@ -102,7 +103,7 @@ pub fn value(value: Value) -> Value {
     }
 }
 
-/// The same JSON Schema with its keywords in the conventional order, names and data as they were sent.
+/// Returns a JSON Schema with its keywords in the conventional order. Names and data stay as they were sent.
 pub fn schema(value: Value) -> Value {
     match value {
         Value::Array(items) => Value::Array(items.into_iter().map(schema).collect()),
@@ -115,7 +116,8 @@ pub fn schema(value: Value) -> Value {
     }
 }
 
-/// The members of a schema, each schema in them as `each` makes it; lists of schemas are given to it whole.
+/// Returns the members of a schema after `each` has changed the schemas in them. A list of schemas goes to `each` as a
+/// whole.
 pub(crate) fn with_inner_schemas(
     map: Map<String, Value>,
     each: fn(Value) -> Value,
@@ -132,10 +134,10 @@ pub(crate) fn with_inner_schemas(
     })
 }
 
-/// The same JSON as compact text with every object's keys in canonical order; numbers as they were spelled.
+/// Returns JSON as compact text, with the keys of every object in canonical order. Numbers keep their spelling.
 ///
 /// # Errors
-/// Text that is not JSON, names a key twice, or breaks the depth or size of the default [`WireLimits`].
+/// Fails if the text is not JSON, has a duplicate key, or exceeds the depth or size of the default [`WireLimits`].
 pub fn text(json: &str) -> Result<String, BadRequest> {
     let limits = WireLimits::default();
     let mut reader = Reader::new(json.as_bytes(), limits.max_json_depth, limits.max_free_form_values)?;

@@ -1,4 +1,4 @@
-//! OpenAI's chat completion request. Knows nothing of how a conversation is rendered.
+//! Reads OpenAI's chat completion request. Knows nothing about the rendering of a conversation.
 
 use std::borrow::Cow;
 
@@ -87,7 +87,7 @@ pub(crate) fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec
     read_marked(r, limits).map(|(messages, _)| messages)
 }
 
-/// The messages, and which of them a cached prefix is to end behind.
+/// Reads the messages. Also returns the indexes of those behind which a cached prefix ends.
 fn read_marked(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, Vec<u32>)> {
     let (mut messages, mut marked, mut ids) = (Vec::new(), Vec::new(), CallIds::openai());
     r.array(limits.max_messages, |r, index| {
@@ -105,7 +105,7 @@ fn read_marked(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, V
     Ok((messages, marked))
 }
 
-/// Refuses messages of the user that say nothing, and conversations in which no message does.
+/// Refuses blank messages of the user, and conversations in which all messages are blank.
 fn check_blank(messages: &[Message]) -> Read<()> {
     if let Some(index) = blank::first_blank(messages) {
         return Err(blank::message().under_key("content").under_index(index));
@@ -113,17 +113,17 @@ fn check_blank(messages: &[Message]) -> Read<()> {
     if blank::any_says_something(messages) { Ok(()) } else { Err(blank::conversation()) }
 }
 
-/// How a prompt ends: vLLM's two switches, of which one follows from the other.
+/// The end of a prompt: vLLM's two switches, which must have opposite values.
 #[derive(Default)]
 pub(crate) struct Ending {
     /// The last message is continued.
     pub(crate) continues: Option<bool>,
-    /// An answer of the assistant begins.
+    /// A new answer of the assistant begins.
     pub(crate) begins: Option<bool>,
 }
 
 impl Ending {
-    /// Whether the last message is continued.
+    /// Returns whether the last message is continued.
     pub(crate) fn settle(&self, messages: &[Message]) -> Read<bool> {
         let continues = self.continues == Some(true);
         if self.begins == Some(!continues) || self.begins.is_none() {
@@ -141,7 +141,7 @@ impl Ending {
     }
 }
 
-/// Calls and results of a message, each in its place.
+/// Ties the tool calls and the result of a message to those of other messages.
 fn tie(message: &Message, ids: &mut CallIds) -> Read<()> {
     for (index, call) in message.tool_calls.iter().enumerate() {
         let tied = ids.called(&call.id);
@@ -151,14 +151,14 @@ fn tie(message: &Message, ids: &mut CallIds) -> Read<()> {
     ids.answered(id).map_err(|fault| fault.under_key("tool_call_id"))
 }
 
-/// The fields of a message as they come, before the role says which belong.
+/// The fields of a message, before its role says which of them are allowed.
 #[derive(Default)]
 struct Draft {
     role: Option<Role>,
     content: Option<Content>,
-    /// What a model said instead of an answer.
+    /// The model's refusal in place of an answer.
     refusal: Option<String>,
-    /// A field that nobody knows: somebody else's server may have put it into an answer that is handed back.
+    /// The first unknown field. Another server may have put it into an answer that the client sends back.
     stranger: Option<String>,
     name: Option<String>,
     reasoning: Option<String>,
@@ -173,7 +173,7 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Message, bool)
             "role" => draft.role = Some(role(r)?),
             "content" => draft.content = r.optional(|r| content::read(r, limits))?,
             "name" => draft.name = r.optional(|r| label(r, limits))?,
-            // Two spellings of one thing; clients that hand both back hand back the same text.
+            // Two spellings of the same field. Clients that send both send the same text.
             "reasoning_content" | "reasoning" => {
                 let text = r.optional(Reader::string)?.map(Cow::into_owned);
                 draft.reasoning = draft.reasoning.take().or(text);
@@ -181,7 +181,7 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Message, bool)
             "tool_calls" => draft.tool_calls = r.optional(|r| tools::openai_tool_calls(r, limits))?,
             "tool_call_id" => draft.tool_call_id = r.optional(|r| label(r, limits))?,
             "refusal" => draft.refusal = r.optional(Reader::string)?.map(Cow::into_owned),
-            // What the SDKs hand back of an answer that had none of these.
+            // SDKs send back these fields of an answer as null or empty.
             "audio" | "function_call" => {
                 let unsupported =
                     || Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out");

@@ -1,5 +1,5 @@
-//! Whether tools may, must or must not be called: `tool_choice` in both dialects, and that it names what is offered.
-//! Knows nothing of how a model is held to it.
+//! Reads `tool_choice` in both dialects, and checks that it names offered tools.
+//! Does not know how a model is constrained to it.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// OpenAI's `tool_choice`.
+/// Reads OpenAI's `tool_choice`.
 pub(crate) fn openai(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     let words = "it must be `auto`, `none`, `required` or an object that names a tool or allows some";
     match r.kind()? {
@@ -47,7 +47,7 @@ fn openai_object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     }
 }
 
-/// The `name` of an object that has nothing else.
+/// Reads the `name` of an object that has no other field.
 fn named(r: &mut Reader<'_>) -> Read<String> {
     let mut name = None;
     r.object(|r, key| match key.as_ref() {
@@ -60,7 +60,7 @@ fn named(r: &mut Reader<'_>) -> Read<String> {
     name.ok_or_else(|| Fault::missing("name"))
 }
 
-/// OpenAI's `allowed_tools`: a mode and a list of tools.
+/// Reads OpenAI's `allowed_tools`: a mode and a list of tools.
 pub(crate) fn allowed_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     let (mut required, mut names) = (None, None);
     r.object(|r, key| {
@@ -81,7 +81,7 @@ pub(crate) fn allowed_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Too
     Ok(ToolChoice::Allowed { names: names.ok_or_else(|| Fault::missing("tools"))?, required })
 }
 
-/// Tools by their names: `{"type": "function", "function": {"name": …}}`, or with the name beside the type.
+/// Reads a list of tools by name: `{"type": "function", "function": {"name": …}}`, or with the name beside the type.
 pub(crate) fn tool_names(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
     let mut names = Vec::new();
     r.array(limits.max_tools, |r, _| {
@@ -109,7 +109,7 @@ pub(crate) fn tool_names(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<St
     Ok(names)
 }
 
-/// Anthropic's `tool_choice`, and whether one call is the most.
+/// Reads Anthropic's `tool_choice`. Also returns whether at most one call is allowed.
 pub(crate) fn anthropic(r: &mut Reader<'_>) -> Read<(ToolChoice, bool)> {
     let (mut kind, mut name, mut one_call) = (None, None, false);
     r.object(|r, key| {
@@ -139,7 +139,7 @@ pub(crate) fn anthropic(r: &mut Reader<'_>) -> Read<(ToolChoice, bool)> {
     Ok((choice, one_call))
 }
 
-/// What must be called has to be offered.
+/// Checks that the tools of a choice are offered.
 pub(crate) fn check(choice: &ToolChoice, tools: &[Tool]) -> Read<()> {
     let fault = |message: &str| Err(Fault::at("tool_choice", Code::InvalidValue, message));
     let offered = |name: &String| tools.iter().any(|tool| tool.name == *name);

@@ -1,5 +1,5 @@
-//! What a client of OpenAI's chat stream needs: the request to write, the stream to read, line by line as it comes.
-//! Unknown fields are skipped, so that it reads other servers' streams too. Opens no connection.
+//! Types for a client of OpenAI's chat stream: the request, and the stream as it is read line by line.
+//! Unknown fields are skipped, so that the client can read other servers' streams, too. Opens no connection.
 
 mod sse;
 
@@ -14,7 +14,7 @@ pub struct ChatRequest {
     pub model: String,
     /// The messages, oldest first.
     pub messages: Vec<ChatMessage>,
-    /// Most tokens to generate.
+    /// The most tokens to generate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// 0 to 2.
@@ -23,7 +23,7 @@ pub struct ChatRequest {
     /// Above 0, to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f32>,
-    /// For the same answer again.
+    /// The seed. The same seed gives the same answer again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Stop strings.
@@ -42,46 +42,46 @@ pub struct ChatRequest {
     pub headrace: Option<HeadraceOptions>,
 }
 
-/// A message of plain text, with the tools that it calls or whose result it is.
+/// A message of plain text, with its tool calls or with the id of the call that it answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ChatMessage {
     /// `system`, `user`, `assistant` or `tool`.
     pub role: String,
     /// The text.
     pub content: String,
-    /// Of an assistant's message: the calls that it ends with.
+    /// Only in assistant messages: the calls at the end of the message.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCallBody>,
-    /// Of a tool's message: the call whose result it is.
+    /// Only in tool messages: the id of the call that the message answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool_call_id: Option<String>,
 }
 
 impl ChatMessage {
-    /// A message that is text alone.
+    /// Creates a message of text alone.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self { role: role.into(), content: content.into(), ..Self::default() }
     }
 }
 
-/// A call of a function, as a message repeats it.
+/// A function call, as later messages repeat it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCallBody {
-    /// By which its result is known.
+    /// The id that the call's result refers to.
     pub id: String,
     /// Always `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What is called.
+    /// The function and its arguments.
     pub function: FunctionBody,
 }
 
-/// The function of a call, and with what it is called.
+/// The function of a call, with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionBody {
-    /// Its name.
+    /// The name of the function.
     pub name: String,
-    /// JSON text.
+    /// The arguments as JSON text.
     pub arguments: String,
 }
 
@@ -108,16 +108,16 @@ pub struct ChatChunk {
     /// The model that answers.
     #[serde(default)]
     pub model: String,
-    /// Pieces of answers; empty in a chunk of usage.
+    /// Pieces of answers. Empty in a chunk that only reports usage.
     #[serde(default)]
     pub choices: Vec<ChatChoice>,
-    /// In the last chunk, where asked for.
+    /// The usage, in the last chunk, if requested.
     #[serde(default)]
     pub usage: Option<UsageBody>,
-    /// Stage timings and cost, in the last chunk, where asked for.
+    /// Stage timings and cost, in the last chunk, if requested.
     #[serde(default)]
     pub headrace: Option<serde_json::Value>,
-    /// A stream that fails says so in place of a chunk.
+    /// The error of a failed stream, in place of a chunk.
     #[serde(default)]
     pub error: Option<ErrorDetail>,
 }
@@ -125,21 +125,21 @@ pub struct ChatChunk {
 /// A piece of one answer.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct ChatChoice {
-    /// Which answer.
+    /// The index of the answer.
     #[serde(default)]
     pub index: u32,
-    /// What is new.
+    /// The new part.
     #[serde(default)]
     pub delta: ChatDelta,
-    /// Why the answer ended, in its last piece.
+    /// The finish reason, in the last piece.
     #[serde(default)]
     pub finish_reason: Option<String>,
 }
 
-/// What is new in an answer.
+/// The new part of an answer.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct ChatDelta {
-    /// In the first piece.
+    /// The role, in the first piece.
     #[serde(default)]
     pub role: Option<String>,
     /// Text to join.
@@ -156,10 +156,10 @@ pub struct ChatDelta {
 /// A piece of a tool call.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct ToolCallDelta {
-    /// Which call of the answer.
+    /// The index of the call in the answer.
     #[serde(default)]
     pub index: u32,
-    /// In the first piece.
+    /// The id of the call, in the first piece.
     #[serde(default)]
     pub id: Option<String>,
     /// Name and arguments.
@@ -170,7 +170,7 @@ pub struct ToolCallDelta {
 /// Name and arguments of a tool call, in pieces.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 pub struct FunctionDelta {
-    /// In the first piece.
+    /// The name, in the first piece.
     #[serde(default)]
     pub name: Option<String>,
     /// JSON text to join.
@@ -187,13 +187,13 @@ pub struct UsageBody {
     /// All generated tokens, reasoning included.
     #[serde(default)]
     pub completion_tokens: u64,
-    /// Both.
+    /// The sum of both.
     #[serde(default)]
     pub total_tokens: u64,
-    /// Of the prompt's tokens.
+    /// Parts of the prompt's tokens.
     #[serde(default)]
     pub prompt_tokens_details: Option<PromptTokensDetails>,
-    /// Of the generated tokens.
+    /// Parts of the generated tokens.
     #[serde(default)]
     pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
@@ -213,7 +213,7 @@ impl UsageBody {
 /// Parts of the prompt's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub struct PromptTokensDetails {
-    /// Those from the cache.
+    /// Tokens from the cache.
     #[serde(default)]
     pub cached_tokens: Option<u64>,
 }
@@ -221,22 +221,22 @@ pub struct PromptTokensDetails {
 /// Parts of the generated tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub struct CompletionTokensDetails {
-    /// Those of reasoning.
+    /// Tokens of reasoning.
     #[serde(default)]
     pub reasoning_tokens: Option<u64>,
 }
 
-/// The body of an error's answer.
+/// The body of an error response.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ErrorBody {
     /// The error.
     pub error: ErrorDetail,
 }
 
-/// An error as a client reads it; a foreign server may leave out anything.
+/// An error as a client reads it. Other servers may leave out any field.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct ErrorDetail {
-    /// What happened and the way out.
+    /// The explanation, and the way out.
     #[serde(default)]
     pub message: String,
     /// The kind, such as `rate_limit_error`.
@@ -248,22 +248,22 @@ pub struct ErrorDetail {
     /// The parameter at fault.
     #[serde(default)]
     pub param: Option<String>,
-    /// Where on the path.
+    /// The stage at which the request failed.
     #[serde(default)]
     pub stage: Option<String>,
-    /// Which request.
+    /// The id of the request.
     #[serde(default)]
     pub request_id: Option<String>,
-    /// Seconds to wait.
+    /// Seconds to wait before a retry.
     #[serde(default)]
     pub retry_after_s: Option<u64>,
-    /// The page that explains it.
+    /// The page that explains the error.
     #[serde(default)]
     pub doc_url: Option<String>,
 }
 
 impl ErrorDetail {
-    /// The exact rule as text, `""` where there is none.
+    /// The exact rule as text. Empty if there is none.
     pub fn code_text(&self) -> String {
         match &self.code {
             None | Some(serde_json::Value::Null) => String::new(),

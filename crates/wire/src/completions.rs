@@ -1,4 +1,4 @@
-//! OpenAI's completion request: raw prompts as text or token ids. Knows no tokenizer.
+//! Reads OpenAI's completion request: raw prompts as text or token ids. Knows no tokenizer.
 
 use std::borrow::Cow;
 
@@ -34,7 +34,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })?;
     r.end()?;
     let prompts = prompts.ok_or_else(|| Fault::missing("prompt"))?;
-    // A gap may be filled before a text, with nothing ahead of it.
+    // With a suffix, the prompt may be blank: the answer then fills the gap before the suffix.
     if raw.suffix.as_deref().is_none_or(is_blank) {
         check_blank(&prompts, is_list).map_err(|fault| fault.under_key("prompt"))?;
     }
@@ -77,7 +77,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })
 }
 
-/// Refuses prompts that say nothing.
+/// Refuses blank prompts.
 fn check_blank(prompts: &[PromptItem], is_list: bool) -> Read<()> {
     let blank = |prompt: &PromptItem| matches!(prompt, PromptItem::Text(text) if is_blank(text));
     match prompts.iter().position(blank) {
@@ -87,7 +87,7 @@ fn check_blank(prompts: &[PromptItem], is_list: bool) -> Read<()> {
     }
 }
 
-/// `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item says which.
+/// Reads `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item decides which.
 fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>> {
     match r.kind()? {
         Kind::String => return Ok(vec![PromptItem::Text(r.string()?.into_owned())]),
@@ -97,7 +97,7 @@ fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>
     let mut first = None;
     let mut prompts = Vec::new();
     let mut flat = Vec::new();
-    // One list of ids is one prompt; how many items are allowed shows with the first.
+    // One list of ids is one prompt, so the limit on the number of items depends on the first item.
     r.array(limits.max_prompt_ids, |r, index| {
         let kind = r.kind()?;
         if *first.get_or_insert(kind) != kind {

@@ -1,5 +1,5 @@
-//! The content of a message in OpenAI's dialects: a string, or a list of parts. Text is joined in order; what is no text is kept with
-//! its place. Knows no roles.
+//! Reads the content of a message in OpenAI's dialects: a string, or a list of parts. Texts are joined in order. Other
+//! parts are kept with their place. Knows no roles.
 
 use std::borrow::Cow;
 
@@ -10,19 +10,19 @@ use crate::cache_options;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// What a content says.
+/// The content of a message.
 #[derive(Debug, Default)]
 pub(crate) struct Content {
-    /// Its text, joined with nothing between the parts.
+    /// The text. Nothing is put between the parts.
     pub(crate) text: String,
-    /// Its other parts.
+    /// The parts that are not text.
     pub(crate) media: Vec<Media>,
-    /// A part of it is marked as the end of a cached prefix.
+    /// A part is marked as the end of a cached prefix.
     pub(crate) is_marked: bool,
 }
 
 impl Content {
-    /// Adds a part that is no text, number `index` of the list at `key`.
+    /// Adds a part that is not text. It is number `index` of the list at `key`.
     pub(crate) fn push(&mut self, part: Other, key: &str, index: usize) {
         let Other { kind, source, detail, name } = part;
         let (behind_bytes, place) = (self.text.len(), format!("{key}[{index}]"));
@@ -30,7 +30,7 @@ impl Content {
     }
 }
 
-/// A part that is no text.
+/// A part that is not text.
 #[derive(Debug)]
 pub(crate) struct Other {
     pub(crate) kind: MediaKind,
@@ -45,7 +45,7 @@ impl Other {
     }
 }
 
-/// A string or a list of chat's parts.
+/// Reads a string or a list of chat's parts.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Content> {
     match r.kind()? {
         Kind::String => Ok(Content { text: r.string()?.into_owned(), ..Content::default() }),
@@ -58,7 +58,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Content> {
     }
 }
 
-/// Types of parts, each with the key of what it holds. A sound's address and a film's are vLLM's.
+/// Types of parts. Each is also the key of the part's content. The addresses of sounds and videos are vLLM's additions.
 const TYPES: &[&str] = &["text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file"];
 
 fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
@@ -96,19 +96,20 @@ fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
     Ok(())
 }
 
-/// The one answer to every type that is none.
+/// The fault for every unknown type of part.
 pub(crate) fn no_such_part() -> Fault {
     Fault::new(Code::UnsupportedContent, "there is no such type of part; put what it says into the text")
 }
 
-/// The refusal of a file's id where its data is to be sent on: files that are stored here are at no upstream.
+/// The fault for a file's id if the content must go to an upstream. Upstreams do not have the files that are stored
+/// here.
 pub(crate) fn stored_file() -> Fault {
     let message = "no upstream knows the id of a file, as files that are stored here are not sent along; send the content itself, in \
                    base64 (nothing was charged)";
     Fault::new(Code::UnsupportedContent, message)
 }
 
-/// `{"url": …, "detail": …}`
+/// Reads `{"url": …, "detail": …}`.
 fn address(r: &mut Reader<'_>, kind: MediaKind) -> Read<Other> {
     let (mut url, mut detail) = (None, None);
     r.object(|r, key| {
@@ -123,7 +124,7 @@ fn address(r: &mut Reader<'_>, kind: MediaKind) -> Read<Other> {
     Ok(Other { detail, ..Other::new(kind, MediaSource::Url(url)) })
 }
 
-/// How closely an image is to be looked at.
+/// Reads how closely the model should look at an image.
 pub(crate) fn detail(r: &mut Reader<'_>) -> Read<String> {
     match r.string()?.as_ref() {
         word @ ("auto" | "low" | "high" | "original") => Ok(word.to_owned()),
@@ -131,7 +132,7 @@ pub(crate) fn detail(r: &mut Reader<'_>) -> Read<String> {
     }
 }
 
-/// `{"data": …, "format": "wav"}`
+/// Reads `{"data": …, "format": "wav"}`.
 pub(crate) fn sound(r: &mut Reader<'_>) -> Read<Other> {
     let (mut data, mut format) = (None, None);
     r.object(|r, key| {
@@ -147,14 +148,14 @@ pub(crate) fn sound(r: &mut Reader<'_>) -> Read<Other> {
     Ok(Other::new(MediaKind::Audio, MediaSource::Base64 { media_type, data }))
 }
 
-/// `{"file_data": …, "filename": …}` or `{"file_id": …}`
+/// Reads `{"file_data": …, "filename": …}` or `{"file_id": …}`.
 fn file(r: &mut Reader<'_>) -> Read<Other> {
     let mut found = FileParts::default();
     r.object(|r, key| if found.take(key, r)? { Ok(()) } else { Err(Fault::unknown()) })?;
     found.finish(MediaKind::Document)?.ok_or_else(|| Fault::missing("file_data"))
 }
 
-/// Where a file's data may stand.
+/// The fields in which a file's data may be given.
 #[derive(Default)]
 pub(crate) struct FileParts {
     data: Option<String>,
@@ -164,7 +165,7 @@ pub(crate) struct FileParts {
 }
 
 impl FileParts {
-    /// `false`: `key` is none of a file's, and nothing was read.
+    /// Reads a field of a file. Returns `false` and reads nothing if `key` is not one.
     pub(crate) fn take(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
         let field = match key {
             "file_data" => &mut self.data,
@@ -177,15 +178,15 @@ impl FileParts {
         Ok(true)
     }
 
-    /// An address that stands under another key.
+    /// Sets an address that another key has.
     pub(crate) fn at_url(&mut self, url: Option<String>) {
         self.url = url;
     }
 
-    /// `None`: it says nowhere where the data is.
+    /// Returns the file. `None` if no field gives its data.
     ///
     /// # Errors
-    /// It says so twice.
+    /// Fails if the file has both data and an id.
     pub(crate) fn finish(self, kind: MediaKind) -> Read<Option<Other>> {
         let sources = [self.data.or(self.url).map(MediaSource::Url), self.id.map(MediaSource::File)];
         let [Some(_), Some(_)] = &sources else {

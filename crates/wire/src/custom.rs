@@ -1,5 +1,5 @@
-//! OpenAI's custom tools: those that take a text instead of JSON. To a model they are shown as functions of one string, `input`,
-//! and so its calls of them are arguments of that one member; callers see the text alone. Knows no grammar's engine.
+//! OpenAI's custom tools, which take a text instead of JSON. A model sees them as functions of one string, `input`, so
+//! its calls have arguments with this one member. Callers see only the text. Knows no grammar engine.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::names::tool_name;
 /// The one argument of a custom tool, as a model sees it.
 const INPUT: &str = "input";
 
-/// The `custom` of a tool of type `custom`.
+/// Reads the `custom` of a tool of type `custom`.
 pub(crate) fn definition(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tool> {
     let (mut name, mut description, mut input) = (None, None, None);
     r.object(|r, key| {
@@ -30,13 +30,14 @@ pub(crate) fn definition(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tool> 
     Ok(tool(name.ok_or_else(|| Fault::missing("name"))?, description, input.unwrap_or(CustomInput::Text)))
 }
 
-/// A tool that takes such a text.
+/// Creates a tool that takes a text.
 pub(crate) fn tool(name: String, description: Option<String>, input: CustomInput) -> Tool {
     let parameters = Some(parameters(&input));
     Tool { custom: Some(input), ..Tool::function(name, description, parameters) }
 }
 
-/// What a custom tool is to a model: a function of one string. How the text must look is said in its description.
+/// Returns the schema by which a model sees a custom tool: a function of one string. The string's description gives the
+/// form of the text.
 fn parameters(input: &CustomInput) -> Value {
     let text = match input {
         CustomInput::Form(form) => match form.as_ref() {
@@ -54,7 +55,8 @@ fn parameters(input: &CustomInput) -> Value {
     json!({"type": "object", "properties": {INPUT: text}, "required": [INPUT]})
 }
 
-/// The format of what a custom tool takes. Chat has a grammar in an object of its own, Responses beside the type.
+/// Reads the format of a custom tool's input. Chat has the grammar in an object of its own, and Responses has it beside
+/// the type.
 pub(crate) fn format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<CustomInput> {
     let (mut kind, mut grammar) = (None, Grammar::default());
     r.object(|r, key| {
@@ -105,17 +107,17 @@ impl Grammar {
     }
 }
 
-/// A past call's text as the arguments that a model would have written.
+/// Returns the text of a past call as the arguments that a model would have written.
 pub(crate) fn arguments(input: &str) -> String {
     json!({INPUT: input}).to_string()
 }
 
-/// Takes the text of a custom tool's call out of its arguments, as they come in pieces. What are not arguments of the one member is
-/// given as it comes: a model, or a grammar that it was held to, may have written the text itself.
+/// Extracts the text of a custom tool's call from its arguments, which come in pieces. Arguments of another form are
+/// returned as they come, because a model or its grammar may have written the text itself.
 #[derive(Debug, Default)]
 pub(crate) struct Unwrap {
     state: State,
-    /// What is held back: a beginning that is not decided, or an escape that is not whole.
+    /// The text that is held back: an undecided start, or an incomplete escape.
     held: String,
 }
 
@@ -124,16 +126,16 @@ enum State {
     /// Before the text.
     #[default]
     Before,
-    /// In it.
+    /// Inside the text.
     Inside,
-    /// Behind it.
+    /// Behind the text.
     After,
-    /// The arguments are the text.
+    /// The arguments themselves are the text.
     Plain,
 }
 
 impl Unwrap {
-    /// The next piece of the arguments; gives what it adds to the text.
+    /// Takes the next piece of the arguments. Returns what it adds to the text.
     pub(crate) fn push(&mut self, fragment: &str) -> String {
         match self.state {
             State::Plain => return fragment.to_owned(),
@@ -156,7 +158,7 @@ impl Unwrap {
         self.inside()
     }
 
-    /// The end of the arguments: what was held back and never decided.
+    /// Ends the arguments. Returns the text that was held back because its form was never decided.
     pub(crate) fn finish(&mut self) -> String {
         match std::mem::replace(&mut self.state, State::After) {
             State::Before => std::mem::take(&mut self.held),
@@ -164,7 +166,7 @@ impl Unwrap {
         }
     }
 
-    /// Decodes what of the held text is whole.
+    /// Decodes the complete part of the text that is held back.
     fn inside(&mut self) -> String {
         let mut out = String::new();
         let mut rest = self.held.as_str();
@@ -179,7 +181,7 @@ impl Unwrap {
             }
             let Some(taken) = escape(rest).filter(|_| !rest.is_empty()) else { break };
             let (escaped, after) = rest.split_at(taken);
-            // What is no escape of JSON stays as it was written.
+            // Anything that is not a JSON escape stays as it was written.
             let decoded = serde_json::from_str::<String>(&format!("\"{escaped}\""));
             out.push_str(decoded.as_deref().unwrap_or(escaped));
             rest = after;
@@ -189,14 +191,15 @@ impl Unwrap {
     }
 }
 
-/// Bytes of the escape that `rest` begins with, both halves of a surrogate pair; `None`: more of it must come.
+/// The length in bytes of the escape at the start of `rest`, including both halves of a surrogate pair. `None` if more
+/// of the escape must come.
 fn escape(rest: &str) -> Option<usize> {
     let unit = |at: usize| -> Option<usize> {
         let kind = rest.get(at + 1..)?.chars().next()?;
         if kind != 'u' {
             return Some(1 + kind.len_utf8());
         }
-        // Four digits; a character of several bytes among them is no escape, and ends it.
+        // Four digits. Any other character among them ends the escape, which is then invalid.
         let digits = rest.get(at + 2..)?;
         let run = digits.bytes().take(4).take_while(u8::is_ascii_hexdigit).count();
         (run == 4 || digits.len() > run).then_some(2 + run)
@@ -221,15 +224,15 @@ fn escape(rest: &str) -> Option<usize> {
 }
 
 enum Begun {
-    /// It may still become the one member.
+    /// The text may still turn into an object with this one member.
     Unknown,
-    /// It is none.
+    /// The text is not such an object.
     Plain,
     /// The text begins at this byte.
     At(usize),
 }
 
-/// Whether `held` begins an object of the one member `input` with a string.
+/// Whether `held` starts an object with the one member `input`, which is a string.
 fn begun(held: &str) -> Begun {
     let mut at = 0;
     for part in ["{", "\"input\"", ":", "\""] {
@@ -285,7 +288,7 @@ mod tests {
         #[test]
         fn any_text_comes_back_however_it_is_cut(text in any::<String>(), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6)) {
             let arguments = arguments(&text);
-            // All beyond ASCII escaped, too, so that pairs of escapes are cut.
+            // A second version escapes all characters beyond ASCII, so that pairs of escapes are cut, too.
             let escaped: String = arguments
                 .chars()
                 .flat_map(|c| match c.is_ascii() {

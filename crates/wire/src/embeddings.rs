@@ -1,5 +1,6 @@
-//! OpenAI's embeddings request: texts or token ids (<https://platform.openai.com/docs/api-reference/embeddings/create>), and what
-//! all calls for an encoder have. Knows no tokenizer.
+//! Reads OpenAI's embeddings request: texts or token ids
+//! (<https://platform.openai.com/docs/api-reference/embeddings/create>). Also reads the parameters that all encoder
+//! calls share. Knows no tokenizer.
 
 use headrace_domain::{
     Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, PromptItem, SamplingRequest, ToEncode, VectorWish,
@@ -11,7 +12,7 @@ use crate::params::{Knobs, ids, integer, label};
 use crate::refused::{self, Known};
 use crate::{WireLimits, blank};
 
-/// The most dimensions that may be asked for; what the model has is known later.
+/// The most dimensions that a request may ask for. The model's own limit is checked later.
 const MOST_DIMENSIONS: u32 = 1 << 17;
 
 /// Reads the whole body.
@@ -33,7 +34,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     call(knobs, Endpoint::Embeddings, ToEncode { texts, wish: EncodeWish::Vectors(wish) })
 }
 
-/// What every call for an encoder may have.
+/// Reads a parameter that every encoder call may have.
 pub(crate) fn common(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     match key {
         "model" | "headrace" | "timeout" => knobs.take_common(key, r).map(drop),
@@ -42,7 +43,7 @@ pub(crate) fn common(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>, limit
     }
 }
 
-/// The call that asks for it.
+/// Creates the call for texts to encode.
 pub(crate) fn call(mut knobs: Knobs<'_>, endpoint: Endpoint, to_encode: ToEncode) -> Read<Call> {
     Ok(Call {
         sampling: SamplingRequest { max_tokens: Some(0), ..SamplingRequest::default() },
@@ -55,7 +56,7 @@ pub(crate) fn call(mut knobs: Knobs<'_>, endpoint: Endpoint, to_encode: ToEncode
     })
 }
 
-/// The refusal of more texts than one call may have.
+/// The fault for more texts than one call may have.
 pub(crate) fn too_many(limits: &WireLimits) -> Fault {
     let message = format!("there may be at most {}; send several requests", limits.max_encode_texts);
     Fault::new(Code::ArrayAboveMaxLength, message).of_parent()
@@ -69,7 +70,7 @@ fn encoding_format(r: &mut Reader<'_>) -> Read<bool> {
     }
 }
 
-/// `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item says which.
+/// Reads `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item decides which.
 fn read_input(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> {
     let text =
         |r: &mut Reader<'_>| Ok(EncodeText::One(PromptItem::Text(blank::visible(r.string()?)?.into_owned())));

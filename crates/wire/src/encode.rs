@@ -1,4 +1,5 @@
-//! Answers: events of `domain` to a dialect's stream or whole body, written straight into the bytes that go out.
+//! Encodes answers: turns `domain` events into a dialect's stream or whole body, written directly into the output
+//! bytes.
 //! Knows no HTTP and never decides how an answer ends.
 
 mod anthropic_stream;
@@ -31,7 +32,7 @@ use headrace_domain::{Call, Endpoint};
 
 use crate::responses::{ResponseStream, ResponseWhole};
 
-/// The encoder of `call`'s dialect, endpoint and way of delivery.
+/// Creates the encoder for `call`'s dialect, endpoint and delivery.
 pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
     match (call.endpoint, call.stream) {
         (Endpoint::ChatCompletions, true) => Box::new(chat_stream::ChatStream::encoder(call, &meta)),
@@ -51,7 +52,7 @@ pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
     }
 }
 
-/// What [`ReplyEncoder::content_type`] says of a call's encoder, which need not be made for that.
+/// The [`ReplyEncoder::content_type`] of a call's encoder, without the need to create the encoder.
 pub const fn content_type(call: &Call) -> &'static str {
     match call.endpoint {
         Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score => JSON,

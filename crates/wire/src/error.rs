@@ -1,4 +1,4 @@
-//! One set of facts of an error, written in each dialect's shape. Knows no HTTP headers and no stage's rules.
+//! Writes the facts of an error in the shape of each dialect. Knows no HTTP headers and no stage's rules.
 //!
 //! Sources: <https://platform.openai.com/docs/guides/error-codes>, <https://docs.anthropic.com/en/api/errors>.
 
@@ -7,10 +7,10 @@ use headrace_domain::{Code, Dialect, ErrorKind, RequestId, Stage};
 
 use crate::json_out::{raw, value};
 
-/// Where the pages that explain the codes stand, one for each, by its name.
+/// The base URL of the pages that explain the codes. Each code has a page with its name.
 pub const ERROR_DOCS: &str = "https://github.com/headrace/headrace/blob/main/docs/errors";
 
-/// OpenAI's `type`.
+/// OpenAI's `type` for a kind of error.
 const fn openai_type(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidRequest
@@ -27,7 +27,7 @@ const fn openai_type(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Anthropic's `error.type`.
+/// Anthropic's `error.type` for a kind of error.
 const fn anthropic_type(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::InvalidRequest | ErrorKind::ContentPolicy => "invalid_request_error",
@@ -48,39 +48,39 @@ const fn anthropic_type(kind: ErrorKind) -> &'static str {
 pub struct LimitFacts {
     /// The rule's name, such as `requests_per_minute`.
     pub rule: &'static str,
-    /// Whose, such as `project:demo`.
+    /// The scope of the limit, such as `project:demo`.
     pub scope: String,
     /// The limit, in the rule's unit.
     pub limit: u64,
-    /// What was asked for or is in use, in the same unit.
+    /// The amount that was requested or is in use, in the same unit.
     pub observed: u64,
 }
 
-/// Facts of an error, the same for each dialect.
+/// The facts of an error, in any dialect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ErrorFacts {
     /// HTTP status.
     pub status: u16,
-    /// Decides the dialect's `type`.
+    /// The kind of error. Decides the dialect's `type`.
     pub kind: ErrorKind,
-    /// The exact rule; its page stands under [`ERROR_DOCS`].
+    /// The exact rule. Its page is under [`ERROR_DOCS`].
     pub code: Code,
-    /// What happened, the number hit and the way out. Never holds prompt text or secrets.
+    /// An explanation, the limit that was hit, and the way out. Never contains prompt text or secrets.
     pub message: String,
     /// The parameter at fault.
     pub param: Option<String>,
-    /// Where on the path.
+    /// The stage at which the request failed.
     pub stage: Stage,
-    /// Which request.
+    /// The id of the request.
     pub request_id: RequestId,
-    /// Seconds after which another try makes sense, at least 1.
+    /// Seconds after which a retry makes sense, at least 1.
     pub retry_after_s: Option<u64>,
     /// The limit that was hit.
     pub limit: Option<LimitFacts>,
 }
 
 impl ErrorFacts {
-    /// Facts as the table of refusals has them, without parameter, limit and time to wait.
+    /// Creates the facts that belong to a code, without a parameter, a limit or a wait time.
     pub fn new(code: Code, message: impl Into<String>, request_id: RequestId) -> Self {
         Self {
             status: code.status(),
@@ -96,14 +96,14 @@ impl ErrorFacts {
     }
 }
 
-/// The body of an error's answer, `application/json`.
+/// The body of an error response, `application/json`.
 pub fn error_body(dialect: Dialect, facts: &ErrorFacts) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(512);
     write_error(dialect, facts, &mut out);
     out.to_vec()
 }
 
-/// The same into `out`: also the data of a stream's error event.
+/// Writes the same body into `out`. It is also the data of a stream's error event.
 pub(crate) fn write_error(dialect: Dialect, facts: &ErrorFacts, out: &mut BytesMut) {
     let kind = match dialect {
         Dialect::OpenAi => {

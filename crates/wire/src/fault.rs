@@ -1,22 +1,23 @@
-//! What is wrong with a request, and where: a path built from the inside out, a code, a message.
-//! Messages never repeat what the caller wrote, save names of fields and numbers: it may be prompt text.
+//! Faults of a request: a code, a message, and a path that is built from the inside out.
+//! Messages never repeat what the caller wrote, because it may be prompt text. Field names and numbers are the
+//! exceptions.
 
 use std::fmt;
 
 use headrace_domain::Code;
 
-/// A request that is not understood or not supported: becomes 400 `invalid_request_error`.
+/// A request that is invalid or not supported. Becomes 400 `invalid_request_error`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRequest {
-    /// The field, such as `messages[3].tool_calls[0].function.arguments`; `None` for the body as a whole.
+    /// The field, such as `messages[3].tool_calls[0].function.arguments`. `None` if the body as a whole is at fault.
     pub param: Option<String>,
-    /// The name of the fault.
+    /// The code of the fault.
     pub code: Code,
-    /// What is wrong and the way out.
+    /// The explanation, and the way out.
     pub message: String,
 }
 
-/// Names that a path in a record may show: parameters and fields that everybody's requests have.
+/// Names that a path in a record may show: the parameters and fields of the public APIs.
 const NAMES: &[&str] = &[
     "allowed_callers",
     "allowed_tools",
@@ -166,8 +167,8 @@ const NAMES: &[&str] = &[
 ];
 
 impl BadRequest {
-    /// What may be kept of it: nothing that the caller wrote, keys of objects and names of unknown parameters included.
-    /// Somebody may have pasted a secret there.
+    /// Describes the fault for a record. The description contains nothing that the caller wrote, not even object keys
+    /// or names of unknown parameters. The caller may have pasted a secret there.
     pub fn for_record(&self) -> String {
         let meaning = self.code.meaning();
         let Some(param) = &self.param else { return meaning.to_owned() };
@@ -191,41 +192,41 @@ impl fmt::Display for BadRequest {
 
 impl std::error::Error for BadRequest {}
 
-/// Longest part of a path that repeats a key of the request, in bytes.
+/// Limit in bytes for a part of a path that repeats a key of the request.
 pub(crate) const MAX_KEY_BYTES: usize = 64;
-/// Longest path, in bytes; what would lead it is cut.
+/// Limit in bytes for a path. Outer parts beyond it are left out.
 pub(crate) const MAX_PATH_BYTES: usize = 512;
 
-/// A fault on its way out: each level that it passes puts itself before the path.
+/// A fault on its way out of the nested values. Each level adds its own part to the front of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     path: String,
     code: Code,
     message: String,
-    /// It was found at an item, and what holds the item is to blame.
+    /// The fault was found at an item, but belongs to the object or array that holds the item.
     of_parent: bool,
 }
 
-/// What reading gives.
+/// The result of reading a value.
 pub(crate) type Read<T> = Result<T, Fault>;
 
 impl Fault {
-    /// A fault at the place being read.
+    /// A fault at the current value.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { path: String::new(), code, message: message.into(), of_parent: false }
     }
 
-    /// A fault at the field `key` of the object being read.
+    /// A fault at the field `key` of the current object.
     pub(crate) fn at(key: &str, code: Code, message: impl Into<String>) -> Self {
         Self::new(code, message).under_key(key)
     }
 
-    /// A required field that is not there.
+    /// A required field is missing.
     pub(crate) fn missing(key: &str) -> Self {
         Self::at(key, Code::MissingRequiredParameter, "it is required")
     }
 
-    /// A field that nothing knows.
+    /// The field is unknown.
     pub(crate) fn unknown() -> Self {
         Self::new(
             Code::UnknownParameter,
@@ -233,13 +234,13 @@ impl Fault {
         )
     }
 
-    /// The same fault, blamed on the object or array whose item is being read.
+    /// Moves the fault to the object or array whose item is being read.
     pub(crate) const fn of_parent(mut self) -> Self {
         self.of_parent = true;
         self
     }
 
-    /// Whether it has that code.
+    /// Whether the fault has this code.
     pub(crate) fn is(&self, code: Code) -> bool {
         self.code == code
     }
@@ -256,13 +257,14 @@ impl Fault {
         &self.message
     }
 
-    /// The same fault, its message led by `context` and its path forgotten: it was inside a string.
+    /// Turns a fault inside a JSON string into a fault of the string. The message begins with `context` and names the
+    /// inner path.
     pub(crate) fn inside(self, code: Code, context: &str) -> Self {
         let place = if self.path.is_empty() { String::new() } else { format!(" (at `{}`)", self.path) };
         Self::new(code, format!("{context}: {}{place}", self.message))
     }
 
-    /// The same fault, seen from the object that has it under `key`.
+    /// Adds the key under which an object holds the faulty value.
     #[must_use]
     pub(crate) fn under_key(mut self, key: &str) -> Self {
         if std::mem::take(&mut self.of_parent) {
@@ -276,7 +278,7 @@ impl Fault {
         self
     }
 
-    /// The same fault, seen from the array that has it at `index`.
+    /// Adds the index at which an array holds the faulty value.
     #[must_use]
     pub(crate) fn under_index(mut self, index: usize) -> Self {
         if std::mem::take(&mut self.of_parent) {
@@ -290,12 +292,12 @@ impl Fault {
     }
 }
 
-/// A name that a misspelt one is taken for differs in so many letters at most.
+/// The most edits between a misspelt name and the name that is suggested for it.
 const MISSPELT: usize = 2;
-/// Shorter names are alike by chance.
+/// Shorter names are similar by chance.
 const LEAST_LETTERS: usize = 4;
 
-/// The name that was meant by one that is none, if one is near enough.
+/// Returns the known name that a misspelt one most likely means. `None` if no known name is near enough.
 fn meant(name: &str) -> Option<&'static str> {
     if name.len() < LEAST_LETTERS || name.len() > MAX_KEY_BYTES || NAMES.contains(&name) {
         return None;
@@ -305,7 +307,7 @@ fn meant(name: &str) -> Option<&'static str> {
     near.min().map(|(_, known)| known)
 }
 
-/// How many letters are to be changed, added or left out to make one of the other.
+/// The edit distance in bytes: the number of changes, additions and removals that turn one name into the other.
 fn apart(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (at, x) in a.bytes().enumerate() {
@@ -328,7 +330,7 @@ impl From<Fault> for BadRequest {
                 "there is no such parameter; did you mean `{name}`? (It is refused because ignoring it could change the answer.)"
             );
         }
-        // Where the JSON itself is broken, no parameter is to blame; the path still helps to find the place.
+        // If the JSON itself is broken, no parameter is at fault. The path still helps to find the place.
         let broken = fault.code == Code::InvalidJson;
         let message = match (fault.path.is_empty(), broken) {
             (true, _) => fault.message,
@@ -340,7 +342,7 @@ impl From<Fault> for BadRequest {
     }
 }
 
-/// At most `max` bytes of `text`, cut between characters.
+/// Returns at most `max` bytes of `text`, cut at a character boundary.
 pub(crate) fn head(text: &str, max: usize) -> &str {
     text.get(..text.floor_char_boundary(max)).unwrap_or("")
 }

@@ -1,4 +1,5 @@
-//! Bodies about files and uploads: OpenAI's. Knows no store, no form and no bytes of files.
+//! Parses bodies about files and uploads, in OpenAI's dialect. Knows no store, no multipart form and no contents of
+//! files.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/files>, <https://platform.openai.com/docs/api-reference/uploads>.
 
@@ -8,43 +9,43 @@ use crate::fault::{Fault, Read};
 use crate::json::Reader;
 use crate::{BadRequest, WireLimits};
 
-/// What files may be for. Those of batches are read here; the others are kept and given back.
+/// The allowed purposes of files. The server reads only files for batches. It stores and returns all others.
 const PURPOSES: [&str; 6] = ["assistants", "batch", "evals", "fine-tune", "user_data", "vision"];
-/// Seconds that a file may be kept for after it was created: OpenAI's bounds.
+/// The allowed lifetimes of a file after its creation, in seconds. OpenAI's bounds.
 const KEPT_SECONDS: std::ops::RangeInclusive<u64> = 3_600..=2_592_000;
-/// The longest name of a file, in bytes: what file systems take.
+/// The longest name of a file, in bytes. Common file systems have the same limit.
 pub const MAX_FILE_NAME_BYTES: usize = 255;
-/// Parts of an upload.
+/// Limit for the parts of an upload.
 const MAX_PARTS: usize = 10_000;
 
-/// What an upload is created with.
+/// The body that creates an upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UploadBody {
-    /// What the file will be called.
+    /// The name of the future file.
     pub name: String,
-    /// What it will be for.
+    /// The purpose of the future file.
     pub purpose: String,
-    /// How many bytes it will have.
+    /// The size of the future file, in bytes.
     pub bytes: u64,
-    /// Its media type, as its client has it.
+    /// The media type as the client sent it.
     pub mime: String,
-    /// Seconds that it will be kept for.
+    /// Seconds for which the file will be kept. `None` if the client set no lifetime.
     pub kept_seconds: Option<u64>,
 }
 
-/// What an upload is completed with.
+/// The body that completes an upload.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CompleteBody {
-    /// Its parts, in their order.
+    /// The ids of its parts, in order.
     pub parts: Vec<String>,
-    /// The MD5 sum that the file must have, in hexadecimal.
+    /// The MD5 digest that the file must have, in hexadecimal.
     pub md5: Option<String>,
 }
 
-/// Whether a file may be for that.
+/// Checks the purpose of a file.
 ///
 /// # Errors
-/// [`BadRequest`] names what it may be for.
+/// [`BadRequest`] lists the allowed purposes.
 pub fn file_purpose(purpose: &str) -> Result<(), BadRequest> {
     Ok(check_purpose(purpose).map_err(|fault| fault.under_key("purpose"))?)
 }
@@ -56,10 +57,11 @@ fn check_purpose(purpose: &str) -> Read<()> {
     Err(Fault::new(Code::InvalidValue, format!("it must be one of: {}", PURPOSES.join(", "))))
 }
 
-/// The name of a file without any path before it, and without control characters: it is shown, and never looked up.
+/// Returns the name of a file without its path and without control characters. The name is only shown, and never used
+/// to open a file.
 ///
 /// # Errors
-/// [`BadRequest`] where nothing is left, or too much.
+/// [`BadRequest`] if no name is left, or if the name is too long.
 pub fn file_name(name: &str) -> Result<String, BadRequest> {
     Ok(check_name(name).map_err(|fault| fault.under_key("filename"))?)
 }
@@ -77,7 +79,8 @@ fn check_name(name: &str) -> Read<String> {
     Ok(plain)
 }
 
-/// How long a file is to be kept, in seconds: from `expires_after[anchor]` and `expires_after[seconds]` of a form.
+/// Returns the lifetime of a file in seconds, from the form fields `expires_after[anchor]` and
+/// `expires_after[seconds]`. `None` if both are absent.
 ///
 /// # Errors
 /// [`BadRequest`] names the field.
@@ -99,7 +102,7 @@ fn check_kept(anchor: Option<&str>, seconds: Option<&str>) -> Read<Option<u64>> 
     seconds.map(Some).ok_or_else(|| Fault::at("seconds", Code::InvalidValue, message()))
 }
 
-/// `{"anchor": "created_at", "seconds": …}`
+/// Reads `{"anchor": "created_at", "seconds": …}`.
 pub(crate) fn expires_after(r: &mut Reader<'_>) -> Read<Option<u64>> {
     let (mut anchor, mut seconds) = (None, None);
     r.object(|r, key| {
@@ -113,7 +116,7 @@ pub(crate) fn expires_after(r: &mut Reader<'_>) -> Read<Option<u64>> {
     check_kept(anchor.as_deref(), seconds.as_deref())
 }
 
-/// Reads what an upload is created with.
+/// Reads the body that creates an upload.
 ///
 /// # Errors
 /// [`BadRequest`] names the first field that is wrong or missing.
@@ -161,7 +164,7 @@ fn read_upload(r: &mut Reader<'_>) -> Read<UploadBody> {
     })
 }
 
-/// Reads what an upload is completed with.
+/// Reads the body that completes an upload.
 ///
 /// # Errors
 /// [`BadRequest`] names the first field that is wrong or missing.

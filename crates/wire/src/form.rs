@@ -1,5 +1,5 @@
-//! What an answer is held to, in every spelling: OpenAI's `response_format`, Anthropic's `output_config.format`, vLLM's
-//! `structured_outputs`. Whether a schema or a grammar can be kept to is not judged here.
+//! Reads the response format in every spelling: OpenAI's `response_format`, Anthropic's `output_config.format`, vLLM's
+//! `structured_outputs`. Does not judge whether a schema or a grammar can be enforced.
 
 use std::borrow::Cow;
 
@@ -13,19 +13,19 @@ use crate::json::{Kind, Reader};
 use crate::names::schema_name;
 use crate::node::Node;
 
-/// JSON of a schema, with the white space that is usual.
+/// JSON that follows a schema, with the usual white space.
 pub(crate) const fn json_form(name: Option<String>, schema: Value, strict: bool) -> JsonForm {
     JsonForm { name, schema, strict, compact: false, white_space: None }
 }
 
-/// OpenAI's `response_format`, with vLLM's structural tags. `None`: plain text.
+/// Reads OpenAI's `response_format`, including vLLM's structural tags. `None` if it is plain text.
 pub(crate) fn response_format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<Form>> {
     let (mut kind, mut described, mut schema, mut tags) = (None, None, None, Tags::default());
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
             "json_schema" => described = r.optional(json_schema)?,
-            // Some servers take a schema beside `json_object`.
+            // Some servers accept a schema beside `json_object`.
             "schema" => schema = r.optional(any_schema)?,
             key => tags.take(key, r, limits)?,
         }
@@ -57,13 +57,13 @@ pub(crate) fn response_format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<O
     }))
 }
 
-/// The `json_schema` of a `response_format`.
+/// Reads the `json_schema` of a `response_format`.
 fn json_schema(r: &mut Reader<'_>) -> Read<JsonForm> {
     let (mut name, mut schema, mut strict) = (None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
             "name" => name = Some(schema_name(r)?),
-            // What the schema is for. It is told to people, not to the model, which sees no schema.
+            // The purpose of the schema. It is for people, because the model does not see the schema.
             "description" => r.optional(Reader::skip_string).map(drop)?,
             "schema" => schema = r.optional(any_schema)?,
             "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
@@ -75,12 +75,12 @@ fn json_schema(r: &mut Reader<'_>) -> Read<JsonForm> {
     Ok(json_form(Some(name), schema.ok_or_else(|| Fault::missing("schema"))?, strict))
 }
 
-/// A JSON Schema: an object, its keys in the order in which they were sent.
+/// Reads a JSON Schema: an object whose keys keep the order in which they were sent.
 pub(crate) fn any_schema(r: &mut Reader<'_>) -> Read<Value> {
     Node::object(r)?.into_value()
 }
 
-/// Anthropic's format of an answer.
+/// Reads Anthropic's format of an answer.
 pub(crate) fn anthropic_format(r: &mut Reader<'_>) -> Read<Form> {
     let (mut typed, mut schema) = (false, None);
     r.object(|r, key| {
@@ -111,7 +111,7 @@ struct Outputs {
     white_space: Option<String>,
 }
 
-/// vLLM's `structured_outputs`: exactly one kind, and how its white space is.
+/// Reads vLLM's `structured_outputs`: exactly one kind of constraint, and its white space.
 pub(crate) fn structured_outputs(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Form> {
     let mut outputs = Outputs::default();
     r.object(|r, key| {
@@ -171,7 +171,7 @@ impl Outputs {
     }
 }
 
-/// The schema with no property allowed in an object but those that it names, where it does not say otherwise.
+/// Forbids all properties that an object in the schema does not name, unless the schema says otherwise.
 fn closed(value: Value) -> Value {
     match value {
         Value::Array(items) => Value::Array(items.into_iter().map(closed).collect()),
@@ -188,7 +188,7 @@ fn closed(value: Value) -> Value {
     }
 }
 
-/// A text that decides what is held to: a pattern, a grammar.
+/// Reads a text that constrains an answer: a pattern or a grammar.
 pub(crate) fn form_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     let text = r.string()?;
     if text.is_empty() {
@@ -213,7 +213,7 @@ fn choices(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
     Ok(choices)
 }
 
-/// A JSON Schema as an object, or as text that holds one.
+/// Reads a JSON Schema, given as an object or as JSON text.
 fn schema_or_text(r: &mut Reader<'_>) -> Read<Value> {
     if r.kind()? != Kind::String {
         return any_schema(r);
@@ -222,7 +222,7 @@ fn schema_or_text(r: &mut Reader<'_>) -> Read<Value> {
     within(r, &text, any_schema)
 }
 
-/// Reads what stands in a string of the request.
+/// Reads the JSON inside a string of the request.
 fn within<T>(r: &mut Reader<'_>, text: &str, read: impl FnOnce(&mut Reader<'_>) -> Read<T>) -> Read<T> {
     let mut inner = r.inner(text);
     let read = read(&mut inner).and_then(|value| inner.end().map(|()| value));
@@ -231,7 +231,7 @@ fn within<T>(r: &mut Reader<'_>, text: &str, read: impl FnOnce(&mut Reader<'_>) 
     Ok(value)
 }
 
-/// Structural tags as an object, or as text that holds one.
+/// Reads structural tags, given as an object or as JSON text.
 fn tags_or_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
     let read = |r: &mut Reader<'_>| {
         let mut tags = Tags::default();
@@ -268,7 +268,7 @@ impl Tags {
         Ok(())
     }
 
-    /// A field of them that was named.
+    /// Returns the name of a field that was given.
     const fn some(&self) -> Option<&'static str> {
         match (&self.structures, &self.triggers, &self.format) {
             (Some(_), ..) => Some("structures"),
@@ -294,7 +294,7 @@ impl Tags {
     }
 }
 
-/// A tag that no trigger begins would never be seen.
+/// Checks that a trigger begins each tag. Any other tag would never be recognised.
 fn checked(tagged: TaggedForm) -> Read<TaggedForm> {
     let TaggedForm { tags, triggers } = &tagged;
     let lost =
@@ -343,7 +343,7 @@ fn some(tags: Vec<FormTag>) -> Read<Vec<FormTag>> {
     }
 }
 
-/// The `format` of XGrammar's structural tags, as far as it says what `structures` and `triggers` say.
+/// Reads the `format` of XGrammar's structural tags, as far as `structures` and `triggers` can express it.
 fn triggered(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
     let (mut typed, mut tags, mut triggers) = (false, None, None);
     r.object(|r, key| {

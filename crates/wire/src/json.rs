@@ -1,5 +1,6 @@
-//! A pull reader of untrusted JSON: typed values straight from the text, one meaning or a fault with its place.
-//! Refuses duplicate keys, lone surrogates, numbers out of range and depth; knows no dialect.
+//! A pull reader of untrusted JSON. Returns typed values directly from the text, or a fault with its place.
+//! Refuses duplicate keys, lone surrogates and excessive depth. Returns numbers as text, so callers check their range.
+//! Knows no dialect.
 
 mod keys;
 mod skip;
@@ -10,7 +11,7 @@ use headrace_domain::Code;
 
 use crate::fault::{Fault, Read};
 
-/// What stands next.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Null,
@@ -45,22 +46,23 @@ impl Kind {
     }
 }
 
-/// No configuration allows more depth: reading descends on the stack.
+/// The upper bound for any configured depth, because reading recurses on the stack.
 const DEEPEST: usize = 512;
 
-/// Reads one JSON text from front to back. Nothing is built but what is asked for.
+/// Reads one JSON text from front to back. Builds only the values that the caller asks for.
 pub(crate) struct Reader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
     max_depth: usize,
     free_form_left: usize,
-    /// Keys of the objects that are open, outermost first.
+    /// Keys of the open objects, outermost first.
     keys: Vec<Cow<'a, str>>,
 }
 
 impl<'a> Reader<'a> {
-    /// A reader of `body`, which must be UTF-8. `max_free_form` bounds the values that [`Self::count_value`] counts.
+    /// Creates a reader of `body`, which must be UTF-8. `max_free_form` limits the values that [`Self::count_value`]
+    /// counts.
     pub(crate) fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
         let text = simdutf8::compat::from_utf8(body).map_err(|error| {
             Fault::new(Code::InvalidJson, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
@@ -69,7 +71,8 @@ impl<'a> Reader<'a> {
         Ok(Self { text, at: 0, depth: 0, max_depth, free_form_left: max_free_form, keys: Vec::new() })
     }
 
-    /// A reader of a JSON text that stood inside a string of this one: the same depth limit, the same budget.
+    /// Creates a reader of a JSON text from inside a string of this one, with the same depth limit and the remaining
+    /// budget.
     pub(crate) const fn inner<'b>(&self, text: &'b str) -> Reader<'b> {
         Reader {
             text,
@@ -81,7 +84,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes over what is left of the budget after an [`Self::inner`] text was read.
+    /// Takes over the budget that remains after an [`Self::inner`] text was read.
     pub(crate) const fn resume(&mut self, inner: &Reader<'_>) {
         self.free_form_left = inner.free_form_left;
     }
@@ -97,18 +100,18 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub(crate) const fn position(&self) -> usize {
         self.at
     }
 
-    /// Nothing but white space may follow.
+    /// Fails if anything but white space follows.
     pub(crate) fn end(&mut self) -> Read<()> {
         self.skip_space();
         if self.at == self.text.len() { Ok(()) } else { Err(self.syntax("something follows the value")) }
     }
 
-    /// What stands next; moves to its first byte.
+    /// Returns the kind of the next value, and moves to its first byte.
     pub(crate) fn kind(&mut self) -> Read<Kind> {
         self.skip_space();
         match self.byte() {
@@ -123,7 +126,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `None` for `null`, else what `read` gives.
+    /// Reads `null` as `None`, and any other value with `read`.
     pub(crate) fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
         if self.kind()? == Kind::Null {
             self.literal("null")?;
@@ -132,7 +135,7 @@ impl<'a> Reader<'a> {
         read(self).map(Some)
     }
 
-    /// `true` or `false`.
+    /// Reads `true` or `false`.
     pub(crate) fn bool(&mut self) -> Read<bool> {
         self.require(Kind::Bool)?;
         let value = self.byte() == Some(b't');
@@ -140,7 +143,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A number as written.
+    /// Reads a number and returns it as written.
     pub(crate) fn number(&mut self) -> Read<&'a str> {
         self.require(Kind::Number)?;
         let start = self.at;
@@ -160,7 +163,7 @@ impl<'a> Reader<'a> {
         Ok(self.text.get(start..self.at).unwrap_or(""))
     }
 
-    /// A string, unescaped; borrowed where it holds no escapes.
+    /// Reads a string and unescapes it. Borrowed if it has no escapes.
     pub(crate) fn string(&mut self) -> Read<Cow<'a, str>> {
         self.require(Kind::String)?;
         self.at += 1;
@@ -174,7 +177,7 @@ impl<'a> Reader<'a> {
         self.unescaped(start).map(Cow::Owned)
     }
 
-    /// The string that began at `start` and is plain up to here.
+    /// Reads the rest of a string that began at `start` and has no escapes so far.
     fn unescaped(&mut self, mut start: usize) -> Read<String> {
         let mut unescaped = String::new();
         loop {
@@ -196,7 +199,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An array of at most `max` items; `each` reads the item at its index.
+    /// Reads an array of at most `max` items. `each` reads the item at its index.
     pub(crate) fn array(
         &mut self,
         max: usize,
@@ -224,7 +227,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A fault unless `kind` stands next.
+    /// Fails unless the next value is of this kind.
     pub(crate) fn require(&mut self, kind: Kind) -> Read<()> {
         self.skip_space();
         if self.byte().is_some_and(|byte| kind.begins_with(byte)) {
@@ -234,7 +237,7 @@ impl<'a> Reader<'a> {
         Err(Fault::new(Code::InvalidType, message))
     }
 
-    /// The literal that begins here.
+    /// Skips the literal at the current position.
     pub(crate) fn literal(&mut self, word: &str) -> Read<()> {
         if !self.text.as_bytes().get(self.at..).is_some_and(|rest| rest.starts_with(word.as_bytes())) {
             return Err(self.syntax("a value must stand here"));
@@ -261,7 +264,7 @@ impl<'a> Reader<'a> {
         self.eat(bracket)
     }
 
-    /// After an item: whether the bracket closes; else a comma was eaten.
+    /// Reads the byte after an item. Returns `true` if it is the closing bracket, and `false` if it is a comma.
     fn separator(&mut self, bracket: u8) -> Read<bool> {
         self.skip_space();
         if self.eat(bracket) {
@@ -329,7 +332,7 @@ impl<'a> Reader<'a> {
 
     fn skip_space(&mut self) {
         while let Some(byte) = self.byte()
-            // Most bodies have none between their parts.
+            // Most bodies have no white space between their tokens.
             && byte <= b' '
             && matches!(byte, b' ' | b'\n' | b'\r' | b'\t')
         {
@@ -352,7 +355,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Bytes from the front that stand for themselves in a string: none is `"`, `\\` or a control character.
+/// The number of leading bytes that mean themselves in a string: no `"`, no `\\` and no control character.
 pub(crate) fn plain_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -378,10 +381,10 @@ pub(crate) fn plain_run(bytes: &[u8]) -> usize {
     run + rest.iter().position(special).unwrap_or(rest.len())
 }
 
-/// From so many bytes on a run is long: images in base64, pasted files. A longer stride pays there, and costs elsewhere.
+/// A run of this length is long: images in base64, pasted files. A longer stride pays off only for long runs.
 const LONG: usize = 64;
 
-/// [`plain_run`] in whole strides, which the compiler makes into vector code.
+/// Like [`plain_run`], but only for whole strides of 64 bytes, which the compiler turns into vector code.
 #[inline(never)]
 fn plain_chunks(bytes: &[u8]) -> usize {
     let (chunks, _) = bytes.as_chunks::<64>();
@@ -480,7 +483,7 @@ mod tests {
         assert_eq!(read(bad.as_bytes()).unwrap_err().code(), "duplicate_key");
     }
 
-    /// JSON-like text: pieces of grammar in random order, so that a good part of it is valid.
+    /// JSON-like text: pieces of the grammar in random order, so that a good part of it is valid.
     fn soup() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "{",
@@ -528,7 +531,7 @@ mod tests {
         })
     }
 
-    /// Equal but for the last digit of a number, which `serde_json` reads a little off where many digits meet a large exponent.
+    /// Equal, except for the last digit of a number. `serde_json` is slightly off if many digits meet a large exponent.
     fn are_alike(ours: &Value, theirs: &Value) -> bool {
         match (ours, theirs) {
             (Value::Number(one), Value::Number(other)) if one.is_f64() && other.is_f64() => {

@@ -1,5 +1,5 @@
-//! Writing JSON straight into the bytes that go out: no tree, no strings in between.
-//! Knows no shapes.
+//! Writes JSON directly into the output bytes, without a tree or strings in between.
+//! Knows no schemas.
 
 use bytes::{BufMut, BytesMut};
 use headrace_domain::TokenLogprob;
@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use crate::json::plain_run;
 
-/// Text that is JSON already, or the parts of JSON that never change.
+/// Writes text that is already JSON, or constant parts of JSON.
 pub(crate) fn raw(out: &mut BytesMut, text: &str) {
     out.put_slice(text.as_bytes());
 }
 
-/// Any value that serde can write: strings, numbers, small structs.
+/// Writes any value that serde can write: strings, numbers, small structs.
 pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
-    // Writing into memory cannot fail, and what is written here has string keys only.
+    // Writing into memory cannot fail, and all values here have only string keys.
     let _ = serde_json::to_writer(out.writer(), value);
 }
 
-/// Whether nothing in a string has to be escaped.
+/// Whether a string needs no escapes.
 pub(crate) fn is_plain(text: &str) -> bool {
     plain_run(text.as_bytes()) == text.len()
 }
 
-/// A string: as [`value`], faster where nothing in it has to be escaped.
+/// Writes a string like [`value`], but faster if it needs no escapes.
 pub(crate) fn text(out: &mut BytesMut, text: &str) {
     if !is_plain(text) {
         return value(out, text);
@@ -34,7 +34,7 @@ pub(crate) fn text(out: &mut BytesMut, text: &str) {
     out.put_u8(b'"');
 }
 
-/// A number that is nearly always one digit.
+/// Writes a number that nearly always has one digit.
 pub(crate) fn index(out: &mut BytesMut, index: u32) {
     match u8::try_from(index) {
         Ok(digit @ 0..=9) => out.put_u8(b'0' + digit),
@@ -42,7 +42,7 @@ pub(crate) fn index(out: &mut BytesMut, index: u32) {
     }
 }
 
-/// A string's content, escaped, without its quotes: to be joined with more of the same.
+/// Writes a string's escaped content without its quotes, to be joined with more content.
 pub(crate) fn escaped(out: &mut BytesMut, text: &str) {
     let start = out.len();
     value(out, text);
@@ -52,20 +52,20 @@ pub(crate) fn escaped(out: &mut BytesMut, text: &str) {
     out.truncate(end - 2);
 }
 
-/// A list of numbers.
+/// Writes a list of numbers.
 pub(crate) fn ids(out: &mut BytesMut, ids: &[u32]) {
     value(out, ids);
 }
 
-/// What OpenAI writes for a log-probability too small for a number.
+/// OpenAI's value for a log-probability that is too small for a number.
 const VANISHING: f32 = -9999.0;
 
-/// A log-probability; JSON has no infinities.
+/// Writes a log-probability. JSON has no infinities.
 pub(crate) fn logprob(out: &mut BytesMut, value: f32) {
     self::value(out, &if value.is_finite() { value } else { VANISHING });
 }
 
-/// A token as text: as it is where it is whole UTF-8, else its bytes as `\xNN`, led by `lead`.
+/// Writes a token as text if it is whole UTF-8. Otherwise writes `lead` and then its bytes as `\xNN`.
 pub(crate) fn token(out: &mut BytesMut, lead: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => value(out, text),
@@ -83,7 +83,7 @@ pub(crate) fn token(out: &mut BytesMut, lead: &str, bytes: &[u8]) {
     }
 }
 
-/// Items with commas between them.
+/// Writes items with commas between them.
 pub(crate) fn list<T>(
     out: &mut BytesMut,
     items: impl IntoIterator<Item = T>,
@@ -97,7 +97,7 @@ pub(crate) fn list<T>(
     }
 }
 
-/// Entries of chat's `logprobs.content`.
+/// Writes the entries of chat's `logprobs.content`.
 pub(crate) fn chat_logprobs(out: &mut BytesMut, tokens: &[TokenLogprob]) {
     list(out, tokens, |out, entry| {
         chat_token(out, &entry.bytes, entry.logprob.unwrap_or(VANISHING));
@@ -119,8 +119,8 @@ fn chat_token(out: &mut BytesMut, bytes: &[u8], value: f32) {
     self::value(out, bytes);
 }
 
-/// vLLM's `prompt_logprobs`: for each prompt token null (nothing predicts the first) or an object from token ids to
-/// log-probability, rank (where known) and text.
+/// Writes vLLM's `prompt_logprobs`. Each prompt token becomes an object from token ids to log-probability, rank (if
+/// known) and text. A token that nothing predicts becomes null: the first one.
 pub(crate) fn prompt_logprobs(out: &mut BytesMut, tokens: &[TokenLogprob]) {
     raw(out, "[");
     list(out, tokens, |out, entry| {

@@ -1,5 +1,5 @@
 //! The public JSON and SSE of every dialect, to and from `domain`: requests in, answers and errors out.
-//! Pure: no I/O, no clock, no HTTP types; knows nothing of keys, limits on tenants, money, templates or engines.
+//! Pure: no I/O, no clock, no HTTP types. Knows no keys, tenant limits, money, templates or engines.
 
 mod batches;
 mod blank;

@@ -1,14 +1,14 @@
-//! The limits on what one request may say, in one place, units in the names.
-//! Knows nothing of who calls: limits on tenants are elsewhere.
+//! The limits on the content of one request, in one place, with units in the names.
+//! Knows no callers: the limits of tenants are elsewhere.
 
 use serde::{Deserialize, Serialize};
 
-/// Limits on what a request may say. What breaks one is refused with the parameter's name before more of it is
-/// read, so that memory and time follow the limit and never a number in the request.
+/// Limits on the content of a request. A request beyond a limit is refused with the parameter's name before more of it
+/// is read. Memory and time therefore depend on the limits, and never on a number in the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WireLimits {
-    /// Objects and arrays inside each other, the body itself being one; never more than 512.
+    /// Nesting depth of objects and arrays, including the body itself. Never more than 512.
     pub max_json_depth: usize,
     /// Messages of a conversation.
     pub max_messages: usize,
@@ -28,19 +28,19 @@ pub struct WireLimits {
     pub max_encode_tokens: u32,
     /// Token ids of one prompt that is given as ids.
     pub max_prompt_ids: usize,
-    /// Bytes of one text that an answer is held to: a pattern, a grammar, a choice.
+    /// Bytes of one text that constrains an answer: a pattern, a grammar, a choice.
     pub max_form_text_bytes: usize,
-    /// Texts of which an answer must be one, and triggers of structural tags.
+    /// Alternatives that an answer must choose from, and the triggers of structural tags.
     pub max_form_choices: usize,
     /// Structural tags.
     pub max_form_tags: usize,
-    /// Stop strings; OpenAI's dialect takes no more than 4 whatever this says.
+    /// Stop strings. OpenAI's dialect accepts at most 4 even if this limit is higher.
     pub max_stop_strings: usize,
     /// Bytes of one stop string.
     pub max_stop_bytes: usize,
     /// Stop token ids.
     pub max_stop_token_ids: usize,
-    /// Answers to one prompt.
+    /// Answers per prompt.
     pub max_n: u32,
     /// Prompts × n.
     pub max_choices: u32,
@@ -48,13 +48,14 @@ pub struct WireLimits {
     pub max_logit_bias: usize,
     /// Alternatives with each token's log-probability.
     pub max_logprobs: u8,
-    /// Largest `max_tokens`. What the model's context allows is decided later.
+    /// Largest `max_tokens`. The model's context window is checked later.
     pub max_output_tokens_per_request: u32,
-    /// Bytes of a short string: a model's name, a user's, an id, a salt.
+    /// Bytes of a short string: the name of a model or a user, an id, a salt.
     pub max_label_bytes: usize,
     /// Pairs of `metadata`.
     pub max_metadata_pairs: usize,
-    /// Whether tools that run at OpenAI's are left out of a Responses call, and named in its answer; otherwise they are refused.
+    /// Whether tools that run at OpenAI are left out of a Responses call and named in its answer. Otherwise they are
+    /// refused.
     pub skip_hosted_tools: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Anthropic's message request: its parameters. Turns and their blocks are read beside it. Knows nothing of how a conversation is
-//! rendered.
+//! Reads the parameters of Anthropic's message request. The submodules read turns and blocks. Knows nothing about the
+//! rendering of a conversation.
 
 mod blocks;
 mod context;
@@ -22,31 +22,32 @@ use crate::params::{Knobs, Low, decimal, label, stop};
 use crate::refused::{self, Known};
 use crate::{WireLimits, blank, choice, form, tools, wishes};
 
-/// What the head of a block begins with by which Claude Code says who pays: another one in each request, so that it would take each
-/// prompt its cached prefix. It is no instruction, and a model is not shown it.
+/// The start of the system block in which Claude Code says who pays. The block differs in every request, so it would
+/// cost every prompt its cached prefix. It is not an instruction, and a model does not get it.
 const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
-/// What a body says beside the parameters that all endpoints have.
+/// The parameters of a body, beside those that all endpoints have.
 #[derive(Default)]
 struct Said {
     turns: Option<Turns>,
     system: Option<String>,
     tools: Vec<Tool>,
     choice: (ToolChoice, bool),
-    /// Of how many turns of the assistant, from the end, the thinking stays; `None`: of all.
+    /// The number of assistant turns, from the end, that keep their thinking. `None` if all turns keep it.
     keep_thinking: Option<u32>,
-    /// Why a cache was missed is asked for, perhaps since an answer.
+    /// Set if the caller asks for a diagnosis of cache misses. The inner value is the previous answer's id, if there is
+    /// one.
     diagnoses: Option<Option<String>>,
-    /// What of the prompt is to be kept.
+    /// The marks for cached prefixes.
     marks: Vec<CacheMark>,
-    /// Which results of tools go where there are many.
+    /// The rule by which results of tools are cleared if there are many.
     clears: Option<Box<ClearTools>>,
 }
 
 /// Reads the whole body of a call.
 pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::Messages, limits);
-    // To have a prompt read ahead of its call.
+    // `max_tokens: 0` reads a prompt into the cache ahead of its call.
     knobs.none_may_come = true;
     let said = read_body(r, &mut knobs)?;
     let call = settle(said, &mut knobs)?;
@@ -59,7 +60,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     Ok(call)
 }
 
-/// Reads the whole body of a question how many tokens a prompt has: a call without what says how it is answered.
+/// Reads the whole body of a token count: a call that may lack the parameters for its answer.
 pub(crate) fn read_count(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::Messages, limits);
     knobs.none_may_come = true;
@@ -123,7 +124,7 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
     Ok(said)
 }
 
-/// An object of labels; `user_id` is the one that exists.
+/// Reads an object of labels. `user_id` is the only one that exists.
 fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
     let mut user = None;
     r.object(|r, key| match key.as_ref() {
@@ -193,7 +194,7 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
     })
 }
 
-/// Refuses messages of the user that say nothing, and conversations in which neither a message nor `system` does.
+/// Refuses blank messages of the user, and conversations in which all messages and `system` are blank.
 fn check_blank(messages: &[Message], origins: &[MessageOrigin], system: Option<&str>) -> Read<()> {
     if let Some(at) = blank::first_blank(messages) {
         let mut fault = blank::message();
@@ -208,13 +209,13 @@ fn check_blank(messages: &[Message], origins: &[MessageOrigin], system: Option<&
     if says_something { Ok(()) } else { Err(blank::conversation().under_key("messages")) }
 }
 
-/// The `system` of a call. `None`: nothing but the attribution stood there.
+/// Reads `system`. `None` if nothing remains without the attribution.
 fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<String>> {
     let is_text = r.kind()? == Kind::String;
     let mut texts = blocks::texts(r, within)?;
     let attributed = texts.first().is_some_and(|text| text.starts_with(ATTRIBUTION));
     if attributed && is_text {
-        // It is one line, and the instructions stand behind it.
+        // The attribution is the first line. The instructions follow it.
         let rest = texts.concat().split_once('\n').map(|(_, rest)| rest.to_owned());
         return Ok(rest.filter(|rest| !rest.is_empty()));
     }
@@ -227,7 +228,7 @@ fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<String>> {
     Ok(Some(texts.concat()))
 }
 
-/// Effort and format of an answer.
+/// Reads the effort and the format of an answer.
 fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "effort" => wishes::anthropic_effort(r, &mut knobs.reasoning),
@@ -244,14 +245,14 @@ fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
     })
 }
 
-/// Leaves out the thinking of all turns of the assistant but the last `most` that have some.
+/// Removes the thinking of all assistant turns except the last `most` that have some.
 fn forget_thinking(messages: &mut [Message], most: u32) {
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     let thought = messages.iter_mut().rev().filter(|message| message.reasoning.is_some());
     thought.skip(most).for_each(|message| message.reasoning = None);
 }
 
-/// The message before, to compare the prompt with.
+/// Reads the id of the previous message, which the prompt is compared with.
 fn diagnostics(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<String>> {
     let mut previous = None;
     r.object(|r, key| {

@@ -1,4 +1,4 @@
-//! The list of models, in each dialect's shape. Knows not how models are loaded or priced.
+//! The list of models, in each dialect's shape. Does not know how models are loaded or priced.
 
 use bytes::BytesMut;
 use headrace_domain::rfc3339::Rfc3339;
@@ -10,47 +10,48 @@ use crate::json_out::{list, raw, value};
 /// A model as `GET /v1/models` shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelCard {
-    /// The name to ask for.
+    /// The name by which callers request the model.
     pub id: String,
-    /// Unix seconds.
+    /// Time of creation, in Unix seconds.
     pub created: u64,
-    /// Who made or serves it.
+    /// The maker or the provider of the model.
     pub owned_by: String,
-    /// Tokens of prompt and answer together; `None`: whoever serves it has not said.
+    /// Tokens of prompt and answer together. `None` if the model's server has not reported it.
     pub context_window: Option<u32>,
-    /// Most tokens of one answer, where that is less than the context window.
+    /// The most tokens of one answer, if that is less than the context window.
     pub max_output_tokens: Option<u32>,
-    /// Which endpoints it answers at, by their paths behind `/v1/`; empty: whoever serves it has not said.
+    /// The endpoints that serve the model, as paths behind `/v1/`. Empty if the model's server has not reported them.
     pub endpoints: &'static [&'static str],
-    /// Numbers of a vector that it makes of a text.
+    /// The number of elements in a vector that the model makes of a text.
     pub dimensions: Option<u32>,
-    /// From when on it is not to be used for anything new.
+    /// The time from which the model should not be used for new work.
     pub deprecated: Option<UnixNanos>,
-    /// From when on it is no more.
+    /// The time from which the model is no longer available.
     pub retires: Option<UnixNanos>,
-    /// What is to be used instead.
+    /// The model to use instead.
     pub successor: Option<String>,
-    /// What its tokens cost now. `None` if the model has no price today.
+    /// The current price of the model's tokens. `None` if the model has no price today.
     pub pricing: Option<ModelPricing>,
 }
 
 /// Prices of a model in its ordinary class of service, as `pricing` shows them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelPricing {
-    /// Of a prompt token that is computed.
+    /// The price of a computed prompt token.
     pub input: NanoDollarsPerMillion,
-    /// Of a prompt token from the prefix cache.
+    /// The price of a prompt token from the prefix cache.
     pub cached_input: NanoDollarsPerMillion,
-    /// Of a generated token.
+    /// The price of a generated token.
     pub output: NanoDollarsPerMillion,
 }
 
-/// Models of a page where its caller names no number: Anthropic's.
+/// Models per page if the caller names no number. Anthropic's default.
 const USUAL_LIMIT: usize = 20;
-/// The most of them.
+/// The most models per page.
 const MAX_LIMIT: usize = 1_000;
 
-/// Which of the models a caller asks for, in Anthropic's words. OpenAI's dialect has none: it shows all.
+/// The part of the list that a caller asks for, in Anthropic's terms. OpenAI's dialect has no pages, and shows all
+/// models.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelsPage {
     limit: usize,
@@ -59,10 +60,10 @@ pub struct ModelsPage {
 }
 
 impl ModelsPage {
-    /// Reads it from the fields of a query. Fields that say something else are none of its business.
+    /// Reads the page from the fields of a query. All other fields are ignored.
     ///
     /// # Errors
-    /// A limit that is no number from 1 to 1000; both ends at once.
+    /// Fails if the limit is not a number from 1 to 1000, or if both ends are given.
     pub fn of(query: &[(String, String)]) -> Result<Self, BadRequest> {
         let field = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
         let bad = |param: &str, code, message: &str| BadRequest {
@@ -84,8 +85,8 @@ impl ModelsPage {
         Ok(page)
     }
 
-    /// The part of the list that it shows, and whether there is more in its direction. An end that is not in the list leaves
-    /// nothing on its side.
+    /// Returns the part of the list on this page, and whether more models follow in its direction. If the end is not in
+    /// the list, the page is empty.
     fn of_list<'m>(&self, models: &'m [ModelCard]) -> (&'m [ModelCard], bool) {
         let place = |id: &String| models.iter().position(|model| model.id == *id);
         if let Some(before) = &self.before {
@@ -101,7 +102,7 @@ impl ModelsPage {
     }
 }
 
-/// The body of `GET /v1/models`: of all of them in OpenAI's dialect, of a page in Anthropic's.
+/// The body of `GET /v1/models`: all models in OpenAI's dialect, and a page in Anthropic's.
 pub fn models_body(models: &[ModelCard], dialect: Dialect, page: &ModelsPage, now: UnixNanos) -> Vec<u8> {
     let (models, has_more) = if dialect == Dialect::OpenAi { (models, false) } else { page.of_list(models) };
     let mut out = BytesMut::with_capacity(64 + models.len() * 192);
@@ -136,7 +137,7 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: Uni
             value(out, &model.created);
             raw(out, ",\"owned_by\":");
             value(out, &model.owned_by);
-            // vLLM's name for the same number; its benchmark tools read it.
+            // vLLM's name for the same number, which its benchmark tools read.
             if let Some(window) = model.context_window {
                 raw(out, ",\"max_model_len\":");
                 value(out, &window);
@@ -170,7 +171,7 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: Uni
     if let Some(pricing) = &model.pricing {
         write_pricing(out, pricing);
     }
-    // Mistral's names for the same.
+    // Mistral's names for the retirement and the successor.
     if let Some(retires) = model.retires {
         raw(out, ",\"deprecation\":");
         value(out, &Rfc3339(retires).to_string());
@@ -182,7 +183,7 @@ fn write_model(out: &mut BytesMut, model: &ModelCard, dialect: Dialect, now: Uni
     raw(out, "}");
 }
 
-/// Prices in OpenRouter's shape: text, in dollars for one token.
+/// Writes prices in OpenRouter's shape: text, in dollars per token.
 /// Source: <https://openrouter.ai/docs/api-reference/list-available-models>.
 fn write_pricing(out: &mut BytesMut, pricing: &ModelPricing) {
     let ModelPricing { input, cached_input, output } = pricing;
@@ -195,7 +196,8 @@ fn write_pricing(out: &mut BytesMut, pricing: &ModelPricing) {
     raw(out, "}");
 }
 
-/// Dollars for one token, exact. A price has nine decimals for a million tokens, so fifteen for one.
+/// The price in dollars per token, exact. A price per million tokens has nine decimals, so the price per token has
+/// fifteen.
 fn per_token(price: NanoDollarsPerMillion) -> String {
     const UNIT: i64 = 1_000_000_000_000_000;
     let (whole, fraction) = (price.get() / UNIT, price.get() % UNIT);
@@ -203,13 +205,14 @@ fn per_token(price: NanoDollarsPerMillion) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Where a model stands in its life, and its numbers by Anthropic's names.
+/// Writes the lifecycle of a model, and its limits under Anthropic's names.
 fn write_lifecycle(out: &mut BytesMut, model: &ModelCard, now: UnixNanos) {
     let since = model.deprecated.or(model.retires);
     let lifecycle = match (model.retires, since) {
         (Some(retires), _) if retires <= now => "retired",
         (Some(_), Some(since)) if since <= now => "deprecated",
-        // Announced, and not to be used for anything new from its end on: that is what deprecated means there.
+        // The retirement is announced, and no other date of deprecation is set. Anthropic calls such a model
+        // deprecated.
         (Some(_), _) if model.deprecated.is_none() => "deprecated",
         _ => "active",
     };
@@ -231,7 +234,7 @@ fn write_lifecycle(out: &mut BytesMut, model: &ModelCard, now: UnixNanos) {
 mod tests {
     use super::*;
 
-    /// All of them.
+    /// A page of all models.
     const ALL: ModelsPage = ModelsPage { limit: MAX_LIMIT, after: None, before: None };
     const NOW: UnixNanos = UnixNanos::new(1_750_000_000_000_000_000);
 

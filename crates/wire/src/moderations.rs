@@ -1,4 +1,4 @@
-//! `POST /v1/moderations`: texts in, and what a verdict on each is told as. Knows no rules, and judges nothing.
+//! `POST /v1/moderations`: reads the texts, and writes the result of a verdict. Knows no rules, and judges nothing.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/moderations>.
 
@@ -9,16 +9,16 @@ use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::{BadRequest, WireLimits, blank};
 
-/// Who judges here, by its name.
+/// The name of this server's moderation.
 pub const MODERATION_MODEL: &str = "headrace-rules";
-/// Names that clients ask for by default: whoever judges is told in the answer.
+/// Names that clients ask for by default. They are accepted, and mean [`MODERATION_MODEL`].
 const USUAL_MODELS: [&str; 4] = [
     "omni-moderation-latest",
     "omni-moderation-2024-09-26",
     "text-moderation-latest",
     "text-moderation-stable",
 ];
-/// Texts of one request.
+/// The most texts of one request.
 const MAX_TEXTS: usize = 1_000;
 /// OpenAI's categories.
 const CATEGORIES: [&str; 13] = [
@@ -37,10 +37,10 @@ const CATEGORIES: [&str; 13] = [
     "violence/graphic",
 ];
 
-/// The texts to be judged, each by itself.
+/// Reads the texts to judge. Each is judged by itself.
 ///
 /// # Errors
-/// [`BadRequest`] names the first field that is wrong: what is no text is not judged here.
+/// [`BadRequest`] names the first invalid field. Parts that are not text are refused.
 pub fn moderation_texts(body: &[u8], limits: &WireLimits) -> Result<Vec<String>, BadRequest> {
     let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read(&mut reader)?)
@@ -106,8 +106,8 @@ fn part(r: &mut Reader<'_>) -> Read<String> {
     text.ok_or_else(|| Fault::missing("text"))
 }
 
-/// What is told of one text: the rule that matched, if one did, and whether it keeps a call from passing. A category is set by a rule
-/// of its name, with `.` for `/`. A rule matches or does not, so scores are 1 or 0.
+/// Returns the result for one text. `matched` is the rule that matched, if any, and whether the rule blocks a call. A
+/// rule sets the category that has its name, with `.` for `/`. A rule matches or does not, so scores are 1 or 0.
 pub fn moderation_result(matched: Option<(&str, bool)>) -> Value {
     let is_of = |category: &str| matched.is_some_and(|(rule, _)| rule.replace('.', "/") == category);
     let told = |value: fn(bool) -> Value| -> Map<String, Value> {

@@ -1,33 +1,34 @@
-//! Names that callers give to tools and schemas, and of what they may be made. Knows nothing of what is named.
+//! Reads the names that callers give to tools and schemas, and checks their characters. Knows nothing about the named
+//! things.
 
 use headrace_domain::Code;
 
 use crate::fault::{Fault, Read};
 use crate::json::Reader;
 
-/// Longest name of a tool, in bytes: OpenAI's.
+/// Longest name of a tool in OpenAI's dialect, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 64;
-/// Anthropic's.
+/// Longest name of a tool in Anthropic's dialect, in bytes.
 const MAX_ANTHROPIC_TOOL_NAME_BYTES: usize = 128;
-/// Longest name of a schema, in bytes: OpenAI's.
+/// Longest name of a schema in OpenAI's dialect, in bytes.
 const MAX_SCHEMA_NAME_BYTES: usize = 64;
 
-/// A tool's name in OpenAI's dialect.
+/// Reads a tool's name in OpenAI's dialect.
 pub(crate) fn tool_name(r: &mut Reader<'_>) -> Read<String> {
     name(r, MAX_TOOL_NAME_BYTES)
 }
 
-/// A tool's name in Anthropic's dialect.
+/// Reads a tool's name in Anthropic's dialect.
 pub(crate) fn anthropic_tool_name(r: &mut Reader<'_>) -> Read<String> {
     name(r, MAX_ANTHROPIC_TOOL_NAME_BYTES)
 }
 
-/// A schema's name.
+/// Reads a schema's name.
 pub(crate) fn schema_name(r: &mut Reader<'_>) -> Read<String> {
     name(r, MAX_SCHEMA_NAME_BYTES)
 }
 
-/// 1 to `max_bytes` of a-z, A-Z, 0-9, `_`, `-`.
+/// Reads a name of 1 to `max_bytes` characters out of a-z, A-Z, 0-9, `_`, `-`.
 fn name(r: &mut Reader<'_>, max_bytes: usize) -> Read<String> {
     let name = r.string()?;
     let fits = !name.is_empty()

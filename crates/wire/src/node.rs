@@ -1,5 +1,6 @@
-//! Free-form JSON as it was sent: keys in their order, numbers as they are spelled. Schemas, arguments, template variables.
-//! Knows nothing of what the JSON means.
+//! Free-form JSON as it was sent: keys keep their order, and numbers their spelling. For schemas, arguments and
+//! template variables.
+//! Knows nothing about the meaning of the JSON.
 
 use std::borrow::Cow;
 
@@ -9,7 +10,7 @@ use serde_json::{Map, Number, Value};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// A value of any kind.
+/// A JSON value of any kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Node<'a> {
     /// `null`, `true`, `false` or a number, as spelled.
@@ -62,7 +63,7 @@ impl<'a> Node<'a> {
         entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
     }
 
-    /// As serde_json has it. A whole number that 64 bits cannot hold is a fault: it would lose digits.
+    /// Converts to serde_json's type. Fails for a whole number that 64 bits cannot hold, because it would lose digits.
     pub(crate) fn into_value(self) -> Read<Value> {
         Ok(match self {
             Node::Scalar("null") => Value::Null,
@@ -75,12 +76,12 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// As [`Self::into_value`], of an object; nothing of anything else.
+    /// Converts an object like [`Self::into_value`]. Any other value becomes an empty map.
     pub(crate) fn into_object(self) -> Read<Map<String, Value>> {
         if let Node::Object(entries) = self { into_map(entries) } else { Ok(Map::new()) }
     }
 
-    /// As compact text.
+    /// Returns the value as compact JSON.
     pub(crate) fn to_text(&self) -> String {
         let mut out = Vec::new();
         self.write(&mut out);
@@ -134,7 +135,7 @@ fn finite(number: &str) -> Read<&str> {
 }
 
 fn to_number(number: &str) -> Read<Number> {
-    // `-0` is the one whole number that an integer cannot hold.
+    // `-0` is the only small whole number that an integer cannot hold.
     let whole = number != "-0" && !number.contains(['.', 'e', 'E']);
     if whole {
         let parsed =

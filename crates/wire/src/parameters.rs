@@ -1,5 +1,5 @@
-//! The page of parameters: what becomes of each one that a vendor documents, written from the tables that requests are read by. Must not
-//! know models.
+//! Generates the page of parameters: the treatment of each parameter that a vendor documents. It uses the same tables
+//! as the parsing of requests. Must not know models.
 
 mod documented;
 mod fate;
@@ -15,8 +15,8 @@ use crate::relay::DECIDED_HERE;
 
 use fate::fate;
 
-/// What is honoured: the name, the endpoints that have it (`c` chat, `t` completions, `m` messages, `r` responses), a value that is taken, and
-/// what is done with it.
+/// An honoured parameter: its name, its endpoints (`c` chat, `t` completions, `m` messages, `r` responses), a value
+/// that is accepted, and its effect.
 type Row = (&'static str, &'static str, &'static str, &'static str);
 
 const STOP_CHAT: &str = "up to four; they are looked for in all that the model writes, its thought included; an answer that ends within its thought has no text, names the string, and is `stop:stop_string_in_thought` in its trace";
@@ -271,10 +271,10 @@ const HONOURED: &[Row] = &[
 struct Place {
     title: &'static str,
     endpoint: Endpoint,
-    /// Its letter in [`HONOURED`].
+    /// The endpoint's letter in [`HONOURED`].
     letter: char,
     known: Known,
-    /// Who documents parameters of it, and which.
+    /// The vendors that document parameters of the endpoint, each with its list.
     documented: &'static [(&'static str, &'static str)],
 }
 
@@ -310,7 +310,7 @@ const PLACES: &[Place] = &[
 ];
 
 impl Place {
-    /// Every parameter that the endpoint knows, and what becomes of it.
+    /// Every parameter that the endpoint knows, with its treatment.
     fn fates(&self) -> BTreeMap<&'static str, String> {
         let honoured = HONOURED.iter().filter(|(_, on, ..)| on.contains(self.letter));
         let honoured = honoured.map(|(name, _, _, what)| (*name, format!("honoured: {what}")));
@@ -323,7 +323,7 @@ impl Place {
     }
 }
 
-/// The page `docs/parameters.md`.
+/// Returns the page `docs/parameters.md`.
 pub fn parameters_page() -> String {
     let mut page = String::from(HEAD);
     for place in PLACES {
@@ -345,7 +345,7 @@ pub fn parameters_page() -> String {
         let _ = writeln!(page, "| `{name}` | {why} |");
     }
     page.push_str("\n## Models whose server speaks another dialect\n\n");
-    // Without its own title.
+    // The title of the included page is left out.
     let translation = include_str!("relay/request/translation.md").trim_start();
     page.push_str(translation.split_once('\n').map_or("", |(_, rest)| rest.trim_start()));
     page
@@ -426,7 +426,7 @@ mod tests {
                 }
                 let call = parse(place.endpoint, body.to_string().as_bytes(), &WireLimits::default());
                 let call = call.unwrap_or_else(|bad| panic!("{} {name}: {bad}", place.title));
-                // Those whose value here is what is usual anyway.
+                // For these parameters, the value in the table is the default.
                 let usual = match place.endpoint {
                     Endpoint::Responses => &["client_metadata", "stream_options"][..],
                     _ => &["best_of", "context_management"][..],

@@ -1,5 +1,5 @@
-//! Parameters that more than one endpoint takes: scalars with their ranges, sampling, delivery.
-//! Knows nothing of messages, prompts or tools.
+//! Parameters of more than one endpoint: scalars with their ranges, sampling, delivery.
+//! Knows nothing about messages, prompts or tools.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -13,13 +13,13 @@ use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// Stop strings in OpenAI's dialect.
+/// The most stop strings in OpenAI's dialect.
 const MAX_OPENAI_STOP_STRINGS: usize = 4;
 
 /// The longest `timeout`, in seconds.
 const MOST_TIMEOUT_S: f64 = 86_400.0;
 
-/// What OpenAI's endpoints and the Messages endpoint have in common, as read so far.
+/// The parameters that OpenAI's endpoints and the Messages endpoint share, as read so far.
 pub(crate) struct Knobs<'l> {
     pub(crate) limits: &'l WireLimits,
     pub(crate) endpoint: Endpoint,
@@ -28,12 +28,12 @@ pub(crate) struct Knobs<'l> {
     n: Option<u32>,
     best_of: Option<u32>,
     max_completion_tokens: Option<u32>,
-    /// Chat's switch; completions have the count alone.
+    /// Chat's switch. Completions have only the count.
     logprobs: Option<bool>,
     top_logprobs: Option<u8>,
     pub(crate) stream: bool,
     stream_options: bool,
-    /// Whether no tokens at all may be asked for, so that the prompt alone is read: who answers knows what to do.
+    /// Whether `max_tokens` may be 0, so that only the prompt is read. The server that answers supports this.
     pub(crate) none_may_come: bool,
     pub(crate) include_usage: bool,
     pub(crate) return_token_ids: bool,
@@ -42,19 +42,19 @@ pub(crate) struct Knobs<'l> {
     pub(crate) cache_salt: Option<String>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) tier: ServiceTier,
-    /// The end user by its newer name, and by the older one.
+    /// The end user, by the newer parameter and by the older one.
     pub(crate) user: (Option<EndUser>, Option<EndUser>),
-    /// What the answer is held to, and whether two parameters said so.
+    /// The response format. `two_forms` is set if two parameters set one.
     form: Option<Form>,
     two_forms: bool,
     pub(crate) reasoning: ReasoningWish,
-    /// Further variables of the chat template.
+    /// Additional variables of the chat template.
     pub(crate) template: Map<String, Value>,
-    /// How much the answer is to say, where it is not the usual.
+    /// The verbosity of the answer, if it is not the default.
     pub(crate) verbosity: Option<String>,
 }
 
-/// What all endpoints' calls have, checked as a whole.
+/// The parameters that all calls have, after the checks that span several parameters.
 pub(crate) struct Settled {
     pub(crate) model: String,
     pub(crate) sampling: SamplingRequest,
@@ -92,13 +92,13 @@ impl<'l> Knobs<'l> {
         }
     }
 
-    /// Sets what the answer is held to.
+    /// Sets the response format, if there is one.
     pub(crate) fn hold_to(&mut self, form: Option<Form>) {
         self.two_forms |= form.is_some() && self.form.is_some();
         self.form = self.form.take().or(form);
     }
 
-    /// Reads what every endpoint takes. `false`: `key` is none of it, and nothing was read.
+    /// Reads a parameter that every endpoint has. Returns `false` and reads nothing if `key` is not one of them.
     pub(crate) fn take_common(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
         let limits = self.limits;
         match key {
@@ -131,7 +131,8 @@ impl<'l> Knobs<'l> {
         Ok(true)
     }
 
-    /// Reads what both of OpenAI's generating endpoints take. `false`: `key` is none of it, and nothing was read.
+    /// Reads a parameter that both of OpenAI's generating endpoints have. Returns `false` and reads nothing if `key` is
+    /// not one of them.
     pub(crate) fn take_openai(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
         let limits = self.limits;
         let sampling = &mut self.sampling;
@@ -190,14 +191,14 @@ impl<'l> Knobs<'l> {
         Ok(true)
     }
 
-    /// The most tokens of an answer. None at all is an answer where an endpoint has a use for that: what is told as the least is what is
-    /// taken.
+    /// Reads the most tokens of an answer. 0 is valid for an endpoint that has a use for it. The least value in an
+    /// error message is one that is accepted.
     fn most_tokens(&self, r: &mut Reader<'_>) -> Read<u32> {
         let cap = self.limits.max_output_tokens_per_request;
         if self.none_may_come {
             return integer(r, 0, cap);
         }
-        // Whether a prompt is only scored is known when all is read.
+        // Completions accept 0 only with `echo`, which is known once the whole body is read.
         let least = u32::from(self.endpoint != Endpoint::Completions);
         integer(r, least, cap).map_err(|fault| {
             let mut codes = [Code::IntegerBelowMinValue, Code::IntegerAboveMaxValue].into_iter();
@@ -214,7 +215,7 @@ impl<'l> Knobs<'l> {
                 self.include_usage = r.optional(Reader::bool)?.unwrap_or(false);
                 Ok(())
             }
-            // Padding and usage in every chunk: neutral when off, and neither is done here.
+            // Padding, and usage in every chunk. This server does neither, so `false` is accepted.
             "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
                 Some(true) => {
                     Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
@@ -225,18 +226,18 @@ impl<'l> Knobs<'l> {
         })
     }
 
-    /// Whom the call is for: the newer name decides.
+    /// Takes the end user. The newer parameter takes precedence.
     pub(crate) fn end_user(&mut self) -> Option<EndUser> {
         let (newer, older) = std::mem::take(&mut self.user);
         newer.or(older)
     }
 
-    /// The model's name, which every call has.
+    /// Takes the model's name, which every call must have.
     pub(crate) fn named(&mut self) -> Read<String> {
         self.model.take().ok_or_else(|| Fault::missing("model"))
     }
 
-    /// Checks what only several parameters together can show. `prompts` counts them.
+    /// Checks the rules that span several parameters. `prompts` is the number of prompts.
     pub(crate) fn settle(&mut self, prompts: usize) -> Read<Settled> {
         let model = self.model.take().ok_or_else(|| Fault::missing("model"))?;
         self.settle_lengths()?;
@@ -294,7 +295,7 @@ impl<'l> Knobs<'l> {
         let sampling = &mut self.sampling;
         if self.endpoint == Endpoint::ChatCompletions {
             let on = self.logprobs.unwrap_or(false);
-            // 0 alternatives are what a call without log-probabilities has anyway.
+            // Without log-probabilities there are no alternatives anyway, so 0 is accepted.
             if self.top_logprobs.is_some_and(|top| top > 0) && !on {
                 let message = "it needs `logprobs: true`";
                 return Err(Fault::at("top_logprobs", Code::InvalidValue, message));
@@ -312,16 +313,16 @@ impl<'l> Knobs<'l> {
     }
 }
 
-/// The least value of a decimal.
+/// The lower bound of a decimal.
 #[derive(Clone, Copy)]
 pub(crate) enum Low {
-    /// This or more.
+    /// This value or more.
     From(f64),
-    /// More than this.
+    /// More than this value.
     Above(f64),
 }
 
-/// A number between `low` and `high`, kept in single precision.
+/// Reads a number between `low` and `high`, in single precision.
 pub(crate) fn decimal(r: &mut Reader<'_>, low: Low, high: f64) -> Read<f32> {
     let text = r.number()?;
     // A number too large for a double becomes infinite and fails the range like any other.
@@ -345,10 +346,10 @@ fn penalty(r: &mut Reader<'_>) -> Read<f32> {
     decimal(r, Low::From(-2.0), 2.0)
 }
 
-/// A whole number between `low` and `high`.
+/// Reads a whole number between `low` and `high`.
 pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
     let text = r.number()?;
-    // First what nearly all are: there may be many in a list.
+    // The common case comes first, because a list may have many numbers.
     if let Ok(value) = text.parse::<u32>()
         && (low..=high).contains(&value)
     {
@@ -365,7 +366,7 @@ pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
     Err(Fault::new(code, format!("it must be at least {low} and at most {high}")))
 }
 
-/// Completions may ask for no token only where the prompt is repeated, and so scored.
+/// The fault for `max_tokens` of a completion. 0 is accepted only with `echo`, which then scores the prompt.
 fn out_of_bounds(code: Code, cap: u32) -> Fault {
     let message = format!("it must be at least 1 and at most {cap} (0, with `echo`, only scores the prompt)");
     Fault::new(code, message)
@@ -376,7 +377,7 @@ fn small(r: &mut Reader<'_>, high: u8) -> Read<u8> {
     Ok(u8::try_from(value).unwrap_or(high))
 }
 
-/// A number written without point and exponent.
+/// Reads a number without a point and an exponent.
 fn whole<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
     r.number().and_then(require_whole)
 }
@@ -402,7 +403,7 @@ fn service_tier(r: &mut Reader<'_>) -> Read<ServiceTier> {
     }
 }
 
-/// vLLM's spelling: −1 and 0 switch it off.
+/// Reads vLLM's spelling: −1 and 0 switch it off.
 fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
     let out_of =
         |code| Fault::new(code, format!("it must be at least -1 and at most {} (-1 and 0: off)", u32::MAX));
@@ -418,7 +419,7 @@ fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
     }
 }
 
-/// Any whole number of 64 bits, with sign or without.
+/// Reads any whole number of 64 bits, signed or unsigned.
 fn seed(r: &mut Reader<'_>) -> Read<u64> {
     let text = whole(r)?;
     if let Ok(value) = text.parse::<i64>() {
@@ -428,7 +429,7 @@ fn seed(r: &mut Reader<'_>) -> Read<u64> {
     text.parse::<u64>().map_err(|_| Fault::new(code, "it must be a whole number of at most 64 bits"))
 }
 
-/// A list of token ids.
+/// Reads a list of token ids.
 pub(crate) fn ids(r: &mut Reader<'_>, max: usize) -> Read<Vec<u32>> {
     let mut ids = Vec::new();
     r.array(max, |r, _| {
@@ -445,7 +446,7 @@ fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> 
             let message = format!("it may name at most {} tokens", limits.max_logit_bias);
             return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
         }
-        // One spelling of each id, so that no token can be named twice.
+        // Each id has exactly one spelling, so that no token can be named twice.
         let id = key.parse::<u32>().ok().filter(|id| id.to_string() == key.as_ref());
         let id = id.ok_or_else(|| {
             let message = "the key must be a token id: a whole number without sign or leading zeros";
@@ -458,7 +459,7 @@ fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> 
     Ok(biases)
 }
 
-/// One stop string or a list of at most `most`.
+/// Reads one stop string or a list of at most `most`.
 pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<Vec<String>> {
     if r.kind()? == Kind::String {
         return Ok(vec![stop_string(r, limits)?]);
@@ -478,7 +479,7 @@ fn stop_string(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     bounded(r, limits.max_stop_bytes)
 }
 
-/// A string of 1 to `max_label_bytes` bytes without control characters: a name, an id, a salt.
+/// Reads a string of 1 to `max_label_bytes` bytes without control characters: a name, an id, a salt.
 pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     let text = bounded(r, limits.max_label_bytes)?;
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
@@ -488,7 +489,7 @@ pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     Ok(text)
 }
 
-/// Any short string.
+/// Reads any short string.
 pub(crate) fn short<'a>(r: &mut Reader<'a>, limits: &WireLimits) -> Read<Cow<'a, str>> {
     let text = r.string()?;
     if text.len() > limits.max_label_bytes {
@@ -498,12 +499,12 @@ pub(crate) fn short<'a>(r: &mut Reader<'a>, limits: &WireLimits) -> Read<Cow<'a,
     Ok(text)
 }
 
-/// A label of the end user. `None`: it is empty.
+/// Reads the label of the end user. `None` if it is empty.
 fn end_user(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
     Ok(EndUser::named(&short(r, limits)?))
 }
 
-/// A string of 1 to `max` bytes.
+/// Reads a string of 1 to `max` bytes.
 fn bounded(r: &mut Reader<'_>, max: usize) -> Read<String> {
     let text = r.string()?;
     if text.is_empty() {

@@ -1,4 +1,4 @@
-//! Questions about words and tokens: Anthropic's `count_tokens`, vLLM's `tokenize` and `detokenize`. Knows no tokenizer.
+//! Requests about texts and tokens: Anthropic's `count_tokens`, vLLM's `tokenize` and `detokenize`. Knows no tokenizer.
 //!
 //! Sources: <https://docs.anthropic.com/en/api/messages-count-tokens>, <https://docs.vllm.ai/en/latest/serving/openai_compatible_server>.
 
@@ -11,34 +11,34 @@ use crate::json_out::{list, raw, value};
 use crate::params::{Knobs, ids};
 use crate::{BadRequest, WireLimits, chat, messages, tools, wishes};
 
-/// The prompt of a message whose tokens are to be counted: a body of a message without what says how it is answered.
+/// Reads the body of a message whose prompt tokens are to be counted. It may lack the parameters for an answer.
 ///
 /// # Errors
-/// As [`crate::parse`].
+/// The same as for [`crate::parse`].
 pub fn parse_count(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
     let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(messages::read_count(&mut reader, limits)?)
 }
 
-/// What is to become tokens.
+/// The request of `POST /tokenize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tokenize {
-    /// The model's name as asked for.
+    /// The name of the model in the request.
     pub model: String,
     /// A conversation, or one raw text.
     pub prompt: Prompt,
-    /// A conversation ends with the beginning of an answer.
+    /// A conversation ends with the start of an answer.
     pub add_generation_prompt: bool,
-    /// The tokens that a model has around every text stand around a raw one.
+    /// A raw text gets the special tokens that the model puts around every text.
     pub add_special_tokens: bool,
-    /// Each token is shown as the vocabulary spells it, too.
+    /// The answer also shows each token as the vocabulary spells it.
     pub return_token_strs: bool,
 }
 
-/// The question of `POST /tokenize`.
+/// Reads the body of `POST /tokenize`.
 ///
 /// # Errors
-/// As [`crate::parse`].
+/// The same as for [`crate::parse`].
 pub fn parse_tokenize(body: &[u8], limits: &WireLimits) -> Result<Tokenize, BadRequest> {
     let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(tokenize(&mut reader, limits)?)
@@ -79,7 +79,7 @@ fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
                 let message = "a conversation's template writes its special tokens; leave it out";
                 return Err(Fault::at("add_special_tokens", Code::UnsupportedParameter, message));
             }
-            // Here a conversation may end without the beginning of an answer.
+            // For this endpoint, a conversation may end without the start of an answer.
             let continues = chat::Ending { begins: None, ..ending }.settle(&messages)?;
             let template = std::mem::take(&mut knobs.template);
             Prompt::Conversation(Conversation {
@@ -104,19 +104,19 @@ fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
     })
 }
 
-/// What is to become text.
+/// The request of `POST /detokenize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detokenize {
-    /// The model's name as asked for.
+    /// The name of the model in the request.
     pub model: String,
-    /// Ids of tokens.
+    /// The token ids.
     pub tokens: Vec<u32>,
 }
 
-/// The question of `POST /detokenize`.
+/// Reads the body of `POST /detokenize`.
 ///
 /// # Errors
-/// As [`crate::parse`].
+/// The same as for [`crate::parse`].
 pub fn parse_detokenize(body: &[u8], limits: &WireLimits) -> Result<Detokenize, BadRequest> {
     let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(detokenize(&mut reader, limits)?)
@@ -138,7 +138,7 @@ fn detokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Detokenize> {
     Ok(Detokenize { model, tokens: tokens.ok_or_else(|| Fault::missing("tokens"))? })
 }
 
-/// The answer to `count_tokens`. A number that is an estimate says so.
+/// The answer to `count_tokens`. It marks a number that is an estimate.
 pub fn count_body(input_tokens: u64, is_estimate: bool) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(64);
     raw(&mut out, "{\"input_tokens\":");
@@ -150,8 +150,8 @@ pub fn count_body(input_tokens: u64, is_estimate: bool) -> Vec<u8> {
     out.to_vec()
 }
 
-/// The answer to `tokenize`: the tokens, how many there are, the most that fit the model's window, and how the vocabulary spells each
-/// where that was asked for.
+/// The answer to `tokenize`: the tokens, their number, and the size of the model's context window. `strings` adds the
+/// vocabulary's spelling of each token, if requested.
 pub fn tokenize_body(tokens: &[u32], max_model_len: u32, strings: Option<&[String]>) -> Vec<u8> {
     let mut out = BytesMut::with_capacity(64 + tokens.len().saturating_mul(7));
     raw(&mut out, "{\"count\":");
@@ -209,7 +209,7 @@ mod tests {
         let Prompt::Conversation(conversation) = talk.prompt else { panic!() };
         assert_eq!(conversation.messages[1], Message::text(Role::Assistant, "a"));
         assert!(conversation.continues && conversation.tools.len() == 1 && conversation.template.len() == 1);
-        // Neither an answer nor the last message goes on.
+        // Neither does a new answer begin, nor is the last message continued.
         let plain =
             tokenize(&json!({"model": "m", "messages": messages, "add_generation_prompt": false})).unwrap();
         assert!(!plain.add_generation_prompt);

@@ -1,5 +1,5 @@
-//! Parameters that are known and not honoured: harmless ones that are accepted, and those that are refused unless
-//! they ask for what happens anyway. A table, so that what is accepted can be read at a glance.
+//! Parameters that are known but not honoured. Harmless ones are accepted. The others are refused unless they request
+//! the default behaviour. The parameters are in tables, so that the accepted values can be read at a glance.
 
 use headrace_domain::{CacheLife, Code};
 
@@ -8,11 +8,11 @@ use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::short;
 
-/// What a parameter may say.
+/// The values that are accepted for a parameter.
 pub(crate) enum Accept {
     /// Any short string. It labels the call and changes nothing in the answer.
     Label,
-    /// A small object of strings, likewise.
+    /// A small object of strings. It labels the call, too.
     Labels,
     /// One of these words.
     Words(&'static [&'static str]),
@@ -24,15 +24,15 @@ pub(crate) enum Accept {
     Number(f64),
     /// The empty string, list or object.
     Empty,
-    /// Anything: it may help whoever answers, and changes no answer.
+    /// Any value. It may help the server that answers, and changes no answer.
     Hint,
-    /// Nothing but null.
+    /// Only null.
     Nothing,
 }
 
 use Accept::{Bool, Empty, Hint, Label, Labels, Nothing, Number, Only, Words};
 
-/// A parameter, what of it asks for nothing, and why the rest is refused.
+/// A parameter, the values that request nothing, and the reason why all other values are refused.
 pub(crate) type Row = (&'static str, Accept, &'static str);
 
 const GUIDED: &str = "use `structured_outputs`";
@@ -43,7 +43,7 @@ const LATER: &str = "it is not supported; leave it out";
 const CHAT_ALONE: &str = "a raw prompt has no template; use `POST /v1/chat/completions`";
 const TOOLS: &str = "use `tools` and `tool_choice` instead";
 
-/// What a request may try in order to bring its own template (refused by every endpoint).
+/// Parameters by which a request could bring its own template. Chat, completions and messages refuse them by name.
 const TEMPLATES: &[Row] = &[
     ("chat_template", Nothing, TEMPLATE),
     ("chat_template_content_format", Nothing, TEMPLATE),
@@ -52,9 +52,9 @@ const TEMPLATES: &[Row] = &[
     ("add_special_tokens", Nothing, TEMPLATE),
 ];
 
-/// OpenAI's, both endpoints.
+/// OpenAI's chat and completions.
 const OPENAI: &[Row] = &[
-    // Prompts are cached by content within a tenant whatever these say.
+    // Prompts are cached by content within a tenant. These parameters have no effect on that.
     ("prompt_cache_key", Label, "it is a hint"),
     ("prompt_cache_options", Hint, "it is a hint"),
     ("metadata", Labels, "it labels the call"),
@@ -65,7 +65,7 @@ const OPENAI: &[Row] = &[
         "cached prompts stay in memory, no longer than there is room; leave it out",
     ),
     ("reasoning", Nothing, "use `reasoning_effort`"),
-    // vLLM's.
+    // vLLM's parameters.
     ("guided_json", Nothing, GUIDED),
     ("guided_regex", Nothing, GUIDED),
     ("guided_choice", Nothing, GUIDED),
@@ -99,7 +99,7 @@ const OPENAI: &[Row] = &[
     ("lora_path", Nothing, "ask for the adapter by its model name"),
 ];
 
-/// Calls for an encoder.
+/// Endpoints of encoders.
 const ENCODE: &[Row] = &[
     ("metadata", Labels, "it labels the call"),
     ("stream", Bool(false), "these answers come whole; leave it out"),
@@ -112,20 +112,20 @@ const ENCODE: &[Row] = &[
     ("priority", Number(0.0), "a call's priority comes from its key; leave it out"),
 ];
 
-/// OpenAI's chat alone.
+/// Parameters of OpenAI's chat alone.
 const CHAT: &[Row] = &[
     ("modalities", Only("text"), MEDIA),
     ("audio", Nothing, MEDIA),
     ("functions", Nothing, TOOLS),
     ("function_call", Nothing, TOOLS),
-    // It may make an answer come sooner and never another one; it is not made use of.
+    // It may speed up an answer, but never changes one. This server makes no use of it.
     ("prediction", Hint, "it is a hint"),
     ("web_search_options", Nothing, "there is no web search; pass results in the messages"),
     ("moderation", Nothing, LATER),
     ("echo", Bool(false), "use `POST /v1/completions`"),
 ];
 
-/// OpenAI's completions alone.
+/// Parameters of OpenAI's completions alone.
 const COMPLETIONS: &[Row] = &[
     ("prompt_embeds", Nothing, "send the prompt as text or token ids"),
     ("tools", Empty, CHAT_ALONE),
@@ -176,7 +176,7 @@ const RESPONSES: &[Row] = &[
     ("n", Nothing, "an answer is one; send several requests"),
 ];
 
-/// Which parameters beside the honoured ones an endpoint knows.
+/// The endpoints, by the parameters that they know beside the honoured ones.
 #[derive(Clone, Copy)]
 pub(crate) enum Known {
     Chat,
@@ -198,14 +198,14 @@ pub(crate) fn rows(known: Known) -> impl Iterator<Item = &'static Row> {
     tables.into_iter().flatten()
 }
 
-/// Reads a parameter that no endpoint honours: accepted where it changes nothing, else refused by name.
+/// Reads a parameter that no endpoint honours. Accepts it if it changes nothing, and otherwise refuses it by name.
 pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     let row = rows(known).find(|(name, ..)| *name == key);
     let Some((_, accept, why)) = row else { return Err(Fault::unknown()) };
     neutral_or(accept, r, limits, why)
 }
 
-/// As [`neutral`], refused with `why` where it asks for something; null asks for nothing.
+/// Like [`neutral`], but refuses a value that requests something, with the reason `why`. Null requests nothing.
 pub(crate) fn neutral_or(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits, why: &str) -> Read<()> {
     match r.optional(|r| neutral(accept, r, limits))? {
         None | Some(true) => Ok(()),
@@ -213,7 +213,7 @@ pub(crate) fn neutral_or(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimit
     }
 }
 
-/// Whether the value asks for nothing that would not happen anyway.
+/// Whether the value requests only the default behaviour.
 pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
     let kind = r.kind()?;
     Ok(match (accept, kind) {
@@ -246,7 +246,7 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
         (Number(neutral), Kind::Number) => r.number()?.parse() == Ok(*neutral),
         (Empty, Kind::String) => r.string()?.is_empty(),
         (Empty, Kind::Array) => {
-            // One item settles it; the rest is never read.
+            // One item settles it. The rest is not read.
             let mut empty = true;
             let read = r.array(usize::MAX, |_, _| {
                 empty = false;
@@ -285,7 +285,8 @@ fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     })
 }
 
-/// `cache_control` of a tool or block: for how long what ends there is kept. `None`: there was none.
+/// Reads `cache_control` of a tool or block: the lifetime of the cached prefix that ends there. `None` if the value is
+/// null.
 pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<Option<CacheLife>> {
     r.optional(|r| {
         let (mut typed, mut life) = (false, CacheLife::Minutes);

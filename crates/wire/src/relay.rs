@@ -1,5 +1,5 @@
-//! Calls that are sent on to servers of others, and what comes back: read, edited, put into another dialect.
-//! Pure, as all of this room; knows no upstream, no model and no connection.
+//! Relayed calls and their answers: reads bodies, edits them and translates them into another dialect.
+//! Pure, like the whole crate. Knows no upstream, no model and no connection.
 
 mod events;
 mod failure;

@@ -1,4 +1,5 @@
-//! From a body's bytes to one [`Call`], by endpoint. What is not understood is refused; nothing is dropped.
+//! Parses the bytes of a body into one [`Call`], by endpoint. Refuses everything that is not understood, and drops
+//! nothing.
 //! Knows no templates, no models and no tenants.
 
 #[cfg(test)]
@@ -24,11 +25,11 @@ use crate::fault::Read;
 use crate::json::Reader;
 use crate::{BadRequest, WireLimits, chat, completions, embeddings, messages, rerank, responses};
 
-/// The call that `body`, sent to `endpoint`, stands for.
+/// Parses `body`, sent to `endpoint`, into a call.
 ///
 /// # Errors
-/// [`BadRequest`] names the first parameter that is malformed, out of range, unknown or not supported. Work and
-/// memory until then are bounded by the limits and the bytes read, not by any number in the body.
+/// [`BadRequest`] names the first parameter that is malformed, out of range, unknown or not supported. Until then, work
+/// and memory are bounded by the limits and the bytes read, not by any number in the body.
 pub fn parse(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
     let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read(endpoint, &mut reader, limits)?)
@@ -46,26 +47,26 @@ fn read(endpoint: Endpoint, reader: &mut Reader<'_>, limits: &WireLimits) -> Rea
     }
 }
 
-/// [`parse`] of an OpenAI chat completion (<https://platform.openai.com/docs/api-reference/chat/create>).
+/// [`parse`] for an OpenAI chat completion (<https://platform.openai.com/docs/api-reference/chat/create>).
 ///
 /// # Errors
-/// As [`parse`].
+/// The same as for [`parse`].
 pub fn parse_chat(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
     parse(Endpoint::ChatCompletions, body, limits)
 }
 
-/// [`parse`] of an OpenAI completion (<https://platform.openai.com/docs/api-reference/completions/create>).
+/// [`parse`] for an OpenAI completion (<https://platform.openai.com/docs/api-reference/completions/create>).
 ///
 /// # Errors
-/// As [`parse`].
+/// The same as for [`parse`].
 pub fn parse_completions(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
     parse(Endpoint::Completions, body, limits)
 }
 
-/// [`parse`] of an Anthropic message (<https://docs.anthropic.com/en/api/messages>).
+/// [`parse`] for an Anthropic message (<https://docs.anthropic.com/en/api/messages>).
 ///
 /// # Errors
-/// As [`parse`].
+/// The same as for [`parse`].
 pub fn parse_messages(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
     parse(Endpoint::Messages, body, limits)
 }

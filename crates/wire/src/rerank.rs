@@ -1,5 +1,5 @@
-//! Requests that score pairs of texts: Jina's and Cohere's reranking (`query` and `documents`), vLLM's scoring (`text_1` and
-//! `text_2`). Knows no tokenizer.
+//! Reads requests that score pairs of texts: Jina's and Cohere's reranking (`query` and `documents`), vLLM's scoring
+//! (`text_1` and `text_2`). Knows no tokenizer.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) fn read_rerank(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call>
     call(knobs, Endpoint::Rerank, ToEncode { texts, wish: EncodeWish::Scores(wish) })
 }
 
-/// Reads the whole body of a scoring: one text against each of several, or two lists of one length, pair by pair.
+/// Reads the whole body of a scoring: one text against each of several, or two lists of the same length, pair by pair.
 pub(crate) fn read_score(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(Endpoint::Score, limits);
     let (mut first, mut second) = (None, None);
@@ -61,7 +61,7 @@ pub(crate) fn read_score(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> 
     call(knobs, Endpoint::Score, ToEncode { texts, wish: EncodeWish::Scores(ScoreWish::default()) })
 }
 
-/// A text, alone or as an object with it.
+/// Reads a text, given directly or as an object with the field `text`.
 fn text(r: &mut Reader<'_>) -> Read<Arc<str>> {
     if r.kind()? != Kind::Object {
         return Ok(Arc::from(&*blank::visible(r.string()?)?));

@@ -1,4 +1,5 @@
-//! OpenAI's Responses API: requests in, answers out, whole and streamed. Knows no store: what an answer goes on from is given to it.
+//! OpenAI's Responses API: requests in, answers out, whole and streamed. Knows no store, so callers pass in the history
+//! of a call.
 //!
 //! Sources: <https://platform.openai.com/docs/api-reference/responses>, <https://www.openresponses.org/specification>.
 

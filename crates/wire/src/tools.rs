@@ -1,4 +1,4 @@
-//! Tools and calls of tools: names, schemas, arguments. First-level checks that every dialect shares.
+//! Reads tools and tool calls: names, schemas, arguments. These are the basic checks that all dialects share.
 //! Compiles no schema and checks no arguments against one.
 
 use std::borrow::Cow;
@@ -15,7 +15,7 @@ use crate::params::label;
 use crate::refused::{Accept, neutral_or};
 use crate::{WireLimits, canonical, custom};
 
-/// OpenAI's `tools`.
+/// Reads OpenAI's `tools`.
 pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
     let mut tools = Vec::new();
     r.array(limits.max_tools, |r, _| {
@@ -38,7 +38,7 @@ pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<
     Ok(tools)
 }
 
-/// What a tool or a call of one type has, and nothing of the other.
+/// Returns the field that a tool or call of one type must have. Fails if it has the field of the other type.
 fn own<T>(own: Option<T>, key: &'static str, other: Option<&'static str>) -> Read<T> {
     match other {
         Some(other) => Err(Fault::at(other, Code::InvalidValue, format!("one of type `{key}` has none"))),
@@ -76,7 +76,7 @@ fn openai_function(r: &mut Reader<'_>) -> Read<Tool> {
     Ok(Tool { strict, ..Tool::function(name, description, parameters) })
 }
 
-/// Anthropic's `tools`: those that the client runs.
+/// Reads Anthropic's `tools`. Only tools that the client runs are accepted.
 pub(crate) fn anthropic_tools(
     r: &mut Reader<'_>,
     limits: &WireLimits,
@@ -98,7 +98,7 @@ pub(crate) fn anthropic_tools(
                 "input_schema" => parameters = Some(schema(r)?),
                 "cache_control" => breakpoints.read(r)?,
                 "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
-                // Arguments stream as they are written whatever this says, and all tools stand in the prompt.
+                // Neither has an effect: arguments always stream as they are written, and all tools are in the prompt.
                 "eager_input_streaming" | "defer_loading" => r.optional(Reader::bool).map(drop)?,
                 "input_examples" => examples(r)?,
                 "allowed_callers" => {
@@ -115,7 +115,7 @@ pub(crate) fn anthropic_tools(
     Ok(tools)
 }
 
-/// Adds a tool whose name is not taken.
+/// Adds a tool. Its name must be new.
 pub(crate) fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
     if tools.iter().any(|other| other.name == tool.name) {
         return Err(Fault::at("name", Code::InvalidValue, "another tool has the same name"));
@@ -124,7 +124,7 @@ pub(crate) fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
     Ok(())
 }
 
-/// OpenAI's `tool_calls` of an assistant message.
+/// Reads OpenAI's `tool_calls` of an assistant message.
 pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<ToolCall>> {
     let mut calls = Vec::new();
     r.array(limits.max_tool_calls, |r, _| {
@@ -135,9 +135,9 @@ pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read
                 "type" => kind = Some(openai_type(r)?),
                 "function" => function = Some(openai_call(r)?),
                 "custom" => custom = Some(custom_call(r)?),
-                // The place that streamed pieces carry; clients hand it back.
+                // The index of streamed pieces, which clients send back.
                 "index" => r.number().map(drop)?,
-                // What somebody else's server put into the answer that is handed back.
+                // Another server may have put this field into the answer that the client sends back.
                 _ => r.skip()?,
             }
             Ok(())
@@ -179,7 +179,7 @@ fn custom_call(r: &mut Reader<'_>) -> Read<(String, String)> {
     Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("input"))?))
 }
 
-/// Arguments as a string that holds a JSON object, just as it was sent. The empty string means no arguments.
+/// Reads arguments as a string that holds a JSON object, and keeps its spelling. The empty string means no arguments.
 pub(crate) fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
     let text = r.string()?;
     if text.trim().is_empty() {
@@ -192,20 +192,20 @@ pub(crate) fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
     Ok(text.into_owned())
 }
 
-/// Arguments as an object, just as it is written.
+/// Reads arguments as an object, and keeps its spelling.
 pub(crate) fn arguments_object<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
     r.require(Kind::Object)?;
     r.raw()
 }
 
-/// Examples of arguments: to be shown to a model, which no template has a place for.
+/// Reads examples of arguments. Only an empty list is accepted, because no template can show examples to a model.
 fn examples(r: &mut Reader<'_>) -> Read<()> {
     let message = "the model is shown no examples apart from the description; write them there";
     let refusal = || Fault::new(Code::UnsupportedParameter, message).of_parent();
     r.optional(|r| r.array(usize::MAX, |_, _| Err(refusal()))).map(drop)
 }
 
-/// A JSON Schema of an object: keywords in the conventional order, names as they were sent.
+/// Reads the JSON Schema of an object. Keywords get the conventional order, and names stay as they were sent.
 pub(crate) fn schema(r: &mut Reader<'_>) -> Read<Value> {
     let node = Node::object(r)?;
     match node.get("type") {

@@ -1,5 +1,5 @@
-//! What a caller wishes of the answer beside its words: the form that it is held to, how much is thought first, and further variables
-//! of the chat template. Knows no template and no grammar.
+//! Options for an answer beside its text: the response format, the amount of reasoning, and additional variables of the
+//! chat template. Knows no template and no grammar.
 
 use headrace_domain::{Code, Endpoint, ReasoningWish};
 use serde_json::{Map, Value};
@@ -10,16 +10,16 @@ use crate::node::Node;
 use crate::params::{Knobs, integer};
 use crate::{WireLimits, form};
 
-/// OpenAI's words for how hard a model is to think.
+/// OpenAI's words for the reasoning effort.
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
-/// Anthropic's.
+/// Anthropic's words for the reasoning effort.
 const ANTHROPIC_EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 
-/// The least budget of thinking, in tokens: Anthropic's.
+/// The smallest thinking budget, in tokens. Anthropic's bound.
 pub(crate) const LEAST_THINKING_TOKENS: u32 = 1_024;
 
-/// Variables that are the conversation itself, or that the model's own files set.
+/// Variables that are parts of the conversation, or that the model's own files set.
 pub(crate) const RESERVED: &[&str] = &[
     "messages",
     "tools",
@@ -35,7 +35,7 @@ pub(crate) const RESERVED: &[&str] = &[
     "raise_exception",
 ];
 
-/// Reads a wish in OpenAI's or vLLM's words. `false`: `key` is none that the endpoint has, and nothing was read.
+/// Reads an option in OpenAI's or vLLM's form. Returns `false` and reads nothing if the endpoint has no option `key`.
 pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read<bool> {
     let limits = knobs.limits;
     let (chat, messages) =
@@ -72,7 +72,7 @@ pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read
     Ok(true)
 }
 
-/// The word of a list of words.
+/// Reads a word that must be one of `words`.
 fn word(r: &mut Reader<'_>, words: &[&str]) -> Read<String> {
     let word = r.string()?;
     if words.contains(&word.as_ref()) {
@@ -82,15 +82,15 @@ fn word(r: &mut Reader<'_>, words: &[&str]) -> Read<String> {
     Err(Fault::new(Code::InvalidValue, format!("it must be one of {}", words.join(", "))))
 }
 
-/// What is said anyway.
+/// The default verbosity.
 pub(crate) const USUAL_VERBOSITY: &str = "medium";
 
-/// How much the answer is to say, in OpenAI's words.
+/// Reads the verbosity of the answer, in OpenAI's words.
 pub(crate) fn verbosity(r: &mut Reader<'_>) -> Read<String> {
     word(r, &["low", USUAL_VERBOSITY, "high"])
 }
 
-/// OpenAI's `reasoning_effort`.
+/// Reads OpenAI's `reasoning_effort`.
 pub(crate) fn effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
     let Some(word) = r.optional(|r| self::word(r, EFFORTS))? else { return Ok(()) };
     if word == "none" {
@@ -102,13 +102,13 @@ pub(crate) fn effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
     Ok(())
 }
 
-/// Anthropic's `output_config.effort`.
+/// Reads Anthropic's `output_config.effort`.
 pub(crate) fn anthropic_effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
     wish.effort = r.optional(|r| word(r, ANTHROPIC_EFFORTS))?;
     Ok(())
 }
 
-/// Anthropic's `thinking`.
+/// Reads Anthropic's `thinking`.
 pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &WireLimits) -> Read<()> {
     let (mut kind, mut budget, mut display) = (None, None, None);
     r.object(|r, key| {
@@ -135,7 +135,7 @@ pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &Wi
     wish.enabled = match kind.as_str() {
         "enabled" => Some(true),
         "disabled" => Some(false),
-        // As much as the model finds right.
+        // The model decides.
         _ => None,
     };
     if kind == "enabled" {
@@ -145,7 +145,8 @@ pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &Wi
     Ok(())
 }
 
-/// vLLM's `chat_template_kwargs`. A switch for thinking among them is the wish, too: how a reply is read depends on it.
+/// Reads vLLM's `chat_template_kwargs`. A switch for thinking in it also sets `wish`, because the parsing of the reply
+/// depends on it.
 pub(crate) fn template(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<Map<String, Value>> {
     let variables = Node::object(r)?.into_object()?;
     if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {

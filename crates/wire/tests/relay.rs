@@ -1,4 +1,4 @@
-//! Answers as a real vLLM 0.32.0 gave them, read through the room's public face.
+//! Recorded answers of a real vLLM 0.32.0, read through the public API of this crate.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -7,7 +7,7 @@ use headrace_domain::{Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
 use headrace_wire::relay::{EventKind, EventSplitter, FailureClass, ReplyReader, failure};
 use serde_json::Value;
 
-/// The recorded answer of this name: its status and its body.
+/// Returns the status and the body of the recorded answer with this name.
 fn recorded(name: &str) -> (u16, String) {
     let exchanges: Vec<Value> = serde_json::from_str(include_str!("data/vllm-0.32.0.json")).unwrap();
     let found = exchanges.iter().find(|exchange| exchange["name"] == name).unwrap();
@@ -36,7 +36,7 @@ fn whole_answers() {
     for (name, endpoint, said, usage, generated) in [
         ("completions", Endpoint::Completions, " scriptly lookerEnterrecognize doeser Choose", cached, 6),
         ("chat", Endpoint::ChatCompletions, "952952 Stonealone everilalone", fresh, 6),
-        // No ids stand beside this one: estimated.
+        // This answer has no token ids, so its tokens are estimated.
         ("messages", Endpoint::Messages, " institut safetilRoyal Department excitechem", fresh, 11),
     ] {
         let (_, body) = recorded(name);

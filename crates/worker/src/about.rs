@@ -1,5 +1,5 @@
-//! What a worker tells of itself: which models it has, what decides their bits, what their words are, and how busy they are.
-//! JSON, so that a later version may say more. What comes is checked before it is believed.
+//! A worker's description of itself: its models, their bits and tokenizer assets, and their load. JSON, so that later
+//! versions can add fields. Every value is checked before it is used.
 
 use headrace_domain::ModelName;
 use headrace_engine_api::{Capabilities, LoadReport};
@@ -7,54 +7,54 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_MODELS, MAX_SEQUENCES, MAX_TOKENS, PROTOCOL};
 
-/// A digest or fingerprint, in hexadecimal characters.
+/// Maximum length of a digest or fingerprint, in hexadecimal characters.
 const MAX_HEX_CHARS: usize = 128;
-/// Rows of an embedding, and tokens of a context.
+/// Maximum number of embedding rows, and of tokens in a context window.
 const MOST: u32 = 1 << 28;
 
-/// A worker.
+/// A worker's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct About {
-    /// The protocol that it speaks.
+    /// The protocol version that the worker speaks.
     pub protocol: u8,
-    /// Its version.
+    /// The worker's software version.
     pub version: String,
-    /// What it has.
+    /// The worker's models.
     pub models: Vec<AboutModel>,
 }
 
-/// One of its models.
+/// One model of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutModel {
-    /// What decides bits: equal ones give equal bits, whichever worker computes them.
+    /// Identifies everything that decides the bits of an answer. Workers with equal values compute equal bits.
     pub bits: String,
-    /// The digest of its words.
+    /// The digest of the model's tokenizer assets.
     pub words: String,
-    /// What its engine can do.
+    /// The capabilities of the model's engine.
     pub capabilities: Capabilities,
-    /// Whether a job for it may say what its answers are held to. Not told as its engine's own ability: gateways of before would
-    /// believe it, and say nothing of forms in their jobs.
+    /// Whether a job for the model may contain the form of its answers. It is not part of `capabilities`, because older
+    /// gateways would rely on it although their jobs contain no forms.
     #[serde(default)]
     pub holds_forms: bool,
-    /// Whether a job for it may say what of its prompt is to be kept, and ask for all that is known of it in the end
-    /// ([`crate::Ask::fuller`]). Workers of before take no such job.
+    /// Whether a job for the model may contain the prefixes to keep, and ask for a complete report at its end
+    /// ([`crate::Ask::fuller`]). Older workers refuse such a job.
     #[serde(default)]
     pub fuller_jobs: bool,
-    /// When it was made, in seconds since 1970.
+    /// Creation time of the model, in seconds since 1970.
     pub created_unix_s: u64,
-    /// Length of an answer where the caller names none.
+    /// Length of an answer if the caller sets none, in tokens.
     pub default_max_tokens: Option<u32>,
-    /// Whether it takes jobs.
+    /// Whether the engine takes jobs.
     pub up: bool,
-    /// How busy it is.
+    /// The load of the engine.
     pub load: LoadReport,
 }
 
 impl About {
-    /// Reads what a worker said.
+    /// Parses a worker's description.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub fn read(json: &[u8]) -> Result<Self, String> {
         let mut about: Self =
             serde_json::from_slice(json).map_err(|error| format!("it does not say what it is: {error}"))?;
@@ -100,7 +100,7 @@ impl AboutModel {
     }
 }
 
-/// A report whose numbers can be reckoned with, whatever a worker says.
+/// Limits a worker's load report to values that are safe to compute with.
 pub(crate) fn bounded(load: LoadReport) -> LoadReport {
     LoadReport {
         running: load.running.min(MAX_SEQUENCES),

@@ -1,5 +1,5 @@
-//! A job on its way: what stands in it, and whether a worker may give it to its engine. Both directions. What the numbers of its
-//! sampling may be is checked by the engine once more.
+//! A job on the wire: its fields, and whether a worker may pass it to an engine. Both directions. The engine checks the
+//! sampling values again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -31,53 +31,54 @@ pub struct Ask<'a> {
     is_idle: bool,
     start_within_ns: Option<u64>,
     unread_bytes: u64,
-    /// Behind all of the above, as JSON, and only where there is anything: workers of before take no job that has more to it.
+    /// Appended as JSON after the fields above, and only if it is not empty: older workers refuse a job with additional
+    /// bytes.
     #[serde(skip)]
     behind: Behind,
 }
 
-/// What stands behind a job. Workers that do not say that they take fuller jobs know the first two alone.
+/// The appendix of a job. Workers that do not announce fuller jobs know only the first two fields.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Behind {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     form: Option<Form>,
-    /// Written also where there is none, as it always was.
+    /// Written even if it is absent, for compatibility.
     #[serde(default)]
     thought: Option<FormThought>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pins: Vec<CachePin>,
-    /// All that is known of the job is to be told in the end.
+    /// The worker must send a complete report at the end.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     in_full: bool,
 }
 
-/// What the answers of a job are held to, for whoever compiles it.
+/// The form of a job's answers, before it is compiled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldTo {
     /// The form.
     pub form: Form,
-    /// The thought that may stand before it.
+    /// The reasoning that may precede the form.
     pub thought: Option<FormThought>,
 }
 
-/// The model that a job is for, as its gateway knows it.
+/// The model that a job is for, as the gateway knows it.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpectedModel<'a> {
-    /// Its name there.
+    /// The model's name at the worker.
     pub name: &'a str,
-    /// What decides its bits.
+    /// Identifies everything that decides the bits of an answer.
     pub bits: &'a str,
 }
 
-/// Why bytes are no job.
+/// Why bytes are not a valid job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AskFault {
-    /// They are of another version of the protocol.
+    /// The bytes have another protocol version.
     Version(u8),
-    /// They mean nothing.
+    /// The bytes cannot be parsed.
     Malformed,
-    /// A value that no job has.
+    /// A field has an invalid value.
     Value(String),
 }
 
@@ -95,10 +96,10 @@ impl fmt::Display for AskFault {
 }
 
 impl<'a> Ask<'a> {
-    /// A job for a worker's model, as every worker takes it: it says nothing of what is to be kept. `now_ns`: of the clock that
-    /// its deadline is of.
+    /// Creates a job in the form that every worker accepts, without prefixes to keep. `now_ns` is the time of the clock
+    /// that defines the job's deadline.
     pub fn new(job: &'a Job, model: ExpectedModel<'a>, now_ns: u64) -> Self {
-        // The keys of its blocks are reckoned anew where they are believed.
+        // The block keys are not sent, because the worker computes them itself.
         let Job { request, first_choice, prompt, generated, sampling, salt, keys: _, grammar, .. } = job;
         let Job { tenant: Tenant(tenant), weight, priority, start_deadline_ns, unread_bytes, .. } = job;
         Self {
@@ -124,7 +125,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// The same, with what of its prompt is to be kept, and the wish to be told all of it in the end. Only for workers that say
+    /// Adds the prefixes to keep, and asks for a complete report. Only for workers with
     /// [`crate::AboutModel::fuller_jobs`].
     #[must_use]
     pub fn fuller(mut self, job: &Job) -> Self {
@@ -133,24 +134,24 @@ impl<'a> Ask<'a> {
         self
     }
 
-    /// As it travels: the version, the rest, and what stands behind it.
+    /// Returns the bytes for the wire: the version, the fields, and the appendix.
     pub fn to_bytes(&self) -> Vec<u8> {
         let room = 512 + self.prompt.len().saturating_mul(3);
         let mut bytes = Vec::with_capacity(room);
         bytes.push(PROTOCOL);
-        // Memory takes all that it says.
+        // Writing to memory cannot fail.
         let mut bytes = postcard::to_extend(self, bytes).unwrap_or_default();
         if self.behind != Behind::default() {
-            // Plain data, whose maps have text for keys.
+            // Plain data whose maps have text keys, so serialization cannot fail.
             bytes.extend(serde_json::to_vec(&self.behind).unwrap_or_default());
         }
         bytes
     }
 
-    /// Reads what came.
+    /// Parses a job.
     ///
     /// # Errors
-    /// Why it is no job that an engine could be given.
+    /// Why it is not a job that an engine could be given.
     pub fn read(bytes: &[u8]) -> Result<Ask<'static>, AskFault> {
         let (version, bytes) = bytes.split_first().ok_or(AskFault::Malformed)?;
         if *version != PROTOCOL {
@@ -199,23 +200,23 @@ impl<'a> Ask<'a> {
         Ok(())
     }
 
-    /// For which model it is.
+    /// Returns the model that the job is for.
     pub fn model(&self) -> ExpectedModel<'_> {
         ExpectedModel { name: &self.model, bits: &self.bits }
     }
 
-    /// Takes out what its answers are held to.
+    /// Takes the form of the answers out of the job.
     pub fn take_held_to(&mut self) -> Option<HeldTo> {
         let form = self.behind.form.take()?;
         Some(HeldTo { form, thought: self.behind.thought.take() })
     }
 
-    /// Whether all that is known of it is to be told in the end.
+    /// Returns whether the worker must send a complete report at the end.
     pub fn in_full(&self) -> bool {
         self.behind.in_full
     }
 
-    /// For an engine, held to nothing as yet. `now_ns`: of its clock.
+    /// Converts the job for an engine, without its form. `now_ns` is the time of the engine's clock.
     pub fn into_job(self, now_ns: u64) -> Job {
         let unread = usize::try_from(self.unread_bytes).unwrap_or(usize::MAX);
         Job {
@@ -240,7 +241,7 @@ impl<'a> Ask<'a> {
 }
 
 impl Behind {
-    /// Of a job whose prompt has so many tokens.
+    /// Parses the appendix of a job with `prompt` prompt tokens.
     fn read(json: &[u8], prompt: usize) -> Result<Self, AskFault> {
         let bad = |what: String| Err(AskFault::Value(what));
         if json.len() > MAX_BEHIND_BYTES {

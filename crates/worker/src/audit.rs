@@ -1,5 +1,5 @@
-//! What a worker says of a job, held against what was asked: each frame becomes an event, or a fault by its name. Nothing that a
-//! worker says makes an answer longer, other or dearer than the job allows.
+//! Checks a worker's frames against the job. Each frame becomes an event or a named fault. No frame can make an answer
+//! longer, different or more expensive than the job allows.
 
 use std::fmt;
 
@@ -11,43 +11,43 @@ use crate::frame::{End, Frame};
 use crate::limits::{MAX_BEATS, MAX_TOKEN_BYTES};
 use crate::report::{Also, Marked, Report};
 
-/// What is wrong with what a worker says.
+/// A fault in a worker's frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The job begins a second time.
+    /// The job starts a second time.
     BegunTwice,
-    /// Tokens before the job began.
+    /// Tokens arrive before the job has started.
     NotBegun,
-    /// More of the prompt was cached than there is of it.
+    /// More tokens were cached than the prompt has.
     Cached(u32),
-    /// Something of a choice that was not asked for.
+    /// A frame for a choice that was not requested.
     Choice(u32),
-    /// Something of a choice that has ended.
+    /// A frame for a choice that has ended.
     AfterItsEnd(u32),
-    /// An id outside of the vocabulary.
+    /// A token id outside the vocabulary.
     Id(u32),
-    /// More tokens than were asked for.
+    /// More tokens than requested.
     TooManyTokens {
-        /// Of which choice.
+        /// The choice.
         choice: u32,
-        /// What was asked for.
+        /// The number requested.
         limit: u64,
     },
-    /// More text than its ids can stand for.
+    /// More text than the ids can represent.
     TooMuchText(u32),
-    /// Log-probabilities that were not asked for, or not as many as were.
+    /// Log-probabilities that were not requested, or another number of them.
     Logprobs(u32),
-    /// Scores of a prompt that nobody asked for, or more than it has tokens.
+    /// Prompt scores that were not requested, or more than the prompt has tokens.
     Scores,
-    /// A choice ends for a reason that it cannot have.
+    /// An impossible finish reason for the choice.
     End(u32),
-    /// The job ends before all of its choices have.
+    /// The job ends before all of its choices.
     Unfinished,
-    /// What else there is to be told of it comes a second time.
+    /// The additional report arrives a second time.
     ToldTwice,
-    /// It tells other usage than what came.
+    /// The reported usage does not match the frames.
     Usage,
-    /// Signs of life without end.
+    /// Too many heartbeats.
     Beats,
 }
 
@@ -79,32 +79,32 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// What a frame means.
+/// The meaning of a frame.
 #[derive(Debug, PartialEq)]
 pub enum Heard {
     /// An event that is not the last.
     Event(Event),
-    /// How busy the engine is, and nothing else.
+    /// Only a load report.
     Load(LoadReport),
-    /// Part of something.
+    /// A frame that yields no event yet.
     Nothing,
-    /// The last word: the answer is whole, or why it is not.
+    /// The end of the job: success, or the error.
     Over(Result<(), JobError>, Report),
 }
 
-/// The state of one job, as its gateway sees it.
+/// The state of one job, as the gateway sees it.
 #[derive(Debug)]
 pub struct Audit {
     first_choice: u32,
     choices: Vec<Choice>,
     vocab: u32,
     prompt: u64,
-    /// Ids of each choice that are still to come, at most.
+    /// Maximum number of ids still to come, per choice.
     limit: u64,
     goes_on: bool,
     stop: Vec<String>,
     logprobs: Option<u8>,
-    /// As many as the prompt has tokens, where they are asked for; `None`: no more are to come.
+    /// The prompt scores so far, if they were requested. `None` if no more may come.
     scores: Option<Vec<TokenLogprob>>,
     top_scores: u8,
     cached: Option<u32>,
@@ -122,7 +122,7 @@ struct Choice {
 }
 
 impl Audit {
-    /// Nothing has come yet. `vocab`, `window`: of the model.
+    /// Creates the state of a new job. `vocab` and `window` are those of the model.
     pub fn new(job: &Job, vocab: u32, window: u32) -> Self {
         let (own, generated) = job.parts();
         let room = u64::from(window).saturating_sub(own.len() as u64).min(u64::from(job.sampling.max_tokens));
@@ -145,10 +145,10 @@ impl Audit {
         }
     }
 
-    /// The next frame.
+    /// Checks the next frame.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault in the frame.
     pub fn take(&mut self, frame: Frame) -> Result<Heard, Fault> {
         match frame {
             Frame::Alive(load) => {
@@ -180,7 +180,7 @@ impl Audit {
         }
     }
 
-    /// What can be said of the job by what came of it, where its worker says nothing.
+    /// Builds a report from the frames alone, for a worker that sends none.
     pub fn seen(&self) -> JobReport {
         let cached_input = u64::from(self.cached.unwrap_or_default());
         let input = if self.output > 0 { self.prompt.saturating_sub(cached_input) } else { 0 };
@@ -263,7 +263,7 @@ impl Audit {
             End::Matched(_) | End::Other => return Err(Fault::End(number)),
         };
         let choice = self.choice(number)?;
-        // What ends has tokens, unless another engine had made them, or none were asked for.
+        // An ended choice has tokens, unless another engine generated them or none were requested.
         let is_empty = choice.ids == 0 && limit > 0 && !goes_on;
         let is_short = reason == FinishReason::Length && choice.ids < limit && !goes_on;
         if is_empty || is_short {
@@ -284,13 +284,14 @@ impl Audit {
         if fits { Ok(()) } else { Err(Fault::Usage) }
     }
 
-    /// Tokens of the prompt.
+    /// Returns the number of prompt tokens.
     pub fn prompt(&self) -> u64 {
         self.prompt
     }
 }
 
-/// Whether a log-probability is one that could have been asked for. The chosen token may stand beside the likeliest.
+/// Returns whether a log-probability is one that could have been requested. The chosen token may be listed besides the
+/// likeliest ones.
 fn fits(token: &TokenLogprob, vocab: u32, top: usize) -> bool {
     let id = |id: u32| id < vocab;
     let number = |logprob: f32| !logprob.is_nan() && logprob <= 0.001;

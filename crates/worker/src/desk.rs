@@ -1,5 +1,5 @@
-//! The worker's end: who asks, by the ticket; what it asks for; and the job handed to its engine. Must not know HTTP, nor how
-//! an engine computes.
+//! The worker's side of the protocol: authenticates a request by its ticket, answers it, and passes its job to an
+//! engine. Must not know HTTP or how an engine computes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,12 @@ use bytes::Bytes;
 use headrace_call_api::{
     Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal,
 };
-use headrace_domain::{Clock, KeyId};
+use headrace_domain::{Clock, KeyId, Stage, TraceSink};
 use headrace_engine_api::{Capabilities, SharedGrammar, SubmitRefusal};
 
 use crate::about::{About, AboutModel};
 use crate::ask::{Ask, AskFault, HeldTo};
+use crate::job_record::{JobArrival, JobRecord};
 use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
 use crate::offer::Offer;
 use crate::refusal::Refusal;
@@ -20,10 +21,10 @@ use crate::stream::JobStream;
 use crate::ticket::{BodyDigest, TicketFault, Tickets};
 use crate::{ABOUT_PATH, CONTENT_TYPE, JOBS_PATH, WORDS_PATH};
 
-/// Asked at each request: models may come and go.
+/// Called for each request, because models may be loaded and unloaded.
 type Offers = Box<dyn Fn() -> Vec<Offer> + Send + Sync>;
 
-/// Where gateways ask.
+/// The endpoint for gateways.
 pub struct Desk {
     shared: Arc<Shared>,
 }
@@ -33,47 +34,53 @@ struct Shared {
     clock: Arc<dyn Clock>,
     version: String,
     offers: Offers,
+    traces: Arc<dyn TraceSink>,
     payer: KeyId,
-    /// When it may be told next that somebody showed no good ticket.
+    /// Earliest time of the next warning about a request without a valid ticket.
     told_next_ns: AtomicU64,
 }
 
-/// A request that showed a good ticket.
+/// A request with a valid ticket.
 struct Call {
     shared: Arc<Shared>,
     what: What,
     digest: BodyDigest,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 enum What {
-    Job,
+    Job(Box<JobArrival>),
     About,
     Words(String),
 }
 
 impl Desk {
-    /// A desk for whoever has the secret. `payer`: under which name bodies take memory.
+    /// Creates an endpoint for gateways that know the secret. `payer` is the key whose share of memory the bodies count
+    /// against. `traces` gets one record of each job that an engine took, when the job ends.
     pub fn new(
         tickets: Tickets,
         clock: Arc<dyn Clock>,
         payer: KeyId,
         version: &str,
+        traces: Arc<dyn TraceSink>,
         offers: impl Fn() -> Vec<Offer> + Send + Sync + 'static,
     ) -> Self {
         let (version, offers): (_, Offers) = (version.to_owned(), Box::new(offers));
         let told_next_ns = AtomicU64::new(0);
-        Self { shared: Arc::new(Shared { tickets, clock, version, offers, payer, told_next_ns }) }
+        Self { shared: Arc::new(Shared { tickets, clock, version, offers, traces, payer, told_next_ns }) }
     }
 }
 
 impl Annex for Desk {
     fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
-        let AnnexHead { method, path, authorization, now } = *head;
+        let AnnexHead { method, path, authorization, traceparent, now } = *head;
         let digest = self.shared.tickets.take(authorization, (method, path), now);
         let digest = digest.map_err(|fault| self.shared.stranger(&fault))?;
         let what = match (method, path) {
-            ("POST", JOBS_PATH) => What::Job,
+            ("POST", JOBS_PATH) => {
+                let now_ns = self.shared.clock.monotonic_nanos();
+                What::Job(Box::new(JobArrival::new(now, now_ns, traceparent)))
+            }
             ("GET", ABOUT_PATH) => What::About,
             ("GET", path) if path.starts_with(WORDS_PATH) => {
                 What::Words(path.trim_start_matches(WORDS_PATH).to_owned())
@@ -91,13 +98,16 @@ impl AnnexCall for Call {
 
     fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
         Box::pin(async move {
-            if !self.digest.is_of(&body) {
-                return self.shared.stranger(&TicketFault::Body);
+            let Self { shared, what, digest } = *self;
+            if !digest.is_of(&body) {
+                return shared.stranger(&TicketFault::Body);
             }
-            match &self.what {
-                What::Job => self.shared.job(&body).await.unwrap_or_else(|refusal| refused(&refusal)),
-                What::About => self.shared.about(),
-                What::Words(digest) => self.shared.words(digest),
+            match what {
+                What::Job(arrival) => {
+                    shared.job(&body, *arrival).await.unwrap_or_else(|refusal| refused(&refusal))
+                }
+                What::About => shared.about(),
+                What::Words(digest) => shared.words(&digest),
             }
         })
     }
@@ -125,17 +135,19 @@ impl AnnexCall for Call {
 }
 
 impl Shared {
-    /// Who shows no good ticket learns nothing by it. Operators learn why, now and then: strangers must not fill the log.
+    /// Refuses a request without a valid ticket. The answer does not reveal the reason. The log does, at a limited
+    /// rate, so that unknown clients cannot fill it.
     fn stranger(&self, fault: &TicketFault) -> AnnexAnswer {
         let now_ns = self.clock.monotonic_nanos();
         let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(TOLD_EVERY_NS));
-        // What a gateway shows once after each start of this process is no news.
+        // A gateway causes this fault once after each start of this process, so it is not logged.
         if *fault != TicketFault::OtherProcess
             && self.told_next_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
         {
             tracing::warn!(%fault, "a request for the engines here is refused");
         }
-        // An older gateway signs well and names no process: it is told what to do. A newer one learns the process.
+        // An older gateway signs correctly but names no process, so it is asked to update. A newer one learns the
+        // process id.
         let answer = match fault {
             TicketFault::WithoutProcess => refused(&Refusal::Unavailable { why: fault.to_string() }),
             _ => refused(&Refusal::Ticket),
@@ -143,7 +155,8 @@ impl Shared {
         answer.with_header("www-authenticate", self.tickets.process().challenge())
     }
 
-    async fn job(&self, body: &[u8]) -> Result<AnnexAnswer, Refusal> {
+    async fn job(&self, body: &[u8], mut arrival: JobArrival) -> Result<AnnexAnswer, Refusal> {
+        arrival.mark(Stage::Receive, self.clock.monotonic_nanos());
         let mut ask =
             Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
         let expected = ask.model();
@@ -155,15 +168,23 @@ impl Shared {
         if *offer.bits != *expected.bits {
             return Err(unavailable(format!("its `{}` is another one than before", expected.name)));
         }
+        arrival.mark(Stage::Parse, self.clock.monotonic_nanos());
         let grammar = match ask.take_held_to() {
-            Some(held_to) => Some(compiled(offer, held_to).await?),
+            Some(held_to) => {
+                let compiled = compiled(offer, held_to).await?;
+                arrival.mark_form(self.clock.monotonic_nanos());
+                Some(compiled)
+            }
             None => None,
         };
         let in_full = ask.in_full();
         let mut job = ask.into_job(self.clock.monotonic_nanos());
         job.grammar = grammar;
+        let call = job.request;
         let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
-        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock), in_full);
+        let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.traces));
+        let record = JobRecord::new(arrival, call, offer.engine.capabilities(), clock, traces);
+        let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock), in_full, record);
         Ok(Answer {
             status: 200,
             content_type: CONTENT_TYPE,
@@ -177,7 +198,7 @@ impl Shared {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
             holds_forms: offer.engine.capabilities().grammars,
-            // Of every engine: what is to be kept is a wish.
+            // Every engine accepts such jobs, because prefixes to keep are only a hint.
             fuller_jobs: true,
             capabilities: Capabilities { grammars: false, ..offer.engine.capabilities().clone() },
             created_unix_s: offer.created_unix_s,
@@ -203,7 +224,7 @@ impl Shared {
     }
 }
 
-/// What the answers of a job are held to, compiled off the event loop.
+/// Compiles the form of a job's answers, off the event loop.
 async fn compiled(offer: &Offer, held_to: HeldTo) -> Result<SharedGrammar, Refusal> {
     if !offer.engine.capabilities().grammars {
         let what = "a form: the engine of this model holds answers to none".to_owned();
@@ -224,6 +245,6 @@ fn unknown() -> AnnexAnswer {
 }
 
 fn json(status: u16, value: &impl serde::Serialize) -> AnnexAnswer {
-    // Plain data, whose maps have text for keys.
+    // Plain data whose maps have text keys, so serialization cannot fail.
     Answer::json(status, serde_json::to_vec(value).unwrap_or_default())
 }

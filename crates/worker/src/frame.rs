@@ -1,5 +1,5 @@
-//! What a worker says of a job, one frame each: the events of the seam, and signs of life between them. Both directions; what
-//! may follow what is `audit`'s.
+//! The frames of a worker's answer to a job: the engine's events, and heartbeats between them. Both directions. `audit`
+//! checks their order.
 
 use std::time::Duration;
 
@@ -14,79 +14,79 @@ use crate::report::{Also, Report, as_json};
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Frame {
-    /// It lives, and this is how busy the engine is.
+    /// A heartbeat with the engine's load.
     Alive(LoadReport),
     /// The job's first step begins.
     Started {
         /// Prompt tokens taken from the prefix cache.
         cached_tokens: u32,
     },
-    /// Scores of the prompt's next tokens.
+    /// Scores of the next prompt tokens.
     Scored(Vec<TokenLogprob>),
     /// Tokens of one choice.
     Tokens {
-        /// Which.
+        /// The choice.
         choice: u32,
         /// Ids since the last frame of this choice.
         ids: Vec<u32>,
         /// Text that may be delivered.
         text: String,
-        /// One per id where asked for.
+        /// One entry per id, if log-probabilities were requested.
         logprobs: Vec<TokenLogprob>,
     },
-    /// One choice has ended.
+    /// The end of one choice.
     Finished {
-        /// Which.
+        /// The choice.
         choice: u32,
-        /// Why.
+        /// Why it ended.
         end: End,
     },
-    /// All have ended.
+    /// The end of the job. All choices have ended.
     Done(Report),
     /// The job failed.
     Failed {
-        /// Why.
+        /// The error.
         error: Broken,
         /// What had been computed by then.
         report: Report,
     },
-    /// What else is to be told of the job, before its last word, and only to whoever asked for it: gateways of before know no
-    /// such frame.
+    /// The additional report, before the last frame and only for gateways that asked for it. Older gateways do not know
+    /// this frame.
     Also(#[serde(with = "as_json")] Also),
 }
 
-/// Why a choice has ended.
+/// Why a choice ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
-    /// An id that ends it.
+    /// A token id that ends the choice.
     Stop,
     /// A stop string.
     Matched(String),
-    /// As long as it may be.
+    /// The maximum length.
     Length,
-    /// What no engine ends with.
+    /// A reason that no engine has.
     Other,
 }
 
 /// Why a job failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Broken {
-    /// It was cancelled there.
+    /// The worker cancelled the job.
     Cancelled,
-    /// It waited past its deadline.
+    /// The job waited past its deadline.
     Expired {
-        /// When another one would not, in milliseconds.
+        /// Milliseconds after which another job would not.
         retry_after_ms: u64,
     },
-    /// Its computation panicked.
+    /// The computation panicked.
     Panicked(String),
-    /// Its logits were not numbers, at this position.
+    /// The logits at this position were not finite numbers.
     NotFinite(u64),
     /// The worker is shutting down.
     ShuttingDown,
-    /// Anything else.
+    /// Any other error.
     Internal(String),
-    /// The answer could not be held to its form any further.
+    /// The answer could not continue in its form.
     Form(String),
 }
 
@@ -121,7 +121,7 @@ impl From<JobError> for Broken {
 impl From<Broken> for JobError {
     fn from(broken: Broken) -> Self {
         match broken {
-            // Nobody here asked for that: the worker let go of it by itself.
+            // No gateway cancelled the job, so the worker dropped it by itself.
             Broken::Cancelled => {
                 let why = "the worker let go of the job".to_owned();
                 Self::Refused(SubmitRefusal::Unavailable { why })

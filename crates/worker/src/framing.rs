@@ -1,4 +1,4 @@
-//! Frames as bytes: four bytes of length, least first, and what they count. Knows nothing of what frames mean.
+//! Frames as bytes: a little-endian length of four bytes, followed by the content. Must not know the meaning of frames.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use crate::limits::MAX_FRAME_BYTES;
 
 const LENGTH_BYTES: usize = 4;
 
-/// Why bytes are no frame.
+/// Why bytes are not a valid frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FrameFault {
-    /// It says that it is longer than one may be.
+    /// The stated length exceeds the maximum.
     TooLong {
-        /// What it says, in bytes.
+        /// The stated length, in bytes.
         bytes: u64,
     },
-    /// Its bytes mean nothing, or something else follows in it.
+    /// The content cannot be parsed, or has trailing bytes.
     Malformed,
 }
 
@@ -32,10 +32,10 @@ impl fmt::Display for FrameFault {
 
 impl std::error::Error for FrameFault {}
 
-/// Adds a frame to `out`.
+/// Appends a frame to `out`.
 ///
 /// # Errors
-/// It is longer than one may be; nothing of it was added.
+/// The frame exceeds the maximum length. `out` is then unchanged.
 pub fn put_frame(out: &mut Vec<u8>, frame: &Frame) -> Result<(), FrameFault> {
     let at = out.len();
     let mut whole = std::mem::take(out);
@@ -53,16 +53,16 @@ pub fn put_frame(out: &mut Vec<u8>, frame: &Frame) -> Result<(), FrameFault> {
     Ok(())
 }
 
-/// Frames out of bytes that come in any pieces.
+/// Extracts frames from bytes that arrive in pieces of any size.
 #[derive(Debug, Default)]
 pub struct Unframer {
     bytes: Vec<u8>,
-    /// So many of them were read.
+    /// Number of bytes already parsed.
     at: usize,
 }
 
 impl Unframer {
-    /// Takes the next bytes.
+    /// Adds bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.at == self.bytes.len() {
             self.bytes.clear();
@@ -74,10 +74,10 @@ impl Unframer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next frame that is whole.
+    /// Returns the next complete frame.
     ///
     /// # Errors
-    /// What comes next is none; nothing after it can be read.
+    /// The next bytes are not a valid frame. Nothing after them can be parsed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameFault> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
@@ -95,7 +95,7 @@ impl Unframer {
         Ok(Some(frame))
     }
 
-    /// Whether a frame has begun and is not whole.
+    /// Returns whether a frame has begun and is incomplete.
     pub fn is_mid_frame(&self) -> bool {
         self.at < self.bytes.len()
     }

@@ -1,5 +1,6 @@
-//! The protocol between a gateway and an engine on another host: job tickets, jobs and events as bytes, what a worker tells of
-//! itself, and the end that has the engines. Knows no HTTP library, no callers' keys, no money, and not how an engine computes.
+//! The protocol between a gateway and an engine on another host: tickets, jobs and events as bytes, a worker's
+//! description of itself, and the worker's endpoint. Must not know an HTTP library, callers' keys, money or how an
+//! engine computes.
 
 mod about;
 mod ask;
@@ -7,6 +8,7 @@ mod audit;
 mod desk;
 mod frame;
 mod framing;
+mod job_record;
 mod limits;
 mod offer;
 mod refusal;
@@ -30,11 +32,11 @@ pub use report::{Also, Report};
 pub use ticket::{ProcessId, Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};
 pub use words::{Words, WordsFault};
 
-/// Where jobs are posted.
+/// The path for jobs.
 pub const JOBS_PATH: &str = "/internal/v1/jobs";
-/// Where a worker says what it is.
+/// The path of a worker's description of itself.
 pub const ABOUT_PATH: &str = "/internal/v1/worker";
-/// Before the digest of a model's words.
+/// The path of a model's tokenizer assets, before their digest.
 pub const WORDS_PATH: &str = "/internal/v1/words/";
 /// The content type of jobs and events.
 pub const CONTENT_TYPE: &str = "application/vnd.headrace.worker";

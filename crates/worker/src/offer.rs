@@ -1,4 +1,4 @@
-//! A model that is offered to gateways. Plain data: who asks for it is the desk's.
+//! A model that is offered to gateways. Plain data. The endpoint decides who may use it.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 use crate::ask::HeldTo;
 use crate::words::Words;
 
-/// Compiles what answers are held to. It may take a while: not to be called where others must not wait.
+/// Compiles a form. It may take a while, so it must not run on the event loop.
 pub type Compile = dyn Fn(HeldTo) -> Result<SharedGrammar, SubmitRefusal> + Send + Sync;
 
-/// A model that jobs may be for.
+/// A model that accepts jobs.
 #[derive(Clone)]
 pub struct Offer {
-    /// Its engine, which knows its name.
+    /// The engine, which knows the model's name.
     pub engine: SharedEngine,
-    /// What decides its bits.
+    /// Identifies everything that decides the bits of an answer.
     pub bits: Arc<str>,
-    /// Compiles forms for its vocabulary.
+    /// Compiles forms for the model's vocabulary.
     pub compile: Arc<Compile>,
-    /// Its words.
+    /// The model's tokenizer assets.
     pub words: Arc<Words>,
-    /// When it was made, in seconds since 1970.
+    /// Creation time of the model, in seconds since 1970.
     pub created_unix_s: u64,
-    /// Length of an answer where the caller names none.
+    /// Length of an answer if the caller sets none, in tokens.
     pub default_max_tokens: Option<u32>,
-    /// Held by every job: whoever made it knows by that whether the engine is in use.
+    /// Held by every job, so that the owner can see whether the engine is in use.
     pub in_use: Arc<dyn Any + Send + Sync>,
 }

@@ -1,4 +1,4 @@
-//! Why a worker turns a job away, as JSON: what its engine said, or that the job is none. Both directions.
+//! Why a worker refuses a job, as JSON: the engine's reason, or that the job is invalid. Both directions.
 
 use std::time::Duration;
 
@@ -7,51 +7,51 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_WAIT, SAID_CHARS};
 
-/// Why a worker turns a job away.
+/// Why a worker refuses a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
 pub enum Refusal {
-    /// Its queue is full.
+    /// The engine's queue is full.
     QueueFull {
-        /// Of prompt tokens, not of sequences.
+        /// Whether the limit counts prompt tokens instead of sequences.
         of_tokens: bool,
-        /// Its bound.
+        /// The limit.
         limit: u64,
-        /// When there may be room, in milliseconds.
+        /// Milliseconds until the queue may have space.
         retry_after_ms: u64,
     },
     /// Prompt and output can never fit.
     DoesNotFit {
         /// What the job needs, in tokens.
         needed: u64,
-        /// What there is.
+        /// The available tokens.
         limit: u64,
     },
-    /// Its first token cannot be there in time.
+    /// The first token cannot be generated in time.
     TooLate {
-        /// How long it would wait for others, in milliseconds.
+        /// Wait for other jobs, in milliseconds.
         wait_ms: u64,
-        /// How long its own prompt would take.
+        /// Duration of the job's own prompt, in milliseconds.
         prefill_ms: u64,
-        /// When the wait may be short enough.
+        /// Milliseconds after which the wait may be short enough.
         retry_after_ms: Option<u64>,
     },
-    /// A value that the engine or the protocol cannot take.
+    /// A value that the engine or the protocol does not accept.
     Invalid {
-        /// Which.
+        /// The value.
         what: String,
     },
-    /// It takes no jobs for this model.
+    /// The worker takes no jobs for this model.
     Unavailable {
-        /// Why.
+        /// The cause.
         why: String,
     },
-    /// The ticket is not taken. Why not stands in the worker's log.
+    /// The ticket was refused. The reason is in the worker's log.
     Ticket,
 }
 
 impl Refusal {
-    /// The status that it has over HTTP.
+    /// Returns the HTTP status of the refusal.
     pub(crate) const fn status(&self) -> u16 {
         match self {
             Self::Ticket => 401,
@@ -109,7 +109,7 @@ fn ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the other end says, as it may be repeated.
+/// Makes the other side's text safe to repeat: no control characters, limited length.
 pub(crate) fn said(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SAID_CHARS).collect()
 }

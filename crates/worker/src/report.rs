@@ -1,4 +1,4 @@
-//! What a job took, as it travels. Whatever is said, times lie within those that passed here.
+//! The report of a finished job on the wire. Reported times are limited to the time that passed on this side.
 
 use std::ops::Sub;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_SEQUENCES, MAX_TOKENS};
 
-/// What a job took.
+/// The report of a finished job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Prompt tokens computed.
@@ -20,12 +20,12 @@ pub struct Report {
     /// Tokens generated.
     pub(crate) output: u64,
     pub(crate) engine: Engine,
-    /// What was told before it, in a frame of its own.
+    /// The additional report, which arrives earlier in its own frame.
     #[serde(skip)]
     pub(crate) also: Box<Also>,
 }
 
-/// What else is to be told of a job, to whoever asked for it.
+/// The additional report of a job, for gateways that asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Also {
@@ -37,7 +37,7 @@ pub struct Also {
     beside: Option<Beside>,
 }
 
-/// How many tokens of a prompt can have been kept, by its marks: nothing else is believed to have been.
+/// How many prompt tokens the job's marks allow to keep. Reports beyond that are not believed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marked {
     tokens: u64,
@@ -76,7 +76,7 @@ struct Miss {
 
 impl From<&JobReport> for Report {
     fn from(report: &JobReport) -> Self {
-        // What is passed over here stands in `Also`.
+        // The ignored fields are part of `Also`.
         let Usage { input, cached_input, cache_write: _, cache_write_1h: _, output, reasoning, .. } =
             report.usage;
         let EngineTrace {
@@ -143,7 +143,8 @@ impl From<&JobReport> for Also {
 }
 
 impl Report {
-    /// What it says of a job of so many prompt tokens that took so long, as seen from here.
+    /// Converts the report of a job with `prompt` prompt tokens. `elapsed_ns` is the job's duration as seen from this
+    /// side, and limits all times.
     pub fn within(self, prompt: u64, elapsed_ns: u64) -> JobReport {
         let Self { input, cached_input, output, engine, also } = self;
         let [cached_input, input, cache_write, cache_write_1h] =
@@ -200,13 +201,14 @@ impl Marked {
 }
 
 impl Also {
-    /// Tokens that were written to the cache to be kept; `None`: more than can be kept of what was marked.
+    /// Returns the number of tokens that were written to the cache to be kept. `None` if the marks do not allow that
+    /// many.
     pub(crate) fn writes(&self, marked: Marked) -> Option<u64> {
         let writes = self.cache_write.checked_add(self.cache_write_1h)?;
         (writes <= marked.tokens && self.cache_write_1h <= marked.for_an_hour).then_some(writes)
     }
 
-    /// Nothing was kept but what was marked.
+    /// Limits the report to what the marks allow to keep.
     pub(crate) fn within(self, marked: Marked) -> Self {
         let for_an_hour = self.cache_write_1h.min(marked.for_an_hour);
         let [cache_write_1h, cache_write] = parts_of(marked.tokens, [for_an_hour, self.cache_write]);
@@ -216,7 +218,7 @@ impl Also {
     }
 }
 
-/// The same, each no more than what the ones before it leave of a whole.
+/// Limits each part to what the parts before it leave of `whole`.
 fn parts_of<T: Ord + Copy + Sub<Output = T>, const N: usize>(whole: T, parts: [T; N]) -> [T; N] {
     let mut left = whole;
     parts.map(|part| {
@@ -226,7 +228,7 @@ fn parts_of<T: Ord + Copy + Sub<Output = T>, const N: usize>(whole: T, parts: [T
     })
 }
 
-/// Whole blocks of so many tokens.
+/// Returns the number of whole blocks in `tokens` tokens.
 fn blocks_of(tokens: u64) -> u32 {
     u32::try_from(tokens / BLOCK_TOKENS as u64).unwrap_or(u32::MAX)
 }
@@ -248,7 +250,7 @@ fn bounded_beside(beside: Beside, decode_ns: u64) -> Beside {
     }
 }
 
-/// As JSON within a frame: postcard knows no fields that are left out, and a later version may say more.
+/// Serializes as JSON inside a frame. Postcard does not support optional fields, and later versions may add some.
 pub(crate) mod as_json {
     use serde::de::Error as _;
     use serde::ser::Error as _;

@@ -1,5 +1,5 @@
-//! One job under way at a worker: its engine's events as frames, as fast as they are read. Letting go of it aborts the job at
-//! once. Must not know who reads it.
+//! One job in progress at a worker: sends its engine's events as frames, as fast as they are read. Dropping the stream
+//! cancels the job at once. When the job ends, its trace record is handed over. Must not know the reader.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -9,12 +9,14 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use headrace_call_api::{Broken as BrokenOff, Frames, GiveUp, Outlet};
-use headrace_domain::{Clock, TokenLogprob};
-use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
+use headrace_domain::{Clock, Stage, TokenLogprob};
+use headrace_engine_api::{Event, Events, JobError, JobReport, Ticket, TicketControl};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::frame::Frame;
 use crate::framing::put_frame;
+use crate::job_record::{JobRecord, LET_GO, UNREAD_TOO_LONG};
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
 use crate::offer::Offer;
 use crate::report::{Also, Report};
@@ -25,48 +27,71 @@ pub(crate) struct JobStream {
     held: Arc<Held>,
     offer: Offer,
     clock: Arc<dyn Clock>,
-    /// All that is known of it is to be told in the end.
+    /// Whether the additional report is sent at the end.
     in_full: bool,
-    /// Frames of an event that are not written yet.
+    /// `None` once the record was handed over.
+    record: Option<JobRecord>,
+    /// Frames that are not written yet.
     ready: VecDeque<Frame>,
     beat: Pin<Box<Sleep>>,
-    /// The last word is written.
+    /// The last frame was written.
     over: bool,
 }
 
-/// What lets go of a job.
+/// The handle by which a job can be cancelled.
 struct Held {
     control: TicketControl,
-    /// When somebody asked for more last.
+    /// Time of the last read.
     asked_ns: AtomicU64,
     over: AtomicBool,
+    /// The job was let go because its events were not read.
+    unread: AtomicBool,
+}
+
+impl Held {
+    fn why_cancelled(&self) -> &'static str {
+        if self.unread.load(Ordering::Relaxed) { UNREAD_TOO_LONG } else { LET_GO }
+    }
 }
 
 impl JobStream {
-    /// Of a job that an engine has taken. Within a runtime.
-    pub(crate) fn new(ticket: Ticket, offer: Offer, clock: Arc<dyn Clock>, in_full: bool) -> Self {
+    /// Creates the stream of a submitted job. Must be called within a runtime.
+    pub(crate) fn new(
+        ticket: Ticket,
+        offer: Offer,
+        clock: Arc<dyn Clock>,
+        in_full: bool,
+        record: JobRecord,
+    ) -> Self {
         let (events, control) = ticket.split();
         let asked_ns = AtomicU64::new(clock.monotonic_nanos());
-        let held = Arc::new(Held { control, asked_ns, over: AtomicBool::new(false) });
+        let held = Arc::new(Held {
+            control,
+            asked_ns,
+            over: AtomicBool::new(false),
+            unread: AtomicBool::new(false),
+        });
         tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
         let ready = VecDeque::from([Frame::Alive(offer.engine.load())]);
-        Self { events, held, offer, clock, in_full, ready, beat: Box::pin(sleep(BEAT)), over: false }
+        let (record, beat) = (Some(record), Box::pin(sleep(BEAT)));
+        Self { events, held, offer, clock, in_full, record, ready, beat, over: false }
     }
 
-    /// Frames of an event.
+    /// Queues the frames of an event.
     fn say(&mut self, event: Option<Event>) {
+        self.note(event.as_ref());
         let frame = match event {
             Some(Event::Started { cached_tokens }) => Frame::Started { cached_tokens },
             Some(Event::Scored(scores)) => return self.ready.extend(split(scores.tokens)),
             Some(Event::Tokens { choice, ids, text, logprobs }) => {
                 Frame::Tokens { choice, ids, text, logprobs }
             }
-            // Encoders are not lent out: their vectors have no frame.
+            // Encoders are not offered to gateways, so their vectors have no frame.
             Some(Event::Encoded(_)) => return,
             Some(Event::Finished { choice, reason }) => Frame::Finished { choice, end: reason.into() },
             Some(Event::Done(report)) => {
                 self.over = true;
-                // Whoever places the next call knows how it is now.
+                // Reports the engine's current load, so that the gateway can place its next call.
                 self.ready.push_back(Frame::Alive(self.offer.engine.load()));
                 Frame::Done(self.tell(&report))
             }
@@ -75,7 +100,7 @@ impl JobStream {
                 let report = self.tell(&report);
                 Frame::Failed { error: error.into(), report }
             }
-            // The engine is gone: nobody takes this for an end.
+            // The engine is gone. No end frame is sent, so that the gateway does not take this for the end.
             None => {
                 self.over = true;
                 return;
@@ -84,7 +109,27 @@ impl JobStream {
         self.ready.push_back(frame);
     }
 
-    /// What the last word says, before which the rest is told to whoever asked for it.
+    /// Takes from an event what the record needs, and hands the record over with the last one.
+    fn note(&mut self, event: Option<&Event>) {
+        let is_last = matches!(event, None | Some(Event::Done(_) | Event::Failed { .. }));
+        if !is_last {
+            if let (Some(record), Some(event)) = (&mut self.record, event) {
+                record.note(event);
+            }
+            return;
+        }
+        let Some(record) = self.record.take() else { return };
+        match event {
+            Some(Event::Done(report)) => record.completed(report),
+            Some(Event::Failed { error: JobError::Cancelled, report }) => {
+                record.cancelled(self.held.why_cancelled(), report);
+            }
+            Some(Event::Failed { error, report }) => record.failed(error, report),
+            _ => record.deserted(),
+        }
+    }
+
+    /// Returns the final report. Queues the additional report before it, if the gateway asked for that.
     fn tell(&mut self, report: &JobReport) -> Report {
         if self.in_full {
             self.ready.push_back(Frame::Also(Also::from(report)));
@@ -119,7 +164,13 @@ impl Frames for JobStream {
         self.held.asked_ns.store(self.clock.monotonic_nanos(), Ordering::Relaxed);
         let mut out = match self.chunk(cx) {
             Ok(out) => out,
-            Err(broken) => return Poll::Ready(Some(Err(broken))),
+            Err(broken) => {
+                if let Some(record) = self.record.take() {
+                    let message = "an event of the job could not be sent on".to_owned();
+                    record.broke(Stage::Deliver, message, &JobReport::default());
+                }
+                return Poll::Ready(Some(Err(broken)));
+            }
         };
         if out.is_empty() {
             if self.over {
@@ -150,13 +201,24 @@ impl Frames for JobStream {
 
 impl Drop for JobStream {
     fn drop(&mut self) {
-        if !self.held.over.swap(true, Ordering::Relaxed) {
-            drop(self.held.control.cancel());
+        if self.held.over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let why = self.held.why_cancelled();
+        let cancelled = self.held.control.cancel();
+        let Some(record) = self.record.take() else { return };
+        // What the job took is known once the engine has let go of it.
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move {
+                let report = cancelled.report().await;
+                record.cancelled(why, &report);
+            })),
+            Err(_) => record.cancelled(why, &JobReport::default()),
         }
     }
 }
 
-/// Scores of a prompt, in frames of a bounded size.
+/// Splits the scores of a prompt into frames of a limited size.
 fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
     let mut rest = tokens.into_iter().peekable();
     std::iter::from_fn(move || {
@@ -172,7 +234,7 @@ fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
     })
 }
 
-/// Lets go of a job that nobody has asked for more of in a long time: the transport holds what it had to say.
+/// Cancels a job whose stream has not been read for a long time, because its events are stuck in the transport.
 async fn let_go_unread(held: std::sync::Weak<Held>, clock: Arc<dyn Clock>) {
     loop {
         sleep(UNREAD / 4).await;
@@ -184,6 +246,7 @@ async fn let_go_unread(held: std::sync::Weak<Held>, clock: Arc<dyn Clock>) {
         }
         if u128::from(unread_ns) >= UNREAD.as_nanos() {
             tracing::warn!("a job was let go, as its gateway did not read what came of it");
+            held.unread.store(true, Ordering::Relaxed);
             drop(held.control.cancel());
             return;
         }

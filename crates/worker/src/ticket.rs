@@ -1,8 +1,10 @@
-//! Job tickets: short-lived, good once, bound to a worker's process, a method, a path and a body. Signed and checked with keyed BLAKE3
-//! over a secret that both ends have. A ticket names its body's digest, so that a stranger is known before a body is read.
+//! Job tickets: short-lived, valid once, bound to a worker's process, a method, a path and a body. Signed with keyed
+//! BLAKE3 over a secret that both sides share. A ticket contains its body's digest, so that an unknown client is
+//! detected before a body is read.
 //!
-//! A worker remembers the tickets that it has seen, and only while it runs. So each process of a worker has a random number that a
-//! ticket names, and takes no other: a ticket that was used is of no use at another worker of the same secret, nor after a restart.
+//! A worker remembers the tickets that it has seen only while it runs. Each process of a worker therefore has a random
+//! id, which its tickets must name. A used ticket is thus worthless at another worker with the same secret, and after a
+//! restart.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,56 +15,56 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::limits::{CLOCK_SKEW_S, LEAST_SECRET_BYTES, MAX_TICKETS, TICKET_LIFE_S};
 
-/// What stands before a ticket in the `authorization` header.
+/// The scheme before a ticket in the `authorization` header.
 pub const TICKET_SCHEME: &str = "Headrace-Ticket";
 const VERSION: &str = "v2";
-/// The version of tickets that name no process. Only workers that are older than this one take them.
+/// The version of tickets without a process id. Only older workers accept them.
 const WITHOUT_PROCESS: &str = "v1";
 const CONTEXT: &str = "headrace 2026-11 worker ticket v1";
 const NONCE_BYTES: usize = 16;
 
-/// The random number of a worker's process, drawn at its start.
+/// The random id of a worker's process, drawn at its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessId([u8; NONCE_BYTES]);
 
-/// What both ends have.
+/// The secret that both sides share.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
-/// Why a secret is none.
+/// Why a secret is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretFault {
     bytes: usize,
 }
 
-/// Why a ticket is not taken. For the log of the end that checks: whoever showed it learns nothing.
+/// Why a ticket is refused. For the log of the worker. The client does not learn the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TicketFault {
-    /// There is none.
+    /// The request has no ticket.
     Missing,
-    /// It is none.
+    /// The ticket cannot be parsed.
     Malformed,
-    /// It is of another version.
+    /// The ticket has another version.
     Version(String),
-    /// Its time is over, by so many seconds.
+    /// The ticket expired this many seconds ago.
     Expired(u64),
-    /// Its time ends so many seconds later than any that is issued now.
+    /// The ticket is from this many seconds in the future.
     TooEarly(u64),
-    /// It was signed with another secret, or for something else.
+    /// The ticket was signed with another secret, or for another request.
     Signature,
-    /// It names no process, as tickets of older gateways do. It was signed with the right secret.
+    /// The ticket names no process, as those of older gateways. The secret was right.
     WithoutProcess,
-    /// It is for another worker, or for this one before it started.
+    /// The ticket is for another worker, or for an earlier process of this one.
     OtherProcess,
-    /// It was shown before.
+    /// The ticket was used before.
     Replayed,
-    /// It is for another body.
+    /// The ticket is for another body.
     Body,
-    /// More tickets are to be remembered than there is room for.
+    /// Too many tickets would have to be remembered.
     TooMany,
 }
 
-/// The tickets that were shown to this end.
+/// Checks tickets and remembers the used ones.
 pub struct Tickets {
     secret: Secret,
     process: ProcessId,
@@ -103,25 +105,25 @@ impl fmt::Display for TicketFault {
 }
 
 impl ProcessId {
-    /// What a ticket names before its worker told its process: no process has it.
+    /// The id in a ticket before the worker's process is known. No process has it.
     pub const UNKNOWN: Self = Self([0; NONCE_BYTES]);
 
-    /// Draws one.
+    /// Draws a random id.
     ///
     /// # Errors
-    /// This machine gives no random numbers.
+    /// This machine's random number generator failed.
     pub fn fresh() -> Result<Self, getrandom::Error> {
         let mut bytes = [0; NONCE_BYTES];
         getrandom::fill(&mut bytes)?;
         Ok(Self(bytes))
     }
 
-    /// The value of the `www-authenticate` header by which a worker tells its process.
+    /// Returns the value of the `www-authenticate` header in which a worker reports its process id.
     pub fn challenge(&self) -> String {
         format!("{TICKET_SCHEME} {VERSION}.{self}")
     }
 
-    /// Reads a [`ProcessId::challenge`]. `None` if it is none.
+    /// Parses a [`ProcessId::challenge`]. Returns `None` if it is invalid.
     pub fn of_challenge(value: &str) -> Option<Self> {
         let (version, process) = value.strip_prefix(TICKET_SCHEME)?.strip_prefix(' ')?.split_once('.')?;
         if version == VERSION { nonce(process).map(Self) } else { None }
@@ -135,10 +137,10 @@ impl fmt::Display for ProcessId {
 }
 
 impl Secret {
-    /// Out of what stands in a file or variable.
+    /// Derives the secret from the text of a file or variable.
     ///
     /// # Errors
-    /// It is too short to be one.
+    /// The text is too short.
     pub fn new(text: &SecretString) -> Result<Self, SecretFault> {
         let text = text.expose_secret().trim();
         if text.len() < LEAST_SECRET_BYTES {
@@ -147,11 +149,12 @@ impl Secret {
         Ok(Self(blake3::derive_key(CONTEXT, text.as_bytes())))
     }
 
-    /// The value of the `authorization` header of one request to a worker's process. Without one it is a ticket for workers that
-    /// know nothing of processes; newer ones refuse it and tell theirs, as they do if it names [`ProcessId::UNKNOWN`].
+    /// Returns the value of the `authorization` header for one request to a worker's process. Without a process id, the
+    /// ticket is for older workers. Newer workers refuse it and report their own id, as they do for
+    /// [`ProcessId::UNKNOWN`].
     ///
     /// # Errors
-    /// This machine gives no random numbers.
+    /// This machine's random number generator failed.
     pub fn ticket(
         &self,
         process: Option<ProcessId>,
@@ -184,7 +187,8 @@ impl Secret {
         }
     }
 
-    /// Over all that a ticket is for, each part with its length: so tickets with and without a process have no message in common.
+    /// Computes the MAC over everything that the ticket covers, each part with its length. Tickets with and without a
+    /// process id therefore never have the same message.
     fn mac(
         &self,
         process: Option<ProcessId>,
@@ -210,20 +214,20 @@ impl fmt::Debug for Secret {
 }
 
 impl Tickets {
-    /// None was shown yet to this process.
+    /// Creates the checker for a process that has seen no tickets.
     pub fn new(secret: Secret, process: ProcessId) -> Self {
         Self { secret, process, shown: Mutex::default() }
     }
 
-    /// The process that tickets must name.
+    /// Returns the process id that tickets must name.
     pub(crate) fn process(&self) -> ProcessId {
         self.process
     }
 
-    /// Takes the ticket of a request. It is good no second time.
+    /// Checks and uses up the ticket of a request. It cannot be used again.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// Why the ticket is refused.
     pub(crate) fn take(
         &self,
         authorization: Option<&[u8]>,
@@ -251,7 +255,7 @@ impl Tickets {
             return Err(TicketFault::TooEarly(expires_s.saturating_sub(now_s.saturating_add(TICKET_LIFE_S))));
         }
         let mut shown = self.shown.lock();
-        // What has expired is refused without being remembered.
+        // Expired tickets are refused anyway, so they need not be remembered.
         let oldest = (now_s.saturating_sub(CLOCK_SKEW_S), [0; NONCE_BYTES]);
         if shown.first().is_some_and(|first| *first < oldest) {
             *shown = shown.split_off(&oldest);
@@ -264,7 +268,7 @@ impl Tickets {
 }
 
 impl BodyDigest {
-    /// Whether a body is the one that the ticket is for.
+    /// Returns whether the ticket is for this body.
     pub(crate) fn is_of(&self, body: &[u8]) -> bool {
         blake3::hash(body) == self.0
     }
@@ -363,15 +367,15 @@ mod tests {
         let used = mine.ticket(Some(here), ASKED, b"body", at(NOW_S)).unwrap();
         let tickets = Tickets::new(mine.clone(), here);
         assert_eq!(check(&tickets, &used, ASKED, NOW_S), Ok(()));
-        // Another worker of the secret, and the same one after a restart: neither has seen it.
+        // Another worker with the same secret, and the same one after a restart. Neither has seen the ticket.
         for other in [there, process()] {
             let tickets = Tickets::new(mine.clone(), other);
             assert_eq!(check(&tickets, &used, ASKED, NOW_S), Err(TicketFault::OtherProcess));
-            // Nor is it another one's with that one's number put in.
+            // Replacing the process id in the ticket does not help.
             let renamed = used.replace(&here.to_string(), &other.to_string());
             assert_eq!(check(&tickets, &renamed, ASKED, NOW_S), Err(TicketFault::Signature));
         }
-        // What an older gateway sends is known for what it is, and is not taken.
+        // A ticket of an older gateway is recognized and refused.
         let old = mine.ticket(None, ASKED, b"body", at(NOW_S)).unwrap();
         assert!(old.starts_with("Headrace-Ticket v1."), "{old}");
         assert_eq!(check(&tickets, &old, ASKED, NOW_S), Err(TicketFault::WithoutProcess));
@@ -404,7 +408,7 @@ mod tests {
         }
     }
 
-    /// Any change of any character makes it another one.
+    /// Changing any character makes the ticket invalid.
     #[test]
     fn a_ticket_that_was_touched_is_refused() {
         let mine = secret("0123456789");

@@ -1,5 +1,5 @@
-//! The words of a model on their way to a gateway: its tokenizer, template and sizes as files, named by the digest of all of
-//! them. No weights. Must not know what the files say.
+//! Tokenizer assets of a model on the wire: tokenizer, template and sizes as files, identified by their digest. No
+//! weights. Must not know the content of the files.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_WORDS_BYTES, MAX_WORDS_FILES};
 
-/// The only names that files may have: what a gateway writes to its disk bears none that a worker thought of.
+/// The only allowed file names. A gateway never writes a file to its disk under a name that a worker chose.
 const NAMES: [&str; 5] = [
     "config.json",
     "generation_config.json",
@@ -17,23 +17,23 @@ const NAMES: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// The words of one model, as they travel.
+/// The tokenizer assets of one model on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Words {
     bytes: Bytes,
     digest: String,
 }
 
-/// Why words are not taken.
+/// Why tokenizer assets are refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WordsFault {
-    /// They are not those that were asked for.
+    /// The digest is not the requested one.
     Digest,
-    /// They are more bytes than they may be.
+    /// The files exceed the maximum size.
     TooLarge,
-    /// They are no list of files.
+    /// The bytes are not a list of files.
     Malformed,
-    /// A file of another name.
+    /// A file has a name that is not allowed.
     Name,
 }
 
@@ -55,10 +55,10 @@ impl fmt::Display for WordsFault {
 }
 
 impl Words {
-    /// Of these files: (name, contents).
+    /// Packs files, given as (name, contents).
     ///
     /// # Errors
-    /// One of them would not be taken at the other end.
+    /// A file that the other side would refuse.
     pub fn new(files: Vec<(String, Vec<u8>)>) -> Result<Self, WordsFault> {
         let files: Vec<File> = files.into_iter().map(|(name, contents)| File { name, contents }).collect();
         check(&files)?;
@@ -66,10 +66,10 @@ impl Words {
         Self::of(Bytes::from(bytes))
     }
 
-    /// What came, if it has the digest that it was asked by.
+    /// Checks received bytes against the requested digest.
     ///
     /// # Errors
-    /// Why it is not taken.
+    /// Why the bytes are refused.
     pub fn taken(bytes: Bytes, digest: &str) -> Result<Self, WordsFault> {
         let words = Self::of(bytes)?;
         if words.digest != digest {
@@ -87,20 +87,20 @@ impl Words {
         Ok(Self { bytes, digest })
     }
 
-    /// As they travel.
+    /// Returns the bytes for the wire.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Hex BLAKE3 of all of them.
+    /// Returns the hexadecimal BLAKE3 digest of the bytes.
     pub fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// The files: (name, contents).
+    /// Returns the files as (name, contents).
     ///
     /// # Errors
-    /// They are none, or one has a name that none may have.
+    /// The bytes are not a list of files, or a name is not allowed.
     pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>, WordsFault> {
         let files = postcard::take_from_bytes(&self.bytes);
         let (files, rest): (Vec<File>, &[u8]) = files.map_err(|_| WordsFault::Malformed)?;

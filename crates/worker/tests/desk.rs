@@ -1,5 +1,5 @@
-//! The worker's end before an engine that does as it is told: who is let in, what becomes of jobs, and that letting go of one
-//! aborts it.
+//! The worker's endpoint in front of a controllable engine: who is admitted, what happens to jobs, and that dropping a
+//! job's stream cancels it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of this is test code")]
 
@@ -12,7 +12,8 @@ use bytes::Bytes;
 use headrace_call_api::{Annex, AnnexAnswer, AnnexAnswering, AnnexHead, AnswerBody, Frames};
 use headrace_domain::{
     Ahead, Beside, CacheLife, CachePin, CacheSalt, Clock, EngineTrace, FinishReason, Form, JsonForm, KeyId,
-    ManualClock, PrefixKeys, RequestId, Sampling, SystemClock, TokenLogprob, UnixNanos, Usage,
+    ManualClock, NanoDollars, Outcome, PrefixKeys, RequestId, Sampling, Stage, SystemClock, TokenLogprob,
+    TraceRecord, TraceSink, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob, is_partition,
 };
 use headrace_engine_api::{
     Capabilities, Continues, Engine, Event, EventSender, FormThought, Grammar, GrammarState, Health, Job,
@@ -26,7 +27,7 @@ use headrace_worker::{
 
 const BITS: &str = "abababababababab";
 
-/// Keeps what it is given.
+/// An engine that stores its jobs.
 struct Told {
     capabilities: Capabilities,
     jobs: Mutex<Vec<(Job, EventSender)>>,
@@ -59,7 +60,7 @@ impl Engine for Told {
     }
 }
 
-/// A grammar that is nothing but its form.
+/// A grammar that consists only of its form.
 #[derive(Debug)]
 struct Shown(Arc<Form>, Option<FormThought>);
 
@@ -88,13 +89,24 @@ struct World {
     process: ProcessId,
     words: Arc<Words>,
     clock: Arc<ManualClock>,
+    traces: Arc<Kept>,
+}
+
+/// Keeps the records of jobs.
+#[derive(Default)]
+struct Kept(Mutex<Vec<TraceRecord>>);
+
+impl TraceSink for Kept {
+    fn record(&self, record: Box<TraceRecord>) {
+        self.0.lock().unwrap().push(*record);
+    }
 }
 
 fn world() -> World {
     world_of(false)
 }
 
-/// Its engine holds answers to forms.
+/// A world whose engine supports forms.
 fn holding() -> World {
     world_of(true)
 }
@@ -133,9 +145,10 @@ fn world_of(grammars: bool) -> World {
     let payer = KeyId::new("worker").unwrap();
     let process = ProcessId::fresh().unwrap();
     let (tickets, clock) = (Tickets::new(secret.clone(), process), Arc::new(ManualClock::at(now())));
-    let desk =
-        Desk::new(tickets, Arc::<ManualClock>::clone(&clock), payer, "1.2.3", move || vec![offer.clone()]);
-    World { engine, desk, secret, process, words, clock }
+    let traces = Arc::new(Kept::default());
+    let (time, sink) = (Arc::<ManualClock>::clone(&clock), Arc::<Kept>::clone(&traces));
+    let desk = Desk::new(tickets, time, payer, "1.2.3", sink, move || vec![offer.clone()]);
+    World { engine, desk, secret, process, words, clock, traces }
 }
 
 fn now() -> UnixNanos {
@@ -168,26 +181,57 @@ fn body(job: &Job, bits: &str) -> Vec<u8> {
 }
 
 impl World {
-    /// With a good ticket.
+    /// Sends a request with a valid ticket.
     fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> AnnexAnswer {
         let ticket = self.secret.ticket(Some(self.process), (method, path), &body, now()).unwrap();
         self.show(method, path, body, Some(ticket.as_bytes()))
     }
 
     fn show(&self, method: &str, path: &str, body: Vec<u8>, authorization: Option<&[u8]>) -> AnnexAnswer {
-        let head = AnnexHead { method, path, authorization, now: now() };
+        self.show_below(method, path, body, authorization, None)
+    }
+
+    /// A job under a `traceparent`.
+    fn ask_below(&self, body: Vec<u8>, traceparent: Option<&str>) -> AnnexAnswer {
+        let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
+        self.show_below("POST", JOBS_PATH, body, Some(ticket.as_bytes()), traceparent)
+    }
+
+    fn show_below(
+        &self,
+        method: &str,
+        path: &str,
+        body: Vec<u8>,
+        authorization: Option<&[u8]>,
+        traceparent: Option<&str>,
+    ) -> AnnexAnswer {
+        let head = AnnexHead { method, path, authorization, traceparent, now: now() };
         match self.desk.admit(&head) {
             Ok(call) => at_once(call.answer(Bytes::from(body))),
             Err(refusal) => refusal,
         }
     }
 
-    /// A job that may have to be waited for.
+    /// Sends a job whose answer may have to be awaited.
     async fn ask_late(&self, body: Vec<u8>) -> AnnexAnswer {
         let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
         let authorization = Some(ticket.as_bytes());
-        let head = AnnexHead { method: "POST", path: JOBS_PATH, authorization, now: now() };
+        let head =
+            AnnexHead { method: "POST", path: JOBS_PATH, authorization, traceparent: None, now: now() };
         self.desk.admit(&head).map_err(whole).unwrap().answer(Bytes::from(body)).await
+    }
+
+    /// The only record of a job, once it is there; none is left behind.
+    async fn record(&self) -> TraceRecord {
+        for _ in 0..1_000 {
+            let kept = self.traces.0.lock().unwrap().pop();
+            if let Some(record) = kept {
+                assert!(self.traces.0.lock().unwrap().is_empty(), "a job is recorded once");
+                return record;
+            }
+            tokio::task::yield_now().await;
+        }
+        panic!("the job is not recorded");
     }
 
     fn take(&self) -> (Job, EventSender) {
@@ -195,7 +239,7 @@ impl World {
     }
 }
 
-/// What needs no waiting for.
+/// Polls an answer that must be ready at once.
 fn at_once(mut answer: AnnexAnswering) -> AnnexAnswer {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -220,7 +264,7 @@ fn stream(answer: AnnexAnswer) -> Box<dyn Frames> {
     }
 }
 
-/// The next frames; none at its end.
+/// Returns the next frames. Empty at the end.
 async fn frames(stream: &mut Box<dyn Frames>) -> Vec<Frame> {
     let mut unframer = Unframer::default();
     let mut out = Vec::new();
@@ -249,7 +293,7 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
     let report = Arc::new(JobReport { usage, ..JobReport::default() });
     let events = [
         Event::Started { cached_tokens: 0 },
-        // More than fits one frame.
+        // More scores than fit into one frame.
         Event::Scored(PromptScores { tokens: [1, 2, 3, 4].map(score).to_vec() }),
         Event::Tokens { choice: 0, ids: vec![5], text: "é".into(), logprobs: vec![] },
         Event::Finished { choice: 0, reason: FinishReason::Stop },
@@ -293,7 +337,7 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
         let grammar = Shown(Arc::new(form.clone()), Some(thought.clone()));
         Job { grammar: Some(Arc::new(grammar)), ..job(&[1]) }
     };
-    // An engine that holds to nothing is given nothing of the kind.
+    // An engine without support for forms gets no such job.
     let (status, told) = refusal(world.ask_late(body(&held(&form), BITS)).await);
     let Refusal::Invalid { what } = told else { panic!("{told:?}") };
     assert!(status == 400 && what.contains("holds answers to none"), "{what}");
@@ -309,7 +353,7 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
     let (_, told) = refusal(world.ask_late(body(&held(&Form::Regex("a".into())), BITS)).await);
     assert_eq!(told, Refusal::Invalid { what: "no expressions".to_owned() });
     assert!(world.engine.jobs.lock().unwrap().is_empty());
-    // A job that is held to nothing is what it was before.
+    // A job without a form has the same bytes as before.
     let told = held(&form);
     let plain = body(&Job { grammar: None, ..told.clone() }, BITS);
     assert!(body(&told, BITS).starts_with(&plain) && body(&told, BITS).len() > plain.len());
@@ -377,6 +421,152 @@ async fn whoever_lets_go_of_a_stream_aborts_its_job_at_once() {
     assert!(sender.is_cancelled());
 }
 
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// What an engine says of a job that took it 20 ms.
+fn took_20_ms() -> Arc<JobReport> {
+    let ms = 1_000_000;
+    let usage = Usage { input: 2, cached_input: 1, output: 1, ..Usage::default() };
+    let engine = EngineTrace {
+        queue_ns: 2 * ms,
+        prefill_ns: 8 * ms,
+        decode_ns: 10 * ms,
+        steps: 2,
+        cached_blocks: 1,
+        prompt_blocks: 1,
+        ..EngineTrace::default()
+    };
+    Arc::new(JobReport { usage, engine })
+}
+
+async fn read_to_the_end(stream: &mut Box<dyn Frames>) {
+    while !frames(stream).await.is_empty() {}
+}
+
+#[tokio::test]
+async fn a_job_that_ran_is_recorded_once_below_its_gateways_span_with_its_engines_part() {
+    let world = world();
+    let (asked, traceparent) = (job(&[1, 2, 3]), format!("00-{TRACE}-{PARENT}-01"));
+    let mut stream = stream(world.ask_below(body(&asked, BITS), Some(&traceparent)));
+    let (_, sender) = world.take();
+    sender.send(Event::Started { cached_tokens: 1 });
+    world.clock.advance(Duration::from_millis(10));
+    sender.send(Event::Tokens { choice: 0, ids: vec![5], text: "x".into(), logprobs: vec![] });
+    assert!(!frames(&mut stream).await.is_empty());
+    world.clock.advance(Duration::from_millis(15));
+    sender.send(Event::Finished { choice: 1, reason: FinishReason::Length });
+    sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+    let report = took_20_ms();
+    sender.finish(Event::Done(Arc::clone(&report)));
+    read_to_the_end(&mut stream).await;
+    drop(stream);
+    let record = world.record().await;
+    assert_eq!((record.trace_id.as_deref(), record.parent_span_id.as_deref()), (Some(TRACE), Some(PARENT)));
+    assert_eq!(record.worker_job.as_deref(), Some(&WorkerJob { call: asked.request }));
+    assert_ne!(record.request_id, asked.request, "a record of its own");
+    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned(), "length".to_owned()] });
+    assert_eq!(record.model_served.as_deref(), Some("demo"));
+    assert_eq!((&record.usage, record.engine.as_ref()), (&report.usage, Some(&report.engine)));
+    // Nobody pays for it here.
+    assert_eq!((&record.org, &record.project, record.endpoint), (&None, &None, None));
+    assert_eq!(record.key.as_ref().map(KeyId::as_str), Some(WORKER_JOB_KEY));
+    assert_eq!([record.held, record.cost, record.loss], [NanoDollars::ZERO; 3]);
+    // The engine's part within what was seen here.
+    assert!(is_partition(&record.stages, record.duration_ns), "{:?}", record.stages);
+    let ms = |stage| record.span(stage).map(|span| span.duration_ns / 1_000_000);
+    let parts = [Stage::Queue, Stage::Prefill, Stage::Decode, Stage::Handover].map(ms);
+    assert_eq!(parts, [Some(2), Some(8), Some(10), Some(5)]);
+    assert_eq!((record.duration_ns, record.first_token_ns), (25_000_000, Some(10_000_000)));
+    tokio::task::yield_now().await;
+    assert!(world.traces.0.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_job_that_did_not_complete_is_recorded_once_with_what_it_took() {
+    type End = fn(EventSender, Box<dyn Frames>);
+    let failed = |sender: EventSender, stream: Box<dyn Frames>| {
+        sender.finish(Event::Failed { error: JobError::ShuttingDown, report: took_20_ms() });
+        drop(tokio::spawn(async move {
+            let mut stream = stream;
+            read_to_the_end(&mut stream).await;
+        }));
+    };
+    let let_go = |sender: EventSender, stream: Box<dyn Frames>| {
+        drop(stream);
+        assert!(sender.is_cancelled());
+        // The engine says what it had computed when it comes to it.
+        sender.finish(Event::Failed { error: JobError::Cancelled, report: took_20_ms() });
+    };
+    let engine_gone = |sender: EventSender, stream: Box<dyn Frames>| {
+        drop(sender);
+        drop(tokio::spawn(async move {
+            let mut stream = stream;
+            read_to_the_end(&mut stream).await;
+        }));
+    };
+    let never_read = |sender: EventSender, stream: Box<dyn Frames>| {
+        sender.finish(Event::Done(took_20_ms()));
+        drop(stream);
+    };
+    let cancelled = Outcome::Cancelled { why: "the gateway cancelled the job".to_owned() };
+    let broke = |stage, message: &str| Outcome::Failed { stage, message: message.to_owned() };
+    let rows: [(End, Outcome, u64); 4] = [
+        (failed, broke(Stage::Prefill, "the engine is shutting down"), 1),
+        (let_go, cancelled.clone(), 1),
+        (engine_gone, broke(Stage::Prefill, "the engine ended before the job did"), 0),
+        (never_read, cancelled, 1),
+    ];
+    for (end, outcome, output) in rows {
+        let world = world();
+        let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
+        let (_, sender) = world.take();
+        sender.send(Event::Started { cached_tokens: 0 });
+        assert_eq!(frames(&mut stream).await.len(), 2);
+        end(sender, stream);
+        let record = world.record().await;
+        assert_eq!((&record.outcome, record.usage.output), (&outcome, output));
+        assert!(is_partition(&record.stages, record.duration_ns), "{:?}", record.stages);
+        tokio::task::yield_now().await;
+        assert!(world.traces.0.lock().unwrap().is_empty(), "{outcome:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_its_gateway_does_not_read_is_recorded_as_such() {
+    let world = world();
+    let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
+    let (_, sender) = world.take();
+    for _ in 0..90 {
+        world.clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert!(sender.is_cancelled());
+    sender.finish(Event::Failed { error: JobError::Cancelled, report: took_20_ms() });
+    read_to_the_end(&mut stream).await;
+    drop(stream);
+    let why = "the gateway read nothing of the job for too long".to_owned();
+    assert_eq!(world.record().await.outcome, Outcome::Cancelled { why });
+}
+
+#[tokio::test]
+async fn a_job_without_a_good_traceparent_runs_and_is_recorded_in_a_trace_of_its_own() {
+    let long = format!("00-{TRACE}-{PARENT}-01{}", "0".repeat(10_000));
+    let zero = format!("00-{}-{PARENT}-01", "0".repeat(32));
+    let upper = format!("00-{}-{PARENT}-01", TRACE.to_uppercase());
+    let bad = ["", "x", "\u{1b}[31m", TRACE, zero.as_str(), upper.as_str(), long.as_str()];
+    for traceparent in bad.into_iter().map(Some).chain([None]) {
+        let world = world();
+        let mut stream = stream(world.ask_below(body(&job(&[1]), BITS), traceparent));
+        let (_, sender) = world.take();
+        sender.finish(Event::Done(took_20_ms()));
+        read_to_the_end(&mut stream).await;
+        let record = world.record().await;
+        assert_eq!((record.trace_id, record.parent_span_id), (None, None), "{traceparent:?}");
+        assert_eq!(record.outcome, Outcome::Completed { finish: Vec::new() });
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stream_shows_that_it_lives_and_ends_without_a_word_when_its_engine_does() {
     let world = world();
@@ -426,7 +616,7 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
     }
     let ticket = world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), now()).unwrap();
     let ticket = Some(ticket.as_bytes());
-    // For another body, for another path, none, and one that was used.
+    // A ticket for another body, for another path, none, and a used one.
     let late =
         world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), UnixNanos::new(1)).unwrap();
     for (path, body, ticket) in [
@@ -443,7 +633,9 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
         assert_eq!(whole(world.ask(method, path, Vec::new())).0, 404, "{method} {path}");
     }
     assert!(world.engine.jobs.lock().unwrap().is_empty());
-    // Another process, and a gateway of before that names none: both learn the process by the answer.
+    assert!(world.traces.0.lock().unwrap().is_empty(), "what did not run is not recorded");
+    // A ticket for another process, and one of an older gateway without a process id. Both gateways learn the process
+    // id from the answer.
     let others = [Some(ProcessId::UNKNOWN), Some(ProcessId::fresh().unwrap()), None];
     for (other, status) in others.into_iter().zip([401, 401, 503]) {
         let ticket = world.secret.ticket(other, ("GET", ABOUT_PATH), b"", now()).unwrap();

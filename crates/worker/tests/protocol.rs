@@ -1,4 +1,4 @@
-//! The protocol without a network: what goes in comes out, whole or in pieces, and what is bent on the way is told by name.
+//! The protocol without a network: values survive the round trip, and every manipulation becomes a named fault.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "all of this is test code")]
 
@@ -112,7 +112,7 @@ fn report(input: u64, cached_input: u64, output: u64) -> Report {
     Report::from(&JobReport { usage, ..JobReport::default() })
 }
 
-/// Equal to the last bit, also of what is no number.
+/// Compares bit by bit, so that NaN equals itself.
 fn same(one: &impl std::fmt::Debug, other: &impl std::fmt::Debug) -> bool {
     format!("{one:?}") == format!("{other:?}")
 }
@@ -132,7 +132,7 @@ proptest! {
         prop_assert!(same(&came, &expected));
         let bits = |job: &Job| (job.sampling.temperature.to_bits(), job.sampling.top_p.to_bits());
         prop_assert_eq!(bits(&came), bits(&job));
-        // What breaks off is no job, wherever it does.
+        // A truncated job is invalid, wherever it ends.
         for end in 0..bytes.len() {
             prop_assert_eq!(Ask::read(&bytes[..end]).unwrap_err(), AskFault::Malformed);
         }
@@ -171,7 +171,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes in whatever order: what is passed on stays within what was asked for.
+    /// For any frames in any order, the events stay within what was requested.
     #[test]
     fn nothing_passes_that_was_not_asked_for(frames in prop::collection::vec(frame(), 0..40)) {
         let sampling = Sampling { n: 2, max_tokens: 3, ..Sampling::default() };
@@ -199,7 +199,7 @@ proptest! {
     }
 }
 
-/// Near enough to what could be right for some of it to pass.
+/// Changes a random frame so that some of its values are valid.
 fn tamed(frame: Frame) -> Frame {
     match frame {
         Frame::Started { cached_tokens } => Frame::Started { cached_tokens: cached_tokens % 5 },
@@ -224,7 +224,7 @@ fn finished(choice: u32) -> Frame {
 
 const STARTED: Frame = Frame::Started { cached_tokens: 2 };
 
-/// The fault of the last frame; those before it are right.
+/// Returns the fault of the last frame. The frames before it are valid.
 fn fault(sampling: Sampling, frames: Vec<Frame>) -> Fault {
     let mut audit = Audit::new(&job(sampling), VOCAB, WINDOW);
     let count = frames.len();
@@ -315,7 +315,7 @@ fn a_right_answer_passes_and_its_report_lies_within_what_happened() {
     assert_eq!((usage.input, usage.cached_input, usage.output), (0, 3, 0));
 }
 
-/// So many tokens were written to be kept: for minutes, and for an hour.
+/// A report of tokens that were kept for minutes and for an hour.
 fn wrote(cache_write: u64, cache_write_1h: u64) -> Frame {
     let usage = Usage { cache_write, cache_write_1h, ..Usage::default() };
     Frame::Also(Also::from(&JobReport { usage, ..JobReport::default() }))
@@ -325,7 +325,7 @@ fn pins(pins: &[(u32, CacheLife)]) -> Arc<[CachePin]> {
     pins.iter().map(|&(tokens, life)| CachePin { tokens, life }).collect()
 }
 
-/// Of a prompt of ten tokens, two of which were cached.
+/// Covers a prompt of ten tokens. Two of them were cached.
 #[test]
 fn nothing_is_believed_to_be_kept_but_what_was_marked_and_is_not_counted_twice() {
     use CacheLife::{Hour, Minutes};
@@ -362,7 +362,7 @@ fn nothing_is_believed_to_be_kept_but_what_was_marked_and_is_not_counted_twice()
             }
             other => assert!(!fits && other == Err(Fault::Usage), "{told}: {other:?}"),
         }
-        // A job that failed is paid for as well, so what is said of it is cut to what can be.
+        // A failed job is charged as well, so its report is limited to what is possible.
         let mut audit = Audit::new(&job, VOCAB, WINDOW);
         audit.take(wrote(minutes, hour)).unwrap();
         let failed = Frame::Failed { error: Broken::ShuttingDown, report: report(input, 2, 1) };
@@ -410,7 +410,7 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
         ..EngineTrace::default()
     };
     assert_eq!(told(right.clone(), 1_000), right);
-    // Less time passed here than the worker speaks of.
+    // Less time passed on this side than the worker reports.
     let cut = told(right.clone(), 50);
     let half =
         Ahead { own_prefill_ns: 5, own_decode_ns: 10, others_prefill_ns: 15, others_decode_ns: 20, ..ahead };
@@ -422,7 +422,7 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
         let engine = told(EngineTrace { pinned_blocks, unpinned_blocks, ..right.clone() }, 1_000);
         assert_eq!((engine.pinned_blocks, engine.unpinned_blocks), expected, "{blocks:?}");
     }
-    // Whatever is counted can be added up.
+    // The sums of reported counts never overflow.
     let most = Ahead {
         running: u32::MAX,
         own: u32::MAX,
@@ -479,7 +479,7 @@ fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
     let mut out = vec![1];
     let long = Frame::Tokens { choice: 0, ids: vec![], text: "x".repeat(2 << 20), logprobs: vec![] };
     assert!(put_frame(&mut out, &long).is_err() && out == [1], "nothing of it is sent");
-    // Two frames in the place of one.
+    // Two frames in place of one.
     put_frame(&mut out, &STARTED).unwrap();
     let mut two = out.split_off(1);
     two[0] += 1;
@@ -489,7 +489,7 @@ fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
     assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
 }
 
-/// A job whose bytes are known.
+/// A job with known bytes.
 fn known() -> Job {
     Job {
         request: "req_018f0000000070008000000000000001".parse().unwrap(),
@@ -506,7 +506,7 @@ fn unhex(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
-/// A job of a gateway of before, with this behind it.
+/// A job of an older gateway, with this appendix.
 fn behind(json: &str) -> Vec<u8> {
     [unhex(ASK), json.as_bytes().to_vec()].concat()
 }
@@ -539,7 +539,7 @@ fn a_fuller_job_says_what_is_to_be_kept_behind_all_that_workers_of_before_take()
     }
     let none = Ask::new(&known(), model, 500).fuller(&known()).to_bytes();
     assert_eq!(none, behind(r#"{"thought":null,"in_full":true}"#));
-    // More of them than a worker takes.
+    // More prefixes than a worker accepts.
     let many = Job { pins: pins(&[(1, CacheLife::Hour); 20]), ..known() };
     let read = Ask::read(&Ask::new(&many, model, 500).fuller(&many).to_bytes()).unwrap();
     assert_eq!(read.into_job(0).pins.len(), 8);
@@ -579,8 +579,8 @@ fn what_stands_behind_a_job_is_taken_only_as_far_as_it_can_be_meant() {
     }
 }
 
-/// What is written of version 2 is read by everybody who speaks it: other bytes need another version. Those of the last frame are
-/// sent only to whoever asked for it.
+/// Every program with version 2 can read what another one writes. Other bytes need a new version number. The last frame
+/// is sent only to gateways that asked for it.
 #[test]
 fn version_2_is_these_bytes() {
     let job = known();
@@ -604,7 +604,7 @@ fn version_2_is_these_bytes() {
     put_frame(&mut last, &wrote(16, 32)).unwrap();
     let json = r#"{"cache_write":16,"cache_write_1h":32,"pinned_blocks":0,"unpinned_blocks":0,"ahead":null,"beside":null}"#;
     assert_eq!(last, [&[105, 0, 0, 0, 7, 103][..], json.as_bytes()].concat());
-    // What a later version says more of is passed over, and what an earlier one does not say is none.
+    // Unknown fields of a later version are ignored, and missing fields of an earlier one are empty.
     for json in
         [r#"{"cache_write":16,"cache_write_1h":32,"later":[1]}"#, r#"{"cache_write_1h":32,"cache_write":16}"#]
     {

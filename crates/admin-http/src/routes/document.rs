@@ -1,9 +1,9 @@
-//! The document that describes the API, as it was committed. Must not know how it is made.
+//! Serves the committed OpenAPI document. Must not know how it is generated.
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 
-/// A test compares it with the router.
+/// The committed document. A test compares it with the router.
 const COMMITTED: &str = include_str!("../../openapi.json");
 
 pub(crate) async fn show() -> Response {

@@ -1,4 +1,4 @@
-//! What happens, as it happens: the house each second, calls as they end, and what is administered.
+//! The event stream: the server's state each second, calls as they end, and changes by operators.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use crate::problem::Problem;
 use crate::seams::Ended;
 use crate::who::Who;
 
-/// How often the house is shown.
+/// Interval between `now` events.
 const EVERY: Duration = Duration::from_secs(1);
-/// After how many seconds somebody who may not subscribe now may try again.
+/// `Retry-After` for a refused subscriber, in seconds.
 const TRY_AGAIN_S: u64 = 10;
 
-/// Whoever looks on.
+/// One open event stream.
 struct Watching {
     app: App,
     who: Who,
@@ -67,7 +67,7 @@ pub(crate) async fn watch(
 }
 
 impl Watching {
-    /// The next event; `None`: who looks on may do so no longer.
+    /// The next event. `None` ends the stream: the operator's access has ended, or the server is stopping.
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             _ = self.ticks.tick() => {
@@ -76,7 +76,7 @@ impl Watching {
             Some(row) = self.ended.next() => Some(event("call", &row)),
             changed = self.changes.recv() => match changed {
                 Ok(what) => Some(event("changed", &json!({ "what": what }))),
-                // Whoever was too slow reads everything again.
+                // A client that was too slow reads everything again.
                 Err(RecvError::Lagged(_)) => Some(event("changed", &json!({ "what": "all" }))),
                 Err(RecvError::Closed) => None,
             },
@@ -84,7 +84,7 @@ impl Watching {
     }
 }
 
-/// One event of the stream. JSON has no line breaks of its own.
+/// Formats one event. Serialized JSON contains no line breaks.
 fn event(name: &str, data: &Value) -> Bytes {
     format!("event: {name}\ndata: {data}\n\n").into()
 }

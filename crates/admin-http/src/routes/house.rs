@@ -1,4 +1,4 @@
-//! The house as a whole: how it does, its settings, what it earned, and who did what.
+//! The server as a whole: its status, its settings, its margin, and the audit log.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -17,27 +17,27 @@ use crate::seams::Setting;
 use crate::values::Time;
 use crate::who::Who;
 
-/// The most hours of copies that are compared.
+/// Maximum period of a shadow comparison, in hours.
 const MAX_SHADOW_HOURS: u32 = 24 * 31;
 
-/// How the server does.
+/// The status of the server.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Status {
     version: String,
     pid: u32,
-    /// Where the API listens.
+    /// The address of the API.
     listen: String,
     started: Time,
-    /// Whether new calls are served, of every model.
+    /// Whether new calls are served, for every model.
     ready: bool,
-    /// Why not.
+    /// Why not. Empty if `ready` is true.
     not_ready: Vec<String>,
-    /// Calls under way.
+    /// Calls in progress.
     in_flight: u64,
     models: Vec<String>,
     aliases: Vec<String>,
     stores: Vec<Store>,
-    /// Revocations in force that wait to be written.
+    /// Revocations that are in force but not written yet.
     revocations_waiting: u64,
     /// `null` for roles that see no money.
     totals: Option<Totals>,
@@ -47,7 +47,7 @@ pub(crate) struct Status {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Store {
     store: String,
-    /// Why it could not be written last time; `null`: it could.
+    /// The error of the last write. `null` if it succeeded.
     failing: Option<String>,
 }
 
@@ -76,23 +76,23 @@ impl From<AuditView> for AuditShown {
     }
 }
 
-/// Of which calls the margin is asked.
+/// Filters and groups for the margin.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MarginQuery {
-    /// What to tell apart, with commas between: `day`, `org`, `project`, `key`, `model`, `upstream`, `target`. Usual: `model`.
+    /// Groups, separated by commas: `day`, `org`, `project`, `key`, `model`, `upstream`, `target`. Default: `model`.
     by: Option<String>,
-    /// Calls from here on; absent: from the first.
+    /// Only calls from this time on. If absent, from the first call.
     from: Option<Time>,
-    /// Calls before; absent: now.
+    /// Only calls before this time. If absent, until now.
     to: Option<Time>,
 }
 
-/// Over which time copies are compared.
+/// The period of a shadow comparison.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShadowQuery {
-    /// The last hours: 1 to 744; absent: 24.
+    /// The number of past hours: 1 to 744. Default: 24.
     #[schemars(range(min = 1, max = 744))]
     hours: Option<u32>,
 }
@@ -175,7 +175,7 @@ pub(crate) async fn audit(
     match app.run(&who, AdminCommand::ShowAudit { last, before }).await? {
         AdminReply::Audit(rows) => {
             let data: Vec<AuditShown> = rows.into_iter().rev().map(AuditShown::from).collect();
-            // Rows are numbered from 1.
+            // Rows are numbered from 1, so there is no page after row 1.
             let next =
                 data.last().filter(|row| row.seq > 1 && data.len() == most).map(|row| row.seq.to_string());
             Ok(Json(Page { data, next }))

@@ -17,7 +17,7 @@ use crate::seams::{Hold, Verified};
 use crate::values::{Dollars, Money, Name, Time};
 use crate::who::Who;
 
-/// What a project can spend.
+/// The balance and budget of a project.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Credit {
     /// The organisation that pays.
@@ -25,15 +25,15 @@ pub(crate) struct Credit {
     project: String,
     /// The organisation's balance, money held included.
     balance: Money,
-    /// What its calls in flight hold.
+    /// The amount that the organisation's calls in flight hold.
     held: Money,
-    /// What it can still hold.
+    /// The amount that further calls of the organisation can hold.
     available: Money,
-    /// `null`: the project has none.
+    /// `null` if the project has no budget.
     budget: Option<BudgetShown>,
 }
 
-/// How a project stands to its budget.
+/// The state of a project's budget.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Budget")]
 pub(crate) struct BudgetShown {
@@ -44,11 +44,11 @@ pub(crate) struct BudgetShown {
     /// Held by the project's calls in flight.
     held: Money,
     left: Money,
-    /// When the period ends; `null`: never.
+    /// When the period ends. `null` if it never ends.
     resets: Option<Time>,
 }
 
-/// Over which time a budget goes: the calendar month (UTC), or for ever.
+/// The period of a budget: the calendar month (UTC), or without end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Period {
@@ -95,7 +95,8 @@ pub(crate) struct NewGrant {
     /// A payment, or a gift.
     #[serde(default)]
     kind: Kind,
-    /// What to find it by: an invoice, a ticket. Used once: the same again is the same grant. Of money taken back, why.
+    /// An invoice or a ticket, for example. The same reference again is the same grant. For money taken back, the
+    /// reason.
     #[serde(default)]
     #[schemars(length(max = 256))]
     reference: String,
@@ -109,7 +110,7 @@ pub(crate) struct NewGrant {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "GrantKind")]
 pub(crate) enum Kind {
-    /// Somebody paid it.
+    /// It was paid.
     #[default]
     Paid,
     /// It is a gift.
@@ -134,15 +135,15 @@ impl From<GrantKind> for Kind {
     }
 }
 
-/// What was added.
+/// The result of a grant.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Granted {
     org: String,
-    /// Below zero: taken back.
+    /// The amount. Below zero if it was taken back.
     amount: Money,
     /// The balance now, money held included.
     balance: Money,
-    /// Whether that was done before, under the same reference, and is not done again.
+    /// Whether the same grant was made before under this reference, so that nothing was added now.
     before: bool,
 }
 
@@ -174,7 +175,7 @@ impl From<GrantView> for GrantShown {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewBudget {
-    /// Dollars; `null` removes the budget, 0 stops the project.
+    /// Dollars. `null` removes the budget, and 0 stops the project.
     limit: Option<Dollars>,
     #[serde(default)]
     period: Period,
@@ -189,7 +190,7 @@ pub(crate) struct Totals {
     held: Money,
     /// Usage at list price.
     revenue: Money,
-    /// Usage written off; zero or below.
+    /// Usage that was written off. Zero or below.
     loss: Money,
     /// Holds open now.
     open_holds: u64,
@@ -211,17 +212,17 @@ impl From<TotalsView> for Totals {
     }
 }
 
-/// Balances of which organisation.
+/// A filter for balances, and the requested page.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreditQuery {
-    /// Only of this organisation.
+    /// Only projects of this organisation.
     #[schemars(with = "Option<Name>")]
     org: Option<OrgId>,
-    /// The most rows: 1 to 500.
+    /// The maximum number of rows: 1 to 500.
     #[schemars(range(min = 1, max = 500))]
     limit: Option<u32>,
-    /// Where to go on: the `next` of the page before.
+    /// The cursor: the `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -336,19 +337,19 @@ pub(crate) async fn holds(
     Ok(Json(Page::by(holds, query.limit, query.cursor.as_deref(), |hold| hold.id.clone())))
 }
 
-/// What was opened.
+/// The result of opening accounts.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct AccountsOpened {
-    /// How many accounts.
+    /// The number of opened accounts.
     opened: u64,
 }
 
-/// How the ledger's time was set back.
+/// The result of setting the ledger's time back.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct ClockSet {
-    /// From where.
+    /// The ledger's time before.
     from: Time,
-    /// To where: the clock's time.
+    /// The ledger's time now, which is the clock's.
     to: Time,
 }
 

@@ -1,4 +1,4 @@
-//! Operators: listed, created, revoked, let in by links.
+//! Operators: list, create, revoke, and make sign-in links.
 
 use axum::extract::State;
 use axum::response::NoContent;
@@ -22,14 +22,14 @@ const CHANGED: &str = "operators";
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Operator {
     id: String,
-    /// What people call it.
+    /// The display name.
     name: String,
     /// `owner`, `admin`, `billing`, `developer` or `viewer`.
     role: &'static str,
     /// The last four characters of the key.
     hint: String,
     created: Time,
-    /// `null`: not revoked.
+    /// `null` if the operator is not revoked.
     revoked: Option<Time>,
 }
 
@@ -51,7 +51,7 @@ impl From<OperatorRecord> for Operator {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewOperator {
-    /// Unique among those who are not revoked.
+    /// Unique among the operators that are not revoked.
     #[schemars(with = "Title")]
     name: String,
     role: RoleName,
@@ -92,7 +92,7 @@ pub(crate) struct OperatorCreated {
 /// A link that works once.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct SignInLink {
-    /// The whole address; what stands behind `#` is never sent.
+    /// The whole address. Browsers never send the part after `#`.
     link: String,
     expires: Time,
 }
@@ -131,7 +131,7 @@ pub(crate) async fn revoke(
 ) -> Result<NoContent, Problem> {
     app.run(&who, AdminCommand::RevokeOperator { id: id.clone() }).await?;
     app.sessions().end_all(&id);
-    // The operator is revoked: a session that is still stored signs no operator in.
+    // A failed write is harmless: the operator is revoked, so a stored session no longer signs in.
     let _ = app.store_sessions().await;
     app.changed(CHANGED);
     Ok(NoContent)

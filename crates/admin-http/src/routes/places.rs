@@ -24,9 +24,9 @@ const KEYS: &str = "keys";
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Org {
     id: String,
-    /// Limits that all its projects share.
+    /// The limits that all its projects share.
     limits: Limits,
-    /// Where its calls may be worked on; `null`: anywhere.
+    /// The regions in which its calls may run. `null` if they may run anywhere.
     regions: Option<Vec<String>>,
     created: Time,
 }
@@ -38,13 +38,13 @@ impl From<OrgRecord> for Org {
     }
 }
 
-/// A project: what budgets are set for.
+/// A project. Budgets are set per project.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Project {
     id: String,
     /// The organisation that pays.
     org: String,
-    /// Limits that all its keys share.
+    /// The limits that all its keys share.
     limits: Limits,
     created: Time,
 }
@@ -63,14 +63,14 @@ pub(crate) struct Key {
     org: String,
     project: String,
     name: String,
-    /// The secret's last four characters; empty: it is too short to show any.
+    /// The secret's last four characters. Empty if the secret is too short to show any.
     hint: String,
-    /// Models that it may ask for; `null`: all, also those added later.
+    /// The models that the key may use. `null` if it may use all, including models added later.
     models: Option<Vec<String>>,
-    /// Endpoints that it may call; `null`: all.
+    /// The endpoints that the key may call. `null` if it may call all.
     endpoints: Option<Vec<&'static str>>,
     limits: Limits,
-    /// Where its calls may be worked on, within what its organisation allows; `null`: anywhere.
+    /// The regions in which its calls may run, within those of its organisation. `null` if it has none of its own.
     regions: Option<Vec<String>>,
     created: Time,
     expires: Option<Time>,
@@ -110,20 +110,20 @@ impl From<KeyRecord> for Key {
 pub(crate) struct NewOrg {
     #[schemars(with = "Name")]
     id: OrgId,
-    /// Absent: the configured default.
+    /// If absent, the configured default applies.
     limits: Option<Limits>,
-    /// Absent: anywhere.
+    /// The regions in which its calls may run. If absent, they may run anywhere.
     #[schemars(with = "Option<Vec<Name>>")]
     regions: Option<Vec<Region>>,
 }
 
-/// What changes of an organisation or a key; what is absent stays.
+/// A change of an organisation or a key. An absent field stays as it is.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
-    /// All of its limits, anew.
+    /// The new limits. They replace all limits.
     limits: Option<Limits>,
-    /// Where its calls may be worked on, anew; `null`: anywhere.
+    /// The new regions in which its calls may run. `null` if they may run anywhere.
     #[serde(default, deserialize_with = "said")]
     #[schemars(with = "Option<Vec<Name>>")]
     regions: Option<Option<Vec<Region>>>,
@@ -138,15 +138,15 @@ pub(crate) struct NewProject {
     id: ProjectId,
     #[schemars(with = "Name")]
     org: OrgId,
-    /// Absent: the configured default.
+    /// If absent, the configured default applies.
     limits: Option<Limits>,
 }
 
-/// What changes of a project.
+/// A change of a project's limits.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewLimits {
-    /// All of its limits, anew.
+    /// The new limits. They replace all limits.
     limits: Limits,
 }
 
@@ -156,24 +156,24 @@ pub(crate) struct NewLimits {
 pub(crate) struct NewKey {
     #[schemars(with = "Name")]
     project: ProjectId,
-    /// What to find it by.
+    /// The name to find the key by.
     #[schemars(with = "Title")]
     name: String,
-    /// Models that it may ask for; absent: all, also those added later.
+    /// The models that the key may use. If absent, it may use all, including models added later.
     #[schemars(with = "Option<Vec<Title>>")]
     models: Option<Vec<ModelName>>,
-    /// Endpoints that it may call; absent: all.
+    /// The endpoints that the key may call. If absent, it may call all.
     endpoints: Option<Vec<EndpointName>>,
-    /// Absent: the configured default.
+    /// If absent, the configured default applies.
     limits: Option<Limits>,
-    /// Absent: as its organisation.
+    /// The regions in which its calls may run. If absent, only its organisation's regions apply.
     #[schemars(with = "Option<Vec<Name>>")]
     regions: Option<Vec<Region>>,
-    /// When it stops working.
+    /// When the key expires.
     expires: Option<Time>,
 }
 
-/// An endpoint, as keys name it.
+/// An endpoint in the access list of a key.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EndpointName(Endpoint);
 
@@ -214,7 +214,7 @@ pub(crate) struct KeyCreated {
     key: Key,
     /// Shown this once.
     secret: String,
-    /// Models that it may ask for and that nothing serves now.
+    /// The models that the key may use but that are not served now.
     unserved: Vec<String>,
 }
 
@@ -222,38 +222,38 @@ pub(crate) struct KeyCreated {
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct KeyRevoked {
     id: String,
-    /// `written`: on the disk. `noted`: on the disk in the reserve. `in_memory`: in force, but a restart before the disk takes it brings
-    /// the key back.
+    /// `written`: on the disk. `noted`: in the reserve file on the disk. `in_memory`: in force, but a restart before it
+    /// is written restores the key.
     durability: &'static str,
-    /// Why it is not written; `null`: it is.
+    /// Why it is not written. `null` if it is.
     why: Option<String>,
 }
 
-/// Projects of which organisation.
+/// A filter for projects, and the requested page.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ProjectsQuery {
-    /// Only of this organisation.
+    /// Only projects of this organisation.
     #[schemars(with = "Option<Name>")]
     org: Option<OrgId>,
-    /// The most rows: 1 to 500.
+    /// The maximum number of rows: 1 to 500.
     #[schemars(range(min = 1, max = 500))]
     limit: Option<u32>,
-    /// Where to go on: the `next` of the page before.
+    /// The cursor: the `next` of the previous page.
     cursor: Option<String>,
 }
 
-/// Keys of which project.
+/// A filter for keys, and the requested page.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeysQuery {
-    /// Only of this project.
+    /// Only keys of this project.
     #[schemars(with = "Option<Name>")]
     project: Option<ProjectId>,
-    /// The most rows: 1 to 500.
+    /// The maximum number of rows: 1 to 500.
     #[schemars(range(min = 1, max = 500))]
     limit: Option<u32>,
-    /// Where to go on: the `next` of the page before.
+    /// The cursor: the `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -389,7 +389,7 @@ pub(crate) async fn change_key(
         )))
     };
     app.directory().key(&id).ok_or_else(unknown)?;
-    // The one that can be refused for what it says goes first.
+    // Regions go first, because only their value can be refused.
     if let Some(regions) = change.regions {
         let regions = residency(regions);
         app.run(&who, AdminCommand::SetKeyRegions { key: id.clone(), regions }).await?;

@@ -1,4 +1,4 @@
-//! Calls of the house that an operator makes as a project, each once under its idempotency key.
+//! Calls that an operator makes as a project, each once under its idempotency key.
 
 use std::sync::Arc;
 
@@ -17,19 +17,19 @@ use crate::problem::Problem;
 use crate::seams::Ask;
 use crate::who::Who;
 
-/// How the audit log names a call.
+/// The act of a call in the audit log.
 const CALL: &str = "playground.call";
 /// The header that names the project which pays.
 const PROJECT: &str = "x-headrace-project";
-/// The header under which a call is made once.
+/// The header with the idempotency key of a call.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-/// Said of an answer that was asked for before.
+/// The response header that marks a replayed answer.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-/// Longest key, in bytes.
+/// Maximum length of an idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 255;
-/// Longest body of a call, in bytes: images travel in it.
+/// Maximum size of a call's body, in bytes. It may contain images.
 const MAX_CALL_BYTES: usize = 8 * 1024 * 1024;
-/// How often it is looked whether the operator of a call was revoked.
+/// Interval between checks whether the call's operator was revoked.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) async fn chat(
@@ -63,13 +63,13 @@ pub(crate) async fn tokenize(
 ) -> Result<Response, Problem> {
     let project = project(&app, request.headers())?;
     let body = body(request).await?;
-    // A question is free and changes nothing: it is asked as often as it is sent.
+    // Tokenizing is free and changes nothing, so it needs no idempotency key.
     let played = app.play(&who, project, Ask::Tokenize, body).await;
     let (status, headers) = head(played.status, played.content_type, &played.headers, false);
     Ok((status, headers, HttpBody::from_stream(played.body)).into_response())
 }
 
-/// Lets go of a call that is being made: its answer ends where it stands, and is charged as any that its client broke off.
+/// Stops a running call. Its answer ends there, and it is charged like a call whose client disconnected.
 pub(crate) async fn stop(
     State(app): State<App>,
     Extension(who): Extension<Who>,
@@ -103,7 +103,7 @@ async fn call(
         Entry::Again(play) => (play, true),
         Entry::New(play) => {
             let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
-            // A task of its own: a page that is loaded again finds the call going on.
+            // A separate task, so that a reloaded page finds the call still running.
             tokio::spawn(async move {
                 let detail = format!("{}, as project {}", ask.name(), project.id);
                 let noted = match app.was_noted(&who, CALL, &key).await {
@@ -143,7 +143,8 @@ async fn call(
     answer(&play, again).await
 }
 
-/// Answers are kept in memory, and for an hour; that a call was begun stays in the audit log.
+/// The error for a key whose call was begun before but whose answer is gone. Answers are kept in memory for an hour.
+/// The audit log keeps the fact that the call was begun.
 fn begun_before() -> Problem {
     let message = "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice";
     Problem::new(AdminCode::BegunBefore, message)
@@ -152,7 +153,7 @@ fn begun_before() -> Problem {
 }
 
 async fn answer(play: &Arc<Play>, again: bool) -> Result<Response, Problem> {
-    // Before the head is waited for: whoever waits listens.
+    // Subscribed before the head arrives, so that the call counts as read.
     let reading = play.read();
     let Some(known) = play.head().await else {
         return Err(Problem::new(AdminCode::Stopped, "the call was stopped before it was answered"));

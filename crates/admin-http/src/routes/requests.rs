@@ -1,4 +1,4 @@
-//! Calls: searched, looked at, compared; and what they come to. What is told is made elsewhere, as JSON.
+//! Calls: search, views of one call, comparison, usage and caches. The JSON comes from [`Calls`].
 
 use axum::Json;
 use axum::extract::State;
@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::seams::{Calls, Look};
 use crate::values::Name;
 
-/// A query all of whose parts are text, handed on by name.
+/// Defines a query whose fields are optional texts, with a method `named` that returns the fields that are set.
 macro_rules! query {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* $(,)? }) => {
         $(#[$doc])*
@@ -36,49 +36,49 @@ macro_rules! query {
 }
 
 query! {
-    /// Which calls.
+    /// Filters for calls.
     Search {
-        /// Calls from here on: a time, a date, or how long ago (`2h`).
+        /// Only calls from this time on: a time, a date, or an age (`2h`).
         from,
-        /// Calls before.
+        /// Only calls before this time.
         to,
-        /// Who paid.
+        /// The organisation that paid.
         org,
         project,
         key,
-        /// Whom the caller said that it is for.
+        /// The end user that the client named.
         user,
-        /// The model that served, or that was asked for.
+        /// The model that served the call, or that the client requested.
         model,
-        /// The upstream that was asked.
+        /// The upstream that was called.
         upstream,
         /// `completed`, `refused`, `cancelled` or `failed`.
         outcome,
-        /// Where it was refused or failed, or where most of its time went.
+        /// The stage that refused or failed the call, or that took most of its time.
         stage,
-        /// Took the server longer than so many milliseconds.
+        /// Only calls that took the server longer than this, in milliseconds.
         slower_than_ms,
-        /// Cost more than so many dollars.
+        /// Only calls that cost more than this, in dollars.
         dearer_than,
-        /// Stands in the refusal.
+        /// Text in the code, the rule or the message of a refusal, failure or cancellation.
         text,
-        /// The most rows: 1 to 500.
+        /// The maximum number of rows: 1 to 500.
         limit,
-        /// Where to go on: the `next` of the page before.
+        /// The cursor: the `next` of the previous page.
         cursor,
     }
 }
 
 query! {
-    /// Whose use, and when.
+    /// Filters and groups for usage.
     UsageQuery {
-        /// What to tell apart, with commas between: `org`, `project`, `key`, `model`, `upstream`, `user`.
+        /// Groups, separated by commas: `org`, `project`, `key`, `model`, `upstream`, `user`.
         by,
         /// `hour`, `day` or `month`.
         interval,
-        /// Calls from here on.
+        /// Only calls from this time on.
         from,
-        /// Calls before.
+        /// Only calls before this time.
         to,
         org,
         project,
@@ -86,35 +86,35 @@ query! {
 }
 
 query! {
-    /// Whose prompts, and when.
+    /// Filters and groups for cache figures.
     CacheQuery {
-        /// What to tell apart, with commas between: `org`, `model`, `prefix`.
+        /// Groups, separated by commas: `org`, `model`, `prefix`.
         by,
-        /// Calls from here on.
+        /// Only calls from this time on.
         from,
-        /// Calls before.
+        /// Only calls before this time.
         to,
     }
 }
 
-/// Whose month.
+/// A project and a month.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StatementQuery {
     #[schemars(with = "Name")]
     project: ProjectId,
-    /// As `2026-11`.
+    /// The month, such as `2026-11`.
     #[schemars(regex(pattern = r"^\d{4}-(0[1-9]|1[0-2])$"))]
     month: String,
 }
 
-/// Which two calls.
+/// The two calls to compare.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CompareQuery {
-    /// A call's id.
+    /// The first call's id.
     a: String,
-    /// Another's.
+    /// The second call's id.
     b: String,
 }
 
@@ -215,7 +215,7 @@ pub(crate) async fn cache(
 
 pub(crate) async fn now(State(app): State<App>) -> Result<Json<Value>, Problem> {
     let mut now = app.calls().now();
-    // Events tell what is new: who begins to listen asks for the past once.
+    // Events carry only new samples, so a client reads the history here once.
     now["history"] = app.calls().history();
     Ok(Json(now))
 }

@@ -1,4 +1,4 @@
-//! What is served, at what price, and by whom: models, routes, upstreams.
+//! Models, prices, routes and upstreams.
 
 use axum::extract::State;
 use axum::{Extension, Json};
@@ -16,12 +16,12 @@ use crate::routes::{ByName, bad_cursor};
 use crate::seams::{ModelPrices, ServedModel, StoredCheckpoint};
 use crate::who::Who;
 
-/// A name that leads to several models: `name`, `sticky`, and `to`, each with its `model`, `weight` and, on trial, `canary`.
+/// A name that leads to several models: `name`, `sticky`, and `to` with `model`, `weight` and, if on trial, `canary`.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub(crate) struct Route(Map<String, Value>);
 
-/// A server that calls are sent on to, as `headrace upstreams --json` shows it.
+/// An upstream server, as `headrace upstreams --json` shows it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub(crate) struct Upstream(Map<String, Value>);
@@ -42,7 +42,7 @@ pub(crate) async fn models(
     Ok(Json(Page::by(models, query.limit, query.cursor.as_deref(), |model| model.name.clone())))
 }
 
-/// What a checkpoint holds and what it needs, as `headrace models inspect --json` shows it.
+/// The contents of a checkpoint and the memory it needs, as `headrace models inspect --json` shows them.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub(crate) struct Inspected(Map<String, Value>);

@@ -1,4 +1,4 @@
-//! Signing in, saying who is signed in, and signing out.
+//! Sign in, show the signed-in operator, and sign out.
 
 use axum::Extension;
 use axum::Json;
@@ -19,17 +19,17 @@ use crate::sessions::{Found, SESSION_LIFETIME};
 use crate::values::Time;
 use crate::who::{ByCookie, Who, from_here, peer};
 
-/// How somebody signs in.
+/// A way to sign in.
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SignIn {
-    /// With the part behind `#sign-in=` of a link that works once.
+    /// The part after `#sign-in=` of a sign-in link. A link works once.
     Link(String),
-    /// With an operator's key.
+    /// An operator's key.
     Key(String),
 }
 
-/// Who is signed in.
+/// The signed-in operator.
 #[derive(Debug, Serialize, JsonSchema)]
 pub(crate) struct Session {
     /// The operator's name.
@@ -38,11 +38,11 @@ pub(crate) struct Session {
     id: String,
     /// What the operator may do: `owner`, `admin`, `billing`, `developer` or `viewer`.
     role: &'static str,
-    /// What acts show in the header `x-headrace-csrf`; `null` where a key was shown instead of a cookie.
+    /// The CSRF token for the header `x-headrace-csrf` of acts. `null` if the request came with a key.
     csrf: Option<String>,
-    /// When the session ends at the latest; `null` as above.
+    /// When the session ends at the latest. `null` if the request came with a key.
     expires: Option<Time>,
-    /// The routes that this role may call, as `GET /status`.
+    /// The routes that this role may call, such as `GET /status`.
     may: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Session {
     }
 }
 
-/// The cookie of a new session goes with it.
+/// A new session, with its cookie.
 pub(crate) struct Begun {
     session: Session,
     cookie: HeaderValue,
@@ -90,7 +90,7 @@ impl aide::operation::OperationOutput for Begun {
     }
 }
 
-/// That the request is no other page's, and from where it comes.
+/// Extracts the client's address. Refuses requests that another site's page made the browser send.
 pub(crate) struct Visitor(std::net::IpAddr);
 
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Visitor {
@@ -121,11 +121,11 @@ pub(crate) async fn begin(
     };
     let who = Who { operator, session: None };
     let subject = who.operator.id.to_string();
-    // Before the session is there: nobody is signed in of whom the log does not know.
+    // Audited before the session exists, so that the audit log knows every session.
     app.note(&who, "operator.sign_in", subject, format!("{how}, from {peer}")).await?;
     let (token, found) =
         app.sessions().begin(&who.operator, now).map_err(|error: AdminError| Problem::from(error))?;
-    // A session that cannot be stored ends with the process.
+    // A session that is not stored ends with the process.
     let _ = app.store_sessions().await;
     let Found { operator, csrf, expires } = found;
     let session = Session {
@@ -137,7 +137,7 @@ pub(crate) async fn begin(
     Ok(Begun { session, cookie: cookie? })
 }
 
-/// Who is signed in.
+/// Shows the signed-in operator.
 pub(crate) async fn show(
     Extension(table): Extension<Arc<AccessTable>>,
     Extension(who): Extension<Who>,
@@ -167,7 +167,7 @@ pub(crate) async fn end(
     Ok(SignedOut { cookie: cookie(app.cookie(), "", 0, app.url())? })
 }
 
-/// 204, and the cookie is gone.
+/// Status 204, with a header that deletes the cookie.
 pub(crate) struct SignedOut {
     cookie: HeaderValue,
 }
@@ -189,7 +189,7 @@ impl aide::operation::OperationOutput for SignedOut {
     }
 }
 
-/// A cookie that no script reads and no other site's page sends.
+/// Makes a cookie that scripts cannot read and other sites' pages cannot send.
 fn cookie(name: &str, token: &str, seconds: u64, url: &str) -> Result<HeaderValue, Problem> {
     let secure = if url.starts_with("https://") { "; Secure" } else { "" };
     let text = format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");

@@ -1,4 +1,4 @@
-//! What a model sees of a prompt, and whether its files agree. Must not know how that is found out.
+//! Rendered prompts, tokens, and checks of model files. Must not know how they are computed.
 
 use axum::Json;
 use axum::extract::State;
@@ -12,10 +12,10 @@ use crate::problem::Problem;
 use crate::routes::ByName;
 use crate::seams::{RenderAsk, TokenizeAsk};
 
-/// The longest body whose prompt is shown, in bytes.
+/// Maximum size of a body whose prompt is rendered, in bytes.
 const MAX_PROMPT_BYTES: usize = 1024 * 1024;
 
-/// What a model sees, as `headrace render --json`, `headrace tokenize --json` and `headrace doctor --json` show it.
+/// A report, as `headrace render --json`, `headrace tokenize --json` and `headrace doctor --json` show it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub(crate) struct Report(Map<String, Value>);

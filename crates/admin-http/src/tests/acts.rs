@@ -1,4 +1,4 @@
-//! Acts and readings: what a route does is what its command does, it is audited with who did it, and secrets are shown once.
+//! Acts and queries: a route does what its command does, the audit log names the operator, and secrets are shown once.
 
 use super::*;
 

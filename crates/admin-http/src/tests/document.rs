@@ -1,10 +1,12 @@
-//! The document and the router are one: every route is in both, has an entry, and lets in whom the table here says.
+//! The OpenAPI document and the router agree: every route is in both, has an access rule, and admits the roles of the
+//! table here.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Who may call what, written down apart from the router: o(wner), a(dmin), b(illing), d(eveloper), v(iewer), and - for nobody at all.
+/// The expected access of every route, independent of the router: o(wner), a(dmin), b(illing), d(eveloper), v(iewer),
+/// and - for clients that are not signed in.
 const EXPECTED: &[(&str, &str)] = &[
     ("DELETE /operators/{id}", "o"),
     ("DELETE /session", "oabdv"),
@@ -71,7 +73,7 @@ const EXPECTED: &[(&str, &str)] = &[
     ("PUT /projects/{id}/budget", "oab"),
 ];
 
-/// Every route of the router, as `GET /status`, by the document that is made from it.
+/// Every route of the router, such as `GET /status`, from the generated document.
 fn walked() -> Vec<String> {
     let document = serde_json::to_value(crate::openapi()).unwrap();
     let mut found = Vec::new();
@@ -100,7 +102,7 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
     ];
     for route in &routes {
         for (letter, role) in callers {
-            // Each anew, as routes change things and wrong keys are counted.
+            // A new server each time, because routes change state and wrong keys are counted.
             let world = World::new();
             let (method, path) = route.split_once(' ').unwrap();
             let path = format!("/admin/v1{}", path.replace("{id}", "none").replace("{name}", "none"));
@@ -186,7 +188,7 @@ async fn what_is_no_route_is_told_as_such() {
     assert_eq!(again.status.as_u16(), 304);
 }
 
-/// Where each command is over HTTP. A command that is new does not compile here before it has a route, or a word on why it has none.
+/// The routes of each command. A new command does not compile here before it is listed with its routes.
 macro_rules! commands {
     ($($command:ident => $($route:literal)|*;)*) => {
         const fn _every_command_is_named(command: &AdminCommand) {
@@ -204,7 +206,8 @@ commands! {
     Upstreams => "GET /upstreams" | "POST /upstreams/{name}/drain" | "POST /upstreams/{name}/resume" | "POST /upstreams/{name}/probe";
     Routes => "GET /routes" | "POST /routes/{name}/resume";
     CreateKey => "POST /keys";
-    // Lent to whoever has the data directory, which nobody has over HTTP: the playground makes calls without a key.
+    // Keys are lent only to users with access to the data directory, never over HTTP. The playground makes calls
+    // without a key.
     LendKey => "POST /playground/chat/completions";
     ListKeys => "GET /keys";
     RevokeKey => "POST /keys/{id}/revoke";

@@ -1,8 +1,8 @@
-//! Who gets in, and who does not: sessions, links, keys, other pages, other names, guesses.
+//! Access: sessions, links, keys, other sites' pages, other host names, guesses.
 
 use super::*;
 
-/// A way in that is refused: what is sent, the status, the code.
+/// Checks that a request with these headers is refused with `status` and `code`, and changes nothing.
 async fn refused(world: &World, headers: &[(&str, &str)], status: u16, code: &str) {
     let answer = world.call(Method::POST, "/admin/v1/orgs", headers, json!({ "id": "never" })).await;
     assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{headers:?}: {answer:?}");

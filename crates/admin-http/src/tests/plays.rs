@@ -1,4 +1,4 @@
-//! Calls of the playground: once under a key, as a project, in an operator's name.
+//! Playground calls: made once under a key, as a project, in an operator's name.
 
 use futures_util::StreamExt;
 
@@ -22,7 +22,7 @@ async fn enter_ten_times_and_a_reload_give_one_execution() {
     let world = World::new();
     let headers = [PROJECT, ("idempotency-key", "k-1")];
     let send = || world.open(call(&world, Role::Developer, "chat/completions", &headers));
-    // Ten at once, and the first page is gone before its answer is.
+    // Ten requests, and the first page disconnects before its answer is complete.
     let first = send().await;
     assert_eq!(first.headers()["x-request-id"], "req_1");
     let mut pieces = first.into_body().into_data_stream();
@@ -109,7 +109,7 @@ async fn a_call_whose_answer_is_gone_is_not_made_twice() {
     let gone = world.send(call(&world, Role::Developer, "chat/completions", &headers)).await;
     assert_eq!((gone.status.as_u16(), gone.code()), (410, "begun_before"), "{gone:?}");
     assert_eq!(world.played.calls.load(Ordering::SeqCst), 1);
-    // Started anew, over the same audit log.
+    // Restarted, over the same audit log.
     let again = world.again();
     let gone = again.send(call(&again, Role::Developer, "chat/completions", &headers)).await;
     assert_eq!((gone.status.as_u16(), gone.code()), (410, "begun_before"), "{gone:?}");

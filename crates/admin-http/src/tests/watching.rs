@@ -1,4 +1,4 @@
-//! Looking on: events as they come, and the end of a session as the end of its stream.
+//! The event stream: its events, and its end with the session.
 
 use futures_util::StreamExt;
 

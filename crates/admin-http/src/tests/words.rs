@@ -1,4 +1,4 @@
-//! Tools for the prompt: what is asked reaches the program, bounded, and what it says comes back.
+//! Prompt tools: requests reach the program within their limits, and its answers come back.
 
 use super::*;
 

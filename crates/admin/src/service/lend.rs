@@ -1,5 +1,5 @@
-//! A key for whoever sits at the server's own machine and may read its data directory: made when first asked for, good for
-//! hours, and the same one again for the same asker, so that asking makes no rows. Must not know what it is used for.
+//! Lends keys to users of the server's machine who may read its data directory. A key lives for hours, and the same
+//! user gets the same key again, so repeated requests add no rows. Must not know what a key is used for.
 
 use std::time::Duration;
 
@@ -10,17 +10,18 @@ use crate::command::{AdminCommand, AdminReply};
 use crate::error::AdminError;
 use crate::lent::LentKey;
 
-/// How long such a key is good.
+/// Lifetime of a lent key.
 const LENT_FOR: Duration = Duration::from_secs(12 * 3600);
-/// A key that ends sooner than this is not given again: a new one is made.
+/// Minimum remaining lifetime of a key that is lent again. Below it a new key is created.
 const GIVEN_AGAIN_UNTIL: Duration = Duration::from_secs(3600);
-/// Askers whose keys are remembered. One more gets a key that is not given again.
+/// Maximum number of remembered keys. Beyond it, a new key is not remembered and so not lent again.
 const MAX_REMEMBERED: usize = 64;
-/// The project whose money such calls spend, where nobody names one.
+/// The project that pays if the command names none.
 const DEFAULT_PROJECT: &str = "default";
 
 impl AdminService {
-    /// A key for `actor`. Whoever may ask may make keys that last: this one is for convenience, and gives no more.
+    /// Lends a key to `actor`. This grants no new rights: a user who can send this command can also create lasting
+    /// keys.
     pub(super) fn lend_key(
         &self,
         project: Option<ProjectId>,
@@ -28,7 +29,7 @@ impl AdminService {
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
         let project = self.paying(project)?;
-        // Locked to the end: of two who ask at once the second gets the first one's.
+        // Locked to the end, so that the second of two simultaneous requests gets the first one's key.
         let mut lent = self.lent.0.lock();
         lent.retain(|_, key| key.ends > now);
         let asker = (actor.to_owned(), project.clone());
@@ -58,7 +59,7 @@ impl AdminService {
         Ok(AdminReply::KeyLent { key, secret })
     }
 
-    /// The project that is named; else `default`; else the only one.
+    /// Returns the named project, otherwise `default`, otherwise the only project.
     fn paying(&self, named: Option<ProjectId>) -> Result<ProjectId, AdminError> {
         if let Some(named) = named {
             return Ok(named);

@@ -1,5 +1,5 @@
-//! Acts on money: each is in the audit log before it is in the ledger, announced there until the ledger has it, so
-//! that after a crash it is found and finished. Knows what an act means, not where either is kept.
+//! Acts on money. Each act is announced in the audit log before it is done in the ledger, and concluded afterwards. So
+//! an act that a crash interrupted is found and finished. Must not know where the two logs are stored.
 
 use headrace_domain::{AdminCode, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuditEntry, AuditRow};
@@ -10,41 +10,41 @@ use super::{AdminService, unexpected};
 use crate::command::{AdminReply, GrantView};
 use crate::error::AdminError;
 
-/// Acts in the audit log.
+/// Names of acts in the audit log.
 const GRANT: &str = "credit.grant";
 const CORRECT: &str = "credit.correct";
 const BUDGET: &str = "budget.set";
 const CLOCK: &str = "ledger.clock";
 const NOT_DONE: &str = "money.refused";
 
-/// The code of an error after which nobody can say yet whether an act is in the ledger.
+/// The code of an error that leaves open whether an act is in the ledger.
 const UNDECIDED: AdminCode = AdminCode::LedgerUndecided;
 
-/// Most grants that one list shows.
+/// Maximum number of grants, and of corrections, in one list.
 const MAX_GRANTS: usize = 10_000;
 
 /// Money added to an organisation's balance, or, below zero, taken back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Whose balance.
+    /// The organisation.
     pub org: OrgId,
-    /// How much.
+    /// The amount.
     pub amount: NanoDollars,
-    /// Where it comes from.
+    /// The kind of grant.
     pub kind: GrantKind,
-    /// What it is found by; of a correction, why. Used once in an organisation, unless it is empty.
+    /// The reference of a grant, or the reason of a correction. Unique within an organisation, unless it is empty.
     pub reference: String,
 }
 
-/// An act as it is announced.
+/// An announced act.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "act")]
 enum MoneyAct {
     /// A grant, and the last row of the journal before it.
     Grant { grant: Grant, after: u64 },
-    /// A budget; setting it twice is setting it once.
+    /// A new budget. It is idempotent.
     Budget { org: OrgId, project: ProjectId, budget: Option<Budget> },
-    /// The ledger's time goes back to the clock's.
+    /// Setting the ledger's time back to the clock's.
     Clock { from: UnixNanos },
 }
 
@@ -85,7 +85,7 @@ impl Grant {
         if self.amount < NanoDollars::ZERO { CORRECT } else { GRANT }
     }
 
-    /// In words; [`Grant::told`] reads them.
+    /// The grant as text for the audit log. [`Grant::told`] parses it.
     fn detail(&self) -> String {
         let kind = match self.kind {
             GrantKind::Paid => "paid",
@@ -95,7 +95,7 @@ impl Grant {
         format!("{} {kind}, reference {reference}", self.amount)
     }
 
-    /// The grant that a row tells of.
+    /// Parses the grant from an audit row.
     fn told(entry: &AuditEntry) -> Option<Self> {
         let (amount, rest) = entry.detail.split_once(' ')?;
         let (kind, reference) = rest.split_once(", reference ")?;
@@ -114,7 +114,7 @@ impl Grant {
 }
 
 impl AdminService {
-    /// Adds money. A reference that was used before answers with the grant that used it.
+    /// Adds money. If the reference was used before, returns the grant that used it.
     pub(super) fn grant(&self, grant: Grant, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
         if grant.amount <= NanoDollars::ZERO {
             return Err(AdminError::new(
@@ -144,7 +144,7 @@ impl AdminService {
     }
 
     fn move_credit(&self, grant: Grant, actor: &str, now: UnixNanos) -> Result<AdminReply, AdminError> {
-        // One at a time, so that of two with one reference the second finds the first.
+        // One act at a time, so that the second of two acts with one reference finds the first.
         let _one_at_a_time = self.money.lock();
         self.finish_announced(now)?;
         if let Some(before) = self.used_before(&grant)? {
@@ -204,7 +204,7 @@ impl AdminService {
         }
     }
 
-    /// Every grant and correction, newest first: of all organisations, or of one.
+    /// Lists grants and corrections, newest first, of all organisations or of one.
     pub(super) fn grants(&self, org: Option<&OrgId>) -> Result<AdminReply, AdminError> {
         let mut rows = Vec::new();
         for act in [GRANT, CORRECT] {
@@ -220,7 +220,8 @@ impl AdminService {
         Ok(AdminReply::Grants(rows.into_iter().filter_map(view).collect()))
     }
 
-    /// Finishes what a crash or a failed journal left announced: what the ledger has is concluded, the rest is done.
+    /// Finishes acts that a crash or a failed journal left announced. Concludes those that the ledger has, and does the
+    /// others.
     pub(super) fn finish_announced(&self, now: UnixNanos) -> Result<(), AdminError> {
         let announced = self.directory.announced()?;
         if let (Some(why), false) = (self.ledger.health().down, announced.is_empty()) {
@@ -244,7 +245,7 @@ impl AdminService {
             if there {
                 self.directory.conclude(row, None)?;
             } else if let Err(error) = self.carry_out(row, &act, "after a failure", now) {
-                // Refused is concluded as well; a ledger that cannot be written keeps the rest for later.
+                // A refused act is concluded too. If the ledger cannot be written, the remaining acts wait.
                 if error.code == UNDECIDED {
                     return Err(error);
                 }
@@ -260,7 +261,7 @@ impl AdminService {
         self.carry_out(row, act, actor, now)
     }
 
-    /// Does what is announced in a row, and concludes it, unless nobody can say yet whether it is done.
+    /// Does the act that a row announces, and concludes it, unless the ledger leaves open whether it is done.
     fn carry_out(
         &self,
         row: u64,
@@ -283,13 +284,13 @@ impl AdminService {
         });
         match self.directory.conclude(row, not_done.as_ref()) {
             Ok(()) => done,
-            // It is done, and found so the next time; that it was not is told by the answer.
+            // The act is done, so the failed conclusion is not reported. The next run concludes it.
             Err(_) if done.is_ok() => done,
             Err(error) => done.map_err(|_| error.into()),
         }
     }
 
-    /// The grant or correction of an organisation that has this reference.
+    /// Returns the organisation's grant or correction with the same reference.
     fn used_before(&self, grant: &Grant) -> Result<Option<Grant>, AdminError> {
         if grant.reference.is_empty() {
             return Ok(None);
@@ -301,7 +302,7 @@ impl AdminService {
         Ok(told.find(|before| before.reference == grant.reference))
     }
 
-    /// Rows that tell of what the ledger then refused.
+    /// Returns the numbers of rows whose act the ledger refused.
     fn refused_rows(&self) -> Result<std::collections::HashSet<u64>, AdminError> {
         let rows = self.directory.audit_of(NOT_DONE, None, usize::MAX)?;
         let number = |row: &AuditRow| row.entry.detail.strip_prefix("row ")?.split(' ').next()?.parse().ok();

@@ -1,4 +1,4 @@
-//! Operators: created, listed, revoked, and let in by links that work once. Where links lead is another room's business.
+//! Operators: create, list, revoke, and make sign-in links, which work once. Must not know the address of links.
 
 use headrace_domain::{AdminCode, UnixNanos};
 use headrace_identity::{AuditEntry, ExposeSecret, OperatorId, Operators, Role};
@@ -7,7 +7,8 @@ use super::AdminService;
 use crate::command::{AdminReply, SecretText};
 use crate::error::AdminError;
 
-/// Makes a link that signs an operator in once, and says until when; `None`: nobody is there to sign in at.
+/// Makes a link that signs an operator in once. Returns it with the time when it expires. `None` if no link can be made,
+/// for example without an admin listener.
 pub type LinkSource = Box<dyn Fn(&OperatorId, UnixNanos) -> Option<(SecretText, UnixNanos)> + Send + Sync>;
 
 impl AdminService {
@@ -59,10 +60,10 @@ impl AdminService {
         Ok(AdminReply::SignInLink { link, expires })
     }
 
-    /// Puts a row into the audit log for what was done elsewhere. Blocks.
+    /// Writes an audit row for an act that was performed elsewhere. Blocks.
     ///
     /// # Errors
-    /// The store's.
+    /// The store's error.
     pub fn note(
         &self,
         act: &str,

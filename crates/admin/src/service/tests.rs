@@ -1,4 +1,4 @@
-//! Commands over a directory and a ledger in memory, directly and through a control socket.
+//! Commands on a directory and a ledger in memory, directly and through a control socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -93,7 +93,7 @@ fn an_emptied_ledger_is_refused_beside_keys() {
     let opened = run(&emptied, AdminCommand::OpenAccounts).unwrap();
     assert_eq!(opened, AdminReply::AccountsOpened { count: 1 });
     assert_eq!(emptied.reconcile(NOW).unwrap(), []);
-    // An older ledger: not empty, but without a project that has keys.
+    // An older ledger: it is not empty, but lacks a project that has keys.
     let new = AdminCommand::CreateProject { id: project("q"), org: org("o"), limits: None };
     run(&emptied, new).unwrap();
     emptied.directory.create_key(NewKey::new(org("o"), project("q"), "k"), "tester", NOW).unwrap();
@@ -216,7 +216,7 @@ fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
         assert_eq!(error.code.name(), code, "{command:?}: {error}");
         assert!(error.remedy.contains(remedy), "{error:?}");
     }
-    // What the ledger refused may be tried again, under the same reason.
+    // A refused correction may be tried again with the same reason.
     run(&service, grant("1", "")).unwrap();
     run(&service, correct("8", "more than there is")).unwrap();
     let budget = Budget { limit: dollars("3"), period: BudgetPeriod::Month };
@@ -261,7 +261,7 @@ fn audit_21_what_a_crash_cut_short_is_finished_once() {
     for in_the_ledger in [false, true] {
         let mut service = with_project();
         service.history = Box::new(move |row, grant| Ok(in_the_ledger && row == 1 && grant.reference == "r"));
-        // The process ended between the log and the ledger, or after both and before it said so.
+        // The process ended before the ledger had the act, or after that but before the conclusion.
         let act = r#"{"act":"grant","grant":{"org":"o","amount":5000000000,"kind":"paid","reference":"r"},"after":1}"#;
         let told = AuditEntry {
             at: NOW,
@@ -362,7 +362,7 @@ fn over_socket(dir: PathBuf) {
     let gone = AdminCommand::RevokeKey { id: KeyId::new("key_x").unwrap() };
     let Err(ControlError::Refused(error)) = control::call(&dir, &gone) else { panic!() };
     assert_eq!(error.code.name(), "unknown_key");
-    // A second server on the same directory takes the place of a socket that was left behind.
+    // A second server on the same directory replaces a socket that was left behind.
     server.abort();
     runtime.shutdown_timeout(Duration::from_secs(5));
     let Err(ControlError::NotRunning { .. }) = control::call(&dir, &AdminCommand::ListOrgs) else { panic!() };

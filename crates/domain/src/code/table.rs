@@ -1,5 +1,5 @@
-//! The rows of the table of refusals, in the order of the path. Texts are those of the error page, in Markdown.
-//! Must not know who refuses.
+//! The rows of the error table, in the order of the request path. Texts are those of the error page, in Markdown. Must
+//! not know which code refuses.
 
 use super::{ErrorKind, Row};
 use crate::Stage;
@@ -13,11 +13,11 @@ macro_rules! answer {
     };
 }
 
-/// A row: variant, name, stage, then `(status kind)`, or `inside` where no caller is told this name; what happened, in
-/// one sentence; the way out.
+/// A row: variant, name, stage, then `(status kind)`, or `inside` if callers never see this name. Then what happened,
+/// in one sentence, and the way out.
 macro_rules! codes {
     ($($variant:ident $name:literal $stage:ident $answer:tt $meaning:literal $way_out:literal;)*) => {
-        /// The name of a refusal. See [`Code::meaning`] for each.
+        /// The name of an error or refusal. See [`Code::meaning`] for each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(

@@ -1,4 +1,4 @@
-//! Whatever marks and claims there are, the spans partition the call.
+//! Tests that the spans partition the call for any marks and any engine reports.
 
 use super::*;
 use proptest::prelude::*;
@@ -33,21 +33,21 @@ fn paused(pauses: &[(u64, u64)]) -> Pauses {
 
 #[test]
 fn the_engines_times_are_laid_between_what_the_task_saw() {
-    // Runs, the first token as the task saw it, when it had the last word, pauses, and what is told of it.
+    // Columns: runs, when the task saw the first token, when it took the last event, pauses, expected spans.
     type Row<'a> = (&'a [EngineRun], Option<u64>, u64, &'a [(u64, u64)], &'a str);
     const RUN: EngineRun =
         EngineRun { submitted_ns: 100, queue_ns: 10, prefill_ns: 20, decode_ns: 30, paused_ns: 0 };
     let rows: &[Row<'_>] = &[
         (&[RUN], Some(135), 165, &[], "queue 100+10, prefill 110+20, decode 130+30, handover 160+5"),
-        // The task saw the first token before the engine's sum says that it was there: what was seen stands.
+        // The task saw the first token earlier than the engine's sum allows: the task's observation wins.
         (&[RUN], Some(120), 165, &[], "queue 100+10, prefill 110+10, decode 120+40, handover 160+5"),
-        // The engine claims more than the call lasted.
+        // The engine reports more time than the call lasted.
         (&[RUN], Some(112), 140, &[], "queue 100+10, prefill 110+2, decode 112+28"),
-        // Waited in the queue until it was cancelled.
+        // The call waited in the queue until it was cancelled.
         (&[run(100, 60, 0, 0)], None, 165, &[], "queue 100+60, handover 160+5"),
-        // Cancelled before its first token.
+        // The call was cancelled before its first token.
         (&[run(100, 10, 50, 0)], None, 160, &[], "queue 100+10, prefill 110+50"),
-        // One token.
+        // The answer has one token.
         (
             &[run(100, 10, 50, 0)],
             Some(161),
@@ -55,7 +55,7 @@ fn the_engines_times_are_laid_between_what_the_task_saw() {
             &[],
             "queue 100+10, prefill 110+50, decode 160+0, handover 160+5",
         ),
-        // The engine died and said nothing.
+        // The engine died without a report.
         (&[], None, 165, &[], "handover 100+65"),
         // Two prompts: from the first that began to the last that ended.
         (
@@ -65,7 +65,7 @@ fn the_engines_times_are_laid_between_what_the_task_saw() {
             &[],
             "queue 100+6, prefill 106+24, decode 130+116, handover 246+4",
         ),
-        // The reader paused while it decoded, and behind its end.
+        // The reader paused during decode and after its end.
         (
             &[RUN],
             Some(135),
@@ -73,7 +73,7 @@ fn the_engines_times_are_laid_between_what_the_task_saw() {
             &[(140, 150), (155, 175), (200, 390)],
             "queue 100+10, prefill 110+20, decode 130+30, (reader in decode 15), reader 160+205, handover 365+35",
         ),
-        // It stood still for the reader, as the engine says, and the task waited for it longer than that.
+        // The engine paused for the reader, and the task waited for the reader longer than that.
         (
             &[EngineRun { paused_ns: 8, ..RUN }],
             Some(135),
@@ -168,8 +168,8 @@ fn any_stage() -> impl Strategy<Value = Stage> {
 }
 
 proptest! {
-    /// Whatever the marks and the engine say: clocks that stand still or go back, engines that claim more time than there
-    /// was, jobs that never began, pauses in any order.
+    /// Covers clocks that stop or go back, engines that report more time than passed, jobs that never began, and pauses
+    /// in any order.
     #[test]
     fn whatever_the_marks_and_the_engine_say_the_spans_partition_the_call(
         before in proptest::collection::vec((any_stage(), 0..2_000_u64), 0..12),
@@ -192,7 +192,7 @@ proptest! {
         line.engine(runs.iter().copied(), &EngineSeen { first_token_ns, until_ns, pauses: &paused });
         prop_assert_eq!(line.end_ns(), placed.max(until_ns));
         if let Some(seen) = first_token_ns {
-            // Nobody sees a token before the prompt was computed.
+            // No token can be seen before the prompt was computed.
             let prefilled = line.spans().iter().rfind(|span| span.stage == Stage::Prefill).map(|s| s.start_ns + s.duration_ns);
             let ours = runs.is_empty() || before.iter().any(|(stage, _)| *stage == Stage::Prefill);
             prop_assert!(ours || prefilled.is_some_and(|end| end <= seen.max(placed)));

@@ -1,30 +1,30 @@
-//! The data of server-sent events, out of the bytes that they come in. Knows nothing of what they say.
+//! Extracts the data of server-sent events from a byte stream. Must not know what the events mean.
 
 use bytes::{Bytes, BytesMut};
 
-/// The longest event, in bytes.
+/// Maximum length of an event, in bytes.
 const MOST_EVENT_BYTES: usize = 64 << 20;
 
-/// See the top of the file.
+/// Extracts the data of server-sent events.
 #[derive(Default)]
 pub(super) struct Events {
     buffer: BytesMut,
-    /// Bytes of it that hold no event's end.
+    /// Number of bytes at the start of the buffer that contain no event's end.
     searched: usize,
 }
 
-/// An event is longer than one may be.
+/// An event exceeds the maximum length.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 impl Events {
-    /// More bytes.
+    /// Adds bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() > MOST_EVENT_BYTES { Err(TooLong) } else { Ok(()) }
     }
 
-    /// The data of the next event that is whole. What has none, such as a comment, is passed over.
+    /// Returns the data of the next complete event. Events without data, such as comments, are skipped.
     pub(super) fn next(&mut self) -> Option<Bytes> {
         loop {
             let rest = self.buffer.get(self.searched..).unwrap_or_default();
@@ -42,7 +42,7 @@ impl Events {
     }
 }
 
-/// The lines of data, joined.
+/// Returns the data lines of an event, joined.
 fn data_of(event: &Bytes) -> Bytes {
     let mut all: Option<BytesMut> = None;
     let mut first = Bytes::new();

@@ -1,5 +1,5 @@
-//! The bytes of a WebSocket peer, followed far enough (RFC 6455 §5.2) to charge each message to its key before it is kept,
-//! and to end a peer that floods. Decides nothing else: the library parses.
+//! Follows the bytes of a WebSocket peer (RFC 6455 §5.2) to charge each message to its key before the message is kept.
+//! Disconnects a peer that floods. It decides nothing else: the library parses.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -15,48 +15,51 @@ use tokio::time::Instant;
 use crate::transport::Duplex;
 use crate::upload::{BodyLimits, are_too_many_pieces, take};
 
-/// Control frames (PING, PONG, CLOSE) that a peer may send in one second. Clients send one in some seconds.
+/// Maximum number of control frames (PING, PONG, CLOSE) that a peer may send in one second. Clients usually send one
+/// every few seconds.
 pub(super) const MOST_CONTROL_FRAMES_PER_SECOND: u32 = 100;
-/// A message in fragments is gathered in a buffer that doubles as it grows, and moves into the larger one.
+/// Memory factor of a fragmented message. It is collected in a buffer that doubles as it grows, and its bytes move to
+/// the larger one.
 const FRAGMENTED_COST: usize = 3;
-/// The longest frame head: two bytes, eight of length, four of mask.
+/// Length of the longest frame head: two bytes, eight of length, four of mask.
 const MOST_HEAD_BYTES: usize = 14;
 
 const CONTINUATION: u8 = 0;
 const FIRST_CONTROL: u8 = 8;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Why a peer is read no further.
+/// Why a peer is not read any further.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Excess {
-    /// More than [`MOST_CONTROL_FRAMES_PER_SECOND`].
+    /// The peer sent more than [`MOST_CONTROL_FRAMES_PER_SECOND`].
     ControlFrames,
-    /// A message in far more frames than its bytes need.
+    /// A message came in far more frames than its bytes need.
     Frames,
-    /// No memory for the bytes of a message.
+    /// There is no memory for the bytes of a message.
     Memory(BodyRefusal),
 }
 
-/// A peer's connection below the WebSocket library. Reads nothing while the peer does not take what waits for it.
+/// A peer's connection, below the WebSocket library. Nothing is read while the peer does not accept the bytes that wait
+/// for it.
 pub(super) struct Inbound<'a> {
     io: &'a mut dyn Duplex,
     limits: &'a BodyLimits,
-    /// Bytes that were read behind the end of a message.
+    /// Bytes that were read after the end of a message.
     ahead: Bytes,
     frames: Frames,
     message: Option<Message>,
-    /// What the message that is under way has taken of its key's memory.
+    /// The memory that the message in progress has reserved for its key.
     charge: Reserved,
     control: Rate,
     is_write_full: bool,
     excess: Option<Excess>,
 }
 
-/// A message that is not whole yet.
+/// A message that is not complete.
 #[derive(Debug)]
 struct Message {
     began: Instant,
-    /// When its last payload byte came.
+    /// When the last payload byte arrived.
     progress: Instant,
     frames: u64,
     bytes: u64,
@@ -78,28 +81,28 @@ impl<'a> Inbound<'a> {
         }
     }
 
-    /// Hands over what the last whole message has taken. `fresh` is for the next one.
+    /// Returns the reservation of the last complete message. `fresh` is for the next one.
     pub(super) fn take_charge(&mut self, fresh: Reserved) -> Reserved {
         std::mem::replace(&mut self.charge, fresh)
     }
 
-    /// When the message that is under way must have made progress, or be whole. `None` between messages.
+    /// Returns when the message in progress must have made progress or be complete. `None` between messages.
     pub(super) fn due(&self) -> Option<Instant> {
         let Message { began, progress, .. } = self.message.as_ref()?;
         Some((*progress + self.limits.pause).min(*began + self.limits.total))
     }
 
-    /// Why the peer is read no further, if it is not.
+    /// Returns why the peer is not read any further, if so.
     pub(super) const fn excess(&self) -> Option<&Excess> {
         self.excess.as_ref()
     }
 
-    /// The connection itself.
+    /// Returns the underlying connection.
     pub(super) fn into_io(self) -> &'a mut dyn Duplex {
         self.io
     }
 
-    /// Follows `bytes`. Returns how many of them may pass now: all, or as far as the end of a message.
+    /// Follows `bytes`. Returns how many of them may pass now: all, or up to the end of a message.
     fn follow(&mut self, bytes: &[u8]) -> Result<usize, Excess> {
         let mut passed = 0;
         while let Some(rest) = bytes.get(passed..).filter(|rest| !rest.is_empty()) {
@@ -156,7 +159,7 @@ impl AsyncRead for Inbound<'_> {
             return Poll::Ready(Err(this.exceeded(excess)));
         }
         if this.is_write_full {
-            // The library tries to write again before it reads, and the write wakes whoever reads.
+            // The library tries to write again before it reads, and that write wakes the reader.
             return Poll::Pending;
         }
         let before = buf.filled().len();
@@ -214,10 +217,10 @@ impl AsyncWrite for Inbound<'_> {
     }
 }
 
-/// How many control frames came within the last second.
+/// Counts the control frames of the last second.
 #[derive(Debug, Default)]
 struct Rate {
-    /// When each of the last frames came, the oldest first.
+    /// Arrival times of the last frames, oldest first.
     came: VecDeque<Instant>,
 }
 
@@ -237,12 +240,12 @@ impl Rate {
 #[derive(Debug, Default)]
 struct Frames {
     head: [u8; MOST_HEAD_BYTES],
-    /// How many bytes of `head` have come.
+    /// Number of bytes of `head` that have arrived.
     there: usize,
-    /// Payload bytes to come.
+    /// Payload bytes still to come.
     left: u64,
     is_control: bool,
-    /// The frame is not all of its message.
+    /// The frame is only a part of its message.
     is_fragment: bool,
     /// The frame is the last of its message.
     is_final: bool,
@@ -259,12 +262,12 @@ enum Step {
     Payload,
     /// The last payload of a message.
     MessageEnd,
-    /// A message ends without payload in its last frame.
+    /// The end of a message whose last frame has no payload.
     EmptyMessageEnd,
 }
 
 impl Frames {
-    /// Steps over one piece of `bytes`, which are not empty. Returns how many bytes it has, and what it is.
+    /// Moves over one piece of `bytes`, which must not be empty. Returns its length and its kind.
     fn next(&mut self, bytes: &[u8]) -> (usize, Step) {
         if self.left > 0 {
             let there = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
@@ -307,7 +310,7 @@ impl Frames {
         (read, Step::Head { is_control: false })
     }
 
-    /// Bytes of the head, as far as its first two say.
+    /// Returns the length of the head, as far as its first two bytes tell.
     const fn head_bytes(&self) -> usize {
         if self.there < 2 {
             return 2;
@@ -360,7 +363,7 @@ mod tests {
         memory.for_call_of(KeyId::new("key").unwrap())
     }
 
-    /// Reads what one read brings.
+    /// Returns the bytes of one read.
     async fn read(inbound: &mut Inbound<'_>) -> io::Result<Vec<u8>> {
         let mut buffer = [0; 4_096];
         let read = inbound.read(&mut buffer).await?;

@@ -1,4 +1,4 @@
-//! Requests that say in two ways where they end, and other things that are not HTTP.
+//! Requests that state their end in two ways, and other input that is not HTTP.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ async fn an_ambiguous_length_is_400_and_the_connection_closes() {
     }
     assert_eq!(served.stub.calls.load(Ordering::SeqCst), 0);
 
-    // Behind good requests, too, whatever their bodies look like.
+    // Also after good requests, for any content of their bodies.
     let first = post("", "content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n");
     let bad = format!(
         "POST /v1/completions HTTP/1.1\r\n{good}content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -1,4 +1,4 @@
-//! What answers beside the front, at paths of its own: to whom it knows, and within the bounds of every body.
+//! The internal API on its own paths: who is admitted, and the limits that apply to every body.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::stub::{Served, Stub, assert_status, config, serve};
 
-/// Says what it was asked; to the body `three`, in three pieces.
+/// An internal API that repeats the request. The body `three` is answered in three pieces.
 pub(crate) struct Beside(pub(crate) Arc<Stub>);
 
 struct Asked {
@@ -27,7 +27,8 @@ impl Annex for Beside {
             return Err(Answer::json(401, "{}"));
         }
         let (stub, payer) = (Arc::clone(&self.0), KeyId::new("beside").unwrap());
-        Ok(Box::new(Asked { stub, head: format!("{} {}", head.method, head.path), payer }))
+        let parent = head.traceparent.map(|parent| format!(" below {parent}")).unwrap_or_default();
+        Ok(Box::new(Asked { stub, head: format!("{} {}{parent}", head.method, head.path), payer }))
     }
 }
 
@@ -76,8 +77,17 @@ async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
         assert_status(&answer, status);
         assert!(answer.contains(says), "{answer}");
     }
+    // One `traceparent` is shown to it as it came, and several are shown as none.
+    for (headers, says) in [
+        ("traceparent: 00-a-b-01", "jobs below 00-a-b-01 1 bytes"),
+        ("traceparent: a\r\ntraceparent: b", "jobs 1 bytes"),
+    ] {
+        let answer =
+            ask(&served, &format!("POST /internal/v1/jobs HTTP/1.1\r\n{headers}\r\nx-rest:"), "x").await;
+        assert!(answer.contains(says), "{answer}");
+    }
     served.stub.until_in_flight(0).await;
-    // Its keys are none here, nor are keys tickets there.
+    // A ticket is no key for the public API, and a key is no ticket for the internal one.
     let answer = served
         .raw("GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Ticket good\r\n\r\n");
     assert_status(&answer.await, 401);

@@ -1,4 +1,4 @@
-//! Pages of other origins, as the Fetch standard has browsers ask for them.
+//! Requests from pages of other origins, as browsers send them by the Fetch standard.
 
 use headrace_edge::{EdgeConfig, Origins};
 
@@ -46,7 +46,7 @@ async fn a_preflight_of_an_allowed_origin_is_told_what_it_may_send() {
         }
         assert!(!answer.contains("allow-credentials"), "{answer}");
     }
-    // Neither a key nor a look at one is needed: browsers send none along.
+    // A preflight needs no key and is not authenticated, because browsers send none with it.
     let answer =
         served.raw(&preflight(PAGE, "/v1/files/x", "access-control-request-method: DELETE\r\n")).await;
     assert_status(&answer, 204);

@@ -1,4 +1,4 @@
-//! Stopping: what is in flight finishes, what is idle closes, what hangs is cut off.
+//! Shutdown: requests in flight finish, idle connections close, hanging calls are cancelled.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! HTTP/1.1 as it should be spoken.
+//! Correct use of HTTP/1.1.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ async fn a_connection_that_rests_hears_its_peer_again_and_ends_when_it_should() 
     config.idle_timeout = Duration::from_secs(5);
     let served = serve(config).await;
     let mut stream = served.connect().await;
-    // Longer than a connection stays awake.
+    // Longer than the time after which an idle connection's buffers are freed.
     let a_while = || tokio::time::sleep(Duration::from_millis(900));
     for body in ["1", "2"] {
         stream.write_all(post("", body).as_bytes()).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_connection_that_rests_hears_its_peer_again_and_ends_when_it_should() 
     let kept = answered.elapsed();
     assert!(kept >= Duration::from_millis(4_900), "{kept:?}");
 
-    // A head that is begun after a rest must be whole in time as any other.
+    // A head that begins after an idle phase must be complete in time like any other.
     let mut stream = served.connect().await;
     stream.write_all(post("", "4").as_bytes()).await.unwrap();
     read_until(&mut stream, "\r\n\r\n4").await;

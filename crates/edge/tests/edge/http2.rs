@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::stub::{BIG, ENDLESS, HANG, SILENT, THREE, config, serve, until};
 
-/// Speaks HTTP/2 on `io`.
+/// Opens an HTTP/2 connection over `io`.
 pub(crate) async fn open(
     io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> SendRequest<Full<Bytes>> {
@@ -30,7 +30,7 @@ pub(crate) fn call(body: &str) -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-/// Sends it and waits for the answer's head.
+/// Sends a call and waits for the head of the answer.
 pub(crate) async fn request(sender: &mut SendRequest<Full<Bytes>>, body: &str) -> Response<Incoming> {
     sender.send_request(call(body)).await.unwrap()
 }
@@ -102,7 +102,7 @@ async fn a_connection_without_a_request_is_closed() {
     assert_eq!(request(&mut sender, "{}").await.status(), 200);
     until(|| sender.is_closed()).await;
 
-    // A preface and then silence, or half a HEADERS frame.
+    // An HTTP/2 preface followed by silence, or by half a HEADERS frame.
     for more in [&b""[..], &[0, 0, 9, 1, 0, 0, 0, 0, 1, 0x82]] {
         let mut stream = served.connect().await;
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
@@ -113,13 +113,14 @@ async fn a_connection_without_a_request_is_closed() {
     }
 }
 
-/// As many as a connection has streams.
+/// Maximum number of streams of a connection.
 const MANY: usize = 100;
-/// As many as a peer that has shown no good key may have unanswered, and as many refusals as it is told.
+/// Maximum number of unanswered streams of a peer without a valid key. `REFUSALS` is the number of refusals that it
+/// receives.
 const FEW: usize = 4;
 const REFUSALS: usize = 16;
 
-/// So many calls without a key and without an end, from a peer that lets `window` bytes of each answer in.
+/// Builds `calls` calls without a key and without an end. The peer accepts `window` bytes of each answer.
 fn strangers(calls: usize, window: u32) -> Vec<u8> {
     let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04".to_vec();
     out.extend_from_slice(&window.to_be_bytes());
@@ -141,7 +142,7 @@ async fn who_shows_a_good_key_has_all_the_streams() {
     calls.iter().for_each(tokio::task::JoinHandle::abort);
     served.stub.until_in_flight(0).await;
 
-    // Some bad ones before, and what is refused later on, take nothing away.
+    // Earlier requests with a bad key, and later refusals, do not affect a valid one.
     let mut bad = call("{}");
     bad.headers_mut().insert("authorization", http::HeaderValue::from_static("Bearer bad"));
     for _ in 0..2 * REFUSALS {
@@ -208,7 +209,7 @@ async fn rapid_resets_end_the_connection() {
     let mut all = Vec::new();
     let closed = tokio::time::timeout(Duration::from_secs(1), stream.read_to_end(&mut all)).await;
     assert!(closed.is_ok(), "still open");
-    // GOAWAY has type 7; its payload ends with the code, and ENHANCE_YOUR_CALM is 11.
+    // GOAWAY has type 7. Its payload ends with the error code, and ENHANCE_YOUR_CALM is 11.
     let mut frames = all.as_slice();
     let mut codes = Vec::new();
     while let Some((head, rest)) = frames.split_at_checked(9) {

@@ -95,7 +95,7 @@ async fn who_is_not_known_is_answered_on_the_head_and_its_body_left_unread() {
     let asks = unknown.replace("host: a\r\n", "host: a\r\nexpect: 100-continue\r\n");
     let answer = served.raw(asks.get(..asks.find("\r\n\r\n").unwrap() + 4).unwrap()).await;
     assert_status(&answer, 401);
-    // What it left half sent fills no memory: another's body still fits.
+    // Bodies that this peer left unfinished use no memory, so another caller's body still fits.
     let mut half = Vec::new();
     for _ in 0..20 {
         let mut stream = served.connect().await;
@@ -130,13 +130,13 @@ async fn slow_headers_get_408_and_the_connection_closes() {
         stream.write_all(part.as_bytes()).await.unwrap();
         let answer = rest(&mut stream).await;
         assert!(started.elapsed() >= SHORT, "{:?}", started.elapsed());
-        // A lone `P` may still become HTTP/2.
+        // A single `P` may still be the start of HTTP/2.
         if part.len() > 1 {
             assert_status(&answer, 408);
             assert!(answer.contains("connection: close\r\n"), "{answer}");
         }
     }
-    // Dripping does not help.
+    // Sending byte by byte does not extend the limit.
     let mut stream = served.connect().await;
     let started = Instant::now();
     let dripped = async {
@@ -152,7 +152,7 @@ async fn slow_headers_get_408_and_the_connection_closes() {
     };
     dripped.await;
     assert!(rest(&mut stream).await.is_empty() || started.elapsed() < SHORT * 10);
-    // Neither does a second request's head on a living connection.
+    // The head of a second request on a live connection has the same limit.
     let mut stream = served.connect().await;
     stream.write_all(post("", "{}").as_bytes()).await.unwrap();
     read_until(&mut stream, "\r\n\r\n{}").await;
@@ -168,7 +168,7 @@ async fn silent_and_idle_connections_are_closed() {
     let started = Instant::now();
     assert_eq!(rest(&mut served.connect().await).await, "");
     assert!(started.elapsed() >= SHORT, "{:?}", started.elapsed());
-    // A connection that rests after a call has the other timeout.
+    // A connection that is idle after a call has the other timeout.
     config.header_timeout = NEVER;
     config.idle_timeout = SHORT * 3;
     let served = serve(config).await;
@@ -211,7 +211,7 @@ async fn a_slow_body_gets_408_and_the_connection_closes() {
     assert!(answer.contains("connection: close\r\n"), "{answer}");
     assert!(started.elapsed() >= SHORT);
 
-    // Dripping ends at the limit on the whole.
+    // Sending byte by byte ends at the limit for the whole body.
     let mut stream = served.connect().await;
     let started = Instant::now();
     stream
@@ -248,7 +248,7 @@ async fn a_front_can_see_for_how_long_a_reader_has_taken_nothing() {
     let started = Instant::now();
     until(|| outlet.blocked_for() >= SHORT).await;
     assert!(outlet.blocked_for() <= started.elapsed() + SHORT);
-    // A little is not enough for the kernel to take more; all that waits is.
+    // A few bytes read do not make the kernel accept more, but all waiting bytes do.
     let mut taken = vec![0; 16 << 20];
     for _ in 0..3 {
         tokio::io::AsyncReadExt::read_exact(&mut stream, &mut taken).await.unwrap();
@@ -401,7 +401,7 @@ async fn a_body_in_crumbs_is_refused_and_one_in_pieces_is_not() {
         let request = chunked(pieces, bytes);
         let (mut from, mut to) = stream.split();
         let sent = async {
-            // The server may have answered and closed before all was sent.
+            // The server may have answered and closed before everything was sent.
             let _ = to.write_all(request.as_bytes()).await;
         };
         let mut answer = Vec::new();
@@ -423,7 +423,7 @@ async fn strangers_who_read_nothing_leave_health_to_operators() {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4 * 1024).unwrap();
         let mut stranger = socket.connect(metrics).await.unwrap();
-        // The server stops to read when its answers are not taken.
+        // The server stops reading when its answers are not read.
         let _ = tokio::time::timeout(Duration::from_millis(50), stranger.write_all(pages.as_bytes())).await;
         strangers.push(stranger);
     }

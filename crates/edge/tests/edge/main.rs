@@ -1,4 +1,4 @@
-//! The edge on real sockets, before a front that does as the request's body says. Every limit is set short.
+//! The edge on real sockets, in front of a stub that does what the request's body says. Every limit is short.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The time between the announcement of a server's end and its end: readiness is denied, calls are taken, clients leave.
+//! The notice period before a shutdown: readiness is denied, calls are accepted, clients leave.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::http2::{call, open, request};
 use crate::stub::{Served, assert_status, config, post, read_until, rest, serve, serve_for};
 use crate::websocket;
 
-/// Waits until it is so, for as long as a busy machine may take.
+/// Waits until `so` returns `true`, for as long as a busy machine may take.
 async fn until(so: impl Fn() -> bool) {
     let waiting = async {
         while !so() {
@@ -28,7 +28,7 @@ async fn until(so: impl Fn() -> bool) {
 
 const GET_READY: &str = "GET /readyz HTTP/1.1\r\nhost: a\r\n\r\n";
 
-/// The answer to one readiness check on a connection of its own. `None` if no connection came about.
+/// Returns the answer to one readiness check on its own connection, or `None` if the connection failed.
 async fn readiness(at: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect(at).await.ok()?;
     stream.write_all(GET_READY.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n").as_bytes()).await.ok()?;
@@ -62,7 +62,7 @@ async fn a_server_that_stops_soon_denies_readiness_takes_calls_and_has_http1_cli
     let mut idle = served.connect().await;
     idle.write_all(post("", "{}").as_bytes()).await.unwrap();
     assert!(!read_until(&mut idle, "\r\n\r\n{}").await.contains("connection: close"));
-    // It rests: the library's buffers are gone.
+    // The connection is idle, and the library's buffers were freed.
     tokio::time::sleep(Duration::from_millis(700)).await;
     let mut silent = served.connect().await;
     let mut half = served.connect().await;
@@ -100,10 +100,10 @@ async fn an_http2_client_gets_goaway_and_loses_no_stream() {
     assert_eq!(request(&mut used, "[1]").await.status(), 200);
     let hanging = used.send_request(call("[2]"));
     let mut unused = open(served.connect().await).await;
-    // The server knows by now that it is HTTP/2.
+    // By now the server has detected HTTP/2.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let (stop, done) = served.announce_end();
-    // Raced with the announcement, each of them.
+    // Sent at the same time as the announcement.
     let racing = used.send_request(call("[3]"));
     for answer in [hanging.await, racing.await] {
         let answer = answer.unwrap();
@@ -112,7 +112,7 @@ async fn an_http2_client_gets_goaway_and_loses_no_stream() {
     }
     until_not_ready(address).await;
     until_closed(&used).await;
-    // A client without a request yet is not sent away before its first one: it would have been by now.
+    // A client without a request yet is not sent away before its first one. Otherwise it would have been by now.
     tokio::time::sleep(Duration::from_millis(200)).await;
     for sender in [&mut unused, &mut open(TcpStream::connect(address).await.unwrap()).await] {
         assert!(!sender.is_closed());
@@ -144,8 +144,8 @@ async fn a_websocket_closes_after_its_next_turn() {
     done.await.unwrap();
 }
 
-/// A load balancer over several servers, as far as it matters here: it checks readiness again and again, and sends calls to ready
-/// servers over connections that it keeps.
+/// The relevant part of a load balancer: it checks the readiness of several servers repeatedly, and sends calls to
+/// ready ones over persistent connections.
 struct Balancer {
     servers: Vec<Backend>,
     next: AtomicUsize,
@@ -157,7 +157,7 @@ struct Balancer {
 struct Backend {
     address: SocketAddr,
     ready: AtomicBool,
-    /// Calls that are sent there now.
+    /// Number of calls that are currently sent there.
     in_flight: AtomicUsize,
 }
 

@@ -1,4 +1,4 @@
-//! The route table: walked without a credential, and what lies outside it.
+//! The route table, requested without a credential, and paths outside the table.
 
 use headrace_edge::{Access, ROUTES};
 use tokio::io::AsyncWriteExt;
@@ -171,6 +171,6 @@ async fn what_clients_store_is_asked_for_by_method_path_and_query() {
     let answer = served.raw(&request).await;
     assert!(answer.contains("Post conversations [] {}"), "{answer}");
     assert_status(&ask(&served, "GET", "/v1/responses/resp_1?a=%zz", key).await, 404);
-    // The path of calls itself takes calls alone.
+    // The path of calls accepts only calls.
     assert_status(&ask(&served, "GET", "/v1/responses", key).await, 405);
 }

@@ -1,4 +1,4 @@
-//! A front that does as it is told, and an edge before it.
+//! A controllable call service, and an edge in front of it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,39 +18,39 @@ use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-/// Bodies that mean something to the stub; any other is sent back as it came.
+/// Bodies with a special meaning for the stub. It returns any other body unchanged.
 pub(crate) const HANG: &str = "\"hang\"";
 pub(crate) const ENDLESS: &str = "\"endless\"";
 pub(crate) const SILENT: &str = "\"silent\"";
 pub(crate) const THREE: &str = "\"three\"";
 pub(crate) const BIG: &str = "\"big\"";
 pub(crate) const PANIC: &str = "\"panic\"";
-/// An event of some length.
+/// An event of moderate length.
 const EVENT: &[u8] = b"data: {\"delta\": \"and so on, and so on, and so on, and so on, and so on, and so on, and so on, and so on\"}\n\n";
 
-/// See the top of the file.
+/// A call service whose behaviour the request's body selects.
 pub(crate) struct Stub {
-    /// Calls that were taken.
+    /// Number of admitted calls.
     pub(crate) calls: AtomicUsize,
-    /// Calls that came, refused ones included.
+    /// Number of calls, including refused ones.
     pub(crate) asked: AtomicUsize,
-    /// Handshakes of WebSockets that came, refused ones included.
+    /// Number of WebSocket handshakes, including refused ones.
     pub(crate) handshakes: AtomicUsize,
-    /// Whether no key is good any longer.
+    /// Whether all keys were revoked.
     pub(crate) revoked: AtomicBool,
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
-    /// Why the last body was let go, where it was not the client that went away.
+    /// Why the last body was dropped, if the client did not go away.
     pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
-    /// Where the last call came from.
+    /// The peer of the last call.
     pub(crate) peer: Mutex<Option<SocketAddr>>,
-    /// The last request for what clients store.
+    /// The last request for stored objects.
     looked: Mutex<String>,
-    /// Where the last body went.
+    /// The outlet of the last body.
     pub(crate) outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
 }
 
-/// A call that was let in.
+/// An admitted call.
 pub(crate) struct Call {
     key: KeyId,
     guard: Guard,
@@ -94,7 +94,7 @@ impl Frames for Pieces {
             return Poll::Ready(None);
         }
         if self.left == 0 {
-            // Looks again now and then, as a real delivery is woken from outside.
+            // Wakes itself periodically, in place of the external events that wake a real delivery.
             let waker = cx.waker().clone();
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -143,7 +143,7 @@ impl Stub {
         reply(200, "text/event-stream", AnswerBody::Stream(pieces))
     }
 
-    /// The key, if it is one that the stub knows and nothing is revoked.
+    /// Returns the key, if the stub knows it and keys are not revoked.
     fn known(&self, credentials: &Credentials) -> Option<KeyId> {
         known(credentials).filter(|_| !self.revoked.load(Ordering::SeqCst))
     }
@@ -154,7 +154,7 @@ impl Stub {
     }
 }
 
-/// Waits until it is so. Fails after [`PATIENCE`].
+/// Waits until `so` returns `true`. Fails after [`PATIENCE`].
 pub(crate) async fn until(so: impl Fn() -> bool) {
     let waiting = async {
         while !so() {
@@ -172,7 +172,7 @@ fn whole(status: u16, body: impl Into<Bytes>) -> Answer<Pieces> {
     reply(status, "application/json", AnswerBody::Whole(body.into()))
 }
 
-/// The key, if it is one that the stub knows.
+/// Returns the key, if the stub knows it.
 fn known(credentials: &Credentials) -> Option<KeyId> {
     let name = match (&credentials.authorization, &credentials.x_api_key) {
         (Some(key), None) if key == b"Bearer good" => "good",
@@ -199,7 +199,7 @@ fn not_taken(refusal: &BodyRefusal) -> Answer<Pieces> {
     whole(status, format!("{{\"refused\":\"{refusal:?}\"}}"))
 }
 
-/// A question that was let in.
+/// An admitted question.
 pub(crate) struct Questioned {
     question: Question,
     payer: KeyId,
@@ -261,7 +261,7 @@ impl Front for Stub {
         Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
     }
 
-    /// What was asked, and the body of a request that has one.
+    /// Repeats the request, and the body if it has one.
     async fn answer_asked<B: BodySource>(self: &Arc<Self>, _call: Call, body: B) -> Answer<Pieces> {
         let looked = self.looked.lock().unwrap().clone();
         let body = if looked.starts_with("Post") { body.read().await } else { Ok(Bytes::new()) };
@@ -350,7 +350,7 @@ impl Front for Stub {
     }
 }
 
-/// An edge that serves.
+/// A running edge.
 pub(crate) struct Served {
     pub(crate) stub: Arc<Stub>,
     pub(crate) address: SocketAddr,
@@ -361,12 +361,12 @@ pub(crate) struct Served {
     done: JoinHandle<ServeReport>,
 }
 
-/// The longest that a test waits for a state on a busy machine.
+/// Maximum time that a test waits for a state on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than [`PATIENCE`]: what ends by this timeout fails its test.
+/// Longer than [`PATIENCE`]. A test that depends on this timeout fails.
 pub(crate) const NEVER: Duration = Duration::from_secs(3_600);
 
-/// The usual bounds on a free port, without the timeouts. A test sets the one that it is about.
+/// The default limits on a free port, without timeouts. Each test sets the timeout that it checks.
 pub(crate) fn config() -> EdgeConfig {
     EdgeConfig {
         header_timeout: NEVER,
@@ -378,12 +378,12 @@ pub(crate) fn config() -> EdgeConfig {
     }
 }
 
-/// Serves with the stub.
+/// Starts an edge with the stub.
 pub(crate) async fn serve(config: EdgeConfig) -> Served {
     serve_for(config, Duration::from_millis(200)).await
 }
 
-/// The same, draining for `drain`.
+/// Starts an edge with the stub and a given drain time.
 pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
     let stub = Stub::new();
     let metrics = Arc::new(|accept: Option<&str>, numbers: &[EdgeNumber]| {
@@ -416,40 +416,40 @@ impl Served {
         TcpStream::connect(self.address).await.unwrap()
     }
 
-    /// Sends `request` as it is on a new connection and returns all that comes until the server closes.
+    /// Sends `request` unchanged on a new connection. Returns everything until the server closes.
     pub(crate) async fn raw(&self, request: &str) -> String {
         let mut stream = self.connect().await;
-        // The server may have answered and closed before all was sent.
+        // The server may have answered and closed before everything was sent.
         let _ = stream.write_all(request.as_bytes()).await;
         rest(&mut stream).await
     }
 
-    /// Announces its end: it still takes calls. Returns what ends that.
+    /// Announces the shutdown, during which calls are still accepted. Returns the sender that ends that period.
     pub(crate) fn announce_end(self) -> (oneshot::Sender<()>, JoinHandle<ServeReport>) {
         let _ = self.notice.send(());
         (self.stop, self.done)
     }
 
-    /// Tells it to stop, without waiting for it.
+    /// Stops the edge without waiting for it.
     pub(crate) fn stop(self) -> JoinHandle<ServeReport> {
         let _ = self.stop.send(());
         self.done
     }
 }
 
-/// All that comes until the server closes. Fails if it does not within [`PATIENCE`].
+/// Returns everything until the server closes. Fails if that takes longer than [`PATIENCE`].
 pub(crate) async fn rest(stream: &mut TcpStream) -> String {
     let mut out = Vec::new();
     let reading = stream.read_to_end(&mut out);
     let read = tokio::time::timeout(PATIENCE, reading).await.expect("the server did not close");
-    // A reset after the answer still leaves the answer.
+    // A reset after the answer does not affect the answer.
     if let Err(error) = read {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Reads until `end` has come.
+/// Reads until `end` has arrived.
 pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     let mut out = Vec::new();
     let reading = async {
@@ -464,7 +464,7 @@ pub(crate) async fn read_until(stream: &mut TcpStream, end: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// The same; `None` if the server closes first.
+/// Reads until `end` has arrived. Returns `None` if the server closes first.
 pub(crate) async fn try_read_until(stream: &mut TcpStream, end: &str) -> Option<String> {
     let mut out = Vec::new();
     while !String::from_utf8_lossy(&out).contains(end) {

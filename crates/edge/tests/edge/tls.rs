@@ -27,7 +27,7 @@ fn certificate(folder: &Path) -> (TlsFiles, CertificateDer<'static>) {
     (files, made.cert.der().clone())
 }
 
-/// A client that trusts a certificate, with a memory of sessions of its own.
+/// A client that trusts a certificate and has its own session cache.
 fn client(root: &CertificateDer<'static>, alpn: &[&str]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(root.clone()).unwrap();
@@ -75,7 +75,7 @@ async fn both_versions_are_spoken_over_tls() {
         assert_eq!(sender.send_request(call).await.unwrap().status(), 200);
     }
 
-    // Neither plain HTTP nor silence gets an answer, and silence does not last.
+    // Neither plain HTTP nor silence gets an answer, and silence is not tolerated for long.
     let plain = served.raw("GET /healthz HTTP/1.1\r\n\r\n").await;
     assert!(!plain.contains("HTTP/1.1"), "{plain:?}");
     let mut silent = served.connect().await;
@@ -112,10 +112,10 @@ async fn unusable_files_are_named() {
     }
 }
 
-/// More than the 256 sessions that rustls remembers by itself.
+/// More than the 256 sessions that rustls stores by default.
 const CLIENTS: usize = 300;
 
-/// Lets each client ask once over a connection of its own. Returns how many resumed a session.
+/// Each client sends one request over its own connection. Returns how many resumed a session.
 async fn resumed(clients: &[TlsConnector], served: &Served) -> usize {
     let mut resumed = 0;
     for client in clients {
@@ -123,7 +123,7 @@ async fn resumed(clients: &[TlsConnector], served: &Served) -> usize {
         let mut tls = client.connect(name, served.connect().await).await.unwrap();
         tls.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
         let mut answer = Vec::new();
-        // Behind the handshake, with the answer, come the tickets.
+        // The tickets arrive after the handshake, with the answer.
         tls.read_to_end(&mut answer).await.unwrap();
         assert!(answer.starts_with(b"HTTP/1.1 200 "));
         resumed += usize::from(tls.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed));
@@ -151,10 +151,10 @@ async fn sessions_resume_across_a_reload_and_a_restart_with_the_same_secret_only
     served.stop().await.unwrap();
     let served = serve(of(Some([7; 32]), address)).await;
     assert_eq!(resumed(&clients, &served).await, CLIENTS, "after a restart");
-    // Another server with the secret, as behind a load balancer.
+    // Another server with the same secret, as behind a load balancer.
     let other = serve(of(Some([7; 32]), ([127, 0, 0, 1], 0).into())).await;
     assert_eq!(resumed(&clients, &other).await, CLIENTS, "at another server");
-    // A server with another secret begins anew, and so does one without any.
+    // A server with another secret, or without one, resumes no session.
     for secret in [Some([8; 32]), None] {
         let stranger = serve(of(secret, ([127, 0, 0, 1], 0).into())).await;
         let few = clients.get(..2).unwrap();

@@ -1,4 +1,4 @@
-//! Turns over a WebSocket: who is let in, what a turn is told, and how such a connection ends.
+//! Responses sockets: who is admitted, what a message is answered with, and how a connection ends.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(crate) async fn say(socket: &mut Socket, text: &str) {
     socket.send(Message::text(text)).await.unwrap();
 }
 
-/// The next message; how the connection was closed, where it was.
+/// Returns the next message, or the close code if the connection was closed.
 pub(crate) async fn heard(socket: &mut Socket) -> Result<String, Option<CloseCode>> {
     loop {
         match tokio::time::timeout(SOON, socket.next()).await.expect("nothing came") {
@@ -60,7 +60,7 @@ async fn each_message_is_a_call_and_each_event_a_message() {
         until(|| served.stub.in_flight.load(Ordering::SeqCst) == 0).await;
         assert_eq!(served.stub.calls.load(Ordering::SeqCst), turn);
     }
-    // What is answered whole is one message; two at once run one after the other.
+    // A whole answer is one message. Two messages at the same time are answered in sequence.
     say(&mut socket, "{\"a\": 1}").await;
     say(&mut socket, THREE).await;
     let mut told = Vec::new();
@@ -68,14 +68,14 @@ async fn each_message_is_a_call_and_each_event_a_message() {
         told.push(heard(&mut socket).await.unwrap());
     }
     assert_eq!(told, ["{\"a\": 1}", "1", "1", "1"]);
-    // A message that is no turn is told so, and the connection goes on.
+    // An invalid message is answered with an error, and the connection continues.
     say(&mut socket, "no turn").await;
     assert_eq!(heard(&mut socket).await.unwrap(), r#"{"type":"error","status":400,"error":1}"#);
     say(&mut socket, "[2]").await;
     assert_eq!(heard(&mut socket).await, Ok("[2]".to_owned()));
     socket.close(None).await.unwrap();
     assert!(heard(&mut socket).await.is_err());
-    // The place is another's at once.
+    // The place is available to another socket at once.
     let mut again = open(&served).await;
     say(&mut again, "[3]").await;
     assert_eq!(heard(&mut again).await, Ok("[3]".to_owned()));
@@ -88,7 +88,7 @@ async fn nobody_is_let_in_without_a_good_key_and_a_proper_handshake() {
         let Err(Error::Http(refusal)) = open_as(&served, key).await else { panic!("let in") };
         assert_eq!(refusal.status(), StatusCode::UNAUTHORIZED);
     }
-    // What is no handshake is a GET, which this path does not take.
+    // A request that is not a handshake is a GET, which this path does not accept.
     let upgrade = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n";
     for lines in [
         String::new(),
@@ -130,7 +130,7 @@ async fn a_reader_who_takes_nothing_is_cut_off() {
     let served =
         serve(headrace_edge::EdgeConfig { write_timeout: Duration::from_millis(200), ..config() }).await;
     let mut socket = open(&served).await;
-    // Events that nobody takes.
+    // The client does not read the events.
     say(&mut socket, "\"endless events\"").await;
     served.stub.until_in_flight(1).await;
     served.stub.until_in_flight(0).await;
@@ -141,7 +141,7 @@ async fn a_reader_who_takes_nothing_is_cut_off() {
 async fn what_is_too_long_or_no_text_ends_the_connection_and_says_why() {
     let served = serve(config()).await;
     let mut socket = open(&served).await;
-    // It may be told before all of it was sent.
+    // The answer may arrive before the whole message was sent.
     let _ = socket.send(Message::text("x".repeat((4 << 20) + 1))).await;
     let told = heard(&mut socket).await;
     assert!(told.as_ref().is_ok_and(|told| told.contains("\"status\":413")), "{told:?}");
@@ -165,13 +165,13 @@ async fn a_drain_lets_a_turn_end_and_takes_no_further_one() {
     let done = served.stop();
     assert_eq!(heard(&mut idle).await, Err(Some(CloseCode::Away)));
     stub.until_in_flight(1).await;
-    // The front cuts off what has not ended by then: its stream ends, and so does the connection.
+    // The call service cancels what has not ended by then, so its stream and the connection end.
     assert_eq!(heard(&mut busy).await, Err(Some(CloseCode::Away)));
     let report = done.await.unwrap();
     assert_eq!((report.calls_cut_off, report.connections_cut_off), (1, 0));
 }
 
-/// A WebSocket of raw bytes: its handshake is over.
+/// Opens a WebSocket of raw bytes whose handshake is complete.
 async fn open_raw(served: &Served, key: &str) -> TcpStream {
     let mut stream = served.connect().await;
     let request = format!(
@@ -184,7 +184,7 @@ async fn open_raw(served: &Served, key: &str) -> TcpStream {
     stream
 }
 
-/// A masked frame whose mask is nothing.
+/// A masked frame with a mask of zeros.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![first, 0x80 | 127];
     if payload.len() < 126 {
@@ -204,12 +204,12 @@ async fn a_flood_of_pings_that_nobody_answers_to_is_ended() {
     let (mut reading, mut writing) = stream.into_split();
     let pings = frame(0x89, &[b'x'; 125]).repeat(1_000);
     let flood = async {
-        // Until the server has ended the connection: it is never read endlessly.
+        // Until the server closes the connection: it does not read endlessly.
         while writing.write_all(&pings).await.is_ok() {}
     };
     tokio::time::timeout(SOON, flood).await.expect("the server reads on");
     let mut told = Vec::new();
-    // A reset takes what was not read.
+    // A reset discards what was not read.
     let _ = tokio::time::timeout(SOON, reading.read_to_end(&mut told)).await.expect("it stays open");
     let mut again = open(&served).await;
     say(&mut again, "[1]").await;
@@ -232,7 +232,7 @@ async fn one_key_has_a_part_of_the_places_and_another_gets_one() {
     assert_eq!(served.stub.handshakes.load(Ordering::SeqCst), 65, "each handshake is asked about");
     assert!(open_as(&served, Some("Bearer other")).await.is_ok());
     drop(held.pop());
-    // Its place is free when the server has seen it go.
+    // The place becomes free when the server notices that the client has left.
     let mut again = open_as(&served, Some("Bearer good")).await;
     for _ in 0..100 {
         if again.is_ok() {
@@ -254,7 +254,7 @@ async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
     let half = frame(0x01, &[b'a'; 40 * 1024]);
     let mut held = open_raw(&served, "good").await;
     held.write_all(&half).await.unwrap();
-    // A fragment costs three times its bytes: another one does not fit, and its peer is told so.
+    // A fragment costs three times its bytes. A second one does not fit, and its peer receives an error.
     let mut other = open_raw(&served, "good").await;
     let _ = other.write_all(&half).await;
     let mut told = Vec::new();
@@ -266,7 +266,7 @@ async fn half_messages_take_the_memory_of_their_key_and_of_no_other() {
     let mut socket = open_as(&served, Some("Bearer other")).await.unwrap();
     say(&mut socket, "[1]").await;
     assert_eq!(heard(&mut socket).await, Ok("[1]".to_owned()));
-    // What it took is given back with the connection.
+    // The memory is released with the connection.
     drop(held);
     for attempt in 0.. {
         let mut again = open_raw(&served, "good").await;

@@ -1,4 +1,4 @@
-//! What the servers under test stand in: keys, limits, books, traces, and the sockets of the edge.
+//! The environment of the servers under test: keys, limits, ledger, traces, and the sockets of the edge.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -62,8 +62,8 @@ impl Records for NoRecords {
     }
 }
 
-/// A gateway with everything real, which serves one model by one worker; its books are on the disk (`sqlite`) or in memory. Of the kind
-/// `shadow`, each call runs once more.
+/// A gateway with real parts that serves one model by one worker. Its ledger is on the disk (`sqlite`) or in memory.
+/// With the kind `shadow`, each call is also copied.
 pub(crate) fn house(
     kind: &str,
     dir: &Path,

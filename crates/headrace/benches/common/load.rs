@@ -1,4 +1,5 @@
-//! One spinning thread that keeps many keep-alive connections busy: precise to microseconds, at the price of a core.
+//! A load generator: one spinning thread that keeps many connections busy. It is precise to microseconds and occupies
+//! one core.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -7,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-/// The key that the benchmark's servers know.
+/// The key that the benchmark's servers accept.
 pub(crate) const KEY: &str = "sk-benchmark-only-0123456789";
 
 pub(crate) struct Load {
     pub(crate) port: u16,
     pub(crate) connections: usize,
-    /// What every connection sends, again and again.
+    /// The request that every connection repeats.
     pub(crate) request: Vec<u8>,
 }
 
-/// What the thread does beside its load, over and over: it never waits.
+/// Work that the thread does between its own steps. It must not block.
 pub(crate) type Beside<'a> = &'a mut dyn FnMut() -> std::io::Result<()>;
 
-/// Nothing beside.
+/// No other work.
 #[allow(dead_code, reason = "not every benchmark does something beside")]
 pub(crate) fn alone() -> std::io::Result<()> {
     Ok(())
@@ -44,13 +45,13 @@ impl Measured {
 
 struct Connection {
     stream: TcpStream,
-    /// When the request on it was due.
+    /// The time at which its request was due.
     since: Option<Instant>,
     answer: Vec<u8>,
 }
 
 impl Load {
-    /// Every connection sends its next request as soon as it has its answer.
+    /// Closed loop: every connection sends its next request as soon as it has its answer.
     pub(crate) fn closed(
         &self,
         length: Duration,
@@ -59,8 +60,8 @@ impl Load {
         self.drive(length, None, beside)
     }
 
-    /// Requests are due at a fixed rate whatever the answers do; one that finds no free connection waits for one, and
-    /// its wait counts.
+    /// Open loop: requests are due at a fixed rate, regardless of the answers. A request without a free connection
+    /// waits for one, and its wait counts.
     pub(crate) fn paced(
         &self,
         length: Duration,
@@ -119,7 +120,7 @@ impl Load {
 }
 
 impl Connection {
-    /// Reads what is there; `true` once the answer is whole. Anything but a 200 ends the benchmark.
+    /// Reads available bytes. Returns `true` once the answer is complete. Any status but 200 ends the benchmark.
     fn poll(&mut self) -> Result<bool, Box<dyn std::error::Error>> {
         let mut piece = [0; 16 * 1024];
         match self.stream.read(&mut piece) {
@@ -146,7 +147,7 @@ impl Connection {
     }
 }
 
-/// Writes all of it; while the other end takes none, what is beside goes on.
+/// Writes all bytes. Does the other work while the peer accepts none.
 fn write_all(stream: &mut TcpStream, mut bytes: &[u8], beside: Beside<'_>) -> std::io::Result<()> {
     while !bytes.is_empty() {
         match stream.write(bytes) {
@@ -158,7 +159,7 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8], beside: Beside<'_>) -> st
     Ok(())
 }
 
-/// The body of a chat of so many characters.
+/// The body of a chat request of this many characters.
 pub(crate) fn chat(characters: usize, stream: bool) -> String {
     let text = "The quick brown fox jumps over the lazy dog, and then again. ".repeat(characters / 60 + 1);
     format!(

@@ -1,4 +1,4 @@
-//! A benchmark in two processes on two cores: the load on the first, the server under test on the second, and each on its own.
+//! A benchmark in two processes on two cores: the load on the first core, the server under test on the second.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 /// Set once the load is bound to its core.
 const BOUND: &str = "HEADRACE_BENCH_BOUND";
 
-/// Runs this program again, bound to the first core. `None`: it is bound already, or cannot be.
+/// Runs this program again, bound to the first core. Returns `None` if it is already bound, or cannot be.
 pub(crate) fn bound() -> Option<ExitCode> {
     if std::env::var_os(BOUND).is_some() {
         return None;
@@ -16,7 +16,7 @@ pub(crate) fn bound() -> Option<ExitCode> {
     Some(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A server in a process of its own, ended with this guard.
+/// A server in a process of its own. It is killed when dropped.
 pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -24,7 +24,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// One of `kind`, which may keep files in `dir` and is told `more`.
+    /// Starts a server of `kind`, which may keep files in `dir` and gets the argument `more`.
     pub(crate) fn start(kind: &str, dir: &str, more: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let exe = std::env::current_exe()?;
         let bound = std::env::var_os(BOUND).is_some();
@@ -44,7 +44,7 @@ impl Server {
         Ok(Self { child, stdout, port })
     }
 
-    /// Ends it, and hears what it says of its calls.
+    /// Ends the server and returns the line that it prints about its calls.
     pub(crate) fn finish(mut self) -> Result<Option<String>, Box<dyn std::error::Error>> {
         drop(self.child.stdin.take());
         let mut line = String::new();
@@ -72,7 +72,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Our own child, ended by its handle.
+        // The process's own child, killed through its handle.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

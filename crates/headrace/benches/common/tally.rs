@@ -1,4 +1,4 @@
-//! Where a call's time goes inside the server, stage by stage: the calls' own traces, added up.
+//! Mean time per stage inside the server, summed from the traces of its calls.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ struct Sums {
     stage_ns: [u64; Stage::ALL.len()],
 }
 
-/// Passes records on and adds their stages up.
+/// Passes records on and sums their stages.
 pub(crate) struct Tally {
     to: Arc<dyn TraceSink>,
     sums: Mutex<Sums>,
@@ -22,7 +22,7 @@ impl Tally {
         Arc::new(Self { to, sums: Mutex::default() })
     }
 
-    /// One line: the mean of each stage.
+    /// One line with the mean of each stage.
     pub(crate) fn line(&self) -> String {
         let sums = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let per_call = |total: u64| total as f64 / sums.calls.max(1) as f64;

@@ -1,11 +1,11 @@
-//! What the governed path costs: key, limits, hold, schema, render, tokenize, place, stream, settle and trace around an
-//! engine that answers at once, beside a bare hello-world on the same HTTP stack, in one run. A hello-world that keeps the
-//! processor busy for as long shows what of the waiting may be the machine's own: on a core that stutters it waits,
-//! too, in some runs.
+//! The cost of the governed path: key, limits, hold, schema, render, tokenize, place, stream, settle and trace around
+//! an engine that answers at once. A bare hello-world on the same HTTP stack runs beside it. A second hello-world keeps
+//! the processor busy for as long as the governed path. It shows how much of the waiting is due to the machine: on a
+//! core that stutters, it waits too in some runs.
 //!
-//! `cargo bench -p headrace --bench overhead`. The server is a process of its own with one worker thread, bound to the
-//! second core with everything it starts; the load is one spinning thread bound to the first. Latencies count from the moment a request was due, so that a slow answer
-//! delays none of the measurements that follow it.
+//! `cargo bench -p headrace --bench overhead`. The server is a separate process with one worker thread, bound to the
+//! second core with all its threads. The load is one spinning thread bound to the first core. Latencies count from the
+//! time a request was due, so a slow answer does not delay later measurements.
 
 #[path = "../common/house.rs"]
 mod house;
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use load::{Load, Measured, alone, chat, request};
 use process::{Server, bound};
 
-/// Length of each measurement; `HEADRACE_BENCH_SECONDS` sets another.
+/// Duration of each measurement in seconds. `HEADRACE_BENCH_SECONDS` overrides it.
 const SECONDS: u64 = 5;
 const CONNECTIONS: usize = 32;
 
@@ -56,7 +56,7 @@ fn report() -> Result<(), Box<dyn std::error::Error>> {
         std::env::var("HEADRACE_BENCH_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(SECONDS);
     let length = Duration::from_secs(seconds);
     println!("fdatasync of 4 KiB on this disk: p50 {:.0} us", fsync_us()?);
-    // The governed path first: half of its saturation is the rate at which all are compared.
+    // The governed path runs first: half of its saturation is the rate at which all servers are compared.
     let memory = measure("memory journal", "memory", length, None)?;
     let rate = memory.saturated.per_second() / 2.0;
     let sqlite = measure("SQLite journal, FULL", "sqlite", length, Some(rate))?;
@@ -84,7 +84,7 @@ fn report() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// One server under full load, then at `rate` calls a second, or half of what it took if that is less.
+/// Measures one server under full load, then at `rate` calls per second, or at half its maximum if that is less.
 fn measure(
     name: &'static str,
     kind: &str,
@@ -108,7 +108,7 @@ fn measure(
     Ok(Row { name, saturated, half, cpu_us })
 }
 
-/// The median time of writing and syncing 4 KiB where the journal would stand.
+/// The median time in microseconds to write and sync 4 KiB on the journal's disk.
 fn fsync_us() -> std::io::Result<f64> {
     use std::io::Write;
     let mut file = tempfile::tempfile()?;

@@ -1,4 +1,4 @@
-//! The servers that are compared: the governed path on a scripted engine, and a bare hello-world, on the same sockets.
+//! The compared servers: the governed path on a scripted engine, and a bare hello-world on the same sockets.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ const TOKENS_PER_ANSWER: u32 = 8;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Serves until standard input closes; then says on a line what a call took.
+/// Serves until standard input closes, then prints a summary of its calls on one line.
 pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
@@ -52,14 +52,14 @@ pub(crate) fn serve(kind: &str, dir: &str) -> ExitCode {
     }
 }
 
-/// Says the same to everyone, in as many bytes as the governed answer has, after it has kept the processor busy.
+/// Gives every request the same answer, as long as the governed one, after keeping the processor busy.
 struct Hello {
     key: KeyId,
-    /// Of [`work`]: work and not time, because a core that stutters needs longer for it.
+    /// Rounds of [`work`]. Counted as work instead of time, because a core that stutters needs longer for it.
     rounds: u64,
 }
 
-/// Rounds of work that take so many microseconds where nothing stutters.
+/// The number of rounds that take `busy_us` microseconds on an undisturbed core.
 fn rounds_of(busy_us: u64) -> u64 {
     const TRIED: u64 = 100_000;
     let time = || {
@@ -71,7 +71,7 @@ fn rounds_of(busy_us: u64) -> u64 {
     u64::try_from(u128::from(busy_us * 1_000 * TRIED) / best_ns).unwrap_or(0)
 }
 
-/// Walks over a megabyte in leaps, as a call walks over its own and everybody's memory.
+/// Jumps through a megabyte of memory, as a call accesses its own and shared memory.
 fn work(rounds: u64) {
     static MEMORY: [u8; 1 << 20] = [1; 1 << 20];
     let mut at = 1_u64;
@@ -103,7 +103,7 @@ impl Front for Hello {
     }
 
     async fn call<B: BodySource>(self: &Arc<Self>, _admitted: Anybody, body: B) -> Answer<Delivery> {
-        // Read as a governed call's is, so that the connection can be used again.
+        // Reads the body as a governed call does, so that the connection can be reused.
         let _ = body.read().await;
         work(self.rounds);
         hello()

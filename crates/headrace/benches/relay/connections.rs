@@ -1,5 +1,5 @@
-//! Memory of connections in the governed server: of those that never asked, of those that rest after a call, and of streams that
-//! stand open. Must not know what a server does.
+//! Memory per connection in the governed server: connections without a request, idle connections after a call, and open
+//! streams. Must not know what a server does.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,12 +11,12 @@ use crate::process::Server;
 use crate::{Cell, Failure};
 
 const COUNT: usize = 1_000;
-/// A connection is looked after at least every 10 s (`server.header_timeout`), and rests then.
+/// Time after which a connection is idle. The server checks connections at least every 10 s (`server.header_timeout`).
 const RESTS_BY: Duration = Duration::from_secs(12);
-/// By then what was asked for is here, and what is freed has been given back.
+/// Time after which requested data has arrived and freed memory has been returned.
 const SETTLED: Duration = Duration::from_secs(3);
 
-/// Prints what each connection takes, in the server that the name stands for.
+/// Prints the memory of each connection in the governed server.
 pub(crate) fn print(instant: &Cell, stream: &Cell) -> Result<(), Failure> {
     let (never, rests) = idle(instant)?;
     println!(
@@ -29,7 +29,7 @@ pub(crate) fn print(instant: &Cell, stream: &Cell) -> Result<(), Failure> {
 
 fn idle(cell: &Cell) -> Result<(f64, f64), Failure> {
     let mut house = House::new(cell.answer.clone())?;
-    // What the newest calls of all leave behind is not the connections'.
+    // Memory that the newest calls leave behind must not count as the connections'.
     let load = Load { port: house.server.port, connections: 4, request: cell.request.clone() };
     load.closed(Duration::from_secs(1), &mut || house.mock.turn())?;
     house.wait(Duration::from_secs(1))?;
@@ -41,13 +41,13 @@ fn idle(cell: &Cell) -> Result<(f64, f64), Failure> {
         house.call(connection, cell)?;
     }
     house.wait(RESTS_BY)?;
-    // What was freed is given back when there is something to do.
+    // Freed memory is returned only when there is work.
     load.closed(Duration::from_secs(1), &mut || house.mock.turn())?;
     Ok((each(connected, empty), each(house.server.resident_bytes()?, empty)))
 }
 
 fn streams(cell: &Cell) -> Result<f64, Failure> {
-    // The answer's first event, and then nothing more.
+    // The answer's first event and no more.
     let first = cell.answer.windows(4).position(|window| window == b"\n\n\r\n");
     let first = first.and_then(|at| cell.answer.get(..at + 4)).unwrap_or_default();
     let mut house = House::new(first.to_vec())?;
@@ -62,7 +62,7 @@ fn each(more: u64, less: u64) -> f64 {
     more.saturating_sub(less) as f64 / COUNT as f64 / 1024.0
 }
 
-/// A server with the upstream that it asks.
+/// A server with its upstream.
 struct House {
     mock: Mock,
     server: Server,
@@ -91,7 +91,7 @@ impl House {
         Ok(())
     }
 
-    /// A call to its end.
+    /// Runs one call to its end.
     fn call(&mut self, connection: &mut TcpStream, cell: &Cell) -> Result<(), Failure> {
         connection.write_all(&cell.request)?;
         connection.set_nonblocking(true)?;
@@ -107,7 +107,7 @@ impl House {
         if is_good { Ok(()) } else { Err("a call was refused".into()) }
     }
 
-    /// The upstream answers meanwhile.
+    /// Waits while the upstream keeps answering.
     fn wait(&mut self, length: Duration) -> Result<(), Failure> {
         let until = Instant::now() + length;
         while Instant::now() < until {

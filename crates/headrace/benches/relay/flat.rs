@@ -1,4 +1,5 @@
-//! Whether memory stays where it is over a million calls: resident memory of the governed server, read every hundred thousand.
+//! Checks that memory stays flat over a million calls: resident memory of the governed server, read every hundred
+//! thousand calls.
 
 use std::time::Duration;
 
@@ -7,13 +8,14 @@ use crate::mock::Mock;
 use crate::process::Server;
 use crate::{Cell, Failure};
 
-/// `HEADRACE_BENCH_CALLS` sets another number, to see that it runs.
+/// Number of calls. `HEADRACE_BENCH_CALLS` overrides it, for a quick check.
 const CALLS: u64 = 1_000_000;
 const CONNECTIONS: usize = 32;
-/// By then queues, rings and caches are as full as they get: the newest traces and what the ledger remembers of holds.
+/// Number of calls after which queues, rings and caches are full: the newest traces, and the holds that the ledger
+/// remembers.
 const SETTLED: u64 = 200_000;
 
-/// Prints the course of it, and what a call has left behind once all that is bounded was full.
+/// Prints the memory over time, and the growth per call once all bounded structures are full.
 pub(crate) fn print(cell: &Cell) -> Result<(), Failure> {
     let dir = tempfile::tempdir()?;
     let mut mock = Mock::new(cell.answer.clone())?;

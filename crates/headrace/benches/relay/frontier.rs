@@ -1,5 +1,5 @@
-//! The frontier: how many calls a second a server takes while 99 of a hundred are answered within a bound, counted from when each
-//! was due. Must not know what a server does.
+//! The latency frontier: the calls per second that a server takes while 99 of a hundred are answered within a bound.
+//! Latency counts from the time each call was due. Must not know what a server does.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::{Cell, Failure};
 
 /// Bounds on the 99th percentile, in microseconds.
 const BOUNDS_US: [f64; 4] = [1_000.0, 5_000.0, 10_000.0, 50_000.0];
-/// Rates that are tried, as parts of what the server takes at most, highest first.
+/// Tested rates as parts of the server's maximum, highest first.
 const PARTS: [f64; 8] = [0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1];
-/// What the load keeps busy: more than it takes to be busy, so that a burst finds a free connection.
+/// Number of connections. Exceeds what saturates the server, so that a burst finds a free connection.
 const CONNECTIONS: usize = 128;
 
-/// Prints a row: the highest rate that was tried at which each bound held.
+/// Prints a row: for each bound, the highest tested rate that kept it.
 pub(crate) fn print(cell: &Cell, kind: &str, name: &str, length: Duration) -> Result<(), Failure> {
     let dir = tempfile::tempdir()?;
     let mut mock = Mock::new(cell.answer.clone())?;

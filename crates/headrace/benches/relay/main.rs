@@ -1,13 +1,13 @@
-//! What governing a relayed call costs: a plain relay of ours, and the same with key, limits, hold, price, reading of the answer,
-//! settlement and trace, before the same upstream, in one run on the same two cores.
+//! The cost of governing a relayed call. Compares a plain relay with a governed one before the same upstream, on the
+//! same two cores. The governed relay adds key, limits, hold, price, parsing of the answer, settlement and trace.
 //!
-//! `cargo bench -p headrace --bench relay`. The server is a process of its own on the second core, with one worker thread and
-//! everything that it starts; load and upstream are one spinning thread on the first. Latencies count from the moment a request
-//! was due, so that a slow answer delays none of the measurements that follow it.
+//! `cargo bench -p headrace --bench relay`. The server is a separate process on the second core, with one worker thread
+//! and all its children. Load and upstream are one spinning thread on the first core. Latencies count from the time a
+//! request was due, so a slow answer does not delay later measurements.
 //!
-//! `HEADRACE_BENCH_ONLY` names what is run of it, separated by commas: parts of cells' names, `shadow`, `frontier`, `connections`,
-//! and `flat`, a million calls, which is left out unless it is named.
-//! `cargo run --release -p xtask -- peers gateways` puts other people's gateways beside ours in the same run.
+//! `HEADRACE_BENCH_ONLY` selects parts, separated by commas: parts of cells' names, `shadow`, `frontier`,
+//! `connections`, and `flat`. `flat` makes a million calls and runs only if it is named.
+//! `cargo run --release -p xtask -- peers gateways` measures other gateways in the same run.
 
 mod connections;
 mod flat;
@@ -31,12 +31,12 @@ use load::{Load, Measured, chat, request};
 use mock::Mock;
 use process::{Server, bound};
 
-/// Length of each measurement; `HEADRACE_BENCH_SECONDS` sets another.
+/// Duration of each measurement in seconds. `HEADRACE_BENCH_SECONDS` overrides it.
 const SECONDS: u64 = 3;
 const CONNECTIONS: usize = 32;
-/// Pieces of text of a stream.
+/// Number of text pieces in a stream.
 const PIECES: usize = 64;
-/// Characters of a token, about.
+/// Approximate number of characters per token.
 const TOKEN: usize = 4;
 
 type Failure = Box<dyn std::error::Error>;
@@ -59,12 +59,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is sent and what comes back.
+/// A request and its answer.
 struct Cell {
     name: &'static str,
     request: Vec<u8>,
     answer: Vec<u8>,
-    /// Events of an answer.
+    /// Number of events in the answer.
     events: usize,
 }
 
@@ -108,7 +108,7 @@ fn report() -> Result<(), Failure> {
     println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|");
     let only = Only::asked();
     for cell in cells.iter().filter(|cell| only.has(cell.name)) {
-        // The dearest first: half of what it takes is the rate at which all are compared.
+        // The most expensive server runs first: half of its maximum is the rate at which all servers are compared.
         let sqlite = measure(cell, "sqlite", length, None)?;
         let rate = sqlite.saturated.per_second() / 2.0;
         let memory = measure(cell, "memory", length, Some(rate))?;
@@ -146,7 +146,7 @@ fn report() -> Result<(), Failure> {
     if only.has("connections") { connections::print(instant, stream) } else { Ok(()) }
 }
 
-/// What is run.
+/// The parts of the benchmark to run.
 struct Only(Option<String>);
 
 impl Only {
@@ -154,7 +154,7 @@ impl Only {
         Self(std::env::var("HEADRACE_BENCH_ONLY").ok())
     }
 
-    /// Whether it is named, or nothing is.
+    /// Whether a part is named, or none is.
     fn has(&self, name: &str) -> bool {
         self.0.is_none() || self.is_named(name)
     }
@@ -164,7 +164,7 @@ impl Only {
     }
 }
 
-/// What a copy of each call adds to the calls, at a rate at which all of them have room: they are twice as many.
+/// Measures what a copy of each call adds. The rate leaves room for twice the calls.
 fn shadowed(cell: &Cell, length: Duration) -> Result<(), Failure> {
     let rate = measure(cell, "shadow", length, None)?.saturated.per_second() / 4.0;
     let alone = measure(cell, "memory", length, Some(rate))?;
@@ -191,7 +191,7 @@ fn tell(cell: &Cell, name: &str, row: &Row, plain: &Row) {
     );
 }
 
-/// One server under full load, then at `rate` calls a second, or half of what it took if that is less.
+/// Measures one server under full load, then at `rate` calls per second, or at half its maximum if that is less.
 fn measure(cell: &Cell, kind: &str, length: Duration, rate: Option<f64>) -> Result<Row, Failure> {
     let dir = tempfile::tempdir()?;
     let mut mock = Mock::new(cell.answer.clone())?;
@@ -211,7 +211,7 @@ fn measure(cell: &Cell, kind: &str, length: Duration, rate: Option<f64>) -> Resu
     Ok(Row { saturated, half, cpu_us })
 }
 
-/// What a relay that only copied and hashed a body would take for it.
+/// The time in microseconds for only copying and hashing a body, as a minimal relay would.
 fn copy_and_hash_us(bytes: usize) -> f64 {
     let from = vec![7_u8; bytes];
     let mut times: Vec<f64> = (0..200)

@@ -1,10 +1,10 @@
-//! An upstream that answers at once, in the same bytes: served by the thread that makes the load, so that it needs no processor of
-//! its own and no turn of the kernel's. It reads requests to their end and looks at nothing in them.
+//! An upstream that answers every request at once with the same bytes. The load's thread serves it, so it needs no core
+//! of its own and no context switch. It reads requests completely and ignores their content.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// See the top of the file.
+/// An upstream that answers at once.
 pub(crate) struct Mock {
     listener: TcpListener,
     connections: Vec<Connection>,
@@ -14,14 +14,14 @@ pub(crate) struct Mock {
 struct Connection {
     stream: TcpStream,
     request: Vec<u8>,
-    /// Of the request under way: bytes in all, once its head is here.
+    /// Total bytes of the present request. `None` until its head is complete.
     length: Option<usize>,
-    /// What of the answer has not been written.
+    /// Bytes of the answer that are still to be written.
     unwritten: usize,
 }
 
 impl Mock {
-    /// One that gives this answer to everything.
+    /// An upstream that gives this answer to every request.
     pub(crate) fn new(answer: Vec<u8>) -> std::io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         listener.set_nonblocking(true)?;
@@ -32,7 +32,7 @@ impl Mock {
         Ok(self.listener.local_addr()?.port())
     }
 
-    /// Takes what came and answers it; waits for nothing.
+    /// Accepts and answers all waiting input, without blocking.
     pub(crate) fn turn(&mut self) -> std::io::Result<()> {
         match self.listener.accept() {
             Ok((stream, _)) => {
@@ -50,7 +50,7 @@ impl Mock {
 }
 
 impl Connection {
-    /// An error: it is over.
+    /// An error means that the connection is over.
     fn turn(&mut self, answer: &[u8]) -> std::io::Result<()> {
         if self.unwritten > 0 {
             return self.write(answer);
@@ -87,7 +87,7 @@ impl Connection {
     }
 }
 
-/// Bytes of the request whose head is here, body included.
+/// Length of the request in bytes, body included. `None` until its head is complete.
 fn length(request: &[u8]) -> Option<usize> {
     let end = request.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(request.get(..end)?).to_ascii_lowercase();
@@ -95,7 +95,7 @@ fn length(request: &[u8]) -> Option<usize> {
     Some(end + body.and_then(|length| length.trim().parse::<usize>().ok()).unwrap_or(0))
 }
 
-/// A whole chat completion.
+/// A complete chat completion.
 pub(crate) fn whole() -> Vec<u8> {
     let body = concat!(
         r#"{"id":"chatcmpl-1","object":"chat.completion","created":1700000000,"model":"mock-model","choices":[{"index":0,"#,
@@ -109,7 +109,7 @@ pub(crate) fn whole() -> Vec<u8> {
     .into_bytes()
 }
 
-/// The same as a stream of so many pieces of text, each a chunk of its own; all of it is sent at once.
+/// A chat completion as a stream of `pieces` text chunks, sent all at once.
 pub(crate) fn stream(pieces: usize) -> Vec<u8> {
     let event = |rest: &str| {
         format!(

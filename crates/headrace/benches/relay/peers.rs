@@ -1,5 +1,5 @@
-//! Other people's gateways in front of the same upstream, under the same load on the same two cores. What they are and how they start
-//! stands in a file (`HEADRACE_BENCH_PEERS`) that `tests/peers/gateways.py` writes; nothing here knows one of them.
+//! Other gateways before the same upstream, under the same load on the same two cores. A file (`HEADRACE_BENCH_PEERS`),
+//! which `tests/peers/gateways.py` writes, describes them and how they start. This code knows none of them.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -11,22 +11,22 @@ use crate::load::Load;
 use crate::mock::Mock;
 use crate::{CONNECTIONS, Cell, Failure, Row};
 
-/// Names the file: a list of `{"name", "argv": […], "env": {…}, "ready": PATH, "headers": {…}}`, where `{port}` stands for where it
-/// is to listen and `{upstream}` for the address of the server behind it.
+/// The variable that names the file: a list of `{"name", "argv": […], "env": {…}, "ready": PATH, "headers": {…}}`.
+/// `{port}` is replaced by the port to listen on, and `{upstream}` by the address of the upstream.
 const FILE: &str = "HEADRACE_BENCH_PEERS";
 const START: Duration = Duration::from_secs(120);
-/// They compile or import at their first calls.
+/// Warm-up time, because some gateways compile or import at their first calls.
 const WARM_UP: Duration = Duration::from_secs(4);
-/// They answer so few calls that a shorter measurement says little.
+/// Minimum duration of a measurement. These gateways answer so few calls that a shorter one is inaccurate.
 const LENGTH: Duration = Duration::from_secs(5);
 
-/// A gateway, and how it is started and spoken to.
+/// A gateway, with its command and headers.
 pub(crate) struct Peer {
     pub(crate) name: String,
     told: serde_json::Value,
 }
 
-/// Those that are named in the file, if there is one.
+/// The gateways in the file, if there is one.
 pub(crate) fn named() -> Result<Vec<Peer>, Failure> {
     let Some(path) = std::env::var_os(FILE) else { return Ok(Vec::new()) };
     let told: Vec<serde_json::Value> = serde_json::from_slice(&std::fs::read(Path::new(&path))?)?;
@@ -35,7 +35,7 @@ pub(crate) fn named() -> Result<Vec<Peer>, Failure> {
 }
 
 impl Peer {
-    /// One under full load, then at half of what it took.
+    /// Measures one gateway under full load, then at half its maximum.
     pub(crate) fn measure(&self, cell: &Cell, length: Duration) -> Result<Row, Failure> {
         let length = length.max(LENGTH);
         let mut mock = Mock::new(cell.answer.clone())?;
@@ -56,7 +56,7 @@ impl Peer {
         all.map(|(name, value)| format!("{name}: {}\r\n", filled(value, 0, upstream))).collect()
     }
 
-    /// Starts it on the second core, and waits until it says that it is ready.
+    /// Starts it on the second core, and waits until it is ready.
     fn start(&self, upstream: u16) -> Result<Running, Failure> {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let words = self.told["argv"].as_array().ok_or("a peer without `argv`")?;
@@ -86,20 +86,20 @@ impl Peer {
     }
 }
 
-/// A word with its places filled in.
+/// A word with its placeholders replaced.
 fn filled(word: &serde_json::Value, port: u16, upstream: u16) -> String {
     let upstream = format!("http://127.0.0.1:{upstream}");
     word.as_str().unwrap_or_default().replace("{port}", &port.to_string()).replace("{upstream}", &upstream)
 }
 
-/// The request with more lines in its head.
+/// The request with further header lines.
 fn with_headers(request: &[u8], lines: &str) -> Vec<u8> {
     let end = request.windows(2).position(|window| window == b"\r\n").map_or(0, |at| at + 2);
     let (first, rest) = request.split_at(end);
     [first, lines.as_bytes(), rest].concat()
 }
 
-/// A running peer with all that it started, ended with this guard.
+/// A running peer with all its child processes. They are killed when dropped.
 struct Running {
     child: Child,
     port: u16,
@@ -124,7 +124,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Our own group.
+        // The process group that this benchmark started.
         let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
         let _ = self.child.wait();
     }

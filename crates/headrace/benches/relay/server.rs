@@ -1,5 +1,5 @@
-//! The servers that are compared: a plain relay of ours, which sends each body on and its answer back, and the governed one, which
-//! does the same for somebody who may, can pay, and gets a bill and a trace.
+//! The compared servers: a plain relay, which forwards each body and its answer, and the governed one. The governed
+//! server also checks rights and funds, bills the call and records its trace.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,7 +26,8 @@ const MODEL: &str = "headrace-demo";
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Serves until standard input closes; the governed one then says on a line what a call took. Calls go on to `url`.
+/// Serves until standard input closes. The governed server then prints a summary of its calls on one line. Calls are
+/// relayed to `url`.
 pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
@@ -67,7 +68,7 @@ fn served(name: ModelName) -> ServedModel {
     }
 }
 
-/// Sends bodies on as they are, and answers back as they come.
+/// Forwards bodies and answers unchanged.
 struct Plain {
     key: KeyId,
     relay: RelayModel,
@@ -85,12 +86,12 @@ impl Admitted for Anybody {
 /// An answer on its way back.
 struct Passing {
     answer: Box<dyn RelayAnswer>,
-    /// Came while events were put together.
+    /// An event that arrived while earlier ones were being joined.
     next: Option<Result<Bytes, Broken>>,
     over: bool,
 }
 
-/// Events that are here already leave together, as the governed relay's do.
+/// Maximum bytes of waiting events that are sent together, as in the governed relay.
 const TOGETHER: usize = 16 * 1024;
 
 impl Frames for Passing {
@@ -135,7 +136,7 @@ impl Front for Plain {
 
     async fn call<B: BodySource>(self: &Arc<Self>, admitted: Anybody, body: B) -> Answer<Passing> {
         let Ok(body) = body.read().await else { return failed() };
-        // As little as a relay must know: what kind of answer is asked for.
+        // The minimum that a relay must know: whether a stream is requested.
         let stream = body.windows(13).any(|window| window == b"\"stream\":true");
         let ask = RelayAsk {
             request: RequestId::fresh(self.clock.now()),

@@ -1,4 +1,5 @@
-//! A file of requests, read before it is sent: what a server would refuse it for is told here, line by line. Must not know any server.
+//! Checks a file of requests before it is sent, and reports line by line what a server would refuse. Must not know any
+//! server.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,10 +10,10 @@ use headrace_domain::Endpoint;
 use headrace_wire::{WireLimits, batch_endpoint, batch_line, batch_path};
 use serde_json::Value;
 
-/// Faults that are told of a file.
+/// Maximum number of faults that are reported for a file.
 const MOST_FAULTS: usize = 10;
 
-/// What stands in a file.
+/// Summary of a checked file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Requests {
     pub(super) endpoint: Endpoint,
@@ -20,10 +21,10 @@ pub(super) struct Requests {
     pub(super) bytes: u64,
 }
 
-/// Reads a file for an endpoint, or for the one that its first request names.
+/// Checks a file for an endpoint. Without one, the endpoint that its first request names is used.
 ///
 /// # Errors
-/// Why it cannot be sent, with the number of each line at fault.
+/// Returns why the file cannot be sent, with the number of each faulty line.
 pub(super) fn read(path: &Path, endpoint: Option<Endpoint>) -> Result<Requests, String> {
     let name = path.display();
     let cannot = |error: std::io::Error| format!("cannot read {name}: {error}");
@@ -56,7 +57,7 @@ struct Lines {
     limits: WireLimits,
     number: u64,
     count: u64,
-    /// Ids so far, and the lines that they stand in.
+    /// The ids so far, each with its line number.
     ids: HashMap<String, u64>,
     faults: Vec<String>,
 }
@@ -80,7 +81,7 @@ impl Lines {
             None => match named(line) {
                 Ok(endpoint) => *self.endpoint.insert(endpoint),
                 Err(Some(why)) => return self.faults.push(format!("line {number}: {why}")),
-                // What it lacks is told as of any other line.
+                // A missing `url` is reported below, like any other missing field.
                 Err(None) => Endpoint::ChatCompletions,
             },
         };
@@ -107,14 +108,15 @@ impl Lines {
     }
 }
 
-/// The endpoint that a line names; `None` for a line that names none, and why it can be no batch's.
+/// The endpoint that a line names. The error is `None` if the line names none, and otherwise says why the endpoint
+/// takes no batches.
 fn named(line: &[u8]) -> Result<Endpoint, Option<String>> {
     let line: Value = serde_json::from_slice(line).map_err(|_| None)?;
     let url = line.get("url").and_then(Value::as_str).ok_or(None)?;
     batch_endpoint(url).map_err(|why| Some(format!("`url`: {why}.")))
 }
 
-/// How an endpoint is named in files.
+/// The path of an endpoint, as request files name it.
 pub(super) fn path_of(endpoint: Endpoint) -> &'static str {
     batch_path(endpoint).unwrap_or_default()
 }

@@ -1,10 +1,10 @@
-//! Batches as text. Must not know where they come from.
+//! Formats batches as text. Must not know where they come from.
 
 use headrace_client::{Batch, BatchPage};
 
 use crate::output;
 
-/// A table of them.
+/// A table of batches.
 pub(super) fn list(page: &BatchPage) -> String {
     if page.batches.is_empty() {
         return "no batches\n".to_owned();
@@ -23,7 +23,7 @@ pub(super) fn list(page: &BatchPage) -> String {
     text
 }
 
-/// All about one.
+/// All details of one batch.
 pub(super) fn whole(batch: &Batch) -> String {
     let mut text = format!("{}\n", batch.id);
     let mut line = |name: &str, what: String| text += &format!("  {name:<9} {what}\n");
@@ -45,7 +45,7 @@ pub(super) fn whole(batch: &Batch) -> String {
     text + &faults(batch)
 }
 
-/// What became of its requests so far.
+/// How many of its requests were answered, failed, or are still to come.
 pub(super) fn counts(batch: &Batch) -> String {
     let counts = batch.counts;
     match (counts.total, batch.is_over()) {
@@ -55,7 +55,7 @@ pub(super) fn counts(batch: &Batch) -> String {
     }
 }
 
-/// What is wrong with its lines.
+/// The faults of its input lines.
 pub(super) fn faults(batch: &Batch) -> String {
     let told = batch.faults.iter().map(|fault| match fault.line {
         Some(line) => format!("  line {line}: {}\n", fault.message),
@@ -64,7 +64,7 @@ pub(super) fn faults(batch: &Batch) -> String {
     told.collect()
 }
 
-/// Requests that nothing is to come of.
+/// The number of requests that have been answered or have failed.
 pub(super) fn ended(batch: &Batch) -> u64 {
     batch.counts.completed.saturating_add(batch.counts.failed)
 }

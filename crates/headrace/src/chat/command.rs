@@ -1,4 +1,4 @@
-//! What a line at the prompt means: a command or something to say. Knows no session.
+//! Parses a line at the prompt: a command, or a message to the model. Must not know sessions.
 
 /// The commands, as `/help` shows them.
 pub(super) const HELP: &str = "\
@@ -15,18 +15,18 @@ pub(super) const HELP: &str = "\
 //TEXT           say a text that begins with a slash
 ";
 
-/// What a person at a terminal may want to know beside them.
+/// Help on keys, for a person at a terminal.
 pub(super) const KEYS: &str = "\
 A line that ends in \\ goes on in the next, and so it does after Alt-Enter;
 what is pasted stays one question. Ctrl-R looks through what you said before,
 Tab completes. Ctrl-C takes back the line, or ends the answer.
 ";
 
-/// Names of commands, to complete.
+/// Command names, for completion.
 pub(super) const NAMES: [&str; 9] =
     ["/clear", "/exit", "/help", "/model", "/retry", "/save", "/system", "/tools", "/trace"];
 
-/// A line's meaning.
+/// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Command {
     Say(String),
@@ -35,24 +35,24 @@ pub(super) enum Command {
     Models,
     Model(String),
     ShowSystem,
-    /// Empty text removes it.
+    /// Sets the system message. An empty text removes it.
     SetSystem(String),
     ShowTools,
-    /// The file that holds them.
+    /// Offers the tools of this file.
     Tools(String),
     NoTools,
-    /// `None`: a file whose name is made.
+    /// Saves the conversation to this file. `None` for a generated file name.
     Save(Option<String>),
     Retry,
-    /// `None`: the last request's.
+    /// Shows the trace of this request. `None` for the last request.
     Trace(Option<String>),
     Exit,
-    /// Its name, with the slash.
+    /// The unknown command's name, with the slash.
     Unknown(String),
 }
 
 impl Command {
-    /// `None` for a line with nothing on it.
+    /// Parses a line. `None` if it is blank.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
         let Some(rest) = line.strip_prefix('/') else {

@@ -1,5 +1,5 @@
-//! The line that a person types: edited, completed, continued and remembered. A thread of its own reads it when asked. Knows
-//! commands only by their names, and nothing of what a line means.
+//! The line editor for a person: editing, completion, continuation and history. A separate thread reads lines on
+//! request. Knows commands only by name. Must not know the meaning of lines.
 
 use std::borrow::Cow;
 use std::fs;
@@ -26,35 +26,35 @@ use tokio::sync::oneshot;
 use super::command::NAMES;
 use super::typed::Typed;
 
-/// Entries that the history keeps: the newest.
+/// Maximum number of entries in the history. The newest are kept.
 const MAX_HISTORY_ENTRIES: usize = 1_000;
-/// Longest entry that it keeps, in bytes.
+/// Maximum length of a history entry, in bytes.
 const MAX_ENTRY_BYTES: usize = 16 << 10;
-/// Longest file of a history that is read, in bytes: longer, it is none of ours.
+/// Maximum size of a history file, in bytes. A longer file was not written by this program and is not used.
 const MAX_HISTORY_BYTES: u64 = (MAX_HISTORY_ENTRIES * MAX_ENTRY_BYTES) as u64 * 2;
 
 /// A person at a terminal.
 pub(super) struct Editor {
     wanted: mpsc::Sender<Wanted>,
     models: Arc<Mutex<Vec<String>>>,
-    /// How the terminal was before the first line.
+    /// The terminal's settings before the first line.
     before: Option<Termios>,
 }
 
 struct Wanted {
     prompt: String,
-    /// It is an answer to a question of ours: not remembered, and one Ctrl-C is enough.
+    /// Whether the line answers a question of this program. Such a line is not stored, and a single Ctrl-C cancels it.
     asked: bool,
     reply: oneshot::Sender<Typed>,
 }
 
 impl Editor {
-    /// Over the process's terminal; `history` is the file that remembers, if any is to.
+    /// Opens an editor on the process's terminal. `history` is the history file, if any.
     ///
     /// # Errors
-    /// What the terminal says.
+    /// The terminal's error.
     pub(super) fn open(out_terminal: bool, history: Option<PathBuf>) -> io::Result<Self> {
-        // Where the answers go elsewhere, lines are edited on the terminal all the same.
+        // If standard output is redirected, lines are still edited on the terminal.
         let behavior = if out_terminal { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder()
             .behavior(behavior)
@@ -76,7 +76,7 @@ impl Editor {
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
         let history = history.filter(|path| prepared(path));
         if let Some(path) = &history {
-            // The first time there is none.
+            // The first time there is no file.
             let _ = editor.load_history(path);
         }
         let (wanted, asked) = mpsc::channel::<Wanted>();
@@ -85,7 +85,7 @@ impl Editor {
                 presses.armed.store(false, Relaxed);
                 presses.one_is_enough.store(asked, Relaxed);
                 let typed = read(&mut editor, &prompt, !asked, history.as_deref());
-                // Whoever asked may have left by now: then nobody asks again.
+                // The requester may be gone. Then there will be no further request.
                 if reply.send(typed).is_err() {
                     return;
                 }
@@ -94,12 +94,12 @@ impl Editor {
         Ok(Self { wanted, models, before: tcgetattr(io::stdin()).ok() })
     }
 
-    /// The models that are completed.
+    /// Sets the model names for completion.
     pub(super) fn know(&self, models: Vec<String>) {
         *self.models.lock() = models;
     }
 
-    /// The next line, after `prompt`; `asked` is one that a question of ours is answered with.
+    /// Waits for the next line after `prompt`. `asked` is true if the line answers a question of this program.
     pub(super) async fn next(&self, prompt: &str, asked: bool) -> Typed {
         let (reply, typed) = oneshot::channel();
         if self.wanted.send(Wanted { prompt: prompt.to_owned(), asked, reply }).is_err() {
@@ -111,7 +111,7 @@ impl Editor {
 
 impl Drop for Editor {
     fn drop(&mut self) {
-        // A line that is still being typed is left as it is, but not the terminal.
+        // Restore the terminal. A line that is still being typed stays on the screen.
         if let Some(before) = &self.before {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
@@ -130,7 +130,7 @@ fn read(
                 && line.len() <= MAX_ENTRY_BYTES
                 && matches!(editor.add_history_entry(line.as_str()), Ok(true))
             {
-                // What cannot be remembered is said all the same.
+                // The line counts even if it cannot be stored.
                 let _ = history.map(|path| editor.append_history(path));
             }
             Typed::Line(joined(&line))
@@ -140,12 +140,12 @@ fn read(
         Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
             Typed::Unreadable("a line is not UTF-8 and was skipped".to_owned())
         }
-        // A terminal that fails would fail again.
+        // A failing terminal would fail again.
         Err(_) => Typed::End,
     }
 }
 
-/// Lines that were continued by a backslash at their end, without it.
+/// Joins lines that end in a continuing backslash, without these backslashes.
 fn joined(line: &str) -> String {
     let lines: Vec<_> = line.split('\n').collect();
     let last = lines.len().saturating_sub(1);
@@ -156,19 +156,20 @@ fn joined(line: &str) -> String {
     lines.iter().enumerate().map(cut).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a line ends in a backslash that is not itself escaped.
+/// Returns whether a line ends in a backslash that is not itself escaped.
 fn continues(line: &str) -> bool {
     line.chars().rev().take_while(|&c| c == '\\').count() % 2 == 1
 }
 
-/// Where the history stands: `$XDG_STATE_HOME/headrace/chat-history`, or in `~/.local/state`.
+/// The history file: `$XDG_STATE_HOME/headrace/chat-history`, by default in `~/.local/state`.
 pub(super) fn history_file() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
     Some(state.join("headrace").join("chat-history"))
 }
 
-/// Whether a history can stand there: its directory is there now, and what is there is a plain file of ours that nobody else reads.
+/// Returns whether a history can be stored at `path`. Creates its directory. An existing file must be a plain file of
+/// this user, and is made private.
 fn prepared(path: &Path) -> bool {
     let Some(directory) = path.parent() else { return false };
     if fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).is_err() {
@@ -195,15 +196,15 @@ fn plain(error: ReadlineError) -> io::Error {
     }
 }
 
-/// How often Ctrl-C was pressed.
+/// The state of Ctrl-C presses.
 #[derive(Default)]
 struct Presses {
-    /// Once: the next time leaves.
+    /// Ctrl-C was pressed once. The next press leaves.
     armed: AtomicBool,
     one_is_enough: AtomicBool,
 }
 
-/// Ctrl-C: takes back what was typed, if anything, and says that it leaves the second time.
+/// The handler of Ctrl-C. Clears the typed line, if any, and announces that the second press leaves.
 struct Clears(Arc<Presses>);
 
 impl ConditionalEventHandler for Clears {
@@ -217,7 +218,7 @@ impl ConditionalEventHandler for Clears {
     }
 }
 
-/// What the editor is told of lines.
+/// Completion, hints and validation for the editor.
 struct Words {
     models: Arc<Mutex<Vec<String>>>,
     files: FilenameCompleter,

@@ -1,4 +1,4 @@
-//! What is said to the chat: lines that a person types, or those of a pipe. Knows not what they mean.
+//! Input of the chat: lines that a person types, or lines of a pipe. Must not know their meaning.
 
 use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::PathBuf;
@@ -9,46 +9,46 @@ use tokio::sync::oneshot;
 use super::editor::Editor;
 use super::typed::Typed;
 
-/// Longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
-/// Where lines come from.
+/// The source of lines.
 pub(super) enum Input {
     Person(Editor),
     Pipe(Lines),
 }
 
 impl Input {
-    /// The process's standard input; `history` is the file that remembers what a person types.
+    /// Opens the process's standard input. `history` is the file that stores what a person types.
     pub(super) fn of_process(history: Option<PathBuf>) -> Self {
         if !io::stdin().is_terminal() {
             return Self::Pipe(Lines::of_stdin());
         }
-        // A terminal that cannot be edited on can be read from.
+        // If the terminal cannot be used for editing, its lines can still be read.
         match Editor::open(io::stdout().is_terminal(), history) {
             Ok(editor) => Self::Person(editor),
             Err(_) => Self::Pipe(Lines::of_stdin()),
         }
     }
 
-    /// Whether a person types.
+    /// Returns whether a person types the lines.
     pub(super) const fn is_person(&self) -> bool {
         matches!(self, Self::Person(_))
     }
 
-    /// The models that are completed.
+    /// Sets the model names for completion.
     pub(super) fn know(&self, models: Vec<String>) {
         if let Self::Person(editor) = self {
             editor.know(models);
         }
     }
 
-    /// The next line; a person is shown `prompt` before it.
+    /// Waits for the next line. Shows `prompt` to a person.
     pub(super) async fn next(&self, prompt: &str) -> Typed {
         self.line(prompt, false).await
     }
 
-    /// What a question of ours is answered with.
+    /// Waits for the answer to a question of this program.
     pub(super) async fn answer(&self, question: &str) -> Typed {
         self.line(question, true).await
     }
@@ -67,7 +67,8 @@ impl Input {
 
 type Line = Option<io::Result<String>>;
 
-/// Standard input, line by line. The thread behind it ends with the process: it may wait for bytes that never come.
+/// Standard input, line by line. Its thread lives until the process ends, because it may wait for bytes that never
+/// come.
 #[derive(Debug)]
 pub(super) struct Lines {
     wanted: mpsc::Sender<oneshot::Sender<Line>>,
@@ -79,7 +80,7 @@ impl Lines {
         std::thread::spawn(move || {
             let mut stdin = io::stdin().lock();
             for reply in asked {
-                // Whoever asked may have left by now: then nobody asks again.
+                // The requester may be gone. Then there will be no further request.
                 if reply.send(read_line(&mut stdin)).is_err() {
                     return;
                 }
@@ -88,7 +89,7 @@ impl Lines {
         Self { wanted }
     }
 
-    /// The next line without its end; `None` at the end of the input.
+    /// Waits for the next line, without its line end. `None` at the end of the input.
     async fn next(&self) -> Line {
         let (reply, line) = oneshot::channel();
         self.wanted.send(reply).ok()?;
@@ -96,8 +97,8 @@ impl Lines {
     }
 }
 
-/// Reads one line. One that is too long or not UTF-8 is an error and skipped whole; a failing input counts as ended,
-/// since it would fail again.
+/// Reads one line. A line that is too long or not UTF-8 is skipped whole and returned as an error. A failing input
+/// counts as ended, because it would fail again.
 fn read_line(input: &mut impl BufRead) -> Line {
     let mut bytes = Vec::new();
     let mut limited = input.by_ref().take(MAX_LINE_BYTES as u64);

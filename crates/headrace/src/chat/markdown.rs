@@ -1,10 +1,11 @@
-//! Markdown as it streams in: what can be decided is given on at once as styled text, the rest is held until it can be. Marks that
-//! turn out to be none are text, so nothing is lost. Knows no terminal and no width.
+//! A streaming Markdown parser. Returns decided text at once with its style, and holds undecided text back. Marks that
+//! turn out to have no meaning become text, so nothing is lost. Must not know terminals or widths.
 //!
-//! Blocks: headings, lists, quotes, rules, fenced code, rows of tables (as they are). Inline: emphasis, strong, code, struck. The
-//! rules are CommonMark's (<https://spec.commonmark.org/0.31.2/#emphasis-and-strong-emphasis>) within one line.
+//! Blocks: headings, lists, quotes, rules, fenced code, rows of tables (unchanged). Inline: emphasis, strong, code,
+//! strikethrough. Within one line, the rules are CommonMark's
+//! (<https://spec.commonmark.org/0.31.2/#emphasis-and-strong-emphasis>).
 
-/// How text is shown.
+/// The style of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Style {
     pub(super) bold: bool,
@@ -19,34 +20,34 @@ impl Style {
     const CODE: Self = Self { bold: false, italic: false, struck: false, code: true, dim: false };
 }
 
-/// What is shown, in order.
+/// A piece of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Opens a line of words: what stands before them, and before the lines that they are wrapped to.
+    /// Opens a line of words. `lead` precedes the words, and `hang` precedes the lines that they are wrapped to.
     Words {
         lead: String,
         hang: String,
     },
-    /// Opens a line that is shown as it is.
+    /// Opens a line that is shown unchanged.
     Verbatim,
     Text(Style, String),
-    /// A line across.
+    /// A horizontal rule.
     Rule,
     LineEnd,
 }
 
-/// Most bytes that wait for the mark that closes a span, or for the end of a line that may open a block.
+/// Maximum number of bytes that wait for a closing mark, or for the end of a line that may open a block.
 const MAX_HELD_BYTES: usize = 400;
-/// Quotes within quotes that are drawn as such.
+/// Maximum depth of nested quotes.
 const MAX_QUOTES: usize = 6;
 
-/// A text on its way.
+/// The parser's state.
 #[derive(Debug, Default)]
 pub(super) struct Markdown {
     line: Line,
-    /// Of the line, what is not given on yet.
+    /// The part of the line that is held back.
     held: String,
-    /// The character before it in its line.
+    /// The character before `held` in its line.
     before: Option<char>,
     base: Style,
     fence: Option<Fence>,
@@ -54,14 +55,14 @@ pub(super) struct Markdown {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Line {
-    /// What kind of line it is is not known yet.
+    /// The kind of the line is not known yet.
     #[default]
     Opening,
     Words,
     Verbatim,
 }
 
-/// Fenced code that is open: it ends with as many of the same character.
+/// An open code fence. It ends with at least as many of the same character.
 #[derive(Debug, Clone, Copy)]
 struct Fence {
     mark: char,
@@ -69,7 +70,7 @@ struct Fence {
 }
 
 impl Markdown {
-    /// Takes a piece, and gives what can be shown now.
+    /// Adds a piece, and returns the parts that are decided.
     pub(super) fn push(&mut self, piece: &str) -> Vec<Part> {
         let mut parts = Vec::new();
         for line in piece.split_inclusive('\n') {
@@ -84,7 +85,7 @@ impl Markdown {
         parts
     }
 
-    /// The rest, at the end of the text; what comes after it is another text.
+    /// Ends the text, and returns the rest. The next piece begins another text.
     pub(super) fn end(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
         self.advance(true, &mut parts);
@@ -106,14 +107,14 @@ impl Markdown {
         self.held = spans.text.to_owned();
     }
 
-    /// Gives on what is held as it is.
+    /// Returns the held text unchanged.
     fn give(&mut self, parts: &mut Vec<Part>) {
         if !self.held.is_empty() {
             parts.push(Part::Text(self.base, std::mem::take(&mut self.held)));
         }
     }
 
-    /// Decides what kind of line it is; `false`: more of it has to come.
+    /// Decides the kind of the line. Returns `false` if more of the line is needed.
     fn open(&mut self, whole: bool, parts: &mut Vec<Part>) -> bool {
         if self.fence.is_some() {
             return self.open_code(whole, parts);
@@ -161,7 +162,7 @@ impl Markdown {
         true
     }
 
-    /// A line within fenced code, or the one that ends it.
+    /// Opens a line within fenced code, or the line that ends it.
     fn open_code(&mut self, whole: bool, parts: &mut Vec<Part>) -> bool {
         let Some(Fence { mark, length }) = self.fence else { return true };
         let text = self.held.trim_start_matches(' ');
@@ -181,10 +182,10 @@ impl Markdown {
     }
 }
 
-/// What a line turned out to be.
+/// The kind of a line.
 struct Opened {
     kind: Kind,
-    /// Bytes of it that are marks.
+    /// Number of bytes of the line that are marks.
     taken: usize,
 }
 
@@ -197,7 +198,7 @@ enum Kind {
 }
 
 impl Opened {
-    /// `None`: more of the line has to come.
+    /// Decides the kind of a line. `None` if more of the line is needed.
     fn of(line: &str, whole: bool) -> Option<Self> {
         let text = line.trim_start_matches(' ');
         let indent = line.len() - text.len();
@@ -207,7 +208,7 @@ impl Opened {
         };
         let plain = || words(" ".repeat(indent), indent);
         let run = text.chars().take_while(|&c| c == first).count();
-        // Of ASCII marks, so that a count is a length in bytes.
+        // Marks are ASCII, so that a count of characters is a length in bytes.
         let after = text.get(run..).unwrap_or_default();
         match first {
             '`' | '~' if run < 3 => {
@@ -278,31 +279,31 @@ fn bullet_or_rule(
     }
 }
 
-/// Words with marks among them.
+/// Words with inline marks.
 struct Spans<'a> {
     text: &'a str,
     before: Option<char>,
     style: Style,
-    /// Nothing more comes on this line.
+    /// Whether the line is complete.
     whole: bool,
 }
 
-/// What stands at a mark.
+/// The meaning of a mark.
 enum Found {
-    /// Text of so many bytes.
+    /// Text of this many bytes.
     Text(usize),
-    /// A mark that makes the character after it text.
+    /// A backslash that makes the next bytes text.
     Escaped(usize),
-    /// Text within marks: where it begins, where it ends, where its marks end, and how it is shown.
+    /// Text within marks: its start, its end, the end of its closing mark, and its style.
     Span(usize, usize, usize, Style),
-    /// More has to come.
+    /// More text is needed.
     Wait,
 }
 
 const MARKS: [char; 5] = ['`', '*', '_', '~', '\\'];
 
 impl<'a> Spans<'a> {
-    /// Gives what can be decided; the rest stays.
+    /// Returns the parts that are decided. The rest stays in `text`.
     fn give(&mut self, parts: &mut Vec<Part>) {
         loop {
             let plain = self.text.find(MARKS).unwrap_or(self.text.len());
@@ -350,7 +351,7 @@ impl<'a> Spans<'a> {
                 _ => Found::Text(1),
             };
         }
-        // No further than so far is looked for the mark that closes a span, and no longer is it waited for.
+        // Both the search for a closing mark and the wait for it end after [`MAX_HELD_BYTES`].
         let ahead = self.text.get(..self.text.floor_char_boundary(MAX_HELD_BYTES)).unwrap_or(self.text);
         let whole = self.whole || ahead.len() < self.text.len();
         let run = ahead.chars().take_while(|&c| c == mark).count();
@@ -383,7 +384,7 @@ enum Closing {
     Unknown,
 }
 
-/// Where the span that `text` opens with is closed.
+/// Finds the closing mark of the span that `text` opens with.
 fn closing(text: &str, mark: char, opened: usize, whole: bool) -> Closing {
     let missing = if whole { Closing::None } else { Closing::Unknown };
     let mut at = opened;
@@ -452,7 +453,7 @@ fn may_close(mark: char, before: Option<char>, after: Option<char>) -> bool {
     if mark == '_' { right && (!left || punctuation(after)) } else { right }
 }
 
-/// Code without the one space at either end that keeps its marks apart.
+/// Code without the single space at both ends that separates it from its marks.
 fn unpadded(code: &str) -> &str {
     let inner = code.strip_prefix(' ').and_then(|code| code.strip_suffix(' '));
     inner.filter(|inner| !inner.trim().is_empty()).unwrap_or(code)

@@ -1,4 +1,4 @@
-//! What the commands of a chat do. Must not know how a line was typed.
+//! Executes the commands of a chat. Must not know how a line was typed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::session::Session;
 use super::turn::report;
 use super::{saved, tools, waterfall};
 
-/// Traces are written out of band: how often and how patiently one that is not there yet is asked for.
+/// Number and interval of attempts to fetch a trace. Traces are stored after the call ends.
 const TRACE_TRIES: u32 = 4;
 const TRACE_WAIT: Duration = Duration::from_millis(150);
-/// Names that are told where one is unknown.
+/// Maximum number of model names in an error about an unknown name.
 const NAMES_TOLD: usize = 8;
 
 impl Session {
@@ -107,7 +107,8 @@ impl Session {
         Ok(())
     }
 
-    /// Changes the model to one that the server serves, listed or not: an alias need not be.
+    /// Changes the model to one that the server serves. Also accepts a name that is not listed, because aliases may be
+    /// unlisted.
     async fn change_model(&mut self, name: String, screen: &mut Screen) {
         let models = match self.client.models().await {
             Ok(models) => models,
@@ -168,7 +169,7 @@ impl Session {
     }
 }
 
-/// What there is instead of a name: those that begin alike first.
+/// Lists the served models, with the names most similar to `name` first.
 fn served(models: &[ModelInfo], name: &str) -> String {
     let alike =
         |id: &str| id.chars().zip(name.chars()).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();

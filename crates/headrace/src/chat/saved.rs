@@ -1,4 +1,5 @@
-//! A conversation as a file: messages in JSON, as any API takes them, or Markdown for people. Knows no session.
+//! Saves a conversation to a file: messages as JSON in the API's format, or Markdown for people. Must not know
+//! sessions.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use headrace_client::ChatMessage;
 
-/// The name of a file that nobody named, by the time of writing.
+/// The generated file name for the time of writing.
 pub(super) fn unnamed(utc: &str) -> PathBuf {
     let digits: String = utc.chars().filter(char::is_ascii_digit).collect();
     PathBuf::from(format!("headrace-chat-{digits}.md"))
 }
 
-/// Writes a new file that its owner alone reads.
+/// Writes a new file that only its owner can read.
 ///
 /// # Errors
-/// In words; a file that is there already stays as it is.
+/// A message. An existing file stays unchanged.
 pub(super) fn save(path: &Path, model: &str, messages: &[ChatMessage]) -> Result<(), String> {
     let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
     let text = if json { as_json(model, messages) } else { Ok(as_markdown(model, messages)) }?;
@@ -30,7 +31,7 @@ pub(super) fn save(path: &Path, model: &str, messages: &[ChatMessage]) -> Result
     file.write_all(text.as_bytes()).map_err(said)
 }
 
-/// The body of a call, without what a call may choose.
+/// The body of a call, without optional parameters.
 fn as_json(model: &str, messages: &[ChatMessage]) -> Result<String, String> {
     let body = serde_json::json!({"model": model, "messages": messages});
     let text = serde_json::to_string_pretty(&body).map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
-//! What the chat writes: answers to standard output, the rest to standard error, dim where there is colour. For a person words are
-//! wrapped and Markdown is shown as such; a program gets the answer as it came.
-//! Nothing that a server sent reaches the terminal as a control sequence. Knows no session.
+//! Output of the chat: answers on standard output, the rest on standard error, dim if there is colour. For a person,
+//! words are wrapped and Markdown is formatted. A program gets the answer unchanged. No text from a server reaches the
+//! terminal as a control sequence. Must not know sessions.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -14,7 +14,7 @@ const DIM: &str = "\x1b[2m";
 const RED: &str = "\x1b[31m";
 const RESET: &str = "\x1b[0m";
 
-/// Nobody reads standard output any more.
+/// Standard output cannot be written any more.
 #[derive(Debug)]
 pub(super) struct OutputClosed;
 
@@ -27,29 +27,29 @@ impl From<io::Error> for OutputClosed {
 /// One output stream.
 struct Stream {
     to: Box<dyn Write>,
-    /// A person reads it.
+    /// Whether a person reads it.
     terminal: bool,
     colour: bool,
 }
 
-/// Both output streams. Failures of standard error are ignored: there is nowhere to tell of them.
+/// Both output streams. Errors on standard error are ignored, because there is nowhere to report them.
 pub(super) struct Screen {
     out: Stream,
     err: Stream,
-    /// Columns of the terminal, asked for again and again: windows change. 0: lines are not wrapped here.
+    /// Returns the columns of the terminal, which change with its window. 0 leaves wrapping to the terminal.
     width: fn() -> usize,
-    /// The last character of the answer so far is no line end.
+    /// Whether the output so far ends within a line.
     mid_line: bool,
-    /// Reasoning was shown and the answer has not begun.
+    /// Whether reasoning was shown and the answer has not begun.
     in_reasoning: bool,
     answer: Option<Typesetter>,
     reasoning: Option<Typesetter>,
 }
 
 impl Screen {
-    /// The process's streams, with colour where they are terminals and `NO_COLOR` and `TERM` allow it.
+    /// Opens the process's streams, with colour if they are terminals and `NO_COLOR` and `TERM` allow it.
     pub(super) fn of_process() -> Self {
-        // https://no-color.org: set and not empty.
+        // <https://no-color.org>: set and not empty.
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let stream = |to: Box<dyn Write>, terminal: bool| Stream {
@@ -67,12 +67,12 @@ impl Screen {
         Self { out, err, width, mid_line: false, in_reasoning: false, answer: None, reasoning: None }
     }
 
-    /// Columns of the terminal; 0 where it does not say.
+    /// Columns of the terminal. 0 if unknown.
     pub(super) fn columns(&self) -> usize {
         (self.width)()
     }
 
-    /// Before the first piece of an answer.
+    /// Prepares for the first piece of an answer.
     pub(super) fn begin_answer(&mut self) {
         if !self.out.terminal {
             return;
@@ -82,7 +82,7 @@ impl Screen {
         self.reasoning = Some(Typesetter::new(Manner { width, colour, markdown: false, base: Style::DIM }));
     }
 
-    /// A piece of an answer, shown as soon as it can be.
+    /// Shows a piece of an answer, as soon as it can be formatted.
     pub(super) fn answer(&mut self, piece: &str) -> Result<(), OutputClosed> {
         if std::mem::take(&mut self.in_reasoning) {
             let rest = self.reasoning.as_mut().map(Typesetter::end).unwrap_or_default();
@@ -97,7 +97,7 @@ impl Screen {
         self.write(&shown)
     }
 
-    /// A piece of reasoning: for a person only, dim. A program that reads the output wants the answer alone.
+    /// Shows a piece of reasoning, dim and only to a person. A program wants only the answer.
     pub(super) fn reasoning(&mut self, piece: &str) -> Result<(), OutputClosed> {
         if !self.out.terminal {
             return Ok(());
@@ -108,7 +108,7 @@ impl Screen {
         self.write(&shown)
     }
 
-    /// The piece, made harmless, and whether a line is open after it.
+    /// Returns the piece with control characters made visible. Records whether it ends within a line.
     fn seen(&mut self, piece: &str) -> String {
         let piece = visible(piece).into_owned();
         if let Some(last) = piece.chars().next_back() {
@@ -122,13 +122,13 @@ impl Screen {
         Ok(self.out.to.flush()?)
     }
 
-    /// Text on standard output.
+    /// Writes text to standard output.
     pub(super) fn text(&mut self, text: &str) -> Result<(), OutputClosed> {
         let text = self.seen(text);
         self.write(&text)
     }
 
-    /// Shows what is left of the answer, and ends its last line where it is open.
+    /// Shows the rest of the answer, and ends an open last line.
     pub(super) fn end_answer(&mut self) -> Result<(), OutputClosed> {
         let mut rest = String::new();
         for mut typesetter in [self.reasoning.take(), self.answer.take()].into_iter().flatten() {
@@ -141,12 +141,12 @@ impl Screen {
         if rest.is_empty() { Ok(()) } else { self.write(&rest) }
     }
 
-    /// A dim line on standard error.
+    /// Writes a dim line to standard error.
     pub(super) fn note(&mut self, text: &str) {
         self.side(DIM, "", text);
     }
 
-    /// An error's line on standard error.
+    /// Writes an error to standard error.
     pub(super) fn error(&mut self, text: &str) {
         self.side(RED, "headrace: ", text);
     }
@@ -160,24 +160,24 @@ impl Screen {
     }
 }
 
-/// Columns of the terminal; 0 where it does not say.
+/// Columns of the terminal. 0 if unknown.
 fn columns() -> usize {
     let size =
         rustix::termios::tcgetwinsize(io::stdout()).or_else(|_| rustix::termios::tcgetwinsize(io::stderr()));
     size.map_or(0, |size| usize::from(size.ws_col))
 }
 
-/// A text of somebody's in one line, for a prompt.
+/// Puts foreign text on one short line, for a prompt.
 pub(super) fn line_of(text: &str) -> String {
     const MOST: usize = 64;
     visible(text).chars().map(|c| if c.is_control() { ' ' } else { c }).take(MOST).collect()
 }
 
-/// The text with everything that could steer a terminal made visible: control characters become their pictures
-/// (U+2400 and on), those of the upper range and the overrides of writing direction U+FFFD. Carriage returns go:
-/// they could write over what is shown. Line feeds and tabs stay.
+/// Makes everything visible that could control a terminal. Control characters become their pictures (U+2400 and on).
+/// Those of the upper range, and overrides of the writing direction, become U+FFFD. Carriage returns are removed,
+/// because they could overwrite shown text. Line feeds and tabs stay.
 fn visible(text: &str) -> Cow<'_, str> {
-    // Joiners and marks of direction have their place in prose.
+    // Joiners and direction marks are legitimate in prose.
     let steers =
         |c: char| steers_terminals(c) && !matches!(c, '\n' | '\t' | '\u{ad}' | '\u{200c}'..='\u{200f}');
     if !text.contains(steers) {

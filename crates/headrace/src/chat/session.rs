@@ -1,4 +1,4 @@
-//! A conversation with a server: who is asked, with which key, and what was said. Must not know where lines come from.
+//! A conversation with a server: the client, the key, the model and the log. Must not know the source of lines.
 
 use headrace_client::{
     ChatRequest, Client, ClientConfig, ClientError, ConversationLog, HeadraceOptions, ModelInfo,
@@ -13,20 +13,20 @@ use crate::house::House;
 /// One conversation.
 pub(super) struct Session {
     pub(super) client: Client,
-    /// How the client was made, but for a lent key.
+    /// The client's configuration, without a lent key.
     config: ClientConfig,
-    /// Who lent the key, where none was given.
+    /// The server that lent the key. `None` if the key was given.
     pub(super) house: Option<House>,
     pub(super) has_key: bool,
     pub(super) log: ConversationLog,
     pub(super) model: String,
-    /// What stays the same from request to request.
+    /// The fields that all requests share.
     pub(super) template: ChatRequest,
     /// The request that `/trace` shows.
     pub(super) last_request: Option<String>,
-    /// What this end saw of it.
+    /// The client's timings of that request.
     pub(super) last_half: Option<ClientHalf>,
-    /// The question that `/retry` asks again, and whether its turn is in the conversation.
+    /// The question that `/retry` repeats, and whether its turn is in the conversation.
     pub(super) last_question: Option<(String, bool)>,
 }
 
@@ -65,7 +65,7 @@ impl Session {
         })
     }
 
-    /// Takes a key of now where the one that was lent has ended. Whether there is one.
+    /// Replaces an expired lent key. Returns whether there is a new one.
     pub(super) async fn renew(&mut self) -> bool {
         let Some(house) = &self.house else { return false };
         let Some(house) = house.again().await else { return false };

@@ -1,19 +1,19 @@
-//! The tools that a person offers in a chat: read from a file of theirs, as OpenAI's dialect spells them. Calls none.
+//! The tools that a person offers in a chat, read from a file in OpenAI's format. Runs no tool.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Longest file of tools, in bytes.
+/// Maximum size of a file of tools, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Most tools that are offered.
+/// Maximum number of offered tools.
 const MAX_TOOLS: usize = 128;
 
-/// The tools of a file: a list, or an object with a list `tools`, of `{"type": "function", "function": {…}}` or of the functions
-/// alone.
+/// Reads the tools of a file: a list, or an object with a list `tools`. An entry is `{"type": "function", "function":
+/// {…}}`, or only the function.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// A message that says what is wrong.
 pub(super) fn read(path: &Path) -> Result<Vec<Value>, String> {
     let shown = path.display();
     let length = std::fs::metadata(path).map_err(|error| format!("{shown} cannot be read: {error}"))?.len();
@@ -47,7 +47,7 @@ fn one(tool: Value) -> Result<Value, String> {
     let wrapped = match (tool.get("type").and_then(Value::as_str), tool.get("function").is_some()) {
         (Some("function") | None, true) => tool,
         (None, false) => serde_json::json!({"type": "function", "function": tool}),
-        // The Responses API's spelling.
+        // The format of the Responses API.
         (Some("function"), false) => {
             let mut function = tool;
             if let Some(object) = function.as_object_mut() {
@@ -67,7 +67,7 @@ fn name(tool: &Value) -> Option<&str> {
     tool.get("function")?.get("name")?.as_str().filter(|name| !name.is_empty())
 }
 
-/// A line for each: its name, what it takes and what it is for.
+/// Describes each tool in a line: its name, its parameters and its description.
 pub(super) fn described(tools: &[Value]) -> String {
     let line = |tool: &Value| {
         let function = tool.get("function");

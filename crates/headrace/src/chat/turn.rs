@@ -1,4 +1,4 @@
-//! One turn of a chat: a question, the answer as it comes, and what is said of it afterwards. Must not know where lines come from.
+//! One turn of a chat: a question, its streamed answer, and the summary after it. Must not know the source of lines.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::typed::Typed;
 use super::waterfall::ClientHalf;
 use crate::signals::interrupted;
 
-/// Most answers of one turn that call tools.
+/// Maximum number of answers with tool calls in one turn.
 const MAX_ROUNDS: usize = 16;
 
 /// How a turn ended.
@@ -29,7 +29,8 @@ enum Round {
 }
 
 impl Session {
-    /// Asks, shows the answer as it comes, and closes the turn in the log. Results of tools are asked of `input`; without, none is.
+    /// Asks the question, shows the answer as it arrives, and closes the turn in the log. Asks `input` for results of
+    /// tool calls. Without `input`, tool calls end the turn.
     pub(super) async fn turn(
         &mut self,
         question: &str,
@@ -59,7 +60,7 @@ impl Session {
                 }
                 _ => {
                     if answer.text.is_empty() {
-                        // An empty message says nothing, and some templates refuse one.
+                        // Some templates refuse an empty message.
                         self.log.fail();
                     } else {
                         self.log.answer(answer.text);
@@ -73,7 +74,7 @@ impl Session {
         Ok(Turn::Failed)
     }
 
-    /// What the tools say to the calls of an answer. Whether there is something to all of them.
+    /// Asks for the result of each tool call of an answer. Returns whether every call has a result.
     async fn results(&mut self, answer: &Answer, input: &Input, screen: &mut Screen) -> bool {
         self.log.called(answer.text.as_str(), &answer.tool_calls);
         for call in &answer.tool_calls {
@@ -95,13 +96,13 @@ impl Session {
         true
     }
 
-    /// One answer, shown as it comes.
+    /// Requests one answer, and shows it as it arrives.
     async fn round(&mut self, screen: &mut Screen) -> Result<Round, OutputClosed> {
         let request =
             ChatRequest { model: self.model.clone(), messages: self.log.messages(), ..self.template.clone() };
         let interrupt = interrupted();
         tokio::pin!(interrupt);
-        // Dropping either future below drops the connection, by which the server sees the cancellation.
+        // Dropping either future below drops the connection, which tells the server about the cancellation.
         let opened = tokio::select! {
             biased;
             () = &mut interrupt => None,
@@ -142,7 +143,7 @@ impl Session {
         }
     }
 
-    /// Asks; once more where a lent key has ended.
+    /// Sends a request. Retries once with a new key if a lent key has expired.
     async fn ask(&mut self, request: &ChatRequest) -> Result<ChatStream, ClientError> {
         match self.client.chat(request).await {
             Err(ClientError::Api(error)) if error.status == Some(401) && self.renew().await => {
@@ -162,7 +163,7 @@ impl Session {
     }
 }
 
-/// How the showing of an answer ended.
+/// How the display of an answer ended.
 enum Shown {
     Whole,
     Cancelled,
@@ -190,7 +191,7 @@ async fn show(
     }
 }
 
-/// Resolves when something outside wants this process to end: then the terminal has to be put right first.
+/// Resolves on SIGINT, SIGTERM or SIGHUP, so that the terminal can be restored before the process ends.
 pub(super) async fn told_to_leave() {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut term), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
@@ -211,7 +212,7 @@ pub(super) fn report(screen: &mut Screen, error: &ClientError, has_key: bool) {
     }
 }
 
-/// What to do about it here, where there is something.
+/// Returns advice on an error, if there is any.
 fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
     match error {
         ClientError::Api(error) if error.code == "context_length_exceeded" => Some(
@@ -221,7 +222,7 @@ fn advice(error: &ClientError, has_key: bool) -> Option<&'static str> {
     }
 }
 
-/// One line about an answer: what is not known is left out, never shown as zero.
+/// Summarizes an answer in one line. Unknown figures are left out, never shown as zero.
 fn summary(answer: &Answer) -> String {
     let mut parts = Vec::new();
     match answer.finish_reason.as_deref() {
@@ -244,7 +245,8 @@ fn summary(answer: &Answer) -> String {
     parts.join(" · ")
 }
 
-/// What a new connection took of that, where it is worth a word: over one that stands it would not have been.
+/// Describes the share of a new connection in the time to the first token. `None` below one millisecond. An open
+/// connection would have saved this time.
 fn new_connection(connect: &ConnectTimes) -> Option<String> {
     const WORTH_TELLING: Duration = Duration::from_millis(1);
     let steps = [("DNS", connect.dns), ("TCP", Some(connect.tcp)), ("TLS", connect.tls)];

@@ -1,12 +1,12 @@
-//! What came of waiting for a line, wherever lines come from. Knows not what they mean.
+//! The outcome of waiting for a line, from any source. Must not know the meaning of lines.
 
-/// What came of waiting for a line.
+/// The outcome of waiting for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Typed {
     Line(String),
-    /// Ctrl-C, as often as it takes.
+    /// Ctrl-C, pressed as often as needed.
     Interrupted,
-    /// A line that cannot be taken, and why.
+    /// A line that cannot be read, and why.
     Unreadable(String),
     End,
 }

@@ -1,43 +1,43 @@
-//! An answer as a person reads it in a terminal: words are wrapped, Markdown is shown as such. Whatever comes in whatever pieces looks
-//! the same. Knows the width of the terminal and nothing of answers.
+//! Formats an answer for a person at a terminal: wraps words and renders Markdown. The result does not depend on how
+//! the text is split into pieces. Knows the terminal's width. Must not know answers.
 
 use unicode_width::UnicodeWidthChar;
 
 use super::markdown::{Markdown, Part, Style};
 
-/// How text is set.
+/// How text is formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// Columns; 0: lines are left to the terminal.
+    /// Columns of the terminal. 0 leaves wrapping to the terminal.
     pub(super) width: usize,
-    /// Whether the terminal takes colours and weights.
+    /// Whether the terminal supports colours and font weights.
     pub(super) colour: bool,
-    /// Whether the text is Markdown, and shown as such where there is colour.
+    /// Whether the text is Markdown. It is rendered only with `colour`.
     pub(super) markdown: bool,
-    /// How text that is none is shown.
+    /// The style of text that is not Markdown.
     pub(super) base: Style,
 }
 
-/// Narrower than this, words are not wrapped: every other line would end in one of their middles.
+/// Minimum width for wrapping words. In a narrower terminal, wrapping would break many words.
 const MIN_WIDTH: usize = 20;
-/// Longest line that is drawn across.
+/// Maximum length of a drawn rule.
 const MAX_RULE: usize = 60;
 
-/// A text on its way.
+/// A text that is being formatted.
 #[derive(Debug)]
 pub(super) struct Typesetter {
     manner: Manner,
     markdown: Markdown,
-    /// What the terminal shows in now.
+    /// The style that the terminal is set to.
     shown: Style,
-    /// Cells of the line that are used.
+    /// Used cells of the current line.
     used: usize,
-    /// What stands before wrapped lines.
+    /// The prefix of continuation lines.
     hang: String,
     verbatim: bool,
-    /// The line was opened.
+    /// Whether the line was opened.
     open: bool,
-    /// A word that may go on, its cells, and the spaces before it.
+    /// The current word, which may continue. The next fields are its cells, and the spaces before it.
     word: Vec<(Style, String)>,
     word_cells: usize,
     spaces: usize,
@@ -59,13 +59,13 @@ impl Typesetter {
         }
     }
 
-    /// Takes a piece, and gives what can be shown now.
+    /// Adds a piece, and returns the text that can be shown now.
     pub(super) fn push(&mut self, piece: &str) -> String {
         let parts = if self.marks() { self.markdown.push(piece) } else { plain(piece, self.manner.base) };
         self.set(parts, false)
     }
 
-    /// The rest.
+    /// Returns the rest.
     pub(super) fn end(&mut self) -> String {
         let parts = if self.marks() { self.markdown.end() } else { Vec::new() };
         let rest = self.set(parts, true);
@@ -91,7 +91,7 @@ impl Typesetter {
                 Part::Text(style, text) => self.text(style, &text, &mut out),
                 Part::LineEnd => {
                     self.flush(&mut out);
-                    // Spaces at the end of a line show nothing.
+                    // Spaces at the end of a line are invisible.
                     (self.spaces, self.used, self.open) = (0, 0, false);
                     self.show(Style::default(), &mut out);
                     out.push('\n');
@@ -101,7 +101,7 @@ impl Typesetter {
         if ends || self.verbatim {
             self.flush(&mut out);
         }
-        // Whatever comes next on the terminal is not of this text.
+        // The next output on the terminal may not belong to this text.
         self.show(Style::default(), &mut out);
         out
     }
@@ -127,7 +127,7 @@ impl Typesetter {
                     self.flush(out);
                     self.spaces += 1;
                 }
-                // Scripts of wide characters have no spaces to break at: any two of them may be parted.
+                // Scripts with wide characters have no spaces, so a line may break between any two characters.
                 2 => {
                     self.flush(out);
                     self.letter(style, c, 2);
@@ -146,7 +146,7 @@ impl Typesetter {
         }
     }
 
-    /// Shows the word, on the next line if it does not fit on this one.
+    /// Writes the word, on the next line if it does not fit on this one.
     fn flush(&mut self, out: &mut String) {
         if self.word.is_empty() {
             return;
@@ -167,7 +167,7 @@ impl Typesetter {
             self.put(style, &text, out);
         }
         self.word_cells = 0;
-        // A word longer than a line is broken by the terminal, so that it can be copied whole.
+        // The terminal breaks a word that is longer than a line, so that it can be copied whole.
         if width > 0 && self.used > width {
             self.used = (self.used - 1) % width + 1;
         }
@@ -177,7 +177,7 @@ impl Typesetter {
         if text.is_empty() {
             return;
         }
-        // Nothing is seen of a space's style.
+        // The style of a space is invisible.
         if !text.trim().is_empty() {
             self.show(style, out);
         }
@@ -185,7 +185,7 @@ impl Typesetter {
         self.used += cells(text);
     }
 
-    /// Switches the terminal to a style.
+    /// Switches the terminal to `style`.
     fn show(&mut self, style: Style, out: &mut String) {
         if !self.manner.colour || style == self.shown {
             return;
@@ -208,7 +208,7 @@ impl Typesetter {
     }
 }
 
-/// A text without any marks.
+/// Splits a text without marks into parts.
 fn plain(piece: &str, style: Style) -> Vec<Part> {
     let mut parts = Vec::new();
     for line in piece.split_inclusive('\n') {
@@ -223,7 +223,7 @@ fn cells(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// A short text of ours, wrapped.
+/// Wraps a short text of this program.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
     let mut typesetter =
         Typesetter::new(Manner { width, colour: false, markdown: false, base: Style::default() });
@@ -235,7 +235,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    /// What a text looks like, in pieces of `step` characters, without its colours.
+    /// Formats `text` in pieces of `step` characters, with its colours.
     fn set(text: &str, width: usize, step: usize) -> String {
         let manner = Manner { width, colour: true, markdown: true, base: Style::default() };
         let mut typesetter = Typesetter::new(manner);

@@ -1,5 +1,5 @@
-//! A request's trace, as `GET /v1/requests/ID` gives it, drawn as one bar per stage. Trusts nothing in it.
-//! (`headrace trace` draws from the stored record and shows more.)
+//! Draws a request's trace from `GET /v1/requests/ID`, with one bar per stage. Does not trust its values. `headrace
+//! trace` draws from the stored record and shows more.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use serde_json::Value;
 
 use super::typeset::wrapped;
 
-/// Width of the bars in characters, at least and at most.
+/// Minimum and maximum width of the bars, in characters.
 const BARS: (usize, usize) = (8, 80);
 /// Columns of the figures, with the spaces around them.
 const FIGURES: usize = 26;
-/// Where the terminal does not say how wide it is.
+/// Columns to assume if the terminal's width is unknown.
 const USUAL_COLUMNS: usize = 80;
 
-/// A row: a name, where it begins and what it took, in microseconds.
+/// A row: a name, its start and its duration, in microseconds.
 struct Row {
     name: String,
     start_us: f64,
     took_us: f64,
 }
 
-/// What this end saw of an answer, from the moment that it was asked for.
+/// The client's timings of an answer, from the start of the request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ClientHalf {
     timing: Timing,
     trace_id: Option<String>,
-    /// The longest time between two pieces, and how many there were.
+    /// The longest time between two pieces, and the number of pieces.
     gap: Option<(Duration, usize)>,
 }
 
@@ -37,7 +37,7 @@ impl ClientHalf {
         Self { timing: answer.timing, trace_id: answer.trace_id.clone(), gap: answer.longest_gap() }
     }
 
-    /// When the connection stood.
+    /// Time until the connection was established. 0 if an open one was reused.
     fn connected_us(&self) -> f64 {
         self.timing.connect.map(|connect| micros(connect.total())).unwrap_or_default()
     }
@@ -78,8 +78,8 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// The stages with their starts, durations and bars, then the outcome and the cost, on a terminal of so many columns (0: it does not
-/// say).
+/// Draws the stages with their starts, durations and bars, then the outcome and the cost. `columns` is the terminal's
+/// width, or 0 if unknown.
 pub(super) fn draw(trace: &Value, columns: usize) -> String {
     let explain = Explain::from_value(trace.clone());
     let rows: Vec<Row> = explain
@@ -96,8 +96,9 @@ pub(super) fn draw(trace: &Value, columns: usize) -> String {
     text
 }
 
-/// Both ends of a call on one axis: this one's times, and within them the server's stages. The clocks of two machines are not
-/// compared: what neither end accounts for is the way, and half of it is taken to lie before the server began.
+/// Draws both ends of a call on one axis: the client's times, and within them the server's stages. The clocks of the
+/// two machines are not compared. The time that neither end accounts for is network time. Half of it is assumed to be
+/// before the server's start.
 pub(super) fn draw_joined(trace: &Value, half: &ClientHalf, columns: usize) -> String {
     let explain = Explain::from_value(trace.clone());
     let server_us =
@@ -156,7 +157,7 @@ fn bars(rows: &[Row], total: f64, columns: usize) -> String {
     text
 }
 
-/// Where a bar begins and how long it is: at least one character, never beyond the width.
+/// Returns the start and the length of a bar: at least one character, and never beyond the width.
 fn place(start: f64, duration: f64, total: f64, width: usize) -> (usize, usize) {
     let share = |part: f64| if total > 0.0 { (part / total).clamp(0.0, 1.0) } else { 0.0 };
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share is between 0 and 1")]
@@ -224,7 +225,7 @@ mod tests {
             ("first byte", "31.000", "29.000"),
             ("first token", "60.000", "2.000"),
             ("last token", "62.000", "36.000"),
-            // 20 ms are neither the server's nor the connection's: half of them lie before it began.
+            // 20 ms belong neither to the server nor to the connection. Half of them are before its start.
             ("  parse", "40.000", "1.000"),
             ("  decode", "50.000", "40.000"),
         ] {

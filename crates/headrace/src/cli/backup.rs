@@ -1,4 +1,4 @@
-//! What `headrace backup` takes. Must not know how a copy is made.
+//! Arguments of `headrace backup`. Must not know how a copy is made.
 
 use std::path::PathBuf;
 

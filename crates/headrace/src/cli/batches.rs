@@ -25,7 +25,7 @@ pub(crate) struct BatchesArgs {
     pub(crate) command: BatchesCommand,
 }
 
-/// What is to be done.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BatchesCommand {
     /// List the project's batches, newest first
@@ -74,7 +74,7 @@ pub(crate) enum BatchesCommand {
     },
 }
 
-/// What a batch is made of.
+/// The arguments of `headrace batches submit`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  headrace batches submit requests.jsonl --window 90m --metadata run=nightly"

@@ -1,4 +1,4 @@
-//! What `headrace cache` takes. Must not know what is summed.
+//! Arguments of `headrace cache`. Must not know what is summed.
 
 use clap::Args;
 use headrace_domain::UnixNanos;
@@ -22,10 +22,10 @@ pub(crate) struct CacheArgs {
 }
 
 impl CacheArgs {
-    /// As a question.
+    /// Returns the query for these arguments.
     ///
     /// # Errors
-    /// What a value must be, with its flag.
+    /// A message that names the flag of an invalid value.
     pub(crate) fn query(&self, now: UnixNanos) -> Result<CacheQuery, String> {
         let mut by = Vec::new();
         for one in &self.by {

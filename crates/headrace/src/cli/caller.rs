@@ -1,11 +1,11 @@
-//! What commands take that call a server as its clients do. Must not know what they call it for.
+//! Arguments of commands that call a server as its clients do. Must not know the purpose of the calls.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use secrecy::SecretString;
 
-/// A server, and who asks it.
+/// A server, and the key for it.
 #[derive(Debug, Args)]
 pub(crate) struct Caller {
     /// Server to talk to [default: the one of --data-dir, else http://127.0.0.1:8080]

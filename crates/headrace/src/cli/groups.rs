@@ -1,4 +1,4 @@
-//! The page that `headrace --help` prints: its commands in groups, by what a person wants to do. Must not know what a command does.
+//! The page that `headrace --help` prints, with the commands grouped by purpose. Must not know what a command does.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::Command;
 
 use crate::output;
 
-/// The groups, in the order of a first day.
+/// The groups, in the order in which a new user needs them.
 pub(crate) const GROUPS: [(&str, &[&str]); 4] = [
     ("Start", &["up", "serve", "config", "models", "doctor", "completions", "man"]),
     ("Ask", &["chat", "batches", "bench", "ping", "render", "tokenize"]),
@@ -65,7 +65,7 @@ Examples:
 `headrace COMMAND --help` says more. Exit codes: 0 done, 1 could not be done,
 2 wrong usage or configuration, 130 interrupted.";
 
-/// The command with its commands in groups.
+/// Sets a help page on which the subcommands are grouped.
 pub(crate) fn grouped(command: Command) -> Command {
     let mut page = String::from("{about}\n\n{usage-heading} {usage}\n");
     for (title, names) in GROUPS {
@@ -81,7 +81,7 @@ pub(crate) fn grouped(command: Command) -> Command {
     command.help_template(page).next_line_help(false).after_help(EXAMPLES)
 }
 
-/// The command without variables that are set to nothing: an empty variable is an unset one, for each option of each command.
+/// Removes empty environment variables from every option of every command, so that an empty variable counts as unset.
 pub(crate) fn without_empty_variables(command: Command) -> Command {
     let is_empty = |arg: &clap::Arg| {
         arg.get_env()
@@ -92,13 +92,14 @@ pub(crate) fn without_empty_variables(command: Command) -> Command {
     command.mut_args(unset).mut_subcommands(without_empty_variables)
 }
 
-/// Prints the help that was asked for, or what is wrong with the command line, which begins as all errors of this program do.
+/// Prints the requested help, or the error in the command line in the format of this program's errors. Returns the exit
+/// code.
 pub(crate) fn answer(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         let text = error.render().to_string();
         output::note(text.replacen("error: ", "headrace: ", 1).trim_end());
     } else {
-        // A reader that is gone needs no help.
+        // Ignore a closed standard output.
         let _ = error.print();
     }
     u8::try_from(error.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from)

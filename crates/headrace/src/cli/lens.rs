@@ -1,10 +1,10 @@
-//! The arguments of `render`, `tokenize` and `doctor`. Knows nothing of what they do.
+//! Arguments of `render`, `tokenize` and `doctor`. Must not know what the commands do.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-/// Which model's words.
+/// The model whose tokenizer and template are used.
 #[derive(Debug, Args)]
 pub(crate) struct OfModel {
     /// A model of the configuration by its name, or a Hugging Face directory or a GGUF file [default: the one that the body
@@ -19,7 +19,7 @@ pub(crate) struct OfModel {
     pub(crate) json: bool,
 }
 
-/// Whose body it is.
+/// The dialect of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Body {
     /// OpenAI's chat completions

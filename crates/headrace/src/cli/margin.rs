@@ -1,4 +1,4 @@
-//! What `headrace margin` takes. Must not know what is summed.
+//! Arguments of `headrace margin`. Must not know what is summed.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(crate) struct MarginArgs {
 }
 
 impl MarginArgs {
-    /// What calls are told apart by, each once.
+    /// Returns the groups of calls, without duplicates.
     pub(crate) fn by(&self) -> Vec<MarginBy> {
         let mut seen = Vec::new();
         for by in &self.by {
@@ -40,7 +40,7 @@ impl MarginArgs {
     }
 }
 
-/// A moment, as it is asked for.
+/// A time on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     /// The beginning of a day.
@@ -49,7 +49,7 @@ pub(crate) enum When {
 }
 
 impl When {
-    /// When that is.
+    /// Returns the absolute time.
     pub(crate) fn at(self, now: UnixNanos) -> UnixNanos {
         match self {
             Self::On(day) => day,

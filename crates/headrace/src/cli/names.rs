@@ -1,4 +1,4 @@
-//! Arguments of the commands about names of models. Must not know what a command does.
+//! Arguments of the commands about model names. Must not know what a command does.
 
 use clap::Args;
 use headrace_domain::ModelName;

@@ -1,4 +1,4 @@
-//! What `headrace operators` takes. Must not know what is done with it.
+//! Arguments of `headrace operators`. Must not know what the commands do.
 
 use clap::{Args, Subcommand};
 use headrace_identity::Role;

@@ -1,4 +1,4 @@
-//! What `headrace keys`, `orgs` and `projects` take. Must not know what is done with it.
+//! Arguments of `headrace keys`, `orgs` and `projects`. Must not know what the commands do.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What `headrace requests` takes. Must not know how calls are found.
+//! Arguments of `headrace requests`. Must not know how calls are found.
 
 use std::time::Duration;
 
@@ -59,10 +59,10 @@ pub(crate) struct RequestsArgs {
 }
 
 impl RequestsArgs {
-    /// As a search.
+    /// Returns the search for these arguments.
     ///
     /// # Errors
-    /// What a value must be, with its flag.
+    /// A message that names the flag of an invalid value.
     pub(crate) fn query(&self, now: UnixNanos) -> Result<CallQuery, String> {
         let mut query = CallQuery {
             org: self.org.clone(),
@@ -87,7 +87,7 @@ impl RequestsArgs {
     }
 }
 
-/// Between which moments.
+/// A time range.
 #[derive(Debug, Args)]
 pub(crate) struct Times {
     /// From then on: a time (RFC 3339), a date (UTC), or so long ago, such as 15m, 12h or 7d
@@ -108,7 +108,7 @@ impl Times {
     }
 }
 
-/// A moment of a flag.
+/// Parses the time of a flag.
 fn when(flag: &str, text: Option<&str>, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
     text.map(|text| moment(text, now)).transpose().map_err(|why| format!("{flag}: {why}"))
 }

@@ -1,4 +1,4 @@
-//! What several commands take: where the server is, limits, durations. Knows no command.
+//! Arguments that several commands share: the data directory, limits, durations, regions. Must not know any command.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use headrace_identity::RateLimits;
 
 use crate::config::value::{Kind, Parsed};
 
-/// Which server, running or not.
+/// The data directory of a server, running or not.
 #[derive(Debug, Args)]
 pub(crate) struct At {
     /// The server's data directory [default: ./headrace-data]
@@ -22,7 +22,7 @@ pub(crate) struct At {
     pub(crate) json: bool,
 }
 
-/// Limits; one that is not given is no limit.
+/// Limits. An absent limit is no limit.
 #[derive(Debug, Args)]
 pub(crate) struct LimitFlags {
     /// Requests a minute
@@ -37,13 +37,13 @@ pub(crate) struct LimitFlags {
 }
 
 impl LimitFlags {
-    /// All of them, unlimited where nothing is said.
+    /// Returns all limits.
     pub(crate) fn limits(&self) -> RateLimits {
         let Self { requests_per_minute, tokens_per_minute, concurrency } = *self;
         RateLimits { requests_per_minute, tokens_per_minute, concurrency }
     }
 
-    /// The same, or `None` where nothing at all is said.
+    /// Returns all limits, or `None` if none is given.
     pub(crate) fn given(&self) -> Option<RateLimits> {
         Some(self.limits()).filter(|limits| *limits != RateLimits::default())
     }
@@ -57,7 +57,7 @@ pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-/// Where calls may be worked on, of something that is made; without it, anywhere.
+/// The regions in which calls of a new organisation or key may run. If absent, calls may run anywhere.
 #[derive(Debug, Args)]
 pub(crate) struct RegionFlags {
     /// Regions that its calls may be worked on in, such as eu,ch: no upstream elsewhere is ever asked [default: anywhere]
@@ -66,7 +66,7 @@ pub(crate) struct RegionFlags {
 }
 
 impl RegionFlags {
-    /// As a pin.
+    /// Returns the regions as a residency.
     pub(crate) fn residency(&self) -> Residency {
         if self.regions.is_empty() {
             Residency::Anywhere
@@ -76,7 +76,7 @@ impl RegionFlags {
     }
 }
 
-/// The same, of something that is there: what is said takes the place of what was.
+/// New regions for an existing organisation or key. They replace its regions.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct NewRegions {
@@ -89,7 +89,7 @@ pub(crate) struct NewRegions {
 }
 
 impl NewRegions {
-    /// As a pin.
+    /// Returns the regions as a residency.
     pub(crate) fn residency(&self) -> Residency {
         if self.anywhere { Residency::Anywhere } else { Residency::only(self.regions.iter().cloned()) }
     }

@@ -1,4 +1,4 @@
-//! Arguments of the commands that tell shells and manuals of the command line. Must not know what a command does.
+//! Arguments of the commands that write shell completions and manual pages. Must not know what a command does.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What `headrace upstreams` takes. Must not know what is done with it.
+//! Arguments of `headrace upstreams`. Must not know what the commands do.
 
 use clap::{Args, Subcommand};
 

@@ -1,4 +1,4 @@
-//! What `headrace usage` and `headrace statement` take. Must not know the books.
+//! Arguments of `headrace usage` and `headrace statement`. Must not know the ledger.
 
 use clap::Args;
 use headrace_domain::{OrgId, ProjectId, UnixNanos};
@@ -34,10 +34,10 @@ pub(crate) struct UsageArgs {
 }
 
 impl UsageArgs {
-    /// As a question.
+    /// Returns the query for these arguments.
     ///
     /// # Errors
-    /// What a value must be, with its flag.
+    /// A message that names the flag of an invalid value.
     pub(crate) fn query(&self, now: UnixNanos) -> Result<UsageQuery, String> {
         let mut by = Vec::new();
         for one in &self.by {

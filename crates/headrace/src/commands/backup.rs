@@ -1,5 +1,5 @@
-//! `headrace backup`: a copy of the data directory that a server can start on, made beside a running or a stopped one. Decides
-//! nothing about when copies are made.
+//! `headrace backup`: copies the data directory of a running or a stopped server, so that a server can start on the
+//! copy. Must not decide when copies are made.
 
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::cli::backup::BackupArgs;
 use crate::commands::{CommandError, data_dir, recent_calls, tell};
 use crate::datadir;
 
-/// Copies, checks the copy, and says so.
+/// Makes a copy, checks it, and prints the result.
 pub(crate) fn run(args: &BackupArgs) -> ExitCode {
     tell(copy(args))
 }
@@ -29,7 +29,7 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
         let why = "is not empty: name a new directory for the copy";
         return Err(CommandError::Other(format!("{} {why}", to.display())));
     }
-    // The calls that have ended have their traces in the copy.
+    // Makes the server store the traces of all ended calls, so that the copy has them.
     recent_calls(&from, 0);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| failed(to, &error))?;
     let mut files = 0;
@@ -61,7 +61,7 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     ))
 }
 
-/// What is no database: the secrets by which keys are known, and a first key that was not fetched.
+/// Returns the files that are not databases: the secrets for hashing keys, and a first key that was not fetched.
 fn secret_files(from: &Path) -> Result<Vec<PathBuf>, CommandError> {
     let folder = datadir::secrets_folder(from);
     let mut found = Vec::new();

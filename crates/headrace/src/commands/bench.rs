@@ -1,4 +1,4 @@
-//! `headrace bench`: reads flags, shows the progress and the report. Measures nothing itself: that is the room `bench`.
+//! `headrace bench`: reads flags, and shows the progress and the report. The crate `bench` measures.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, IsTerminal, Write};
@@ -230,13 +230,13 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// `headrace bench`.
+/// Runs `headrace bench`.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     let (config, sinks) = match config(args).and_then(|config| Ok((config, Sinks::open(args)?))) {
         Ok(ready) => ready,
         Err(why) => return output::refuse(&why),
     };
-    // One thread: the generator takes at most one core from a server on the same machine.
+    // One thread, so that the generator takes at most one core from a server on the same machine.
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return output::fail(&format!("cannot start the runtime: {error}")),
@@ -284,7 +284,7 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
     let mut config = Config::new(&args.url);
     let usual = config.stop.duration.filter(|_| args.requests.is_none() && args.replay.is_none());
     config.stop = Stop { requests: args.requests, duration: args.duration.or(usual) };
-    // An empty variable is no key.
+    // An empty variable counts as no key.
     config.key = args.key.clone().filter(|key| !key.expose_secret().is_empty());
     config.ca_pem = args.ca.as_deref().map(read_ca).transpose()?;
     config.model.clone_from(&args.model);
@@ -311,7 +311,7 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
     };
     config.shape.turn_tokens = args.turn_tokens;
     config.seed = args.seed;
-    // Without randomness the words are those of the run before: the report says which.
+    // Without a random seed the words repeat those of an earlier run. The report names the seed.
     config.text_seed = args.text_seed.unwrap_or_else(|| getrandom::u32().map_or(1, u64::from));
     config.tokens_per_word = args.tokens_per_word;
     config.slo = args.slo;
@@ -324,7 +324,7 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
     Err(BenchError::Config(faults).to_string())
 }
 
-/// Where the report goes. Files are opened before the run: a long one is not measured for a mistyped path.
+/// The outputs of the report. Files are opened before the run, so that a mistyped path does not waste a long run.
 struct Sinks {
     json: Option<Sink>,
     record: Option<Sink>,
@@ -346,8 +346,8 @@ impl Sinks {
         Ok(Self { json, record })
     }
 
-    /// Shows the report and writes the files. The run is over by now: what cannot be written is said, and the rest is
-    /// still shown.
+    /// Prints the report and writes the files. The run is over, so a failed write is reported and the rest is still
+    /// shown.
     fn write(self, report: &Report) -> ExitCode {
         let (width, color) = output::terminal();
         if matches!(self.json, Some(Sink::Stdout)) {
@@ -376,12 +376,12 @@ impl Sinks {
     }
 }
 
-/// Exit status after Ctrl-C, as shells count it: 128 and the signal's number.
+/// Exit status after Ctrl-C, as shells report it: 128 plus the number of the signal.
 const INTERRUPTED: u8 = 130;
 
 impl Sink {
     fn file(path: &Path, flag: &str) -> Result<Self, String> {
-        // What stands there already is kept until there is something to put in its place.
+        // Keep the old contents until there is a report to replace them.
         let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
         let file = opened.map_err(|error| format!("{flag}: cannot write {}: {error}", path.display()))?;
         Ok(Self::File(path.to_owned(), file))
@@ -389,14 +389,14 @@ impl Sink {
 
     fn write(self, with: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), String> {
         match self {
-            // A reader that is gone is no fault.
+            // A closed standard output is no error.
             Self::Stdout => {
                 let _ = with(&mut io::BufWriter::new(io::stdout().lock()));
                 Ok(())
             }
             Self::File(path, file) => {
                 let mut out = io::BufWriter::new(&file);
-                // A pipe or a device cannot be cut, and need not be.
+                // A pipe or a device cannot be truncated, and need not be.
                 let cut = file.metadata().is_ok_and(|is| is.is_file()).then(|| file.set_len(0));
                 let written = cut.unwrap_or(Ok(())).and_then(|()| with(&mut out)).and_then(|()| out.flush());
                 written.map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -405,7 +405,7 @@ impl Sink {
     }
 }
 
-/// A line on the terminal while it runs.
+/// The progress line during a run.
 struct Progress {
     bar: ProgressBar,
     shown: Option<(Duration, u64)>,
@@ -414,7 +414,7 @@ struct Progress {
 
 impl Progress {
     fn begin() -> Self {
-        // Hidden where standard error is no terminal. Without a clock of its own: it moves when the run tells it.
+        // Hidden if standard error is no terminal. It has no timer: it moves when the run reports progress.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
         bar.set_style(style("{msg}"));
         bar.set_message("asking for the model and weighing words");
@@ -424,7 +424,7 @@ impl Progress {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // The templates are constants of this file; one that were wrong would only look plain.
+    // The templates are constants of this file. A wrong one would only look plain.
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
@@ -433,7 +433,7 @@ impl Watch for Progress {
         if self.shown.is_none() && (snapshot.total.is_some() || snapshot.length.is_some()) {
             self.bar.set_style(style("{bar:24.cyan/dim} {msg}").progress_chars("━╸─"));
         }
-        // What comes in a second; over less it would dance.
+        // The rate over at least a second, because a shorter period would fluctuate.
         match self.shown {
             Some((at, events)) if snapshot.elapsed.saturating_sub(at) >= Duration::from_secs(1) => {
                 let seconds = snapshot.elapsed.saturating_sub(at).as_secs_f64();
@@ -444,7 +444,7 @@ impl Watch for Progress {
             None => self.shown = Some((snapshot.elapsed, snapshot.events)),
         }
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        // Of two ends the nearer one is shown.
+        // If the run has two limits, show the nearer one.
         let by_time =
             snapshot.length.map(|length| (millis(snapshot.elapsed).min(millis(length)), millis(length)));
         let by_calls = snapshot.total.map(|total| (snapshot.ended, total));
@@ -475,7 +475,7 @@ fn line(snapshot: &Snapshot, rate: f64) -> String {
     text
 }
 
-/// Says why nothing was measured, and what may help.
+/// Explains why nothing was measured, and what may help.
 fn explain(error: &BenchError, has_key: bool) -> ExitCode {
     let code = match error {
         BenchError::Config(_) => return output::refuse(&error.to_string()),
@@ -510,7 +510,7 @@ mod tests {
         bench: BenchArgs,
     }
 
-    /// What the line asks for, or why it is refused.
+    /// Returns the configuration for a command line, or why it is refused.
     fn read(line: &str) -> Result<Config, String> {
         let cli = Cli::try_parse_from(std::iter::once("bench").chain(line.split_whitespace()));
         config(&cli.map_err(|error| error.to_string())?.bench)

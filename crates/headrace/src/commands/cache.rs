@@ -1,4 +1,5 @@
-//! `headrace cache`: how prompts met prefix caches, by the stored traces, beside a running or a stopped server.
+//! `headrace cache`: how much of the prompts came from prefix caches, by the stored traces, beside a running or a
+//! stopped server.
 
 use std::process::ExitCode;
 
@@ -9,7 +10,7 @@ use headrace_trace::{TraceError, TraceReader};
 use crate::cli::cache::CacheArgs;
 use crate::commands::{CommandError, tell, traces};
 
-/// Sums, and shows them.
+/// Computes and prints the report.
 pub(crate) fn run(args: &CacheArgs) -> ExitCode {
     let told = || {
         let failed = |error: TraceError| CommandError::Other(error.to_string());

@@ -1,5 +1,5 @@
-//! `headrace trace --explain ID --try LEVER`: runs a call's shape on an engine of this program, as it was and with the lever, so that
-//! what was foretold stands beside what comes of it. Knows no prompt: a trace keeps none, so ids are drawn.
+//! `headrace trace --explain ID --try LEVER`: runs a call's shape on an engine in this process, unchanged and with the
+//! lever. So the prediction can be compared with the outcome. Traces contain no prompts, so token ids are random.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::hosted::Hosted;
 use crate::models::{self, Plan};
 use crate::running::InMemory;
 
-/// How often each shape is run: the run in the middle counts.
+/// Number of runs of each shape. The median run counts.
 const RUNS: usize = 5;
-/// Most answers that are generated beside it, as in its batch.
+/// Maximum number of other answers in the batch.
 const MOST_BESIDE: usize = 31;
-/// Tokens that an answer beside it has before it.
+/// Prompt tokens of each other answer in the batch.
 const BESIDE_PROMPT: usize = 16;
-/// A run that takes longer is given up.
+/// Maximum time for one run.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs both shapes.
+/// Runs both shapes and compares them.
 pub(crate) fn run(at: &At, record: &TraceRecord, lever: LeverName) -> Result<Trial, CommandError> {
     let other = CommandError::Other;
     let mut notes =
@@ -55,7 +55,7 @@ pub(crate) fn run(at: &At, record: &TraceRecord, lever: LeverName) -> Result<Tri
     Ok(trial(record, lever, &lab.model, (&before, &after), (RUNS, notes)))
 }
 
-/// An engine to try things on.
+/// The engine for the trial.
 struct Lab {
     engine: Arc<dyn Hosted>,
     model: String,
@@ -64,7 +64,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// The model of the call, where the configuration has it here; else the demo model.
+    /// Starts the model of the call if the configuration has it, otherwise the demo model.
     fn start(at: &At, record: &TraceRecord, notes: &mut Vec<String>) -> Result<Self, CommandError> {
         let mut config = configuration(at)?;
         let is_its = |model: &ModelConfig| record.model_served.as_deref() == Some(model.name.as_str());
@@ -92,7 +92,7 @@ impl Lab {
         Ok(Self { model: model.loaded.config.name.to_string(), vocab, window, engine: model.engine })
     }
 
-    /// The shape, cut to what the window takes.
+    /// Cuts the shape to the context window.
     fn fitting(&self, shape: CallShape, notes: &mut Vec<String>) -> CallShape {
         let all = shape.prompt_tokens + shape.output_tokens;
         if all <= self.window {
@@ -110,7 +110,8 @@ impl Lab {
         }
     }
 
-    /// Of each shape the run in the middle of several. They take turns: what else the machine does meanwhile meets both alike.
+    /// Returns the median run of each shape. Runs of the two shapes alternate, so that other load on the machine
+    /// affects both alike.
     fn measured(&self, shapes: [CallShape; 2], beside: usize) -> Result<[Ran; 2], String> {
         let mut company = Vec::new();
         for seed in 0..beside {
@@ -122,7 +123,7 @@ impl Lab {
                 runs.push(self.once(*shape, run as u64)?);
             }
             for (seed, events) in company.iter_mut().enumerate() {
-                // One that came to its end is followed by another.
+                // A finished answer is replaced by a new one.
                 if drained(events) {
                     *events = self.company(seed as u64)?;
                 }
@@ -137,7 +138,7 @@ impl Lab {
         let salt = CacheSalt::derive(&[7; 32], "counterfactual", &format!("{shape:?} {run}"), None);
         let mut prompt = drawn(cached, self.vocab, 1);
         if cached > 0 {
-            // What is to lie in the cache is computed once before; the last token of a prompt always is.
+            // Compute the cached part once before. The last token of a prompt is always computed, so add one.
             let mut warm = prompt.clone();
             warm.extend(drawn(1, self.vocab, 2));
             self.finished(self.job(warm, 1, salt, run))?;
@@ -186,7 +187,7 @@ impl Lab {
         Err("the engine is gone".to_owned())
     }
 
-    /// An answer that is generated beside what is measured.
+    /// Starts another answer in the batch, and waits for its first tokens.
     fn company(&self, seed: u64) -> Result<Events, String> {
         let salt = CacheSalt::derive(&[8; 32], "company", &seed.to_string(), None);
         let most = self.window.saturating_sub(BESIDE_PROMPT as u64);
@@ -230,13 +231,13 @@ impl Lab {
     }
 }
 
-/// The run that took neither longest nor shortest.
+/// Returns the run with the median duration.
 fn middle(mut runs: Vec<Ran>) -> Option<Ran> {
     runs.sort_by_key(|run| run.total_ns);
     runs.into_iter().nth(RUNS / 2)
 }
 
-/// Takes what is there; whether that was the last.
+/// Takes all waiting events. Returns whether the answer has ended.
 fn drained(events: &mut Events) -> bool {
     while let Some(event) = events.try_next() {
         if matches!(event, Event::Done(_) | Event::Failed { .. }) {
@@ -246,7 +247,7 @@ fn drained(events: &mut Events) -> bool {
     false
 }
 
-/// So many ids, the same for the same seed (SplitMix64).
+/// Returns `count` pseudo-random ids, which depend only on `seed` (SplitMix64).
 fn drawn(count: usize, vocab: u32, seed: u64) -> Vec<u32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {

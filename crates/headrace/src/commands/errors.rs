@@ -1,4 +1,4 @@
-//! `headrace errors`: what the codes of refusals mean. Asks no server.
+//! `headrace errors`: explains error codes. Needs no server.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::ErrorsArgs;
 use crate::output;
 
-/// How alike a name must be to be named instead of one that is none: so many letters of each may differ.
+/// Maximum edit distance of a suggested code from an unknown one.
 const ALIKE: usize = 3;
 
 /// Explains a code, or lists all of them.
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ErrorsArgs) -> ExitCode {
         Some(name) => match named(name.trim_matches('`')) {
             (None, None) => return output::refuse(&unknown(name)),
             (call, operators) if args.at.json => {
-                // One object where the name is in one table, as of most; else one of each.
+                // One object if only one table has the name, which is usual. Otherwise a list of both.
                 let call = call.as_ref().map(as_json);
                 let mut all: Vec<_> = call.into_iter().chain(operators.as_ref().map(of_operators)).collect();
                 let told = if all.len() == 1 { all.swap_remove(0) } else { Value::from(all) };
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ErrorsArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What a name means for callers, and what for operators.
+/// Looks a name up in the codes for clients and in those for operators.
 fn named(name: &str) -> (Option<ErrorPage>, Option<AdminErrorPage>) {
     (ErrorPage::named(name), AdminErrorPage::named(name))
 }

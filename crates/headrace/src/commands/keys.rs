@@ -11,7 +11,7 @@ use crate::commands::places::pinned;
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
-/// Creates, lists, limits or revokes.
+/// Creates, lists, limits, pins or revokes keys.
 pub(crate) fn run(args: KeysArgs) -> ExitCode {
     match args.command {
         KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits, regions } => {
@@ -86,7 +86,7 @@ fn created(reply: AdminReply) -> String {
     }
 }
 
-/// A line about models that the key may ask for in vain.
+/// A warning about models that the key may use but that are not served now.
 fn warning(unserved: &[ModelName]) -> String {
     if unserved.is_empty() {
         return String::new();

@@ -1,5 +1,5 @@
-//! `render`, `tokenize` and `doctor`: what a model sees, and whether its files agree. Needs no server and no data directory.
-//! Must not know how any of it is found out.
+//! `render`, `tokenize` and `doctor`: show what a model sees, and whether its files agree. Need no server and no data
+//! directory. Must not know how the results are computed.
 
 mod doctor;
 mod input;

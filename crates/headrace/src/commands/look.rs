@@ -1,5 +1,5 @@
-//! `config check`: faults and warnings first, then what was set, what will be served, and what it costs. It asks upstreams what
-//! they serve. Must not know a server that runs.
+//! `config check`: prints faults and warnings, then the settings, the models to serve, and their prices. Asks the
+//! upstreams which models they serve. Must not know running servers.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ use crate::upstreams::{Upstreams, asked};
 use crate::wordbooks::Wordbooks;
 use crate::{first_start, output};
 
-/// Says whether a configuration can be served. With `all`, settings at their defaults are shown too.
+/// Checks whether a configuration can be served. With `all`, also shows settings at their defaults.
 pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Flags) -> ExitCode {
     let settings = settings(file, flags);
     let set = show::table(&settings, all);
@@ -49,15 +49,16 @@ pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Flags)
     }
 }
 
-/// What upstreams said that they serve.
+/// The models that upstreams listed.
 #[derive(Default)]
 struct Seen {
     tables: String,
-    /// Of models that upstreams list and `[[prices]]` does not name.
+    /// Prices of models that upstreams list and `[[prices]]` does not name.
     prices: Vec<PriceConfig>,
 }
 
-/// Asks the upstreams of a configuration what they serve. A fault of an upstream keeps no server from starting, so it is a warning.
+/// Asks the upstreams of a configuration which models they serve. A fault of an upstream is a warning, because the
+/// server starts all the same.
 fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
     warnings.extend(config.storage.beyond_the_disk(&config.files, &config.data_dir));
     if config.upstreams.is_empty() {
@@ -68,7 +69,7 @@ fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
     };
     let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
     runtime.block_on(upstreams.look_up(config));
-    // The check has built them once without a fault.
+    // Cannot fail: the check has built the same sites without a fault.
     let Ok(sites) = upstreams.sites_of(config) else { return Seen::default() };
     let sites = runtime.block_on(asked(sites));
     warnings.extend(sites.iter().filter_map(|site| site.fault()));
@@ -87,7 +88,7 @@ fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
     Seen { tables: format!("{asked}\n{sent_on}\n"), prices: fronted.prices }
 }
 
-/// A line per table of prices, with a column for each kind of token that has a price in one of them.
+/// Formats the prices: a row for each table of prices, and a column for each kind of token with a price in any of them.
 fn prices<'a>(prices: impl Iterator<Item = &'a PriceConfig>) -> String {
     type Read = fn(&PriceConfig) -> Option<i64>;
     const CLASSES: [(&str, Read); 7] = [
@@ -97,7 +98,7 @@ fn prices<'a>(prices: impl Iterator<Item = &'a PriceConfig>) -> String {
         ("cache_write_1h", |price| price.cache_write_1h),
         ("output", |price| price.output),
         ("reasoning", |price| price.reasoning),
-        // Kept for a million searches, shown for a thousand, as vendors list it.
+        // Stored per million searches, shown per thousand, as vendors list them.
         ("1,000 searches", |price| Some(price.per_search? / 1_000)),
     ];
     let all: Vec<&PriceConfig> = prices.collect();

@@ -1,5 +1,5 @@
-//! `headrace margin`: what calls brought and what others charged for them, by the stored traces, beside a running or a stopped
-//! server.
+//! `headrace margin`: the revenue of calls and the charges of upstreams, by the stored traces, beside a running or a
+//! stopped server.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use headrace_trace::{Margin, TraceReader};
 use crate::cli::margin::MarginArgs;
 use crate::commands::{CommandError, tell, time, traces};
 
-/// Sums, and shows them.
+/// Computes and prints the margin.
 pub(crate) fn run(args: &MarginArgs) -> ExitCode {
     tell(sum(args))
 }
@@ -19,7 +19,7 @@ fn sum(args: &MarginArgs) -> Result<String, CommandError> {
     let path = traces(&args.at)?;
     let now = SystemClock::new().now();
     let since = args.since.map_or(UnixNanos::new(0), |when| when.at(now));
-    // What begins now is not over, and has no trace.
+    // A call that begins now has not ended, and has no trace.
     let until = args.until.map_or(now, |when| when.at(now));
     if since >= until {
         return Err(CommandError::Other("--since must be before --until".to_owned()));

@@ -1,4 +1,5 @@
-//! `headrace models`: which there are, what a checkpoint holds, what its arithmetic costs, and random ones to measure with. Needs no server.
+//! `headrace models`: lists models, inspects checkpoints, measures what their arithmetic costs, and makes random ones
+//! to measure with. Needs no server.
 
 mod inspect;
 mod inspect_encoder;
@@ -21,7 +22,7 @@ use crate::cli::{InspectArgs, ModelsArgs, ModelsCommand};
 use crate::output;
 use crate::stored::{self, Found, Places, Stored};
 
-/// Does it.
+/// Runs the command.
 pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     let done = match &args.command {
         ModelsCommand::List(at) => return list::run(at),
@@ -44,10 +45,10 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     }
 }
 
-/// What a checkpoint holds, for programs; without a path of the model in the program.
+/// Returns the contents of a checkpoint as JSON. `path` is `None` for the model that is built into the program.
 ///
 /// # Errors
-/// It would be refused, in words.
+/// A message that says why the checkpoint would be refused.
 pub(crate) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
     match path {
         Some(path) if EncoderCheckpoint::is_one(path).unwrap_or(false) => inspect_encoder::told(path),
@@ -55,7 +56,7 @@ pub(crate) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<V
     }
 }
 
-/// The same of a model that another program has stored.
+/// Inspects a model that another program has stored.
 fn inspected(found: &Stored, args: &InspectArgs) -> Result<(), String> {
     if !args.json {
         output::note(&format!("{} is {}'s, at {}", found.name, found.program, found.path.display()));

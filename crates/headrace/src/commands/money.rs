@@ -13,7 +13,7 @@ use crate::cli::{At, BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, Ledge
 use crate::commands::{data_dir, execute, time, unexpected};
 use crate::{datadir, output};
 
-/// Balances.
+/// Runs `headrace credit`.
 pub(crate) fn credit(args: CreditArgs) -> ExitCode {
     match args.command {
         CreditCommand::Grant { amount, org, promotional, reference } => {
@@ -81,7 +81,7 @@ fn row(credit: CreditView) -> Vec<String> {
     row
 }
 
-/// Budgets.
+/// Runs `headrace budget`.
 pub(crate) fn budget(args: BudgetArgs) -> ExitCode {
     let (project, budget) = match args.command {
         BudgetCommand::Set { amount, project, per } => {
@@ -100,7 +100,7 @@ pub(crate) fn budget(args: BudgetArgs) -> ExitCode {
     })
 }
 
-/// The books.
+/// Runs `headrace ledger`.
 pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
     match args.command {
         LedgerCommand::Verify => verify(&args.at),

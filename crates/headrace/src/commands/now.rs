@@ -1,4 +1,5 @@
-//! `headrace now`: what a running server is doing, as it says itself. Turns its figures into text; counts nothing.
+//! `headrace now`: shows the current activity of a running server. Turns the server's figures into text. Must not count
+//! anything itself.
 
 use std::process::ExitCode;
 
@@ -10,10 +11,10 @@ use crate::cli::At;
 use crate::commands::{execute, unexpected};
 use crate::output;
 
-/// Calls under way that are named.
+/// Maximum number of calls that are listed.
 const NAMED: usize = 10;
 
-/// Asks, and shows.
+/// Queries the server and prints its figures.
 pub(crate) fn run(at: &At) -> ExitCode {
     execute(at, AdminCommand::Now, |reply| match reply {
         AdminReply::Now(now) => describe(&now),
@@ -61,7 +62,7 @@ fn describe(now: &Value) -> String {
     text + &calls(now) + &notes(now)
 }
 
-/// The oldest calls under way.
+/// Lists the oldest calls in progress.
 fn calls(now: &Value) -> String {
     let calls = now.get("calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if calls.is_empty() {

@@ -10,7 +10,7 @@ use crate::cli::operators::{OperatorsArgs, OperatorsCommand};
 use crate::commands::{CommandError, ask, execute, time, unexpected};
 use crate::output;
 
-/// Creates, lists, revokes, or makes a link.
+/// Creates, lists or revokes operators, or makes a sign-in link.
 pub(crate) fn run(args: OperatorsArgs) -> ExitCode {
     let at = args.at;
     match args.command {
@@ -23,7 +23,7 @@ pub(crate) fn run(args: OperatorsArgs) -> ExitCode {
     }
 }
 
-/// Does it with an operator by name or id.
+/// Executes a command on the operator with this name or id.
 fn with(at: &At, who: &str, command: impl FnOnce(OperatorId) -> AdminCommand) -> ExitCode {
     match find(at, who) {
         Ok(id) => execute(at, command(id), |reply| match reply {

@@ -1,5 +1,5 @@
-//! `headrace ping`: what the way to a server takes, step by step, and what of a call's time that was. A client like any other: it knows
-//! the server by HTTP alone.
+//! `headrace ping`: measures the network to a server step by step, and its share of a call's time. An ordinary client
+//! that knows the server by HTTP only.
 
 mod call;
 
@@ -16,10 +16,10 @@ use crate::cli::ping::PingArgs;
 use crate::earth::{Place, floor};
 use crate::output;
 
-/// Below this a connection is not worth a word.
+/// Connection times below this are not worth mentioning.
 const WORTH_TELLING: Duration = Duration::from_millis(1);
 
-/// Measures, and says what came of it.
+/// Measures and prints the result.
 pub(crate) fn run(args: &PingArgs) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let measured = match runtime {
@@ -40,10 +40,10 @@ pub(crate) fn run(args: &PingArgs) -> ExitCode {
     }
 }
 
-/// Times of one thing, sorted.
+/// Sorted times of one step.
 struct Times(Vec<Duration>);
 
-/// What was measured.
+/// The measurements.
 struct Measured {
     url: String,
     remote: Option<String>,
@@ -62,7 +62,7 @@ async fn measure(args: &PingArgs) -> Result<Measured, ClientError> {
     let (mut dns, mut tcp, mut tls, mut http) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut last: Option<(Client, Probe)> = None;
     for _ in 0..args.count {
-        // One of its own each time: nothing is left of the one before, no connection and no session.
+        // A new client each time, so that no connection or TLS session is reused.
         let client = Client::new(config.clone())?;
         let new = client.probe().await?;
         if let Some(connect) = new.connect {
@@ -105,7 +105,7 @@ async fn measure(args: &PingArgs) -> Result<Measured, ClientError> {
     })
 }
 
-/// The host of an address of a server.
+/// Returns the host of a server's URL.
 fn host_of(base: &str) -> String {
     let rest = base.split_once("://").map_or(base, |(_, rest)| rest);
     let host = rest.split('/').next().unwrap_or_default();
@@ -187,7 +187,7 @@ impl Measured {
         said
     }
 
-    /// What a new connection costs, by the medians of its steps.
+    /// The cost of a new connection: the sum of the medians of its steps.
     fn new_connection(&self) -> Duration {
         let steps = [&self.dns, &self.tcp, &self.tls];
         steps.iter().filter_map(|times| times.median()).sum()
@@ -204,7 +204,7 @@ impl Measured {
 }
 
 impl Times {
-    /// What it is, and how it was spread.
+    /// Describes a step, with the spread of its times.
     fn about(&self, what: &str) -> String {
         match (self.0.first(), self.0.last()) {
             (Some(least), Some(most)) if self.0.len() > 1 => {

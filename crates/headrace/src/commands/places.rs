@@ -9,7 +9,7 @@ use crate::cli::places::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
-/// Organisations.
+/// Runs `headrace orgs`.
 pub(crate) fn orgs(args: OrgsArgs) -> ExitCode {
     let command = match args.command {
         OrgsCommand::Create { id, limits, regions } => {
@@ -24,7 +24,7 @@ pub(crate) fn orgs(args: OrgsArgs) -> ExitCode {
     execute(&args.at, command, describe)
 }
 
-/// Projects.
+/// Runs `headrace projects`.
 pub(crate) fn projects(args: ProjectsArgs) -> ExitCode {
     let command = match args.command {
         ProjectsCommand::Create { id, org, limits } => {
@@ -67,7 +67,7 @@ fn describe(reply: AdminReply) -> String {
     }
 }
 
-/// From the next call on, and whom it leaves with less than they had.
+/// The text after a change of regions, with a warning for each key that the change narrows.
 pub(crate) fn pinned(narrowed: &[KeyId]) -> String {
     let mut text =
         "the regions are set, from the next call on; calls under way end where they began\n".to_owned();

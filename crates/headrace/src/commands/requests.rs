@@ -1,4 +1,4 @@
-//! `headrace requests`: looks for calls in the stored traces, beside a running or a stopped server.
+//! `headrace requests`: searches the stored traces for calls, beside a running or a stopped server.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::cli::requests::RequestsArgs;
 use crate::commands::{CommandError, tell_by, time, traces};
 use crate::output;
 
-/// Looks, and shows a page.
+/// Searches and prints a page of calls.
 pub(crate) fn run(args: &RequestsArgs) -> ExitCode {
     tell_by(output::say_drawn, find(args))
 }
@@ -27,7 +27,7 @@ fn find(args: &RequestsArgs) -> Result<String, CommandError> {
         index(&path).map_err(failed)?;
         page = reader.search(&query, args.after, limit).map_err(failed)?;
     }
-    // One question looks through a bounded number of calls; a person wants the page whole.
+    // One search covers a bounded number of calls, so continue until the page is full.
     while let Some(next) = page.next.filter(|_| page.calls.len() < limit) {
         let more = reader.search(&query, Some(next), limit - page.calls.len()).map_err(failed)?;
         page.calls.extend(more.calls);
@@ -42,7 +42,7 @@ fn find(args: &RequestsArgs) -> Result<String, CommandError> {
     Ok(table(&records, &WaterfallOptions { width, color }) + &afterwards(&page))
 }
 
-/// Why calls were turned away or failed, and how to go on.
+/// The lines after the page: how to get older calls, and how many calls are not indexed yet.
 fn afterwards(page: &CallPage) -> String {
     let mut text = String::new();
     if let (Some(next), Some(last)) = (page.next, page.calls.last()) {

@@ -1,4 +1,4 @@
-//! `headrace routes`: names that lead to several models, and what is seen of those on trial.
+//! `headrace routes`: names that lead to several models, and the figures of their canaries.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::cli::names::RoutesArgs;
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
-/// Does it, and shows how all of them are afterwards.
+/// Resumes canaries if requested, and prints all routes.
 pub(crate) fn run(args: RoutesArgs) -> ExitCode {
     execute(&args.at, AdminCommand::Routes { resume: args.resume }, |reply| match reply {
         AdminReply::Routes(views) if views.is_empty() => {

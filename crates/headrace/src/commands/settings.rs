@@ -1,5 +1,5 @@
-//! Settings of a command: defaults, the file, environment variables and flags, each over the one before. Must not know what a setting
-//! means.
+//! Settings of a command: defaults, the file, environment variables and flags. Each overrides the previous. Must not
+//! know what a setting means.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::config::{DEMO_NAME, DEMO_PATH, layered, model_flag};
 use crate::output;
 use crate::stored::{self, Found, Places};
 
-/// The file, the environment and the flags over the defaults.
+/// Reads the settings of a server: the file, the environment and the flags over the defaults.
 pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
     let mut settings = layered(file, variables());
     let named = [
@@ -49,7 +49,7 @@ pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
         }
     }
     if !models.is_empty() && paths == 0 {
-        // Names for models of upstreams leave the model that is served without them.
+        // Names for models of upstreams do not replace the model that is served by default.
         models.extend(settings.get("models").is_none().then(demo_table));
     }
     if !models.is_empty() {
@@ -64,7 +64,7 @@ pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
     settings
 }
 
-/// The same, with the path of a model that another program has stored under this name if the path does not exist.
+/// Replaces a path that does not exist by the path of the model that another program stored under this name.
 fn stored_by_others(mut table: toml::Table, text: &str) -> Result<toml::Table, String> {
     let path = table.get("path").and_then(toml::Value::as_str).unwrap_or_default().to_owned();
     if path == DEMO_PATH || Path::new(&path).exists() || !stored::could_be_a_name(Path::new(&path)) {
@@ -76,7 +76,7 @@ fn stored_by_others(mut table: toml::Table, text: &str) -> Result<toml::Table, S
     };
     let at = found.path.to_str().ok_or_else(|| format!("{} is not UTF-8", found.path.display()))?;
     output::note(&format!("{path} is {}'s {}, at {at}", found.program, found.name));
-    // Without a name of its own, callers ask for the model by the name that was given.
+    // Without a given name, clients request the model by the name on the command line.
     if !text.contains('=') {
         table.insert("name".to_owned(), toml::Value::String(path));
     }
@@ -105,7 +105,7 @@ fn upstream_flags(settings: &mut Settings, flags: &Flags) {
     }
 }
 
-/// The tables of a list, without their defaults.
+/// Returns the tables of a list, without their defaults.
 fn tables(settings: &Settings, path: &str) -> Vec<toml::Value> {
     match settings.get(path).map(|setting| &setting.value) {
         Some(Parsed::Raw(toml::Value::Array(items))) => items.clone(),
@@ -119,7 +119,7 @@ fn upstream_names(settings: &Settings) -> Vec<String> {
 }
 
 pub(super) fn variables() -> impl Iterator<Item = (String, String)> {
-    // The names and values that are read are all UTF-8.
+    // All names and values that the program reads are UTF-8, so others can be skipped.
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }

@@ -1,4 +1,4 @@
-//! `headrace shadow`: how models that get copies of calls compare with those that answered callers, out of the stored traces.
+//! `headrace shadow`: compares shadow models with the models that answered the original calls, by the stored traces.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::cli::names::ShadowArgs;
 use crate::commands::{CommandError, traces};
 use crate::output;
 
-/// Most copies that are read: a few megabytes of records.
+/// Maximum number of shadow copies that are read: a few megabytes of records.
 const MOST: usize = 20_000;
 
-/// Compares, and shows it.
+/// Compares the models and prints the result.
 pub(crate) fn run(args: &ShadowArgs) -> ExitCode {
     match find(args) {
         Ok(pairs) if args.at.json => match serde_json::to_string_pretty(&pairs) {

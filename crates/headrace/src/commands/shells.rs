@@ -1,5 +1,5 @@
-//! `headrace completions` and `headrace man`: what shells and manuals know of the command line, from the command line itself. Must not
-//! know what a command does.
+//! `headrace completions` and `headrace man`: generates shell completions and manual pages from the command line's
+//! definition. Must not know what a command does.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Writes a page for each command.
+/// Writes a manual page for each command.
 pub(crate) fn man(args: &ManArgs) -> ExitCode {
     match pages(&args.dir) {
         Ok(count) => {
@@ -36,10 +36,10 @@ fn script(shell: clap_complete::Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// How many pages were written.
+/// Writes the pages and returns their number.
 fn pages(dir: &Path) -> std::io::Result<usize> {
     std::fs::create_dir_all(dir)?;
-    // The long one tells of this machine, which a page is not for.
+    // The long version describes this machine, which does not belong in a manual page.
     let mut command = Cli::command().long_version(None::<&'static str>);
     command.build();
     let mut pages = vec![command];
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Every command by its words, such as `keys create`.
+    /// Every command as a list of words, such as `keys create`.
     fn commands() -> Vec<Vec<String>> {
         let mut command = Cli::command();
         command.build();

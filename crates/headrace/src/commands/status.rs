@@ -10,7 +10,7 @@ use crate::cli::{At, AuditArgs};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
-/// How the server does.
+/// Prints the server's status.
 pub(crate) fn run(at: &At) -> ExitCode {
     execute(at, AdminCommand::Status, |reply| match reply {
         AdminReply::Status(status) => describe(&status),
@@ -18,7 +18,7 @@ pub(crate) fn run(at: &At) -> ExitCode {
     })
 }
 
-/// Has the server read its configuration again.
+/// Makes the server reload its configuration.
 pub(crate) fn reload(at: &At) -> ExitCode {
     execute(at, AdminCommand::Reload, |reply| match reply {
         AdminReply::Reloaded { changed } if changed.is_empty() => {
@@ -55,7 +55,7 @@ fn describe(status: &ServerStatus) -> String {
     )
 }
 
-/// A line where all is well, one per store that fails, and one for revocations that wait.
+/// One line about the working stores, one for each failing store, and one if revocations are not written yet.
 fn stores(status: &ServerStatus) -> String {
     let (failing, well): (Vec<_>, Vec<_>) = status.stores.iter().partition(|store| store.failing.is_some());
     let well: Vec<_> = well.iter().map(|store| store.store.as_str()).collect();
@@ -73,7 +73,7 @@ fn stores(status: &ServerStatus) -> String {
     lines
 }
 
-/// Who changed what.
+/// Prints the audit log.
 pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
     execute(&args.at, AdminCommand::ShowAudit { last: args.last, before: None }, |reply| match reply {
         AdminReply::Audit(rows) => {

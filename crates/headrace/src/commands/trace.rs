@@ -1,7 +1,8 @@
-//! `headrace trace`: reads the stored traces beside a running or a stopped server, and draws or explains them.
+//! `headrace trace`: draws or explains the stored traces, beside a running or a stopped server.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
 use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
-    TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, waterfall,
+    TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, trace_name,
+    waterfall,
 };
 use serde::Serialize;
 
@@ -18,16 +20,16 @@ use crate::cli::{At, NamedCall, TraceArgs, TraceCommand};
 use crate::commands::{CommandError, counterfactual, data_dir, recent_calls, traces};
 use crate::output;
 
-/// Most calls in a list.
+/// Maximum number of calls in a list.
 const MOST: usize = 10_000;
-/// Most calls that are asked for from a running server's memory.
+/// Maximum number of calls that are requested from a running server's memory.
 const MOST_IN_MEMORY: usize = 1_000;
-/// `--slowest` looks this far back.
+/// The period that `--slowest` covers.
 const SLOWEST_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// A trace is written a moment after its answer: how often and how long one that is not there is looked for.
+/// Number and interval of attempts to find a trace. It is stored a moment after its answer.
 const PATIENCE: (u32, Duration) = (10, Duration::from_millis(50));
 
-/// Draws a waterfall or a list, or says in words why.
+/// Draws a waterfall or a list, or prints an explanation.
 pub(crate) fn run(args: &TraceArgs) -> ExitCode {
     match find(args) {
         Ok(text) => {
@@ -61,7 +63,7 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
     Ok(show(&records, args, &options))
 }
 
-/// What an explanation says, and what came of a lever where one is to be tried.
+/// Returns the explanation of a call, and the result of a trial if a lever is given.
 fn explained(
     args: &TraceArgs,
     reader: &SqliteTraceReader,
@@ -77,7 +79,7 @@ fn explained(
     Ok(told(&whole, args.at.json, || format!("{}\n{}", explanation.text(width), trial.text(width))))
 }
 
-/// An explanation and a lever that was tried, as one object.
+/// An explanation and the trial of a lever, as one object.
 #[derive(Serialize)]
 struct Explained<'a> {
     #[serde(flatten)]
@@ -85,7 +87,7 @@ struct Explained<'a> {
     trial: &'a Trial,
 }
 
-/// The stored traces, and the directory of the server that may run beside them.
+/// The stored traces, and the data directory of the server that may be running.
 struct Traces {
     reader: SqliteTraceReader,
     data_dir: PathBuf,
@@ -110,8 +112,8 @@ impl Traces {
         }
     }
 
-    /// The newest calls, without copies of calls. A running server also knows calls that it does not store: it samples the refusals
-    /// of callers without a good key.
+    /// Returns the newest calls, without shadow copies and worker jobs. A running server also knows calls that it does
+    /// not store, because it samples the refusals of clients without a valid key.
     fn newest(&self, count: usize) -> Result<Vec<TraceRecord>, CommandError> {
         let mut newest = recent_calls(&self.data_dir, count.min(MOST_IN_MEMORY));
         let known: HashSet<RequestId> = newest.iter().map(|record| record.request_id).collect();
@@ -119,9 +121,8 @@ impl Traces {
         loop {
             let stored = self.reader.last(wanted).map_err(failed)?;
             let all = stored.len() < wanted;
-            let calls: Vec<TraceRecord> =
-                stored.into_iter().filter(|record| record.shadow_of.is_none()).collect();
-            // Copies may take the place of calls among the newest.
+            let calls: Vec<TraceRecord> = stored.into_iter().filter(TraceRecord::is_call).collect();
+            // Shadow copies and worker jobs may be among the newest records, so read more.
             if calls.len() >= count || all || wanted >= MOST {
                 newest.extend(calls.into_iter().filter(|record| !known.contains(&record.request_id)));
                 break;
@@ -143,17 +144,24 @@ impl Traces {
         })
     }
 
-    /// The newest record of a call by its own id, or by the id of its upstream's answer or of its caller's trace.
+    /// Returns the newest record of a call by its own id, by the id of its upstream's answer, or by its client's trace
+    /// id.
     fn in_store_or_memory(&self, call: &NamedCall) -> Result<Option<TraceRecord>, TraceError> {
         if let Some(stored) = call.id.map(|id| self.reader.get(id)).transpose()?.flatten() {
             return Ok(Some(stored));
         }
-        if let Some(stored) = self.reader.named(&call.name)?.into_iter().next() {
-            return Ok(Some(stored));
+        // A call here that serves one of another server has that call's digits as its trace id, and so has a worker job.
+        let digits = call.id.map(trace_name).filter(|digits| *digits != call.name);
+        let names = || iter::once(call.name.as_str()).chain(digits.as_deref());
+        for name in names() {
+            if let Some(stored) = self.reader.named(name)?.into_iter().next() {
+                return Ok(Some(stored));
+            }
         }
         let in_memory = recent_calls(&self.data_dir, MOST_IN_MEMORY);
         let is_meant = |record: &TraceRecord| {
-            Some(record.request_id) == call.id || other_names(record).any(|name| name == call.name)
+            Some(record.request_id) == call.id
+                || other_names(record).any(|other| names().any(|name| other == name))
         };
         Ok(in_memory.into_iter().find(is_meant))
     }

@@ -1,4 +1,4 @@
-//! `headrace upstreams`: the servers that calls are sent on to, and taking one out of service for a while.
+//! `headrace upstreams`: lists the upstreams, and drains, resumes or probes one of them.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::cli::upstreams::{UpstreamsArgs, UpstreamsCommand};
 use crate::commands::{execute, unexpected};
 use crate::output;
 
-/// Does it, and shows how all of them are afterwards.
+/// Performs the act, if any, and prints all upstreams.
 pub(crate) fn run(args: UpstreamsArgs) -> ExitCode {
     let act = args.command.map(|command| match command {
         UpstreamsCommand::Drain { upstream } => UpstreamAct::Drain { upstream },

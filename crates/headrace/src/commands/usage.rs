@@ -1,4 +1,4 @@
-//! `headrace usage` and `headrace statement`: what the ledger charged, beside a running or a stopped server.
+//! `headrace usage` and `headrace statement`: the ledger's charges, beside a running or a stopped server.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use crate::cli::usage::{StatementArgs, UsageArgs};
 use crate::commands::{CommandError, data_dir, recent_calls, tell};
 use crate::datadir;
 
-/// Calls, tokens and money.
+/// Prints calls, tokens and money.
 pub(crate) fn usage(args: &UsageArgs) -> ExitCode {
     let told = || {
         let query = args.query(SystemClock::new().now()).map_err(CommandError::Other)?;
@@ -25,7 +25,7 @@ pub(crate) fn usage(args: &UsageArgs) -> ExitCode {
     tell(told())
 }
 
-/// A project's month.
+/// Prints a project's statement for a month.
 pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
     let told = || {
         let month = args.month.unwrap_or_else(|| Month::of(SystemClock::new().now()));
@@ -44,7 +44,7 @@ pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
 
 fn open(at: &At) -> Result<SqliteUsage, CommandError> {
     let dir = data_dir(at)?;
-    // Calls that have ended are settled and stored before usage is read.
+    // Makes the server settle and store all ended calls before usage is read.
     recent_calls(&dir, 0);
     let ledger = datadir::ledger_file(&dir);
     if !ledger.exists() {

@@ -1,25 +1,25 @@
-//! Where operators are listened to. Must not know who they are.
+//! Settings of the admin listener. Must not know who the operators are.
 
 use std::net::SocketAddr;
 
-/// Where operators are listened to.
+/// Settings of the admin listener.
 pub(crate) struct AdminSettings {
     pub(crate) listen: AdminListen,
-    /// How browsers reach that, where it is not the address itself.
+    /// The URL that browsers use, if it differs from the listening address.
     pub(crate) url: Option<String>,
-    /// Whether by TLS, with the server's certificate.
+    /// Whether the listener uses TLS, with the server's certificate.
     pub(crate) tls: bool,
-    /// Connections at once, at most as many as the listener takes by itself.
+    /// Maximum number of simultaneous connections. The listener applies its own maximum as well.
     pub(crate) most_connections: usize,
 }
 
-/// Whether and where operators are listened to.
+/// Whether and where the admin listener listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdminListen {
-    /// As is usual for whoever starts the server: `up` listens, `serve` does not.
+    /// The default for the command: `up` listens, `serve` does not.
     Usual,
-    /// Nowhere.
+    /// The listener is off.
     Off,
-    /// There.
+    /// Listens on this address.
     At(SocketAddr),
 }

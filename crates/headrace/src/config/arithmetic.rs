@@ -1,5 +1,5 @@
-//! How models are computed: on which device, mode, KV type, quantizing at load; of each model, or else of all.
-//! Must not know: weights, or how anything is computed.
+//! How models are computed: device, compute mode, KV type, and quantization at load, per model or for all models. Must
+//! not know weights, or how anything is computed.
 
 use headrace_kernels::ComputeMode;
 use headrace_kernels::attention::KvType;
@@ -7,42 +7,42 @@ use headrace_quant::BlockType;
 
 /// Names of the devices.
 pub(crate) const DEVICES: &[&str] = &["cpu", "cuda"];
-/// Names of the compute modes, and of leaving the choice to the weights.
+/// Names of the compute modes. `auto` leaves the choice to the weights.
 pub(crate) const MODES: &[&str] = &["auto", "exact", "fast"];
 /// Names of the KV types.
 pub(crate) const KV_TYPES: &[&str] = &["f32", "f16", "bf16", "q8"];
-/// Names of what dense weights can be quantized to.
+/// Names of the block types to which dense weights can be quantized.
 pub(crate) const QUANTIZED: &[&str] =
     &["none", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k", "iq4_nl", "mxfp4"];
 
-/// What computes a model.
+/// The hardware that computes a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Place {
     /// The processors of this machine.
     #[default]
     Cpu,
-    /// Its first NVIDIA GPU.
+    /// The first NVIDIA GPU of this machine.
     Cuda,
 }
 
-/// What was asked for.
+/// The configured choices. `None` leaves a choice open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Arithmetic {
-    /// `None`: the processors.
+    /// `None` for the CPU.
     pub(crate) device: Option<Place>,
-    /// `None`: `fast` where most weights are quantized, else `exact`.
+    /// `None` for `fast` if most weights are quantized, otherwise `exact`.
     pub(crate) mode: Option<ComputeMode>,
-    /// `None`: f32 in `exact`, f16 in `fast`.
+    /// `None` for f32 in `exact` and f16 in `fast`.
     pub(crate) kv: Option<KvType>,
-    /// What dense weights are quantized to.
+    /// The block type to which dense weights are quantized at load.
     pub(crate) quantize: Option<BlockType>,
 }
 
 impl Arithmetic {
-    /// From names, each of its list above.
+    /// Parses names, each from its list above.
     ///
     /// # Errors
-    /// Which name is unknown, and what there is.
+    /// Returns which name is unknown, and the known names.
     pub(crate) fn parse(
         device: Option<&str>,
         mode: Option<&str>,
@@ -75,7 +75,7 @@ impl Arithmetic {
         Ok(Self { device, mode, kv, quantize })
     }
 
-    /// What is left open here, taken from `other`.
+    /// Fills open choices from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             device: self.device.or(other.device),
@@ -85,15 +85,15 @@ impl Arithmetic {
         }
     }
 
-    /// What computes it.
+    /// The hardware that computes the model.
     pub(crate) fn place(self) -> Place {
         self.device.unwrap_or_default()
     }
 
-    /// What was asked for that a GPU does not do, if anything.
+    /// Checks that a GPU supports every choice.
     ///
     /// # Errors
-    /// The first such setting, and what to do.
+    /// Returns the first unsupported setting, and what to do.
     pub(crate) fn on_gpu(self) -> Result<(), String> {
         let refused = |what: String| {
             Err(format!(
@@ -108,7 +108,7 @@ impl Arithmetic {
         }
     }
 
-    /// Mode and KV type for a model, `quantized` if most of its weights are (or become) blocks.
+    /// Mode and KV type for a model. `quantized` is set if most of its weights are, or will be, quantized blocks.
     pub(crate) fn settle(self, quantized: bool) -> (ComputeMode, KvType) {
         let mode = self.mode.unwrap_or(if quantized { ComputeMode::Fast } else { ComputeMode::Exact });
         let kv = self.kv.unwrap_or(match mode {

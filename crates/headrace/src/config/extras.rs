@@ -1,12 +1,12 @@
-//! What calls may ask of an upstream beside tokens: addresses that its server fetches, and extras without a price. Must not know what a
-//! call asks for.
+//! What calls may ask of an upstream besides tokens: URLs that its server fetches, and extras without a price. Must not
+//! know what a call asks for.
 
 use headrace_upstream::{AllowedHost, UrlPolicy};
 use headrace_wire::relay::ALLOWABLE;
 
 use super::table::Table;
 
-/// Which addresses in calls it may be handed: `urls`.
+/// Reads which URLs in calls the upstream may receive: `urls`.
 pub(super) fn urls(table: &mut Table) -> Option<UrlPolicy> {
     const SHAPE: &str = "must be \"off\", \"public\", or a list of hosts such as [\"cdn.example.com\"]";
     let hosts = match table.raw("urls")? {
@@ -31,7 +31,7 @@ pub(super) fn urls(table: &mut Table) -> Option<UrlPolicy> {
     }
 }
 
-/// The extras that calls may ask for without a price of their own: `allow_unpriced`.
+/// Reads which extras calls may request without a price: `allow_unpriced`.
 pub(super) fn allow_unpriced(table: &mut Table) -> Vec<&'static str> {
     let Some(value) = table.raw("allow_unpriced") else { return Vec::new() };
     let known = |name: &toml::Value| ALLOWABLE.iter().copied().find(|known| name.as_str() == Some(known));

@@ -1,4 +1,4 @@
-//! One setting: its name, kind, default and what it does. Must not know which there are.
+//! One setting: its name, kind, default and description. Must not know which settings there are.
 
 use super::value::Kind;
 
@@ -7,11 +7,11 @@ use super::value::Kind;
 pub(crate) struct Field {
     /// Its name in the file, with dots between sections.
     pub(crate) path: &'static str,
-    /// What it may be, with the least and the most of everything that has a size.
+    /// The kind of its value, with bounds for everything that has a size.
     pub(crate) kind: Kind,
-    /// Its default as written in TOML; empty where there is none.
+    /// Its default as written in TOML. Empty if it has none.
     pub(crate) default: &'static str,
-    /// What it does, in a sentence or two.
+    /// What it does, in one or two sentences.
     pub(crate) doc: &'static str,
 }
 
@@ -22,7 +22,7 @@ impl Field {
     }
 }
 
-/// The environment variable that sets what is called so.
+/// The environment variable for a setting's path.
 pub(super) fn variable_of(path: &str) -> String {
     format!("HEADRACE_{}", path.replace('.', "__").to_ascii_uppercase())
 }
@@ -31,7 +31,7 @@ pub(super) const fn field(path: &'static str, kind: Kind, default: &'static str,
     Field { path, kind, default, doc }
 }
 
-/// Two lists as one. Every index is below the length of its list, or this would not compile.
+/// Concatenates two lists in constant evaluation. An index out of bounds would be a compile error.
 pub(super) const fn joined<const N: usize>(first: &[Field], more: &[Field]) -> [Field; N] {
     let mut all = [first[0]; N];
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! Every setting there is: its name, its kind, its default and what it does. From this one table come the layers'
-//! checks, the environment's names and the reference. Knows nothing of what becomes of a value.
+//! The table of all settings: name, kind, default and description. The checks of the layers, the names of the variables
+//! and the reference are derived from it. Knows nothing of how a value is used.
 
 use super::arithmetic::{DEVICES, KV_TYPES, MODES, QUANTIZED};
 use super::kinds::{
@@ -12,14 +12,14 @@ use super::{otel, stopping, storage};
 pub(crate) use super::field::Field;
 use super::field::{field, joined};
 
-/// Every setting, by section.
+/// All settings, by section.
 pub(crate) const FIELDS: &[Field] =
     &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
 const WITH_STOPPING: &[Field] =
     &joined::<{ WITH_OTEL.len() + stopping::FIELDS.len() }>(WITH_OTEL, stopping::FIELDS);
 const WITH_OTEL: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
 
-/// Those that stand here.
+/// The settings that no other module defines.
 const OWN: &[Field] = &[
     field(
         "data_dir",
@@ -589,7 +589,7 @@ const OWN: &[Field] = &[
     ),
 ];
 
-/// The setting of that name.
+/// Finds a setting by its path.
 pub(crate) fn find(path: &str) -> Option<&'static Field> {
     FIELDS.iter().find(|field| field.path == path)
 }

@@ -1,4 +1,4 @@
-//! What values of settings may be, from the least to the most. Knows no setting.
+//! Kinds of setting values with their minimum and maximum. Knows no setting.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) const fn millis(least: u64, most: u64) -> Kind {
     Kind::Duration { least: Duration::from_millis(least), most: Duration::from_millis(most) }
 }
 
-/// The same in seconds.
+/// A duration from `least` to `most` seconds.
 pub(super) const fn seconds(least: u64, most: u64) -> Kind {
     Kind::Duration { least: Duration::from_secs(least), most: Duration::from_secs(most) }
 }
@@ -31,11 +31,11 @@ pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const TIB: u64 = 1 << 40;
-/// Threads of one kind; more than any machine has processors.
+/// Bounds on a number of threads. The maximum exceeds the processors of any machine.
 pub(super) const THREADS: Kind = count(1, 1024);
-/// Items of one request.
+/// Bounds on the items of one request.
 pub(super) const ITEMS: Kind = count(1, 1 << 20);
-/// The same where none may be allowed.
+/// Bounds on the items of one request, if zero is allowed.
 pub(super) const ITEMS_OR_NONE: Kind = count(0, 1 << 20);
 pub(super) const RATE: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
 pub(super) const LONG_RATE: Kind = Kind::Count { least: 0, most: i64::MAX as u64 };

@@ -1,5 +1,5 @@
-//! Default < file < environment < flag: which value of each setting counts, and where it came from. Collects every
-//! fault instead of stopping at the first. Reads what it is given; the caller touches files and the environment.
+//! Merges the layers default < file < environment < flag, and records the origin of each value. Collects every fault
+//! instead of stopping at the first. The caller reads files and the environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use super::otel::{self, Otel};
 use super::value::Parsed;
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX};
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// The table of settings.
+    /// The default in the table of settings.
     Default,
-    /// A file.
+    /// A configuration file.
     File(PathBuf),
-    /// A variable.
+    /// An environment variable.
     Environment(String),
-    /// A flag, as written.
+    /// A command-line flag, as written.
     Flag(&'static str),
 }
 
@@ -34,12 +34,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong with the configuration.
+/// One fault of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problem {
     /// The setting, as far as it is known.
     pub(crate) what: String,
-    /// Where it came from.
+    /// The origin of the value.
     pub(crate) origin: Origin,
     /// What is wrong.
     pub(crate) why: String,
@@ -51,18 +51,18 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A value and where it came from.
+/// A value with its origin.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
-    /// The value.
+    /// The parsed value.
     pub(crate) value: Parsed,
-    /// As it was written, for display.
+    /// The value as it was written, for display.
     pub(crate) written: String,
-    /// Where it came from.
+    /// The origin of the value.
     pub(crate) origin: Origin,
 }
 
-/// The layers, merged.
+/// The merged layers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     values: BTreeMap<&'static str, Setting>,
@@ -70,7 +70,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The defaults.
+    /// Settings with only the defaults.
     pub(crate) fn defaults() -> Self {
         let mut settings = Self::default();
         for field in FIELDS.iter().filter(|field| !field.default.is_empty()) {
@@ -86,7 +86,7 @@ impl Settings {
         settings
     }
 
-    /// Lays a file's text over what is there.
+    /// Applies the text of a configuration file over the present values.
     pub(crate) fn file(&mut self, path: &Path, text: &str) {
         let origin = Origin::File(path.to_owned());
         match toml::from_str::<toml::Table>(text) {
@@ -115,12 +115,12 @@ impl Settings {
         }
     }
 
-    /// Lays the variables over what is there; others than `HEADRACE_…` and OpenTelemetry's are passed over.
+    /// Applies environment variables over the present values. Ignores all but `HEADRACE_…` and those of OpenTelemetry.
     pub(crate) fn environment(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
         let mut variables: Vec<_> = variables.into_iter().collect();
         variables.sort();
-        // What is said to this program alone counts more. What is said to every program of a machine counts only where something is
-        // to be sent: it keeps none from starting that sends nothing.
+        // `HEADRACE_…` variables apply later and so win over OpenTelemetry's. OpenTelemetry's apply only if a
+        // destination is set, so that machine-wide variables cannot stop a server that exports nothing.
         let sends =
             otel::ENDPOINTS.iter().any(|path| self.is_given(path)) || variables.iter().any(otel::is_address);
         for (name, text) in variables.iter().filter(|(_, text)| sends && !text.is_empty()) {
@@ -134,7 +134,7 @@ impl Settings {
             }
         }
         for (name, text) in variables {
-            // Keys of upstreams are secrets, and no settings.
+            // Keys of upstreams are secrets, not settings.
             let is_key =
                 name.starts_with(KEY_PREFIX) && (name.ends_with(KEY_SUFFIX) || name.ends_with(SECRET_SUFFIX));
             if !name.starts_with("HEADRACE_") || is_key {
@@ -148,7 +148,7 @@ impl Settings {
             };
             let origin = Origin::Environment(name.clone());
             match field {
-                // An empty variable is one that is not set, as shells and compose files leave them.
+                // An empty variable counts as unset, because shells and compose files leave such variables.
                 Some(_) if text.is_empty() => {}
                 Some(field) => self.text(field, &text, origin),
                 None => {
@@ -163,7 +163,7 @@ impl Settings {
         }
     }
 
-    /// Lays a flag over what is there.
+    /// Applies a flag over the present values.
     pub(crate) fn flag(&mut self, path: &str, flag: &'static str, text: &str) {
         match find(path) {
             Some(field) => self.text(field, text, Origin::Flag(flag)),
@@ -174,12 +174,12 @@ impl Settings {
         }
     }
 
-    /// Notes that a flag is wrong.
+    /// Records a fault of a flag.
     pub(crate) fn flag_problem(&mut self, path: &str, flag: &'static str, why: String) {
         self.problem(path, Origin::Flag(flag), why);
     }
 
-    /// Lays a flag with a value that is no text over what is there.
+    /// Applies a flag whose value is not text over the present values.
     pub(crate) fn flag_value(&mut self, path: &str, flag: &'static str, value: &toml::Value) {
         if let Some(field) = find(path) {
             self.set(field, value, Origin::Flag(flag));
@@ -208,22 +208,22 @@ impl Settings {
         self.values.insert(field.path, Setting { value, written, origin });
     }
 
-    /// Notes that a value is wrong.
+    /// Records a fault of a value.
     pub(crate) fn problem(&mut self, what: &str, origin: Origin, why: String) {
         self.problems.push(Problem { what: what.to_owned(), origin, why });
     }
 
-    /// The value of a setting and its origin, if it has one.
+    /// The value of a setting with its origin. `None` if it has no value.
     pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
         self.values.get(path)
     }
 
-    /// The value of a setting alone.
+    /// The value of a setting. `None` if it has no value.
     pub(crate) fn value(&self, path: &str) -> Option<&Parsed> {
         self.get(path).map(|setting| &setting.value)
     }
 
-    /// Where a setting's value came from.
+    /// The origin of a setting's value.
     pub(crate) fn origin(&self, path: &str) -> Origin {
         self.get(path).map_or(Origin::Default, |setting| setting.origin.clone())
     }
@@ -233,7 +233,7 @@ fn is_section(path: &str) -> bool {
     FIELDS.iter().any(|field| field.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// That a name is unknown, with the nearest known one.
+/// An error message for an unknown name. Suggests the nearest known name.
 pub(super) fn unknown(name: &str, known: impl Iterator<Item = String>) -> String {
     let near = known.map(|known| (strsim::levenshtein(name, &known), known)).min();
     match near {

@@ -1,4 +1,4 @@
-//! Reads where operators are listened to, and how browsers reach that. Must not know who listens.
+//! Reads the settings of the admin listener. Must not know who listens.
 
 use super::Reader;
 use super::admin::{AdminListen, AdminSettings};

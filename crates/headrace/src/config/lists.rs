@@ -1,5 +1,5 @@
-//! The settings that are lists of tables: models, prices, costs, weights, rules. Each key of a table is read for
-//! itself, so that one fault hides no other. Must not know what becomes of them.
+//! Settings that are lists of tables: models, prices, costs, weights, rules. Each key of a table is checked separately,
+//! so that one fault does not hide another. Must not know how the lists are used.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use super::upstreams::{self, off_form, parse_special, past_answers, tools_order}
 use super::value::{Kind, Parsed};
 use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
 
-/// The greatest weight of an organisation.
+/// Maximum weight of an organisation.
 const MOST_WEIGHT: u32 = 1000;
 
 /// One `[[scheduler.weights]]` table.
@@ -36,7 +36,7 @@ struct WeightTable {
 }
 
 impl Reader {
-    /// The tables of a list, to be taken apart.
+    /// Returns the tables of a list, ready for reading key by key.
     pub(super) fn list(&self, path: &str) -> Vec<Table> {
         let Some(Parsed::Raw(toml::Value::Array(items))) = self.parsed(path) else { return Vec::new() };
         let origin = self.settings.origin(path);
@@ -52,7 +52,7 @@ impl Reader {
             .collect()
     }
 
-    /// The tables of a list of another room's type.
+    /// Reads the tables of a list as a type of another crate, with the path of each table.
     fn tables<T: serde::de::DeserializeOwned>(&mut self, path: &str) -> Vec<(String, T)> {
         let mut read = Vec::new();
         for table in self.list(path) {
@@ -67,8 +67,8 @@ impl Reader {
         read
     }
 
-    /// The models of engines here, and those that others' servers answer for. Where none is named that an engine here would
-    /// have, nor any server to send on to, it is the demo model.
+    /// Reads the models of engines here, and those that upstreams answer for. Without a `models` setting, only the demo
+    /// model is served.
     pub(super) fn models(&mut self) -> (Vec<ModelConfig>, Vec<RelayedConfig>) {
         let demo = || ModelName::new(DEMO_NAME).ok().map(demo_model).into_iter().collect();
         if self.settings.get("models").is_none() {
@@ -103,7 +103,7 @@ impl Reader {
         (models, relayed)
     }
 
-    /// The prices; with `play_prices`, a model without one gets the demo model's.
+    /// Reads the prices. With `play_prices`, a model without a price gets the demo model's.
     pub(super) fn prices(
         &mut self,
         models: &[ModelConfig],
@@ -150,7 +150,7 @@ impl Reader {
         prices
     }
 
-    /// What upstreams charge us.
+    /// Reads the prices that upstreams charge the operator.
     pub(super) fn costs(&mut self, upstreams: &[UpstreamConfig]) -> Vec<CostConfig> {
         let mut costs = Vec::new();
         for mut table in self.list("costs") {
@@ -193,7 +193,7 @@ impl Reader {
     }
 }
 
-/// A `[[models]]` table; `None` where nothing could be called by it.
+/// Reads a `[[models]]` table. Returns `None` if it has no usable name.
 fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
     let path = table.need("path");
     let path = path.filter(|path| path != DEMO_PATH).map(PathBuf::from);
@@ -207,7 +207,7 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
     let answer = table.take_as("default_max_tokens", "gateway.default_max_tokens");
     let names = [("device", DEVICES), ("compute", MODES), ("kv_type", KV_TYPES), ("quantize", QUANTIZED)];
     let [device, mode, kv, quantize] = names.map(|(key, known)| table.take_text(key, Kind::Choice(known)));
-    // Names that are not of the lists have been reported as such.
+    // Unknown names have already been reported.
     let arithmetic =
         Arithmetic::parse(device.as_deref(), mode.as_deref(), kv.as_deref(), quantize.as_deref());
     let reply = table.take_family();

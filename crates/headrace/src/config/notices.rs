@@ -1,5 +1,5 @@
-//! `retires`, `deprecated`, `successor`, `page` and `after` of a model or a route: when its name ends, and what comes after it. Must
-//! not know which models there are.
+//! `retires`, `deprecated`, `successor`, `page` and `after` of a model or a route: when its name retires, and what
+//! replaces it. Must not know which models there are.
 
 use headrace_domain::UnixNanos;
 use headrace_gateway::Notice;
@@ -10,7 +10,7 @@ use super::value::Kind;
 
 const AFTER: &[&str] = &["refuse", "move"];
 
-/// What a table says of the end of its name, if it has one.
+/// Reads the retirement notice of a table, if it has one.
 pub(super) fn notice(table: &mut Table) -> Option<Notice> {
     let dated = table.left.contains_key("retires");
     for key in ["deprecated", "successor", "page", "after"] {
@@ -32,7 +32,7 @@ pub(super) fn notice(table: &mut Table) -> Option<Notice> {
     Some(Notice { retires: retires?, deprecated, successor, link, moves })
 }
 
-/// The first moment of a day, UTC. TOML's own dates are read, too.
+/// Reads a day as its first moment in UTC. Accepts text and TOML dates.
 fn day(table: &mut Table, key: &'static str) -> Option<UnixNanos> {
     let value = table.raw(key)?;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

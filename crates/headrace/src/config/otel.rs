@@ -1,5 +1,4 @@
-//! The settings of what goes out by OTLP, and the variables of OpenTelemetry's SDKs that set them too. Must not know what comes of
-//! them.
+//! Settings of OTLP export, and the variables of OpenTelemetry SDKs that set them too. Must not know how they are used.
 
 use super::field::{Field, field, variable_of};
 use super::kinds::{DAY, HOUR, count, millis, seconds};
@@ -108,7 +107,7 @@ pub(super) const FIELDS: &[Field] = &[
     ),
 ];
 
-/// The settings that say where something goes.
+/// The settings that name a destination.
 pub(super) const ENDPOINTS: [&str; 4] = [
     "telemetry.endpoint",
     "telemetry.traces_endpoint",
@@ -116,22 +115,22 @@ pub(super) const ENDPOINTS: [&str; 4] = [
     "telemetry.logs_endpoint",
 ];
 
-/// Whether a variable, ours or one of OpenTelemetry's SDKs, says where something goes.
+/// Whether a variable names a destination. It may be a Headrace variable or one of an OpenTelemetry SDK.
 pub(super) fn is_address((name, text): &(String, String)) -> bool {
     let ours = || ENDPOINTS.iter().any(|path| variable_of(path) == *name);
     let theirs = || matches!(variable(name, text), Some(Otel::Says(path, _)) if ENDPOINTS.contains(&path));
     !text.is_empty() && (theirs() || ours())
 }
 
-/// What a variable of OpenTelemetry's SDKs says of a setting.
+/// The effect of a variable of an OpenTelemetry SDK.
 pub(super) enum Otel {
-    /// This, as text.
+    /// Sets the setting of this path to this text.
     Says(&'static str, String),
-    /// Nothing that is done here.
+    /// Asks for something that Headrace does not support, with the reason.
     Refused(String),
 }
 
-/// The setting that a variable of OpenTelemetry's SDKs sets; `None`: none of ours.
+/// The effect of a variable on Headrace's settings. `None` if it is not a supported variable of an OpenTelemetry SDK.
 pub(super) fn variable(name: &str, text: &str) -> Option<Otel> {
     let millis = |path| Otel::Says(path, format!("{text}ms"));
     let exporter = |path| match text {

@@ -1,4 +1,4 @@
-//! Whether a path can be a model, as far as one look tells. Must not know what it is opened for.
+//! Checks at a glance whether a path can be a model. Must not know what the model is opened for.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use headrace_checkpoint::is_gguf;
 
 use crate::stored;
 
-/// Why a path cannot be a model, as far as one look tells.
+/// Returns why a path cannot be a model, as far as a glance at the files shows.
 pub(super) fn not_a_model(path: &Path) -> Option<String> {
     let shown = path.display();
     if !path.exists() {

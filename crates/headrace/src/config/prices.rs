@@ -1,4 +1,4 @@
-//! What tokens cost, as tables write it: dollars in quotes. Must not know which models there are.
+//! Prices as tables write them: dollars in quotes. Must not know which models there are.
 
 use headrace_domain::{ModelName, PriceTier};
 use headrace_ledger::prices::PriceConfig;
@@ -6,16 +6,16 @@ use headrace_ledger::prices::PriceConfig;
 use super::table::Table;
 use super::value::{Kind, Parsed};
 
-/// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output: what the demo model costs,
-/// and what `up --model` charges where nothing is configured.
+/// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output. The demo model costs this,
+/// and `up --model` charges it without a configured price.
 const PLAY_INPUT: i64 = 100_000_000;
-/// The keys of a `[[prices]]` table that are prices.
+/// The keys of a `[[prices]]` table that are token prices.
 const PRICED: [&str; 6] = ["input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning"];
 
-/// The classes of service that may have prices of their own.
+/// The service tiers that may have prices of their own.
 const TIERS: &[&str] = &["flex", "batch", "priority"];
 
-/// The prices of a table; `None` where a key of it could not be read.
+/// Reads the prices of a table. Returns `None` if the table has any fault.
 pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConfig> {
     let from = table.take_text("from", Kind::Text);
     let per = table.take_text("per", Kind::Choice(&["million", "thousand"]));
@@ -52,10 +52,10 @@ pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConf
     })
 }
 
-/// The price of a search: text, in dollars for each.
+/// Reads the price of one search: text, in dollars. Returns nano-dollars per million searches.
 ///
 /// # Errors
-/// Why the value is not a price.
+/// Returns why the value is not a price.
 fn nano_dollars_per_million_searches(value: &toml::Value) -> Result<i64, String> {
     let toml::Value::String(text) = value else { return Err(not_in_quotes(value, "for each search")) };
     let each = headrace_domain::NanoDollars::from_dollars(text).ok();
@@ -65,10 +65,10 @@ fn nano_dollars_per_million_searches(value: &toml::Value) -> Result<i64, String>
     })
 }
 
-/// A price: text, in dollars per million tokens or per thousand.
+/// Reads a token price: text, in dollars per million or per thousand tokens. Returns nano-dollars per million tokens.
 ///
 /// # Errors
-/// Why the value is not a price.
+/// Returns why the value is not a price.
 fn nano_dollars_per_million(value: &toml::Value, per_thousand: bool) -> Result<i64, String> {
     match value {
         toml::Value::String(text) if per_thousand => dollars(&times_thousand(text), text),
@@ -78,7 +78,7 @@ fn nano_dollars_per_million(value: &toml::Value, per_thousand: bool) -> Result<i
     }
 }
 
-/// Why a value that is not text is not a price, and how to write it.
+/// Explains why a value that is not text is no price, and how to write it.
 fn not_in_quotes(value: &toml::Value, unit: &str) -> String {
     match value {
         toml::Value::Integer(_) | toml::Value::Float(_) => {
@@ -97,7 +97,7 @@ fn dollars(text: &str, written: &str) -> Result<i64, String> {
     })
 }
 
-/// The decimal point three digits further to the right; what is no decimal number stays none.
+/// Moves the decimal point three places to the right. Text that is not a decimal number does not become one.
 fn times_thousand(text: &str) -> String {
     const PLACES: usize = 3;
     let (whole, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::fields::{FIELDS, Field};
 use super::sections::{LIVE, SECTIONS};
 
-/// The page `docs/configuration.md`.
+/// Generates the page `docs/configuration.md`.
 pub(crate) fn markdown() -> String {
     let mut page = String::from(INTRODUCTION);
     let live: Vec<String> = LIVE.iter().map(|path| format!("`{path}`")).collect();
@@ -28,7 +28,7 @@ pub(crate) fn markdown() -> String {
 
 fn section_of(field: &Field) -> &'static str {
     let section = field.path.split_once('.').map(|(section, _)| section);
-    // The lists stand at the top of the file but have a section of their own here.
+    // Lists are top-level keys of the file but have a section of their own here.
     let own = ["models", "prices", "costs", "aliases", "routes"].into_iter().find(|name| *name == field.path);
     section.or(own).unwrap_or_default()
 }

@@ -1,5 +1,4 @@
-//! What is sent on, as the configuration says it: servers of others, and models that they answer for. Plain data; must not know how
-//! it is read.
+//! Configured upstreams, and the models that they answer for. Plain data; must not know how it is read.
 
 use std::path::PathBuf;
 
@@ -12,63 +11,63 @@ use headrace_upstream::UpstreamSpec;
 
 use super::prices::play_price;
 
-/// One server that calls are sent on to.
+/// One server that calls are sent to.
 #[derive(Clone)]
 pub(crate) struct UpstreamConfig {
-    /// Where it stands in the configuration, such as `upstreams[0]`.
+    /// Path of its table in the configuration, such as `upstreams[0]`.
     pub(crate) setting: String,
     pub(crate) spec: UpstreamSpec,
-    /// Where it is.
+    /// The region that the server is in.
     pub(crate) region: Option<Region>,
-    /// Every model that it lists is served, as `NAME/MODEL`.
+    /// Whether every model that it lists is served, as `NAME/MODEL`.
     pub(crate) serve: bool,
-    /// It speaks the Responses API, and is asked in it.
+    /// Whether Responses calls are passed to it in the Responses API, which it speaks itself.
     pub(crate) passes_responses: bool,
-    /// What tokens of its models cost that have no price of their own.
+    /// Default price for this upstream's models that have none of their own.
     pub(crate) price: Option<PriceConfig>,
-    /// Of all that it is made of, its secrets included: another one is another server.
+    /// Hash of its whole table and its secrets. A server with another hash is a different server.
     pub(crate) fingerprint: [u8; 32],
 }
 
 impl UpstreamConfig {
-    /// What tokens of one of its models cost that has no price of its own.
+    /// The price of one of its models that has no price of its own. `None` if the upstream has no default price either.
     pub(crate) fn price_of(&self, model: &ModelName, play_prices: bool) -> Option<PriceConfig> {
         let own = self.price.clone().map(|price| PriceConfig { model: model.clone(), ..price });
         own.or_else(|| play_prices.then(|| play_price(model.clone())))
     }
 }
 
-/// The upstream of a name.
+/// Finds the upstream with that name.
 pub(crate) fn find_upstream<'a>(upstreams: &'a [UpstreamConfig], name: &str) -> Option<&'a UpstreamConfig> {
     upstreams.iter().find(|upstream| upstream.spec.name == name)
 }
 
-/// A model that others' servers answer for.
+/// A model that upstreams answer for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RelayedConfig {
-    /// Where it stands in the configuration, such as `models[0]`.
+    /// Path of its table in the configuration, such as `models[0]`.
     pub(crate) setting: String,
     pub(crate) name: ModelName,
-    /// Who answers; at least one.
+    /// The targets that answer; at least one.
     pub(crate) targets: Vec<Target>,
-    /// Its tokenizer and template are here: its targets are asked by token ids. `None`: they are asked in messages.
+    /// The tokenizer assets. With them, targets get token ids; with `None`, they get messages.
     pub(crate) words: Option<WordsAt>,
-    /// How its calls of tools are written, where its template is not to say so.
+    /// The format of tool calls in its answers. If set, it overrides the one that the template implies.
     pub(crate) reply: Option<ReplyFamily>,
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) context_window: Option<u32>,
-    /// What it takes beside text; `None`: its servers decide.
+    /// Inputs that it takes besides text. `None` leaves the decision to its servers.
     pub(crate) inputs: Option<Inputs>,
     pub(crate) limits: LimitSpec,
     pub(crate) policy: Policy,
 }
 
-/// Where the tokenizer and the template of a model stand.
+/// The place of a model's tokenizer assets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WordsAt {
-    /// In the program: the demo model's.
+    /// The demo model's, which are built into the program.
     Demo,
-    /// In a directory, or a GGUF file.
+    /// A directory or a GGUF file.
     Files(PathBuf),
 }
 
@@ -82,7 +81,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// `UPSTREAM/MODEL`; the model's name may have slashes itself.
+    /// Parses `UPSTREAM/MODEL`. The model's name may contain slashes.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
             Some((upstream, model)) if !upstream.is_empty() && !model.is_empty() => {

@@ -1,5 +1,5 @@
-//! Further names of models, as the configuration says them: `[aliases]`, and `[[routes]]` that lead to several. Each key of a table
-//! is read for itself, so that one fault hides no other. Must not know which models there are.
+//! Further model names: `[aliases]`, and `[[routes]]` that lead to several models. Each key of a table is checked
+//! separately, so that one fault does not hide another. Must not know which models there are.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::shadows::shadow;
 use super::table::Table;
 use super::value::{Kind, Parsed};
 
-/// The greatest weight of a model in a route.
+/// Maximum weight of a model in a route.
 const MOST_WEIGHT: u32 = 1_000_000;
-/// A trial of which nothing more is said.
+/// The default thresholds of a canary.
 const CANARY: CanarySpec = CanarySpec {
     window: Duration::from_secs(30 * 60),
     min_calls: 40,
@@ -103,7 +103,7 @@ fn route(table: &mut Table) -> Route {
     Route { arms, sticky: sticky.unwrap_or_default(), seed, fallbacks }
 }
 
-/// Names of models: one, or a list.
+/// Reads model names: one, or a list.
 fn models(table: &mut Table, key: &'static str) -> Vec<ModelName> {
     let items = match table.raw(key) {
         None => return Vec::new(),
@@ -124,7 +124,7 @@ fn models(table: &mut Table, key: &'static str) -> Vec<ModelName> {
     items.into_iter().filter_map(name).collect()
 }
 
-/// A model by its name alone, which weighs 1, or with its weight.
+/// Reads an arm of a route: a model's name alone, which has weight 1, or a table with its weight.
 fn arm(table: &mut Table, at: usize, item: toml::Value) -> Option<Arm> {
     let left = match item {
         toml::Value::Table(left) => left,
@@ -141,7 +141,7 @@ fn arm(table: &mut Table, at: usize, item: toml::Value) -> Option<Arm> {
     Some(Arm { model: model?, weight, canary })
 }
 
-/// What is said of a model's trial: `true`, or what is not to be the usual.
+/// Reads the canary of an arm: `true` for the defaults, or a table that overrides some of them.
 fn canary(table: &mut Table) -> Option<CanarySpec> {
     let left = match table.raw("canary")? {
         toml::Value::Boolean(on) => return on.then_some(CANARY),

@@ -1,7 +1,7 @@
-//! The sections of the settings, as the reference has them, and which settings a reload puts in force. Must not know what stands in
-//! them.
+//! The sections of the settings in the order of the reference, and the settings that a reload applies. Must not know
+//! the sections' content.
 
-/// The sections, in the order of the reference, and what they are about.
+/// The sections in the order of the reference, each with its subject.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("", "At the top of the file"),
     ("server", "Sockets, TLS, and the bounds on connections"),
@@ -49,7 +49,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Settings that a reload puts in force. Others need a restart.
+/// Settings that a reload applies. All others need a restart.
 pub(crate) const LIVE: &[&str] = &[
     "models",
     "upstreams",
@@ -72,7 +72,7 @@ pub(crate) const LIVE: &[&str] = &[
     "log.filter",
 ];
 
-/// Whether a reload puts that setting in force.
+/// Whether a reload applies that setting.
 pub(crate) fn is_live(path: &str) -> bool {
     LIVE.contains(&path)
 }

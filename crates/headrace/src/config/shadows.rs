@@ -1,5 +1,5 @@
-//! `shadow = { … }` of a model or a route: whose calls are copied, where to, and for how much money. Must not know which models
-//! there are.
+//! `shadow = { … }` of a model or a route: which share of its calls is copied, to which model, and within which budget.
+//! Must not know which models there are.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use headrace_gateway::{ShadowBudget, ShadowSpec};
 use super::table::Table;
 use super::value::{Kind, Parsed};
 
-/// Copies at work, where nothing is said.
+/// Default for the number of copies in flight.
 const USUAL_IN_FLIGHT: u32 = 4;
-/// Copies that wait for that, where nothing is said.
+/// Default for the number of copies that wait in the queue.
 const USUAL_QUEUE: u32 = 64;
-/// The most of either.
+/// Maximum for both numbers.
 const MOST: u64 = 4096;
 
-/// The `shadow` of a table, if it has one.
+/// Reads the `shadow` of a table, if it has one.
 pub(super) fn shadow(table: &mut Table) -> Option<ShadowSpec> {
     let left = match table.raw("shadow")? {
         toml::Value::Table(left) => left,
@@ -67,7 +67,7 @@ fn share(value: &toml::Value) -> Result<f64, String> {
     }
 }
 
-/// `$5/day`, `0.50/hour`.
+/// Parses a budget: `$5/day`, `0.50/hour`.
 fn budget(text: &str) -> Result<ShadowBudget, String> {
     let shape = || format!("`{text}` is no budget: write \"$5/day\" or \"$0.50/hour\"");
     let (amount, period) = text.split_once('/').ok_or_else(shape)?;

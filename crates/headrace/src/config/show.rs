@@ -1,11 +1,11 @@
-//! `config check`: settings with their values and where those came from. Shows no secret: settings name files.
+//! `config check`: settings with their values and origins. Shows no secrets, because settings only name files.
 
 use std::fmt::Write;
 
 use super::fields::FIELDS;
 use super::layers::{Origin, Settings};
 
-/// A line per setting that is not at its default. With `all`, a line per setting.
+/// Formats one line per setting that differs from its default. With `all`, one line per setting.
 pub(crate) fn table(settings: &Settings, all: bool) -> String {
     let rows: Vec<(&str, String, String)> = FIELDS
         .iter()

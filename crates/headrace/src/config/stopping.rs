@@ -1,14 +1,15 @@
-//! How a server stops: how long it still takes calls, and how long calls in flight may take. Must not know who stops it.
+//! Settings of shutdown: how long the server still accepts calls, and how long calls in flight may take. Must not know
+//! who stops the server.
 
 use std::time::Duration;
 
 use super::field::{Field, field};
 use super::kinds::{DAY, HOUR, seconds};
 
-/// How long `serve` takes calls after SIGTERM unless configured: load balancers check readiness about once a second.
+/// How long `serve` accepts calls after SIGTERM by default. Load balancers check readiness about once a second.
 pub(crate) const SERVE_DRAIN_DELAY: Duration = Duration::from_secs(5);
 
-/// Settings of the end.
+/// The settings of shutdown.
 pub(super) const FIELDS: &[Field] = &[
     field(
         "server.drain",

@@ -1,5 +1,5 @@
-//! What is kept on the disk beside keys and ledger, and how much: the settings, and what they come to on a disk. Knows no
-//! store.
+//! Settings of disk space for everything besides keys and ledger, and the bounds that follow from a disk's size. Knows
+//! no store.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::field::{Field, field};
 use super::kinds::{KIB, MIB, TIB, bytes};
 use super::value::Kind;
 
-/// Settings of space on the disk.
+/// The settings of disk space.
 pub(super) const FIELDS: &[Field] = &[
     field(
         "objects_dir",
@@ -44,35 +44,35 @@ pub(super) const FIELDS: &[Field] = &[
     ),
 ];
 
-/// Where objects are kept, and how much of the disk they leave free.
+/// The directory of objects, and the bounds on disk space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StorageSettings {
     /// `None` for the data directory.
     pub(crate) objects_dir: Option<PathBuf>,
     /// `None` for half of the disk.
     pub(crate) max_total_bytes: Option<u64>,
-    /// `None` for a part of the disk.
+    /// `None` for a default share of the disk.
     pub(crate) min_free_bytes: Option<u64>,
     pub(crate) max_trace_bytes: u64,
 }
 
 impl StorageSettings {
-    /// The bytes that each store of objects may take on its disk.
+    /// The bytes that each object store may take on its disk: the configured bound, or half of the disk.
     pub(crate) fn total_on(&self, disk: Option<DiskSpace>) -> u64 {
         let half = disk.filter(|disk| disk.total > 0).map(|disk| disk.total / 2);
         self.max_total_bytes.or(half).unwrap_or(u64::MAX >> 1)
     }
 
-    /// The bytes that traces may take on their disk.
+    /// The bytes that traces may take on their disk: the configured bound, at most a quarter of the disk.
     pub(crate) fn traces_on(&self, disk: Option<DiskSpace>) -> u64 {
         let quarter = disk.filter(|disk| disk.total > 0).map_or(u64::MAX, |disk| disk.total / 4);
         self.max_trace_bytes.min(quarter)
     }
 
-    /// What a bound promises that the disk does not have, in words.
+    /// Describes each configured bound that exceeds what the disk offers.
     pub(crate) fn beyond_the_disk(&self, files: &FileLimits, data_dir: &Path) -> Vec<String> {
         let dir = self.objects_dir.as_deref().unwrap_or(data_dir);
-        // A directory that the first start makes is on the disk of the nearest one that is there.
+        // A directory that does not exist yet will be on the disk of its nearest existing ancestor.
         let Some(there) = dir.ancestors().map(at_least_here).find(|dir| dir.exists()) else {
             return Vec::new();
         };
@@ -95,7 +95,7 @@ impl StorageSettings {
     }
 }
 
-/// The last ancestor of a relative path is empty: that is the directory that the process is in.
+/// The last ancestor of a relative path is empty and means the current directory.
 fn at_least_here(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
 }

@@ -1,4 +1,4 @@
-//! Reads the settings of what is kept on the disk beside keys and ledger. Knows no store.
+//! Reads the settings of the stores besides keys and ledger. Knows no store.
 
 use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_store::trace::TraceRetention;

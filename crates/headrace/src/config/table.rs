@@ -1,5 +1,5 @@
-//! A table of a list of settings, whose keys are taken out one after another: each is read for itself, so that one fault hides no
-//! other. Must not know what becomes of them.
+//! A table from a list of settings, whose keys are taken out one by one. Each key is checked separately, so that one
+//! fault does not hide another. Must not know how the values are used.
 
 use headrace_domain::ModelName;
 use headrace_prompt::ReplyFamily;
@@ -8,9 +8,9 @@ use super::fields::find;
 use super::layers::{Origin, Problem, unknown};
 use super::value::{Kind, Parsed};
 
-/// One table of a list, whose keys are taken out one after another.
+/// One table of a list, whose keys are taken out one by one.
 pub(super) struct Table {
-    /// Such as `models[0]`.
+    /// Its path, such as `models[0]`.
     pub(super) what: String,
     pub(super) origin: Origin,
     pub(super) left: toml::Table,
@@ -19,13 +19,13 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table that stands in another one.
+    /// A table inside another one.
     pub(super) fn within(outer: &Self, key: &str, left: toml::Table) -> Self {
         let (what, origin) = (format!("{}.{key}", outer.what), outer.origin.clone());
         Self { what, origin, left, known: Vec::new(), problems: Vec::new() }
     }
 
-    /// All of it, as it stands.
+    /// The whole table as TOML text.
     pub(super) fn text(&self) -> String {
         self.left.to_string()
     }
@@ -40,13 +40,13 @@ impl Table {
         self.left.remove(key)
     }
 
-    /// The value of a key, if it stands there and is right.
+    /// Takes the value of a key. Returns `None` if the key is absent, or if its value is invalid, which is recorded.
     pub(super) fn take(&mut self, key: &'static str, kind: Kind) -> Option<Parsed> {
         let value = self.raw(key)?;
         kind.parse(&value).map_err(|why| self.problem(key, why)).ok()
     }
 
-    /// The same, of the kind and within the bounds of a setting.
+    /// Like [`Table::take`], with the kind and bounds of the setting `setting`.
     pub(super) fn take_as(&mut self, key: &'static str, setting: &str) -> Option<u64> {
         match self.take(key, find(setting)?.kind) {
             Some(Parsed::Count(count)) => Some(count),
@@ -58,7 +58,7 @@ impl Table {
         if let Some(Parsed::Text(text)) = self.take(key, kind) { Some(text) } else { None }
     }
 
-    /// `reply`: how a model writes calls of tools.
+    /// Takes `reply`: the format in which a model writes tool calls.
     pub(super) fn take_family(&mut self) -> Option<ReplyFamily> {
         let name = self.take_text("reply", Kind::Text)?;
         let family = ReplyFamily::named(&name);
@@ -69,7 +69,7 @@ impl Table {
         family
     }
 
-    /// A text that must stand there.
+    /// Takes a required text. A missing key is recorded.
     pub(super) fn need(&mut self, key: &'static str) -> Option<String> {
         if !self.left.contains_key(key) {
             self.known.push(key);
@@ -84,7 +84,7 @@ impl Table {
         ModelName::new(&text).map_err(|error| self.problem(key, error.to_string())).ok()
     }
 
-    /// What is wrong with it, keys that nobody asked for included.
+    /// Ends reading and returns all faults. Keys that were not taken are unknown and count as faults.
     pub(super) fn end(mut self) -> Vec<Problem> {
         let strange: Vec<String> = self.left.keys().cloned().collect();
         for key in strange {

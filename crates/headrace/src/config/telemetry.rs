@@ -1,4 +1,4 @@
-//! What comes of the settings of what goes out by OTLP. Must not know what is sent, or how.
+//! Builds the telemetry configuration from the settings of OTLP export. Must not know what is sent, or how.
 
 use std::path::Path;
 
@@ -6,15 +6,16 @@ use headrace_telemetry::{Target, Telemetry, TelemetryConfig};
 
 use super::Reader;
 
-/// A signal, and what is said of it alone.
+/// A signal and its own settings.
 struct Signal {
     /// The setting of its address.
     address: &'static str,
-    /// Its switch.
+    /// The setting that switches it on or off.
     switch: &'static str,
-    /// Where it goes below the common address.
+    /// Its path below the common address.
     path: &'static str,
-    /// The variable of its headers, which may be secrets and so are no setting: `name=value,name=value`, values percent-encoded.
+    /// The variable of its headers: `name=value,name=value`, values percent-encoded. Headers may be secrets, so there
+    /// is no setting for them.
     headers: &'static str,
 }
 
@@ -38,11 +39,11 @@ const SIGNALS: [Signal; 3] = [
         headers: "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
     },
 ];
-/// The headers of all of them.
+/// The variable of the headers for all signals.
 const ALL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
 impl Reader {
-    /// What is sent, and where.
+    /// Reads which signals are sent, and their destinations.
     pub(super) fn telemetry(&mut self) -> TelemetryConfig {
         let usual = TelemetryConfig::default();
         let common = self.text("telemetry.endpoint").filter(|text| !text.is_empty());
@@ -87,7 +88,7 @@ impl Reader {
     }
 }
 
-/// Headers of a file: `name: value`, a line each.
+/// Reads the headers of a file: one `name: value` per line.
 fn headers_file(path: &Path) -> Result<Vec<(String, String)>, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -105,7 +106,7 @@ fn of_variable(name: &str) -> Vec<(String, String)> {
     pairs(&std::env::var(name).unwrap_or_default())
 }
 
-/// `name=value,name=value`, values percent-encoded, as W3C Baggage has them.
+/// Parses `name=value,name=value` with percent-encoded values, in the format of W3C Baggage.
 fn pairs(text: &str) -> Vec<(String, String)> {
     let pair = |part: &str| {
         let (name, value) = part.split_once('=')?;
@@ -155,7 +156,7 @@ mod tests {
         assert!(!quiet.is_on());
         let usual = TelemetryConfig { resource: quiet.resource.clone(), ..TelemetryConfig::default() };
         assert_eq!(quiet, usual, "the defaults are the room's own");
-        // What is said to every program of a machine keeps none from starting.
+        // OpenTelemetry's machine-wide variables must not stop a server that exports nothing.
         let machine = [
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
             ("OTEL_TRACES_EXPORTER", "console"),

@@ -1,4 +1,4 @@
-//! The configuration from end to end: defaults that equal the rooms' own, and faults that are all found.
+//! Tests of the whole configuration: its defaults equal those of the crates, and every fault is found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ fn what_upstreams_charge_is_read_as_prices_are() {
         let said = read(&format!("{known}\n{more}")).err().unwrap_or_default();
         assert!(said.contains(expected), "{more}: {said}");
     }
-    // Changed while calls run.
+    // A reload applies it while calls run.
     assert!(sections::is_live("costs"));
 }
 
@@ -595,6 +595,6 @@ fn what_a_model_takes_and_who_may_spell_control_tokens_is_read() {
     }
     let why = own("past_answers = \"ids\"").err().unwrap_or_default();
     assert!(why.contains("models[0].past_answers: \"ids\" is not one of generated, text"), "{why}");
-    // What a model that is computed here takes, its checkpoint says.
+    // The checkpoint decides which inputs a locally computed model takes.
     assert!(own("input = [\"text\"]").err().unwrap_or_default().contains("models[0].input"));
 }

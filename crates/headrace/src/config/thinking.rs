@@ -1,15 +1,15 @@
-//! `thinking = { … }` of a model: how many tokens of thought an effort is, and what a thought ends with that has had enough. Must not
-//! know what efforts callers ask for.
+//! `thinking = { … }` of a model: the reasoning budget in tokens per effort, and the text that ends reasoning at its
+//! budget. Must not know which efforts callers ask for.
 
 use headrace_gateway::ThinkingPolicy;
 
 use super::table::Table;
 use super::value::{Kind, Parsed};
 
-/// The most bytes of last words: they are put into prompts' contexts, not read there.
+/// Maximum length of `last_words` in bytes. They are inserted into the context, not read from it.
 const MOST_LAST_WORDS_BYTES: usize = 500;
 
-/// The `thinking` of a table.
+/// Reads the `thinking` of a table.
 pub(super) fn thinking(table: &mut Table) -> ThinkingPolicy {
     const SHAPE: &str = "must be a table such as { low = 1024, high = 8192 }";
     let mut policy = ThinkingPolicy::default();

@@ -1,5 +1,5 @@
-//! The settings of upstreams: one table for each server that calls are sent on to, and the targets of models that they serve.
-//! Keys come from files and variables, and stand in no setting. Must not know what is asked of a server.
+//! Settings of upstreams: one table per server that calls are sent to, and the targets of models that they serve. Keys
+//! come from files and variables, never from settings. Must not know what a server is asked.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,14 +27,14 @@ use super::variables::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
 use super::{DEMO_PATH, Reader};
 use crate::key_text::read_key;
 
-/// The longest of an upstream's times.
+/// Bounds on an upstream's timeouts: 1 ms to 24 hours.
 const LONGEST: Kind =
     Kind::Duration { least: Duration::from_millis(1), most: Duration::from_secs(24 * 3600) };
-/// How often something is asked; zero: never.
+/// Bounds on the interval of load reports: zero, which disables them, to one hour.
 const OFTEN: Kind = Kind::Duration { least: Duration::ZERO, most: Duration::from_secs(3600) };
-/// Calls at once, or waiting.
+/// Bounds on numbers of calls in flight or waiting.
 const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
-/// Variables by which other programs find a proxy.
+/// Variables in which other programs look for a proxy.
 const PROXY_VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 const ABANDONED: &[&str] = &["abort", "drain"];
 /// The names of [`OnBreak`].
@@ -45,9 +45,9 @@ const PAST_ANSWERS: &[&str] = &["generated", "text"];
 const TOOLS_ORDERS: &[&str] = &["sent", "canonical"];
 /// The names of [`OffForm`].
 const OFF_FORM: &[&str] = &["refuse", "retry", "pass"];
-/// How responses are asked for.
+/// How Responses calls are sent.
 const RESPONSES: &[&str] = &["translate", "pass"];
-/// What callers see of a cache that separates no tenants.
+/// Whether callers see the cache hits of an upstream whose cache is shared between tenants.
 const CACHE_SHARED: &[&str] = &["hide", "disclose"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
@@ -67,7 +67,7 @@ impl Reader {
     }
 }
 
-/// An `[[upstreams]]` table; `None` where nothing could be sent to it.
+/// Reads an `[[upstreams]]` table. Returns `None` if no upstream can be built from it.
 fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     let mut fingerprint = blake3::Hasher::new();
     fingerprint.update(table.text().as_bytes());
@@ -139,14 +139,15 @@ fn region(table: &mut Table) -> Option<Region> {
     Region::new(&name).map_err(|error| table.problem("region", error.to_string())).ok()
 }
 
-/// What a name of an upstream must be: it stands before a `/` in models' names, and in a variable's.
+/// Returns what is wrong with an upstream's name, if anything. The name is a prefix of model names and part of a
+/// variable's name.
 fn bad_name(name: &str) -> Option<String> {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let good = !name.is_empty() && name.len() <= 64 && name.bytes().all(fits);
     (!good).then(|| format!("`{name}` is no name of an upstream: up to 64 letters, digits, `-`, `_` or `.`"))
 }
 
-/// The variable that an upstream's key may stand in.
+/// The variable that may hold an upstream's key.
 pub(crate) fn key_variable(name: &str) -> String {
     variable(name, KEY_SUFFIX)
 }
@@ -160,7 +161,7 @@ fn key(table: &mut Table, name: &str) -> Option<SecretString> {
     secret(table, "key_file", &key_variable(name))
 }
 
-/// What stands in a file, or in a variable.
+/// Reads a secret from the file that `key` names, or else from a variable.
 fn secret(table: &mut Table, key: &'static str, variable: &str) -> Option<SecretString> {
     if let Some(Parsed::Path(path)) = table.take(key, Kind::Path) {
         return read_key(&path).map_err(|why| table.problem(key, why)).ok();
@@ -204,7 +205,7 @@ fn times(table: &mut Table, spec: &mut UpstreamSpec) {
     }
 }
 
-/// Where it publishes what it does to its cache.
+/// Reads the addresses at which a server publishes its cache events.
 fn feed(table: &mut Table) -> Option<CacheFeed> {
     let events = table.take_text("kv_events", Kind::Text);
     let replay = table.take_text("kv_replay", Kind::Text);
@@ -227,7 +228,7 @@ fn bounds(table: &mut Table, spec: &mut UpstreamSpec) {
     }
 }
 
-/// What tokens of its models cost that have no price of their own: the keys of `[[prices]]` but `model`.
+/// Reads the default price of an upstream's models: the keys of `[[prices]]` except `model`.
 fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
     let prices = match table.raw("price")? {
         toml::Value::Table(prices) => prices,
@@ -237,7 +238,7 @@ fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
             return None;
         }
     };
-    // Any name will do: it is put in where a model is priced.
+    // A placeholder name. The real one replaces it when a model is priced.
     let model = ModelName::new(name).ok()?;
     let mut inner = Table::within(table, "price", prices);
     let price = prices_of(&mut inner, model);
@@ -251,7 +252,7 @@ fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
     price
 }
 
-/// The `targets` of a `[[models]]` table, where it has some.
+/// Reads the `targets` of a `[[models]]` table that has some.
 pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<RelayedConfig> {
     let mut targets = Vec::new();
     match table.raw("targets") {
@@ -295,7 +296,7 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
     })
 }
 
-/// What is done where a target is lost in the middle of an answer, or is late.
+/// Reads the operator's choices for a model, such as what happens if a target breaks off during an answer.
 fn policy(table: &mut Table) -> Policy {
     let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
     let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
@@ -310,7 +311,7 @@ fn policy(table: &mut Table) -> Policy {
     }
 }
 
-/// What a model takes beside text: `input`.
+/// Reads which inputs besides text a model takes: `input`.
 fn inputs(table: &mut Table) -> Option<Inputs> {
     const SHAPE: &str = "must be a list of text, image, document, audio, video, text among them";
     let value = table.raw("input")?;
@@ -331,13 +332,13 @@ fn inputs(table: &mut Table) -> Option<Inputs> {
     }
 }
 
-/// What former answers in a prompt are read as: `past_answers`.
+/// Reads how earlier answers in a prompt are encoded: `past_answers`.
 pub(super) fn past_answers(table: &mut Table) -> PastAnswers {
     let named = table.take_text("past_answers", Kind::Choice(PAST_ANSWERS));
     PastAnswers::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
-/// Whose raw prompts may spell control tokens: `parse_special`.
+/// Reads which keys may send control tokens as text in raw prompts: `parse_special`.
 pub(super) fn parse_special(table: &mut Table) -> Spellers {
     const SHAPE: &str = "must be a list of ids of keys, or \"all\"";
     let keys = match table.raw("parse_special") {
@@ -357,21 +358,22 @@ pub(super) fn parse_special(table: &mut Table) -> Spellers {
     )
 }
 
-/// What follows where an answer is not of the form that was asked for: `structured.invalid`.
+/// Reads what happens if an answer violates the requested response format: `structured.invalid`.
 pub(super) fn off_form(table: &mut Table) -> OffForm {
     let named =
         one_of(table, "structured", "invalid", OFF_FORM, "must be a table such as { invalid = \"retry\" }");
     OffForm::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
-/// In which order tools are shown: `tools.order`.
+/// Reads in which order tool schemas name properties: `tools.order`.
 pub(super) fn tools_order(table: &mut Table) -> ToolsOrder {
     let named =
         one_of(table, "tools", "order", TOOLS_ORDERS, "must be a table such as { order = \"canonical\" }");
     ToolsOrder::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
-/// The one word in a table of its own, which is one of these; `shape`: what is said to what is no table.
+/// Reads an inner table whose only key holds one of the `known` words. `shape` is the message for a value that is no
+/// table.
 fn one_of(
     table: &mut Table,
     name: &'static str,
@@ -389,7 +391,7 @@ fn one_of(
     named
 }
 
-/// When a call that waits for its first word is put to a second target.
+/// Reads when a call without a first token is also sent to a second target.
 fn hedge(table: &mut Table) -> Option<Hedge> {
     const SHAPE: &str = "must be a table such as { after = \"p95\", share = 0.05 }";
     let toml::Value::Table(left) = table.raw("hedge")? else {
@@ -415,7 +417,7 @@ fn hedge(table: &mut Table) -> Option<Hedge> {
     Some(Hedge { after_percent: percent?, most_permille: (part? * 1e3).round() as u16 })
 }
 
-/// The `path` of a table with targets: whoever has the words asks by token ids.
+/// Reads the `path` of a table with targets. With tokenizer assets, the gateway sends token ids.
 fn words(table: &mut Table) -> Option<WordsAt> {
     let path = table.take_text("path", Kind::Text)?;
     if path == DEMO_PATH {
@@ -428,7 +430,8 @@ fn words(table: &mut Table) -> Option<WordsAt> {
     Some(WordsAt::Files(path))
 }
 
-/// The value of the flag `--upstream NAME=KIND:URL`, as an `[[upstreams]]` table. All models that it lists are served.
+/// Parses the flag `--upstream NAME=KIND:URL` as an `[[upstreams]]` table. All models that the upstream lists are
+/// served.
 pub(crate) fn upstream_flag(text: &str) -> Result<toml::Table, String> {
     let shape = || format!("`{text}` must be NAME=KIND:URL, such as openai=openai:https://api.openai.com");
     let (name, rest) = text.split_once('=').ok_or_else(shape)?;
@@ -447,9 +450,9 @@ pub(crate) fn upstream_flag(text: &str) -> Result<toml::Table, String> {
     Ok(table)
 }
 
-/// The value of the flag `--model NAME=UPSTREAM/MODEL,UPSTREAM/MODEL`, where the first part is an upstream's name. With `@PATH`
-/// behind it, the targets are asked by token ids, with the words that stand at the path. Models may have an `@` in their names: a path
-/// begins with `/` or `.`, or is the demo model's.
+/// Parses the flag `--model NAME=UPSTREAM/MODEL,UPSTREAM/MODEL`. Returns `None` if no target names a known upstream.
+/// With `@PATH` at the end, the targets get token ids, made with the tokenizer assets at that path. Model names may
+/// contain an `@`, so a path must begin with `/` or `.`, or be the demo model's.
 pub(crate) fn targets_flag(text: &str, upstreams: &[String]) -> Option<toml::Table> {
     let (name, targets) = text.split_once('=')?;
     let is_path = |path: &str| path.starts_with(['/', '.']) || path == DEMO_PATH;

@@ -1,5 +1,5 @@
-//! What a setting's value may be, and reading one. Values come as TOML from a file, or as text from the environment
-//! and from flags. Knows no setting by name.
+//! The kinds of setting values, and their parsers. Values come as TOML from a file, or as text from the environment and
+//! flags. Knows no setting by name.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,71 +7,71 @@ use std::time::Duration;
 
 use headrace_domain::NanoDollars;
 
-/// What a value may be.
+/// The kind of a setting's value, with its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Any text.
     Text,
-    /// A file or directory.
+    /// The path of a file or directory.
     Path,
     /// `HOST:PORT`.
     Address,
     /// An integer.
     Count {
-        /// The least.
+        /// Minimum, inclusive.
         least: u64,
-        /// The most.
+        /// Maximum, inclusive.
         most: u64,
     },
-    /// `"256MiB"`, or bytes.
+    /// A size such as `"256MiB"`, or an integer number of bytes.
     Bytes {
-        /// The least.
+        /// Minimum in bytes, inclusive.
         least: u64,
-        /// The most.
+        /// Maximum in bytes, inclusive.
         most: u64,
     },
-    /// `"30s"`, or seconds.
+    /// A duration such as `"30s"`, or an integer number of seconds.
     Duration {
-        /// The least.
+        /// Minimum, inclusive.
         least: Duration,
-        /// The most.
+        /// Maximum, inclusive.
         most: Duration,
     },
-    /// `"2.50"`: dollars.
+    /// An amount in dollars such as `"2.50"`.
     Dollars,
     /// `true` or `false`.
     Flag,
-    /// One of these.
+    /// One of these words.
     Choice(&'static [&'static str]),
     /// An array of tables.
     Tables,
-    /// A table of names.
+    /// A table that maps names to texts.
     Names,
 }
 
-/// A value that was read.
+/// A parsed value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Parsed {
-    /// Of `Text` and `Choice`.
+    /// A value of kind `Text` or `Choice`.
     Text(String),
-    /// Of `Path`.
+    /// A value of kind `Path`.
     Path(PathBuf),
-    /// Of `Address`.
+    /// A value of kind `Address`.
     Address(SocketAddr),
-    /// Of `Count`, and of `Bytes` in bytes.
+    /// A value of kind `Count`, or of kind `Bytes` in bytes.
     Count(u64),
-    /// Of `Duration`.
+    /// A value of kind `Duration`.
     Duration(Duration),
-    /// Of `Dollars`.
+    /// A value of kind `Dollars`.
     Dollars(NanoDollars),
-    /// Of `Flag`.
+    /// A value of kind `Flag`.
     Flag(bool),
-    /// Of `Tables` and `Names`, as they stand.
+    /// A value of kind `Tables` or `Names`, as TOML.
     Raw(toml::Value),
 }
 
 impl Kind {
-    /// What to write, for messages and the reference.
+    /// Describes what to write, for messages and the reference.
     pub(crate) fn describe(self) -> String {
         match self {
             Self::Text => "text".to_owned(),
@@ -97,7 +97,8 @@ impl Kind {
         }
     }
 
-    /// Reads a value of the environment or a flag: text as it stands, everything else as TOML.
+    /// Parses a value from the environment or a flag. Text-like kinds are taken literally; all others are parsed as
+    /// TOML.
     pub(crate) fn parse_text(self, text: &str) -> Result<Parsed, String> {
         let plain = matches!(
             self,
@@ -119,7 +120,7 @@ impl Kind {
         }
     }
 
-    /// Reads a value.
+    /// Parses a TOML value.
     pub(crate) fn parse(self, value: &toml::Value) -> Result<Parsed, String> {
         let wrong = || format!("{} is not {}", shown(value), self.describe());
         match self {
@@ -171,7 +172,7 @@ impl Kind {
     }
 }
 
-/// A value as a message shows it: short.
+/// A value as a message shows it: at most 60 characters.
 fn shown(value: &toml::Value) -> String {
     const MOST_CHARS: usize = 60;
     let text = value.to_string();
@@ -188,14 +189,14 @@ fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// A size in the largest unit that it is a whole number of: `256MiB`.
+/// A size in the largest unit that divides it evenly: `256MiB`.
 pub(crate) fn bytes_text(bytes: u64) -> String {
     let units = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let whole = units.into_iter().find(|(_, unit)| bytes >= *unit && bytes.is_multiple_of(*unit));
     whole.map_or_else(|| format!("{bytes} bytes"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
-/// The same for a duration: `30s`.
+/// A duration in the largest unit that divides it evenly: `30s`.
 fn duration_text(time: Duration) -> String {
     let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
     let millis = time.as_millis();
@@ -207,7 +208,7 @@ fn duration_text(time: Duration) -> String {
     }
 }
 
-/// Bytes: an integer, or text with a unit.
+/// Parses a size: an integer number of bytes, or text with a unit.
 fn bytes(value: &toml::Value) -> Option<u64> {
     if let Some(count) = value.as_integer() {
         return u64::try_from(count).ok();
@@ -244,7 +245,7 @@ fn duration(value: &toml::Value) -> Option<Duration> {
     number.checked_mul(seconds).map(Duration::from_secs)
 }
 
-/// A whole number and the unit behind it.
+/// Splits text into a whole number and its unit.
 fn split(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

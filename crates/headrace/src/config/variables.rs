@@ -1,15 +1,16 @@
-//! Variables of the environment that are no settings of the table, or set one under a shorter name. Must not know who reads them.
+//! Environment variables outside the table of settings, and short names for settings in it. Must not know who reads
+//! them.
 
-/// Where the key of an upstream may stand: `HEADRACE_UPSTREAM_NAME_KEY`.
+/// Start of the variable that may hold an upstream's key: `HEADRACE_UPSTREAM_NAME_KEY`.
 pub(crate) const KEY_PREFIX: &str = "HEADRACE_UPSTREAM_";
-/// See [`KEY_PREFIX`].
+/// End of that variable. See [`KEY_PREFIX`].
 pub(crate) const KEY_SUFFIX: &str = "_KEY";
-/// The same for what it is asked with as a worker: `HEADRACE_UPSTREAM_NAME_SECRET`.
+/// End of the variable that may hold the worker secret for an upstream: `HEADRACE_UPSTREAM_NAME_SECRET`.
 pub(crate) const SECRET_SUFFIX: &str = "_SECRET";
-/// Where the secret of our own worker may stand.
+/// The variable that may hold the secret of this server's own worker protocol.
 pub(crate) const WORKER_SECRET: &str = "HEADRACE_WORKER_SECRET";
 
-/// Variables that are not settings of the table, or set one under a shorter name.
+/// Variables outside the table of settings. The second part is the setting that the variable sets, if any.
 pub(crate) const OTHER_VARIABLES: &[(&str, Option<&str>)] = &[
     ("HEADRACE_ISA", Some("engine.isa")),
     ("HEADRACE_LOG", Some("log.filter")),

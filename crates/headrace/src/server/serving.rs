@@ -1,4 +1,5 @@
-//! Serves on all doors, with what tends them beside, until told to stop. Must not know how any of it was set up.
+//! Serves on all listeners, with the background tasks beside them, until a stop signal. Must not know how any of these
+//! was set up.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,10 +24,10 @@ use crate::upstreams::Upstreams;
 use crate::welcome::Manner;
 use crate::{canaries, objects, output};
 
-/// How many holds that stay open are named at the end.
+/// Maximum number of open holds that the last message names.
 const MOST_NAMED: usize = 5;
 
-/// What is open to callers, and what stands behind it.
+/// The open listeners and the state behind them.
 pub(super) struct Open {
     pub(super) edge: Edge<Gateway>,
     pub(super) door: Option<Door>,
@@ -40,22 +41,22 @@ pub(super) struct Open {
     pub(super) behind: Behind,
 }
 
-/// What of the house is needed while it serves.
+/// The parts of the server that are needed while it serves.
 pub(super) struct Behind {
     pub(super) data_dir: PathBuf,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) directory: Arc<Directory>,
     pub(super) upstreams: Arc<Upstreams>,
-    /// How often files that were changed are looked for; zero: never.
+    /// Interval of checks for changed files. Zero disables them.
     pub(super) watch: Duration,
-    /// How long calls are still taken after the first signal.
+    /// How long new calls are still accepted after the first signal.
     pub(super) drain_delay: Duration,
-    /// How long calls in flight may take after that.
+    /// How long calls in flight may take after `drain_delay`.
     pub(super) drain: Duration,
 }
 
 impl Open {
-    /// Serves on all doors until told to stop, and ends what happens beside it by the clock.
+    /// Serves on all listeners until a stop signal, then aborts the background tasks.
     pub(super) async fn serve(
         self,
         gateway: &Arc<Gateway>,
@@ -82,19 +83,19 @@ impl Open {
         edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let end = attend(edge, gateway, welcome, (manner, drain_delay, drain), reloader).await;
         if !matches!(end, Ok(End::Interrupted)) {
-            // However serving ended: the ledger is closed only when no call has anything to settle.
+            // However serving ended, the ledger may close only after the last call has settled.
             gateway.drain(Duration::ZERO).await;
         }
         control.abort();
-        // Aborted, it drops its socket, which removes the file.
+        // The aborted task drops its socket, which removes the socket's file.
         let _ = control.await;
         ticks.iter().for_each(JoinHandle::abort);
         end
     }
 }
 
-/// Serves until the first signal. Then takes calls for `drain_delay` more, while readiness is denied, and drains. A further signal ends
-/// the delay, and one behind it the drain.
+/// Serves until the first signal. Then denies readiness, accepts calls for another `drain_delay`, and drains. The next
+/// signal ends the delay, and the one after it ends the drain.
 async fn attend(
     edge: Edge<Gateway>,
     gateway: &Arc<Gateway>,
@@ -107,15 +108,15 @@ async fn attend(
     let (announce, announced) = tokio::sync::oneshot::channel::<()>();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let notice = async move {
-        // A sender that is gone says so as well.
+        // A dropped sender means the same as a message.
         let _ = announced.await;
     };
     let shutdown = async move {
-        // A sender that is gone says stop as well.
+        // A dropped sender means the same as a message.
         let _ = stopped.await;
     };
     let mut serving = std::pin::pin!(edge.serve_with_notice(notice, shutdown, drain));
-    // Only now: whoever reads this may call, or send a signal, at once.
+    // Only now, because a reader of this text may call or send a signal at once.
     output::say(&welcome);
     drop(welcome);
     tokio::select! {
@@ -151,7 +152,7 @@ async fn attend(
     }
 }
 
-/// The last word where calls could not be settled.
+/// The last message if some calls could not be settled.
 pub(super) fn left_open(open: &[Held]) -> String {
     let names: Vec<String> = open.iter().take(MOST_NAMED).map(|held| held.hold.to_string()).collect();
     let more = if open.len() > MOST_NAMED { ", …" } else { "" };
@@ -164,8 +165,8 @@ pub(super) fn left_open(open: &[Held]) -> String {
 
 /// How serving ended.
 pub(super) enum End {
-    /// Everything is settled.
+    /// All calls are settled.
     Drained,
-    /// By a second signal.
+    /// A further signal stopped the drain.
     Interrupted,
 }

@@ -1,27 +1,27 @@
-//! A checkpoint that was found, and the directories that it is looked for in, read within bounds. Knows no program.
+//! A stored checkpoint, and bounded reads of the directories that may hold one. Knows no program.
 
 use std::path::{Path, PathBuf};
 
-/// A checkpoint.
+/// A stored checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// What its program calls it.
+    /// The name that its program uses.
     pub(crate) name: String,
-    /// Which program's.
+    /// The program that stored it.
     pub(crate) program: &'static str,
-    /// What can be served: a directory, or a GGUF file.
+    /// The path to serve: a directory or a GGUF file.
     pub(crate) path: PathBuf,
     pub(crate) format: &'static str,
-    /// Of its weights.
+    /// Size of its weights.
     pub(crate) bytes: u64,
-    /// Why it cannot be served as it is.
+    /// Why it cannot be served as it is. `None` if it can.
     pub(crate) fault: Option<&'static str>,
 }
 
-/// How many entries may still be looked at.
+/// The number of directory entries that may still be read.
 pub(super) struct Budget(pub(super) usize);
 
-/// The entries of a directory by name; none where it cannot be read.
+/// The entries of a directory, sorted by name. Empty if the directory cannot be read.
 pub(super) fn entries(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)> {
     let Ok(read) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();
@@ -38,7 +38,8 @@ pub(super) fn entries(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)>
     found
 }
 
-/// The GGUF files of a directory that can be given by themselves: of one in parts the first, and no projectors of images.
+/// The GGUF files of a directory that can be loaded by themselves. Of a split file only the first part; image
+/// projectors are left out.
 pub(super) fn gguf_files(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf, u64)> {
     let mut files = Vec::new();
     for (name, path) in entries(dir, budget) {

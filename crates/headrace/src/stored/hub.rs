@@ -1,11 +1,12 @@
-//! Hugging Face's hub cache: `models--ORGANISATION--NAME` with a snapshot for each revision, of links to blobs. Knows no other program.
+//! Hugging Face's hub cache: `models--ORGANISATION--NAME`, with a snapshot per revision that links to blobs. Knows no
+//! other program.
 
 use std::path::{Path, PathBuf};
 
 use super::files::{Budget, Stored, entries, gguf_files};
 
 const PROGRAM: &str = "Hugging Face";
-/// Longest file that names a revision, in bytes.
+/// Maximum size of a file that names a revision, in bytes.
 const MAX_REF_BYTES: u64 = 256;
 
 pub(super) fn list(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
@@ -24,7 +25,7 @@ pub(super) fn list(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
     }
 }
 
-/// What `main` was when it was last fetched; else the newest revision there is.
+/// The snapshot that `main` pointed to at the last fetch, or else the newest snapshot.
 fn snapshot(repository: &Path, budget: &mut Budget) -> Option<PathBuf> {
     let snapshots = repository.join("snapshots");
     let main = repository.join("refs/main");
@@ -55,7 +56,7 @@ fn has_safetensors(snapshot: &Path, budget: &mut Budget) -> bool {
 
 fn directory_of(name: &str, snapshot: &Path, budget: &mut Budget) -> Stored {
     let weights = weights(snapshot, budget);
-    // Links whose blobs are gone, or not there yet.
+    // A link is broken if its blob was deleted or has not been fetched yet.
     let sizes: Vec<_> =
         weights.iter().map(|(_, path)| std::fs::metadata(path).map(|data| data.len())).collect();
     let fault = if weights.is_empty() {

@@ -1,5 +1,5 @@
-//! Ollama's models: a manifest for each tag, `manifests/HOST/NAMESPACE/NAME/TAG`, that names a blob for each layer by its digest. The
-//! layer of weights is a GGUF file. Knows no other program.
+//! Ollama's models: a manifest per tag, `manifests/HOST/NAMESPACE/NAME/TAG`, that names a blob per layer by its digest.
+//! The layer of weights is a GGUF file. Knows no other program.
 
 use std::path::{Path, PathBuf};
 
@@ -8,11 +8,11 @@ use serde::Deserialize;
 use super::files::{Budget, Stored, entries};
 
 const PROGRAM: &str = "Ollama";
-/// The registry whose name nobody writes, and its namespace.
+/// The default registry and its default namespace, which users leave out of a model's name.
 const REGISTRY: &str = "registry.ollama.ai";
 const NAMESPACE: &str = "library";
 const WEIGHTS: &str = "application/vnd.ollama.image.model";
-/// Longest manifest, in bytes.
+/// Maximum size of a manifest, in bytes.
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 #[derive(Deserialize)]
@@ -62,7 +62,7 @@ fn stored(place: &Path, name: String, manifest: &Path) -> Option<Stored> {
     Some(Stored { name, program: PROGRAM, path, format: "GGUF", bytes, fault })
 }
 
-/// The name of a blob's file; `None` for what is no digest, and could be a path.
+/// The file name of a blob. `None` if the text is not a digest, because it could be a path.
 fn blob(digest: &str) -> Option<PathBuf> {
     let hex = digest.strip_prefix("sha256:")?;
     (hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))

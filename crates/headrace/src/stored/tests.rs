@@ -1,11 +1,11 @@
-//! Caches of other programs, made as they make them. Must not know how they are read.
+//! Caches of other programs, laid out as those programs lay them out. Must not know how they are read.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A home with a cache of each program.
+/// A home directory with a cache of each program.
 fn home() -> (tempfile::TempDir, Places) {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().to_owned();

@@ -1,4 +1,5 @@
-//! Servers by the addresses of a name: a name with several of its own is several servers. Must not know how a call is sent on.
+//! Servers by the addresses of a name: if a name has several servers of its own, each address is one server. Must not
+//! know how a call is relayed.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,12 +13,12 @@ use super::{ASK_AGAIN, ASK_WITHIN, Asking, Listed, Site, Upstreams};
 use crate::config::Config;
 use crate::config::relayed::UpstreamConfig;
 
-/// How often a name is looked up.
+/// Interval of DNS lookups.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
-/// How long a connection may take to an address that was not reached before.
+/// Time limit for a connection to an address that could not be reached before.
 const REACHED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Whether a server is reached now, whatever it says then.
+/// Whether a connection to the server succeeds now, regardless of its answer.
 async fn is_reached(upstream: Upstream) -> bool {
     let _ = timeout(REACHED_WITHIN, upstream.probe()).await;
     let figures = upstream.figures();
@@ -25,8 +26,8 @@ async fn is_reached(upstream: Upstream) -> bool {
 }
 
 impl Upstreams {
-    /// Looks up the names of a configuration that have not been looked up, for a bounded time. One that is not found is looked up again
-    /// later.
+    /// Looks up the configuration's names that have not been looked up yet, for a bounded time. A name that is not
+    /// found is looked up again later.
     pub(crate) async fn look_up(&self, config: &Config) {
         let known = |upstream: &&UpstreamConfig| !self.desk().names.0.contains_key(&upstream.fingerprint);
         let new: Vec<_> = config.upstreams.iter().filter(known).cloned().collect();
@@ -53,7 +54,7 @@ impl Upstreams {
             })
             .collect();
         for (fingerprint, lookup) in lookups {
-            // A name that cannot be looked up now leads where it led.
+            // A name whose lookup fails keeps its addresses.
             if let Ok(Ok(Ok(found))) = lookup.await
                 && let Some(name) = self.desk().names.0.get_mut(&fingerprint)
             {
@@ -62,12 +63,12 @@ impl Upstreams {
         }
     }
 
-    /// Follows the names until the future is dropped: looks them up again and again, has addresses leave to which no connection comes
-    /// about, and takes those back that are reached again. `changed` is called with the name of an upstream that has other servers now.
+    /// Follows the names until the future is dropped: repeats the lookups, removes addresses that cannot be reached,
+    /// and restores them when they can. Calls `changed` with the name of each upstream whose servers changed.
     pub(crate) async fn follow_names(self: Arc<Self>, changed: impl Fn(String) + Clone + Send + 'static) {
         let (mut looked_up, mut tried) = (Instant::now(), Instant::now());
         loop {
-            // At once where a connection failed.
+            // Wakes at once when a connection failed.
             let _ = timeout(ASK_AGAIN, self.unreached.notified()).await;
             let due = |last: &mut Instant, every| {
                 let is_due = last.elapsed() >= every;
@@ -79,13 +80,14 @@ impl Upstreams {
             let (look_up, try_lost) = (due(&mut looked_up, LOOK_UP_EVERY), due(&mut tried, ASK_AGAIN));
             for name in self.other_servers(look_up, try_lost).await {
                 let changed = changed.clone();
-                // What came of it is said there.
+                // The callee reports its own outcome.
                 let _ = tokio::task::spawn_blocking(move || changed(name)).await;
             }
         }
     }
 
-    /// Brings what is known of names up to date. Returns the upstreams that have other servers now than calls are sent to.
+    /// Updates the addresses of all names. Returns the upstreams whose servers now differ from those that calls are
+    /// sent to.
     async fn other_servers(&self, look_up: bool, try_lost: bool) -> Vec<String> {
         for site in self.sites() {
             if let (Some(ip), true) = (site.upstream.spec().ip, site.upstream.figures().down.is_some())
@@ -112,10 +114,11 @@ impl Upstreams {
         desk.names.0.iter().filter(differs).map(|(_, name)| name.spec.name.clone()).collect()
     }
 
-    /// Asks the servers at addresses that have left, because they were not reached, whether they are well: one that is reached is back.
+    /// Probes the addresses that were removed because they could not be reached. An address that answers is restored.
     async fn try_lost(&self) {
         let sites = self.sites();
-        // Where none is left that is reached, calls are still sent to it: then it is asked as itself, and its figures know.
+        // If no address can be reached, calls still use all of them. Such a server is probed through its own object, so
+        // that its figures are updated.
         let server = |fingerprint: &[u8; 32], name: &Name, ip: IpAddr| {
             let same =
                 |site: &&Site| site.config.fingerprint == *fingerprint && site.upstream.spec().ip == Some(ip);
@@ -127,7 +130,7 @@ impl Upstreams {
             lost.filter_map(|ip| Some((*fingerprint, ip, server(fingerprint, name, ip)?))).collect::<Vec<_>>()
         };
         let lost: Vec<_> = self.desk().names.0.iter().flat_map(lost).collect();
-        // All at once.
+        // Probes all of them at once.
         let tries = lost.into_iter().map(|(key, ip, upstream)| (key, ip, tokio::spawn(is_reached(upstream))));
         for (fingerprint, ip, tried) in tries.collect::<Vec<_>>() {
             if tried.await.unwrap_or(false)
@@ -138,10 +141,11 @@ impl Upstreams {
         }
     }
 
-    /// The servers of a configuration: those that are known by the same settings, with what they said last, and new ones.
+    /// The servers of a configuration. A server with unchanged settings keeps its state and its last answer; others are
+    /// new.
     ///
     /// # Errors
-    /// Everything that keeps one from being built.
+    /// Returns every reason why a server cannot be built.
     pub(crate) fn sites_of(&self, config: &Config) -> Result<Vec<Site>, Vec<String>> {
         let known = self.sites();
         let (mut sites, mut faults) = (Vec::new(), Vec::new());
@@ -157,7 +161,7 @@ impl Upstreams {
                 let spec = ip.map_or_else(|| wanted.spec.clone(), |ip| wanted.spec.at(ip));
                 match Upstream::new(spec) {
                     Ok(upstream) => {
-                        // An operator drained all of them: a new one is no exception.
+                        // If an operator drained all servers of the upstream, a new server starts drained as well.
                         if !own.is_empty() && own.iter().all(|site| !site.upstream.health().is_up()) {
                             upstream.drain();
                         }
@@ -194,7 +198,7 @@ mod tests {
 
     const LIST: &str = r#"{"object":"list","data":[{"id":"m","object":"model"}]}"#;
 
-    /// A server that lists a model, and notes the `host` of each request.
+    /// A server that lists a model, and records the `host` of each request.
     struct Server {
         at: SocketAddr,
         hosts: Arc<Mutex<Vec<String>>>,
@@ -231,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Two servers at two addresses and one port, and what the scripted DNS answers.
+    /// Two servers at two addresses and one port, and the answer of the scripted DNS.
     struct Twins {
         upstreams: Upstreams,
         config: Config,
@@ -257,7 +261,7 @@ mod tests {
             Self { upstreams, config, dns }
         }
 
-        /// Takes over the servers of the configuration, as a reload does. Returns their labels.
+        /// Installs the servers of the configuration, as a reload does. Returns their labels.
         async fn take_over(&self) -> Vec<String> {
             self.upstreams.look_up(&self.config).await;
             let sites = self.upstreams.sites_of(&self.config).unwrap();
@@ -274,7 +278,7 @@ mod tests {
         IpAddr::from([127, 0, 0, last])
     }
 
-    /// The first address is any free port's, the second one the same port of another address.
+    /// The first server takes any free port, the second one the same port of another address.
     async fn two_servers() -> (Server, Server) {
         loop {
             let one = Server::start(SocketAddr::new(ip(1), 0)).await;
@@ -293,7 +297,7 @@ mod tests {
         assert_eq!(twins.take_over().await, ["twins@127.0.0.1", "twins@127.0.0.2"]);
         let (first, second) = (twins.site("twins@127.0.0.1"), twins.site("twins@127.0.0.2"));
         assert!(!Arc::ptr_eq(&first.seen, &second.seen), "a breaker of its own");
-        // Each is asked at its address, by the name.
+        // Each server is asked at its own address, under the shared name.
         for site in asked(twins.upstreams.sites()).await {
             assert!(matches!(&site.listed, Listed::Models(models) if models.len() == 1));
             assert_eq!(site.upstream.figures().calls, 0);
@@ -303,7 +307,7 @@ mod tests {
         }
         assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0], "nothing has changed");
 
-        // One connection that fails is enough, and it is back when it is reached, not when the DNS names it.
+        // One failed connection removes an address. It returns when it can be reached, not when the DNS names it.
         let at = two.stop().await;
         assert!(second.upstream.probe().await.is_err());
         assert_eq!(twins.upstreams.other_servers(true, false).await, ["twins"]);
@@ -317,14 +321,14 @@ mod tests {
         assert_eq!(twins.upstreams.other_servers(false, true).await, ["twins"]);
         assert_eq!(twins.take_over().await, ["twins@127.0.0.1", "twins@127.0.0.2"]);
 
-        // Three answers without it.
+        // Three DNS answers without the address.
         *twins.dns.lock().unwrap() = vec![ip(1)];
         for changed in [&[][..], &[], &["twins"]] {
             assert_eq!(twins.upstreams.other_servers(true, true).await, changed);
         }
         assert_eq!(twins.take_over().await, ["twins@127.0.0.1"]);
 
-        // Without any that is reached, all that the DNS names are tried.
+        // If no address can be reached, all addresses that the DNS names are tried.
         *twins.dns.lock().unwrap() = vec![ip(1), ip(2)];
         assert_eq!(twins.upstreams.other_servers(true, true).await, ["twins"]);
         assert_eq!(twins.take_over().await.len(), 2);

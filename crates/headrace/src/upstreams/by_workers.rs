@@ -1,4 +1,5 @@
-//! Models that engines of other Headraces compute from our ids. Must not know how a job goes there.
+//! Models that workers at other Headrace servers compute from this gateway's token ids. Must not know how a job is
+//! sent.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use crate::config::relayed::RelayedConfig;
 use crate::workers::Their;
 
 impl Fronted {
-    /// A model that is configured with its targets, of which one at least is asked as a worker: then all of them must be, and their
-    /// words must be the same.
+    /// Adds a model that is configured with its targets, if at least one target is a worker. All targets must then be
+    /// workers with the same tokenizer assets; others are left out with a note.
     pub(super) fn by_workers(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
         let mut first: Option<&Their> = None;
         let mut engines = Vec::new();
@@ -56,7 +57,8 @@ impl Fronted {
         }));
     }
 
-    /// Who answers for `name` at a worker, and what it can do. `None`: it is none.
+    /// Adds the worker that answers for `name` at a server, and returns its capabilities. Returns `None` if the model
+    /// there cannot be used.
     pub(super) fn worker(
         &mut self,
         name: &ModelName,
@@ -84,7 +86,7 @@ impl Fronted {
         Some(capabilities)
     }
 
-    /// What a worker has that cannot be served from here.
+    /// Adds a note for each model of a worker that cannot be served from here.
     pub(super) fn note_faults(&mut self, site: &Site) {
         if !matches!(site.listed, Listed::Models(_)) {
             return;

@@ -1,13 +1,13 @@
-//! The models that an upstream lists, in words. Must not know what is done with them.
+//! Formats and shortens the models that an upstream lists. Must not know how they are used.
 
 use headrace_upstream::Listing;
 
 use crate::config::{Config, without_ending};
 
-/// The most models that are told by name.
+/// Maximum number of models that are named in a message.
 pub(super) const NAMES_TOLD: usize = 8;
 
-/// Some names of models, and how many more there are.
+/// The names of some models, and how many more there are.
 pub(super) fn told(models: &Listing) -> String {
     if models.is_empty() {
         return "it lists no model".to_owned();
@@ -24,14 +24,14 @@ pub(super) fn told(models: &Listing) -> String {
     format!("{}{more}{left_out}", names.join(", "))
 }
 
-/// By which a listed model is called here. A server of one file lists the file's path: its name without folders and ending is used,
-/// unless a price of the configuration is for the whole path.
+/// The name under which a listed model is served. A server of one file lists the file's path. The path is shortened to
+/// the name without folders and extension, unless a configured price names the whole path.
 pub(super) fn short_id<'a>(config: &Config, upstream: &str, id: &'a str) -> &'a str {
     let whole = format!("{upstream}/{id}");
     if config.prices.iter().any(|price| price.model.as_str() == whole) { id } else { without_folders(id) }
 }
 
-/// A file's name without folders and ending, of an id that is a path.
+/// If the id is a path, the file's name without folders and extension; otherwise the id.
 fn without_folders(id: &str) -> &str {
     let is_file = id.rsplit_once('.').is_some_and(|(_, ending)| ending.eq_ignore_ascii_case("gguf"));
     if !is_file && !id.starts_with('/') {

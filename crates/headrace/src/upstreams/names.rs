@@ -1,4 +1,4 @@
-//! Names of upstreams, and which of their addresses are servers of their own. Must not know the servers.
+//! Names of upstreams, and which of their addresses count as separate servers. Must not know the servers.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,7 +14,7 @@ type Found = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 /// Looks up a name with its port.
 pub(crate) type Resolver = Arc<dyn Fn(String, u16) -> Found + Send + Sync>;
 
-/// By the configuration of this machine.
+/// The resolver of this machine's configuration.
 pub(crate) fn resolver() -> Resolver {
     Arc::new(|name, port| {
         Box::pin(async move {
@@ -24,30 +24,31 @@ pub(crate) fn resolver() -> Resolver {
     })
 }
 
-/// The addresses of names that have, or had, several, by the fingerprint of their upstream's configuration.
+/// Upstream names with the addresses found for them, by the fingerprint of the upstream's configuration.
 #[derive(Default)]
 pub(super) struct Names(pub(super) BTreeMap<[u8; 32], Name>);
 
-/// One of them.
+/// One name and its addresses.
 pub(super) struct Name {
     pub(super) spec: UpstreamSpec,
     pub(super) addresses: NameAddresses,
-    /// It has had several addresses that are servers of their own, and keeps being followed so.
+    /// Set once the name had several addresses that are separate servers. It stays set.
     is_several: bool,
 }
 
 impl Name {
-    /// The name in a spec, which has not been looked up.
+    /// A name that has not been looked up.
     pub(super) fn new(spec: UpstreamSpec) -> Self {
         Self { spec, addresses: NameAddresses::default(), is_several: false }
     }
 
-    /// Which of the addresses are servers of their own. `None` alone stands for the name, which is looked up with each connection.
+    /// The addresses that are separate servers. A single `None` means the name itself, which is looked up for each
+    /// connection.
     pub(super) fn servers(&self) -> Vec<Option<IpAddr>> {
         if self.is_several { self.addresses.used().into_iter().map(Some).collect() } else { vec![None] }
     }
 
-    /// Takes an answer of the DNS.
+    /// Records a DNS answer.
     pub(super) fn answered(&mut self, found: &[IpAddr]) {
         self.addresses.answered(found);
         let used = self.addresses.used();

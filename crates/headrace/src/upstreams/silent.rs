@@ -1,15 +1,15 @@
-//! Asks servers of others whether they are well when operators look and nothing was heard of them for a while. Knows no settings.
+//! Probes upstreams that have been silent for a while, when an operator looks at them. Knows no settings.
 
 use std::time::Duration;
 
 use headrace_upstream::Upstream;
 
-/// A server that was not heard for this long is asked whether it is well when operators look.
+/// Silence after which a server is probed when an operator looks.
 const SILENT_FOR: Duration = Duration::from_secs(5);
-/// How long it may take to say so.
+/// Time limit for a probe.
 const WELL_WITHIN: Duration = Duration::from_secs(1);
 
-/// Asks the servers that have not been heard for a while whether they are well, all at once. Their figures say what came of it.
+/// Probes the servers that have been silent for a while, all at once. Their figures show the results.
 pub(super) async fn ask_silent(upstreams: Vec<Upstream>) {
     let is_silent = |upstream: &Upstream| {
         let heard = upstream.figures().last_contact_age;
@@ -23,7 +23,7 @@ pub(super) async fn ask_silent(upstreams: Vec<Upstream>) {
         })
         .collect();
     for ask in asks {
-        // A question that panicked says nothing.
+        // A probe that panicked has no result.
         drop(ask.await);
     }
 }

@@ -1,4 +1,4 @@
-//! How operators see an upstream and its models. Must not know who asks.
+//! An upstream and its models as operators see them. Must not know who asks.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use headrace_upstream::Figures;
 use super::{Listed, Site, told};
 
 impl Site {
-    /// In words, for operators: what it is, and what it said.
+    /// Label, kind, address and last answer, for operators.
     pub(crate) fn describe(&self) -> [String; 4] {
         let said = match &self.listed {
             Listed::NotAsked => "has not been asked".to_owned(),
@@ -21,7 +21,7 @@ impl Site {
         [upstream.label(), upstream.kind().to_string(), upstream.authority(), said]
     }
 
-    /// Why it did not say what it serves. `None` if it did, or was not asked.
+    /// Why the server did not list its models. `None` if it did, or has not been asked.
     pub(crate) fn fault(&self) -> Option<String> {
         let why = self.answered().err()?;
         let (name, kind, at) = (self.upstream.label(), self.upstream.kind(), self.upstream.authority());
@@ -58,8 +58,8 @@ impl Site {
     }
 }
 
-/// `up`, `drained`, `down: WHY` if no connection came about when one was last tried, or `failing: WHY` if the breaker of each of
-/// its models is open.
+/// `up`, `drained`, `down: WHY` if the last attempt to connect failed, or `failing: WHY` if the breaker of each of its
+/// models is open.
 fn state(takes_calls: bool, figures: &Figures, workers: &[&WorkerStatus]) -> String {
     let all_open = !workers.is_empty() && workers.iter().all(|worker| worker.breaker.state != "closed");
     match (&figures.down, &figures.last_error) {

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How long anything may take on a busy machine.
+/// Time limit for anything on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The program, without variables of whoever runs the tests.
+/// The program, without the `HEADRACE_…` variables of the user who runs the tests.
 pub(crate) fn program() -> Command {
-    // A test that runs under `nohup` passes on that SIGHUP is ignored, and the program keeps to that.
+    // Under `nohup`, a test inherits the ignored SIGHUP and passes it on to the program. This restores the default.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(env!("CARGO_BIN_EXE_headrace"));
     for (name, _) in std::env::vars_os() {
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &[&str]) -> Output {
     program().args(args).output().unwrap()
 }
 
-/// What it said, both streams.
+/// Everything that the program printed, on both streams.
 pub(crate) fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
@@ -47,13 +47,13 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) dir: PathBuf,
     pub(crate) url: String,
-    /// What it printed until it was ready.
+    /// Everything that it printed until it was ready.
     pub(crate) welcome: String,
     pub(crate) key: String,
 }
 
 impl Server {
-    /// `headrace up` on a free port, with a key of the test's own.
+    /// Starts `headrace up` on a free port, with a key of the test's own.
     pub(crate) fn up(dir: &Path, more: &[&str]) -> Self {
         let key = "sk-integration-test-0123456789abcdef";
         let mut command = program();
@@ -61,7 +61,7 @@ impl Server {
         Self::start(command, dir, more, key)
     }
 
-    /// The same without choosing the key: the one printed is taken.
+    /// Starts `headrace up` without choosing a key, and takes the printed one.
     pub(crate) fn up_with_fresh_key(dir: &Path) -> Self {
         let mut server = Self::start(program(), dir, &[], "");
         let start = server.welcome.find("sk-").expect("the key is shown");
@@ -69,12 +69,12 @@ impl Server {
         server
     }
 
-    /// A later start on the same directory, for a key made before.
+    /// Starts `headrace up` again on the same directory, with a key created before.
     pub(crate) fn up_with_key_kept(dir: &Path, key: &str) -> Self {
         Self::start(program(), dir, &[], key)
     }
 
-    /// `headrace serve` with a file of this text, in `root/data`.
+    /// Starts `headrace serve` with a configuration file of this text. The data is in `root/data`.
     pub(crate) fn serve(root: &Path, text: &str, bootstrap: Option<&str>) -> Self {
         let file = root.join("headrace.toml");
         std::fs::write(&file, text).unwrap();
@@ -89,18 +89,18 @@ impl Server {
         Self::begin(command, dir, more, key)
     }
 
-    /// Starts what was begun; with a free port, in that directory.
+    /// Starts the prepared command on a free port and in that directory.
     pub(crate) fn begin(command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
         Self::begin_at("127.0.0.1:0", command, dir, more, key)
     }
 
-    /// The same at an address of the test's choice.
+    /// Starts the prepared command at a given address.
     pub(crate) fn begin_at(at: &str, mut command: Command, dir: &Path, more: &[&str], key: &str) -> Self {
-        // No load balancer is before it. A test that wants the delay asks for it in `more`.
+        // There is no load balancer in front. A test that wants the delay sets it in `more`.
         command.args(["--set", "server.drain_delay=0s"]);
         command.args(["--listen", at, "--threads", "1", "--data-dir"]).arg(dir).args(more);
         let address = dir.join("address");
-        // One that was killed leaves its address behind until the next start.
+        // A killed server leaves its address file behind until the next start.
         let _ = std::fs::remove_file(&address);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let began = Instant::now();
@@ -124,7 +124,7 @@ impl Server {
                 break;
             }
         }
-        // Whatever it says later must not block it.
+        // Later output must not block the program.
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         Self { child, dir: dir.to_owned(), url, welcome, key: key.to_owned() }
     }
@@ -137,19 +137,19 @@ impl Server {
         self.url.trim_start_matches("http://").parse().unwrap()
     }
 
-    /// A command on this server's directory.
+    /// Runs a command on this server's directory.
     pub(crate) fn command(&self, args: &[&str]) -> Output {
         program().args(args).arg("--data-dir").arg(&self.dir).output().unwrap()
     }
 
-    /// The same, which must succeed; its standard output.
+    /// Runs a command that must succeed, and returns its standard output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.command(args);
         assert!(output.status.success(), "{args:?}: {}", said(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Asks the demo model; the answer's status and body.
+    /// Asks the demo model. Returns the answer's status and body.
     pub(crate) async fn chat(&self, key: &str, body: Value) -> (u16, Value) {
         let response = self.send(key, &body).await;
         let status = response.status().as_u16();
@@ -171,13 +171,13 @@ impl Server {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    /// Sends a signal by its number's name, as `kill` spells it.
+    /// Sends a signal by its name, as `kill` spells it.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(status.unwrap().success());
     }
 
-    /// Waits for its end; how it ended and what it said on standard error.
+    /// Waits for the program to end. Returns its status and its standard error.
     pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
         let began = Instant::now();
         loop {
@@ -191,7 +191,7 @@ impl Server {
         }
     }
 
-    /// SIGTERM, and the end that must follow.
+    /// Sends SIGTERM and waits for a clean end.
     pub(crate) fn stop(&mut self) {
         self.signal("TERM");
         let (status, text) = self.wait();
@@ -201,7 +201,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Answers of servers of others that are larger than what was asked for.
+//! Upstream answers that are larger than requested.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,7 +9,7 @@ use crate::common::PATIENCE;
 use crate::upstream::{ENDLESS, GROW};
 use crate::world::{Attack, World};
 
-/// Calls at once, each for at most fifty tokens.
+/// Number of simultaneous calls, each for at most fifty tokens.
 const CALLS: usize = 24;
 const MAX_TOKENS: u32 = 50;
 
@@ -28,7 +28,7 @@ pub(crate) async fn growing_events(world: Arc<World>) -> Attack {
     Ok(Box::new(()))
 }
 
-/// A stream of 48 MiB to a call for fifty tokens. The client reads all that comes.
+/// A stream of 48 MiB to a call for fifty tokens. The client reads everything.
 pub(crate) async fn endless_stream(world: Arc<World>) -> Attack {
     let call = world.http.post(format!("{}/v1/chat/completions", world.server.url));
     let call = call.bearer_auth(&world.attacker).header("content-type", "application/json");

@@ -1,4 +1,4 @@
-//! Forms of answers that are dear to follow or to compile.
+//! Response formats that are expensive to follow or to compile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,26 +8,26 @@ use serde_json::{Map, Value, json};
 use crate::common::PATIENCE;
 use crate::world::{Attack, World};
 
-/// Answers of another caller, each of [`OTHER_TOKENS`].
+/// Number of another caller's answers, each of [`OTHER_TOKENS`] tokens.
 const OTHER_ANSWERS: usize = 20;
 const OTHER_TOKENS: usize = 64;
-/// Tokens that the hostile answer may have by then. Its first ones are cheap.
+/// Maximum number of tokens of the hostile answer meanwhile. Its first tokens are cheap.
 const HOSTILE_TOKENS: usize = 120;
-/// Callers that compile, and what each asks for, one after the other.
+/// Number of compiling callers, and of schemas that each of them requests one after the other.
 const COMPILERS: usize = 12;
 const SCHEMAS: usize = 2;
 /// Optional properties of a schema.
 const PROPERTIES: usize = 4999;
-/// New forms of another caller meanwhile.
+/// Number of another caller's new response formats meanwhile.
 const OTHER_FORMS: usize = 6;
 
-/// A grammar by which each letter can be read in many ways, as GBNF.
+/// A grammar in GBNF that can read each letter in many ways.
 pub(crate) const GBNF: &str = "root ::= x x x x\nx ::= x x | [a-z ] | y\ny ::= x y | [a-z]";
-/// The same as Lark.
+/// The same grammar in Lark.
 pub(crate) const LARK: &str = "start: x x x x\nx: x x | /[a-z ]/ | y\ny: x y | /[a-z]/";
 
-/// An answer by an ambiguous grammar: each of its tokens takes longer than the one before. Another caller's answers are
-/// counted against its tokens.
+/// An answer with an ambiguous grammar, in which each token takes longer than the one before. Another caller's answers
+/// are counted against its tokens.
 pub(crate) async fn ambiguous(world: Arc<World>, grammar: &'static str, choices: usize) -> Attack {
     let body = json!({"model": "headrace-demo", "prompt": "hi", "max_tokens": 1000, "n": choices, "temperature": 1,
         "ignore_eos": true, "stream": true, "structured_outputs": {"grammar": grammar}});
@@ -48,7 +48,7 @@ pub(crate) async fn ambiguous(world: Arc<World>, grammar: &'static str, choices:
         }
     });
     let over = || ended.load(Ordering::Relaxed) || tokens.load(Ordering::Relaxed) > HOSTILE_TOKENS * choices;
-    // The first token of the hostile answer has come, or it was refused.
+    // The first token of the hostile answer has arrived, or the answer was refused.
     while tokens.load(Ordering::Relaxed) == 0 && !over() {
         tokio::task::yield_now().await;
     }
@@ -74,7 +74,8 @@ pub(crate) async fn ambiguous(world: Arc<World>, grammar: &'static str, choices:
     Ok(Box::new(()))
 }
 
-/// Calls of one key compile schemas of many optional properties. Another caller's small forms are compiled meanwhile.
+/// Calls of one key compile schemas with many optional properties. Another caller's small response formats are compiled
+/// meanwhile.
 pub(crate) async fn compile(world: Arc<World>) -> Attack {
     let floods: Vec<_> = (0..COMPILERS)
         .map(|caller| {

@@ -1,4 +1,4 @@
-//! Shared places that a client holds and does not use: descriptors, connections of listeners, places of batches, disk space.
+//! Shared resources that a client holds without using them: descriptors, listener connections, batch slots, disk space.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use crate::common::PATIENCE;
 use crate::raw;
 use crate::world::{Attack, World, id};
 
-/// Connections of a client without a key; more than the program has descriptors in its row.
+/// Number of connections of a client without a key. Exceeds the program's descriptors in this row.
 const IDLE: usize = 700;
-/// More connections than the listener for operators takes.
+/// Exceeds the connections that the admin listener accepts.
 const OPERATORS: usize = 300;
-/// Lines of each of the two slow batches, and of the other caller's.
+/// Number of lines of each of the two slow batches, and of the other caller's.
 const SLOW_LINES: usize = 100;
 const LINES: usize = 40;
-/// Batches over one file, and the length of that file.
+/// Number of batches over one file, and the size of that file.
 const BATCHES: usize = 20;
 const FILE_BYTES: usize = 6 << 20;
-/// What the project of these batches may store, as its row configures it, and what else the program writes.
+/// Bytes that the project of these batches may store by the row's settings, and bytes that the program writes besides.
 const PROJECT_BYTES: u64 = 16 << 20;
 const OTHER_BYTES: u64 = 16 << 20;
 
@@ -34,12 +34,12 @@ pub(crate) async fn idle(world: Arc<World>) -> Attack {
     Ok(Box::new(open))
 }
 
-/// A client without a key begins many requests at the listener for operators.
+/// A client without a key begins many requests at the admin listener.
 pub(crate) async fn half_heads(world: Arc<World>) -> Attack {
     hold_operators(&world, "GET / HT").await
 }
 
-/// A viewer opens many streams of events.
+/// A viewer opens many event streams.
 pub(crate) async fn event_streams(world: Arc<World>) -> Attack {
     let viewer = operator(&world, "viewer").await;
     let head = format!(
@@ -49,7 +49,7 @@ pub(crate) async fn event_streams(world: Arc<World>) -> Attack {
     hold_operators(&world, &head).await
 }
 
-/// Holds connections of the listener for operators. Another operator must be answered.
+/// Holds connections of the admin listener. Another operator must be answered.
 async fn hold_operators(world: &Arc<World>, sent: &str) -> Attack {
     let owner = operator(world, "owner").await;
     let mut open = Vec::new();
@@ -79,7 +79,7 @@ async fn operator(world: &Arc<World>, role: &'static str) -> String {
     made.get("secret").or_else(|| made.get("key")).and_then(Value::as_str).unwrap().to_owned()
 }
 
-/// A command of the machine's own operator is carried out.
+/// Checks that a command of the machine's own operator succeeds.
 async fn command_succeeds(world: &Arc<World>, args: &'static [&'static str]) -> Result<(), String> {
     let world = Arc::clone(world);
     let done = tokio::task::spawn_blocking(move || world.server.command(args)).await.unwrap();
@@ -89,7 +89,7 @@ async fn command_succeeds(world: &Arc<World>, args: &'static [&'static str]) -> 
     }
 }
 
-/// Two keys of one request a minute have a batch each. Another organisation's batch is completed meanwhile.
+/// Two keys with one request per minute have a batch each. Another organisation's batch must complete meanwhile.
 pub(crate) async fn slow_batches(world: Arc<World>) -> Attack {
     let file = world.upload(&world.attacker, "batch", &lines(SLOW_LINES, 0)).await?;
     for _ in 0..2 {
@@ -113,7 +113,7 @@ pub(crate) async fn slow_batches(world: Arc<World>) -> Attack {
     Ok(Box::new(()))
 }
 
-/// A project makes many batches of one file. The bound on its bytes holds on the disk.
+/// A project creates many batches of one file. Its byte limit must hold on the disk.
 pub(crate) async fn one_file_many_batches(world: Arc<World>) -> Attack {
     let before = stored_bytes(&world);
     let lines = lines(FILE_BYTES / 30_000, 30_000);
@@ -122,7 +122,7 @@ pub(crate) async fn one_file_many_batches(world: Arc<World>) -> Attack {
     for _ in 0..BATCHES {
         made += usize::from(batch(&world, &world.attacker, &file).await.is_ok());
     }
-    // Their lines are read in the background: a batch that has begun has read them.
+    // The lines are read in the background. A batch that has begun has read them.
     let listed = async {
         loop {
             let all = world.http.get(format!("{}/v1/batches?limit=100", world.server.url));
@@ -148,7 +148,7 @@ fn stored_bytes(world: &World) -> u64 {
     entries.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len())).sum()
 }
 
-/// Lines of a batch, each with `padding` bytes that no field needs.
+/// Lines of a batch, each with `padding` bytes in an unknown field.
 fn lines(count: usize, padding: usize) -> String {
     let mut out = String::new();
     for at in 0..count {

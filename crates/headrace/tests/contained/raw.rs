@@ -1,4 +1,4 @@
-//! Raw connections: what a client sends byte for byte, and does not read.
+//! Raw connections of a client that sends exact bytes and does not read.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::common::PATIENCE;
 
 /// A server that takes no byte for this long has stopped reading. Only ends an attack; no assertion depends on it.
 const STALL: Duration = Duration::from_secs(2);
-/// Room for bytes that a client does not read: the least that the kernel gives.
+/// Receive buffer for bytes that a client does not read: the minimum of the kernel.
 const RECEIVE_BYTES: u32 = 2048;
 
-/// A connection whose client reads little.
+/// A connection with a small receive buffer.
 pub(crate) async fn connect(to: SocketAddr) -> Option<TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(RECEIVE_BYTES).unwrap();
     timeout(PATIENCE, socket.connect(to)).await.ok()?.ok()
 }
 
-/// Sends bytes until the server closes the connection or takes no more; how many it took.
+/// Sends bytes until the server closes the connection or accepts no more. Returns how many it accepted.
 pub(crate) async fn push(stream: &mut TcpStream, bytes: &[u8]) -> usize {
     let mut sent = 0;
     while sent < bytes.len() {
@@ -33,7 +33,7 @@ pub(crate) async fn push(stream: &mut TcpStream, bytes: &[u8]) -> usize {
     sent
 }
 
-/// A WebSocket of `/v1/responses`, or the status of the refusal; 0 if there is no answer.
+/// Opens a WebSocket of `/v1/responses`. Returns the status of a refusal; 0 if there is no answer.
 pub(crate) async fn web_socket(to: SocketAddr, key: &str) -> Result<TcpStream, u16> {
     let mut stream = connect(to).await.ok_or(0_u16)?;
     let head = format!(

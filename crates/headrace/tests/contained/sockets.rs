@@ -1,4 +1,4 @@
-//! WebSockets: frames that are not read, messages that do not end, and places that are not used.
+//! WebSockets: frames that are not read, messages that do not end, and slots that are not used.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use crate::world::{Attack, World};
 
 const TEXT: u8 = 1;
 const PING: u8 = 9;
-/// The most that a control frame may carry (RFC 6455, 5.5).
+/// Maximum payload of a control frame, in bytes (RFC 6455, 5.5).
 const CONTROL_BYTES: usize = 125;
-/// PINGs of one client. Their answers would take half as much again.
+/// Bytes of PINGs that one client sends. Their answers would take half as much again.
 const PING_BYTES: usize = 384 << 20;
-/// More WebSockets than the program has places for.
+/// Exceeds the program's WebSocket slots.
 const SOCKETS: usize = 300;
-/// The first fragment of a message, a little less than a message may have.
+/// The first fragment of a message, slightly below the size limit of a message.
 const FRAGMENT_BYTES: usize = 4_000_000;
 
 /// A client sends PINGs and reads none of the answers.
@@ -32,7 +32,7 @@ pub(crate) async fn unread_pings(world: Arc<World>) -> Attack {
     Ok(Box::new(socket))
 }
 
-/// A key opens all WebSockets that it can, and another key opens one.
+/// A key opens as many WebSockets as it can, and another key opens one.
 pub(crate) async fn all_places(world: Arc<World>) -> Attack {
     let mut open = Vec::new();
     for _ in 0..SOCKETS {
@@ -42,7 +42,7 @@ pub(crate) async fn all_places(world: Arc<World>) -> Attack {
     Ok(Box::new(open))
 }
 
-/// A key opens all WebSockets that it can and sends the first part of a message on each.
+/// A key opens as many WebSockets as it can and sends the first part of a message on each.
 pub(crate) async fn half_messages(world: Arc<World>) -> Attack {
     let half: Arc<Vec<u8>> = Arc::new(frame(TEXT, false, &vec![b'a'; FRAGMENT_BYTES]));
     let mut pushes = Vec::new();

@@ -1,4 +1,4 @@
-//! Short requests that refer to much that is stored.
+//! Short requests that refer to large stored objects.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::raw;
 use crate::upstream::{GOOD, SILENT};
 use crate::world::{Attack, World};
 
-/// Short requests at once.
+/// Number of simultaneous short requests.
 const REQUESTS: usize = 60;
 /// Characters of one item.
 const ITEM: usize = 380_000;
@@ -16,7 +16,7 @@ const ITEM: usize = 380_000;
 const ITEMS: usize = 18;
 /// Bytes of a file.
 const FILE: usize = 48 << 20;
-/// Requests that make what is long.
+/// Number of requests that build a large object.
 const ROUNDS: usize = 4;
 
 fn items() -> Vec<Value> {
@@ -52,7 +52,7 @@ pub(crate) async fn compact_conversation(world: Arc<World>) -> Attack {
     answered(&world.at_once(REQUESTS, "/v1/responses/compact", body.to_string()).await)
 }
 
-/// Sixty questions for the number of tokens of a long conversation.
+/// Sixty requests for the token count of a long conversation.
 pub(crate) async fn count_conversation(world: Arc<World>) -> Attack {
     let id = conversation(&world).await;
     world.begin();
@@ -60,7 +60,7 @@ pub(crate) async fn count_conversation(world: Arc<World>) -> Attack {
     answered(&world.at_once(REQUESTS, "/v1/responses/input_tokens", body.to_string()).await)
 }
 
-/// Responses of the scripted upstream that continue each other, of 27 MB together; the last one's id.
+/// Responses of the scripted upstream that continue each other, of 27 MB in total. Returns the id of the last one.
 async fn chain(world: &World) -> String {
     let mut last: Option<String> = None;
     for _ in 0..ROUNDS {
@@ -94,7 +94,7 @@ pub(crate) async fn unread_items(world: Arc<World>) -> Attack {
     unread(world, format!("/v1/conversations/{id}/items?limit=100")).await
 }
 
-/// Sixty clients ask for what went into a response and read none of it.
+/// Sixty clients ask for the input items of a response and read none of them.
 pub(crate) async fn unread_input(world: Arc<World>) -> Attack {
     let id = chain(&world).await;
     unread(world, format!("/v1/responses/{id}/input_items?limit=100")).await
@@ -106,14 +106,14 @@ pub(crate) async fn unread_file(world: Arc<World>) -> Attack {
     unread(world, format!("/v1/files/{id}/content")).await
 }
 
-/// Responses in the background, each with an input of 380 KB, by an upstream that is silent.
+/// Background responses, each with an input of 380 KB, from a silent upstream.
 pub(crate) async fn background(world: Arc<World>) -> Attack {
     let input = &items()[..1];
     let body = json!({"model": format!("up/{SILENT}"), "input": input, "background": true}).to_string();
     answered(&world.at_once(4 * REQUESTS, "/v1/responses", body).await)
 }
 
-/// The head of each answer has come, so that the program holds what follows.
+/// Sends the requests and reads only each answer's head, so that the program holds the rest.
 async fn unread(world: Arc<World>, path: String) -> Attack {
     world.begin();
     let mut asked = Vec::new();
@@ -134,7 +134,7 @@ async fn unread(world: Arc<World>, path: String) -> Attack {
     Ok(Box::new(open))
 }
 
-/// Each request has an answer or a refusal.
+/// Checks that each request got an answer or a refusal.
 fn answered(statuses: &[u16]) -> Attack {
     match statuses.iter().all(|status| matches!(status, 200 | 400 | 413 | 429 | 503)) {
         true => Ok(Box::new(())),

@@ -1,4 +1,4 @@
-//! Texts that cost much to read and are refused in the end.
+//! Texts that are expensive to read and are finally refused.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use crate::world::{Attack, World};
 
 /// Bytes of a text, within the default bound on a body.
 const TEXT_BYTES: usize = 7_500_000;
-/// Bytes of a text whose reading fits into the memory of a call.
+/// Bytes of a text whose processing fits the memory limit of a call.
 const COUNTED_BYTES: usize = 2_500_000;
-/// Prompts of one call.
+/// Number of prompts in one call.
 const PROMPTS: usize = 1_000_000;
 
-/// Callers with a key each, so that the bound on a key does not hide what a call costs.
+/// Number of callers with a key each, so that the memory limit of a key does not hide the cost of a call.
 const CALLERS: usize = 3;
 
 /// One text of repeated pieces for an encoder.
@@ -22,21 +22,21 @@ pub(crate) async fn embed(world: Arc<World>, piece: &'static str) -> Attack {
     refused(&world, "/v1/embeddings", body.to_string()).await
 }
 
-/// The same with a wish that it be cut.
+/// Like [`embed`], with a request to truncate the text.
 pub(crate) async fn embed_cut(world: Arc<World>) -> Attack {
     let body =
         json!({"model": "encoder", "input": long("."), "truncate": "END", "truncate_prompt_tokens": 8});
     refused(&world, "/v1/embeddings", body.to_string()).await
 }
 
-/// The same as a list of texts. The window could nearly hold each by its bytes.
+/// Like [`embed`], with a list of texts. By its bytes, each text nearly fits the window.
 pub(crate) async fn embed_list(world: Arc<World>, piece: &'static str) -> Attack {
     let text = piece.repeat(3_700 / piece.len());
     let body = json!({"model": "encoder", "input": vec![text; 2_000]});
     refused(&world, "/v1/embeddings", body.to_string()).await
 }
 
-/// A short query and a long document for a model that ranks.
+/// A short query and a long document for a reranking model.
 pub(crate) async fn rank(world: Arc<World>, path: &'static str) -> Attack {
     let text = long(".");
     let body = match path {
@@ -52,7 +52,7 @@ pub(crate) async fn million_prompts(world: Arc<World>) -> Attack {
     refused(&world, "/v1/completions", body.to_string()).await
 }
 
-/// A long text whose tokens are asked for.
+/// A request for the tokens of a long text.
 pub(crate) async fn tokenize(world: Arc<World>) -> Attack {
     let body =
         json!({"model": "headrace-demo", "prompt": ".".repeat(COUNTED_BYTES), "return_token_strs": true})
@@ -60,7 +60,7 @@ pub(crate) async fn tokenize(world: Arc<World>) -> Attack {
     answered(&world, "/tokenize", body).await
 }
 
-/// A long text whose tokens are counted.
+/// A request for the token count of a long text.
 pub(crate) async fn count(world: Arc<World>) -> Attack {
     let messages = json!([{"role": "user", "content": ".".repeat(COUNTED_BYTES)}]);
     let body = json!({"model": "headrace-demo", "messages": messages}).to_string();
@@ -71,12 +71,12 @@ fn long(piece: &str) -> String {
     piece.repeat(TEXT_BYTES / piece.len())
 }
 
-/// Each call is refused as the caller's fault, or for a limit of the caller's key.
+/// Checks that each call is refused as the caller's fault, or for a limit of the caller's key.
 async fn refused(world: &Arc<World>, path: &'static str, body: String) -> Attack {
     statuses_are(world, path, body, &[400, 413, 429]).await
 }
 
-/// Each call is answered or refused.
+/// Checks that each call is answered or refused.
 async fn answered(world: &Arc<World>, path: &'static str, body: String) -> Attack {
     statuses_are(world, path, body, &[200, 400, 413, 429, 503]).await
 }

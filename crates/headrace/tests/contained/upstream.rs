@@ -1,4 +1,4 @@
-//! A scripted server of others. The name of the model says how it answers.
+//! A scripted upstream. The name of the model decides how it answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,36 +10,36 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
 const MIB: usize = 1 << 20;
-/// What a whole answer, or an event of a stream, grows to.
+/// Size to which a whole answer, or an event of a stream, grows.
 pub(crate) const GROWS_TO: usize = 32 * MIB;
-/// What a stream grows to. Far more than sockets hold on their way.
+/// Size to which a stream grows. Far exceeds what socket buffers hold.
 pub(crate) const STREAMS_TO: usize = 48 * MIB;
-/// What the list of models grows to.
+/// Size to which the list of models grows.
 const LISTS_TO: usize = 64 * MIB;
 
-/// A whole answer, or an event of a stream, that grows.
+/// The model whose answer, or stream event, grows.
 pub(crate) const GROW: &str = "grow";
-/// A stream that does not end.
+/// The model whose stream does not end.
 pub(crate) const ENDLESS: &str = "endless";
-/// No answer, on an open connection.
+/// The model that gives no answer, on an open connection.
 pub(crate) const SILENT: &str = "silent";
-/// A short answer.
+/// The model with a short answer.
 pub(crate) const GOOD: &str = "good";
 
-/// What the server did.
+/// What the server observed.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     /// Lists of models that were sent, in full or until they were refused.
     pub(crate) lists: AtomicUsize,
-    /// Streams that were cut by the other side.
+    /// Streams that the other side cut off.
     pub(crate) cut: AtomicUsize,
-    /// Streams that were taken in full.
+    /// Streams that the other side read to the end.
     pub(crate) taken: AtomicUsize,
     /// Whether lists of models are large.
     pub(crate) lists_much: AtomicBool,
 }
 
-/// A running server; ends when it is dropped.
+/// A running server. It ends when it is dropped.
 pub(crate) struct Upstream {
     address: SocketAddr,
     pub(crate) seen: Arc<Seen>,
@@ -120,7 +120,7 @@ async fn whole(stream: &mut TcpStream, body: &str, status: &str) -> std::io::Res
     stream.write_all(head.as_bytes()).await
 }
 
-/// A short list of models, or a long one.
+/// Sends a short list of models, or a long one.
 async fn list(stream: &mut TcpStream, seen: &Seen) -> std::io::Result<()> {
     let much = seen.lists_much.load(Ordering::Relaxed);
     let mut body = r#"{"object":"list","data":["#.to_owned();
@@ -142,7 +142,7 @@ async fn list(stream: &mut TcpStream, seen: &Seen) -> std::io::Result<()> {
     sent
 }
 
-/// A text of one message, or of one event, without its end.
+/// Sends one message, or one event, that grows and never ends.
 async fn grow(stream: &mut TcpStream, streamed: bool) -> std::io::Result<()> {
     let (kind, begin) = match streamed {
         true => ("text/event-stream", r#"data: {"choices":[{"index":0,"delta":{"content":""#),
@@ -155,11 +155,11 @@ async fn grow(stream: &mut TcpStream, streamed: bool) -> std::io::Result<()> {
     for _ in 0..GROWS_TO / MIB {
         chunk(stream, &piece).await?;
     }
-    // The other side decides when it is over.
+    // The other side decides when to close.
     stream.read(&mut [0]).await.map(drop)
 }
 
-/// Events of a stream, without a last one.
+/// Sends the events of a stream that never ends.
 async fn endless(stream: &mut TcpStream, seen: &Seen) -> std::io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::common::{PATIENCE, Server, program};
 use crate::upstream::Upstream;
 
-/// What an attack may add to the resident memory, in KiB.
+/// Maximum growth of resident memory during an attack, in KiB.
 const MAX_GROWTH_KIB: u64 = 256 * 1024;
 /// Rounds of other callers' requests while the result of an attack is held open.
 const HELD_ROUNDS: usize = 3;
@@ -37,7 +37,7 @@ output = "0.40"
 /// Text that says what is wrong.
 pub(crate) type Fault = String;
 
-/// Connections that stay open until other callers were served once more.
+/// Connections that stay open until other callers have been served once more.
 pub(crate) type Held = Box<dyn Any + Send>;
 
 /// What an attack returns.
@@ -50,7 +50,7 @@ pub(crate) struct Setup {
     pub(crate) encoder: Option<&'static str>,
     /// Whether a scripted server answers as the upstream `up`.
     pub(crate) upstream: bool,
-    /// Whether operators have a listener.
+    /// Whether the program has an admin listener.
     pub(crate) admin: bool,
     /// Settings, as lines of a `[section]` each.
     pub(crate) settings: &'static str,
@@ -61,12 +61,12 @@ pub(crate) struct Setup {
 /// The plain program with its demo model.
 pub(crate) const PLAIN: Setup =
     Setup { encoder: None, upstream: false, admin: false, settings: "", descriptors: None };
-/// The same before a scripted server.
+/// The plain program with a scripted upstream.
 pub(crate) const UPSTREAM: Setup = Setup { upstream: true, ..PLAIN };
-/// The same with a listener for operators.
+/// The plain program with an admin listener.
 pub(crate) const ADMIN: Setup = Setup { admin: true, ..PLAIN };
 
-/// The same with an encoder.
+/// The plain program with an encoder.
 pub(crate) const fn encoder(name: &'static str) -> Setup {
     Setup { encoder: Some(name), ..PLAIN }
 }
@@ -75,13 +75,13 @@ pub(crate) const fn encoder(name: &'static str) -> Setup {
 pub(crate) struct World {
     pub(crate) server: Server,
     pub(crate) http: reqwest::Client,
-    /// The key of the client that attacks. It has no limits of its own.
+    /// The key of the attacking client. It has no limits of its own.
     pub(crate) attacker: String,
     /// The key of another organisation.
     pub(crate) other: String,
-    /// The scripted server, if the row has one.
+    /// The scripted upstream, if the row has one.
     pub(crate) upstream: Option<Upstream>,
-    /// The address of the listener for operators, if the row has one.
+    /// The address of the admin listener, if the row has one.
     pub(crate) admin: String,
     /// The base URL of the listener for metrics and health.
     operations: String,
@@ -166,7 +166,7 @@ impl World {
         })
     }
 
-    /// Compares later peaks with the present one. For attacks that first store something large.
+    /// Compares later peaks with the present one, for attacks that first store something large.
     pub(crate) fn begin(&self) {
         self.before_kib.store(self.peak_kib().unwrap(), Ordering::Relaxed);
     }
@@ -197,7 +197,7 @@ impl World {
         ))
     }
 
-    /// A call of another organisation is answered, and the program reports that it is ready.
+    /// Checks that a call of another organisation is answered, and that the program reports that it is ready.
     async fn others_are_served(&self, when: &str) -> Result<(), Fault> {
         let asked = json!({"model": "headrace-demo", "prompt": "hi", "max_tokens": 4});
         let (status, body) = self.post(&self.other, "/v1/completions", &asked).await;
@@ -211,12 +211,13 @@ impl World {
         }
     }
 
-    /// The answer to a body; status 0 and the error if there is no answer.
+    /// Posts a JSON body and returns status and answer. If there is no answer, the status is 0 and the text is the
+    /// error.
     pub(crate) async fn post(&self, key: &str, path: &str, body: &Value) -> (u16, String) {
         self.post_bytes(key, path, Bytes::from(body.to_string())).await
     }
 
-    /// The answer to a body that is written already.
+    /// Like [`World::post`], with a serialized body.
     pub(crate) async fn post_bytes(&self, key: &str, path: &str, body: Bytes) -> (u16, String) {
         let call = self.http.post(format!("{}{path}", self.server.url)).bearer_auth(key);
         let call = call.header("content-type", "application/json").body(body);
@@ -228,14 +229,14 @@ impl World {
         (status, answer.text().await.unwrap_or_else(|error| format!("{error:?}")))
     }
 
-    /// The same, which must succeed; its JSON.
+    /// Like [`World::post`], but must succeed. Returns the answer's JSON.
     pub(crate) async fn ok(&self, key: &str, path: &str, body: &Value) -> Value {
         let (status, text) = self.post(key, path, body).await;
         assert_eq!(status, 200, "{path}: {text}");
         serde_json::from_str(&text).unwrap()
     }
 
-    /// Sends the same body `times` times at once with the attacker's key; the status of each answer.
+    /// Sends the same body `times` times at once with the attacker's key. Returns the status of each answer.
     pub(crate) async fn at_once(
         self: &Arc<Self>,
         times: usize,
@@ -245,7 +246,7 @@ impl World {
         self.by_keys(vec![self.attacker.clone(); times], path, body).await
     }
 
-    /// Sends the same body once with each key, all at once; the status of each answer.
+    /// Sends the same body once with each key, all at once. Returns the status of each answer.
     pub(crate) async fn by_keys(
         self: &Arc<Self>,
         keys: Vec<String>,
@@ -265,7 +266,7 @@ impl World {
         statuses
     }
 
-    /// Sends a file; its id.
+    /// Uploads a file and returns its id.
     pub(crate) async fn upload(&self, key: &str, purpose: &str, content: &str) -> Result<String, Fault> {
         let body = format!(
             "--edge\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\n{purpose}\r\n--edge\r\n\
@@ -277,12 +278,12 @@ impl World {
         id(&text).ok_or(format!("upload: {text}"))
     }
 
-    /// What the peak of resident memory rose by, in KiB. `None` if the program has ended.
+    /// The growth of the peak of resident memory, in KiB. `None` if the program has ended.
     fn growth_kib(&self) -> Option<u64> {
         Some(self.peak_kib()?.saturating_sub(self.before_kib.load(Ordering::Relaxed)))
     }
 
-    /// The peak of resident memory in KiB, as `/proc/PID/status` has it. `None` if the program has ended.
+    /// The peak of resident memory in KiB, from `/proc/PID/status`. `None` if the program has ended.
     fn peak_kib(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.pid())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -296,7 +297,7 @@ fn key(server: &Server, limits: &[&str]) -> String {
     made["value"]["secret"].as_str().unwrap().to_owned()
 }
 
-/// Starts the program with a configuration and, through a shell, with a limit on its descriptors.
+/// Starts the program with a configuration, and through a shell with a limit on its descriptors.
 fn serve(file: PathBuf, text: &str, data: &std::path::Path, setup: Setup) -> Server {
     std::fs::write(&file, text).unwrap();
     let limit = setup.descriptors.map_or_else(String::new, |most| format!("ulimit -n {most}; "));
@@ -322,7 +323,7 @@ fn free_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// Lets this process hold the clients of all rows open, where its hard limit allows it.
+/// Raises this process's descriptor limit so that it can hold the clients of all rows, as far as its hard limit allows.
 fn raise_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

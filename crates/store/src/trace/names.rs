@@ -1,5 +1,8 @@
-//! The table of calls' other names: the ids that upstreams gave their answers, and W3C trace ids. It is not part of the
-//! file's format. It is created if it is missing, and calls that an older program recorded have no row in it.
+//! The table of calls' other names: the ids that upstreams gave their answers, W3C trace ids, and the calls that worker
+//! jobs belong to. It is not part of the file's format. It is created if it is missing, and calls that an older program
+//! recorded have no row in it.
+
+use std::borrow::Cow;
 
 use headrace_domain::TraceRecord;
 use headrace_trace::{MAX_NAMED, Pace, other_names};
@@ -9,16 +12,21 @@ use super::inserts::{Inserts, give_way};
 use super::table::integer;
 
 /// The table, and the trigger that deletes a call's names with its trace. The trigger reads the names from the record,
-/// so that the table needs no second index.
+/// so that the table needs no second index. It replaces the trigger of older programs, which kept the names of worker
+/// jobs. `substr` skips the prefix `req_`.
 pub(super) const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS call_name (
         name TEXT NOT NULL,
         seq INTEGER NOT NULL,
         PRIMARY KEY (name, seq)
     ) STRICT, WITHOUT ROWID;
-    CREATE TRIGGER IF NOT EXISTS call_name_gone AFTER DELETE ON trace BEGIN
-        DELETE FROM call_name WHERE seq = OLD.seq
-            AND name IN (json_extract(OLD.record, '$.upstream_id'), json_extract(OLD.record, '$.trace_id'));
+    DROP TRIGGER IF EXISTS call_name_gone;
+    CREATE TRIGGER IF NOT EXISTS call_names_gone AFTER DELETE ON trace BEGIN
+        DELETE FROM call_name WHERE seq = OLD.seq AND name IN (
+            json_extract(OLD.record, '$.upstream_id'),
+            json_extract(OLD.record, '$.trace_id'),
+            substr(json_extract(OLD.record, '$.worker_job.call'), 5)
+        );
     END;
 ";
 
@@ -31,14 +39,14 @@ pub(super) async fn insert(
     records: &[(i64, &TraceRecord)],
     pace: Pace,
 ) -> Result<(), sqlx::Error> {
-    let mut names: Vec<(&str, i64)> = Vec::new();
+    let mut names: Vec<(Cow<'_, str>, i64)> = Vec::new();
     for (number, record) in records {
         names.extend(other_names(record).map(|name| (name, *number)));
     }
     for chunk in Inserts::chunks(&names, pace) {
         let mut query = INSERTS.query(chunk.len());
         for (name, number) in chunk {
-            query = query.bind(*name).bind(*number);
+            query = query.bind(&**name).bind(*number);
         }
         query.execute(&mut *connection).await?;
         give_way(pace);
@@ -46,7 +54,8 @@ pub(super) async fn insert(
     Ok(())
 }
 
-/// Returns the newest records with the given name. Returns none if the table does not exist yet.
+/// Returns the newest records with the given name, calls before worker jobs. Returns none if the table does not exist
+/// yet.
 pub(super) async fn find(
     connection: &mut SqliteConnection,
     name: &str,
@@ -56,7 +65,7 @@ pub(super) async fn find(
     if table.is_none() {
         return Ok(Vec::new());
     }
-    let query = "SELECT trace.record FROM call_name JOIN trace ON trace.seq = call_name.seq \
-                 WHERE call_name.name = ? ORDER BY trace.started DESC, trace.seq DESC LIMIT ?";
+    let query = "SELECT trace.record FROM call_name JOIN trace ON trace.seq = call_name.seq WHERE call_name.name = ? \
+                 ORDER BY trace.key IS 'worker-job', trace.started DESC, trace.seq DESC LIMIT ?";
     sqlx::query_as(query).bind(name).bind(integer(MAX_NAMED)).fetch_all(connection).await
 }

@@ -65,7 +65,8 @@ pub(super) async fn search(
         return Ok(Found { rows: Vec::new(), limit, floor: None, unindexed: unindexed.cast_unsigned() });
     }
     let way = Way::of(query);
-    let floor = if way.is_all_of(query) { None } else { floor(connection, query, way, after).await? };
+    let is_all = way.is_all_of(query) && (way.is_without_jobs() || !has_jobs(connection).await?);
+    let floor = if is_all { None } else { floor(connection, query, way, after).await? };
     let mut page = QueryBuilder::<Sqlite>::new("SELECT trace.record, call.started, call.seq FROM call ");
     page.push(way.index()).push(" CROSS JOIN trace ON trace.seq = call.seq WHERE TRUE");
     way.push(&mut page, query);
@@ -75,6 +76,9 @@ pub(super) async fn search(
         page.push(")");
     }
     push_rest(&mut page, query);
+    if query.key.is_none() {
+        page.push(" AND call.key IS NOT 'worker-job'");
+    }
     page.push(" ORDER BY call.started DESC, call.seq DESC LIMIT ").push_bind(integer(limit + 1));
     let rows = page.build_query_as().fetch_all(&mut *connection).await?;
     let unindexed = unfilled(connection).await?;
@@ -89,10 +93,10 @@ pub(super) async fn slowest(
     limit: i64,
 ) -> Result<Vec<(String,)>, sqlx::Error> {
     let query = if has_table(connection).await? && unfilled(connection).await? == 0 {
-        "SELECT trace.record FROM (SELECT seq, server FROM call WHERE started >= ? ORDER BY server DESC, seq DESC LIMIT ?) \
-         AS slow JOIN trace ON trace.seq = slow.seq ORDER BY slow.server DESC, slow.seq DESC"
+        "SELECT trace.record FROM (SELECT seq, server FROM call WHERE started >= ? AND key IS NOT 'worker-job' \
+         ORDER BY server DESC, seq DESC LIMIT ?) AS slow JOIN trace ON trace.seq = slow.seq ORDER BY slow.server DESC, slow.seq DESC"
     } else {
-        "SELECT record FROM trace WHERE started >= ? ORDER BY duration DESC, seq DESC LIMIT ?"
+        "SELECT record FROM trace WHERE started >= ? AND key IS NOT 'worker-job' ORDER BY duration DESC, seq DESC LIMIT ?"
     };
     sqlx::query_as(query).bind(since).bind(limit).fetch_all(connection).await
 }
@@ -126,6 +130,13 @@ async fn has_table(connection: &mut SqliteConnection) -> Result<bool, sqlx::Erro
     let found = "SELECT count(*) FROM sqlite_schema WHERE name = 'unfilled'";
     let (tables,): (i64,) = sqlx::query_as(found).fetch_one(connection).await?;
     Ok(tables > 0)
+}
+
+/// Whether the table has a row of a worker job.
+async fn has_jobs(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
+    let found = "SELECT 1 FROM call INDEXED BY call_key WHERE key = 'worker-job' LIMIT 1";
+    let found: Option<(i64,)> = sqlx::query_as(found).fetch_optional(connection).await?;
+    Ok(found.is_some())
 }
 
 /// Number of traces that are not in the search table yet.
@@ -191,6 +202,11 @@ impl Way {
             Self::Org => "INDEXED BY call_org",
             Self::All => "NOT INDEXED",
         }
+    }
+
+    /// Whether no row that the question walks is of a worker job, unless it asks for those: they have no organisation and no project.
+    const fn is_without_jobs(self) -> bool {
+        matches!(self, Self::Key | Self::Project | Self::Org)
     }
 
     /// Adds the condition that all rows of the index meet.

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use headrace_domain::{Outcome, RequestId, SystemClock};
+use headrace_domain::{Outcome, RequestId, SystemClock, WorkerJob};
 use headrace_trace::{MetricsConfig, decode_record};
 use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsPartialSuccess, ExportLogsServiceResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -141,6 +141,54 @@ fn a_call_is_a_span_with_its_stages_and_tries_and_the_same_trace_everywhere() {
         assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
         assert_eq!(point.bucket_counts.iter().sum::<u64>(), point.count);
     }
+}
+
+/// What a worker makes of a call's second try: a record of its own, below that try's span.
+fn worker_job_of(call: &TraceRecord) -> TraceRecord {
+    let theirs = TraceContext::of(call).attempt(1).traceparent();
+    let (trace, span) = headrace_domain::parse_traceparent(&theirs).unwrap();
+    TraceRecord {
+        request_id: RequestId::from_bits(0x0192_0000_0000_7000_9000_0000_0000_0001),
+        trace_id: Some(trace.to_owned()),
+        parent_span_id: Some(span.to_owned()),
+        endpoint: None,
+        attempts: Vec::new(),
+        worker_job: Some(Box::new(WorkerJob { call: call.request_id })),
+        ..call.clone()
+    }
+}
+
+#[test]
+fn a_worker_job_is_a_span_in_the_callers_trace_below_the_try_that_sent_it() {
+    let call = record("moved-on.json");
+    let job = worker_job_of(&call);
+    let (ours, theirs) = (spans::spans(&job), spans::spans(&call));
+    let tried =
+        said(&theirs.iter().filter(|span| span.kind == 3).nth(1).unwrap().attributes, "headrace.worker");
+    assert_eq!(tried, Some(Value::StringValue(call.attempts[1].worker.to_string())));
+    let parent = theirs.iter().filter(|span| span.kind == 3).nth(1).unwrap();
+    let root = &ours[0];
+    assert_eq!((&root.trace_id, &root.parent_span_id), (&parent.trace_id, &parent.span_id));
+    assert_eq!((root.name.as_str(), root.kind), ("text_completion headrace-demo-20m", 2));
+    let named = Some(Value::StringValue(call.request_id.to_string()));
+    assert_eq!(said(&root.attributes, "headrace.worker_job.call"), named);
+    assert!(ours[1..].iter().all(|span| span.parent_span_id == root.span_id));
+    let ids: BTreeSet<&Vec<u8>> = ours.iter().chain(&theirs).map(|span| &span.span_id).collect();
+    assert_eq!(ids.len(), ours.len() + theirs.len(), "no span of the job has the id of one of the call");
+}
+
+#[tokio::test]
+async fn a_worker_job_is_sent_as_spans_and_neither_logged_nor_counted() {
+    let (url, arrived) = receiver(vec![(200, "", Vec::new())]).await;
+    let (telemetry, metrics) = start(&config(&url));
+    telemetry.seen(&Recorded::from(Box::new(worker_job_of(&record("moved-on.json")))));
+    assert!(telemetry.close(PATIENCE).await);
+    let sent =
+        |signal: &str| counted(&metrics, &format!("headrace_telemetry_sent_total{{signal=\"{signal}\"}}"));
+    assert_eq!((sent("traces"), sent("logs")), (1.0, 0.0));
+    let genai = |body: &[u8]| body.windows(7).any(|bytes| bytes == b"gen_ai.");
+    let arrived = arrived.lock().unwrap();
+    assert!(arrived.iter().all(|(path, _, body)| path == "/v1/traces" || !genai(body)));
 }
 
 #[test]

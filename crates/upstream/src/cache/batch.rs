@@ -1,9 +1,9 @@
-//! What servers say of their caches, in MessagePack: a batch of blocks stored, blocks given up, and caches cleared. Knows no
-//! connection and no index.
+//! Parses a server's cache events from MessagePack: batches of stored, removed and cleared blocks. Must not know a
+//! connection or an index.
 //!
-//! vLLM: `vllm/distributed/kv_events.py`; SGLang: `sglang/srt/disaggregation/kv_events.py`. Batches and events come as lists, whose
-//! fields were only ever added at the end, or as maps (vLLM from 0.20 on: events; later batches, too). A block's hash is a number
-//! or bytes.
+//! vLLM: `vllm/distributed/kv_events.py`. SGLang: `sglang/srt/disaggregation/kv_events.py`. Batches and events are
+//! lists, to which fields were only ever appended, or maps (vLLM from 0.20 on for events, later also for batches). A
+//! block's hash is a number or bytes.
 
 use std::fmt;
 
@@ -13,29 +13,29 @@ use headrace_domain::CacheLabel;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Blocks that a server has stored, one after another.
+/// Consecutive blocks that a server has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredBlocks {
-    /// The block before the first of them.
+    /// The block before the first one.
     pub parent: Option<u128>,
-    /// Each by the server's own hash.
+    /// The server's own hash of each block.
     pub blocks: Vec<u128>,
-    /// The ids of all of them.
+    /// Token ids of all blocks.
     pub tokens: Vec<u32>,
-    /// Ids of each.
+    /// Token ids per block.
     pub block_tokens: usize,
-    /// Under which label they were stored, where they have no parent.
+    /// The label of the blocks, for blocks without a parent.
     pub label: StoredLabel,
 }
 
-/// Under which label blocks were stored.
+/// The label that blocks are stored under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredLabel {
-    /// One of ours.
+    /// One of our labels.
     Ours(CacheLabel),
-    /// None, or one that is not ours.
+    /// No label, or a label that is not ours.
     Others,
-    /// The server does not say.
+    /// The event does not contain a label.
     Untold,
 }
 
@@ -45,26 +45,26 @@ pub(super) enum Said {
     Stored(StoredBlocks),
     Removed(Vec<u128>),
     Cleared,
-    /// Nothing of a cache that serves prefixes.
+    /// An event that does not concern the prefix cache.
     Other,
 }
 
-/// Reads a batch.
+/// Parses a batch.
 ///
 /// # Errors
-/// Why it is none.
+/// Why the bytes are not a batch, as text.
 pub(super) fn read(payload: &[u8]) -> Result<Vec<Said>, String> {
     let batch: Batch = rmp_serde::from_slice(payload).map_err(|error| error.to_string())?;
     batch.0.0.into_iter().map(Event::said).collect()
 }
 
-/// The most events of a batch: one takes two bytes there, and hundreds here.
+/// Maximum number of events in a batch. An event takes at least two bytes in the message, and hundreds in memory.
 const MAX_EVENTS: usize = 16 << 10;
-/// The most blocks of an event, and the most ids of their tokens.
+/// Maximum number of blocks in an event. `MAX_TOKENS` limits their token ids.
 const MAX_BLOCKS: usize = 1 << 20;
 const MAX_TOKENS: usize = 4 << 20;
 
-/// Its events.
+/// The events of a batch.
 struct Batch(Few<Event, MAX_EVENTS>);
 
 /// A list of at most `MOST` items.
@@ -101,7 +101,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MO
     }
 }
 
-/// All that an event may have.
+/// All fields that an event may have.
 #[derive(Default)]
 struct Event {
     tag: String,
@@ -120,7 +120,7 @@ impl Event {
         let of_group = |hash: Hash| hash.0 ^ group;
         Ok(match self.tag.as_str() {
             "BlockStored" => {
-                // Windows and states do not keep what a prefix needs.
+                // Sliding windows and state caches do not keep whole prefixes.
                 if self.spec.is_some_and(|spec| !spec.contains("full") && !spec.contains("mla")) {
                     return Ok(Said::Other);
                 }
@@ -199,7 +199,7 @@ impl<'de> Deserialize<'de> for Event {
                     event.parent = list.next_element()?.flatten();
                     event.tokens = list.next_element()?.unwrap_or_default();
                     event.block_tokens = list.next_element()?.unwrap_or_default();
-                    // An adapter by number, the kind of memory, and the adapter by name.
+                    // Skips the adapter's number, the kind of memory, and the adapter's name.
                     for _ in 0..3 {
                         let _other: Option<IgnoredAny> = list.next_element()?;
                     }
@@ -237,7 +237,7 @@ impl<'de> Deserialize<'de> for Event {
     }
 }
 
-/// A block's hash: a number, or bytes of which the first sixteen will do.
+/// A block's hash: a number, or the first sixteen of its bytes.
 struct Hash(u128);
 
 impl<'de> Deserialize<'de> for Hash {
@@ -270,7 +270,7 @@ impl<'de> Deserialize<'de> for Hash {
     }
 }
 
-/// An id. Where pairs of ids stand for their first ones (speculative decoding), that one.
+/// A token id. In a pair of ids (speculative decoding), the first one.
 struct Token(u32);
 
 impl<'de> Deserialize<'de> for Token {
@@ -297,7 +297,7 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
-/// The label among whatever else makes a block another one: adapters, images, salts of others.
+/// The label among the other extra keys of a block: adapters, images, salts of other clients.
 struct Label(Option<CacheLabel>);
 
 impl<'de> Deserialize<'de> for Label {

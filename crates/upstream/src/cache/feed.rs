@@ -1,16 +1,16 @@
-//! Where a server tells of its cache, as it is written in configurations. Knows no connection.
+//! Addresses of a server's cache events, as configured. Must not know a connection.
 
-/// Where a server publishes what it does to its cache: addresses such as `tcp://10.0.0.7:5557`.
+/// Where a server publishes changes of its cache. Addresses have the form `tcp://10.0.0.7:5557`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheFeed {
-    /// Its events.
+    /// Address of the live events.
     pub events: String,
-    /// Its events of before.
+    /// Address for replays of earlier events.
     pub replay: Option<String>,
 }
 
 impl CacheFeed {
-    /// What is wrong with it, in words.
+    /// Returns what is wrong with the addresses, as text.
     pub(crate) fn check(&self) -> Vec<String> {
         let settings = [("kv_events", Some(&self.events)), ("kv_replay", self.replay.as_ref())];
         let wrong = |(setting, address): (&str, Option<&String>)| {
@@ -21,7 +21,7 @@ impl CacheFeed {
     }
 }
 
-/// Host and port of an address.
+/// Returns host and port of an address.
 pub(super) fn host(address: &str) -> Result<&str, String> {
     let host = address.strip_prefix("tcp://");
     let port = host.and_then(|host| host.rsplit_once(':')).and_then(|(name, port)| {

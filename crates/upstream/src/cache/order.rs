@@ -1,30 +1,31 @@
-//! The numbers of events: which one follows, which was told before, and where some are missing. Knows no connection.
+//! The order of events by number: which event is next, which is a repetition, and where some are missing. Must not know
+//! a connection.
 
-/// What was taken in on one connection.
+/// The events processed on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    /// The number that follows what was taken in; `None`: nothing was.
+    /// The number after the last processed event. `None` if no event was processed.
     next: Option<u64>,
-    /// The last one that came by itself.
+    /// The number of the last live event.
     live: Option<u64>,
 }
 
-/// What a number says of an event.
+/// How an event's number relates to the processed events.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It was taken in already.
+    /// The event was already processed.
     Known,
-    /// It follows what was taken in.
+    /// The event directly follows the processed ones.
     Follows,
-    /// What stands before it was not: all from this number on.
+    /// Earlier events were missed.
     Missed {
-        /// 0 where it is of another life of the server.
+        /// The first missed number. 0 if the server restarted, or if no event was processed yet.
         from: u64,
     },
 }
 
 impl Order {
-    /// An event came by itself. On one connection their numbers only grow, unless the server began anew.
+    /// Classifies a live event. On one connection, numbers only grow, unless the server restarts.
     pub(super) fn live(&mut self, number: u64) -> Next {
         let back = self.live.is_some_and(|live| number <= live);
         self.live = Some(number);
@@ -39,22 +40,22 @@ impl Order {
         }
     }
 
-    /// An event was taken in.
+    /// Records that an event was processed.
     pub(super) fn taken(&mut self, number: u64) {
         self.next = Some(number.saturating_add(1));
     }
 
-    /// Nothing was told so far, and the first event will be number 0.
+    /// Records that no event was published so far, so the first one will have number 0.
     pub(super) fn begin(&mut self) {
         self.next = Some(0);
     }
 
-    /// Whether an event was taken in.
+    /// Returns whether an event was processed.
     pub(super) fn has(&self, number: u64) -> bool {
         self.next.is_some_and(|next| number < next)
     }
 
-    /// Whether anything was.
+    /// Returns whether any event was processed, or the start was recorded.
     pub(super) fn has_begun(&self) -> bool {
         self.next.is_some()
     }
@@ -76,7 +77,7 @@ mod tests {
             order.taken(number);
         }
         assert!(order.has(7) && !order.has(8));
-        // They came again, and waited while they were.
+        // The live events waited during the replay and now repeat it.
         for number in 5..=7 {
             assert_eq!(order.live(number), Next::Known);
         }

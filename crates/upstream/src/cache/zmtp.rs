@@ -1,8 +1,8 @@
-//! One side of a ZeroMQ connection: asks for everything that is published, or for what was published before. Knows nothing of
-//! what messages say.
+//! The client side of a ZeroMQ connection: subscribes to all events, or requests earlier ones. Must not know the
+//! content of messages.
 //!
-//! ZMTP 3.0 with the mechanism NULL (RFC 23). Of its own because others take a frame for as long as it says to be: memory for it
-//! would be asked for before a byte of it came.
+//! ZMTP 3.0 with the mechanism NULL (RFC 23). The project has its own reader because other libraries trust a frame's
+//! stated length: they would allocate that much memory before a byte of the frame arrives.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// For the connection, and for the words that open it.
+/// Timeout for the connection and its handshake.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
-/// A peer that is silent and gone is noticed after about three times this.
+/// Interval of TCP keepalive probes. A silent, dead peer is detected after about three times this.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// The largest message, in bytes of all its frames.
+/// Size of the largest message, in bytes of all its frames.
 pub(super) const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Events come in three frames, and so do replays.
+/// Maximum number of frames in a message. Events and replays have three.
 const MAX_FRAMES: usize = 8;
 
 const MORE: u8 = 1;
@@ -26,20 +26,20 @@ const LONG: u8 = 2;
 const COMMAND: u8 = 4;
 const GREETING_BYTES: usize = 64;
 
-/// What this side is.
+/// The socket type of this side.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Role {
-    /// Hears what is published.
+    /// Receives all published events.
     Subscriber,
-    /// Asks, and hears any number of answers.
+    /// Sends a request and receives any number of answers.
     Dealer,
 }
 
-/// A connection that is open. Waiting for a message may be given up at any time.
+/// An open connection. A wait for a message may be cancelled at any time.
 pub(super) struct Peer {
     stream: TcpStream,
     read: BytesMut,
-    /// Of a message that has not ended.
+    /// Frames of an incomplete message.
     frames: Vec<Bytes>,
     bytes: usize,
 }
@@ -48,13 +48,13 @@ impl Peer {
     /// Connects to `host:port`.
     ///
     /// # Errors
-    /// Why not, in words.
+    /// Why the connection failed, as text.
     pub(super) async fn connect(at: &str, role: Role) -> Result<Self, String> {
         let open = async {
             let stream =
                 TcpStream::connect(at).await.map_err(|error| format!("no connection to {at}: {error}"))?;
             let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE).with_retries(3);
-            // Where it cannot be had, a peer that is gone is noticed later.
+            // Keepalive is best effort: without it, a dead peer is detected later.
             drop(SockRef::from(&stream).set_tcp_keepalive(&keepalive));
             let mut peer = Self { stream, read: BytesMut::new(), frames: Vec::new(), bytes: 0 };
             peer.open(role).await.map_err(|why| format!("{at}: {why}"))?;
@@ -104,16 +104,16 @@ impl Peer {
             return Err(format!("it does not open its side: {said}"));
         }
         if let Role::Subscriber = role {
-            // All topics.
+            // Subscribes to all topics.
             self.frame(0, &[1]).await?;
         }
         Ok(())
     }
 
-    /// The next message, in its frames.
+    /// Returns the frames of the next message.
     ///
     /// # Errors
-    /// The connection is over, or what comes on it is no message.
+    /// The connection ended, or the bytes received are not a message.
     pub(super) async fn message(&mut self) -> Result<Vec<Bytes>, String> {
         loop {
             let (flags, body) = self.next_frame().await?;
@@ -144,7 +144,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Who asks whether we are there is answered with his own words.
+    /// Answers a PING with its own context.
     async fn command(&mut self, body: &[u8]) -> Result<(), String> {
         let Some(context) = body.strip_prefix(b"\x04PING").and_then(|rest| rest.get(2..)) else {
             return Ok(());
@@ -153,7 +153,7 @@ impl Peer {
         self.frame(COMMAND, &pong).await
     }
 
-    /// A frame of at most 255 bytes: none of ours is longer.
+    /// Sends a frame of at most 255 bytes. The client never needs longer ones.
     async fn frame(&mut self, flags: u8, body: &[u8]) -> Result<(), String> {
         let length = u8::try_from(body.len()).map_err(|_| "a frame that is too long".to_owned())?;
         self.write(&[&[flags, length][..], body].concat()).await
@@ -181,7 +181,7 @@ impl Peer {
     }
 }
 
-/// The next frame of what was read: its flags and its body; `None`: it has not come whole.
+/// Takes the next frame from the bytes read: its flags and its body. Returns `None` if it is incomplete.
 fn take_frame(read: &mut BytesMut) -> Result<Option<(u8, Bytes)>, String> {
     let Some(flags) = read.first().copied() else { return Ok(None) };
     if flags & !(MORE | LONG | COMMAND) != 0 {

@@ -1,5 +1,5 @@
-//! Asks a server how busy it is, again and again: at one place that its kind has for it, one question at a time, each bounded in
-//! bytes and time. Knows no models and no choice.
+//! Polls a server's load at the endpoint that its kind has for it: one question at a time, each bounded in bytes and
+//! time. Must not know models or how servers are chosen.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -14,27 +14,27 @@ use crate::load::{json, page};
 use crate::probe::{self, Bound, ProbeError};
 use crate::server::Server;
 
-/// The longest that one question takes.
+/// Maximum duration of one question.
 const WAIT: Duration = Duration::from_secs(2);
-/// The largest answer. A page of vLLM's with many adapters has some hundred kilobytes.
+/// Maximum size of an answer. A vLLM page with many adapters has several hundred kilobytes.
 const MAX_BYTES: usize = 4 << 20;
-/// A server that does not tell is asked this seldom in the end.
+/// The polling interval grows up to this value if a server reports no load.
 const SELDOM: Duration = Duration::from_secs(15);
 
-/// Where a server tells its load.
+/// The endpoint that reports a server's load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// A page of metrics.
+    /// A metrics page.
     Metrics,
-    /// SGLang's, which needs no flag.
+    /// SGLang's endpoint, which needs no flag.
     Loads,
-    /// SGLang's before there was the other.
+    /// SGLang's older endpoint.
     GetLoad,
-    /// llama.cpp's, where no metrics are on.
+    /// llama.cpp's endpoint, for servers without metrics.
     Slots,
 }
 
-/// The places of a kind, the best first.
+/// Returns the endpoints of a kind, best first.
 const fn places(kind: Kind) -> &'static [Place] {
     match kind {
         Kind::Vllm => &[Place::Metrics],
@@ -44,7 +44,7 @@ const fn places(kind: Kind) -> &'static [Place] {
     }
 }
 
-/// Asks until nobody needs the server any longer. Ends at once where it is not to be asked.
+/// Polls until the server is no longer in use. Returns at once if it is not to be polled.
 pub(crate) async fn follow(server: Weak<Server>) {
     let mut failed: u32 = 0;
     loop {
@@ -62,7 +62,7 @@ pub(crate) async fn follow(server: Weak<Server>) {
     }
 }
 
-/// Asks once, at the other places too where it is not told at the first. Whether it told.
+/// Asks once. If the first endpoint has no report, tries the others. Returns whether a load was reported.
 async fn look(server: &Arc<Server>) -> bool {
     let places = places(server.spec.kind);
     let loads = &server.loads;
@@ -73,7 +73,7 @@ async fn look(server: &Arc<Server>) -> bool {
         let (said, elsewhere) = match get(server, *place).await {
             Ok(body) => (read(*place, &body, server.spec.kind), true),
             Err(error) => {
-                // Where nobody answers, there is no other place either.
+                // If the server does not answer at all, the other endpoints will not either.
                 let elsewhere = matches!(error, ProbeError::Status { status: 400..=499 | 501, .. });
                 (Err(error.to_string()), elsewhere)
             }

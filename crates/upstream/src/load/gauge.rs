@@ -1,4 +1,5 @@
-//! How busy one server is, model by model, as it was told last. Knows neither how it is asked nor in which words it answers.
+//! The last reported load of one server, per model. Must not know how the server is polled or the format of its
+//! answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -10,14 +11,14 @@ use tokio::time::Instant;
 
 use crate::load::reading::{Part, Reading, Readings};
 
-/// A whole report that is younger than this is not replaced by one that says but half of it.
+/// A complete report younger than this is not replaced by a partial one.
 const FRESH: Duration = Duration::from_secs(3);
-/// What one server says of its models.
+/// The reported loads of one server's models.
 pub(crate) struct Loads {
     gauges: Mutex<Vec<(String, Arc<Gauge>)>>,
-    /// Which of the places that its kind has is asked.
+    /// Index of the endpoint to poll, among those of the server's kind.
     pub(super) place: AtomicUsize,
-    /// Why nothing is known, as far as it was asked.
+    /// Why the load is unknown, as of the last poll.
     fault: Mutex<Option<String>>,
 }
 
@@ -26,7 +27,7 @@ impl Loads {
         Self { gauges: Mutex::default(), place: AtomicUsize::new(0), fault: Mutex::default() }
     }
 
-    /// Where the load of a model is kept. The same one for all who ask for as long as anybody has it.
+    /// Returns the gauge of a model. All callers share one gauge for as long as one of them holds it.
     pub(crate) fn gauge(&self, model: &str) -> Arc<Gauge> {
         let mut gauges = self.gauges.lock();
         if let Some((_, gauge)) = gauges.iter().find(|(name, _)| name == model) {
@@ -38,12 +39,12 @@ impl Loads {
         gauge
     }
 
-    /// Why nothing is known of its load; `None`: it told, or was not asked.
+    /// Returns why the load is unknown. `None` if it was reported, or the server was not polled.
     pub(crate) fn fault(&self) -> Option<String> {
         self.fault.lock().clone()
     }
 
-    /// It was asked at a time, and this came of it.
+    /// Records the result of a poll that began at `asked`.
     pub(super) fn told(&self, asked: Instant, said: Result<Readings, String>) {
         *self.fault.lock() = said.as_ref().err().cloned();
         let Ok(readings) = said else { return };
@@ -55,17 +56,17 @@ impl Loads {
     }
 }
 
-/// The load of one model at one server, as it was told last. Read for every call that is placed: no lock. What is read while it
-/// is written may be of two reports; a hint may.
+/// The last reported load of one model at one server. Every placed call reads it, so it has no lock. A read during a
+/// write may mix two reports, which is acceptable for a hint.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     born: Instant,
-    /// When it was true, in nanoseconds since `born`, plus one; 0: nothing was told.
+    /// Time of the report: nanoseconds since `born`, plus one. 0 means no report.
     at: AtomicU64,
-    /// Running in the upper half, waiting in the lower.
+    /// Running calls in the upper half, waiting calls in the lower.
     calls: AtomicU64,
     waiting_tokens: AtomicU64,
-    /// In thousandths, plus one; 0: unknown.
+    /// Thousandths in use, plus one. 0 means unknown.
     cache_used: AtomicU32,
 }
 
@@ -84,8 +85,8 @@ impl Gauge {
         self.at.store(self.nanos(at).saturating_add(1), Ordering::Release);
     }
 
-    /// The head of an answer says this. Where it does not say how many calls run, those from here count, and what was asked for
-    /// lately is believed rather.
+    /// Applies a report from the head of an answer. If it lacks the number of running calls, the calls of this process
+    /// count instead, and a recent complete report takes precedence.
     pub(super) fn tell_of_header(&self, part: &Part, running_here: impl FnOnce() -> u32) {
         let now = Instant::now();
         let whole = part.running.is_some();
@@ -107,7 +108,7 @@ impl Gauge {
         Some(Duration::from_nanos(self.nanos(now).saturating_sub(at)))
     }
 
-    /// What it said; `None`: nothing.
+    /// Returns the last report, or `None` if there is none.
     pub(super) fn report(&self) -> Option<LoadReport> {
         let age = self.age(Instant::now())?;
         let calls = self.calls.load(Ordering::Relaxed);

@@ -1,20 +1,21 @@
-//! The header `endpoint-load-metrics` of an answer, in which servers say how busy they are, in text or JSON. Knows no connection.
+//! The answer header `endpoint-load-metrics`, in which servers report their load as text or JSON. Must not know a
+//! connection.
 //!
-//! ORCA: `xds/data/orca/v3/orca_load_report.proto`, gRFC A51; vLLM: `vllm/entrypoints/openai/orca_metrics.py`.
+//! ORCA: `xds/data/orca/v3/orca_load_report.proto`, gRFC A51. vLLM: `vllm/entrypoints/openai/orca_metrics.py`.
 
 use http::HeaderName;
 use serde_json::{Map, Value};
 
 use crate::load::reading::{Part, calls, part};
 
-/// The header of an answer that reports the load of its server.
+/// The header that reports the load.
 pub(super) static LOAD_HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");
-/// The header of a request that asks for the report, and its format.
+/// The request header that asks for the report.
 pub(crate) const FORMAT_HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
-/// Longer values are not read.
+/// Longer values are ignored.
 const MAX_BYTES: usize = 4096;
 
-/// Reads all values of the header; `None`: they say nothing that is known.
+/// Parses all values of the header. Returns `None` if they hold no known metric or an invalid one.
 pub(super) fn read(values: &[&[u8]]) -> Option<Part> {
     let mut found = Part::default();
     for value in values.iter().filter(|value| value.len() <= MAX_BYTES) {
@@ -31,8 +32,7 @@ pub(super) fn read(values: &[&[u8]]) -> Option<Part> {
 }
 
 impl Part {
-    /// # Returns
-    /// `None` where it is none.
+    /// Parses a JSON report. Returns `None` if it is invalid.
     fn json(&mut self, text: &str) -> Option<()> {
         let report: Map<String, Value> = serde_json::from_str(text).ok()?;
         let inner =
@@ -53,7 +53,7 @@ impl Part {
         Some(())
     }
 
-    /// `None`: it cannot be true, and with it nothing else is believed.
+    /// Applies one metric. Returns `None` if its value is impossible, which discards the whole report.
     fn metric(&mut self, name: &str, value: f64) -> Option<()> {
         let name = name.rsplit(['.', ':']).next().unwrap_or(name);
         match name {
@@ -76,7 +76,7 @@ mod tests {
     fn both_forms_are_read_and_what_cannot_be_true_is_nothing() {
         let of = |running, waiting, cache_used| Some(Part { running, waiting, cache_used });
         for (values, part) in [
-            // As vLLM 0.32 wrote it, and its frontend in Rust.
+            // The format of vLLM 0.32, and of its Rust frontend.
             (
                 &[r#"JSON {"named_metrics": {"num_requests_waiting": 3.0, "kv_cache_usage_perc": 0.25}}"#][..],
                 of(None, Some(3), Some(250)),

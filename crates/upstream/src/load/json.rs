@@ -1,4 +1,4 @@
-//! Loads in JSON: SGLang's `/v1/loads` and `/get_load`, llama.cpp's `/slots`. Knows no connection.
+//! Loads in JSON: SGLang's `/v1/loads` and `/get_load`, llama.cpp's `/slots`. Must not know a connection.
 
 use serde::Deserialize;
 
@@ -20,10 +20,10 @@ struct Ranks {
     loads: Vec<Rank>,
 }
 
-/// SGLang's `/v1/loads`.
+/// Parses SGLang's `/v1/loads`.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// What is wrong with the body, as text.
 pub(super) fn ranks(body: &[u8]) -> Result<Reading, String> {
     let Ranks { loads } = parsed(body)?;
     if loads.iter().any(|rank| rank.max_total_num_tokens == Some(0.0)) {
@@ -40,17 +40,17 @@ pub(super) fn ranks(body: &[u8]) -> Result<Reading, String> {
     sum(loads.iter().map(one))
 }
 
-/// One rank of SGLang's `/get_load`, the older place: `num_reqs` has those that wait in it.
+/// One rank of SGLang's older endpoint `/get_load`. `num_reqs` includes the waiting requests.
 #[derive(Deserialize)]
 struct OldRank {
     num_reqs: f64,
     num_waiting_reqs: f64,
 }
 
-/// SGLang's `/get_load`.
+/// Parses SGLang's `/get_load`.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// What is wrong with the body, as text.
 pub(super) fn old_ranks(body: &[u8]) -> Result<Reading, String> {
     let loads: Vec<OldRank> = parsed(body)?;
     let one = |rank: &OldRank| {
@@ -65,10 +65,10 @@ struct Slot {
     is_processing: bool,
 }
 
-/// llama.cpp's `/slots`. What waits for one is not told there.
+/// Parses llama.cpp's `/slots`, which does not report waiting requests.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// What is wrong with the body, as text.
 pub(super) fn slots(body: &[u8]) -> Result<Reading, String> {
     let slots: Vec<Slot> = parsed(body)?;
     let one = |slot: &Slot| Some(Reading { running: slot.is_processing.into(), ..Reading::default() });

@@ -1,16 +1,16 @@
-//! Pages of metrics in Prometheus' text: the few gauges on them that say how busy a server is. Knows no connection.
+//! Metrics pages in Prometheus' text format: the few gauges that report a server's load. Must not know a connection.
 //!
-//! vLLM: `vllm/v1/metrics/loggers.py`; SGLang: `sglang/srt/metrics/collector.py`; llama.cpp: `tools/server/README.md`.
+//! vLLM: `vllm/v1/metrics/loggers.py`. SGLang: `sglang/srt/metrics/collector.py`. llama.cpp: `tools/server/README.md`.
 
 use std::collections::{BTreeMap, HashSet};
 
 use crate::kind::Kind;
 use crate::load::reading::{Reading, Readings, calls, part};
 
-/// More series of the gauges that are looked for are on no page.
+/// Maximum number of series of the needed gauges. No real page has more.
 const MAX_SERIES: usize = 4096;
 
-/// Names of a kind's gauges; several where versions differ.
+/// Names of a kind's gauges. A field with several names covers different versions.
 struct Names {
     running: &'static str,
     waiting: &'static str,
@@ -34,7 +34,7 @@ fn names(kind: Kind) -> Option<Names> {
 }
 
 impl Names {
-    /// What a gauge of this name tells.
+    /// Returns the field that the gauge `name` fills.
     fn field(&self, name: &str) -> Option<fn(&mut Engine) -> &mut Option<f64>> {
         match name {
             _ if name == self.running => Some(|engine| &mut engine.running),
@@ -45,7 +45,7 @@ impl Names {
     }
 }
 
-/// Of one engine of one model. What several processes of one engine say is of the same calls.
+/// The gauges of one engine of one model. Several processes of one engine report the same calls.
 #[derive(Debug, Default)]
 struct Engine {
     running: Option<f64>,
@@ -53,10 +53,10 @@ struct Engine {
     cache_used: Option<f64>,
 }
 
-/// Reads a page.
+/// Parses a page.
 ///
 /// # Errors
-/// What is missing on it or wrong with it, in words.
+/// What is missing or wrong, as text.
 pub(super) fn read(text: &str, kind: Kind) -> Result<Readings, String> {
     let Some(names) = names(kind) else { return Err(format!("pages of the kind `{kind}` are not read")) };
     let mut engines: BTreeMap<(Option<String>, String), Engine> = BTreeMap::new();
@@ -107,11 +107,11 @@ impl Engine {
     }
 }
 
-/// A line that is no comment.
+/// A line that is not a comment.
 struct Series<'a> {
     name: &'a str,
     labels: &'a str,
-    /// Name and labels.
+    /// The line's name and labels.
     key: &'a str,
     value: Option<f64>,
 }
@@ -147,13 +147,13 @@ impl<'a> Series<'a> {
         }
     }
 
-    /// Which of the engines that share the calls of a model, where there are several.
+    /// Returns the label that separates several engines of one model.
     fn engine(&self) -> String {
         self.label("engine").or_else(|| self.label("dp_rank")).unwrap_or_default()
     }
 }
 
-/// Where the value of a label ends that begins here: at its closing quote.
+/// Returns the end of the label value that begins here: the index of its closing quote.
 fn value_end(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().position(|byte| {
@@ -163,7 +163,7 @@ fn value_end(text: &str) -> Option<usize> {
     })
 }
 
-/// Where the labels end that begin here: at their closing brace.
+/// Returns the end of the labels that begin here: the index of the closing brace.
 fn labels_end(text: &str) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -181,7 +181,7 @@ fn labels_end(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// As vLLM 0.32 writes it, shortened.
+    /// The format of vLLM 0.32, shortened.
     const VLLM: &str = r#"# HELP vllm:num_requests_running Number of requests in model execution batches.
 # TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 3.0
@@ -199,7 +199,7 @@ vllm:prefix_cache_queries_total{engine="0",model_name="m"} 2739.0
 vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 9.0
 "#;
 
-    /// As SGLang writes it, with two ranks of data and two processes of one of them.
+    /// SGLang's format, with two data-parallel ranks and two processes of one of them.
     const SGLANG: &str = r#"# HELP sglang:num_running_reqs The number of running requests.
 # TYPE sglang:num_running_reqs gauge
 sglang:num_running_reqs{engine_type="unified",model_name="meta-llama/Llama-3.1-8B-Instruct",pp_rank="0",tp_rank="0",dp_rank="0"} 162.0
@@ -230,9 +230,9 @@ sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",dp_rank="1"}
         for (kind, page, model, expected) in [
             (Kind::Vllm, VLLM, "m", reading(3, 2, Some(420))),
             (Kind::Vllm, &old, "m", reading(3, 2, Some(420))),
-            // Ranks of data are engines of their own, which share a model's calls.
+            // Data-parallel ranks are separate engines that share a model's calls.
             (Kind::Vllm, &two_engines, "m", reading(6, 4, Some(420))),
-            // An adapter's name stands on no gauge.
+            // No gauge names an adapter.
             (Kind::Vllm, VLLM, "adapter", reading(3, 2, Some(420))),
             (Kind::Sglang, SGLANG, "meta-llama/Llama-3.1-8B-Instruct", reading(170, 2826, Some(280))),
             (Kind::LlamaCpp, LLAMA, "any", reading(1, 4, None)),
@@ -282,7 +282,7 @@ sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",dp_rank="1"}
             let error = read(&page, Kind::Vllm).unwrap_err();
             assert!(error.contains(words), "{error} should say {words}");
         }
-        // How full its cache is decides nothing: nonsense there is left out.
+        // The cache usage decides nothing, so an impossible value is ignored.
         let odd = read(&with("} 0.42", "} 42.0"), Kind::Vllm).unwrap();
         assert_eq!(odd.of("m"), Some(reading(3, 2, None)));
     }

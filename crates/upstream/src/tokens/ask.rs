@@ -1,4 +1,4 @@
-//! What is asked of a server that takes ids, for one answer. Knows no bodies.
+//! The request for one answer at a server that takes ids. Must not know request bodies.
 
 use headrace_domain::Form;
 use headrace_engine_api::Job;
@@ -6,38 +6,38 @@ use serde_json::{Map, Value, json};
 
 use crate::tokens::choice::Rules;
 
-/// One answer, or what is left of it.
+/// One answer, or the rest of one.
 pub(super) struct Ask<'a> {
-    /// The model's name there.
+    /// The model's name at the server.
     pub(super) model: &'a str,
     pub(super) job: &'a Job,
     pub(super) rules: &'a Rules,
     pub(super) choice: u32,
-    /// The prompt, with what there is of the answer.
+    /// The prompt, followed by the part of the answer that exists.
     pub(super) prompt: &'a [u32],
-    /// How many ids of the prompt are the answer's.
+    /// Number of ids of the prompt that belong to the answer.
     pub(super) generated: u32,
-    /// Nobody else's prompts are in the server's cache.
+    /// The server's cache holds only prompts of this tenant.
     pub(super) alone: bool,
 }
 
 impl Ask<'_> {
-    /// What is left of a number of tokens of the whole answer.
+    /// Returns what is left of a token count that applies to the whole answer.
     pub(super) fn left(&self, count: u32) -> u32 {
         count.saturating_sub(self.generated)
     }
 
-    /// What the answer is held to.
+    /// Returns the form that the answer must match.
     pub(super) fn form(&self) -> Option<&Form> {
         self.job.grammar.as_ref().map(|grammar| &**grammar.form())
     }
 
-    /// Tenants share no prefix: without its label nobody finds another's.
+    /// Returns the tenant's cache label. Without the label, no other tenant can hit these prefixes.
     pub(super) fn label(&self) -> String {
         self.job.salt.label().to_string()
     }
 
-    /// Biases by ids, which are names in JSON.
+    /// Returns the biases by id. In JSON the ids are property names.
     pub(super) fn bias_by_name(&self) -> Value {
         let biases = self.rules.sampling.logit_bias.iter();
         biases.map(|(id, bias)| (id.to_string(), json!(bias))).collect::<Map<_, _>>().into()

@@ -1,4 +1,4 @@
-//! One answer in the making: its ids become text that may be delivered, and it ends where our rules say so. Knows no server.
+//! One answer in progress: turns its ids into deliverable text and ends it by our own rules. Must not know a server.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use headrace_tokenizer::{StopMatcher, TextDecoder};
 
 use crate::tokens::model::TokenModelSpec;
 
-/// What all choices of a job go by.
+/// Settings that all choices of a job share.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) sampling: Sampling,
     /// Ids that end a choice.
     stop_ids: Vec<u32>,
-    /// Most ids a choice generates: `max_tokens`, or what the context leaves.
+    /// Maximum number of ids per choice: `max_tokens`, or what the context window leaves.
     pub(super) limit: u32,
 }
 
@@ -54,13 +54,13 @@ impl Choice {
         self.ended
     }
 
-    /// Takes in what another engine generated of it; why that is all, if it is.
+    /// Replays the ids that another engine generated. Returns the finish reason if the answer ends with them.
     pub(super) fn take_up(&mut self, generated: &[u32], rules: &Rules) -> Option<FinishReason> {
         let mut told_before = String::new();
         generated.iter().find_map(|id| self.take(*id, rules, &mut told_before))
     }
 
-    /// Takes the next id and adds its text. As in our own engine, stop strings and stop ids count only behind the first
+    /// Adds the next id and its text. As in our own engine, stop strings and stop ids apply only after the first
     /// `min_tokens` ids.
     pub(super) fn take(&mut self, id: u32, rules: &Rules, text: &mut String) -> Option<FinishReason> {
         self.generated += 1;
@@ -78,7 +78,7 @@ impl Choice {
         (self.generated >= rules.limit).then(|| self.end(FinishReason::Length, rules, text))
     }
 
-    /// The server says that it has ended: adds what was held back, in which a stop string may be whole after all.
+    /// Ends the answer because the server ended it. Adds the text that was held back, which may complete a stop string.
     pub(super) fn end(&mut self, reason: FinishReason, rules: &Rules, text: &mut String) -> FinishReason {
         self.ended = true;
         let rest = self.decoder.flush();

@@ -1,8 +1,9 @@
-//! What an answer is held to, said to each kind of server in its own words. Knows no grammar's engine, and not how a server holds to
-//! it.
+//! Translates the required form of an answer into the fields of each kind of server. Must not know a grammar engine or
+//! how a server enforces the form.
 //!
-//! vLLM: `vllm/sampling_params.py` (`StructuredOutputsParams`). SGLang: `sampling/sampling_params.py` (`json_schema`, `regex`, `ebnf`,
-//! `structural_tag`, all of them texts). llama.cpp: `tools/server/README.md` (`json_schema`, `grammar`).
+//! vLLM: `vllm/sampling_params.py` (`StructuredOutputsParams`). SGLang: `sampling/sampling_params.py` (`json_schema`,
+//! `regex`, `ebnf`, `structural_tag`, all of them texts). llama.cpp: `tools/server/README.md` (`json_schema`,
+//! `grammar`).
 
 use std::fmt::Write as _;
 
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kind::Kind;
 
-/// The kinds of forms that servers of a kind can be told.
+/// Returns the kinds of forms that servers of a kind support.
 pub(super) const fn kinds(kind: Kind) -> FormKinds {
     let all = FormKinds::JSON.or(FormKinds::CHOICE).or(FormKinds::GBNF);
     match kind {
@@ -23,10 +24,10 @@ pub(super) const fn kinds(kind: Kind) -> FormKinds {
     }
 }
 
-/// Refuses what a server of this kind would not hold the whole of an answer to.
+/// Refuses a form that a server of this kind would not enforce for the whole answer.
 ///
 /// # Errors
-/// What is asked for and cannot be had.
+/// What was requested and is not supported.
 pub(super) fn check(kind: Kind, job: &Job) -> Result<(), SubmitRefusal> {
     let Some(grammar) = &job.grammar else { return Ok(()) };
     let bad = |what: String| Err(SubmitRefusal::Invalid { what });
@@ -45,8 +46,8 @@ pub(super) fn check(kind: Kind, job: &Job) -> Result<(), SubmitRefusal> {
     Ok(())
 }
 
-/// A server has found fault with a job before it began, and the form is what its kind may not take all of. Its words, in which the
-/// caller's may stand, are kept where its failures are.
+/// Returns the error for a job with a form that the server refused before it began. The server's own message is not
+/// included, because it may contain the caller's text. It is kept with the server's failures.
 pub(super) fn not_taken(job: &Job) -> JobError {
     let name = job.grammar.as_ref().map_or("a form", |grammar| FormKinds::of(grammar.form()).1);
     let what = format!(
@@ -55,7 +56,7 @@ pub(super) fn not_taken(job: &Job) -> JobError {
     JobError::Refused(SubmitRefusal::Invalid { what })
 }
 
-/// vLLM's `structured_outputs`.
+/// Returns vLLM's `structured_outputs`.
 pub(super) fn vllm(form: &Form) -> Value {
     match form {
         Form::JsonObject => json!({"json_object": true}),
@@ -76,7 +77,7 @@ pub(super) fn vllm(form: &Form) -> Value {
     }
 }
 
-/// A field of SGLang's `sampling_params`, and its text.
+/// Returns a field of SGLang's `sampling_params` and its text.
 pub(super) fn sglang(form: &Form) -> (&'static str, String) {
     match form {
         Form::JsonObject => ("json_schema", r#"{"type":"object"}"#.to_owned()),
@@ -88,7 +89,7 @@ pub(super) fn sglang(form: &Form) -> (&'static str, String) {
     }
 }
 
-/// A field of llama.cpp's body; `None`: it has none for this.
+/// Returns a field of llama.cpp's body, or `None` if it has none for this form.
 pub(super) fn llama(form: &Form) -> Option<(&'static str, Value)> {
     match form {
         Form::JsonObject => Some(("json_schema", json!({"type": "object"}))),
@@ -103,7 +104,7 @@ fn put(said: &mut Value, key: &str, value: Value) {
     said.as_object_mut().into_iter().for_each(|fields| drop(fields.insert(key.to_owned(), value.clone())));
 }
 
-/// XGrammar's structural tags, as a text.
+/// Returns XGrammar's structural tags, as text.
 fn tags(tagged: &TaggedForm) -> String {
     let one = |tag: &headrace_domain::FormTag| {
         Value::from(Map::from_iter([
@@ -116,7 +117,7 @@ fn tags(tagged: &TaggedForm) -> String {
     json!({"type": "structural_tag", "structures": structures, "triggers": tagged.triggers}).to_string()
 }
 
-/// One of the texts, as a regular expression.
+/// Returns a regular expression that matches one of the texts.
 fn either(choices: &[String]) -> String {
     let escaped = |choice: &String| {
         let mut out = String::new();
@@ -139,7 +140,7 @@ fn either(choices: &[String]) -> String {
     format!("({})", each.join("|"))
 }
 
-/// One of the texts, in GBNF.
+/// Returns a GBNF grammar that matches one of the texts.
 fn choice_as_gbnf(choices: &[String]) -> String {
     let mut grammar = "root ::= ".to_owned();
     for (at, choice) in choices.iter().enumerate() {

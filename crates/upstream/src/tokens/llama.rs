@@ -1,8 +1,8 @@
-//! llama.cpp's server by `/completion` with ids in and out. Knows no connection.
+//! llama.cpp's server by `/completion`, with ids in and out. Must not know a connection.
 //!
-//! `tools/server/server-context.cpp` (`process_token`): of a stream, the ids of tokens that end within a character are left out, and
-//! only their number is told. They are found again by their bytes where those can be of no others. Otherwise the rest of the answer is
-//! asked for in one piece, whose ids are whole.
+//! `tools/server/server-context.cpp` (`process_token`): a stream leaves out the ids of tokens that end within a
+//! character, and reports only their number. The missing ids are restored from their bytes if only one combination
+//! fits. Otherwise the rest of the answer is requested in one piece, which has all ids.
 
 use headrace_domain::FinishReason;
 use headrace_tokenizer::Tokenizer;
@@ -13,7 +13,7 @@ use crate::tokens::ask::Ask;
 use crate::tokens::form;
 use crate::tokens::piece::{Piece, error_within, seed, tokens_of};
 
-/// The body for one answer.
+/// Returns the body for one answer.
 pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
     let sampling = &ask.rules.sampling;
     let bias: Vec<Value> = sampling.logit_bias.iter().map(|(id, bias)| json!([id, bias])).collect();
@@ -23,22 +23,22 @@ pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
         "n_predict": ask.left(ask.rules.limit),
         "stream": stream,
         "return_tokens": true,
-        // It keeps no tenants apart: its cache is for one of them alone.
+        // The server does not separate tenants, so its cache is used for only one of them.
         "cache_prompt": ask.alone,
-        // Of 32 bits, of which the last number stands for any seed.
+        // Seeds have 32 bits. The largest value means a random seed.
         "seed": seed(sampling.seed.0, ask.choice, ask.generated) % u64::from(u32::MAX),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k.map_or(0, |top| top.get()),
         "min_p": sampling.min_p,
         "repeat_penalty": sampling.repetition_penalty,
-        // All of them, prompt and answer.
+        // Penalties cover the whole prompt and answer.
         "repeat_last_n": ask.prompt.len() + ask.left(ask.rules.limit) as usize,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
         "logit_bias": bias,
         "ignore_eos": sampling.ignore_eos,
-        // In our order, and nothing of what its operator may have switched on beside.
+        // Our order of samplers, without others that the server's operator may have enabled.
         "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
         "mirostat": 0,
         "dynatemp_range": 0.0,
@@ -49,10 +49,10 @@ pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
     body
 }
 
-/// Reads one stream, or an answer in one piece.
+/// Parses one stream, or an answer in one piece.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Ids so far.
+    /// Number of ids so far.
     seen: usize,
 }
 
@@ -70,10 +70,10 @@ struct Chunk {
 }
 
 impl Reader {
-    /// Reads the data of one event.
+    /// Parses the data of one event.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub(super) fn read(&mut self, data: &[u8], tokenizer: &Tokenizer) -> Result<Piece, String> {
         let chunk = Chunk::read(data)?;
         let (tokens, count, cached) = chunk.parts()?;
@@ -93,10 +93,10 @@ impl Reader {
         Ok(Piece { ids, finish, cached, lost, ..Piece::default() })
     }
 
-    /// Reads an answer in one piece.
+    /// Parses an answer in one piece.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub(super) fn read_whole(body: &[u8]) -> Result<Piece, String> {
         let chunk = Chunk::read(body)?;
         let (ids, count, cached) = chunk.parts()?;
@@ -117,7 +117,7 @@ impl Chunk {
         }
     }
 
-    /// Its ids, how many there are of the answer by now, and how many of the prompt were cached.
+    /// Returns the ids, the answer's number of tokens so far, and the number of cached prompt tokens.
     fn parts(&self) -> Result<(Vec<u32>, usize, Option<u64>), String> {
         let (Some(tokens), Some(count)) = (&self.tokens, self.tokens_predicted) else {
             return Err("an answer without its token ids, or without their number: is it too old?".to_owned());
@@ -135,11 +135,11 @@ impl Chunk {
     }
 }
 
-/// The ids that stand before the last one of a text, by their bytes: each of them ends within a character. `None`: there are none,
-/// or several ways to read them.
+/// Restores the missing ids before the last one of a text from their bytes. Each of them ends within a character.
+/// Returns `None` if no combination fits, or more than one.
 fn found_again(content: &str, last: &[u32], count: usize, tokenizer: &Tokenizer) -> Option<Vec<u32>> {
     let [last] = last else { return None };
-    // What was no character was written as one that says so.
+    // The text contains a replacement for bytes that are not a character, so the bytes are lost.
     if content.contains(char::REPLACEMENT_CHARACTER) {
         return None;
     }
@@ -163,7 +163,7 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     part.len() <= bytes.len() && bytes.windows(part.len()).any(|window| window == part)
 }
 
-/// Ways to put bytes together of so many parts; two of them are as bad as many.
+/// Finds ways to compose `bytes` from `count` parts. Stops at two ways, because two are as ambiguous as many.
 fn split(bytes: &[u8], count: usize, parts: &[(u32, &[u8])], begun: &mut Vec<u32>, ways: &mut Vec<Vec<u32>>) {
     if ways.len() > 1 || bytes.len() < count || (count == 0) != bytes.is_empty() {
         return;

@@ -1,25 +1,25 @@
-//! What is known here of a model whose server takes ids. Knows no server and no job.
+//! Local facts about a model whose server takes ids. Must not know a server or a job.
 
 use std::sync::Arc;
 
 use headrace_domain::Clock;
 use headrace_tokenizer::Tokenizer;
 
-/// What is known here of a model that takes ids.
+/// Local facts about a model that takes ids.
 #[derive(Clone)]
 pub struct TokenModelSpec {
-    /// Its name there.
+    /// The model's name at the server.
     pub model: String,
-    /// Its tokenizer, out of its directory.
+    /// The tokenizer, loaded from the model's directory.
     pub tokenizer: Arc<Tokenizer>,
     /// Whether special tokens have no text.
     pub skip_special: bool,
     /// Ids that end an answer.
     pub eos: Vec<u32>,
-    /// Ids that its embedding has rows for, padding included.
+    /// Number of rows of the model's embedding, including padding. Ids must be smaller.
     pub vocab: u32,
-    /// Prompt and answer together, in tokens.
+    /// Maximum length of prompt and answer together, in tokens.
     pub context_window: u32,
-    /// By whose monotonic time jobs have their deadlines.
+    /// The clock whose monotonic time defines the deadlines of jobs.
     pub clock: Arc<dyn Clock>,
 }

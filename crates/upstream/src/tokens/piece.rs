@@ -1,4 +1,5 @@
-//! What servers that take ids say of an answer, whatever they are: ids, log-probabilities, an end. Knows no bodies.
+//! The content of an answer by ids, for all kinds of servers: ids, log-probabilities, finish reason. Must not know
+//! response bodies.
 
 use headrace_domain::FinishReason;
 
@@ -10,34 +11,36 @@ pub(super) struct Score {
 }
 
 impl Score {
-    /// With the alternatives in order.
+    /// Creates a score and sorts the alternatives.
     pub(super) fn new(chosen: Option<f32>, mut top: Vec<(u32, f32)>) -> Self {
         top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        // What JSON cannot write comes as nothing: a token that could not be chosen.
+        // JSON cannot express minus infinity, so an impossible token has no value.
         Self { chosen: chosen.unwrap_or(f32::NEG_INFINITY), top }
     }
 }
 
-/// What one event of the stream brings, or an answer in one piece.
+/// The content of one event of a stream, or of an answer in one piece.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Piece {
     /// Ids since the last event.
     pub(super) ids: Vec<u32>,
-    /// One for each id where asked for, or nothing.
+    /// One score per id if log-probabilities were requested, otherwise empty.
     pub(super) scores: Vec<Score>,
-    /// It ends, says the server.
+    /// Set if the server ends the answer.
     pub(super) finish: Option<FinishReason>,
-    /// Prompt tokens out of the prefix cache.
+    /// Prompt tokens that came from the server's prefix cache.
     pub(super) cached: Option<u64>,
-    /// The last event was this one.
+    /// This is the last event.
     pub(super) done: bool,
-    /// Ids were left out that cannot be told: from here on they have to be asked for again.
+    /// Some ids are missing and cannot be restored. The answer must be requested again from here on.
     pub(super) lost: bool,
 }
 
 impl Piece {
+    /// Checks the piece.
+    ///
     /// # Errors
-    /// Where there are not as many log-probabilities as ids.
+    /// The numbers of log-probabilities and ids differ.
     pub(super) fn checked(self) -> Result<Self, String> {
         if !self.scores.is_empty() && self.scores.len() != self.ids.len() {
             return Err(format!("{} log-probabilities for {} tokens", self.scores.len(), self.ids.len()));
@@ -49,12 +52,13 @@ impl Piece {
         Self { ids: Vec::new(), scores: Vec::new(), finish: None, cached: None, done: true, lost: false };
 }
 
-/// Reads a count of tokens. What is none reads as absent: the answer has its ids, and does not fail for its statistics.
+/// Parses a token count. An invalid value counts as absent: the answer has its ids and must not fail because of its
+/// statistics.
 pub(super) fn tokens_of(value: Option<&serde_json::Value>) -> Option<u64> {
     value?.as_u64()
 }
 
-/// Why an answer is over, by OpenAI's words for it.
+/// Parses OpenAI's finish reason.
 pub(super) fn finish(reason: &str) -> Result<FinishReason, String> {
     match reason {
         "stop" => Ok(FinishReason::Stop),
@@ -63,14 +67,14 @@ pub(super) fn finish(reason: &str) -> Result<FinishReason, String> {
     }
 }
 
-/// What an error within an answer says.
+/// Describes an error that a server sent inside an answer.
 pub(super) fn error_within(error: &serde_json::Value) -> String {
     let message = error.get("message").unwrap_or(error);
     format!("an error within its answer: {}", message.as_str().unwrap_or("without a message"))
 }
 
-/// A seed for each choice, within the positive numbers of 63 bits that all take (SplitMix64's finalizer). `generated`: how many ids
-/// of it there are already, so that what goes on does not repeat what came before.
+/// Derives a seed for each choice (SplitMix64's finalizer), within the positive 63-bit numbers that all servers accept.
+/// `generated` is the number of existing ids, so that a continuation does not repeat random numbers.
 pub(super) fn seed(seed: u64, choice: u32, generated: u32) -> u64 {
     let step = u64::from(generated) << 32 | u64::from(choice);
     let mut x = seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,4 +1,4 @@
-//! How each kind of server is asked by ids, and read: where, with which body, in which events. Knows no job under way.
+//! The protocol of each kind of server for requests by ids: URL, body and events. Must not know a running job.
 
 use headrace_domain::Sampling;
 use headrace_engine_api::{RelayError, SubmitRefusal};
@@ -12,12 +12,12 @@ use crate::tokens::model::TokenModelSpec;
 use crate::tokens::piece::Piece;
 use crate::tokens::{llama, sglang, vllm};
 
-/// In what way a server is asked.
+/// The protocol of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// vLLM's completions.
     Completions,
-    /// vLLM's `/inference/v1/generate`, where it is switched on.
+    /// vLLM's `/inference/v1/generate`, if it is enabled.
     Generate,
     /// SGLang's `/generate`.
     Sglang,
@@ -61,7 +61,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a failure says that the server has no such place: then it is asked otherwise.
+    /// Returns whether a failure means that the endpoint does not exist, so that the other protocol must be used.
     pub(super) fn is_not_there(self, error: &RelayError) -> bool {
         let RelayError::Status { status, body, .. } = error else { return false };
         let of_model = || {
@@ -72,10 +72,10 @@ impl Protocol {
     }
 }
 
-/// What servers of a kind cannot do, by name.
+/// Checks that servers of this kind support the sampling parameters.
 ///
 /// # Errors
-/// What is asked for and cannot be had.
+/// What was requested and is not supported.
 pub(super) fn check(kind: Kind, sampling: &Sampling) -> Result<(), SubmitRefusal> {
     if kind != Kind::LlamaCpp {
         return Ok(());
@@ -98,7 +98,7 @@ pub(super) fn check(kind: Kind, sampling: &Sampling) -> Result<(), SubmitRefusal
     }
 }
 
-/// Reads what a server answers to one ask.
+/// Parses the answer to one request.
 #[derive(Debug)]
 pub(super) enum Reader {
     Vllm,
@@ -107,10 +107,10 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// Reads the data of one event.
+    /// Parses the data of one event.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub(super) fn read(&mut self, data: &[u8], model: &TokenModelSpec) -> Result<Piece, String> {
         match self {
             Self::Vllm => vllm::read(data),
@@ -119,10 +119,10 @@ impl Reader {
         }
     }
 
-    /// Reads an answer in one piece, where one was asked for.
+    /// Parses an answer in one piece, if one was requested.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub(super) fn read_whole(&self, body: &[u8]) -> Result<Piece, String> {
         match self {
             Self::Llama(_) => llama::Reader::read_whole(body),

@@ -1,4 +1,4 @@
-//! One job under way: a call for each of its choices, their ids put in order as the engine's events. Knows no bodies.
+//! One job in progress: one call per choice, merged into the engine's events. Must not know response bodies.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -25,15 +25,15 @@ use crate::tokens::model::TokenModelSpec;
 use crate::tokens::piece::{Piece, Score};
 use crate::tokens::protocol::{Protocol, Reader};
 
-/// How long a choice that has ended waits for its usage: how much of its prompt was cached.
+/// How long an ended choice waits for its usage, which holds the number of cached prompt tokens.
 const USAGE_WAIT: Duration = Duration::from_secs(2);
-/// How long it waits for the end of the stream once its usage is here: behind it the connection can be used again.
+/// How long it waits for the end of the stream after its usage. After that end, the connection can be reused.
 const END_WAIT: Duration = Duration::from_millis(250);
 
 /// Where a job is sent.
 pub(super) struct At {
     pub(super) server: Arc<Server>,
-    /// Of the model there.
+    /// The gauge of the model at the server.
     pub(super) gauge: Arc<Gauge>,
 }
 
@@ -45,16 +45,16 @@ pub(super) struct Run {
     job: Job,
     rules: Rules,
     sender: EventSender,
-    /// The reader has caught up, or lost interest.
+    /// Notified when the reader has caught up or has cancelled the job.
     woken: Arc<Notify>,
     calls: Vec<Call>,
-    /// Nobody else's prompts went to its server.
+    /// Only prompts of this tenant were sent to the server.
     alone: bool,
     trace: EngineTrace,
     output: u64,
-    /// Prompt tokens that every choice found cached.
+    /// Prompt tokens that every choice found in the cache.
     cached: Option<u64>,
-    /// Which call is looked at first: the one after that which spoke last.
+    /// Index of the call to poll first: the one after the call that produced the last event.
     turn: usize,
     started: bool,
     submitted_ns: u64,
@@ -62,23 +62,23 @@ pub(super) struct Run {
     first_token_ns: Option<u64>,
 }
 
-/// One choice with the call that makes it.
+/// One choice and the call that generates it.
 struct Call {
     choice: Choice,
-    /// `None`: it is over.
+    /// `None` if the call is over.
     answer: Option<Answer>,
     protocol: Protocol,
     reader: Reader,
-    /// What there is of the answer, from here: it may have to be asked for what follows.
+    /// The answer's ids so far. They are needed if the rest has to be requested again.
     ids: Vec<u32>,
-    /// When the stream is over without its own end. `None` before the choice has ended.
+    /// Deadline of the stream after the choice has ended. `None` before that.
     over_at: Option<Instant>,
-    /// Its usage is here.
+    /// The usage has arrived.
     reported: bool,
 }
 
 impl Call {
-    /// Sets the time by which the stream is over, whatever its server does: silence and heartbeats keep no call.
+    /// Sets the deadline of a stream whose choice has ended, so that neither silence nor heartbeats keep the call open.
     fn set_end(&mut self) {
         if self.choice.has_ended() {
             let wait = if self.reported { END_WAIT } else { USAGE_WAIT };
@@ -120,13 +120,13 @@ impl Run {
         }
     }
 
-    /// Runs until every choice has ended, the job failed, or nobody wants it.
+    /// Runs until every choice has ended, the job has failed, or its reader has cancelled it.
     pub(super) async fn run_to_end(mut self) {
         for index in 0..self.job.sampling.n {
             self.call(index);
         }
         let ended = self.run().await;
-        // Calls that are still under way are broken off before it is told that the job is over.
+        // Calls in progress are cancelled before the end of the job is reported.
         self.calls.clear();
         let report = Arc::new(JobReport { usage: self.usage(), engine: std::mem::take(&mut self.trace) });
         self.sender.finish(match ended {
@@ -139,19 +139,20 @@ impl Run {
         let number = self.job.first_choice + index;
         let mut choice = Choice::new(number, &self.rules, &self.model);
         if let Some(reason) = choice.take_up(self.job.parts().1, &self.rules) {
-            // Only its end had not been told.
+            // Only the end of this choice had not been reported.
             self.sender.send(Event::Finished { choice: number, reason });
             return;
         }
         let protocol = Protocol::of(&self.server);
-        // What follows a lost token could not be asked for: it would begin with the form anew.
+        // llama.cpp would restart the form in a continuation, so an answer with a form is not streamed: lost ids could
+        // not be requested again.
         let stream = protocol != Protocol::Llama || self.job.grammar.is_none();
         let answer = Some(self.ask(protocol, number, &[], stream));
         let (reader, ids) = (protocol.reader(), Vec::new());
         self.calls.push(Call { choice, answer, protocol, reader, ids, over_at: None, reported: false });
     }
 
-    /// Asks for an answer, or for what follows these ids of it.
+    /// Requests an answer, or the continuation after `ids`.
     fn ask(&self, protocol: Protocol, choice: u32, ids: &[u32], stream: bool) -> Answer {
         let begun;
         let prompt = match ids {
@@ -179,7 +180,7 @@ impl Run {
         Answer::new(Arc::clone(&self.server), post)
     }
 
-    /// Asks in the older way from now on, where the server has no place for the other.
+    /// Switches to the older protocol, because the server lacks the newer endpoint.
     fn ask_otherwise(&mut self, index: usize) {
         self.server.set_lacks_generate();
         let protocol = Protocol::of(&self.server);
@@ -190,7 +191,7 @@ impl Run {
         }
     }
 
-    /// Asks for the rest of an answer in one piece.
+    /// Requests the rest of an answer in one piece.
     fn ask_for_the_rest(&mut self, index: usize) {
         let Some(call) = self.calls.get_mut(index) else { return };
         call.answer = None;
@@ -243,7 +244,7 @@ impl Run {
         }
     }
 
-    /// Breaks off the streams of choices that have ended and waited long enough for what their servers add.
+    /// Cancels the streams of ended choices that are past their deadline.
     fn close_late(&mut self) {
         let now = Instant::now();
         for call in self.calls.iter_mut().filter(|call| call.over_at.is_some_and(|at| at <= now)) {
@@ -278,7 +279,7 @@ impl Run {
                 self.ask_otherwise(index);
                 Ok(())
             }
-            // Its text was whole; only how much of its prompt was cached stays unknown.
+            // The text was complete. Only the number of cached prompt tokens stays unknown.
             Some(RelayEvent::Failed(_))
                 if self.calls.get(index).is_some_and(|call| call.choice.has_ended()) =>
             {
@@ -297,17 +298,17 @@ impl Run {
         }
     }
 
-    /// The server computes.
+    /// Records that the server computes.
     fn start(&mut self) {
         if !std::mem::replace(&mut self.started, true) {
             self.started_ns = self.model.clock.monotonic_nanos();
             self.trace.queue_ns = self.started_ns.saturating_sub(self.submitted_ns);
-            // How much of the prompt it had is told at its end.
+            // The server reports the number of cached tokens at the end.
             self.sender.send(Event::Started { cached_tokens: 0 });
         }
     }
 
-    /// What one event of a choice's stream brought.
+    /// Processes one event of a choice's stream.
     fn pieces(&mut self, index: usize, piece: Piece) -> Result<(), JobError> {
         self.cached = piece
             .cached
@@ -334,7 +335,7 @@ impl Run {
                 break;
             }
         }
-        // Ours ends it before its server knows: the call is broken off, so that nothing more is computed.
+        // Our own rules ended the choice first, so the call is cancelled and the server computes nothing more.
         if ended.is_some() && piece.finish.is_none() {
             call.answer = None;
         }
@@ -387,14 +388,15 @@ impl Run {
         ids.iter().zip(scores).map(one).collect()
     }
 
-    /// The choices have one prompt: what each of them found cached, another one may have computed.
+    /// All choices share one prompt. A token that one choice found cached may have been computed for another, so the
+    /// minimum counts.
     fn usage(&self) -> Usage {
         let prompt = self.job.prompt.len() as u64;
         let cached_input = self.cached.unwrap_or(0).min(prompt);
         Usage { input: prompt - cached_input, cached_input, output: self.output, ..Usage::default() }
     }
 
-    /// The server says that a choice's stream is whole: without another reason it ended by itself, if any token came.
+    /// Handles the server's end marker. Without another reason, the choice ended by itself, if it has any token.
     fn done(&mut self, index: usize) -> Result<(), JobError> {
         let Some(call) = self.calls.get_mut(index).filter(|call| !call.choice.has_ended()) else {
             return Ok(());
@@ -409,7 +411,7 @@ impl Run {
         Ok(())
     }
 
-    /// A choice's stream is at its end.
+    /// Handles the end of a choice's stream.
     fn over(&mut self, index: usize) -> Result<(), JobError> {
         let Some(call) = self.calls.get_mut(index) else { return Ok(()) };
         call.answer = None;
@@ -421,16 +423,17 @@ impl Run {
     }
 }
 
-/// Bytes of an answer that are no token's: its head, its usage, and comments while the call waits there.
+/// Bytes of an answer besides its tokens: head, usage, and comments while the call waits at the server.
 const ANSWER_BYTES: u64 = 256 << 10;
-/// Bytes around a token in an event of its own.
+/// Bytes that surround a token in an event of its own.
 const TOKEN_BYTES: u64 = 1 << 10;
 /// Bytes of one log-probability.
 const SCORE_BYTES: u64 = 256;
-/// The longest event: it brings the tokens of one step, or of the few that its reader was late for.
+/// Maximum size of an event. It holds the tokens of one step, or of a few steps if its reader was late.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 
-/// Bounds the bytes of an answer of `tokens`: four times the longest such answer. The estimate of the call has its memory.
+/// Limits the bytes of an answer of `tokens` tokens to four times the longest such answer. The call's estimate already
+/// covers the memory.
 fn bounds(tokens: u32, top: Option<u8>) -> AnswerBounds {
     let scores = top.map_or(0, |top| u64::from(top).saturating_add(1));
     let token = TOKEN_BYTES.saturating_add(SCORE_BYTES.saturating_mul(scores));
@@ -438,7 +441,7 @@ fn bounds(tokens: u32, top: Option<u8>) -> AnswerBounds {
     AnswerBounds { most_event_bytes: MAX_EVENT_BYTES, ..AnswerBounds::up_to(most_bytes) }
 }
 
-/// The next thing of any call, from number `turn` on; `None`: all are over.
+/// Polls the calls for the next event, starting at index `turn`. Returns `None` if all calls are over.
 fn poll_any(
     calls: &mut [Call],
     turn: usize,

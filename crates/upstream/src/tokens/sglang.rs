@@ -1,8 +1,8 @@
-//! SGLang by `/generate` with ids in and out. Knows no text and no connection.
+//! SGLang by `/generate`, with ids in and out. Must not know text or a connection.
 //!
-//! `sglang/srt/managers/io_struct.py` (`GenerateReqInput`), `tokenizer_manager.py` (what is streamed). By default each event has all
-//! ids so far, and all log-probabilities; with `--incremental-streaming-output` those since the last one. Which, is told by their
-//! number.
+//! `sglang/srt/managers/io_struct.py` (`GenerateReqInput`), `tokenizer_manager.py` (streaming). By default each event
+//! has all ids and log-probabilities so far. With `--incremental-streaming-output` it has those since the last event.
+//! The number of ids decides between the two.
 
 use headrace_domain::FinishReason;
 use serde::Deserialize;
@@ -13,13 +13,13 @@ use crate::tokens::ask::Ask;
 use crate::tokens::form;
 use crate::tokens::piece::{Piece, Score, error_within, seed, tokens_of};
 
-/// The body for one answer.
+/// Returns the body for one answer.
 pub(super) fn body(ask: &Ask<'_>) -> Value {
     let sampling = &ask.rules.sampling;
     let mut body = json!({
         "input_ids": ask.prompt,
         "stream": true,
-        // Tenants share no prefix: without its label nobody finds another's.
+        // The label separates tenants: without it, no other tenant can hit these prefixes.
         "extra_key": ask.label(),
         "sampling_params": {
             "max_new_tokens": ask.left(ask.rules.limit),
@@ -31,7 +31,7 @@ pub(super) fn body(ask: &Ask<'_>) -> Value {
             "frequency_penalty": sampling.frequency_penalty,
             "presence_penalty": sampling.presence_penalty,
             "repetition_penalty": sampling.repetition_penalty,
-            // Counts only where its computing is switched to repeat itself.
+            // Has an effect only if the server runs in deterministic mode.
             "sampling_seed": seed(sampling.seed.0, ask.choice, 0),
             "ignore_eos": sampling.ignore_eos,
             "stop_token_ids": ask.rules.stop_ids(),
@@ -43,7 +43,7 @@ pub(super) fn body(ask: &Ask<'_>) -> Value {
             fields.insert("return_logprob".to_owned(), true.into());
             fields.insert("top_logprobs_num".to_owned(), top.into());
         }
-        // An adapter stands behind the model's name.
+        // The adapter's name follows the model's name.
         if let Some((_, adapter)) = ask.model.split_once(':') {
             fields.insert("lora_path".to_owned(), adapter.into());
         }
@@ -59,10 +59,10 @@ pub(super) fn body(ask: &Ask<'_>) -> Value {
     body
 }
 
-/// Reads one stream.
+/// Parses one stream.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
-    /// Ids so far.
+    /// Number of ids so far.
     seen: usize,
 }
 
@@ -91,14 +91,14 @@ struct Finish {
     message: Option<String>,
 }
 
-/// Log-probability, id, and its text where asked for.
+/// Log-probability, id, and text if requested.
 type Token = (Option<f32>, u32, IgnoredAny);
 
 impl Reader {
-    /// Reads the data of one event.
+    /// Parses the data of one event.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// What is wrong with it, as text.
     pub(super) fn read(&mut self, data: &[u8]) -> Result<Piece, String> {
         if data == b"[DONE]" {
             return Ok(Piece::DONE);
@@ -115,7 +115,7 @@ impl Reader {
         let mut ids = chunk.output_ids.ok_or_else(|| "an event without its token ids".to_owned())?;
         let new = meta.completion_tokens.checked_sub(self.seen);
         let new = new.ok_or_else(|| "fewer tokens than it had before".to_owned())?;
-        // The token that ended it may be counted and left out.
+        // The token that ended the answer may be counted but left out.
         let without = |count: usize| finish == Some(FinishReason::Stop) && ids.len() + 1 == count;
         let told = ids.len();
         let new = if told == meta.completion_tokens || without(meta.completion_tokens) && told >= self.seen {
@@ -137,7 +137,7 @@ impl Reader {
     }
 }
 
-/// Those of the new ids. They stand where the ids do, or at the end of all there are.
+/// Returns the scores of the new ids. They are at the same positions as the ids, or at the end of all scores.
 fn scores(
     all: Vec<Token>,
     mut tops: Vec<Option<Vec<Token>>>,

@@ -1,8 +1,8 @@
-//! vLLM by `/v1/completions` with ids in and out, which every server of it takes, and by `/inference/v1/generate`, where that is
-//! switched on (`--enable-scale-out`). Knows no text and no connection.
+//! vLLM by `/v1/completions` with ids in and out, which every vLLM server supports, and by `/inference/v1/generate`, if
+//! that is enabled (`--enable-scale-out`). Must not know text or a connection.
 //!
-//! Checked against recorded exchanges of vLLM 0.32. Completions: `return_token_ids` gives the ids (from 0.10.2 on), and
-//! `return_tokens_as_token_ids` writes those of the log-probabilities as `token_id:24536`.
+//! Checked against recorded exchanges of vLLM 0.32. Completions: `return_token_ids` returns the ids (from 0.10.2 on),
+//! and `return_tokens_as_token_ids` writes those of the log-probabilities as `token_id:24536`.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -11,7 +11,7 @@ use crate::tokens::ask::Ask;
 use crate::tokens::form;
 use crate::tokens::piece::{Piece, Score, error_within, finish, seed, tokens_of};
 
-/// The body of a completion.
+/// Returns the body of a completion.
 pub(super) fn completion(ask: &Ask<'_>) -> Value {
     let mut fields = sampling(ask);
     for (name, value) in [
@@ -30,7 +30,7 @@ pub(super) fn completion(ask: &Ask<'_>) -> Value {
     fields.into()
 }
 
-/// The body for `/inference/v1/generate`.
+/// Returns the body for `/inference/v1/generate`.
 pub(super) fn generation(ask: &Ask<'_>) -> Value {
     json!({
         "model": ask.model,
@@ -42,7 +42,7 @@ pub(super) fn generation(ask: &Ask<'_>) -> Value {
     })
 }
 
-/// How tokens are chosen, in the same words for both.
+/// Returns the sampling fields, which are the same for both endpoints.
 fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
     let sampling = &ask.rules.sampling;
     let mut fields = Map::new();
@@ -57,7 +57,7 @@ fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
         ("presence_penalty", json!(sampling.presence_penalty)),
         ("repetition_penalty", json!(sampling.repetition_penalty)),
         ("seed", json!(seed(sampling.seed.0, ask.choice, 0))),
-        // What ends an answer is said by id, whatever the server's own configuration says.
+        // The ids that end an answer are stated explicitly and override the server's own configuration.
         ("ignore_eos", json!(sampling.ignore_eos)),
         ("stop_token_ids", json!(ask.rules.stop_ids())),
     ] {
@@ -95,9 +95,9 @@ struct Part {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum AnyScores {
-    /// Of `/inference/v1/generate`.
+    /// The format of `/inference/v1/generate`.
     ById { content: Vec<ById> },
-    /// Of completions.
+    /// The format of completions.
     ByName(Scores),
 }
 
@@ -122,10 +122,10 @@ struct Scores {
     top_logprobs: Vec<Option<Map<String, Value>>>,
 }
 
-/// Reads the data of one event, or what a server says that answered whole.
+/// Parses the data of one event, or the body of a server that answered in one piece.
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// What is wrong with it, as text.
 pub(super) fn read(data: &[u8]) -> Result<Piece, String> {
     if data == b"[DONE]" {
         return Ok(Piece::DONE);
@@ -183,7 +183,7 @@ mod tests {
 
     use super::*;
 
-    /// As vLLM 0.32 wrote them, and what other versions and failures write.
+    /// Events recorded from vLLM 0.32, and formats of other versions and of failures.
     #[test]
     fn recorded_events_are_read() {
         let ids = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };
@@ -206,7 +206,7 @@ mod tests {
                 r#"{"choices":[],"usage":{"prompt_tokens":300,"prompt_tokens_details":null}}"#,
                 Ok(Piece::default()),
             ),
-            // A report that is none costs nothing of the answer.
+            // An invalid usage report does not harm the answer.
             (
                 r#"{"choices":[],"usage":{"prompt_tokens_details":{"cached_tokens":-1}}}"#,
                 Ok(Piece::default()),
@@ -225,7 +225,7 @@ mod tests {
                     ..ids(&[1, 2])
                 }),
             ),
-            // By `/inference/v1/generate`.
+            // The format of `/inference/v1/generate`.
             (
                 r#"{"request_id":"generate-tokens-8","usage":null,"prompt_token_ids":[5,42],"output_mode":"tokens","choices":[
                 {"index":0,"finish_reason":"length","stop_reason":null,"token_ids":[24536],"routed_experts":null,

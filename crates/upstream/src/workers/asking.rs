@@ -1,5 +1,5 @@
-//! What a worker is asked: each request with a ticket, and what its answer is if it is none. Knows no job, and not which connection
-//! it goes by.
+//! Requests to a worker: each carries a ticket, and failures become errors. Must not know a job or the choice of a
+//! connection.
 
 use std::time::Duration;
 
@@ -21,34 +21,34 @@ use crate::probe::ProbeError;
 use crate::server::Server;
 use crate::workers::line::{Line, OnConnection};
 
-/// Below which span it works.
+/// The header with the parent span of the worker's spans.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// How long a worker may take to say what it is.
+/// Maximum time for a worker to describe itself.
 const ABOUT_WAIT: Duration = Duration::from_secs(3);
-/// How long the words of a model may take.
+/// Maximum time to download the tokenizer assets of a model.
 const WORDS_WAIT: Duration = Duration::from_secs(60);
-/// How long a refusal may take.
+/// Maximum time to read a refusal.
 const REFUSAL_WAIT: Duration = Duration::from_secs(5);
-/// How far clocks may be apart before that is told.
+/// Clock difference in seconds above which an error mentions it.
 const CLOCKS_APART_S: u64 = 25;
 
-/// What a worker answered.
+/// A worker's answer.
 pub(crate) struct Answered {
     pub(crate) body: Body,
-    /// Held for as long as the body is read.
+    /// Keeps the job counted on its connection while the body is read.
     pub(crate) on: OnConnection,
 }
 
-/// Why a worker did not answer as it should.
+/// Why a worker gave no usable answer.
 pub(crate) enum Unanswered {
-    /// Something between us and it.
+    /// An error between this process and the worker.
     Relay(RelayError),
-    /// It refuses, with a status.
+    /// The worker refused, with an HTTP status.
     Refused(u16, Refusal),
 }
 
-/// Asks, and waits for a head that is a success. If the worker is another process than the ticket names, it did nothing and told its
-/// own: it is asked once more.
+/// Sends a request and waits for a successful head. If the ticket names another process than the worker's, the worker
+/// does nothing and returns its own process id. The request is then repeated once.
 pub(crate) async fn ask(
     server: &Server,
     asked: (Method, &str),
@@ -73,7 +73,7 @@ pub(crate) async fn ask(
     once.ask(told, asked, body, until).await.map_err(|not_taken| not_taken.unanswered)
 }
 
-/// What does not change from one try to the next.
+/// The parts of a request that stay the same when it is repeated.
 struct Once<'a> {
     server: &'a Server,
     line: &'a Line,
@@ -82,8 +82,8 @@ struct Once<'a> {
     within: Duration,
 }
 
-/// A request that was not answered. `told`: the ticket was refused, and the worker told its process, or (`Some(None)`) none, as
-/// older workers do.
+/// A request without an answer. `told` is set if the worker refused the ticket. It then holds the worker's process id,
+/// or `Some(None)` if the worker sent none, as older ones do.
 struct NotTaken {
     unanswered: Unanswered,
     told: Option<Option<ProcessId>>,
@@ -115,7 +115,7 @@ impl Once<'_> {
         *headers = server.own_headers();
         headers.insert(AUTHORIZATION, ticket);
         headers.insert(CONTENT_TYPE_HEADER, HeaderValue::from_static(CONTENT_TYPE));
-        // What is none is left out: it is a help to whoever reads traces, and to nobody else.
+        // An invalid value is left out: only traces use it.
         headers.extend(trace.and_then(|trace| Some((TRACEPARENT, HeaderValue::from_str(trace).ok()?))));
         *request.body_mut() = Some(Body::from(body));
         let late = |_| Unanswered::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
@@ -163,7 +163,7 @@ fn not_a_worker(status: u16) -> Refusal {
     Refusal::Unavailable { why }
 }
 
-/// What may be wrong with a ticket that is not taken.
+/// Explains why a ticket may have been refused.
 fn no_ticket(headers: &HeaderMap, now: UnixNanos) -> String {
     let theirs = headers
         .get(DATE)
@@ -181,7 +181,7 @@ fn no_ticket(headers: &HeaderMap, now: UnixNanos) -> String {
 }
 
 impl Unanswered {
-    /// For operators who ask whether all is well.
+    /// Converts the error for operators who check the server.
     fn told(self) -> ProbeError {
         match self {
             Self::Relay(error) => ProbeError::Unreachable(error),
@@ -215,7 +215,7 @@ async fn get(
     Ok(bytes)
 }
 
-/// What a worker is, asked now.
+/// Asks a worker for its models.
 pub(crate) async fn about(server: &Server, now: UnixNanos) -> Result<About, ProbeError> {
     let json = get(server, ABOUT_PATH, now, (MAX_ABOUT_BYTES, ABOUT_WAIT)).await?;
     let about = About::read(&json).map_err(|what| ProbeError::NotUnderstood { what, hint: None })?;
@@ -229,7 +229,7 @@ pub(crate) async fn about(server: &Server, now: UnixNanos) -> Result<About, Prob
     Ok(about)
 }
 
-/// The words of a model there, by their digest.
+/// Downloads the tokenizer assets of a model, by their digest.
 pub(crate) async fn words(server: &Server, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
     let bytes = get(server, &format!("{WORDS_PATH}{digest}"), now, (MAX_WORDS_BYTES, WORDS_WAIT)).await?;
     Words::taken(bytes, digest)

@@ -1,4 +1,4 @@
-//! The line to a worker: its secret, a few connections, and what it said of its models lately. Knows no request.
+//! The connections to a worker, its secret, and its latest reports about its models. Must not know a request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,37 +16,38 @@ use tokio::time::Instant;
 use crate::client::client;
 use crate::spec::{UpstreamSpec, UseHttp2};
 
-/// Connections over HTTP/2. Each carries many jobs; a worker takes a hundred of them on one.
+/// Number of HTTP/2 connections. Each carries many jobs. A worker accepts a hundred jobs per connection.
 const CONNECTIONS: usize = 8;
-/// Jobs on a connection before the next one is opened.
+/// Number of jobs on a connection before the next one is opened.
 const JOBS_EACH: usize = 64;
-/// The oldest report that says anything.
+/// Maximum age of a report that is used.
 const OLDEST_REPORT: Duration = Duration::from_secs(60);
 
-/// The line to one worker.
+/// The connections to one worker.
 pub(crate) struct Line {
     secret: Secret,
-    /// The worker's process, as it told it. `None` if it is older than that.
+    /// The worker's process id, as the worker reported it. `None` if the worker is too old to report one.
     process: Mutex<Option<ProcessId>>,
     connections: Vec<Connection>,
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
 }
 
-/// One connection, once it is needed.
+/// One connection, opened when it is first needed.
 struct Connection {
     client: ArcSwapOption<Client>,
     jobs: Arc<AtomicUsize>,
 }
 
-/// A job's part of a connection.
+/// Counts a job on its connection. Dropping it ends the job's use of the connection.
 pub(crate) struct OnConnection(Arc<AtomicUsize>);
 
-/// What a worker said of a model lately.
+/// The latest reports about a model.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// How busy its engine is.
+    /// The load of the worker's engine, and when it was reported.
     load: Mutex<Option<(LoadReport, Instant)>>,
-    /// Whether it takes fuller jobs. Asked anew with each report: a worker may be replaced by one of before.
+    /// Whether the worker takes fuller jobs. Updated with each report, because a worker may be replaced by an older
+    /// version.
     fuller_jobs: AtomicBool,
 }
 
@@ -69,7 +70,7 @@ impl Slot {
         self.fuller_jobs.load(Ordering::Relaxed)
     }
 
-    /// With its age; `None`: nothing was said lately.
+    /// Returns the last load report with its age. `None` if there is no recent report.
     pub(crate) fn report(&self) -> Option<LoadReport> {
         let (load, at) = (*self.load.lock())?;
         let age = at.elapsed();
@@ -79,10 +80,10 @@ impl Slot {
 }
 
 impl Line {
-    /// For a checked spec that has a secret.
+    /// Creates the connections for a checked spec with a secret.
     ///
     /// # Errors
-    /// What keeps a client from being built.
+    /// Why a client cannot be built.
     pub(crate) fn new(spec: &UpstreamSpec, secret: Secret, tls: bool) -> Result<Self, String> {
         let connection = || Connection { client: ArcSwapOption::empty(), jobs: Arc::default() };
         let line = Self {
@@ -91,22 +92,22 @@ impl Line {
             connections: std::iter::repeat_with(connection).take(CONNECTIONS).collect(),
             slots: Mutex::default(),
         };
-        // What is wrong shows now, not with the first job.
+        // Builds the first client now, so that errors appear before the first job.
         if let Some(first) = line.connections.first() {
             first.client.store(Some(Arc::new(client(&over_http2(spec, tls), tls)?)));
         }
         Ok(line)
     }
 
-    /// Where what is said of a model there is noted.
+    /// Returns the slot for reports about a model.
     pub(crate) fn slot(&self, model: &str) -> Arc<Slot> {
         Arc::clone(self.slots.lock().entry(model.to_owned()).or_default())
     }
 
-    /// A ticket for one request.
+    /// Creates a ticket for one request.
     ///
     /// # Errors
-    /// This machine gives no random numbers.
+    /// This machine's random number generator failed.
     pub(crate) fn ticket(
         &self,
         process: Option<ProcessId>,
@@ -117,17 +118,17 @@ impl Line {
         self.secret.ticket(process, asked, body, now).map_err(|error| error.to_string())
     }
 
-    /// The process that tickets name now.
+    /// Returns the process id that tickets currently name.
     pub(crate) fn process(&self) -> Option<ProcessId> {
         *self.process.lock()
     }
 
-    /// The worker told this process, or refused a ticket without telling one (`None`).
+    /// Records the process id that the worker reported, or `None` if it refused a ticket without one.
     pub(crate) fn told_process(&self, process: Option<ProcessId>) {
         *self.process.lock() = process;
     }
 
-    /// The first connection with room, or the one with the most.
+    /// Returns the first connection with capacity, or the one with the fewest jobs.
     pub(crate) fn connection(
         &self,
         spec: &UpstreamSpec,
@@ -143,19 +144,19 @@ impl Line {
         if let Some(client) = chosen.client.load_full() {
             return Ok((client, on));
         }
-        // Of two that build it at once each has its own, and the next ones have the last.
+        // If two tasks build a client at the same time, each uses its own, and later jobs use the last one.
         let client = Arc::new(client(&over_http2(spec, tls), tls).map_err(unbuilt)?);
         chosen.client.store(Some(Arc::clone(&client)));
         Ok((client, on))
     }
 
-    /// Has new jobs sent over new connections. Those that are open end with their jobs.
+    /// Makes new jobs use new connections. Open ones close after their jobs.
     pub(crate) fn renew(&self) {
         self.connections.iter().for_each(|connection| connection.client.store(None));
     }
 }
 
-/// Plain HTTP has no way to agree on a version: between two of ours it is HTTP/2, unless it is switched off.
+/// Plain HTTP cannot negotiate a version. Between two Headrace servers it is HTTP/2, unless that is switched off.
 fn over_http2(spec: &UpstreamSpec, tls: bool) -> UpstreamSpec {
     let mut spec = spec.clone();
     if spec.http2.when == UseHttp2::Auto && !tls {

@@ -1,4 +1,4 @@
-//! What is known here of a model at a worker. Knows no job.
+//! Facts about a model at a worker. Must not know a job.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use headrace_engine_api::Capabilities;
 
 use crate::workers::line::Slot;
 
-/// What is known of a model at a worker.
+/// Facts about a model at a worker.
 pub(crate) struct TheirModel {
     pub(crate) capabilities: Capabilities,
-    /// What decides its bits.
+    /// Identifies everything that decides the bits of its answers.
     pub(crate) bits: String,
     pub(crate) slot: Arc<Slot>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -1,4 +1,5 @@
-//! One job at a worker: sent there, its frames read and held against what was asked, its events passed on. Knows no connection.
+//! One job at a worker: sends it, checks its frames against the job, and passes its events on. Must not know a
+//! connection.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -26,23 +27,23 @@ pub(super) struct Run {
     server: Arc<Server>,
     model: Arc<TheirModel>,
     job: Job,
-    /// Its worker takes what not every one does.
+    /// Whether the worker takes fuller jobs.
     fuller: bool,
-    /// The reader has caught up, or lost interest.
+    /// Notified when the reader has caught up or has cancelled the job.
     woken: Arc<Notify>,
     audit: Audit,
     submitted: Instant,
 }
 
-/// Why a job is over before its worker's last word.
+/// Why a job ended before the worker's last frame.
 enum Broken {
-    /// Nobody wants it any longer.
+    /// The job's reader cancelled it.
     Cancelled,
-    /// It could not be handed over.
+    /// The job could not be submitted.
     Unanswered(Unanswered),
-    /// What came broke off, or was none.
+    /// The transfer failed or was not valid.
     Relay(RelayError),
-    /// What came is not what was asked for.
+    /// A frame does not match the job.
     Fault(String),
 }
 
@@ -50,7 +51,7 @@ impl Run {
     pub(super) fn new(server: Arc<Server>, model: Arc<TheirModel>, mut job: Job, woken: Arc<Notify>) -> Self {
         let fuller = model.slot.takes_fuller_jobs();
         if !fuller {
-            // What a worker is not told of it cannot have kept.
+            // A worker cannot keep prefixes that it does not learn about.
             job.pins = Arc::default();
         }
         let capabilities = &model.capabilities;
@@ -58,7 +59,7 @@ impl Run {
         Self { server, model, job, fuller, woken, audit, submitted: Instant::now() }
     }
 
-    /// Runs until the worker has said its last word, the job failed, or nobody wants it.
+    /// Runs until the worker's last frame, a failure, or a cancellation by the reader.
     pub(super) async fn run_to_end(mut self, sender: EventSender) {
         let ask = Ask::new(
             &self.job,
@@ -143,7 +144,7 @@ impl Run {
         }
     }
 
-    /// The next bytes, once the reader wants them; none at the end.
+    /// Returns the next bytes, once the reader wants them. `None` at the end.
     async fn next(
         &self,
         body: &mut Body,
@@ -176,7 +177,7 @@ impl Run {
     }
 }
 
-/// What comes of a future, unless nobody wants the job any longer.
+/// Awaits a future, unless the job is cancelled.
 async fn cancellable<T>(
     woken: &Notify,
     sender: &EventSender,

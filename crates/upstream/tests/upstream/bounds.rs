@@ -1,4 +1,4 @@
-//! How much is taken of an answer: no more than what was asked for can be, and nothing that its caller has no memory for.
+//! Size limits of answers: at most what the request allows, and nothing that the caller has no memory for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use headrace_upstream::{Kind, Upstream};
 
 use crate::calls::{all, ask, spec};
 
-/// Memory with a bound, and the most that was asked of it.
+/// Memory with a limit. Records the largest request.
 #[derive(Debug)]
 struct Memory {
     bound: u64,
@@ -24,7 +24,8 @@ impl AnswerMemory for Memory {
     }
 }
 
-/// What an endless answer of a hostile server comes to under these bounds, and how much memory was asked for.
+/// Reads an endless answer of the fault server under these limits. Returns the error and the largest amount of memory
+/// requested.
 async fn ended(stream: bool, fault: Fault, most_bytes: u64, bound: u64) -> (RelayError, u64) {
     let server = Hostile::start().await.unwrap();
     let upstream = Upstream::new(spec(&server.url(), Kind::OpenAi)).unwrap();
@@ -42,14 +43,15 @@ async fn ended(stream: bool, fault: Fault, most_bytes: u64, bound: u64) -> (Rela
 async fn an_endless_answer_ends_at_the_first_of_its_bounds() {
     let large = u64::MAX;
     for stream in [true, false] {
-        // By what was asked for.
+        // Stopped by the limit of the request.
         let (error, _) = ended(stream, Fault::EndlessBody, 100_000, large).await;
         assert_eq!(error, RelayError::TooLarge { what: "answer", limit: 100_000 }, "{stream}");
-        // By the memory of its caller, before the bytes are kept: one step beyond it was asked for, and refused.
+        // Stopped by the caller's memory, before the bytes are kept: one step beyond the limit was requested and
+        // refused.
         let (error, most) = ended(stream, Fault::EndlessBody, large, 200_000).await;
         assert_eq!(error, RelayError::NoMemory, "{stream}");
         assert!(most > 200_000, "{most}");
-        // By the upstream's own bound, and all of it was paid for until then.
+        // Stopped by the upstream's own limit. Memory was reserved for everything until then.
         let (error, most) = ended(stream, Fault::EndlessBody, large, large).await;
         let what = if stream { "event" } else { "body" };
         assert_eq!(error, RelayError::TooLarge { what, limit: 1 << 20 }, "{stream}");

@@ -1,5 +1,5 @@
-//! What a server tells of its cache: a publisher on this machine, with gaps, replays, new lives and garbage; and
-//! what a real vLLM told.
+//! Cache events of a server: a local publisher with gaps, replays, restarts and garbage, and a recording of a real
+//! vLLM.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::publisher::Publisher;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Who follows, and what was heard so far.
+/// A follower and the events that it has reported so far.
 struct Heard {
     upstream: Upstream,
     events: Arc<Mutex<Vec<String>>>,
@@ -50,7 +50,7 @@ impl Heard {
         Self { upstream, events, following }
     }
 
-    /// Waits until something is heard that ends like this, and says all of it.
+    /// Waits until the reported events end with `end`. Returns all of them.
     async fn until(&self, end: &[&str]) -> Vec<String> {
         let wait = async {
             while !self.events.lock().ends_with(&end.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
@@ -79,7 +79,7 @@ fn stored(hash: u64, parent: Option<u64>) -> Value {
     json!([["BlockStored", [hash], parent, [1, 2, 3, 4], 4, null, "GPU"]])
 }
 
-/// Who begins to hear is there before anything is said to him: what was told before that is lost to him.
+/// Waits until the follower has subscribed. It misses events that are published earlier.
 async fn joined(publisher: &Publisher, heard: &Heard) {
     let wait = async {
         while publisher.hearers() == 0 {
@@ -97,7 +97,7 @@ async fn events_are_heard_in_order_and_a_gap_is_told_again() {
     publisher.miss(0, &stored(10, None));
     publisher.miss(1, &stored(11, Some(10)));
     let heard = Heard::of(publisher.feed(true));
-    // What was published before anybody heard is told again, all of it.
+    // All events that were published before the subscription are replayed.
     heard.until(&["begins true", "stored None 10", "stored Some(10) 11"]).await;
     joined(&publisher, &heard).await;
     publisher.tell(2, &json!([["BlockRemoved", [11]], ["AllBlocksCleared"]]));
@@ -129,7 +129,7 @@ async fn a_gap_that_nobody_fills_begins_anew() {
         publisher.tell(0, &stored(10, None));
         heard.until(if replays { &["stored None 10"] } else { &["begins true", "stored None 10"] }).await;
         tokio::time::sleep(Duration::from_millis(1000)).await;
-        // Of what was missed nothing is kept.
+        // The publisher keeps none of the missed events.
         publisher.kept.lock().clear();
         publisher.tell(7, &stored(17, None));
         publisher.tell(8, &stored(18, None));
@@ -146,7 +146,7 @@ async fn another_life_of_the_server_begins_anew() {
         publisher.tell(number, &stored(number, None));
     }
     heard.until(&["begins false", "stored None 40", "stored None 41", "stored None 42"]).await;
-    // Behind one address, as behind a proxy.
+    // The publisher restarts behind the same address, as behind a proxy.
     publisher.tell(0, &stored(10, None));
     heard.until(&["begins true", "stored None 10"]).await;
     let address = publisher.events.clone();
@@ -182,12 +182,13 @@ async fn garbage_begins_anew_and_says_why() {
         assert!(fault.contains(told), "{fault}");
         heard.events.lock().push("stored None 10".to_owned());
     }
-    // What follows it is heard.
+    // Later events are received.
     publisher.tell(2, &stored(12, None));
     heard.until(&["stored None 12"]).await;
 }
 
-/// Whoever opens otherwise, or announces more than is taken, is left, and nothing is set aside for him.
+/// A peer with another handshake, or one that announces more than the limit, is disconnected. No memory is allocated
+/// for it.
 #[tokio::test]
 async fn what_is_no_publisher_is_left_and_told() {
     let greeting = |version: u8, mechanism: &[u8]| {
@@ -252,7 +253,7 @@ async fn who_asks_whether_we_are_there_is_answered_and_many_blocks_come_in_piece
     let mut message = b"\x01\x02kv\x01\x08\0\0\0\0\0\0\0\0\x02".to_vec();
     message.extend((payload.len() as u64).to_be_bytes());
     message.extend(payload);
-    // Byte for byte, wherever it is cut.
+    // The bytes are correct wherever they are cut.
     for piece in message.chunks(97) {
         stream.write_all(piece).await.unwrap();
         tokio::task::yield_now().await;
@@ -275,7 +276,7 @@ async fn who_asks_whether_we_are_there_is_answered_and_many_blocks_come_in_piece
     }
 }
 
-/// What a vLLM 0.32 told of nine calls, heard as it was published: the index has what its cache had.
+/// Replays the events that vLLM 0.32 published for nine calls. The index then holds what the server's cache held.
 #[tokio::test]
 async fn what_a_real_server_told_fills_the_index() {
     let recorded: Vec<Value> = serde_json::from_str(include_str!("../data/vllm-kv-events.json")).unwrap();
@@ -300,7 +301,8 @@ async fn what_a_real_server_told_fills_the_index() {
             CacheEvent::Stored(stored) => {
                 let whose = match stored.label {
                     StoredLabel::Ours(label) => Whose::Labelled(label),
-                    // The calls of the recording had no label of ours: as if nobody had said so, to see their tokens.
+                    // The recorded calls had no label of ours. They count as unlabelled here, so that the test can see
+                    // their tokens.
                     StoredLabel::Others | StoredLabel::Untold => Whose::Untold,
                 };
                 let (parent, block_tokens) = (stored.parent, stored.block_tokens);
@@ -324,7 +326,7 @@ async fn what_a_real_server_told_fills_the_index() {
     let prompt: Vec<u32> = (0..300).map(|at| 5 + 37 * at).collect();
     let keys =
         |ids: &[u32]| PrefixKeys::of(&CacheSalt::derive(&[0; 32], "t", "m", None), &ids.to_vec().into());
-    // Nine blocks of 32 of the prompt's 300 tokens, as the usage of the calls said: 288 cached.
+    // Nine blocks of 32 tokens out of the prompt's 300. The usage of the calls reported the same: 288 cached.
     assert_eq!(index.held(&keys(&prompt)), Held { own: 0, anyones: 288 });
     assert_eq!(index.held(&keys(&prompt[..100])), Held { own: 0, anyones: 96 });
     let mut other = prompt.clone();

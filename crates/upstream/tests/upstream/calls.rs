@@ -1,4 +1,4 @@
-//! Calls of tests: how they are made and read.
+//! Helpers that make calls and read their answers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use headrace_upstream::{Kind, Upstream, UpstreamSpec};
 
 pub(crate) const KEY: &str = "sk-canary-0123456789";
 
-/// A spec with a key and bounds that a test can wait for.
+/// A spec with a key, and with timeouts that are short enough for tests.
 pub(crate) fn spec(url: &str, kind: Kind) -> UpstreamSpec {
     let mut spec = UpstreamSpec::new("hostile", kind, url);
     spec.key = Some(KEY.into());
@@ -43,7 +43,7 @@ pub(crate) fn send(upstream: &Upstream, ask: RelayAsk) -> Box<dyn RelayAnswer> {
     upstream.model("any", None).send(ask)
 }
 
-/// Everything that comes.
+/// Returns all events of an answer.
 pub(crate) async fn all(upstream: &Upstream, ask: RelayAsk) -> Vec<RelayEvent> {
     let mut answer = send(upstream, ask);
     let mut events = Vec::new();
@@ -54,7 +54,7 @@ pub(crate) async fn all(upstream: &Upstream, ask: RelayAsk) -> Vec<RelayEvent> {
     events
 }
 
-/// The failure that it ends with.
+/// Returns the failure that an answer ends with.
 pub(crate) async fn failure(upstream: &Upstream, ask: RelayAsk) -> RelayError {
     match all(upstream, ask).await.pop() {
         Some(RelayEvent::Failed(error)) => error,

@@ -1,4 +1,4 @@
-//! What a call says, whose connection it uses, and what its end does to it.
+//! Headers of calls, reuse of connections, and the effect of a call's end on its connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,8 +78,7 @@ async fn a_call_says_who_it_is_in_its_dialect() {
     }
 }
 
-/// The caller's version of the API wins over ours, and is said once.
-/// Who tells how many tokens a message has is asked at the place for that, in Anthropic's dialect; nobody else is.
+/// Only kinds that count the tokens of a message are asked to, at the endpoint for that and in Anthropic's dialect.
 #[tokio::test]
 async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
     for kind in Kind::ALL {
@@ -110,6 +109,7 @@ async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
     }
 }
 
+/// The caller's version of the API replaces ours and is sent once.
 #[tokio::test]
 async fn a_callers_header_replaces_our_default() {
     let hostile = Hostile::start().await.unwrap();
@@ -131,7 +131,7 @@ async fn a_callers_header_replaces_our_default() {
 async fn dropping_an_answer_closes_its_connection() {
     let hostile = Hostile::start().await.unwrap();
     let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
-    // Before the head, within a whole answer, within a stream that stands still, and within one that goes on.
+    // Before the head, within a whole answer, within a stream that has stalled, and within one that continues.
     for (count, (model, stream, events)) in
         (1..).zip([("no_head", true, 0), ("stall", false, 1), ("stall", true, 3), ("slow", true, 3)])
     {
@@ -149,7 +149,7 @@ async fn dropping_an_answer_closes_its_connection() {
     assert_eq!(upstream.figures().failures.iter().sum::<u64>(), 0);
 }
 
-/// Readers stop at the event that ends the dialect; the end of the transfer comes behind it.
+/// Readers stop at the dialect's last event. The end of the transfer follows later.
 #[tokio::test]
 async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_next_call() {
     let hostile = Hostile::start().await.unwrap();
@@ -176,7 +176,7 @@ async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_ne
     }
 }
 
-/// It is the server that is timed, not who reads it.
+/// The timeout applies to the server, not to the reader.
 #[tokio::test]
 async fn a_slow_reader_is_no_stall() {
     let hostile = Hostile::start().await.unwrap();
@@ -189,7 +189,7 @@ async fn a_slow_reader_is_no_stall() {
         assert!(!matches!(event, RelayEvent::Failed(_)), "{event:?}");
         events += 1;
         if events == 2 {
-            // As one who waits for something else as well: asked once, in vain, and not again for a while.
+            // Like a reader that also waits for something else: it polls once, in vain, and not again for a while.
             drop(tokio::time::timeout(Duration::from_millis(1), answer.next()).await);
             tokio::time::sleep(Duration::from_millis(600)).await;
         }
@@ -197,7 +197,8 @@ async fn a_slow_reader_is_no_stall() {
     assert!(events > 5);
 }
 
-/// A transfer hands over one chunk at a time; whoever takes what is here already must not go to work for each of them.
+/// A transfer hands over one chunk at a time. The reader must not be woken for each of the chunks that are already
+/// there.
 #[tokio::test]
 async fn what_was_sent_together_comes_together() {
     const EVENTS: usize = 64;
@@ -247,7 +248,7 @@ async fn nobody_there_is_told_in_words_without_the_key() {
     assert_eq!(figures.last_error.as_deref(), Some(error.to_string().as_str()));
 }
 
-/// It is down from the first connection that is refused, to a call or to a question, until anything comes from it.
+/// A server counts as down from the first refused connection, for a call or a question, until bytes arrive from it.
 #[tokio::test]
 async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
     let hostile = Hostile::start().await.unwrap();
@@ -266,7 +267,7 @@ async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
         let figures = upstream.figures();
         assert_eq!(figures.down, Some(format!("no connection: connection refused at {free}")));
         assert_eq!(figures.failures[0], u64::from(by_a_call), "a question is no call");
-        // It answers with an error: it is there.
+        // An error status shows that the server is reachable.
         let listener = TcpListener::bind(free).await.unwrap();
         let answers = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -279,14 +280,14 @@ async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
         answers.await.unwrap();
         assert_eq!(upstream.figures().down, None);
     }
-    // One that answers late is slow, and not down.
+    // A late answer means that the server is slow, not down.
     let mut call = chat("no_head", true);
     call.head_within = Some(Duration::from_millis(20));
     failure(&upstream, call).await;
     assert_eq!(upstream.figures().down, None);
 }
 
-/// A proxy gets the whole address, and nothing goes around it.
+/// The proxy receives the absolute URL, and no request bypasses it.
 #[tokio::test]
 async fn calls_go_through_the_proxy() {
     let proxy = Hostile::start().await.unwrap();
@@ -298,7 +299,7 @@ async fn calls_go_through_the_proxy() {
     assert_eq!(proxy.seen().requests[0].path, "http://nowhere.invalid:81/api/v1/chat/completions");
 }
 
-/// A server of HTTP/2 that streams an event every 20 ms and counts the streams that were given up.
+/// Starts an HTTP/2 server that streams an event every 20 ms and counts cancelled streams.
 async fn http2_server(given_up: Arc<AtomicUsize>, connections: Arc<AtomicUsize>) -> String {
     struct Guard(Arc<AtomicUsize>);
     impl Drop for Guard {
@@ -367,7 +368,7 @@ async fn over_http2_dropping_an_answer_resets_its_stream_and_no_other() {
     assert_eq!((given_up.load(Ordering::SeqCst), connections.load(Ordering::SeqCst)), (1, 1));
 }
 
-/// A server whose every answer is one fault, chosen by its address.
+/// A server with one fault for every answer, chosen by the path of its address.
 #[tokio::test]
 async fn a_path_may_choose_the_fault_as_well() {
     let hostile = Hostile::start().await.unwrap();

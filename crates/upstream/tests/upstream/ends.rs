@@ -1,4 +1,5 @@
-//! The last event of a stream: it is read without its blank line and without a line end, in both dialects, however its bytes are cut.
+//! The last event of a stream is read without its blank line and without a line end, in both dialects and for every
+//! split of its bytes.
 
 use headrace_domain::Endpoint;
 use headrace_engine_api::RelayEvent;
@@ -7,13 +8,13 @@ use headrace_upstream::{Kind, Upstream};
 
 use crate::calls::{all, ask, spec};
 
-/// A stream of events in one chunk, whose transfer ends as it should.
+/// A stream of events in one chunk, with a regular end of the transfer.
 pub(crate) fn chunked(body: &str) -> Vec<u8> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     format!("{head}{:x}\r\n{body}\r\n0\r\n\r\n", body.len()).into_bytes()
 }
 
-/// The same, byte by byte, and its connection is cut before the transfer's end.
+/// The same stream in chunks of one byte. The connection is cut before the end of the transfer.
 fn cut(body: &str) -> Vec<u8> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunks: String = body.chars().map(|byte| format!("1\r\n{byte}\r\n")).collect();

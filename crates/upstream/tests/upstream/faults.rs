@@ -1,4 +1,5 @@
-//! Every fault of a hostile server, in both dialects, streamed and whole: what comes of it, and that the next call works.
+//! Every fault of the fault server, in both dialects, streamed and whole: the outcome of each, and that the next call
+//! works.
 
 use std::time::Duration;
 
@@ -9,15 +10,15 @@ use headrace_upstream::{Kind, Upstream};
 
 use crate::calls::{KEY, all, ask, spec};
 
-/// What is expected of a fault.
+/// The expected outcome of a fault.
 enum Expected {
-    /// An answer that the transport finds nothing wrong with.
+    /// An answer that is valid for the transport.
     Through,
-    /// A whole answer, though a stream was asked for.
+    /// A whole answer, although a stream was requested.
     Whole,
-    /// This error, by the beginning of its text, after so many events.
+    /// An error whose text begins like this, after this number of events.
     Failed(usize, &'static str),
-    /// For a kind of error with a text that is long, the check.
+    /// An error that passes this check, after this number of events. For errors with a long text.
     Is(usize, fn(&RelayError) -> bool),
 }
 
@@ -89,7 +90,7 @@ fn common(fault: Fault) -> Expected {
         ),
         Fault::Gzip => Failed(0, "its answer is not of its dialect: it is compressed (`gzip`)"),
         Fault::NotHttp => Failed(0, "its answer broke off: what came is no HTTP"),
-        // What is wrong with these is for those to find who know the dialect.
+        // Only code that knows the dialect can detect these faults.
         _ => Through,
     }
 }
@@ -137,7 +138,7 @@ async fn check(upstream: &Upstream, endpoint: Endpoint, fault: Fault, stream: bo
     }
 }
 
-/// The table above, for every fault there is, each at a server's client of its own, and each twice.
+/// Checks every fault against the table above. Each has its own client and runs twice.
 async fn every_fault(kind: Kind, endpoint: Endpoint) {
     let hostile = Hostile::start().await.unwrap();
     let mut tables = tokio::task::JoinSet::new();
@@ -148,7 +149,7 @@ async fn every_fault(kind: Kind, endpoint: Endpoint) {
                 check(&upstream, endpoint, fault, stream).await;
                 check(&upstream, endpoint, Fault::Good, stream).await;
                 if fault == Fault::Flaky {
-                    // The second try of what is flaky is good.
+                    // The second call of the flaky fault succeeds.
                     let events = all(&upstream, ask(endpoint, fault.name(), stream)).await;
                     assert!(
                         events.len() > 1 && matches!(events.first(), Some(RelayEvent::Head(_))),

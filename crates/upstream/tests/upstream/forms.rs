@@ -1,4 +1,5 @@
-//! What answers are held to, told to each kind of server in its own words, and what cannot be told refused by name.
+//! Required forms of answers in the fields of each kind of server. Forms that a kind does not support are refused by
+//! name.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::tokens::{ids, job, model_of, read};
 
-/// A grammar that is nothing but its form: nothing compiled here is followed there.
+/// A grammar that consists only of its form. It is never compiled or followed here.
 #[derive(Debug)]
 struct Told(Arc<Form>, Option<FormThought>);
 
@@ -40,7 +41,7 @@ fn held(form: Form, thought: Option<FormThought>) -> Job {
 }
 
 fn schema(compact: bool, white_space: Option<&str>) -> Form {
-    // Keys in an order that no sorting gives.
+    // The keys are in an order that no sorting produces.
     let schema =
         serde_json::from_str(r#"{"type":"object","properties":{"z":{"type":"integer"},"a":{}}}"#).unwrap();
     Form::JsonSchema(JsonForm {
@@ -66,7 +67,7 @@ fn choice() -> Form {
     Form::Choice(vec!["yes (or so)".to_owned(), "no\n\"x\"\\".to_owned()])
 }
 
-/// An answer of each kind, which says nothing but these ids and its end.
+/// An answer in the format of each kind, with only these ids and its end.
 fn answer(kind: Kind, text: &[u32], request: &Request) -> Vec<u8> {
     let whole = |body: &Value| {
         let body = body.to_string();
@@ -93,7 +94,7 @@ fn answer(kind: Kind, text: &[u32], request: &Request) -> Vec<u8> {
     }
 }
 
-/// The body that goes out for a form, whose answer is read to its end.
+/// Returns the path and body of a request with a form, after reading the answer to its end.
 async fn asked(kind: Kind, form: Form) -> Result<(String, Value), SubmitRefusal> {
     let text = ids("{}");
     let said = text.clone();
@@ -138,13 +139,13 @@ async fn each_kind_is_told_a_form_in_its_own_words() {
     ] {
         let (path, body) = asked(kind, form).await.unwrap();
         assert_eq!(body.pointer(at), Some(&expected), "{kind} {path}: {body}");
-        // Keys in the order in which they were sent.
+        // The keys keep the order in which they were sent.
         let text = body.to_string();
         assert!(
             !text.contains("properties") || text.contains(&schema_text[17..40]) || text.contains("\\\"z\\\""),
             "{text}"
         );
-        // Ids that a stream leaves out could not be asked for again.
+        // An answer with a form is not streamed, because ids that a stream leaves out could not be requested again.
         assert_eq!(body["stream"], kind != Kind::LlamaCpp, "{kind}");
     }
 }
@@ -172,7 +173,7 @@ async fn what_a_kind_cannot_be_told_is_refused_by_name() {
     assert!(refusal.to_string().contains("begun elsewhere"), "{refusal}");
 }
 
-/// As vLLM 0.32 answers a schema that its backend does not take.
+/// The answer of vLLM 0.32 to a schema that its backend does not support.
 #[tokio::test]
 async fn a_form_that_a_server_does_not_take_is_the_callers_to_mend() {
     let hostile = Hostile::start_with(|_| {
@@ -190,7 +191,7 @@ async fn a_form_that_a_server_does_not_take_is_the_callers_to_mend() {
         panic!("{last:?}")
     };
     assert!(what.contains("JSON: its server does not take it"), "{what}");
-    // Without a form it is nobody's but the server's.
+    // Without a form, the error is the server's fault.
     let (_, last) = read(model.submit(job(Sampling::default())).unwrap(), 1).await;
     assert!(matches!(&last, Event::Failed { error: JobError::Internal { .. }, .. }), "{last:?}");
 }

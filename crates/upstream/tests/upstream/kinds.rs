@@ -1,4 +1,5 @@
-//! Servers of other kinds that take ids, and vLLM's newer place for them: bodies, events as they write them, and what they cannot do.
+//! Other kinds of servers that take ids, and vLLM's newer endpoint: request bodies, event formats, and unsupported
+//! parameters.
 
 use headrace_domain::{FinishReason, Sampling, Seed, Usage};
 use headrace_engine_api::{Engine as _, Event, Job, JobError};
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::tokens::{EOS, Said, ids, job, model_of, read, tokenizer};
 
-/// Below which span all of them work.
+/// Parent span of all requests.
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 fn whole(body: &Value) -> Vec<u8> {
@@ -97,7 +98,7 @@ async fn vllm_is_asked_at_its_place_for_ids_where_it_has_one() {
     );
 }
 
-/// A model that is not there is not taken for a place that is not there.
+/// A 404 for a missing model is not mistaken for a missing endpoint.
 #[tokio::test]
 async fn a_model_that_vllm_does_not_have_is_told_as_that() {
     let (_, last, requests) = answered(Kind::Vllm, asked(), |_| {
@@ -113,7 +114,7 @@ async fn a_model_that_vllm_does_not_have_is_told_as_that() {
     assert_eq!(requests.len(), 1);
 }
 
-/// What SGLang streams of such ids: all of them so far, or those of each event.
+/// Events that SGLang streams for these ids: with all ids so far, or with those of each event.
 fn of_sglang(ids: &[u32], incremental: bool, end: &Value, counts_end: bool) -> Vec<Value> {
     let score = |id: &u32| json!([-0.5, id, null]);
     let top = |id: &u32| json!([[-0.5, id, null], [-1.5, 7, null]]);
@@ -141,7 +142,7 @@ async fn sglang_streams_all_ids_so_far_or_the_new_ones() {
         (true, &length, false, FinishReason::Length),
         (false, &stop, false, FinishReason::Stop),
         (true, &stop, false, FinishReason::Stop),
-        // The token that ended it is counted, and left out.
+        // The token that ended the answer is counted but left out.
         (false, &stop, true, FinishReason::Stop),
         (true, &stop, true, FinishReason::Stop),
     ] {
@@ -207,7 +208,7 @@ async fn what_sglang_says_wrong_is_told() {
         };
         assert!(detail.contains(told) && detail.contains("`hostile`"), "{detail} should say {told}");
     }
-    // The stream's own end says that the answer is whole. A stream that breaks off says nothing.
+    // The end marker shows that the answer is complete. A stream that breaks off shows nothing.
     let unfinished = json!({"output_ids": [20], "meta_info": meta(1, Value::Null)});
     let whole = stream(std::slice::from_ref(&unfinished));
     let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| whole.clone()).await;
@@ -218,7 +219,7 @@ async fn what_sglang_says_wrong_is_told() {
     assert!(detail.contains("without saying why") && detail.contains("`hostile`"), "{detail}");
 }
 
-/// What llama.cpp streams: of tokens that end within a character only the text is told.
+/// Events that llama.cpp streams. Tokens that end within a character appear only in the text.
 fn of_llama(ids: &[u32], stop_type: &str) -> Vec<Value> {
     let tokenizer = tokenizer();
     let (mut bytes, mut sent, mut events) = (Vec::new(), 0, Vec::new());
@@ -244,7 +245,7 @@ fn llama_stream(events: &[Value]) -> Vec<u8> {
 
 #[tokio::test]
 async fn what_llama_leaves_out_of_its_stream_is_found_again() {
-    // None of these characters is one token: their bytes are.
+    // None of these characters is a single token, but their bytes are.
     let text = "Grüße 🦀🦀 and 漢字, 😀.";
     let all = ids(text);
     let tokenizer = tokenizer();
@@ -274,7 +275,7 @@ async fn what_llama_leaves_out_of_its_stream_is_found_again() {
     );
 }
 
-/// Where the bytes are of no character, nobody can say which tokens they were: the rest is asked for in one piece.
+/// If the bytes are no character, their tokens cannot be restored, so the rest is requested in one piece.
 #[tokio::test]
 async fn what_cannot_be_found_again_is_asked_for_in_one_piece() {
     let start = ids("Hello ");
@@ -302,7 +303,7 @@ async fn what_cannot_be_found_again_is_asked_for_in_one_piece() {
     assert_ne!(first.json()["seed"], second.json()["seed"], "other random numbers than at the beginning");
 }
 
-/// The last tokens of an answer that ends by its length may be left out, too.
+/// The last tokens of an answer that reaches its length limit may be left out, too.
 #[tokio::test]
 async fn a_character_that_was_begun_at_the_end_is_not_lost() {
     let start = ids("Hello ");
@@ -347,7 +348,7 @@ async fn what_llama_says_wrong_or_cannot_do_is_told() {
     }
 }
 
-/// llama.cpp keeps no tenants apart: as soon as there are two, none finds anything in its cache.
+/// llama.cpp does not separate tenants. As soon as there are two, no call may use its cache.
 #[tokio::test]
 async fn a_cache_without_labels_is_for_one_tenant() {
     let hostile = Hostile::start_with(|_| Some(llama_stream(&of_llama(&ids("Hello"), "eos")))).await.unwrap();

@@ -1,4 +1,4 @@
-//! How busy a server says that it is: asked again and again, told in a header, kept apart by model, and with its age.
+//! Load reports of a server: polled, in a header, separate per model, and with their age.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -78,7 +78,7 @@ async fn each_model_has_its_own_load_and_its_age() {
     let before = age(&a);
     tokio::time::sleep(Duration::from_millis(30)).await;
     assert!(age(&a) >= before + 30_000_000, "{before} {}", age(&a));
-    // The key goes along, as some guard this place, too.
+    // The key is sent, because some operators protect this endpoint as well.
     assert!(hostile.seen().requests[0].header("authorization").is_some());
     following.abort();
 }
@@ -175,7 +175,7 @@ async fn what_is_no_load_leaves_it_unknown_and_says_why() {
     }
 }
 
-/// One that never answers is left after its time, and is not asked twice at once.
+/// A poll without an answer is abandoned after its timeout, and there is never more than one at a time.
 #[tokio::test]
 async fn a_server_that_hangs_is_asked_once_at_a_time() {
     let hostile = Hostile::start().await.unwrap();
@@ -227,13 +227,13 @@ async fn the_header_of_an_answer_counts_where_nothing_whole_was_told() {
         let load = model.load();
         let told = matches!(load.reported, Reported::Ago { .. }).then_some((load.running, load.waiting));
         assert_eq!(told, expected, "{header}");
-        // It is asked for where a server tells it only then, and is not asked otherwise.
+        // The report is requested from a server that sends it only on request and is not polled.
         let wanted = hostile.seen().requests[0].header("endpoint-load-metrics-format").map(str::to_owned);
         assert_eq!(wanted.as_deref(), (kind == Kind::Vllm).then_some("JSON"));
     }
 }
 
-/// A whole report stands against half of one that comes with an answer.
+/// A complete report takes precedence over a partial one that comes with an answer.
 #[tokio::test]
 async fn half_a_report_does_not_replace_a_whole_one() {
     let hostile = Hostile::start_with(|request| {

@@ -1,4 +1,4 @@
-//! The room through its public face, against servers of this machine's.
+//! Tests of the crate's public API against local servers.
 
 #![cfg(test)]
 

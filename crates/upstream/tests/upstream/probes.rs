@@ -1,4 +1,4 @@
-//! What operators are told of a server, and what may be wrong in its configuration.
+//! What operators see about a server, with hints at what may be wrong in its configuration.
 
 use headrace_hostile::{Fault, Hostile};
 use headrace_upstream::{Kind, Upstream, UpstreamSpec};

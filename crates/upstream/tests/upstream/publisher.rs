@@ -1,5 +1,5 @@
-//! A publisher of events as vLLM and SGLang have it, over ZeroMQ's protocol: what it publishes has numbers, and what it published
-//! before it tells again to whoever asks.
+//! A publisher of cache events like that of vLLM and SGLang, over ZeroMQ's protocol. Its events are numbered, and it
+//! replays earlier ones on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
 
-/// See the top of the file. It ends when it is dropped, with all its connections.
+/// The publisher. Dropping it closes all its connections.
 pub(crate) struct Publisher {
     pub(crate) events: String,
     replay: String,
     pub(crate) kept: Arc<Mutex<Vec<(u64, Bytes)>>>,
-    /// From which numbers on it was asked to tell again.
+    /// First numbers of the replays that were requested.
     pub(crate) asked: Arc<Mutex<Vec<u64>>>,
     hearers: Arc<AtomicUsize>,
     publish: broadcast::Sender<Vec<Vec<u8>>>,
@@ -61,14 +61,14 @@ impl Publisher {
         publisher
     }
 
-    /// Publishes, and keeps it.
+    /// Publishes events and keeps them for replays.
     pub(crate) fn tell(&self, number: u64, events: &Value) {
         self.miss(number, events);
         let payload = self.kept.lock().last().unwrap().1.clone();
         self.send(&[b"kv@w1@m", &number.to_be_bytes(), &payload]);
     }
 
-    /// Keeps what nobody hears.
+    /// Keeps events for replays without publishing them.
     pub(crate) fn miss(&self, number: u64, events: &Value) {
         let payload = rmp_serde::to_vec(&json!([1.0, events, 0])).unwrap();
         self.kept.lock().push((number, payload.into()));
@@ -78,7 +78,7 @@ impl Publisher {
         self.publish.send(frames.iter().map(|frame| frame.to_vec()).collect()).unwrap();
     }
 
-    /// How many have ever asked to hear.
+    /// Returns the number of subscriptions so far.
     pub(crate) fn hearers(&self) -> usize {
         self.hearers.load(Ordering::Relaxed)
     }
@@ -129,7 +129,7 @@ async fn open(stream: &mut TcpStream, kind: &[u8]) {
     assert!(frame(stream).await.unwrap().starts_with(b"\x05READY"));
 }
 
-/// The next frame's body, of a short one; `None`: there is none.
+/// Returns the body of the next short frame, or `None` if the connection has ended.
 async fn frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut head = [0; 2];
     stream.read_exact(&mut head).await.ok()?;

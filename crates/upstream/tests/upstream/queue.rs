@@ -1,4 +1,4 @@
-//! Calls at once at one server, the queue before it, and the switch of operators.
+//! The limit on parallel calls to one server, its queue, and draining by operators.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place
     assert_eq!((figures.in_flight, figures.waiting, figures.calls, figures.failures[7]), (0, 0, 3, 1));
 }
 
-/// A place is held to the end of an answer, whoever ends it, and given back by those that give up waiting.
+/// A place is held until the end of an answer, however it ends. A call that stops waiting leaves the queue.
 #[tokio::test]
 async fn places_come_back_whatever_happens() {
     let hostile = Hostile::start().await.unwrap();

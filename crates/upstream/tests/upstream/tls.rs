@@ -1,4 +1,4 @@
-//! TLS: whose certificates are trusted, HTTP/2 by agreement, and what is told where the scheme is wrong.
+//! TLS: trusted certificates, negotiation of HTTP/2, and the error for a wrong scheme.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::calls::{all, chat, failure, spec};
 
-/// TLS before a server; gives its port and the certificate in PEM.
+/// Puts TLS in front of a server. Returns the port and the certificate in PEM.
 async fn tls_before(hostile: &Hostile) -> (u16, Vec<u8>) {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     (showing(&cert, &signing_key, hostile.address()).await, cert.pem().into_bytes())
 }
 
-/// TLS with a certificate before an address. Gives its port.
+/// Puts TLS with a given certificate in front of an address. Returns the port.
 async fn showing(cert: &rcgen::Certificate, key: &KeyPair, behind: std::net::SocketAddr) -> u16 {
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let config = rustls::ServerConfig::builder()
@@ -44,7 +44,7 @@ async fn showing(cert: &rcgen::Certificate, key: &KeyPair, behind: std::net::Soc
     port
 }
 
-/// Asks a server that shows a certificate; what the caller of the upstream is told.
+/// Calls a server that presents a certificate. Returns the error that the caller of the upstream receives.
 async fn told(cert: &rcgen::Certificate, key: &KeyPair, roots: Option<String>) -> String {
     let nowhere = ([127, 0, 0, 1], 9).into();
     let port = showing(cert, key, nowhere).await;
@@ -52,7 +52,7 @@ async fn told(cert: &rcgen::Certificate, key: &KeyPair, roots: Option<String>) -
     asked.extra_roots_pem = roots.map(String::into_bytes);
     let upstream = Upstream::new(asked).unwrap();
     let error = failure(&upstream, chat("good", true)).await.to_string();
-    // A probe says the same.
+    // A probe has the same message.
     assert!(upstream.models().await.unwrap_err().to_string().contains("Expected: "), "{error}");
     for jargon in ["UnknownIssuer", "NotValidForName", "invalid peer certificate", "OtherError"] {
         assert!(!error.contains(jargon), "{jargon}: {error}");
@@ -94,7 +94,7 @@ async fn a_private_certificate_is_told_with_what_was_seen_what_was_expected_and_
         &["HOST shows a certificate (`gpu`) of an authority that is unknown here (`Corp Root`)", way_out],
     );
     says(&error, &["Expected: one that an authority of this machine has signed"]);
-    // Another authority of the same name.
+    // Another authority with the same name.
     let error = told(&good, &key, Some(other.pem())).await;
     says(&error, &["unknown here (`Corp Root`)", "or of the file in `ca_file`", way_out]);
 
@@ -175,7 +175,7 @@ async fn one_of_several_addresses_is_reached_by_the_name() {
     let key = KeyPair::generate().unwrap();
     let cert = params("gpu", &["gpu.test"]).self_signed(&key).unwrap();
     let port = showing(&cert, &key, hostile.address()).await;
-    // No DNS knows the name. The certificate is checked for it.
+    // No DNS server knows this name. The certificate is still checked against it.
     let mut pinned = spec(&format!("https://gpu.test:{port}"), Kind::Vllm);
     pinned.extra_roots_pem = Some(cert.pem().into_bytes());
     let pinned = pinned.at([127, 0, 0, 1].into());
@@ -198,7 +198,7 @@ async fn one_of_several_addresses_is_reached_by_the_name() {
     assert!(!hosts.is_empty() && hosts.iter().all(|host| host.starts_with("gpu.test:")), "{hosts:?}");
 }
 
-/// A server that reads something and answers always the same. Gives its port.
+/// Starts a server that reads some bytes and always sends the same answer. Returns its port.
 pub(crate) async fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -212,7 +212,7 @@ pub(crate) async fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> u16 
     port
 }
 
-/// What most servers of TLS answer to plain HTTP, and the other way round.
+/// The usual answers of a TLS server to plain HTTP, and of a plain server to TLS.
 #[tokio::test]
 async fn the_wrong_scheme_is_told() {
     let refusal = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.";

@@ -1,4 +1,5 @@
-//! A server that takes ids behind the engine's seam: bodies, text, stops, log-probabilities, usage, cancelling, faults.
+//! A server that takes ids behind the trait `Engine`: request bodies, text, stops, log-probabilities, usage,
+//! cancellation, faults.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,7 +66,7 @@ pub(crate) fn job(sampling: Sampling) -> Job {
     }
 }
 
-/// An answer of such tokens, as vLLM streams it: one id in each event, unless they are given together.
+/// An answer with these tokens as vLLM streams it: one event for each piece.
 fn answer(pieces: &[Vec<u32>], finish: Option<&str>, cached: u64) -> Vec<u8> {
     let mut data: Vec<String> = pieces
         .iter()
@@ -87,12 +88,12 @@ fn answer(pieces: &[Vec<u32>], finish: Option<&str>, cached: u64) -> Vec<u8> {
     data.push(
         json!({"choices": [], "usage": {"prompt_tokens": 4, "prompt_tokens_details": details}}).to_string(),
     );
-    // Without a reason it breaks off.
+    // Without a finish reason, the stream breaks off.
     data.extend(finish.map(|_| "[DONE]".to_owned()));
     event_stream(data.iter().map(String::as_str))
 }
 
-/// As vLLM answers where token ids are not switched on.
+/// The answer of vLLM if the endpoint for token ids is not enabled.
 fn not_there() -> Vec<u8> {
     let body = r#"{"detail":"Not Found"}"#;
     format!(
@@ -102,7 +103,7 @@ fn not_there() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Everything that is said of a job, joined by choice: its text, its ids, its end.
+/// All events of a job, joined by choice: text, ids and finish reason.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Said {
     pub(crate) text: String,
@@ -233,12 +234,12 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
         assert_eq!((said.text.as_str(), &said.ended), ("one two three four", &Some(FinishReason::Stop)));
     }
     let Event::Done(report) = last else { panic!("{last:?}") };
-    // Prompt tokens are charged once, and as cached only where every choice found them so.
+    // Prompt tokens are charged once. They count as cached only if every choice found them cached.
     let output = 8 * text.len() as u64;
     assert_eq!(report.usage, Usage { input: 3, cached_input: 1, output, ..Usage::default() });
     let by_completions = |request: &Request| request.path == "/v1/completions";
     let mut seen = hostile.seen();
-    // What it does not have it is asked for but once, by all at once.
+    // The missing endpoint is requested only once per choice, by all choices at the same time.
     assert_eq!(seen.requests.iter().filter(|request| !by_completions(request)).count(), 8);
     seen.requests.retain(by_completions);
     let mut seeds: Vec<u64> =
@@ -388,7 +389,7 @@ async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
     }
     assert!(cuts > 4, "{cuts}");
 
-    // All of it was there, but for its end: its server is not asked.
+    // The answer is complete except for its end, so the server is not called.
     let silent = told(&[], None).await.unwrap();
     let mut ended = job(Sampling { max_tokens: 3, ..Sampling::default() });
     ended.generated = 3;
@@ -398,12 +399,12 @@ async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
     assert!(matches!(last, Event::Done(_)) && silent.seen().requests.is_empty());
 }
 
-/// A head without a length, and these bytes: the body ends with the connection.
+/// A head without a length, and these bytes. The body ends with the connection.
 fn until_close(body: &[u8]) -> Vec<u8> {
     [b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n", body].concat()
 }
 
-/// A server that answers each connection with these bytes and holds it open until its client leaves.
+/// Starts a server that answers each connection with these bytes and keeps it open until the client leaves.
 async fn holding(bytes: Vec<u8>) -> (String, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -431,7 +432,7 @@ async fn an_answer_that_has_ended_lets_go_of_a_server_that_does_not() {
         assert_eq!((said[0].ids.as_slice(), &said[0].ended), (&[20][..], &Some(FinishReason::Stop)));
         let Event::Done(report) = last else { panic!("{last:?}") };
         assert_eq!((report.usage.cached_input, report.usage.output), (cached, 1));
-        // The connection is closed: its server sees that its client has left.
+        // The connection is closed, so the server sees that the client has left.
         tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
     }
 }

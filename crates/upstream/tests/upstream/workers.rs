@@ -1,5 +1,5 @@
-//! Another Headrace's engine behind the engine's seam: what a right worker says comes through, and each lie and each break of another
-//! one is told by name, with nothing of it beyond what was asked for.
+//! Another Headrace's engine behind the trait `Engine`. A correct worker's events come through. Each lie and each
+//! broken answer of another one becomes a named error, and no event exceeds what was requested.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ fn about(words: &str) -> AboutModel {
     }
 }
 
-/// A server that is asked as a worker.
+/// A server that is used as a worker.
 fn upstream(url: &str) -> Upstream {
     let mut spec = spec(url, Kind::Headrace);
     spec.worker_secret = Some(SECRET.into());
@@ -120,7 +120,7 @@ fn right() -> Vec<Frame> {
     vec![alive, STARTED, tokens(&[7, 8]), tokens(&[9]), end, done(4, 3)]
 }
 
-/// All that comes of a job.
+/// Returns all events of a job.
 async fn played(answer: Vec<u8>) -> (Vec<Event>, WorkerModel) {
     let hostile = Hostile::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
     let model = model(&upstream(&hostile.url()));
@@ -202,7 +202,7 @@ async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
     }
 }
 
-/// Says the head of an answer and what is given, in pieces, and nothing more.
+/// Starts a server that sends the head of an answer and these frames in pieces, and then nothing more.
 async fn silent_after(said: &[Frame]) -> String {
     let said: Vec<Vec<u8>> = said.iter().map(|frame| framed(std::slice::from_ref(frame))).collect();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -232,7 +232,7 @@ async fn silence_is_a_break_but_not_while_nobody_reads() {
         panic!("it is silent")
     };
     assert!(detail.contains("did not come within"), "{detail}");
-    // For longer than a worker may be silent nothing is read here, as the first event fills the way.
+    // The reader pauses for longer than a worker may be silent, because the first event fills the unread bytes.
     let model = model_at(silent_after(&right()).await);
     let (mut events, _control) = model.submit(Job { unread_bytes: 1, ..job() }).unwrap().split();
     tokio::time::sleep(Duration::from_millis(2_500)).await;
@@ -304,7 +304,7 @@ async fn what_a_worker_is_and_its_words_are_believed_only_as_far_as_they_can_be_
     assert!(other.contains("not those of the digest"), "{other}");
 }
 
-/// Keeps all that a job marks, for an hour where that is wished, and says so at once.
+/// An engine that keeps every marked prefix, for an hour if requested, and reports that at once.
 struct Keeping(Capabilities);
 
 impl Keeping {
@@ -356,13 +356,13 @@ impl Engine for Keeping {
     }
 }
 
-/// A worker's own desk behind HTTP.
+/// A worker's own endpoint behind HTTP.
 async fn keeping() -> Hostile {
     keeping_in(vec![Some(ProcessId::fresh().unwrap())], Arc::default()).await
 }
 
-/// The same, in one process after another: in which one it runs now says `at`. One that is `None` is of a version that knows no
-/// processes: it takes tickets without one, and tells none.
+/// The same worker in a sequence of processes. `at` is the index of the current one. `None` is a version without
+/// process ids: it accepts tickets without one, and reports none.
 async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> Hostile {
     let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
     let offer = Offer {
@@ -382,7 +382,8 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
             let tickets = Tickets::new(secret.clone(), process.unwrap_or(ProcessId::UNKNOWN));
             let (payer, offer) = (KeyId::new("worker").unwrap(), offer.clone());
             let clock = Arc::<SystemClock>::clone(&clock);
-            let desk = Desk::new(tickets, clock, payer, "1", move || vec![offer.clone()]);
+            let traces = Arc::new(headrace_domain::NoTrace);
+            let desk = Desk::new(tickets, clock, payer, "1", traces, move || vec![offer.clone()]);
             (desk, process.is_none().then_some(secret))
         })
         .collect();
@@ -390,7 +391,8 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
         let (desk, older) = &desks[at.load(Ordering::SeqCst)];
         let shown = request.header("authorization").map(str::to_owned);
         let shown = match older {
-            // As an older worker takes a ticket: by its version. This end knows it by a new one for itself.
+            // An older worker checks the version of a ticket. The endpoint behind it accepts the request through a new
+            // ticket.
             Some(_) if shown.as_ref().is_none_or(|shown| !shown.contains(" v1.")) => {
                 return Some(raw("401 Told", br#"{"refusal":"ticket"}"#));
             }
@@ -402,7 +404,7 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
         };
         let authorization = shown.as_deref().map(str::as_bytes);
         let (method, path) = (request.method.as_str(), request.path.as_str());
-        let head = AnnexHead { method, path, authorization, now: clock.now() };
+        let head = AnnexHead { method, path, authorization, traceparent: None, now: clock.now() };
         let mut answer = match desk.admit(&head) {
             Ok(call) => at_once(call.answer(request.body.clone().into())),
             Err(refusal) => refusal,
@@ -437,7 +439,7 @@ async fn a_worker_that_starts_anew_or_is_older_is_asked_once_more() {
     for (process, version) in ["v2", "v2", "v1", "v2"].into_iter().enumerate() {
         at.store(process, Ordering::SeqCst);
         let asked = worker.seen().requests.len();
-        // The first job finds the process out, and runs all the same.
+        // The first job learns the process id, and succeeds all the same.
         let (mut events, _control) = model.submit(job()).unwrap().split();
         let mut all = Vec::new();
         while let Some(event) = events.next().await {
@@ -457,7 +459,7 @@ async fn a_worker_that_starts_anew_or_is_older_is_asked_once_more() {
     }
 }
 
-/// What needs no waiting for.
+/// Polls a future that must be ready at once.
 fn at_once<T>(mut future: impl Future<Output = T> + Unpin) -> T {
     match std::pin::Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done,
@@ -472,7 +474,7 @@ async fn what_is_to_be_kept_is_told_to_workers_that_take_it_and_comes_back_as_us
     let marked = Job { prompt: (0..60).collect(), pins, ..job() };
     let worker = keeping().await;
     let upstream = upstream(&worker.url());
-    // Not known to take it, then told so with its load, then replaced by one of before.
+    // First the worker is not known to take fuller jobs, then its report says so, then an older version replaces it.
     let model = model(&upstream);
     let clock: Arc<dyn headrace_domain::Clock> = Arc::new(SystemClock::default());
     for fuller in [false, true, false] {
@@ -505,7 +507,7 @@ async fn what_is_to_be_kept_is_told_to_workers_that_take_it_and_comes_back_as_us
     }
 }
 
-/// A worker says that it kept more than it was asked to, or what it was not asked to.
+/// A worker reports that it kept more tokens in its cache than requested, or unrequested ones.
 #[tokio::test]
 async fn nobody_pays_for_what_a_worker_kept_unasked() {
     let wrote = |cache_write| {

@@ -1,4 +1,5 @@
-//! An incremental reader of server-sent events: bytes in any cut, events out. Knows nothing of what an event says.
+//! An incremental reader of server-sent events. Takes bytes in chunks of any size and returns events. Does not
+//! interpret their content.
 //!
 //! Source: the WHATWG's HTML standard, 9.2.6 "Interpreting an event stream". Ids and retry times are not kept.
 
@@ -7,9 +8,9 @@ use std::fmt;
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SseEvent {
-    /// Its name; empty where none was given (OpenAI).
+    /// The event name. Empty if the event has none, as in OpenAI's streams.
     pub name: String,
-    /// Its data; several lines joined with line feeds.
+    /// The data. Several lines are joined with line feeds.
     pub data: String,
 }
 
@@ -20,12 +21,12 @@ impl SseEvent {
     }
 }
 
-/// Why a stream cannot be read on.
+/// The reason why a stream cannot be read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SseError {
-    /// A line or event exceeds so many bytes.
+    /// A line or an event exceeds the limit.
     TooLong {
-        /// The limit.
+        /// The limit, in bytes.
         max_bytes: usize,
     },
     /// A line is not UTF-8.
@@ -43,46 +44,46 @@ impl fmt::Display for SseError {
 
 impl std::error::Error for SseError {}
 
-/// Longest event by default, in bytes.
+/// The default limit for one event, in bytes.
 const MAX_EVENT_BYTES: usize = 16 << 20;
 
-/// Reads a stream as it comes. Lines may end in LF, CR or CRLF and may be cut anywhere.
+/// Reads a stream as it comes. Lines may end in LF, CR or CRLF, and chunks may split the stream anywhere.
 #[derive(Debug)]
 pub struct SseReader {
     /// A line whose end has not come yet.
     line: Vec<u8>,
     event: Event,
     max_event_bytes: usize,
-    /// The last byte was a CR: a LF right after it belongs to the same line end.
+    /// The last byte was a CR. An LF right after it belongs to the same line end.
     after_cr: bool,
 }
 
-/// The event of which lines come.
+/// The event whose lines are being read.
 #[derive(Debug, Default)]
 struct Event {
     name: String,
     data: String,
     has_data: bool,
-    /// No line has come yet, of any event.
+    /// No line of any event has come yet.
     at_start: bool,
 }
 
 impl SseReader {
-    /// A reader of events up to 16 MiB.
+    /// Creates a reader for events of at most 16 MiB.
     pub fn new() -> Self {
         Self::with_limit(MAX_EVENT_BYTES)
     }
 
-    /// A reader of events up to `max_event_bytes`.
+    /// Creates a reader for events of at most `max_event_bytes` bytes.
     pub fn with_limit(max_event_bytes: usize) -> Self {
         let event = Event { at_start: true, ..Event::default() };
         Self { line: Vec::new(), event, max_event_bytes, after_cr: false }
     }
 
-    /// Takes the next bytes and gives the events that they complete.
+    /// Takes the next bytes and returns the events that they complete.
     ///
     /// # Errors
-    /// An event beyond the limit, or a line that is not UTF-8. The reader is of no use afterwards.
+    /// Fails if an event exceeds the limit, or if a line is not UTF-8. The reader cannot be used afterwards.
     pub fn push(&mut self, bytes: &[u8]) -> Result<Vec<SseEvent>, SseError> {
         let mut events = Vec::new();
         self.read(bytes, |name, data| {
@@ -91,11 +92,11 @@ impl SseReader {
         Ok(events)
     }
 
-    /// Takes the next bytes and hands on the name and the data of each event that they complete. Nothing is allocated for an
-    /// event: the buffers are kept.
+    /// Takes the next bytes and passes the name and the data of each event that they complete to `each`. Events need no
+    /// allocation, because the buffers are reused.
     ///
     /// # Errors
-    /// An event beyond the limit, or a line that is not UTF-8. The reader is of no use afterwards.
+    /// Fails if an event exceeds the limit, or if a line is not UTF-8. The reader cannot be used afterwards.
     pub fn read(&mut self, mut bytes: &[u8], mut each: impl FnMut(&str, &str)) -> Result<(), SseError> {
         while !bytes.is_empty() {
             if std::mem::take(&mut self.after_cr) {
@@ -123,14 +124,14 @@ impl SseReader {
         Ok(())
     }
 
-    /// Whether bytes of an unfinished event are at hand: a stream that ends so was cut off.
+    /// Whether bytes of an unfinished event are buffered. A stream that ends in this state was cut off.
     pub fn is_mid_event(&self) -> bool {
         !self.line.is_empty() || self.event.has_data
     }
 }
 
 impl Event {
-    /// One whole line; an empty one ends the event.
+    /// Takes one whole line. An empty line ends the event.
     fn take_line(&mut self, line: &[u8], each: &mut impl FnMut(&str, &str)) -> Result<(), SseError> {
         let mut line = std::str::from_utf8(line).map_err(|_| SseError::NotUtf8)?;
         if std::mem::take(&mut self.at_start) {
@@ -155,7 +156,7 @@ impl Event {
                 self.data.push_str(value);
             }
             "event" => value.clone_into(&mut self.name),
-            // A comment (an empty field), an id, a retry time, or something new.
+            // A comment (an empty field), an id, a retry time, or a field that is not in the standard.
             _ => {}
         }
         Ok(())

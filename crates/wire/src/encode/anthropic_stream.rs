@@ -1,4 +1,4 @@
-//! Anthropic's stream of a message: one content block after the other, each opened, filled and closed.
+//! Anthropic's stream of a message: one content block after another, each opened, filled and closed.
 //!
 //! Source: <https://docs.anthropic.com/en/api/messages-streaming>.
 
@@ -18,23 +18,23 @@ pub(super) struct AnthropicStream {
     meta: ReplyMeta,
     begun: bool,
     over: bool,
-    /// The block being filled.
+    /// The open block.
     open: Option<Kind>,
-    /// Its index; the next one's where none is open.
+    /// The index of the open block. If none is open, the index of the next one.
     index: u32,
-    /// Blocks of tool calls by the call's index.
+    /// The blocks of tool calls, by the index of the call.
     calls: BTreeMap<u32, u32>,
-    /// The text of thinking is left out, and that there was some is shown.
+    /// The text of thinking is left out, but its blocks are shown.
     hides_thinking: bool,
-    /// What was left out of the prompt, where that was asked for.
+    /// The part of the prompt that was cleared. `None` if the call did not ask for clearing.
     cleared: Option<Cleared>,
     reason: Option<FinishReason>,
 }
 
-/// Who called a tool: the model, as no code runs here that could.
+/// The caller of a tool. It is always the model, because no code runs here that could call tools.
 pub(super) const CALLED_BY_MODEL: &str = ",\"caller\":{\"type\":\"direct\"}";
 
-/// What a block holds.
+/// The kind of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -90,14 +90,14 @@ impl AnthropicStream {
         }
     }
 
-    /// The end of a block of thinking, which may have no text.
+    /// Ends a block of thinking, which may have no text.
     fn signature(&mut self, signature: &str, out: &mut BytesMut) {
         self.continue_block(Kind::Thinking, out);
         write_delta(out, self.index, "\"signature_delta\",\"signature\":", signature);
         self.close_block(out);
     }
 
-    /// A block that comes whole.
+    /// Writes a redacted block, which comes whole.
     fn redacted(&mut self, data: &str, out: &mut BytesMut) {
         self.close_block(out);
         self.start_block(Kind::RedactedThinking, out);
@@ -130,8 +130,9 @@ fn write_delta(out: &mut BytesMut, index: u32, field: &str, text: &str) {
     raw(out, "}}\n\n");
 }
 
-/// `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,…,"output_tokens":…}`. Every field of
-/// the dialect is there, as its clients' types want it; what is not known, or is not here, is null.
+/// Writes `{"input_tokens":…,"cache_creation_input_tokens":…,"cache_read_input_tokens":…,…,"output_tokens":…}`. Every
+/// field of the dialect is present, because clients' types require it. Fields that are unknown or do not apply are
+/// null.
 pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "{\"input_tokens\":");
     value(out, &usage.input);
@@ -150,12 +151,12 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "},\"server_tool_use\":null,\"inference_geo\":null,\"service_tier\":\"standard\"}");
 }
 
-/// What was left out of a call's prompt; `None`: nobody asked for that.
+/// The part of a call's prompt that was cleared. `None` if the call did not ask for clearing.
 pub(super) fn cleared(call: &Call) -> Option<Cleared> {
     call.clears.as_ref().map(|_| call.cleared.unwrap_or_default())
 }
 
-/// `,"context_management":{"applied_edits":[…]}`
+/// Writes `,"context_management":{"applied_edits":[…]}`.
 pub(super) fn write_cleared(out: &mut BytesMut, cleared: Option<Cleared>) {
     let Some(Cleared { tool_uses, input_tokens }) = cleared else { return };
     raw(out, ",\"context_management\":{\"applied_edits\":[");
@@ -169,7 +170,7 @@ pub(super) fn write_cleared(out: &mut BytesMut, cleared: Option<Cleared>) {
     raw(out, "]}");
 }
 
-/// `"stop_reason":…,"stop_sequence":…`
+/// Writes `"stop_reason":…,"stop_sequence":…`.
 pub(super) fn write_stop(out: &mut BytesMut, reason: Option<&FinishReason>) {
     let (name, sequence) = match reason {
         None => (None, None),
@@ -185,7 +186,8 @@ pub(super) fn write_stop(out: &mut BytesMut, reason: Option<&FinishReason>) {
     value(out, &sequence);
 }
 
-/// `{"id":…,"type":"message","role":"assistant","model":…,"content":`, with what is known of a cache miss where that is asked for.
+/// Writes `{"id":…,"type":"message","role":"assistant","model":…,"content":`, with the diagnosis of a cache miss if
+/// requested.
 pub(super) fn write_head(out: &mut BytesMut, meta: &ReplyMeta, usage: &Usage) {
     raw(out, "{\"id\":");
     value(out, &answer_id(Endpoint::Messages, meta.request_id));
@@ -216,7 +218,7 @@ impl ReplyEncoder for AnthropicStream {
             return;
         }
         match event {
-            // Nothing in this dialect shows a prompt.
+            // This dialect never shows a prompt.
             ReplyEvent::Prompt { .. } | ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Text { text, .. } => self.text(Kind::Text, text, out),
             ReplyEvent::Reasoning { text, .. } => self.text(Kind::Thinking, text, out),

@@ -1,4 +1,4 @@
-//! Anthropic's whole message: events are gathered into blocks and written at the end.
+//! Anthropic's whole message. Events are gathered into blocks and written at the end.
 //!
 //! Source: <https://docs.anthropic.com/en/api/messages>.
 
@@ -15,9 +15,9 @@ use crate::json_out::{list, raw, value};
 pub(super) struct AnthropicWhole {
     meta: ReplyMeta,
     blocks: Vec<Block>,
-    /// The text of thinking is left out, and that there was some is shown.
+    /// The text of thinking is left out, but its blocks are shown.
     hides_thinking: bool,
-    /// What was left out of the prompt, where that was asked for.
+    /// The part of the prompt that was cleared. `None` if the call did not ask for clearing.
     cleared: Option<Cleared>,
     reason: Option<FinishReason>,
     over: bool,
@@ -25,7 +25,7 @@ pub(super) struct AnthropicWhole {
 
 enum Block {
     Text(String),
-    /// Its text and, once it is over, its signature.
+    /// The text and, once the block is over, its signature.
     Thinking(String, Option<String>),
     RedactedThinking(String),
     ToolUse {
@@ -109,8 +109,8 @@ impl Block {
     }
 }
 
-/// The arguments as the model wrote them. Where they are not JSON (cut off at `max_tokens`, or nonsense) they stand as
-/// a string, so that nothing is lost and the body stays JSON.
+/// Writes the arguments as the model wrote them. If they are not JSON (cut off at `max_tokens`, or nonsense), they are
+/// written as a string, so that nothing is lost and the body stays JSON.
 fn write_input(out: &mut BytesMut, input: &str) {
     let trimmed = input.trim();
     if trimmed.is_empty() {

@@ -1,12 +1,13 @@
-//! What of a call's tools decides how its OpenAI answer shows calls of them: which take a text, and whether one was named.
-//! Knows no shapes.
+//! The facts about a call's tools on which its OpenAI answer depends: which tools take a text, and whether the caller
+//! named one.
+//! Knows no JSON.
 
 use headrace_domain::{Call, FinishReason, Prompt, ToolChoice};
 
 /// The tools of a call, as far as its answer needs them.
 #[derive(Debug, Default)]
 pub(super) struct Called {
-    /// Those that take a text.
+    /// The names of the tools that take a text.
     custom: Vec<String>,
     /// The caller named the tool that had to be called.
     named: bool,
@@ -27,8 +28,8 @@ impl Called {
         self.custom.iter().any(|custom| custom == name)
     }
 
-    /// Why an answer ended, as OpenAI says it: a call of the tool that was named is what was asked for, and no wish of the
-    /// model's.
+    /// Returns the finish reason in OpenAI's sense. If the caller named the tool, a call of it is a regular stop,
+    /// because the model did not choose the call.
     pub(super) const fn reason<'r>(&self, reason: &'r FinishReason) -> &'r FinishReason {
         match reason {
             FinishReason::ToolCalls if self.named => &FinishReason::Stop,

@@ -1,4 +1,4 @@
-//! OpenAI's stream of chat completion chunks. The text of an event is escaped straight into the output.
+//! OpenAI's stream of chat completion chunks. The text of an event is escaped directly into the output.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/chat-streaming>.
 
@@ -15,33 +15,34 @@ use super::reasoning_details::{Detail, write_details};
 use crate::custom::Unwrap;
 use crate::json_out::{self, chat_logprobs, raw, value};
 
-/// How the delta of a text begins, and that of a text of the reasoning.
+/// The start of the delta of a text, and of the delta of a reasoning text.
 const CONTENT: &str = ",\"delta\":{\"content\":";
 const REASONING: &str = ",\"delta\":{\"reasoning_content\":";
-/// Behind a delta that has no log-probabilities.
+/// The bytes after a delta without log-probabilities.
 const NO_LOGPROBS: &str = "},\"logprobs\":null,\"finish_reason\":null";
 
 pub(super) struct ChatStream {
     wanted: Wanted,
     called: Called,
-    /// Calls of tools that take a text, by choice and place: what takes the text out of their arguments.
+    /// Calls of custom tools, by choice and call index. Each `Unwrap` extracts the text from the arguments.
     texts: BTreeMap<(u32, u32), Unwrap>,
     /// Choices whose role was sent.
     opened: Vec<u32>,
     prompt_sent: bool,
-    /// By choice, once it has reasoning.
+    /// By choice, once the choice has reasoning.
     reasoning: BTreeMap<u32, Reasoning>,
-    /// Around the texts of the choice that was first to say something, of its reasoning or behind that.
+    /// The bytes around the texts of the first choice that had text, for its current kind of delta.
     around: Option<Around>,
 }
 
-/// What stands around the text of a chunk that has nothing beside it: the same for every one of a choice, and written once.
+/// The bytes around the text of a chunk that has nothing else. They are the same for every such chunk of a choice, so
+/// they are built once.
 struct Around {
     choice: u32,
     delta: &'static str,
-    /// Up to and with the text's quote.
+    /// Up to the text, including its opening quote.
     before: BytesMut,
-    /// From the other quote on.
+    /// From the closing quote on.
     after: BytesMut,
 }
 
@@ -74,14 +75,14 @@ impl Around {
 /// The reasoning of a choice.
 #[derive(Default)]
 struct Reasoning {
-    /// The text of the section that is under way: the detail that ends it holds all of it.
+    /// The text of the current section. The detail at the end of the section contains all of it.
     text: String,
-    /// Details written.
+    /// The number of details written.
     details: usize,
 }
 
 impl ChatStream {
-    /// The encoder of a call's answer.
+    /// Creates the encoder of a call's answer.
     pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
         let choices = Self {
             wanted: Wanted::of(call),
@@ -95,8 +96,8 @@ impl ChatStream {
         OpenAiStream::new(call, meta, "chat.completion.chunk", choices)
     }
 
-    /// The chunk with the role comes with a choice's first event, whatever that is: also where the first token is
-    /// but part of a character. All choices share one prompt, which the first such chunk carries.
+    /// Writes the chunk with the role. It comes with a choice's first event of any kind, even if the first token is
+    /// only a part of a character. All choices share one prompt, which only the first such chunk carries.
     fn open(
         &mut self,
         frame: &Frame,
@@ -121,7 +122,7 @@ impl ChatStream {
         });
     }
 
-    /// A chunk of text, with what came beside it; its delta begins so.
+    /// Writes a chunk of text, with its ids and log-probabilities. `delta` is the start of its delta.
     fn text(
         &mut self,
         frame: &Frame,
@@ -158,7 +159,7 @@ impl ChatStream {
         frame.close(out);
     }
 
-    /// A chunk with a detail of the reasoning: what ends a section, or a section that nobody can read.
+    /// Writes a chunk with a reasoning detail: the end of a section, or a section that is encrypted.
     fn detail(
         &mut self,
         frame: &Frame,
@@ -177,7 +178,7 @@ impl ChatStream {
         reasoning.details += 1;
     }
 
-    /// A chunk with a piece of a tool call.
+    /// Writes a chunk with a piece of a tool call.
     fn tool(
         &mut self,
         frame: &Frame,
@@ -194,7 +195,7 @@ impl ChatStream {
         frame.close(out);
     }
 
-    /// A chunk with more of the text that a tool is called with.
+    /// Writes a chunk with more of the text for a custom tool.
     fn input(&mut self, frame: &Frame, call: (u32, u32), text: &str, out: &mut BytesMut) {
         if !text.is_empty() {
             self.tool(frame, call, out, |out| {
@@ -205,7 +206,7 @@ impl ChatStream {
         }
     }
 
-    /// What the texts of a choice's calls held back to their end.
+    /// Writes the text that the calls of a choice held back until their end.
     fn end_inputs(&mut self, frame: &Frame, choice: u32, out: &mut BytesMut) {
         let calls: Vec<_> =
             self.texts.range((choice, 0)..=(choice, u32::MAX)).map(|(call, _)| *call).collect();
@@ -272,7 +273,7 @@ impl Choices for ChatStream {
                     raw(out, "}");
                 });
             }
-            // No generated answer has any.
+            // A generated answer has no such events.
             ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Finish { choice, reason } => {
                 self.open(frame, *choice, None, out);

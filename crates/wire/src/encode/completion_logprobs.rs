@@ -1,24 +1,24 @@
-//! The `logprobs` of completions: parallel lists, with each token's place in the text in characters.
-//! A place depends on the tokens alone, never on how they were split into events.
+//! Writes the `logprobs` of completions: parallel lists, with each token's place in the text, in characters.
+//! A place depends only on the tokens, never on how they were split into events.
 
 use bytes::BytesMut;
 use headrace_domain::TokenLogprob;
 
 use crate::json_out::{list, logprob, raw, token, value};
 
-/// What leads the bytes of a token that is not whole UTF-8.
+/// The prefix for the bytes of a token that is not whole UTF-8.
 const BYTES: &str = "bytes:";
 
-/// Where the next token of a choice begins.
+/// Tracks the place at which the next token of a choice begins.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Offsets {
-    /// Characters begun so far.
+    /// Number of characters that have begun so far.
     begun: usize,
 }
 
 impl Offsets {
-    /// Places of an echoed prompt's tokens in `text`, its end included in what follows. Tokens that stand for
-    /// nothing in the text, such as one that begins every sequence, take the place of the next.
+    /// Returns the places of an echoed prompt's tokens in `text`. The generated tokens follow at its end. Tokens that
+    /// do not appear in the text, such as one that begins every sequence, take the place of the next token.
     pub(super) fn echoed(&mut self, text: &str, tokens: &[TokenLogprob]) -> Vec<usize> {
         let mut rest = text.as_bytes();
         let mut places = Vec::with_capacity(tokens.len());
@@ -35,12 +35,12 @@ impl Offsets {
         places
     }
 
-    /// Places of generated tokens.
+    /// Returns the places of generated tokens.
     pub(super) fn generated(&mut self, tokens: &[TokenLogprob]) -> Vec<usize> {
         tokens.iter().map(|token| self.next(&token.bytes)).collect()
     }
 
-    /// The place of a token: of its first character, which an earlier token may have begun.
+    /// Returns the place of a token: the place of its first character, which an earlier token may have begun.
     fn next(&mut self, bytes: &[u8]) -> usize {
         let continues = |byte: &u8| byte & 0xC0 == 0x80;
         let place = self.begun - usize::from(self.begun > 0 && bytes.first().is_some_and(continues));
@@ -49,8 +49,8 @@ impl Offsets {
     }
 }
 
-/// `{"tokens":[…],"token_logprobs":[…],"top_logprobs":[…],"text_offset":[…]}`
-/// of an echoed prompt's tokens and generated ones.
+/// Writes `{"tokens":[…],"token_logprobs":[…],"top_logprobs":[…],"text_offset":[…]}`
+/// for the tokens of an echoed prompt and the generated tokens.
 pub(super) fn write(out: &mut BytesMut, tokens: [&[TokenLogprob]; 2], offsets: &[usize]) {
     let tokens = || tokens.into_iter().flatten();
     raw(out, "{\"tokens\":[");
@@ -67,7 +67,8 @@ pub(super) fn write(out: &mut BytesMut, tokens: [&[TokenLogprob]; 2], offsets: &
     raw(out, "}");
 }
 
-/// The alternatives and the token itself by text. Of two ids with one text the likelier stands: a key has one value.
+/// Writes the alternatives and the token itself, by text. If two ids have the same text, only the likelier one is
+/// written, because a key has one value.
 fn write_top(out: &mut BytesMut, entry: &TokenLogprob) {
     let Some(own) = entry.logprob else { return raw(out, "null") };
     let all = || entry.top.iter().map(|top| (&top.bytes, top.logprob)).chain([(&entry.bytes, own)]);

@@ -1,4 +1,4 @@
-//! OpenAI's stream of text completions. The text of an event is escaped straight into the output.
+//! OpenAI's stream of text completions. The text of an event is escaped directly into the output.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/completions/create>.
 
@@ -16,13 +16,13 @@ use crate::json_out::{self, raw, value};
 
 pub(super) struct CompletionsStream {
     wanted: Wanted,
-    /// By choice; kept only where log-probabilities are asked for.
+    /// By choice. Used only if log-probabilities are requested.
     offsets: BTreeMap<u32, Offsets>,
     prompts: PromptFields,
 }
 
 impl CompletionsStream {
-    /// The encoder of a call's answer.
+    /// Creates the encoder of a call's answer.
     pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
         let (offsets, prompts) = (BTreeMap::new(), PromptFields::default());
         OpenAiStream::new(call, meta, "text_completion", Self { wanted: Wanted::of(call), offsets, prompts })
@@ -84,9 +84,9 @@ impl Choices for CompletionsStream {
             | ReplyEvent::Reasoning { choice, text, ids, logprobs } => {
                 self.text(frame, *choice, text, (ids, logprobs), out);
             }
-            // A raw completion is not parsed: its producer finds no tool calls in it.
+            // A raw completion is not parsed, so its producer finds no tool calls in it.
             ReplyEvent::ToolCallStart { .. } | ReplyEvent::ToolCallArguments { .. } => {}
-            // Nor does its dialect have a place for what vouches for reasoning.
+            // The dialect has no place for reasoning signatures either.
             ReplyEvent::ReasoningSignature { .. }
             | ReplyEvent::RedactedReasoning { .. }
             | ReplyEvent::Encoded { .. } => {}

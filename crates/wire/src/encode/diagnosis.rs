@@ -1,5 +1,6 @@
-//! What a call changed since the answer that it names, as answers say it (Anthropic's `diagnostics`, OpenAI's `prompt_cache_diagnostics`).
-//! Must not know how it was found.
+//! Writes what a call changed since the answer that it names (Anthropic's `diagnostics`, OpenAI's
+//! `prompt_cache_diagnostics`).
+//! Must not know how the change was found.
 //!
 //! Sources: the types of the SDKs (`CacheMissReason`, `PromptCacheDiagnostics`). `place` and `hint` are Headrace's own.
 
@@ -9,40 +10,41 @@ use serde_json::{Value, json};
 
 use crate::json_out::{raw, value};
 
-/// Prompt tokens by which less may have been found than a former prompt has: the last block is not whole.
+/// Prompt tokens that the cache may lack of a previous prompt without a cause, because the prompt's last block is not
+/// whole.
 const BLOCK_SLACK_TOKENS: u64 = 32;
 
-/// What there is to say of a call's prompt beside that of a former one.
+/// The result of the comparison between a call's prompt and a previous one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CacheDiagnosis {
-    /// There is none to compare it with.
+    /// There is no previous prompt.
     Nothing,
-    /// Nobody knows the answer that the call names, or nobody does any more.
+    /// The answer that the call names is unknown, or no longer known.
     NotFound,
-    /// Nothing can be said.
+    /// The prompts could not be compared.
     Unavailable {
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// All of the former prompt stands at its beginning.
+    /// The whole previous prompt is the start of this one.
     Same {
-        /// So many tokens.
+        /// The number of its tokens.
         tokens: u64,
     },
-    /// Something of it is another.
+    /// A part of the previous prompt has changed.
     Changed {
-        /// What.
+        /// The kind of the change.
         what: Changed,
-        /// Tokens of the former prompt that cannot be found because of that.
+        /// Tokens of the previous prompt that cannot come from the cache because of the change.
         missed_tokens: u64,
-        /// Where, as in traces.
+        /// The place of the change, as in traces.
         place: Option<PromptPlace>,
-        /// What else there is to know.
+        /// An additional explanation.
         hint: Option<String>,
     },
 }
 
-/// What a call changed.
+/// The part of a prompt that a call changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Changed {
     /// The model.
@@ -51,12 +53,12 @@ pub enum Changed {
     System,
     /// The tools.
     Tools,
-    /// What was said.
+    /// The messages.
     Messages,
 }
 
 impl Changed {
-    /// In Anthropic's words.
+    /// Anthropic's name for the change.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Model => "model_changed",
@@ -68,7 +70,7 @@ impl Changed {
 }
 
 impl CacheDiagnosis {
-    /// In a word, and how many tokens of the former prompt are lost by it.
+    /// Returns a name for the result, and the number of tokens of the previous prompt that are lost by the change.
     pub const fn told(&self) -> (&'static str, u64) {
         match self {
             Self::Nothing => ("nothing", 0),
@@ -80,14 +82,14 @@ impl CacheDiagnosis {
     }
 }
 
-/// Tokens of a former prompt that stand in this one and were not found, where they are more than a block's rest.
+/// Describes tokens that both prompts share but the cache lacks. `None` if they are no more than an incomplete block.
 fn lost(tokens: u64, usage: &Usage) -> Option<String> {
     let missed = tokens.saturating_sub(usage.cached_input);
     (missed > BLOCK_SLACK_TOKENS)
         .then(|| format!("nothing was changed: {missed} tokens of the former prompt are cached no longer"))
 }
 
-/// `,"prompt_cache_diagnostics":…`: `null` where nothing was compared.
+/// Writes `,"prompt_cache_diagnostics":…`. The value is `null` if nothing was compared.
 pub(crate) fn write_cache_diagnostics(out: &mut BytesMut, diagnosis: &CacheDiagnosis, usage: &Usage) {
     let told = match diagnosis {
         CacheDiagnosis::Nothing => Value::Null,
@@ -98,7 +100,7 @@ pub(crate) fn write_cache_diagnostics(out: &mut BytesMut, diagnosis: &CacheDiagn
             None => json!({"type": "cache_hit"}),
         },
         CacheDiagnosis::Changed { what, missed_tokens, place, hint } => {
-            // Instructions are input there.
+            // OpenAI counts instructions as input.
             let reason = match what {
                 Changed::Model => "model_changed",
                 Changed::Tools => "tools_changed",
@@ -112,7 +114,7 @@ pub(crate) fn write_cache_diagnostics(out: &mut BytesMut, diagnosis: &CacheDiagn
     value(out, &told);
 }
 
-/// With what is Headrace's own.
+/// Adds the fields that are Headrace's own.
 fn with_own(mut reason: Value, place: Option<PromptPlace>, hint: Option<&str>) -> Value {
     let more = [
         ("place", place.and_then(|place| serde_json::to_value(place).ok())),
@@ -124,7 +126,7 @@ fn with_own(mut reason: Value, place: Option<PromptPlace>, hint: Option<&str>) -
     reason
 }
 
-/// `,"diagnostics":{"cache_miss_reason":…}`: `null` where nothing was missed.
+/// Writes `,"diagnostics":{"cache_miss_reason":…}`. The reason is `null` if nothing was missed.
 pub(super) fn write(out: &mut BytesMut, diagnosis: &CacheDiagnosis, usage: &Usage) {
     let reason = match diagnosis {
         CacheDiagnosis::Nothing => Value::Null,

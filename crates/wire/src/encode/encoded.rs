@@ -1,5 +1,5 @@
 //! Whole answers of encoders: OpenAI's embeddings, Jina's and Cohere's rerankings, vLLM's scores. Written at the end.
-//! Knows no arithmetic beyond an order.
+//! Sorts values, but computes none.
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ pub(super) struct Encoded {
     endpoint: Endpoint,
     meta: ReplyMeta,
     wish: EncodeWish,
-    /// The documents, where they are given back.
+    /// The documents, if the answer repeats them.
     documents: Vec<Arc<str>>,
-    /// By text.
+    /// The values of each text, by its index.
     values: Vec<Option<Arc<[f32]>>>,
     over: bool,
 }
@@ -46,7 +46,7 @@ impl Encoded {
         Self { endpoint: call.endpoint, meta, wish, documents, values, over: false }
     }
 
-    /// Each text's number and its values, in the order of the texts.
+    /// The index and the values of each text, in the order of the texts.
     fn given(&self) -> impl Iterator<Item = (usize, &[f32])> {
         self.values.iter().enumerate().filter_map(|(at, values)| Some((at, values.as_deref()?)))
     }
@@ -71,7 +71,7 @@ impl Encoded {
         value(out, &self.meta.model);
     }
 
-    /// Scores, the best first; the earlier of two that are equal.
+    /// Returns the scores, the best first. Of two equal scores, the earlier text comes first.
     fn ranked(&self) -> Vec<(usize, f32)> {
         let mut scores: Vec<(usize, f32)> =
             self.given().filter_map(|(at, values)| Some((at, *values.first()?))).collect();

@@ -1,4 +1,4 @@
-//! What an encoder is: what it is told, what it is asked for, and what an answer says of itself.
+//! The encoder trait, and the metadata of an answer.
 //! Must not know dialects.
 
 use bytes::{Bytes, BytesMut};
@@ -9,60 +9,61 @@ use super::diagnosis::CacheDiagnosis;
 use crate::ErrorFacts;
 use crate::json_out::raw;
 
-/// What an answer says of itself.
+/// The metadata of an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplyMeta {
-    /// Which request; the answer's id is made of it.
+    /// The id of the request. The answer's id is made of it.
     pub request_id: RequestId,
-    /// When it was answered: OpenAI's `created`.
+    /// The time of the answer in Unix seconds: OpenAI's `created`.
     pub created_unix_s: u64,
     /// The model's name to show.
     pub model: String,
-    /// What stands for model, mode and numerics: OpenAI's `system_fingerprint`.
+    /// A fingerprint of model, mode and numerics: OpenAI's `system_fingerprint`.
     pub system_fingerprint: String,
-    /// OpenAI's `service_tier`; said where it is not the usual one.
+    /// OpenAI's `service_tier`. Shown only if it is not the standard tier.
     pub tier: ServiceTier,
-    /// How tokens are chosen where the caller said nothing.
+    /// The sampling parameters for calls that set none.
     pub chosen: Chosen,
-    /// What there is to say of a cache miss; `None`: it was not asked for.
+    /// The diagnosis of a cache miss. `None` if the call did not ask for one.
     pub diagnosis: Option<CacheDiagnosis>,
 }
 
-/// How tokens are chosen, as far as answers say it.
+/// Sampling parameters, as far as answers show them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chosen {
-    /// 0 is greedy.
+    /// The temperature. 0 is greedy.
     pub temperature: f32,
-    /// 1 keeps all.
+    /// The nucleus. 1 keeps all tokens.
     pub top_p: f32,
 }
 
 impl Default for Chosen {
-    /// Nothing is changed.
+    /// Sampling without any change.
     fn default() -> Self {
         Self { temperature: 1.0, top_p: 1.0 }
     }
 }
 
 /// Writes one answer. The order of calls is `begin`, any number of `event` and `keep_alive`, then either `finish` or
-/// `fail`; what is called after those writes nothing.
+/// `fail`. Calls after those write nothing.
 ///
-/// A producer sends, for each choice, [`ReplyEvent::Prompt`] first (only where the call has `echo`, `prompt_logprobs`
-/// or `return_token_ids`), then text, reasoning and tool calls (one call's pieces together), then
-/// [`ReplyEvent::Finish`].
+/// For each choice, a producer sends [`ReplyEvent::Prompt`] first, but only if the call has `echo`, `prompt_logprobs`
+/// or `return_token_ids`. Text, reasoning and tool calls follow, with the pieces of one call together.
+/// [`ReplyEvent::Finish`] comes last.
 pub trait ReplyEncoder: Send {
-    /// Opening of the answer. The prompt's tokens, cached ones too, are known by then.
+    /// Writes the start of the answer. The prompt's token counts are known by then, including cached tokens.
     fn begin(&mut self, prompt_usage: &Usage, out: &mut BytesMut);
-    /// The next piece.
+    /// Writes the next piece.
     fn event(&mut self, event: &ReplyEvent, out: &mut BytesMut);
-    /// Everything ended well; `explain` is the `headrace` block where asked for. A whole answer is written here.
+    /// Ends the answer successfully. `explain` is the `headrace` block, if requested. A whole answer is written here.
     fn finish(&mut self, usage: &Usage, explain: Option<&serde_json::Value>, out: &mut BytesMut);
-    /// An error after the answer began: an error event in the dialect's shape, and never what ends a good stream.
-    /// Of a whole answer nothing was written yet: there it is the error's body.
+    /// Ends a stream with an error event in the dialect's shape, and without the end of a good stream. For a whole
+    /// answer, nothing was written before, so this writes the error's body.
     fn fail(&mut self, facts: &ErrorFacts, out: &mut BytesMut);
-    /// Something without meaning that keeps the connection alive; nothing for a whole answer.
+    /// Writes bytes without meaning that keep the connection alive. Writes nothing for a whole answer.
     fn keep_alive(&mut self, out: &mut BytesMut);
-    /// A word on what follows, as a comment, which every reader of a stream skips; nothing for a whole answer.
+    /// Writes a comment about the following events, which every reader of a stream skips. Writes nothing for a whole
+    /// answer.
     fn remark(&mut self, text: &str, out: &mut BytesMut) {
         if self.content_type() == EVENT_STREAM {
             raw(out, ": ");
@@ -70,17 +71,18 @@ pub trait ReplyEncoder: Send {
             raw(out, "\n\n");
         }
     }
-    /// When all of it was there, in seconds since 1970: said before `finish`, for answers that show it.
+    /// Sets the time at which the answer was complete, in seconds since 1970. Called before `finish`, for answers that
+    /// show it.
     fn ended_at(&mut self, _unix_s: u64) {}
-    /// What somebody else wrote of the answer goes out: of this encoder comes at most how it failed.
+    /// Says that an upstream's own bytes are passed on instead. This encoder then writes at most a failure.
     fn passed(&mut self) {}
-    /// Has the answer kept even if it is not to be stored: somebody goes on from it.
+    /// Keeps the answer even if it is not to be stored, because a later request continues from it.
     fn keep(&mut self) {}
-    /// What is to be kept of the answer, once it has finished: it as an object.
+    /// Takes the answer to keep, as a JSON object, once the answer has finished.
     fn kept(&mut self) -> Option<Bytes> {
         None
     }
-    /// `text/event-stream` or `application/json`.
+    /// The content type: `text/event-stream` or `application/json`.
     fn content_type(&self) -> &'static str;
 }
 
@@ -92,11 +94,11 @@ pub(crate) const JSON: &str = "application/json";
 /// An SSE comment, which every reader skips.
 pub(crate) const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
-/// What of a call decides which fields its OpenAI answer has.
+/// The parameters of a call that decide which fields its OpenAI answer has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) logprobs: bool,
-    /// vLLM's `prompt_logprobs`. With `echo` the prompt's stand in `logprobs` instead.
+    /// vLLM's `prompt_logprobs`. With `echo`, the prompt's log-probabilities are in `logprobs` instead.
     pub(super) prompt_logprobs: bool,
     pub(super) token_ids: bool,
     pub(super) echo: bool,
@@ -116,7 +118,7 @@ impl Wanted {
         }
     }
 
-    /// What of a text's ids and log-probabilities is shown beside it.
+    /// Returns the ids and log-probabilities that are shown beside a text.
     pub(super) fn of_text<'a>(
         self,
         ids: &'a [u32],

@@ -1,5 +1,5 @@
-//! Streamed equals whole: for random answers and every way of cutting their text into events, the chunks of a stream
-//! joined are the whole answer, in each dialect.
+//! Streamed equals whole: the joined chunks of a stream are the whole answer, in each dialect. The answers are random,
+//! and their text is cut into events in every way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::{Chosen, ReplyMeta, encoder};
 use crate::client::SseReader;
 
-/// What of a call decides the shape of its answer.
+/// The parameters of a call that decide the shape of its answer.
 #[derive(Debug, Clone)]
 struct Asked {
     logprobs: bool,
@@ -133,7 +133,7 @@ fn reason() -> impl Strategy<Value = FinishReason> {
     ]
 }
 
-/// One answer: its pieces, why it ended.
+/// One answer: its pieces and its finish reason.
 type Answer = (Vec<Piece>, FinishReason);
 
 fn prompt_event(choice: u32) -> ReplyEvent {
@@ -152,7 +152,7 @@ fn prompt_event(choice: u32) -> ReplyEvent {
     }
 }
 
-/// The events of an answer; `cut` says after how many characters each text is cut (0: left whole).
+/// Returns the events of an answer. `cuts` gives the number of characters after which each text is cut (0: not at all).
 fn events(
     choice: u32,
     (pieces, reason): &Answer,
@@ -205,7 +205,7 @@ fn cut_text(
     let chars: Vec<char> = text.chars().collect();
     let width = if width == 0 { chars.len().max(1) } else { width };
     let mut pieces: Vec<String> = chars.chunks(width).map(|chunk| chunk.iter().collect()).collect();
-    // As many events as pieces of text or tokens ask for; either may come with less of the other.
+    // There are as many events as the longer of both lists needs. The shorter list is filled up with empty entries.
     let mut tokens: Vec<&[TokenLogprob]> =
         if width.is_multiple_of(2) { tokens.chunks(1).collect() } else { vec![tokens] };
     let count = pieces.len().max(tokens.len()).max(1);
@@ -232,7 +232,7 @@ const USAGE: Usage = Usage {
     web_searches: 0,
 };
 
-/// What a call's encoder writes for these events.
+/// Encodes these events for a call.
 fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {
     let meta = ReplyMeta {
         request_id: RequestId::from_bits(7),
@@ -261,7 +261,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {
     out
 }
 
-/// The data of a stream's events, checked to end as a good one does.
+/// Returns the data of a stream's events, and checks that the stream has a regular end.
 fn read_stream(bytes: &[u8]) -> Vec<Value> {
     let mut events = SseReader::new().push(bytes).unwrap();
     if events.iter().any(|event| event.is_done()) {
@@ -354,7 +354,7 @@ fn join_openai(chunks: &[Value]) -> Value {
     tidy(whole)
 }
 
-/// Drops nulls and empty strings, lists and objects: a stream cannot tell them from nothing.
+/// Drops nulls and empty strings, lists and objects, because a stream cannot distinguish them from absent values.
 fn tidy(value: Value) -> Value {
     match value {
         Value::Array(items) => Value::Array(items.into_iter().map(keep_items).collect()),
@@ -370,7 +370,7 @@ fn tidy(value: Value) -> Value {
     }
 }
 
-/// Items keep their places, whatever they are.
+/// Items of a list keep their positions, even if they are empty.
 fn keep_items(value: Value) -> Value {
     if value.is_object() { tidy(value) } else { value }
 }
@@ -427,7 +427,7 @@ fn join_anthropic(events: &[Value]) -> Value {
     tidy(message)
 }
 
-/// Answers side by side, as a batch gives them: one event of each in turn.
+/// Interleaves answers as a batch yields them: one event of each in turn.
 fn interleave(mut answers: Vec<Vec<ReplyEvent>>) -> Vec<ReplyEvent> {
     answers.iter_mut().for_each(|events| events.reverse());
     let mut all = Vec::new();

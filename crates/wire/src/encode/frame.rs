@@ -1,5 +1,6 @@
-//! What all OpenAI answers share: a chunk's constant beginning and end, usage, finish reasons, the end of a stream.
-//! Knows nothing of what stands in a choice.
+//! The parts that all OpenAI answers share: a chunk's constant start and end, usage, finish reasons, the end of a
+//! stream.
+//! Knows nothing about the content of a choice.
 
 use std::sync::Arc;
 
@@ -13,15 +14,15 @@ use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{ids, index, prompt_logprobs, raw, value};
 
-/// A chunk's frame. Its beginning is the same for every chunk of an answer and is written once per request.
+/// The frame of a chunk. Its start is the same for every chunk of an answer, and is built once per request.
 pub(super) struct Frame {
-    /// Up to the index of a choice.
+    /// The start, up to the index of a choice.
     head: BytesMut,
-    /// How many bytes of it stand before any choice.
+    /// The number of bytes in `head` before any choice.
     before_choice: usize,
     tail: &'static str,
     include_usage: bool,
-    /// After the end or an error nothing is written.
+    /// The end or an error was written. Nothing is written after that.
     pub(super) over: bool,
 }
 
@@ -33,23 +34,23 @@ impl Frame {
         raw(&mut head, "[");
         let before_choice = head.len();
         raw(&mut head, "{\"index\":");
-        // OpenAI: with usage asked for, every chunk but the last names it as null.
+        // OpenAI: if usage is requested, every chunk except the last has it as null.
         let tail = if call.include_usage { ",\"usage\":null}\n\n" } else { "}\n\n" };
         Self { head, before_choice, tail, include_usage: call.include_usage, over: false }
     }
 
-    /// Up to and with the choice's index.
+    /// Writes the start, including the choice's index.
     pub(super) fn open(&self, out: &mut BytesMut, choice: u32) {
         out.extend_from_slice(&self.head);
         index(out, choice);
     }
 
-    /// The end of the choice and of the chunk.
+    /// Writes the end of the choice and of the chunk.
     pub(super) fn close(&self, out: &mut BytesMut) {
         self.close_with(out, |_| {});
     }
 
-    /// The same with fields of the chunk itself between.
+    /// Writes the same end, with fields of the chunk itself in between.
     pub(super) fn close_with(&self, out: &mut BytesMut, fields: impl FnOnce(&mut BytesMut)) {
         raw(out, "}]");
         fields(out);
@@ -88,7 +89,7 @@ impl Frame {
     }
 }
 
-/// `{"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…,"choices":`
+/// Writes `{"id":…,"object":…,"created":…,"model":…,"system_fingerprint":…,"choices":`.
 pub(super) fn write_head(out: &mut BytesMut, endpoint: Endpoint, meta: &ReplyMeta, object: &str) {
     raw(out, "{\"id\":");
     value(out, &answer_id(endpoint, meta.request_id));
@@ -106,7 +107,7 @@ pub(super) fn write_head(out: &mut BytesMut, endpoint: Endpoint, meta: &ReplyMet
     raw(out, ",\"choices\":");
 }
 
-/// The answer's id: the request's digits behind the prefix that each endpoint has.
+/// Returns the answer's id: the endpoint's prefix, then the digits of the request's id.
 pub(crate) fn answer_id(endpoint: Endpoint, request_id: RequestId) -> String {
     format!("{}{:032x}", answer_prefix(endpoint), request_id.bits())
 }
@@ -123,8 +124,8 @@ const fn answer_prefix(endpoint: Endpoint) -> &'static str {
     }
 }
 
-/// The request that an id names: its own, from the `x-request-id` header, or its answer's, which is what a caller of
-/// an SDK holds.
+/// Returns the request that an id names. `id` is the request's own id from the `x-request-id` header, or its answer's
+/// id, which callers of an SDK have.
 pub fn named_request(id: &str) -> Option<RequestId> {
     const ANSWERS: [Endpoint; 6] = [
         Endpoint::ChatCompletions,
@@ -138,13 +139,13 @@ pub fn named_request(id: &str) -> Option<RequestId> {
     let digits = ANSWERS.into_iter().find_map(|endpoint| id.strip_prefix(answer_prefix(endpoint)));
     match digits {
         Some(digits) => format!("req_{digits}").parse().ok(),
-        // A call without a trace of its caller's has its request id as its trace id.
+        // A call without a trace id from its caller uses its request id as its trace id.
         None => id.parse().ok().or_else(|| format!("req_{}", named_trace(id)?).parse().ok()),
     }
 }
 
-/// The trace id in `text` as W3C Trace Context writes it: 32 hexadecimal digits in lower case. Takes it from a whole `traceparent`
-/// header, from a UUID with hyphens, and in either case. `None` if `text` is none of these.
+/// Returns the trace id in `text` as W3C Trace Context writes it: 32 hexadecimal digits in lower case. `text` may also
+/// be a whole `traceparent` header or a UUID with hyphens, in upper or lower case. `None` if `text` is none of these.
 pub fn named_trace(text: &str) -> Option<String> {
     let text = text.trim();
     let parts: Vec<&str> = text.split('-').collect();
@@ -157,7 +158,7 @@ pub fn named_trace(text: &str) -> Option<String> {
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| digits.to_ascii_lowercase())
 }
 
-/// `,"usage":{…}`
+/// Writes `,"usage":{…}`.
 pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, ",\"usage\":{\"prompt_tokens\":");
     value(out, &usage.prompt_tokens());
@@ -176,7 +177,7 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
     raw(out, "}}");
 }
 
-/// `,"headrace":…` where asked for.
+/// Writes `,"headrace":…`, if requested.
 pub(crate) fn write_explain(out: &mut BytesMut, explain: Option<&serde_json::Value>) {
     if let Some(explain) = explain {
         raw(out, ",\"headrace\":");
@@ -184,7 +185,7 @@ pub(crate) fn write_explain(out: &mut BytesMut, explain: Option<&serde_json::Val
     }
 }
 
-/// `,"finish_reason":…`, with vLLM's `stop_reason` where a stop string matched.
+/// Writes `,"finish_reason":…`, with vLLM's `stop_reason` if a stop string matched.
 pub(super) fn write_finish_reason(out: &mut BytesMut, reason: Option<&FinishReason>) {
     raw(out, ",\"finish_reason\":");
     value(out, &reason.map(FinishReason::name));
@@ -194,7 +195,7 @@ pub(super) fn write_finish_reason(out: &mut BytesMut, reason: Option<&FinishReas
     }
 }
 
-/// vLLM's `,"prompt_token_ids":[…]` and `,"prompt_logprobs":[…]`, where asked for.
+/// Writes vLLM's `,"prompt_token_ids":[…]` and `,"prompt_logprobs":[…]`, if requested.
 pub(super) fn write_prompt(out: &mut BytesMut, wanted: Wanted, prompt: &[u32], logprobs: &[TokenLogprob]) {
     if wanted.token_ids {
         raw(out, ",\"prompt_token_ids\":");
@@ -206,7 +207,7 @@ pub(super) fn write_prompt(out: &mut BytesMut, wanted: Wanted, prompt: &[u32], l
     }
 }
 
-/// A prompt's fields, written once for all answers in a row that repeat them.
+/// The fields of a prompt. They are built once for consecutive choices with the same prompt.
 #[derive(Default)]
 pub(super) struct PromptFields {
     of: Option<Arc<ShownPrompt>>,
@@ -214,7 +215,7 @@ pub(super) struct PromptFields {
 }
 
 impl PromptFields {
-    /// As [`write_prompt`].
+    /// Writes the fields like [`write_prompt`].
     pub(super) fn write(&mut self, out: &mut BytesMut, wanted: Wanted, prompt: &Arc<ShownPrompt>) {
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, prompt)) {
             self.json.clear();
@@ -225,7 +226,7 @@ impl PromptFields {
     }
 }
 
-/// vLLM's `,"token_ids":[…]`, where asked for.
+/// Writes vLLM's `,"token_ids":[…]`, if requested.
 pub(super) fn write_token_ids(out: &mut BytesMut, wanted: Wanted, tokens: &[u32]) {
     if wanted.token_ids {
         raw(out, ",\"token_ids\":");

@@ -1,4 +1,4 @@
-//! Streams and whole answers byte for byte, so that a change of the wire is seen.
+//! Streams and whole answers byte for byte, so that a change of the wire format is noticed.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ fn tool_call() -> Vec<ReplyEvent> {
     ]
 }
 
-/// `HEAD` and `ID` stand for what every chunk repeats.
+/// Compares the output. `CHAT`, `TEXT` and `ID` in `expected` stand for parts that every chunk repeats.
 fn check(written: &str, expected: &str) {
     let chat = r#"{"id":"chatcmpl-00000000000000000000000000000abc","object":"chat.completion.chunk","created":17,"model":"m","system_fingerprint":"f","choices":"#;
     let text = r#"{"id":"cmpl-00000000000000000000000000000abc","object":"text_completion","created":17,"model":"m","system_fingerprint":"f","choices":"#;
@@ -104,7 +104,7 @@ fn chat_stream() {
         Endpoint::ChatCompletions,
         &json!({"stream": true, "stream_options": {"include_usage": true}, "headrace": {"explain": true}}),
     );
-    // The first token is but part of a character: the role comes all the same.
+    // The first token is only a part of a character, but the role is sent anyway.
     let events = [
         text("", &[1]),
         ReplyEvent::Reasoning { choice: 0, text: "hm".into(), ids: vec![], logprobs: vec![] },
@@ -282,7 +282,7 @@ fn anthropic_whole() {
         &written(&call, &events, None),
         r#"{"id":"msg_ID","type":"message","role":"assistant","model":"m","container":null,"stop_details":null,"content":[{"type":"thinking","thinking":"hm","signature":""},{"type":"text","text":"hi","citations":null}],"stop_reason":"stop_sequence","stop_sequence":"x","usage":{"input_tokens":5,"cache_creation_input_tokens":0,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0},"output_tokens":3,"output_tokens_details":{"thinking_tokens":1},"server_tool_use":null,"inference_geo":null,"service_tier":"standard"}}"#,
     );
-    // Arguments that were cut off stay readable, and the body stays JSON.
+    // Arguments that were cut off stay readable, and the body is still JSON.
     let cut = &tool_call()[..2];
     let body: Value = serde_json::from_str(&written(&call, cut, None)).unwrap();
     assert_eq!(body["content"][0]["input"], "{\"a\":");

@@ -1,5 +1,5 @@
-//! A stream of OpenAI's chunks, of either endpoint: what stands around the events of an answer. Knows nothing of what stands
-//! in a choice.
+//! A stream of OpenAI's chunks, for either endpoint: the frame around the events of an answer. Knows nothing about the
+//! content of a choice.
 
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, Usage};
@@ -10,18 +10,18 @@ use crate::ErrorFacts;
 
 /// Writes the chunks of an endpoint's choices.
 pub(super) trait Choices: Send {
-    /// The chunks for one event, each in the frame.
+    /// Writes the chunks for one event, each within the frame.
     fn event(&mut self, frame: &Frame, event: &ReplyEvent, out: &mut BytesMut);
 }
 
-/// The stream of an endpoint whose choices `C` writes.
+/// The stream of an endpoint. `C` writes its choices.
 pub(super) struct OpenAiStream<C> {
     frame: Frame,
     choices: C,
 }
 
 impl<C: Choices> OpenAiStream<C> {
-    /// Chunks that call themselves `object`.
+    /// Creates a stream of chunks with this `object`.
     pub(super) fn new(call: &Call, meta: &ReplyMeta, object: &str, choices: C) -> Self {
         Self { frame: Frame::new(call, meta, object), choices }
     }

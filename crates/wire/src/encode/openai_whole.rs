@@ -1,4 +1,4 @@
-//! OpenAI's whole answers, chat and completions: events are gathered by choice and written at the end.
+//! OpenAI's whole answers, chat and completions. Events are gathered by choice and written at the end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ pub(super) struct OpenAiWhole {
     over: bool,
 }
 
-/// One answer as gathered so far.
+/// One choice as gathered so far.
 #[derive(Default)]
 struct Choice {
     prompt: Option<Arc<ShownPrompt>>,
     text: String,
     reasoning: String,
-    /// Where in it the section under way begins.
+    /// Offset in `reasoning` at which the current section begins.
     section: usize,
     details: Vec<Detail>,
     calls: BTreeMap<u32, ToolCall>,
@@ -137,7 +137,7 @@ impl OpenAiWhole {
 }
 
 impl Choice {
-    /// The text of the reasoning section that ends here.
+    /// Ends the current reasoning section and returns its text.
     fn end_section(&mut self) -> String {
         let from = std::mem::replace(&mut self.section, self.reasoning.len());
         self.reasoning.get(from..).unwrap_or_default().to_owned()
@@ -179,7 +179,7 @@ impl Choice {
     }
 }
 
-/// A call of a tool that takes a text, behind its id.
+/// Writes a call of a custom tool, after its id.
 fn write_custom(out: &mut BytesMut, call: &ToolCall) {
     let mut unwrap = Unwrap::default();
     let mut input = unwrap.push(&call.arguments);
@@ -230,7 +230,7 @@ impl ReplyEncoder for OpenAiWhole {
                     call.arguments.push_str(fragment);
                 }
             }
-            // No generated answer has any.
+            // A generated answer has no such events.
             ReplyEvent::Encoded { .. } => {}
             ReplyEvent::Finish { choice, reason } => self.choice(*choice).reason = Some(reason.clone()),
         }

@@ -1,5 +1,6 @@
-//! `reasoning_details`: where answers of OpenAI's dialect keep what vouches for reasoning. The dialect itself has no place for it;
-//! the shape is OpenRouter's. A client gives the list back unchanged with the message, in the next turn.
+//! `reasoning_details`: the signatures and encrypted sections of reasoning in answers of OpenAI's dialect. The dialect
+//! itself has no place for them, so the shape is OpenRouter's. A client sends the list back unchanged with the message
+//! in the next turn.
 //!
 //! Source: <https://openrouter.ai/docs/use-cases/reasoning-tokens>.
 
@@ -7,23 +8,23 @@ use bytes::BytesMut;
 
 use crate::json_out::{list, raw, value};
 
-/// One entry.
+/// One entry of the list.
 pub(super) enum Detail {
-    /// A section's whole text, and its signature.
+    /// The whole text of a section, and its signature.
     Signed {
-        /// The text; it stands in `reasoning_content` too.
+        /// The text, which `reasoning_content` contains as well.
         text: String,
         /// The signature.
         signature: String,
     },
     /// A section that only the model's own server can read.
     Encrypted {
-        /// The section.
+        /// The encrypted section.
         data: String,
     },
 }
 
-/// `"reasoning_details":[…]`, the first entry with the index `from`.
+/// Writes `"reasoning_details":[…]`. The first entry has the index `from`.
 pub(super) fn write_details(out: &mut BytesMut, from: usize, details: &[Detail]) {
     raw(out, "\"reasoning_details\":[");
     list(out, details.iter().enumerate(), |out, (at, detail)| {

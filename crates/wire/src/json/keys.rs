@@ -1,5 +1,5 @@
-//! Objects, none of which names a key twice. The keys of all objects that are open stand on one pile, so that a body takes memory for
-//! them once. Knows no dialect.
+//! Reads objects and refuses duplicate keys. The keys of all open objects share one stack, so that a body allocates
+//! memory for them once. Knows no dialect.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -9,14 +9,14 @@ use headrace_domain::Code;
 use super::{Kind, Reader};
 use crate::fault::{Fault, Read};
 
-/// Up to so many keys of an object a scan beats hashing (with a random hash).
+/// For at most this number of keys, a scan is faster than hashing with a random hash.
 const FEW_KEYS: usize = 16;
 
 /// The keys of an object that has more.
 type Many<'a> = HashSet<Cow<'a, str>>;
 
 impl<'a> Reader<'a> {
-    /// An object; `each` reads the value under its key. Two equal keys are a fault.
+    /// Reads an object. `each` reads the value under its key. Duplicate keys are a fault.
     pub(crate) fn object(&mut self, each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
         self.require(Kind::Object)?;
         self.enter()?;
@@ -54,7 +54,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Whether an object whose keys stand from `open` on, or in `many`, has no such key yet. It has one from here on.
+    /// Adds a key to the current object, whose keys are in `many` or in `self.keys` from `open` on. Returns whether it
+    /// is new.
     fn is_new(&mut self, open: usize, many: &mut Option<Many<'a>>, key: Cow<'a, str>) -> bool {
         if let Some(many) = many {
             return many.insert(key);
@@ -90,7 +91,7 @@ mod tests {
                 let keys = (0..inner).chain(twice).map(|key| format!("\"k{key}\":1"));
                 format!("{{{}}}", keys.collect::<Vec<_>>().join(","))
             };
-            // The same keys beside, below and above each other.
+            // The same keys in objects beside, inside and around each other.
             for outer in [1, FEW_KEYS, FEW_KEYS + 1] {
                 let around = |inside: &str| {
                     let keys = (0..outer).map(|key| format!("\"k{key}\":[{inside},{inside}]"));

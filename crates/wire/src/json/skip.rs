@@ -1,16 +1,16 @@
-//! Reading over JSON: the same checks as reading it, nothing kept of it but lengths and places.
+//! Skips over JSON with the same checks as reading. Keeps only lengths and places.
 //! Knows no dialect.
 
 use super::{Kind, Reader, plain_run};
 use crate::fault::Read;
 
 impl<'a> Reader<'a> {
-    /// The same text from its beginning, to look for something in it first.
+    /// Returns a reader of the same text from its start, to search it first.
     pub(crate) const fn again(&self) -> Self {
         self.inner(self.text)
     }
 
-    /// Reads over a string. Returns how many bytes it has, unescaped.
+    /// Skips a string. Returns its length in bytes after unescaping.
     pub(crate) fn skip_string(&mut self) -> Read<usize> {
         self.require(Kind::String)?;
         self.at += 1;
@@ -34,7 +34,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads over `null`, a boolean or a number. `false`: something else stands next, and nothing was read.
+    /// Skips `null`, a boolean or a number. Returns `false` if the next value is of another kind, and skips nothing
+    /// then.
     pub(crate) fn skip_scalar(&mut self) -> Read<bool> {
         match self.kind()? {
             Kind::Null => self.literal("null")?,
@@ -45,7 +46,7 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// Reads over a value of any kind, within the budget of free-form values.
+    /// Skips a value of any kind, within the budget of free-form values.
     pub(crate) fn skip(&mut self) -> Read<()> {
         self.count_value()?;
         match self.kind()? {
@@ -56,7 +57,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What `read` makes of the next value, and the value's text, just as it is written.
+    /// Reads the next value with `read`. Returns the result, and the value's text as written.
     pub(crate) fn with_raw<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<(T, &'a str)> {
         self.kind()?;
         let start = self.at;
@@ -64,7 +65,7 @@ impl<'a> Reader<'a> {
         Ok((value, self.text.get(start..self.at).unwrap_or("")))
     }
 
-    /// The text of the next value, just as it is written; checked as [`Self::skip`] checks it.
+    /// Returns the text of the next value as written. It is checked as in [`Self::skip`].
     pub(crate) fn raw(&mut self) -> Read<&'a str> {
         self.kind()?;
         let start = self.at;

@@ -1,4 +1,4 @@
-//! The blocks of Anthropic's turns: each type is taken, or refused by its name and place. Knows no roles.
+//! Reads the blocks of Anthropic's turns. Each type is accepted, or refused by its name and place. Knows no roles.
 
 use headrace_domain::{Code, MediaKind, MediaSource, ToolCall};
 
@@ -9,10 +9,10 @@ use crate::json::{Kind, Reader};
 use crate::params::label;
 use crate::{WireLimits, names, tools};
 
-/// What a failed tool's result is led by in the prompt, so that the model sees `is_error`.
+/// The prefix of a failed tool's result in the prompt, so that the model sees `is_error`.
 pub(crate) const TOOL_ERROR: &str = "Error: ";
 
-/// What reading blocks needs.
+/// The context for reading blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Within<'l> {
     pub(crate) limits: &'l WireLimits,
@@ -22,7 +22,7 @@ pub(crate) struct Within<'l> {
 /// A block whose role is not known yet.
 #[derive(Debug)]
 pub(crate) enum Block {
-    /// Text, from a block of text or from one that says text: a document, a search's result.
+    /// Text, from a text block or from another block that contains text: a document or a search result.
     Text(String),
     Thinking(String),
     /// Thinking that only its writer can read.
@@ -32,11 +32,11 @@ pub(crate) enum Block {
         id: String,
         content: Content,
     },
-    /// What is no text.
+    /// Content that is not text.
     Media(Other),
 }
 
-/// Types that are known, and why they are not taken.
+/// Known types that are refused, each with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("server_tool_use", SERVER),
     ("web_search_tool_result", SERVER),
@@ -58,7 +58,7 @@ const REFUSED: &[(&str, &str)] = &[
 
 const SERVER: &str = "no tools run at the server; send what it says as text";
 
-/// Types that are taken.
+/// The types that are accepted.
 const TAKEN: &[&str] = &[
     "text",
     "thinking",
@@ -70,10 +70,10 @@ const TAKEN: &[&str] = &[
     "image",
 ];
 
-/// Types that only answers have: what somebody else's server put into them beside what is known is no matter.
+/// Types that only answers have. Unknown fields in them are ignored, because other servers may have added them.
 const ANSWERED: &[&str] = &["thinking", "redacted_thinking", "tool_use"];
 
-/// A string or a list of blocks.
+/// Reads a string or a list of blocks.
 pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
     match r.kind()? {
         Kind::String => Ok(vec![Block::Text(r.string()?.into_owned())]),
@@ -89,12 +89,12 @@ pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
     }
 }
 
-/// A string or a list of blocks that say text, joined with nothing between them.
+/// Reads a string or a list of text blocks, and joins the texts without a separator.
 pub(crate) fn text(r: &mut Reader<'_>, within: Within<'_>) -> Read<String> {
     texts(r, within).map(|texts| texts.concat())
 }
 
-/// What a tool gave: text, and what is no text with its place, which is that of the block at `key`.
+/// Reads the result of a tool: its text, and its media with the places of their blocks.
 fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
     let mut content = Content::default();
     for (index, block) in read(r, within)?.into_iter().enumerate() {
@@ -110,7 +110,7 @@ fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
     Ok(content)
 }
 
-/// As [`text`], not joined.
+/// Like [`text`], but does not join the texts.
 pub(crate) fn texts(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<String>> {
     let blocks = read(r, within)?.into_iter().enumerate();
     let text = |(index, block)| match block {
@@ -120,7 +120,7 @@ pub(crate) fn texts(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<String>>
     blocks.map(text).collect()
 }
 
-/// The fields of a block as they come, before its type says which belong.
+/// The fields of a block, before its type says which of them are allowed.
 #[derive(Default)]
 struct Draft {
     kind: Option<String>,
@@ -136,22 +136,22 @@ struct Draft {
     title: Option<String>,
     context: Option<String>,
     source: Option<Source>,
-    /// A field that is not known.
+    /// The first unknown field.
     stranger: Option<String>,
 }
 
-/// Where the text of a document or of a search's result comes from.
+/// The source of a document, an image or a search result.
 enum Source {
     /// A document's text.
     Text(String),
-    /// The name of what a search found.
+    /// The name of a search result.
     Name(String),
-    /// Data that is no text.
+    /// Data that is not text.
     Data(MediaSource),
 }
 
 impl Draft {
-    /// A field that a block of this type does not have.
+    /// Returns a field that blocks of this type do not have.
     fn stray(&self, kind: &str) -> Option<&'static str> {
         let fields: [(&'static str, bool, &[&str]); 12] = [
             ("text", self.text.is_some(), &["text"]),
@@ -192,7 +192,7 @@ fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) ->
         "text" => draft.text = Some(r.string()?.into_owned()),
         "thinking" => draft.thinking = Some(r.string()?.into_owned()),
         "data" => draft.data = r.skip_string().map(|_| true)?,
-        // It vouches for Anthropic's own thinking text; ours needs none.
+        // It proves Anthropic's own thinking text. This server's thinking needs no proof.
         "signature" => r.optional(Reader::skip_string).map(drop)?,
         "citations" => r.optional(citations).map(drop)?,
         "id" => draft.id = Some(label(r, within.limits)?),
@@ -214,7 +214,7 @@ fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) ->
     Ok(())
 }
 
-/// The block is to blame, whichever of its keys told.
+/// The fault names the block, whichever of its keys revealed it.
 fn unsupported(why: &str) -> Fault {
     Fault::new(Code::UnsupportedContent, why).of_parent()
 }
@@ -276,7 +276,7 @@ fn finish(draft: Draft) -> Read<Block> {
     })
 }
 
-/// What a model reads of a document or of what a search found: each on a line of its own.
+/// Joins the texts of a document or a search result that a model reads, each on its own line.
 fn lines(parts: [Option<String>; 3]) -> String {
     let mut text = String::new();
     for part in parts.into_iter().flatten() {
@@ -286,7 +286,7 @@ fn lines(parts: [Option<String>; 3]) -> String {
     text
 }
 
-/// The source of a document or an image: text, blocks of text, data, or where the data is.
+/// Reads the source of a document, an image or a search result: text, text blocks, data, the data's address, or a name.
 fn source(r: &mut Reader<'_>, within: Within<'_>) -> Read<Source> {
     if r.kind()? == Kind::String {
         return Ok(Source::Name(r.string()?.into_owned()));
@@ -352,7 +352,8 @@ impl SourceDraft {
     }
 }
 
-/// Of a text: those that it has, which a model is not shown. Of a document: whether they are asked for.
+/// Reads citations. Those of a text are skipped, because a model does not see them. For a document, they must not be
+/// enabled.
 fn citations(r: &mut Reader<'_>) -> Read<()> {
     if r.kind()? == Kind::Array {
         return r.skip();
@@ -369,7 +370,7 @@ fn citations(r: &mut Reader<'_>) -> Read<()> {
     })
 }
 
-/// Who called the tool: the model itself, or code that ran at a server.
+/// Checks the caller of a tool: the model itself, or code that ran at a server.
 fn caller(r: &mut Reader<'_>) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "type" if r.string()? == "direct" => Ok(()),

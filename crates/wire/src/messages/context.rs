@@ -1,4 +1,5 @@
-//! Anthropic's `context_management`: what the server leaves out of a conversation that has grown. Knows no conversation.
+//! Reads Anthropic's `context_management`: the parts of a long conversation that the server leaves out. Knows no
+//! conversation.
 //!
 //! Source: <https://platform.claude.com/docs/en/build-with-claude/context-editing>.
 
@@ -9,20 +10,20 @@ use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::params::{integer, label};
 
-/// Tokens of a prompt from which on results of tools are cleared, where nothing else is said.
+/// The default number of prompt tokens from which results of tools are cleared.
 const USUAL_TRIGGER_TOKENS: u64 = 100_000;
-/// Results that stay, where nothing else is said.
+/// The default number of results that stay.
 const USUAL_KEPT: u32 = 3;
 
-/// What is to be left out.
+/// The edits that a request asks for.
 #[derive(Debug, Default)]
 pub(super) struct Edits {
-    /// Of how many turns of the assistant, from the end, the thinking stays; `None`: of all.
+    /// The number of assistant turns, from the end, that keep their thinking. `None` if all turns keep it.
     pub(super) keep_thinking: Option<u32>,
     pub(super) clears: Option<Box<ClearTools>>,
 }
 
-/// The whole field.
+/// Reads the whole field.
 pub(super) fn management(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Edits> {
     let mut edits = Edits::default();
     r.object(|r, key| match key.as_ref() {
@@ -113,7 +114,7 @@ fn tool_uses(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ClearTools> {
     Ok(clears)
 }
 
-/// `{"type": …, "value": N}`: which of the types, and how many.
+/// Reads `{"type": …, "value": N}`. Returns the index of the type in `types`, and the value.
 fn amount(r: &mut Reader<'_>, types: &[&str]) -> Read<(usize, u32)> {
     let (mut kind, mut value) = (None, None);
     r.object(|r, key| {
@@ -132,7 +133,7 @@ fn amount(r: &mut Reader<'_>, types: &[&str]) -> Read<(usize, u32)> {
     Ok((kind.ok_or_else(|| Fault::missing("type"))?, value.ok_or_else(|| Fault::missing("value"))?))
 }
 
-/// `"all"`, `{"type": "all"}` or `{"type": "thinking_turns", "value": N}`. `None`: all.
+/// Reads `"all"`, `{"type": "all"}` or `{"type": "thinking_turns", "value": N}`. `None` means all.
 fn kept_turns(r: &mut Reader<'_>) -> Read<Option<u32>> {
     let message = "it must be `all`, or `thinking_turns` and how many";
     let wrong = |code| Fault::new(code, message);

@@ -1,5 +1,5 @@
-//! Anthropic's turns to messages: what stands in one turn may become several messages, and a last turn of the assistant is the
-//! beginning of the answer. Knows no parameters.
+//! Converts Anthropic's turns to messages. One turn may become several messages. A last turn of the assistant is the
+//! start of the answer. Knows no parameters.
 
 use headrace_domain::{CacheMarkAt, Code, Message, MessageOrigin, Role, is_blank};
 
@@ -10,17 +10,17 @@ use crate::content::Content;
 use crate::fault::{Fault, Read};
 use crate::json::Reader;
 
-/// The messages that the turns became, and where each stands in them.
+/// The messages that the turns became, and the place of each in the request.
 #[derive(Default)]
 pub(super) struct Turns {
     pub(super) messages: Vec<Message>,
     pub(super) origins: Vec<MessageOrigin>,
-    /// Whether the last of them is the beginning of the answer.
+    /// Whether the last message is the start of the answer.
     pub(super) continues: bool,
 }
 
 impl Turns {
-    /// Takes the messages that turn number `index` became, each with the block that it begins with.
+    /// Adds the messages of turn number `index`, each with the index of its first block.
     fn take(&mut self, index: usize, messages: Vec<(usize, Message)>) {
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         let several = messages.len() > 1;
@@ -53,7 +53,7 @@ pub(super) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Turns> {
     }
 }
 
-/// Whether a message can be the beginning of an answer.
+/// Checks whether a message can be the start of an answer.
 fn beginning(message: &Message) -> Read<()> {
     if !message.tool_calls.is_empty() {
         let message = "the calls of its tools have no results; send them in a message of the user";
@@ -67,8 +67,8 @@ fn beginning(message: &Message) -> Read<()> {
     Ok(())
 }
 
-/// Reads one turn into one or more messages, each with the block that it begins with: results of tools become messages of
-/// their own.
+/// Reads one turn into one or more messages, each with the index of its first block. Results of tools become messages
+/// of their own.
 fn turn(r: &mut Reader<'_>, within: Within<'_>, ids: &mut CallIds) -> Read<(Role, Vec<(usize, Message)>)> {
     let (mut role, mut blocks) = (None, None);
     r.object(|r, key| {
@@ -99,7 +99,7 @@ fn turn(r: &mut Reader<'_>, within: Within<'_>, ids: &mut CallIds) -> Read<(Role
     Ok((role, messages.map_err(|fault| fault.under_key("content"))?))
 }
 
-/// Instructions in the middle of a conversation stay where they stand: whatever came before them keeps its place in the cache.
+/// Instructions in the middle of a conversation stay in their place, so that everything before them stays cached.
 fn system(blocks: Vec<Block>) -> Read<Message> {
     let mut joined = String::new();
     for (index, block) in blocks.into_iter().enumerate() {
@@ -118,7 +118,7 @@ fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
         match block {
             Block::Text(text) => message.content.get_or_insert_default().push_str(&text),
             Block::Thinking(text) => message.reasoning.get_or_insert_default().push_str(&text),
-            // Nobody here can read it, and a model that did not write it does not miss it.
+            // This server cannot read it, and a model that did not write it does not miss it.
             Block::Sealed => {}
             Block::ToolUse(call) => {
                 ids.called(&call.id).map_err(|fault| fault.under_key("id").under_index(index))?;
@@ -144,7 +144,7 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
-            // As Anthropic does: a block of text must say something, also beside others.
+            // Anthropic's rule: a text block must have a visible character, even beside other blocks.
             Block::Text(text) if several && is_blank(&text) => return Err(blank::block().under_index(index)),
             Block::Text(more) => opened(&mut open, index).text.push_str(&more),
             Block::Media(part) => opened(&mut open, index).push(part, "content", index),
@@ -171,7 +171,7 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     Ok(messages)
 }
 
-/// The message of the user that is being put together, which began at this block or before.
+/// Returns the open message of the user. If there is none, opens one that begins at this block.
 fn opened(open: &mut Option<(usize, Content)>, index: usize) -> &mut Content {
     &mut open.get_or_insert_with(|| (index, Content::default())).1
 }

@@ -1,8 +1,8 @@
-//! The parameters that others document, by their own lists. Knows not what becomes of them.
+//! The parameters that vendors document, from their own lists. Does not know their treatment.
 //!
 //! Sources: the request types of the official Python SDKs (`openai` 3.54, `anthropic` 2.12 with its beta), and vLLM's
-//! `entrypoints/openai/*/protocol.py`. What the Messages API takes and the SDK no longer types (`temperature`, `top_k`, `top_p`) is
-//! from the API's reference.
+//! `entrypoints/openai/*/protocol.py`. The Messages API still accepts `temperature`, `top_k` and `top_p`, which the SDK
+//! no longer types. They are from the API's reference.
 
 /// OpenAI's `chat.completions.create`.
 pub(super) const OPENAI_CHAT: &str = "audio frequency_penalty function_call functions logit_bias logprobs max_completion_tokens \
@@ -46,7 +46,7 @@ pub(super) const ANTHROPIC_MESSAGES: &str = "betas billing_policy cache_control 
     service_tier speed stop_sequences stream system temperature thinking thread tool_choice tools top_k top_p user_profile_id \
     workspace_id";
 
-/// What vLLM's chat has besides.
+/// The additional parameters of vLLM's chat.
 pub(super) const VLLM_CHAT: &str = "add_generation_prompt add_special_tokens allowed_token_ids bad_words cache_salt chat_template \
     chat_template_kwargs continue_final_message documents echo ignore_eos include_reasoning include_stop_str_in_output \
     kv_transfer_params length_penalty logits_processors max_repetition_pattern_size min_p min_repetition_pattern_size min_tokens \
@@ -54,7 +54,7 @@ pub(super) const VLLM_CHAT: &str = "add_generation_prompt add_special_tokens all
     return_tokens_as_token_ids skip_special_tokens spaces_between_special_tokens stop_token_ids structured_outputs \
     truncate_prompt_tokens use_beam_search vllm_xargs top_k";
 
-/// What vLLM's completions have besides.
+/// The additional parameters of vLLM's completions.
 pub(super) const VLLM_COMPLETIONS: &str = "add_special_tokens allowed_token_ids cache_salt ignore_eos include_stop_str_in_output \
     kv_transfer_params length_penalty logits_processors max_repetition_pattern_size min_p min_repetition_pattern_size min_tokens \
     priority prompt_embeds prompt_logprobs repetition_min_count repetition_penalty request_id response_format return_token_ids \

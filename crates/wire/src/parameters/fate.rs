@@ -1,8 +1,8 @@
-//! What becomes of a parameter that is known and not honoured, in words. Knows no endpoint.
+//! Describes the treatment of a parameter that is known but not honoured. Knows no endpoint.
 
 use crate::refused::Accept;
 
-/// What becomes of a parameter that is known and not honoured.
+/// Describes the treatment of a parameter that is known but not honoured.
 pub(super) fn fate(accept: &Accept, why: &str) -> String {
     let unless =
         |what: String| format!("accepted as {what}, which is what happens anyway; refused otherwise: {why}");

@@ -1,5 +1,5 @@
-//! Parameters of the endpoints that generate no text: what is encoded, judged, kept and run later. Bodies are read by the functions that
-//! the endpoints use, so that a row that is not taken fails a test. Knows no store.
+//! Parameters of the endpoints that generate no text: encoders, moderation, files and batches. A test reads the values
+//! in the rows with the endpoints' own functions, so that a value that is not accepted fails. Knows no store.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,14 +11,14 @@ use crate::refused::{Known, rows};
 /// An endpoint on the page.
 pub(super) struct Other {
     title: &'static str,
-    /// What keys name to use it; empty: every key may.
+    /// The name by which a key allows the endpoint. Empty if every key may use it.
     named: &'static str,
     documented: &'static [(&'static str, &'static str)],
-    /// The shortest body that is taken, as JSON; empty: it has a form, or a query.
+    /// The shortest body that is accepted, as JSON. Empty if the endpoint takes a form or a query.
     least: &'static str,
-    /// A parameter, a value that is taken, and what is done with it.
+    /// A parameter, a value that is accepted, and its effect.
     rows: &'static [(&'static str, &'static str, &'static str)],
-    /// Whether it knows what every call for an encoder knows.
+    /// Whether the endpoint knows the parameters of all encoder calls.
     encodes: bool,
 }
 
@@ -230,7 +230,7 @@ impl Other {
     }
 }
 
-/// Their sections of the page.
+/// Returns the sections of these endpoints.
 pub(super) fn sections() -> String {
     let mut page = String::new();
     for other in OTHERS {
@@ -258,7 +258,7 @@ mod tests {
 
     type Reads = fn(&[u8], &WireLimits) -> Result<(), BadRequest>;
 
-    /// What reads the body of each endpoint that has one.
+    /// The function that reads the body of each endpoint that has one.
     const READERS: &[(&str, Reads)] = &[
         ("/v1/embeddings", |body, limits| crate::parse(Endpoint::Embeddings, body, limits).map(drop)),
         ("/v1/rerank,", |body, limits| crate::parse(Endpoint::Rerank, body, limits).map(drop)),
@@ -292,7 +292,7 @@ mod tests {
                 let mut body = least.clone();
                 body[*name] = serde_json::from_str(value).unwrap();
                 read(&body).unwrap_or_else(|bad| panic!("{} {name}: {bad}", other.title));
-                // It is read, and by this name: a wrong value is refused where it stands.
+                // The parameter is read under this name, because a wrong value is refused at its place.
                 body[*name] = json!({"no": ["such", "value"]});
                 let bad = read(&body).unwrap_err();
                 assert!(bad.param.is_some_and(|param| param.starts_with(name)), "{} {name}", other.title);

@@ -1,4 +1,5 @@
-//! A stream of server-sent events cut into its events, whose bytes stay where they came. Knows nothing of what an event says.
+//! Splits a stream of server-sent events into single events without copying their bytes. Does not interpret their
+//! content.
 //!
 //! Source: the WHATWG's HTML standard, 9.2.6 "Interpreting an event stream". Ids and retry times are not kept.
 
@@ -10,75 +11,78 @@ use memchr::{memchr, memchr2};
 
 use crate::client::SseError;
 
-/// Longest event by default, in bytes.
+/// The default limit for one event, in bytes.
 const MAX_EVENT_BYTES: usize = 8 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// One event, as it came and as it reads.
+/// One event, both raw and parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SplitEvent {
-    /// Its bytes as they came, with the blank line that ends it; comments and a byte order mark before it left out.
+    /// The bytes as received, with the blank line that ends the event. Comments and a byte order mark before it are
+    /// left out.
     pub raw: Bytes,
-    /// Its name; empty where it has none.
+    /// The event name. Empty if the event has none.
     pub name: Bytes,
-    /// Its data in UTF-8; several lines joined with line feeds.
+    /// The data in UTF-8. Several data lines are joined with line feeds.
     pub data: Bytes,
 }
 
-/// Cuts a stream into its events. Chunks go in as they come and events come out; one that lies within a chunk is not copied.
-/// Lines may end in LF, CR or CRLF, in any mixture, and may be cut anywhere. Events without data are left out.
+/// Splits a stream into events. The caller pushes chunks as they arrive and takes events out. An event that lies within
+/// one chunk is not copied.
+/// Lines may end in LF, CR or CRLF, in any mixture, and chunks may split the stream anywhere. Events without data are
+/// left out.
 #[derive(Debug)]
 pub struct EventSplitter {
-    /// Chunks that are not looked at yet.
+    /// Chunks that have not been scanned yet.
     coming: VecDeque<Bytes>,
     /// Bytes in `coming`.
     coming_bytes: usize,
-    /// What is left of the chunk at hand: from the event's first byte on, or what follows `held`.
+    /// The rest of the current chunk. It starts at the first byte of the event, or follows the bytes in `held`.
     chunk: Bytes,
-    /// The beginning of an event that lies in several chunks; everything in it was looked at.
+    /// The start of an event that spans several chunks. All of its bytes have been scanned.
     held: BytesMut,
-    /// Where the next line begins, counted from the event's first byte.
+    /// Offset of the next line, counted from the first byte of the event.
     at: usize,
-    /// The last line ended in CR: a LF right after it belongs to the same line end.
+    /// The last line ended in CR. If LF is the next byte, it belongs to the same line end.
     after_cr: bool,
-    /// The last line ended in CR and LF.
+    /// The last line ended in CRLF.
     after_crlf: bool,
-    /// No line has come yet, of any event.
+    /// No line of any event has come yet.
     at_start: bool,
     event: Lines,
     max_event_bytes: usize,
     failed: Option<SseError>,
 }
 
-/// What the lines of the event so far say; places are counted from the event's first byte.
+/// The parsed lines of the current event. Ranges are counted from the first byte of the event.
 #[derive(Debug, Default)]
 struct Lines {
-    /// A line that is no comment has come.
+    /// A line other than a comment has come.
     begun: bool,
     name: Range<usize>,
     data: Option<Range<usize>>,
-    /// The data, where it has several lines.
+    /// The joined data, if the event has several data lines.
     joined: Option<BytesMut>,
-    /// The blank line is here, but for a LF that may follow its CR.
+    /// The blank line has come. Only an LF after its CR may still be missing.
     ended: bool,
 }
 
-/// What one step brought.
+/// The result of one step.
 enum Step {
     Line,
     Event(SplitEvent),
-    /// The bytes at hand are used up.
+    /// All available bytes are used up.
     NeedsMore,
 }
 
 impl EventSplitter {
-    /// A splitter of events up to 8 MiB.
+    /// Creates a splitter for events of at most 8 MiB.
     pub fn new() -> Self {
         Self::with_limit(MAX_EVENT_BYTES)
     }
 
-    /// A splitter of events up to `max_event_bytes`; a comment may not be longer either.
+    /// Creates a splitter for events of at most `max_event_bytes` bytes. The limit applies to comments, too.
     pub fn with_limit(max_event_bytes: usize) -> Self {
         Self {
             coming: VecDeque::new(),
@@ -95,21 +99,21 @@ impl EventSplitter {
         }
     }
 
-    /// Takes the next bytes.
+    /// Adds the next bytes of the stream.
     pub fn push(&mut self, chunk: Bytes) {
         self.coming_bytes += chunk.len();
         self.coming.push_back(chunk);
     }
 
-    /// Bytes that were taken and are in no event yet.
+    /// Number of bytes that were pushed and are not part of a returned event yet.
     pub fn buffered(&self) -> usize {
         self.coming_bytes + self.chunk.len() + self.held.len()
     }
 
-    /// The next event that is whole; `None`: it takes more bytes.
+    /// Returns the next whole event. Returns `None` if more bytes are needed.
     ///
     /// # Errors
-    /// An event beyond the limit, or a name or data that is not UTF-8. Every later call says the same.
+    /// Fails if an event exceeds the limit, or if a name or data is not UTF-8. Every later call returns the same error.
     pub fn next_event(&mut self) -> Result<Option<SplitEvent>, SseError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -134,14 +138,15 @@ impl EventSplitter {
         }
     }
 
-    /// The last event, once no more bytes come and [`Self::next_event`] has no more: one whose blank line came cut between
-    /// CR and LF.
+    /// Returns the last event at the end of the stream, once [`Self::next_event`] returns `None`. There is one if the
+    /// stream ended after the CR of its blank line, where an LF could still have followed.
     pub fn finish(&mut self) -> Option<SplitEvent> {
         (self.failed.is_none() && self.event.ended).then(|| self.take_event())
     }
 
-    /// The event that no blank line ended, once [`Self::finish`] has no more: its last line may lack its line end, too. Its `raw`
-    /// has what was missing. The standard drops such an event; servers exist that end a stream so.
+    /// Returns an event that has no blank line at its end, once [`Self::finish`] returns `None`. Its last line may lack
+    /// a line end, too. The missing line ends are added to `raw`. The standard drops such an event, but some servers
+    /// end a stream like this.
     pub fn unfinished(&mut self) -> Option<SplitEvent> {
         if self.failed.is_some() {
             return None;
@@ -156,8 +161,8 @@ impl EventSplitter {
         Some(self.take_event())
     }
 
-    /// Whether bytes of an unfinished event are at hand: a stream that ends so was cut off. Asked when [`Self::next_event`]
-    /// has no more; at the end of a stream, after [`Self::finish`].
+    /// Whether bytes of an unfinished event are buffered. A stream that ends in this state was cut off. Call this once
+    /// [`Self::next_event`] returns `None`. At the end of the stream, call [`Self::finish`] first.
     pub fn is_mid_event(&self) -> bool {
         let partial = self.held.get(self.at..).unwrap_or_default();
         self.event.begun || partial.first().is_some_and(|byte| *byte != b':')
@@ -187,7 +192,7 @@ impl EventSplitter {
         self.chunk.get(at).copied()
     }
 
-    /// The LF of a CRLF: part of the event where it has begun.
+    /// Consumes the LF of a CRLF. It belongs to the event if the event has started.
     fn accept_line_feed(&mut self) {
         self.after_crlf = true;
         if self.at == 0 {
@@ -201,7 +206,8 @@ impl EventSplitter {
         }
     }
 
-    /// Where the line that begins at `at` ends. Its bytes and what ends it lie in one piece then.
+    /// Returns the offset of the byte that ends the line that starts at `at`. The line and this byte are then
+    /// contiguous. Returns `None` if the line end has not come yet.
     fn line_end(&mut self) -> Option<usize> {
         if self.held.is_empty() {
             let rest = self.chunk.get(self.at..)?;
@@ -212,17 +218,17 @@ impl EventSplitter {
         Some(self.held.len() - 1)
     }
 
-    /// Keeps the beginning of an event whose end is not at hand.
+    /// Moves the start of an unfinished event to `held`.
     fn hold(&mut self) -> Result<Step, SseError> {
         self.held.extend_from_slice(&std::mem::take(&mut self.chunk));
-        // Of whole lines only the content counts, and that was looked at.
+        // The limit for whole lines was checked when they were scanned, so only an unfinished line can exceed it here.
         if self.held.len() > self.max_event_bytes && self.held.len() > self.at {
             return Err(SseError::TooLong { max_bytes: self.max_event_bytes });
         }
         Ok(Step::NeedsMore)
     }
 
-    /// One whole line, whose content ends at `end`; an empty one ends the event.
+    /// Takes one whole line, whose content ends at `end`. An empty line ends the event.
     fn take_line(&mut self, mut end: usize) -> Result<Step, SseError> {
         if std::mem::take(&mut self.at_start) && self.bytes(0..end).starts_with(BYTE_ORDER_MARK) {
             self.drop_front(BYTE_ORDER_MARK.len());
@@ -234,7 +240,7 @@ impl EventSplitter {
         let crlf_before = std::mem::take(&mut self.after_crlf);
         match self.bytes(line.clone()).first() {
             None if self.event.data.is_none() => self.discard(),
-            // A LF most likely follows, and belongs to the event.
+            // An LF most likely follows. It belongs to the event.
             None if self.after_cr && crlf_before => self.event.ended = true,
             None => return Ok(Step::Event(self.take_event())),
             Some(b':') if !self.event.begun => self.discard(),
@@ -254,7 +260,7 @@ impl EventSplitter {
         let (is_data, place) = match field {
             b"data" => (true, line.end - value.len()..line.end),
             b"event" => (false, line.end - value.len()..line.end),
-            // An id, a retry time, or something new.
+            // An id, a retry time, or a field that is not in the standard.
             _ => return Ok(()),
         };
         if std::str::from_utf8(value).is_err() {
@@ -273,13 +279,13 @@ impl EventSplitter {
         Ok(())
     }
 
-    /// Bytes of the event, counted from its first.
+    /// Bytes of the event. The range is counted from its first byte.
     fn bytes(&self, range: Range<usize>) -> &[u8] {
         let all: &[u8] = if self.held.is_empty() { &self.chunk } else { &self.held };
         all.get(range).unwrap_or_default()
     }
 
-    /// Lines that say nothing.
+    /// Drops lines that carry no content.
     fn discard(&mut self) {
         self.drop_front(self.at);
         self.at = 0;

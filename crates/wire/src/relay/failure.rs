@@ -1,5 +1,5 @@
-//! What an upstream says when it refuses or fails, in whatever shape: its words, and what kind of failure that is.
-//! Decides nothing: not whether to try again, not what the caller is told.
+//! Parses the errors that upstreams return, in any shape: the message, and the class of the failure.
+//! Does not decide about retries or about what the caller sees.
 
 mod too_long;
 
@@ -8,30 +8,30 @@ use serde_json::Value;
 
 use too_long::is_too_long;
 
-/// What kind of failure an upstream reports.
+/// The kind of failure that an upstream reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FailureClass {
-    /// Prompt and answer do not fit the model's context window.
+    /// Prompt and answer exceed the model's context window.
     ContextTooLong,
-    /// Too many requests or tokens a minute.
+    /// Too many requests or tokens per minute.
     RateLimited,
-    /// It has no room now, or is not ready yet.
+    /// The upstream has no capacity now, or is not ready yet.
     Overloaded,
-    /// A filter refused what the caller wrote.
+    /// A content filter refused the caller's input.
     ContentRefused,
-    /// Some other fault of the request.
+    /// Another fault of the request.
     BadRequest,
-    /// Our own key is wrong or may not do this. Its words are never for the caller.
+    /// The operator's own key is wrong or lacks a permission. The message must never reach the caller.
     AuthOfOurs,
-    /// No such model or endpoint.
+    /// The model or endpoint does not exist.
     NotFound,
-    /// Our account there has no credit left.
+    /// The operator's account at the upstream has no credit left.
     Quota,
     /// The body is too large.
     TooLarge,
-    /// It took too long there.
+    /// The upstream took too long.
     Timeout,
-    /// Its own fault.
+    /// A fault of the upstream itself.
     ServerError,
 }
 
@@ -68,22 +68,23 @@ impl FailureClass {
         }
     }
 
-    /// Whether the same request may go well at the same upstream a little later.
+    /// Whether the same request may succeed at the same upstream a little later.
     pub const fn is_passing(self) -> bool {
         matches!(self, Self::RateLimited | Self::Overloaded | Self::Timeout | Self::ServerError)
     }
 }
 
-/// An upstream's failure in its own words.
+/// A failure as the upstream described it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamFailure {
-    /// Its words: at most [`MESSAGE_BYTES`], on one line, what looks like a key masked.
+    /// The message: one line of at most [`MESSAGE_BYTES`] bytes, plus an ellipsis if it was cut. Likely keys are
+    /// masked.
     pub message: String,
-    /// Its name for the rule: `code`, else `type`.
+    /// The upstream's name for the error: `code`, or `type` if there is no `code`.
     pub code: Option<String>,
     /// The parameter at fault.
     pub param: Option<String>,
-    /// What kind of failure that is.
+    /// The class of the failure.
     pub class: FailureClass,
 }
 
@@ -92,10 +93,10 @@ const MESSAGE_BYTES: usize = 1024;
 /// Longest code or parameter that is kept, in bytes.
 const WORD_BYTES: usize = 128;
 
-/// The longest error that is read as JSON, in bytes: as a tree it takes up to forty times as many.
+/// The longest error that is parsed as JSON, in bytes. As a tree, it takes up to forty times as much memory.
 pub(super) const MOST_ERROR_BYTES: usize = 64 << 10;
 
-/// Reads the body of an answer with an error status.
+/// Parses the body of an answer with an error status.
 pub fn failure(dialect: Dialect, status: u16, body: &[u8]) -> UpstreamFailure {
     let body = body.get(..MOST_ERROR_BYTES).unwrap_or(body);
     match serde_json::from_slice::<Value>(body) {
@@ -104,9 +105,9 @@ pub fn failure(dialect: Dialect, status: u16, body: &[u8]) -> UpstreamFailure {
     }
 }
 
-/// Reads an error that stands in an answer whose status told of none: `value` is the whole body or event.
+/// Parses an error inside an answer whose status reported none. `value` is the whole body or event.
 pub(super) fn inside(dialect: Dialect, value: &Value) -> UpstreamFailure {
-    // Some servers put the status here that they could not send any more.
+    // Some servers put the status here, because they can no longer send it in the head.
     let error = error_of(value);
     let status = [error.get("code"), error.get("status"), error.get("status_code")]
         .into_iter()
@@ -122,9 +123,9 @@ fn of_json(dialect: Dialect, status: u16, body: &Value) -> UpstreamFailure {
     let words = words_of(error).or_else(|| words_of(body)).unwrap_or_default();
     let text = |name| error.get(name).and_then(Value::as_str).filter(|text: &&str| !text.is_empty());
     let (kind, code) = (text("type"), text("code"));
-    // Azure names the rule inside.
+    // Azure puts the name of the rule into an inner object.
     let inner = error.pointer("/innererror/code").and_then(Value::as_str);
-    // Names that servers give to anything say less than words and status.
+    // Servers use generic names for anything, so the message and the status count more than those.
     let class = named(dialect, [inner, code, kind])
         .filter(|class| !matches!(class, FailureClass::BadRequest | FailureClass::ServerError))
         .or_else(|| by_words(status, &words))
@@ -141,7 +142,7 @@ fn of_json(dialect: Dialect, status: u16, body: &Value) -> UpstreamFailure {
     }
 }
 
-/// The object that has the message: most servers nest it, some do not.
+/// Returns the object that has the message. Most servers nest it, some do not.
 fn error_of(body: &Value) -> &Value {
     let body = body.as_array().and_then(|list| list.first()).unwrap_or(body);
     match body.get("error") {
@@ -150,7 +151,7 @@ fn error_of(body: &Value) -> &Value {
     }
 }
 
-/// The words of an error object, under the names that servers have for them.
+/// Returns the message of an error object. Servers use several names for it.
 fn words_of(error: &Value) -> Option<String> {
     let said = ["message", "detail", "error", "msg", "error_message"]
         .into_iter()
@@ -186,7 +187,7 @@ fn of_text(status: u16, body: &[u8]) -> UpstreamFailure {
     UpstreamFailure { message: presentable(&message), code: None, param: None, class }
 }
 
-/// By what the upstream calls it, the most exact name first.
+/// Classifies by the upstream's own names. The most exact name comes first.
 fn named(dialect: Dialect, names: [Option<&str>; 3]) -> Option<FailureClass> {
     names.into_iter().flatten().find_map(|name| by_name(dialect, name))
 }
@@ -229,7 +230,8 @@ fn by_name(dialect: Dialect, name: &str) -> Option<FailureClass> {
 }
 
 fn by_words(status: u16, words: &str) -> Option<FailureClass> {
-    // A server's own failure may speak of anything; some say it of a prompt that is too long.
+    // The message counts only for these statuses, because a failing server may mention anything. 500 is among them:
+    // some servers send it for a prompt that is too long.
     if !matches!(status, 0 | 400 | 403 | 413 | 422 | 500) {
         return None;
     }
@@ -250,21 +252,21 @@ const fn by_status(status: u16) -> Option<FailureClass> {
         408 | 504 | 524 => FailureClass::Timeout,
         413 => FailureClass::TooLarge,
         429 => FailureClass::RateLimited,
-        // 529: Anthropic's own number for it.
+        // 529 is Anthropic's own status for an overload.
         503 | 529 => FailureClass::Overloaded,
         500..=599 => FailureClass::ServerError,
         _ => return None,
     })
 }
 
-/// On one line, without what steers a terminal, bounded, keys masked.
+/// Makes a text presentable: one line, no control characters, limited length, keys masked.
 pub(super) fn presentable(text: &str) -> String {
     let line: String =
         bounded(text, MESSAGE_BYTES).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     masked(line.trim())
 }
 
-/// At most so many bytes of a text, whole characters; told by an ellipsis.
+/// Cuts a text to at most `bytes` bytes, at a character boundary. An ellipsis marks the cut.
 fn bounded(text: &str, bytes: usize) -> String {
     if text.len() <= bytes {
         return text.to_owned();
@@ -274,12 +276,13 @@ fn bounded(text: &str, bytes: usize) -> String {
     kept
 }
 
-/// How keys of well-known services begin.
+/// Prefixes of the keys of well-known services.
 const KEY_STARTS: [&str; 9] = ["sk-", "sk_", "hf_", "gsk_", "xai-", "AIza", "pplx-", "key-", "ghp_"];
-/// Shorter words are no keys.
+/// Shorter words are not keys.
 const KEY_BYTES: usize = 9;
 
-/// A text in which whatever looks like a key is cut to how it begins.
+/// Masks everything in a text that looks like a key. Of a known kind of key, the prefix stays. The word after `bearer`
+/// is masked whole.
 fn masked(text: &str) -> String {
     let in_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '*' | '.');
     let mut out = String::with_capacity(text.len());

@@ -1,5 +1,5 @@
-//! Reads an upstream's answer, event by event or whole: what it used, how it ended, what is wrong with it, and, where its bytes
-//! are not passed on as they are, what it says, as reply events. Knows no transport and no price.
+//! Reads an upstream's answer, event by event or whole: its usage, its end and its faults. If the bytes are not passed
+//! on as they are, the content becomes reply events, too. Knows no transport and no price.
 
 mod answer;
 mod anthropic;
@@ -49,7 +49,7 @@ use anthropic::Blocks;
 use responses::Called;
 use usage::Reports;
 
-/// What ends a good stream: the event that some servers leave out.
+/// The event that ends a complete stream. Some servers leave it out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
     match endpoint {
         Endpoint::ChatCompletions
@@ -73,7 +73,8 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// A reader of what `endpoint` answers, in the upstream's dialect: a stream or not, with so many answers (prompts × `n`).
+    /// Creates a reader for answers of `endpoint` in the upstream's dialect. `choices` is the number of answers:
+    /// prompts × `n`.
     pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
         let choices = if matches!(endpoint, Endpoint::Messages | Endpoint::Responses) { 1 } else { choices };
         let mut answer = Answer::new(choices);
@@ -83,14 +84,15 @@ impl ReplyReader {
         Self { endpoint, stream, answer, blocks: Blocks::default(), called: Called::default() }
     }
 
-    /// Takes one event of a stream. With `out` it also gives what the event says, as reply events; without, nothing is copied,
-    /// and pieces of tool calls are not put in order. An answer is read in one of the two ways from beginning to end.
+    /// Reads one event of a stream. With `out`, it also adds the event's content as reply events. Without `out`, it
+    /// copies nothing and does not put pieces of tool calls in order. An answer must be read in one of the two ways
+    /// from start to end.
     ///
-    /// Token ids and log-probabilities of OpenAI's dialect do not become part of the reply events: Anthropic's has no place for
-    /// them, and an answer in the caller's own dialect is passed on as it is.
+    /// Token ids and log-probabilities of OpenAI's dialect do not become part of the reply events. Anthropic's dialect
+    /// cannot carry them, and an answer in the caller's own dialect is passed on as it is.
     ///
     /// # Errors
-    /// A fault that ends the answer. One that is put up with stands in [`Self::notes`].
+    /// A fault that ends the answer. Tolerated faults are in [`Self::notes`].
     pub fn event(
         &mut self,
         name: &[u8],
@@ -115,7 +117,7 @@ impl ReplyReader {
         };
         match read {
             Ok(()) => {}
-            // The content has ended: a fault of what follows takes nothing from it.
+            // The content was complete before this event, so a fault here does not invalidate it.
             Err(fault) if was_whole => {
                 self.answer.notes.add(FaultKind::AfterEnd, || fault.to_string());
                 return Ok(EventFacts { meaningful: false, tokens: 0, kind: EventKind::Broken });
@@ -129,10 +131,10 @@ impl ReplyReader {
         Ok(reading.facts)
     }
 
-    /// Takes a body that is no stream, whatever was asked for.
+    /// Reads a whole body, even if a stream was requested.
     ///
     /// # Errors
-    /// As [`Self::event`].
+    /// The same as for [`Self::event`].
     pub fn whole(
         &mut self,
         body: &[u8],
@@ -161,35 +163,36 @@ impl ReplyReader {
         }
     }
 
-    /// The transport ended.
+    /// Handles the end of the transport.
     ///
     /// # Errors
-    /// Nothing came, or the answer broke off.
+    /// Fails if no data came, or if the answer broke off.
     pub fn end(&mut self) -> Result<(), ReplyFault> {
         self.answer.end()
     }
 
-    /// Whether every choice has a finish reason: nothing of the answer's content is missing.
+    /// Whether every choice has a finish reason, so that no content is missing.
     pub fn has_finished(&self) -> bool {
         self.answer.has_finished()
     }
 
-    /// What the upstream reported so far, in the classes that have prices. Before the end it may be the prompt's part only.
+    /// The usage that the upstream reported so far, in the classes that have prices. Before the end, it may cover only
+    /// the prompt.
     pub fn usage(&self) -> Option<Usage> {
         self.reported().map(ReportedUsage::usage)
     }
 
-    /// What the upstream reported so far, in every class.
+    /// The usage that the upstream reported so far, in every class.
     pub fn reported(&self) -> Option<&ReportedUsage> {
         self.answer.usage.reported()
     }
 
-    /// The usable part of what the upstream reported so far.
+    /// The usable part of the usage that the upstream reported so far.
     pub fn known_usage(&self) -> KnownUsage {
         self.answer.usage.known()
     }
 
-    /// Names what the report lacks so that tokens have to be estimated. `None` if it lacks nothing.
+    /// Names the missing part of the report, for which tokens must be estimated. `None` if no part is missing.
     pub fn usage_gap(&self) -> Option<&'static str> {
         self.answer.usage.gap()
     }
@@ -199,12 +202,12 @@ impl ReplyReader {
         self.answer.usage.service_tier()
     }
 
-    /// Tokens generated so far, all answers together; estimated where the upstream does not send ids.
+    /// Tokens generated so far, of all choices together. Estimated if the upstream sends no ids.
     pub fn generated(&self) -> u64 {
         self.answer.generated
     }
 
-    /// Why a choice ended.
+    /// The finish reason of a choice. `None` if the choice has not ended.
     pub fn finish(&self, choice: u32) -> Option<&FinishReason> {
         self.answer.finish_of(choice)
     }
@@ -219,17 +222,18 @@ impl ReplyReader {
         self.answer.id.as_deref()
     }
 
-    /// Whether the stream's own end came.
+    /// Whether the upstream marked the end of the answer.
     pub fn is_over(&self) -> bool {
         self.answer.over
     }
 
-    /// Whether the last event came that says in itself what the answer took, however that ended: a response's does.
+    /// Whether the last event came and reports the usage of the whole answer by itself, regardless of how the answer
+    /// ended. Only the Responses API has such an event.
     pub fn is_told_whole(&self) -> bool {
         self.answer.over && self.endpoint == Endpoint::Responses
     }
 
-    /// Faults that were put up with, the first of each kind.
+    /// Tolerated faults, the first of each kind.
     pub fn notes(&self) -> &[ReplyFault] {
         self.answer.notes.all()
     }

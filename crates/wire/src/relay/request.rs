@@ -1,5 +1,5 @@
-//! The request's side: what must be known of a body that is sent on, and the body that is sent.
-//! Must not know what comes back.
+//! The request side: what the gateway must know of a relayed body, and the body that it sends.
+//! Must not know the answer.
 
 mod beginning;
 #[cfg(test)]

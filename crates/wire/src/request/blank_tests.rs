@@ -1,4 +1,4 @@
-//! Messages that say nothing, in every dialect, as a call that is answered here and as one that is sent on.
+//! Blank messages in every dialect, for calls that are answered here and for calls that are relayed.
 
 use headrace_domain::Endpoint;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ const CHAT: Endpoint = Endpoint::ChatCompletions;
 const MESSAGES: Endpoint = Endpoint::Messages;
 const RESPONSES: Endpoint = Endpoint::Responses;
 
-/// Texts in which a reader sees nothing.
+/// Texts without a visible character.
 const BLANK: &[&str] = &[
     "",
     " ",
@@ -33,7 +33,7 @@ fn body(endpoint: Endpoint, more: &Value) -> Vec<u8> {
     body.to_string().into_bytes()
 }
 
-/// What reading says: to answer, and to send on.
+/// Reads a body twice: to answer it here, and to relay it.
 fn read(endpoint: Endpoint, more: &Value) -> [Result<(), BadRequest>; 2] {
     let (body, limits) = (body(endpoint, more), WireLimits::default());
     let answered = parse(endpoint, &body, &limits).map(drop);
@@ -100,7 +100,7 @@ fn blank_messages_of_the_user_are_refused_by_their_place() {
     }
 }
 
-/// A content of the wrong type is not blank: where the call is sent on, the upstream or the translation says what is wrong with it.
+/// A content of the wrong type is not blank. If the call is relayed, the upstream or the translation names the fault.
 #[test]
 fn a_content_of_the_wrong_type_is_not_blank() {
     for content in [json!(7), json!(true), json!({"type": "text", "text": "hi"})] {
@@ -186,7 +186,7 @@ fn what_may_be_empty_stays_valid() {
     }
 }
 
-/// As Anthropic does, where the answer is written here.
+/// Anthropic's rule. It applies if the answer is written here.
 #[test]
 fn a_blank_block_of_text_beside_others_is_refused() {
     let blocks = json!([{"type": "text", "text": "a"}, {"type": "text", "text": "\n\u{200b}"}]);
@@ -242,7 +242,7 @@ fn an_id_of_a_file_is_not_sent_on() {
         assert_eq!(found, ("unsupported_content", Some(param)), "{more}");
         assert!(bad.message.contains("send the content itself"), "{}", bad.message);
     }
-    // Where none is named, the field says nothing.
+    // If the id is null, the field has no effect.
     let none =
         in_input(json!({"type": "input_image", "file_id": null, "image_url": "data:image/png;base64,AAAA"}));
     assert!(relay::skim(RESPONSES, body(RESPONSES, &none).into(), &WireLimits::default()).is_ok());

@@ -1,11 +1,11 @@
-//! That what a refusal tells of a number's bounds is what is taken. Knows no other rule.
+//! The bounds of numbers in error messages are bounds that are accepted. Knows no other rule.
 
 use headrace_domain::Endpoint;
 use serde_json::{Value, json};
 
 use crate::{WireLimits, parse};
 
-/// A bound that is told must be one that is taken: who obeys a message must not get another one.
+/// A bound in an error message must be accepted, so that a client that follows the message does not get another one.
 #[test]
 fn every_bound_that_is_told_of_a_number_is_taken() {
     let message = json!([{"role": "user", "content": "u"}]);
@@ -40,7 +40,7 @@ fn every_bound_that_is_told_of_a_number_is_taken() {
             parse(endpoint, body.to_string().as_bytes(), &WireLimits::default())
         };
         for name in names {
-            // An exponent would be refused for itself where whole numbers are meant.
+            // A whole number must not have an exponent, so it is sent without one.
             let whole =
                 |number: f64| if number.fract() == 0.0 { json!(number as i64) } else { json!(number) };
             let (low, high) =
@@ -56,7 +56,7 @@ fn every_bound_that_is_told_of_a_number_is_taken() {
                 let most =
                     number_behind(told, "at most ").unwrap_or_else(|| panic!("{endpoint:?} {name}: {told}"));
                 let taken = read(name, &whole(most));
-                // A floor of tokens may not pass a ceiling that is not there; a ceiling that is meets its own rule.
+                // `min_tokens` can reach its bound, because no body with it sets `max_tokens`.
                 assert!(taken.is_ok(), "{endpoint:?} {name}: {told} — {}", taken.unwrap_err());
                 assert!(read(name, &whole(most + 1.0)).is_err(), "{endpoint:?} {name}: {told}");
                 seen += 1;
@@ -64,7 +64,7 @@ fn every_bound_that_is_told_of_a_number_is_taken() {
         }
     }
     assert!(seen > 100, "{seen}");
-    // None at all scores a prompt, and only there.
+    // 0 tokens are accepted only with `echo`, which scores a prompt.
     let scores = json!({"model": "m", "prompt": "x", "echo": true, "max_tokens": 0});
     parse(Endpoint::Completions, scores.to_string().as_bytes(), &WireLimits::default()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Tables of good and bad chat requests: what they mean, or the exact code and parameter of the refusal.
+//! Tables of good and bad chat requests: their meaning, or the exact code and parameter of the refusal.
 
 use headrace_domain::{
     Call, EndUser, Endpoint, Media, MediaKind, MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
@@ -11,7 +11,7 @@ fn parse(body: &Value) -> Result<Call, BadRequest> {
     parse_chat(body.to_string().as_bytes(), &WireLimits::default())
 }
 
-/// A good body with `more` merged into it.
+/// A good body with the fields of `more`.
 fn with(more: &Value) -> Value {
     let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}]});
     for (key, value) in more.as_object().unwrap() {
@@ -77,7 +77,7 @@ fn verbosity_is_a_variable_of_the_template_that_has_to_be_there() {
         assert_eq!(Value::from(conversation.template), json!({"verbosity": word, "y": 1}));
         assert!(conversation.asks_verbosity);
     }
-    // A variable that the caller names itself is the caller's to know.
+    // If the caller sets the template variable directly, `asks_verbosity` stays false.
     let call = parse(&with(&json!({"chat_template_kwargs": {"verbosity": "low"}}))).unwrap();
     let Prompt::Conversation(conversation) = call.prompt else { panic!() };
     assert!(!conversation.asks_verbosity && conversation.template.contains_key("verbosity"));
@@ -275,7 +275,7 @@ fn messages_of_every_role() {
     assert_eq!(conversation(&call).messages, expected);
 }
 
-/// The parts of message number `at` that are no text.
+/// The parts of message number `at` that are not text.
 fn parts(call: &Call, at: usize) -> Vec<Media> {
     conversation(call).messages[at].media.clone()
 }

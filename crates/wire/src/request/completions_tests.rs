@@ -1,4 +1,4 @@
-//! Tables of good and bad completion requests: what they mean, or the exact code and parameter of the refusal.
+//! Tables of good and bad completion requests: their meaning, or the exact code and parameter of the refusal.
 
 use headrace_domain::{Call, Endpoint, Prompt, PromptItem, RawWish};
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn scoring_and_log_probabilities() {
     let filled = parse(&json!({"suffix": "x", "parse_special": true})).unwrap();
     assert_eq!(filled.raw, RawWish { parse_special: true, suffix: Some("x".into()) });
     assert_eq!(parse(&json!({"suffix": ""})).unwrap().raw.suffix, None);
-    // A gap at the beginning of a text has nothing ahead of it.
+    // A gap at the beginning of a text has no text before it.
     assert!(parse(&json!({"prompt": "", "suffix": "x"})).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Requests for encoders: what is read, and what is refused by name; and the answers that they get.
+//! Requests for encoders: bodies that are accepted, bodies that are refused by name, and the answers.
 
 use std::sync::Arc;
 
@@ -128,7 +128,7 @@ fn pairs_are_a_query_with_each_document_or_text_by_text() {
     }
 }
 
-/// The answer to `body` when the texts have these values.
+/// Returns the answer to `body` if the texts have these values.
 fn answer(endpoint: Endpoint, body: &Value, values: &[&[f32]]) -> Value {
     let call = parse(endpoint, body.to_string().as_bytes(), &WireLimits::default()).unwrap();
     let meta = ReplyMeta {
@@ -143,7 +143,7 @@ fn answer(endpoint: Endpoint, body: &Value, values: &[&[f32]]) -> Value {
     let (mut encoder, mut out) = (encoder(&call, meta), BytesMut::new());
     let usage = Usage { input: 9, ..Usage::default() };
     encoder.begin(&usage, &mut out);
-    // In any order.
+    // The values may come in any order.
     for (choice, values) in values.iter().enumerate().rev() {
         let choice = u32::try_from(choice).unwrap();
         encoder.event(&ReplyEvent::Encoded { choice, values: Arc::from(*values) }, &mut out);

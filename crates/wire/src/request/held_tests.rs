@@ -1,4 +1,4 @@
-//! Tables of what an answer is held to and what is wished of it, in every spelling of every dialect.
+//! Tables of response formats and other options for an answer, in every spelling of every dialect.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ fn formats_of_openai_become_forms() {
         for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions] {
             let call = read(endpoint, &json!({"response_format": format})).unwrap();
             assert_eq!(call.form, expected.clone().map(Arc::new), "{format}");
-            // The answer's keys come in this order: not one of it may move.
+            // The answer's keys follow this order, so no key may move.
             if let Some(Form::JsonSchema(form)) = call.form.as_deref() {
                 assert_eq!(form.schema.to_string(), schema.to_string());
             }

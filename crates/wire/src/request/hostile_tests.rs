@@ -1,4 +1,5 @@
-//! Bodies made to hurt: each is refused, naming the parameter, without work or memory by the number it claims.
+//! Hostile bodies. Each is refused with the parameter's name, and costs no work or memory in proportion to the numbers
+//! in it.
 
 use headrace_domain::Endpoint;
 use proptest::prelude::*;
@@ -13,7 +14,7 @@ fn refused(endpoint: Endpoint, body: &str) -> BadRequest {
     parse(endpoint, body.as_bytes(), &WireLimits::default()).unwrap_err()
 }
 
-/// Bytes that may be read before the refusal of a list of a million items: work is counted, not timed.
+/// The most bytes that may be read before a list of a million items is refused. The test counts work instead of time.
 const MAX_BYTES_READ: usize = 300_000;
 
 #[test]

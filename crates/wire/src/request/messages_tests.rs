@@ -1,4 +1,4 @@
-//! Tables of good and bad Anthropic requests: what they mean, or the exact code and parameter of the refusal.
+//! Tables of good and bad Anthropic requests: their meaning, or the exact code and parameter of the refusal.
 
 use headrace_domain::{
     CacheLife, CacheMarkAt, Call, ClearTools, ClearTrigger, Conversation, EndUser, Endpoint, MediaKind,

@@ -1,5 +1,5 @@
-//! An answer in the making, as items: what a stream says of each and what a whole answer holds are written from the same. Knows no
-//! events of a stream.
+//! An answer under construction, as items. Stream events and whole answers are both written from it. Knows no stream
+//! events.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,11 +14,11 @@ use crate::custom::Unwrap;
 use crate::encode::{ReplyMeta, answer_id, write_cache_diagnostics, write_explain};
 use crate::json_out::{chat_logprobs, list, raw, value};
 
-/// The items so far, and what is said of the answer as a whole.
+/// The items so far, and the facts about the answer as a whole.
 pub(super) struct Answer {
     meta: ReplyMeta,
     ask: Arc<ResponseAsk>,
-    /// What stands between the output and the usage: constant.
+    /// The constant fields between the output and the usage.
     sampling: String,
     custom_tools: BTreeSet<String>,
     pub(super) items: Vec<Item>,
@@ -33,7 +33,7 @@ pub(super) struct Item {
     pub(super) status: Status,
 }
 
-/// How far an item, or an answer, has come.
+/// The status of an item or of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     InProgress,
@@ -53,26 +53,26 @@ impl Status {
     }
 }
 
-/// What an item holds.
+/// The content of an item.
 pub(super) enum Body {
     Message { text: String, logprobs: Vec<TokenLogprob> },
     Reasoning { text: String, foreign: Option<String> },
     Call(ToolCall),
 }
 
-/// A call of a tool.
+/// A tool call.
 pub(super) struct ToolCall {
     pub(super) index: u32,
     pub(super) call_id: String,
     pub(super) name: String,
-    /// JSON, or the text that a tool of text takes.
+    /// JSON, or the text for a custom tool.
     pub(super) arguments: String,
-    /// Takes the text out of what a model writes for a tool of text; `None`: its tool takes JSON.
+    /// Extracts the text from what a model writes for a custom tool. `None` if the tool takes JSON.
     pub(super) text: Option<Unwrap>,
 }
 
 impl ToolCall {
-    /// Takes in more of what the model wrote; returns what it adds to the arguments.
+    /// Takes a piece of what the model wrote. Returns what it adds to the arguments.
     pub(super) fn push<'f>(&mut self, fragment: &'f str) -> Cow<'f, str> {
         let piece = match &mut self.text {
             Some(text) => Cow::Owned(text.push(fragment)),
@@ -82,7 +82,7 @@ impl ToolCall {
         piece
     }
 
-    /// The model wrote all of it: what was held back.
+    /// Ends the arguments. Returns the text that was held back.
     pub(super) fn finish(&mut self) -> String {
         let left = self.text.as_mut().map(Unwrap::finish).unwrap_or_default();
         self.arguments.push_str(&left);
@@ -130,7 +130,7 @@ impl Answer {
         self.completed_at = Some(unix_s);
     }
 
-    /// A new item. Its id says whose answer it is of, and its place there.
+    /// Adds an item. Its id contains the request's id and the item's position.
     pub(super) fn push(&mut self, body: Body) -> usize {
         let prefix = match &body {
             Body::Message { .. } => "msg",
@@ -150,7 +150,7 @@ impl Answer {
         Body::Call(ToolCall { index, call_id, name, arguments: String::new(), text })
     }
 
-    /// How an item ends where the answer ends with it.
+    /// The status of an item with which the answer ends.
     pub(super) fn last_status(&self) -> Status {
         match self.reason {
             Some(FinishReason::Length | FinishReason::ContentFilter) => Status::Incomplete,
@@ -158,7 +158,7 @@ impl Answer {
         }
     }
 
-    /// Why the answer is not whole.
+    /// The reason why the answer is incomplete. `None` if it is complete.
     fn incomplete(&self) -> Option<&'static str> {
         match self.reason {
             Some(FinishReason::Length) => Some("max_output_tokens"),
@@ -167,12 +167,12 @@ impl Answer {
         }
     }
 
-    /// The response as an object.
+    /// Writes the response as an object.
     pub(super) fn write(&self, status: Status, end: &End<'_>, out: &mut BytesMut) {
         self.write_as(status.name(), end, out);
     }
 
-    /// The same with a status that no stream has.
+    /// Writes the same object with a status that no stream has.
     pub(super) fn write_as(&self, status: &str, end: &End<'_>, out: &mut BytesMut) {
         raw(out, "{\"id\":");
         value(out, &answer_id(Endpoint::Responses, self.meta.request_id));
@@ -259,7 +259,7 @@ impl Answer {
     }
 }
 
-/// What is said at the end of an answer.
+/// The facts that are known at the end of an answer.
 #[derive(Default)]
 pub(super) struct End<'a> {
     pub(super) usage: Option<&'a Usage>,
@@ -267,7 +267,7 @@ pub(super) struct End<'a> {
     pub(super) explain: Option<&'a serde_json::Value>,
 }
 
-/// A part of text.
+/// Writes a text part.
 pub(super) fn write_text(out: &mut BytesMut, text: &str, logprobs: &[TokenLogprob]) {
     raw(out, "{\"type\":\"output_text\",\"text\":");
     value(out, text);
@@ -276,7 +276,7 @@ pub(super) fn write_text(out: &mut BytesMut, text: &str, logprobs: &[TokenLogpro
     raw(out, "]}");
 }
 
-/// A part that has nothing but its text.
+/// Writes a part that has only its text.
 pub(super) fn write_part(out: &mut BytesMut, kind: &str, text: &str) {
     raw(out, "{\"type\":");
     value(out, kind);
@@ -295,7 +295,8 @@ fn write_call(out: &mut BytesMut, call: &ToolCall, begun: bool) {
     value(out, if begun { call.arguments.as_str() } else { "" });
 }
 
-/// `{"code":…,"message":…}`: OpenAI's two words for what is not the caller's doing, and ours for the rest.
+/// Writes `{"code":…,"message":…}`. OpenAI has two codes for failures that are not the caller's fault. All other
+/// failures have codes of our own.
 fn write_failure(out: &mut BytesMut, facts: &ErrorFacts) {
     let code = match facts.status {
         429 => "rate_limit_exceeded",

@@ -1,4 +1,4 @@
-//! A Responses call as the chat that it is: for servers of others, which have chat all of them. Knows no server.
+//! Converts a Responses call to a chat completion, for other providers' servers, which all have chat. Knows no server.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::{BadRequest, WireLimits};
 
 use super::chat_parts;
 
-/// The call as a chat completion whose body can be sent on, without a bound on the answer's length: that goes by each receiver's
-/// own name.
+/// Returns the call as a chat completion whose body can be relayed. The body has no bound on the answer's length,
+/// because each receiver has its own name for that field.
 ///
 /// # Errors
-/// [`BadRequest`] names the first thing that a chat at somebody else's cannot carry here.
+/// [`BadRequest`] names the first parameter that a chat at an upstream cannot carry.
 pub fn as_chat(call: &Call) -> Result<Call, BadRequest> {
     let mut chat = put(call)?;
     if let Prompt::Relayed(relayed) = &mut chat.prompt
         && relayed.media > 0
     {
-        // Its body is written here, within the bounds of the call that it was made from.
+        // This side wrote the body, within the limits of the original call.
         let read = skim_question(Endpoint::ChatCompletions, relayed.body.clone(), &WireLimits::default())?;
         if let Prompt::Relayed(read) = read.prompt {
             relayed.concerns = read.concerns;
@@ -122,8 +122,8 @@ fn named(out: &mut BytesMut, name: &str) -> Read<()> {
 }
 
 fn tool(out: &mut BytesMut, tool: &Tool) -> Read<()> {
-    // A custom tool is a function of one string to every model, and its calls are read as such. Its grammar is told in that string's
-    // description: who runs the tool reads what it was given, and says so where it does not fit.
+    // Every model sees a custom tool as a function of one string, and its calls are read as such. The string's
+    // description contains the grammar. The client that runs the tool checks the text, and reports a mismatch.
     object(out, |written| {
         written.text("type", "function");
         object(written.field("function"), |function| {
@@ -191,7 +191,7 @@ fn format(call: &Call, body: &mut Object<'_>) -> Read<()> {
                 Ok(())
             })
         }
-        // A response is held to nothing else.
+        // A response has no other format.
         _ => {
             format.text("type", "json_object");
             Ok(())
@@ -199,7 +199,7 @@ fn format(call: &Call, body: &mut Object<'_>) -> Read<()> {
     })
 }
 
-/// What is written is written by names alone.
+/// The body of a chat that [`as_chat`] wrote.
 #[cfg(test)]
 pub(super) fn body_of(call: &Call) -> &str {
     let Prompt::Relayed(relayed) = &call.prompt else { return "" };

@@ -1,5 +1,6 @@
-//! Messages of a Responses call as chat's: images, files and sounds stand between the texts, and those that a tool gave follow in a
-//! message of the user, as a tool's own has text alone. Knows no parameters.
+//! Converts the messages of a Responses call to chat's. Images, files and sounds keep their places between the texts.
+//! Those from a tool's result follow in a message of the user, because a tool's own message can only hold text. Knows
+//! no parameters.
 
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Media, MediaKind, MediaSource, Message, Role, ToolCall};
@@ -9,15 +10,15 @@ use crate::fault::{Fault, Read};
 use crate::json_out::value;
 use crate::relay::{Object, array, object};
 
-/// What a tool's message says whose result is no text.
+/// The text of a tool's message whose result contains no text.
 const SEE_NEXT: &str = "See the next message.";
-/// What a file is called that has no name.
+/// The name of a file that has none.
 const UNTITLED: &str = "file";
 
-/// The messages, as a JSON list.
+/// Writes the messages as a JSON list.
 ///
 /// # Errors
-/// A part that chat has no way to say, by its place.
+/// Names the place of the first part that chat cannot express.
 pub(super) fn messages(out: &mut BytesMut, call: &Call, messages: &[Message]) -> Read<()> {
     let mut said = Vec::with_capacity(messages.len());
     let mut shown = Vec::new();
@@ -42,7 +43,7 @@ pub(super) fn messages(out: &mut BytesMut, call: &Call, messages: &[Message]) ->
 /// A message of the chat.
 enum Said<'c> {
     Message(usize, &'c Message),
-    /// What is no text in results of tools.
+    /// The parts of tool results that are not text.
     Shown(Vec<(usize, &'c Message)>),
 }
 
@@ -111,7 +112,7 @@ enum Piece<'m> {
     Media(&'m Media),
 }
 
-/// The text, cut where other parts stand in it.
+/// Splits the text at the places of the other parts.
 fn pieces<'m>(text: &'m str, media: &'m [Media]) -> Vec<Piece<'m>> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     for part in media {
@@ -140,7 +141,7 @@ fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
     object(out, |written| match (part.kind, &part.source) {
         (_, MediaSource::File(_)) => {
             let place = call.place(at, part);
-            // What was stored before is named as a whole.
+            // For a part of a stored item, the place names the whole item, so no key is added.
             let fault = content::stored_file();
             let fault = if place.ends_with(']') { fault.under_key("file_id") } else { fault };
             Err(fault.under_key(&place))
@@ -168,7 +169,7 @@ fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
                 Ok(())
             })
         }
-        // The dialect has no others.
+        // Chat has no other parts.
         (MediaKind::Image | MediaKind::Audio | MediaKind::Video, _) => lacks("have no such parts"),
     })
 }

@@ -1,4 +1,4 @@
-//! The parameters that an answer repeats, every one of them: clients look for the keys. Knows no answers.
+//! The parameters that an answer repeats. It repeats all of them, because clients look for the keys. Knows no answers.
 
 use bytes::BytesMut;
 use headrace_domain::{ResponseAsk, SamplingRequest, ServiceTier};
@@ -6,17 +6,17 @@ use headrace_domain::{ResponseAsk, SamplingRequest, ServiceTier};
 use crate::cache_options::CacheOptions;
 use crate::json_out::{raw, value};
 
-/// What was asked for, as it is repeated.
+/// The request's parameters, in the form in which the answer repeats them.
 #[derive(Debug, Default)]
 pub(super) struct Echo {
-    /// As it was sent.
+    /// JSON, as it was sent.
     pub(super) tool_choice: Option<String>,
     /// A JSON list, without brackets.
     pub(super) tools: BytesMut,
     pub(super) instructions: Option<String>,
     pub(super) one_call: bool,
     pub(super) max_tool_calls: Option<u32>,
-    /// An object, as it was sent.
+    /// A JSON object, as it was sent.
     pub(super) metadata: Option<String>,
     pub(super) safety_identifier: Option<String>,
     pub(super) prompt_cache_key: Option<String>,
@@ -24,14 +24,14 @@ pub(super) struct Echo {
     pub(super) user: Option<String>,
     pub(super) effort: Option<String>,
     pub(super) summary: Option<String>,
-    /// An object; `None`: text.
+    /// A JSON object. `None` if the format is plain text.
     pub(super) format: Option<String>,
     pub(super) top_logprobs: u32,
     pub(super) verbosity: Option<String>,
 }
 
 impl Echo {
-    /// A `text.format` with a schema.
+    /// Sets a `text.format` with a schema.
     pub(super) fn json_schema(
         &mut self,
         name: &str,
@@ -52,7 +52,7 @@ impl Echo {
         self.format = Some(text_of(out));
     }
 
-    /// Fields with their commas behind them.
+    /// Writes the fields, each followed by a comma.
     pub(super) fn written(self, ask: &ResponseAsk, sampling: &SamplingRequest, tier: ServiceTier) -> String {
         let mut out = BytesMut::with_capacity(512 + self.tools.len());
         let out = &mut out;
@@ -117,7 +117,7 @@ fn json(out: &mut BytesMut, name: &str, text: &str) {
     raw(out, ",");
 }
 
-/// What was written is text: pieces of the body, which was, and what serde wrote.
+/// Converts the bytes to a string. They are always UTF-8: pieces of the body, which was checked, and serde's output.
 pub(super) fn text_of(out: BytesMut) -> String {
     String::from_utf8(out.to_vec()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Events of an answer to its items. Knows no JSON.
+//! Gathers the events of an answer into items. Knows no JSON.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,18 @@ use headrace_domain::ReplyEvent;
 
 use super::answer::{Answer, Body, Item, Status};
 
-/// What an event became.
+/// The effect of an event on the items.
 pub(super) struct Taken<'e> {
-    /// The item that it belongs to.
+    /// The index of the item that the event belongs to.
     pub(super) at: usize,
-    /// It is the item's first.
+    /// Whether the event is the item's first.
     pub(super) new: bool,
-    /// What it adds to the item's text.
+    /// The text that the event adds to the item.
     pub(super) delta: Cow<'e, str>,
 }
 
 impl Answer {
-    /// Takes an event in. `None`: it belongs to no item.
+    /// Adds an event. `None` if it belongs to no item.
     pub(super) fn take<'e>(&mut self, event: &'e ReplyEvent) -> Option<Taken<'e>> {
         match event {
             ReplyEvent::Text { text, logprobs, .. } => {
@@ -41,7 +41,7 @@ impl Answer {
                 }
                 Some(taken)
             }
-            // What vouches for a thought at somebody else's goes back through their own dialect only.
+            // The reasoning signature of another server can only go back through that server's own dialect.
             ReplyEvent::Prompt { .. }
             | ReplyEvent::ReasoningSignature { .. }
             | ReplyEvent::Encoded { .. } => None,
@@ -66,7 +66,7 @@ impl Answer {
         }
     }
 
-    /// An item is over. Returns what it had held back.
+    /// Ends an item. Returns the text that was held back.
     pub(super) fn end(&mut self, at: usize, status: Status) -> String {
         let Some(item) = self.items.get_mut(at) else { return String::new() };
         item.status = status;
@@ -76,7 +76,7 @@ impl Answer {
         }
     }
 
-    /// Where a text belongs: to the last item, if that is still open and of its kind, else to a new one.
+    /// Assigns a text to the last item if that is open and of the right kind, otherwise to a new item.
     fn text<'e>(
         &mut self,
         text: &'e str,

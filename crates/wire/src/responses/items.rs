@@ -1,5 +1,5 @@
-//! Items of an input to messages of a conversation: what a turn of the assistant said, thought and called is one message.
-//! Knows no parameters beside the input.
+//! Converts the items of an input to messages of a conversation. The texts, reasoning and tool calls of one assistant
+//! turn form one message. Knows no parameters beside the input.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -17,26 +17,26 @@ use super::parts;
 use super::sealed::Sealed;
 use super::tools::Tools;
 
-/// What stands before what is left of turns that were compacted.
+/// Precedes the short form of turns that were compacted.
 const COMPACTED: &str = "What was said before, in short:\n";
 
-/// The messages that items become, in their order.
+/// The messages that the items become, in order.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     pub(super) messages: Vec<Message>,
     pub(super) origins: Vec<MessageOrigin>,
-    /// Items behind which a cached prefix is to end.
+    /// Indexes of the items behind which a cached prefix ends.
     pub(super) marked: Vec<u32>,
-    /// What items of the developer's offer beside the call's own tools.
+    /// Tools that the developer's items offer beside the call's own tools.
     pub(super) tools: Tools,
 }
 
-/// An item's fields, whatever its type.
+/// The fields of an item of any type.
 #[derive(Default)]
 struct Draft {
     role: Option<Role>,
     content: Option<Content>,
-    /// What was thought, in the clear.
+    /// The reasoning as plain text.
     thought: Option<String>,
     call_id: Option<String>,
     name: Option<String>,
@@ -48,7 +48,7 @@ struct Draft {
     tools: Option<Tools>,
 }
 
-/// Types of items that are taken.
+/// The types of items that are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinds {
     Message,
@@ -62,7 +62,7 @@ enum Kinds {
 }
 
 impl Turns {
-    /// An `input`: a text, or a list of items.
+    /// Reads an `input`: a text, or a list of items.
     pub(super) fn input(&mut self, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
         match r.kind()? {
             Kind::String => {
@@ -146,12 +146,13 @@ impl Turns {
         self.origins.push(MessageOrigin::Message { index, block: None });
     }
 
-    /// The assistant's turn that is under way, unless it has what cannot be added to.
+    /// Returns the last message if it is the assistant's and can be extended, as `fits` decides.
     fn open(&mut self, fits: impl FnOnce(&Message) -> bool) -> Option<&mut Message> {
         self.messages.last_mut().filter(|last| last.role == Role::Assistant && fits(last))
     }
 
-    /// Takes what the assistant said. Text behind calls joins their message: nothing may stand between calls and their results.
+    /// Adds text of the assistant. Text behind calls joins their message, because nothing may come between calls and
+    /// their results.
     fn said(&mut self, content: Content, index: usize) {
         match self.open(|last| last.content.is_none() || !last.tool_calls.is_empty()) {
             Some(last) => {
@@ -185,7 +186,7 @@ impl Turns {
         let text = match (draft.thought, sealed) {
             (Some(text), _) if !text.is_empty() => text,
             (_, Some(Sealed::Text(text))) => text,
-            // What somebody else sealed, and no more than its summary is here.
+            // Another server sealed the reasoning, so only its summary is available.
             _ => draft.summary.unwrap_or_default(),
         };
         if text.is_empty() {
@@ -201,7 +202,7 @@ impl Turns {
         }
     }
 
-    /// A turn that was only thought has no text, and must have some.
+    /// Adds an empty text to turns that contain only reasoning, because a message must have a text.
     pub(super) fn finish(&mut self) {
         for message in &mut self.messages {
             if message.content.is_none() && message.tool_calls.is_empty() {
@@ -211,13 +212,13 @@ impl Turns {
     }
 }
 
-/// A message that says this.
+/// Creates a message with this content.
 fn of_content(role: Role, content: Content) -> Message {
     let Content { text, media, is_marked: _ } = content;
     Message { media, ..Message::text(role, text) }
 }
 
-/// Which type of item it is: the field may stand anywhere in it.
+/// Finds the type of an item. The field may be anywhere in the item.
 fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
     let mut r = r.again();
     let (mut kind, mut has_role) = (None, false);
@@ -258,7 +259,7 @@ impl Draft {
         r.object(|r, key| {
             match (key.as_ref(), kind) {
                 ("type", _) => r.skip()?,
-                // What items of answers have, and what says nothing of what the model is to see.
+                // Items of answers have these fields. They do not affect what the model sees.
                 ("id" | "status" | "phase" | "created_by", _) => {
                     r.optional(|r| label(r, limits)).map(drop)?
                 }
@@ -306,10 +307,10 @@ fn role(r: &mut Reader<'_>) -> Read<Role> {
     }
 }
 
-/// Whether every result names a call that stands before it, so that the model can tell what it is of.
+/// Checks that every result names a call before it, so that the model can match the two.
 ///
 /// # Errors
-/// The first that does not.
+/// Fails at the first result that does not, and if the conversation has no messages.
 pub(super) fn check(conversation: &Conversation) -> Read<()> {
     let mut called: HashSet<&str> = HashSet::new();
     for message in &conversation.messages {

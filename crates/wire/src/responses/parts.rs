@@ -1,4 +1,4 @@
-//! The parts of an item's content: text is joined, what is no text is kept with its place. Knows no items.
+//! Reads the parts of an item's content. Texts are joined, and other parts are kept with their place. Knows no items.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::content::{Content, FileParts, Other, detail, no_such_part, sound};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// Types of parts that are text, with the key that has it.
+/// Types of text parts, each with the key of its text.
 const TEXTS: &[(&str, &str)] = &[
     ("input_text", "text"),
     ("output_text", "text"),
@@ -20,14 +20,14 @@ const TEXTS: &[(&str, &str)] = &[
     ("refusal", "refusal"),
 ];
 
-/// Types of parts that are no text.
+/// Types of parts that are not text.
 const OTHERS: &[(&str, MediaKind)] = &[
     ("input_image", MediaKind::Image),
     ("input_file", MediaKind::Document),
     ("input_audio", MediaKind::Audio),
 ];
 
-/// A string, or a list of parts that stands at `key`.
+/// Reads a string, or a list of parts that is at `key`.
 pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits, key: &str) -> Read<Content> {
     match r.kind()? {
         Kind::String => Ok(Content { text: r.string()?.into_owned(), ..Content::default() }),
@@ -40,7 +40,7 @@ pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits, key: &str) -> Read<C
     }
 }
 
-/// A list of parts that are text, with `between` between them.
+/// Reads a list of text parts, joined with `between`.
 pub(super) fn list(r: &mut Reader<'_>, limits: &WireLimits, between: &str) -> Read<String> {
     let mut content = Content::default();
     r.array(limits.max_content_parts, |r, index| {
@@ -54,7 +54,7 @@ pub(super) fn list(r: &mut Reader<'_>, limits: &WireLimits, between: &str) -> Re
     Ok(content.text)
 }
 
-/// The fields of a part as they come, before its type says which belong.
+/// The fields of a part, before its type says which of them are allowed.
 #[derive(Default)]
 struct Draft {
     text: Option<String>,
@@ -94,7 +94,7 @@ impl Draft {
         match key {
             "text" => self.text = r.optional(Reader::string)?.map(Cow::into_owned),
             "refusal" => self.refusal = Some(r.string()?.into_owned()),
-            // What an answer's parts have beside their text.
+            // The parts of an answer have these fields beside their text.
             "annotations" | "logprobs" => r.skip()?,
             "prompt_cache_breakpoint" => self.is_marked = cache_options::read_breakpoint(r)?,
             "image_url" => self.image_url = r.optional(Reader::string)?.map(Cow::into_owned),

@@ -1,4 +1,4 @@
-//! Items of an input that only name another one (`item_reference`): found, and put in their place. Knows no store.
+//! Finds the input items that only name another item (`item_reference`), and replaces them. Knows no store.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::fault::Read;
 use crate::json::{Kind, Reader};
 use crate::json_out::{raw, value};
 
-/// The ids that items of the body's input name, in their order, as often as they are named. Empty if the body cannot be read: the
-/// call's own parser names the fault.
+/// Returns the ids that items of the body's input name, in order and with repetitions. Empty if the body cannot be
+/// read: the call's own parser then names the fault.
 pub fn item_references(body: &[u8], limits: &WireLimits) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
     let read = Reader::new(body, limits.max_json_depth, limits.max_free_form_values).and_then(|mut r| {
@@ -28,7 +28,7 @@ pub fn item_references(body: &[u8], limits: &WireLimits) -> Vec<String> {
     if read.is_ok() { ids } else { Vec::new() }
 }
 
-/// The body with `items` in place of what names them. `None`: it cannot be read.
+/// Returns the body with `items` in place of the references to them. `None` if the body cannot be read.
 pub fn with_items(body: &[u8], items: &HashMap<String, String>, limits: &WireLimits) -> Option<Vec<u8>> {
     let mut out = BytesMut::with_capacity(body.len());
     raw(&mut out, "{");
@@ -62,7 +62,7 @@ pub fn with_items(body: &[u8], items: &HashMap<String, String>, limits: &WireLim
     Some(out.to_vec())
 }
 
-/// The id that an item names, where it is one that does that: by its type, or by having nothing but an id.
+/// Returns the id that a reference names. An item is a reference by its type, or if it has only an id.
 fn named(r: &Reader<'_>) -> Read<Option<String>> {
     let mut r = r.again();
     if r.kind()? != Kind::Object {

@@ -1,4 +1,5 @@
-//! The body of `POST /v1/responses` to a call. Knows nothing of how a conversation is rendered, and of no store.
+//! Parses the body of `POST /v1/responses` into a call. Knows no store, and nothing about the rendering of a
+//! conversation.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use super::echo::Echo;
 use super::items::{self, Turns};
 use super::tools::{self, Tools};
 
-/// Parameters of the other endpoints' that mean the same here.
+/// Parameters that mean the same as on the other endpoints.
 const SHARED: &[&str] = &[
     "temperature",
     "top_p",
@@ -45,7 +46,7 @@ const SHARED: &[&str] = &[
     "cache_salt",
 ];
 
-/// What `include` may name.
+/// Values of `include` that are accepted but have no effect.
 const INCLUDES: &[&str] = &[
     "web_search_call.action.sources",
     "web_search_call.results",
@@ -91,7 +92,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
 }
 
 impl Draft {
-    /// What the model is shown. `false`: `key` is none of it, and nothing was read.
+    /// Reads a parameter that the model sees. Returns `false` and reads nothing if `key` is not one of them.
     fn take_prompt(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
         match key {
             "input" => {
@@ -110,7 +111,7 @@ impl Draft {
             }
             "parallel_tool_calls" => self.one_call = r.optional(Reader::bool)? == Some(false),
             "max_tool_calls" => {
-                // It bounds calls of tools that run on the server, of which there are none.
+                // The bound is for calls of tools that run on the server, and there are none.
                 self.echo.max_tool_calls = r.optional(|r| integer(r, 1, u32::MAX))?;
             }
             _ => return Ok(false),
@@ -118,7 +119,8 @@ impl Draft {
         Ok(true)
     }
 
-    /// What becomes of the answer, and what it goes on from.
+    /// Reads how the answer is stored, and what it continues. Returns `false` and reads nothing if `key` is not such a
+    /// parameter.
     fn take_state(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
         let ask = &mut self.ask;
         match key {
@@ -132,7 +134,7 @@ impl Draft {
                 self.echo.cache = r.optional(|r| cache_options::read(r, limits, true))?;
             }
             "prompt_cache_key" => self.echo.prompt_cache_key = r.optional(|r| label(r, limits))?,
-            // What a client tells of itself and of its session (Codex): nothing that a model sees.
+            // A client's data about itself and its session (Codex). The model does not see it.
             "client_metadata" => r.optional(|r| r.object(|r, _| r.string().map(drop))).map(drop)?,
             "user" => self.echo.user = r.optional(|r| label(r, limits))?,
             _ => return Ok(false),
@@ -140,7 +142,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// How the answer is made and shown.
+    /// Reads how the answer is made and shown.
     fn take_answer(
         &mut self,
         key: &str,
@@ -215,7 +217,7 @@ impl Draft {
                     self.reasoning.enabled = effort.as_deref().map(|effort| effort != "none");
                     self.reasoning.effort = effort.filter(|effort| effort != "none");
                 }
-                // The second is the first one's former name.
+                // The second name is the older one.
                 "summary" | "generate_summary" => {
                     let summary = r.optional(Reader::string)?.map(Cow::into_owned);
                     if summary.as_deref().is_some_and(|word| !SUMMARIES.contains(&word)) {
@@ -233,7 +235,7 @@ impl Draft {
         })
     }
 
-    /// Tools that items of the input offer, behind the call's own.
+    /// Adds the tools that items of the input offer, behind the call's own.
     fn take_added(&mut self, limits: &WireLimits) -> Read<()> {
         if let Some(turns) = &mut self.turns {
             let added = std::mem::take(&mut turns.tools);
@@ -246,7 +248,7 @@ impl Draft {
         Ok(())
     }
 
-    /// What it goes on from and what becomes of it must fit together.
+    /// Checks that the continued state and the storage of the answer fit together.
     fn check_state(&self) -> Read<()> {
         if self.ask.previous.is_some() && self.ask.conversation.is_some() {
             let message = "it goes on from its conversation; send one of the two";
@@ -259,7 +261,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Refuses items of the user that say nothing, and inputs in which no item does.
+    /// Refuses blank items of the user, and inputs in which all items are blank.
     fn check_blank(&self, goes_on: bool) -> Read<()> {
         let Some(turns) = &self.turns else { return Ok(()) };
         if let Some(at) = blank::first_blank(&turns.messages) {
@@ -282,7 +284,7 @@ impl Draft {
 
     fn finish(mut self, mut knobs: Knobs<'_>) -> Read<Call> {
         self.take_added(knobs.limits)?;
-        // What it goes on from may hold the tools that it names, and the calls that its outputs name.
+        // The continued state may contain the tools that the choice names, and the calls that the outputs name.
         let goes_on = self.ask.previous.is_some() || self.ask.conversation.is_some();
         if !goes_on {
             tools::check(&self.choice, &self.tools.tools)?;
@@ -355,7 +357,7 @@ impl Draft {
 const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 const SUMMARIES: &[&str] = &["auto", "concise", "detailed"];
 
-/// What the answer's text is held to; `None`: to nothing.
+/// Reads the response format. `None` if the answer is plain text.
 fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {
     let (mut kind, mut name, mut description, mut schema, mut strict) = (None, None, None, None, None);
     r.object(|r, key| {
@@ -382,7 +384,7 @@ fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {
             let name = name.ok_or_else(|| Fault::missing("name"))?;
             let text = schema.ok_or_else(|| Fault::missing("schema"))?;
             echo.json_schema(&name, description.as_deref(), text, strict);
-            // It was read before, and so is JSON; its keys stay in the order in which they were sent.
+            // The text was read before, so it is JSON. Its keys stay in the order in which they were sent.
             let schema = serde_json::from_str(text)
                 .map_err(|_| Fault::at("schema", Code::InvalidValue, "a number in it is too large"))?;
             let strict = strict == Some(true);
@@ -396,7 +398,7 @@ fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {
     }
 }
 
-/// An id, or an object that has it.
+/// Reads an id, or an object that contains it.
 fn conversation(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     if r.kind()? == Kind::String {
         return label(r, limits);
@@ -412,12 +414,12 @@ fn conversation(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     id.ok_or_else(|| Fault::missing("id"))
 }
 
-/// OpenAI's bounds on an entry of `metadata`, in characters.
+/// OpenAI's limit for a key of `metadata`, in characters.
 const MAX_METADATA_KEY: usize = 64;
-/// As [`MAX_METADATA_KEY`], of its text.
+/// OpenAI's limit for a value of `metadata`, in characters.
 const MAX_METADATA_VALUE: usize = 512;
 
-/// Up to 16 pairs of short strings, as they were sent.
+/// Reads up to 16 pairs of short strings, and returns them as they were sent.
 pub(crate) fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
     let text = r.raw()?;
     let mut pairs = 0;

@@ -1,15 +1,15 @@
-//! What travels with a caller for whom nothing is stored (`encrypted_content`): thoughts and compacted turns, in a form that goes
-//! through any client unread. It hides nothing from the caller, who was shown it. Knows no items.
+//! `encrypted_content`: reasoning and compacted turns for a caller for whom nothing is stored. The encoding lets
+//! clients pass them on unread. It hides nothing from the caller, who has seen the content. Knows no items.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
-/// What the seal holds.
+/// The content of the field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sealed {
-    /// Text of ours.
+    /// Text of this server.
     Text(String),
-    /// What only the server that made it can read.
+    /// Data that only the server that made it can read.
     Foreign(String),
 }
 
@@ -17,7 +17,7 @@ const TEXT: &str = "hr1t.";
 const FOREIGN: &str = "hr1f.";
 
 impl Sealed {
-    /// As it is sent.
+    /// Encodes the content for an answer.
     pub(super) fn to_field(&self) -> String {
         let (mark, text) = match self {
             Self::Text(text) => (TEXT, text),
@@ -28,7 +28,7 @@ impl Sealed {
         field
     }
 
-    /// What a field that came back holds. `None`: it is not one of ours.
+    /// Decodes a field that a client sent back. `None` if this server did not make it.
     pub(super) fn of_field(field: &str) -> Option<Self> {
         let open = |text: &str| String::from_utf8(STANDARD_NO_PAD.decode(text).ok()?).ok();
         match (field.strip_prefix(TEXT), field.strip_prefix(FOREIGN)) {

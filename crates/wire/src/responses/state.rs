@@ -1,5 +1,5 @@
-//! What clients store, as far as it is JSON of this dialect: what a call goes on from, a response that has only begun, and the bodies
-//! of conversations. Knows no store.
+//! Stored state in the JSON of this dialect: the history of a call, a response that has only begun, and the bodies of
+//! conversations. Knows no store.
 
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Endpoint, MessageOrigin, Prompt, RequestId, Role};
@@ -15,23 +15,24 @@ use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::{BadRequest, WireLimits};
 
-/// The id of the response to a request.
+/// Returns the id of the response to a request.
 pub fn response_id(request: RequestId) -> String {
     answer_id(Endpoint::Responses, request)
 }
 
-/// A response to which nothing has come, as an object of this status.
+/// Returns a response without any output, as an object with this status.
 pub fn response_begun(call: &Call, meta: ReplyMeta, status: &str) -> String {
     let mut out = BytesMut::new();
     Answer::new(call, meta).write_as(status, &End::default(), &mut out);
     super::echo::text_of(out)
 }
 
-/// A call with what it goes on from, each a JSON list of items, before what it says itself. Instructions stay first, and are
-/// those of this call alone.
+/// Puts the history of a call before the call's own input. Each of `lists` is a JSON list of items. Instructions stay
+/// first, and only those of this call apply.
 ///
 /// # Errors
-/// Items that cannot be read, more messages than a call may have, an output that names no call.
+/// Fails if items cannot be read, or if there are more messages or tools than a call may have. Also fails if the tool
+/// choice names a tool that is not offered, or if an output names no call.
 pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Result<Call, BadRequest> {
     let mut before = Turns::default();
     for list in lists {
@@ -40,7 +41,7 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     }
     before.finish();
     let Prompt::Conversation(conversation) = &mut call.prompt else { return Ok(call) };
-    // What turns before this one offered is still there, unless this one offers another by that name.
+    // Tools that earlier turns offered are still available, unless this call offers another tool with the same name.
     for tool in before.tools.tools {
         if conversation.tools.iter().all(|own| own.name != tool.name) {
             conversation.tools.push(tool);
@@ -72,8 +73,8 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     Ok(call)
 }
 
-/// An answer to a wish for a short form of a conversation, as the compaction that it is: what it says, sealed. `None`: it is no
-/// answer that says something.
+/// Turns the answer to a compaction request into a compaction object, which contains the answer's text in encoded form.
+/// `None` if the response lacks a field of an answer.
 pub fn compaction(response: &[u8]) -> Option<String> {
     let response: Value = serde_json::from_slice(response).ok()?;
     let output = response.get("output")?.as_array()?;
@@ -105,10 +106,10 @@ pub struct ConversationBody {
     pub metadata: Option<String>,
 }
 
-/// Reads the body of a request about a conversation. An empty one says nothing.
+/// Reads the body of a request about a conversation. An empty body is valid.
 ///
 /// # Errors
-/// [`BadRequest`] names the first field or item that is not one.
+/// [`BadRequest`] names the first invalid field or item.
 pub fn conversation_body(body: &[u8], limits: &WireLimits) -> Result<ConversationBody, BadRequest> {
     if body.trim_ascii().is_empty() {
         return Ok(ConversationBody::default());
@@ -164,7 +165,7 @@ mod tests {
         let expected = [(Role::System, "i"), (Role::User, "u"), (Role::Assistant, ""), (Role::Tool, "o")];
         assert_eq!(texts(&all), expected.map(|(role, text)| (role, text.to_owned())));
         assert_eq!(all.origin(3), MessageOrigin::Message { index: 0, block: None });
-        // Without the call its output is nobody's.
+        // Without its call, an output is refused.
         let refused = with_history(asked.clone(), &before[..1], &WireLimits::default()).unwrap_err();
         assert_eq!((refused.code, refused.param.as_deref()), (Code::InvalidValue, Some("input")));
         let few = WireLimits { max_messages: 3, ..WireLimits::default() };

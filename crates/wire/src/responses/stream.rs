@@ -1,4 +1,4 @@
-//! The stream of a response: each item added, filled and done, under one id, every event numbered.
+//! The stream of a response. Each item is added, filled and completed under one id, and every event is numbered.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
@@ -12,22 +12,22 @@ use crate::encode::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use crate::error::write_error;
 use crate::json_out::{chat_logprobs, raw, value};
 
-/// See the top of the file.
+/// Encodes a response as a stream.
 pub(crate) struct ResponseStream {
     answer: Answer,
     sequence: u64,
-    /// The item that is being filled.
+    /// The open item.
     open: Option<usize>,
     begun: bool,
     over: bool,
-    /// What its client has seen is somebody else's.
+    /// The client received another server's bytes.
     passed: bool,
-    /// Whether it is kept as an object.
+    /// Whether the response is kept as an object.
     keeps: bool,
     kept: Option<Bytes>,
 }
 
-/// Writes the opening of an event, up to its fields.
+/// Writes the start of an event, up to its fields.
 fn open_event(sequence: &mut u64, name: &str, out: &mut BytesMut) {
     raw(out, "event: ");
     raw(out, name);
@@ -41,7 +41,7 @@ fn open_event(sequence: &mut u64, name: &str, out: &mut BytesMut) {
 const END: &str = "}\n\n";
 
 impl ResponseStream {
-    /// The encoder of a call's answer.
+    /// Creates the encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
         let answer = Answer::new(call, meta);
         Self {
@@ -56,7 +56,7 @@ impl ResponseStream {
         }
     }
 
-    /// An event that carries the whole response.
+    /// Writes an event with the whole response.
     fn response(&mut self, name: &str, status: Status, end: &End<'_>, out: &mut BytesMut) {
         open_event(&mut self.sequence, name, out);
         raw(out, ",\"response\":");
@@ -75,7 +75,7 @@ impl ResponseStream {
         }
     }
 
-    /// An event that carries a whole item.
+    /// Writes an event with a whole item.
     fn whole_item(&mut self, name: &str, at: usize, out: &mut BytesMut) {
         let Some(item) = self.answer.items.get(at) else { return };
         open_event(&mut self.sequence, name, out);
@@ -86,7 +86,7 @@ impl ResponseStream {
         raw(out, END);
     }
 
-    /// An event of an item's: its fields follow.
+    /// Writes the start of an event about an item. Its fields follow.
     fn of_item(sequence: &mut u64, name: &str, (at, item): (usize, &Item), out: &mut BytesMut) {
         open_event(sequence, name, out);
         raw(out, ",\"item_id\":");
@@ -95,7 +95,7 @@ impl ResponseStream {
         value(out, &at);
     }
 
-    /// A new item, and its part where it has parts.
+    /// Adds an item, and its part if it has parts.
     fn add(&mut self, at: usize, out: &mut BytesMut) {
         self.open = Some(at);
         self.whole_item("response.output_item.added", at, out);
@@ -131,7 +131,7 @@ impl ResponseStream {
         raw(out, END);
     }
 
-    /// The item that is open is done.
+    /// Completes the open item.
     fn close(&mut self, status: Status, out: &mut BytesMut) {
         let Some(at) = self.open.take() else { return };
         let left = self.answer.end(at, status);
@@ -193,7 +193,7 @@ impl ResponseStream {
         self.answer.ask().reasoning_summary && self.answer.items.get(at).is_some_and(is_thought)
     }
 
-    /// What the events of an item's part are called; `None`: it has none.
+    /// The names of the events for an item's part. `None` if the item has no part.
     fn part_names(&self, at: usize) -> Option<&'static PartNames> {
         match &self.answer.items.get(at)?.body {
             Body::Message { .. } => Some(&OUTPUT_TEXT),
@@ -285,7 +285,7 @@ impl ReplyEncoder for ResponseStream {
             return;
         }
         if self.passed {
-            // Under what id and number its server would have gone on, only that knows.
+            // Only the upstream knows the id and the number of its next event.
             raw(out, "event: error\ndata: ");
             write_error(Dialect::OpenAi, facts, out);
             raw(out, "\n\n");

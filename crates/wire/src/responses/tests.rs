@@ -1,5 +1,5 @@
-//! What a request means and what refuses it, as tables; and that a stream's events joined are the whole answer, for random answers
-//! cut anywhere.
+//! Tables of requests, with their meaning or their refusal. Also tests that a stream's joined events are the whole
+//! answer, for random answers that are cut anywhere.
 
 use bytes::BytesMut;
 use headrace_domain::{
@@ -114,7 +114,7 @@ fn what_is_asked_of_the_answer() {
     assert_eq!(echo["tools"].as_array().unwrap().len(), 2);
     assert_eq!(echo["text"]["format"]["name"], "n");
     assert_eq!(echo["tool_choice"]["mode"], "required");
-    // By default it may be stored, and its input is kept for that.
+    // By default the answer may be stored, and its input is kept for that.
     assert_eq!(read(&with(&json!({}))).unwrap().response.unwrap().input, "\"hi\"");
 }
 
@@ -242,7 +242,7 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
                 {"type": "text", "text": "Images and files of the result of the tool call `1`:"}, image]},
             {"role": "user", "content": "and?"}])
     );
-    // What was said comes back from the chat as it was, save that results show their images in a message of their own.
+    // The chat converts back to the original messages, except that images of results are in a message of their own.
     let back = parse_chat(body_of(&chat).as_bytes(), &WireLimits::default()).unwrap();
     assert_eq!(conversation(&back).messages[0], conversation(&asked).messages[0]);
     for (part, param) in [
@@ -291,7 +291,7 @@ fn written(call: &Call, events: &[ReplyEvent], failed: bool) -> String {
 
 fn events_of(stream: &str) -> Vec<Value> {
     let mut events = SseReader::new().push(stream.as_bytes()).unwrap();
-    // Behind a failure there is no `[DONE]`.
+    // No `[DONE]` follows a failure.
     let ends_well = events.last().is_none_or(|event| event.name != "response.failed");
     assert!(!ends_well || events.pop().unwrap().is_done());
     let read = events.iter().enumerate().map(|(at, event)| {
@@ -303,7 +303,7 @@ fn events_of(stream: &str) -> Vec<Value> {
     read.collect()
 }
 
-/// The output that the events of a stream spell out, each item under one id from its beginning to its end.
+/// Joins the events of a stream to the output, and checks that each item has one id from start to end.
 fn joined(events: &[Value]) -> Vec<Value> {
     let mut items: Vec<Value> = Vec::new();
     for event in events {
@@ -332,7 +332,7 @@ fn joined(events: &[Value]) -> Vec<Value> {
             "response.custom_tool_call_input.delta" => append(&mut item["input"]),
             "response.output_item.done" => {
                 item["status"] = event["item"]["status"].clone();
-                // What is sealed is known at the end alone.
+                // The encoded content is known only at the end.
                 item["encrypted_content"] = event["item"]["encrypted_content"].clone();
                 let mut done = event["item"].clone();
                 done["encrypted_content"] = item["encrypted_content"].clone();
@@ -349,7 +349,7 @@ fn joined(events: &[Value]) -> Vec<Value> {
     items
 }
 
-/// An answer's pieces: thoughts, texts and calls in any order, cut anywhere.
+/// The events of an answer: reasoning, texts and calls in any order, cut anywhere.
 fn answer() -> impl Strategy<Value = Vec<ReplyEvent>> {
     let cut = |text: String, width: usize| -> Vec<String> {
         let chars: Vec<char> = text.chars().collect();
@@ -403,7 +403,7 @@ proptest! {
         let index = at.index(bytes.len());
         if cut { bytes.truncate(index) } else { bytes[index] = byte }
         if let Ok(call) = parse(Endpoint::Responses, &bytes, &WireLimits::default()) {
-            // Whatever is repeated of it is JSON.
+            // All parameters that the answer repeats are JSON.
             serde_json::from_str::<Value>(&written(&call, &[], false)).unwrap();
             let _ = as_chat(&call);
         }
@@ -503,7 +503,7 @@ fn a_developer_may_offer_more_tools_in_an_item() {
     let echo = &told.response.as_ref().unwrap().echo;
     let echo: Value = serde_json::from_str(&format!("{{{}}}", echo.trim_end_matches(','))).unwrap();
     assert_eq!(echo["tools"].as_array().unwrap().len(), 1, "what is repeated is the parameter");
-    // A later turn still has them; what it offers itself by that name is what it means.
+    // A later turn still has these tools. If it offers a tool with the same name, its own tool counts.
     let history = json!([more("g"), more("h")]).to_string();
     let next = with(
         &json!({"previous_response_id": "resp_1", "tools": [tool("h")], "tool_choice": {"type": "function", "name": "g"}}),

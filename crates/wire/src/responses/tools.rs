@@ -1,5 +1,5 @@
-//! Tools of a Responses call, and which of them may or must be called. Tools that run at OpenAI's are not here: what becomes of
-//! them is the operator's to say.
+//! Reads the tools of a Responses call, and which of them may or must be called. Tools that run at OpenAI are not
+//! available here. The operator decides whether they are left out or refused.
 
 use std::borrow::Cow;
 
@@ -18,18 +18,18 @@ use crate::{WireLimits, custom};
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     pub(super) tools: Vec<Tool>,
-    /// The same as the answer repeats them: a JSON list.
+    /// The tools as the answer repeats them: a JSON list, without brackets.
     pub(super) echo: BytesMut,
-    /// Types of those that were left out.
+    /// The types of the tools that were left out.
     pub(super) skipped: Vec<String>,
 }
 
-/// The fields of a tool, whatever its type.
+/// The fields of a tool of any type.
 #[derive(Default)]
 struct Draft<'a> {
     name: Option<String>,
     description: Option<String>,
-    /// As it was sent, and as it is.
+    /// The schema as it was sent, and as parsed.
     parameters: Option<(&'a str, serde_json::Value)>,
     strict: Option<bool>,
     format: Option<CustomInput>,
@@ -46,7 +46,7 @@ impl Tools {
         Ok(all)
     }
 
-    /// Takes further ones. A name stands once: for the answer's sake a call of it must say which tool is meant.
+    /// Adds further tools. A name may occur only once, because a tool call must say which tool is meant.
     pub(super) fn add(&mut self, more: Self) -> Read<()> {
         for tool in more.tools {
             push_tool(&mut self.tools, tool)?;
@@ -69,7 +69,7 @@ impl Tools {
             "function" => self.function(r, limits),
             "custom" => self.custom(r, text, limits),
             _ if limits.skip_hosted_tools => {
-                // A name of OpenAI's, not the caller's words: whatever else it is, it is not repeated.
+                // The answer repeats only names of OpenAI's tools, never the caller's own words.
                 let known = HOSTED.iter().find(|hosted| **hosted == kind.as_ref());
                 let name = (*known.unwrap_or(&"other")).to_owned();
                 self.skip(vec![name]);
@@ -114,7 +114,7 @@ impl Tools {
     }
 }
 
-/// Types of tools that run at OpenAI's, or that only its clients know.
+/// Types of tools that run at OpenAI, or that only OpenAI's clients know.
 const HOSTED: &[&str] = &[
     "apply_patch",
     "code_interpreter",
@@ -164,7 +164,7 @@ impl<'a> Draft<'a> {
                 }
                 "strict" if !is_custom => draft.strict = r.optional(Reader::bool)?,
                 "format" if is_custom => draft.format = r.optional(|r| custom::format(r, limits))?,
-                // Neither changes what the model may do with a tool that stands in its prompt anyway.
+                // Neither changes what the model may do with a tool, because all tools are in the prompt anyway.
                 "defer_loading" | "allowed_callers" => r.skip()?,
                 _ => return Err(Fault::unknown()),
             }
@@ -177,7 +177,7 @@ impl<'a> Draft<'a> {
 const CHOICES: &str =
     "it must be `auto`, `none`, `required`, a function or custom tool by its name, or `allowed_tools`";
 
-/// Which tools may or must be called.
+/// Reads which tools may or must be called.
 pub(super) fn choice(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     match r.kind()? {
         Kind::String => match r.string()?.as_ref() {
@@ -206,7 +206,7 @@ fn object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     match kind.as_deref() {
         Some("function" | "custom") => Ok(ToolChoice::Named(name.ok_or_else(|| Fault::missing("name"))?)),
         Some("allowed_tools") => match mode.as_deref() {
-            // With nothing but what it names, as `auto` has it.
+            // As with `auto`, but only the named tools are allowed.
             None | Some("auto") => Ok(ToolChoice::Allowed { names, required: false }),
             Some("required") => Ok(ToolChoice::Allowed { names, required: true }),
             Some("none") => Ok(ToolChoice::None),
@@ -217,7 +217,7 @@ fn object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     }
 }
 
-/// Whether the tools that a choice names are there.
+/// Checks that the tools of a choice are offered.
 pub(super) fn check(choice: &ToolChoice, tools: &[Tool]) -> Read<()> {
     let there = |name: &String| tools.iter().any(|tool| tool.name == *name);
     let fits = match choice {

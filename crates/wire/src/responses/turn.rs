@@ -1,4 +1,4 @@
-//! A message of a connection of turns, and the body of the call that it stands for. Knows no connection.
+//! Converts a message of a responses socket to the body of a call. Knows no connection.
 //!
 //! Source: <https://developers.openai.com/api/docs/guides/websocket-mode>, the types of OpenAI's SDK (`ResponsesClientEvent`).
 
@@ -10,13 +10,14 @@ use crate::json::Reader;
 use crate::json_out::{raw, value};
 use crate::{BadRequest, WireLimits};
 
-/// What begins a turn.
+/// The type of the message that begins a turn.
 const CREATE: &str = "response.create";
 
-/// The body of `POST /v1/responses`, streamed, that a message stands for: its fields as they came.
+/// Returns the body of a streamed `POST /v1/responses` for a message. Fields stay as they came.
 ///
 /// # Errors
-/// As [`crate::parse`]; a message that begins no turn, or asks for what a connection of turns has not.
+/// The same as for [`crate::parse`]. Also fails if the message begins no turn, or asks for a feature that a responses
+/// socket lacks.
 pub fn turn_body(message: &[u8], limits: &WireLimits) -> Result<Bytes, BadRequest> {
     let mut reader = Reader::new(message, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read(&mut reader, message.len())?)
@@ -30,7 +31,7 @@ fn read(r: &mut Reader<'_>, bytes: usize) -> Read<Bytes> {
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?.into_owned()),
-            // Each turn is a stream.
+            // Every turn is a stream.
             "stream" => {
                 if r.optional(Reader::bool)? == Some(false) {
                     return unsupported("every turn is told as a stream of events; leave it out");
@@ -55,7 +56,7 @@ fn read(r: &mut Reader<'_>, bytes: usize) -> Read<Bytes> {
                     );
                 }
             }
-            // A client's own name for its message.
+            // A client's own id of its message.
             "event_id" => r.skip()?,
             key => {
                 raw(&mut out, ",");

@@ -1,4 +1,4 @@
-//! The whole response: events are gathered into items and written at the end.
+//! The whole response. Events are gathered into items and written at the end.
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Dialect, ReplyEvent, Usage};
@@ -8,17 +8,17 @@ use crate::ErrorFacts;
 use crate::encode::{JSON, ReplyEncoder, ReplyMeta};
 use crate::error::write_error;
 
-/// See the top of the file.
+/// Encodes a response as a whole body.
 pub(crate) struct ResponseWhole {
     answer: Answer,
     over: bool,
-    /// Whether it is kept as an object.
+    /// Whether the response is kept as an object.
     keeps: bool,
     kept: Option<Bytes>,
 }
 
 impl ResponseWhole {
-    /// The encoder of a call's answer.
+    /// Creates the encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
         let answer = Answer::new(call, meta);
         Self { keeps: answer.ask().store, answer, over: false, kept: None }

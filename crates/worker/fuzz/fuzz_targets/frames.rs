@@ -1,5 +1,5 @@
-//! Any bytes as a job, and as what a worker says of one. Nothing may panic, and nothing passes that was not asked for. Run in
-//! `crates/worker` with `RUSTC_BOOTSTRAP=1 cargo fuzz run frames -- -max_len=4096`.
+//! Parses arbitrary bytes as a job and as a worker's answer to one. Nothing may panic, and no event may exceed what was
+//! requested. Run in `crates/worker` with `RUSTC_BOOTSTRAP=1 cargo fuzz run frames -- -max_len=4096`.
 #![no_main]
 
 use std::sync::Arc;

@@ -56,7 +56,7 @@ function overview(trace) {
     facts(
       ['Started', when(trace.started, { date: 'always' })],
       ['Model', trace.model?.asked && trace.model.asked !== trace.model.served ? `${nameOf(trace.model)} (asked: ${trace.model.asked})` : nameOf(trace.model)],
-      ['Call', [trace.endpoint, trace.stream ? 'streamed' : 'whole'].filter(Boolean).join(' · ')],
+      ['Call', [trace.worker_job ? `worker job of ${trace.worker_job.call}` : trace.endpoint, trace.stream ? 'streamed' : 'whole'].filter(Boolean).join(' · ')],
       ['First token', trace.time_to_first_token_us !== null && duration(trace.time_to_first_token_us)],
       ['Between tokens', trace.inter_token_us && `${duration(trace.inter_token_us)} · ${per}`],
       ['Prompt', usage.prompt_tokens !== undefined && `${count(usage.prompt_tokens)} tokens, ${count(usage.cached_input_tokens)} cached`],

@@ -206,7 +206,7 @@ function columns(view) {
     { name: 'First token', least: 82, rank: 6, num: true, cell: (row) => duration(row.time_to_first_token_us) },
     { name: 'Model', least: 80, grow: 1.8, rank: 1, cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
     { name: 'Project', least: 64, grow: 0.9, rank: 3, cell: (row) => h('span', { title: [row.project, row.org].filter(Boolean).join(' of ') }, row.project ?? '–') },
-    { name: 'Key', least: 90, grow: 1.8, rank: 3, cell: (row) => h('span', { title: row.key ?? '' }, keyName(row)) },
+    { name: 'Key', least: 90, grow: 1.8, rank: 3, cell: (row) => h('span', { title: row.key ?? '' }, row.worker_job ? 'worker job' : keyName(row)) },
     { name: 'User', least: 84, grow: 1, rank: 5, cell: (row) => h('span', { title: row.user ?? '' }, row.user ?? '–') },
     { name: 'Tokens', least: 104, rank: 4, num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', least: 112, rank: 2, num: true, cell: (row) => money(row.cost?.charged_dollars) },

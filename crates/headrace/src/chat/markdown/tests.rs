@@ -1,11 +1,12 @@
-//! Markdown beside another reader of it, and in pieces of every size. Must not know how it is shown.
+//! Compares the parser with another Markdown parser, and splits texts into pieces of every size. Must not know how
+//! Markdown is displayed.
 
 use proptest::prelude::*;
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use super::*;
 
-/// The parts with their styles as tags, lines opened by `«lead|hang»` where either is something.
+/// Writes parts with their styles as tags. A line is opened by `«lead|hang»` unless both are empty.
 fn told(parts: &[Part]) -> String {
     let mut merged: Vec<Part> = Vec::new();
     for part in parts {
@@ -75,9 +76,9 @@ fn lines_are_known_for_what_they_are() {
     }
 }
 
-/// What another reader of Markdown makes of one line.
+/// The parts of one line according to another Markdown parser.
 fn oracle(line: &str) -> String {
-    // Emphasis may stand in emphasis: it ends as often as it began.
+    // Emphasis may be nested, so count how often it began.
     let (mut italic, mut bold, mut struck, mut parts) = (0, 0, 0, Vec::new());
     for event in Parser::new_ext(line, Options::ENABLE_STRIKETHROUGH) {
         let style = Style { bold: bold > 0, italic: italic > 0, struck: struck > 0, ..Style::default() };
@@ -130,7 +131,7 @@ fn marks_within_a_line_are_read_as_another_reader_reads_them() {
         "**`code` in bold** and *`code`*",
     ];
     for line in lines {
-        // A list or a rule for both, and nothing of a line's inside.
+        // Both parsers read this line as a list or a rule, so it has no inline marks.
         if line.starts_with("* *") {
             continue;
         }

@@ -1,4 +1,4 @@
-//! `headrace doctor`: whether a model's files agree with each other. Must not know what is looked for.
+//! `headrace doctor`: checks whether a model's files agree with each other. Must not know the checks.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use headrace_trace::counted;
 use crate::cli::lens::DoctorArgs;
 use crate::output;
 
-/// What is printed.
+/// The printed report.
 #[derive(Serialize)]
 struct Report {
     model: String,
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-/// Looks through a model's files.
+/// Examines a model's files.
 pub(crate) fn examine(found: &Found) -> Diagnosis {
-    // Weights are looked for as well: a model may be computed elsewhere, and that is told.
+    // Also open the weights. They may be missing, because the model may run elsewhere, and the diagnosis says so.
     let checkpoint = found.path.as_deref().map(Checkpoint::open);
     let (rope, refused) = match &checkpoint {
         Some(Ok(checkpoint)) => (Some(&checkpoint.config().rope), None),
@@ -111,7 +111,7 @@ fn told(finding: &Finding, width: usize, color: bool) -> String {
     out
 }
 
-/// Words in lines of so many columns at most; a longer word has a line of its own.
+/// Wraps words into lines of at most `columns` columns. A longer word gets its own line.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines: Vec<String> = vec![String::new()];
     for word in text.split_whitespace() {

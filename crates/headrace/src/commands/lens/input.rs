@@ -1,4 +1,4 @@
-//! What is given to `render` and `tokenize`: a text, a file, or standard input, within a bound. Must not know models.
+//! The input of `render` and `tokenize`: a text, a file, or standard input, of bounded size. Must not know models.
 
 use std::io::Read;
 
@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::cli::lens::Body;
 use crate::sights::{self, NO_NAME};
 
-/// The most that is read of a file or of standard input.
+/// Maximum size of a file or of standard input, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The text that an argument stands for: `@FILE`, `-`, or itself.
+/// Reads the text for an argument: `@FILE`, `-`, or the argument itself.
 pub(super) fn text(argument: &str) -> Result<String, String> {
     match argument.strip_prefix('@') {
         Some(path) => {
@@ -33,7 +33,7 @@ fn read(from: impl Read, name: &str) -> Result<String, String> {
     }
 }
 
-/// What is to be rendered.
+/// The call to render.
 pub(super) struct Asked {
     /// The model that the body names.
     pub(super) model: Option<String>,
@@ -41,10 +41,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Of an argument: the body of a call, a list of messages, or what a user says. The bounds are those of a server.
+    /// Reads an argument: the body of a call, a list of messages, or a user's message. The limits are those of a
+    /// server.
     pub(super) fn read(argument: &str, system: Option<&str>, body: Body) -> Result<Self, String> {
         let text = text(argument)?;
-        // What is typed in is what a user says, also where it looks like JSON.
+        // A text on the command line is a user's message, even if it looks like JSON.
         let is_file = argument == "-" || argument.starts_with('@');
         let parsed: Option<Value> = is_file.then(|| serde_json::from_str(&text).ok()).flatten();
         let Some(parsed) = parsed.filter(|value| value.is_object() || value.is_array()) else {

@@ -1,4 +1,4 @@
-//! `headrace render`: exactly what a model sees of a call, and what that costs. Must not know how it is found out.
+//! `headrace render`: shows exactly what a model sees of a call, and its cost. Must not know how either is computed.
 
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ fn report(args: &RenderArgs) -> Result<Report, String> {
     Ok(Report { context: found.wording.max_positions(), cost, sight, model: found.name })
 }
 
-/// The model that is named; or else the body's, where the configuration has it; or else the first.
+/// Finds the model: the one named by option, otherwise the body's if the configuration has it, otherwise the first.
 fn model(of: &OfModel, body: Option<&str>) -> Result<Found, String> {
     let config = of.config.as_deref();
     let body = body.filter(|name| knows(config, name));

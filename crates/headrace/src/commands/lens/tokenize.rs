@@ -1,4 +1,4 @@
-//! `headrace tokenize`: a text's tokens, or the text of tokens. Must not know how it is found out.
+//! `headrace tokenize`: shows a text's tokens, or the text of tokens. Must not know how they are computed.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! Which model's words are meant: one of the configuration, by name, or files by their path. Must not know what is asked of
-//! them.
+//! Finds the tokenizer assets of a model: a model of the configuration by name, or files by path. Must not know their
+//! use.
 
 use std::path::Path;
 
@@ -16,19 +16,19 @@ use crate::config::{Config, DEMO_PATH};
 use crate::models::demo_files;
 use crate::wordbooks::open_wording;
 
-/// A model's words, and what is known of it.
+/// A model's tokenizer assets, and its settings.
 pub(crate) struct Found {
     pub(crate) name: String,
     pub(crate) wording: Wording,
-    /// Where its files are; `None`: in the program.
+    /// The path of its files. `None` for the model that is built into the program.
     pub(crate) path: Option<std::path::PathBuf>,
     pub(crate) family: Option<ReplyFamily>,
     pub(crate) tools_order: ToolsOrder,
-    /// What its tokens cost now, where anybody has said.
+    /// The current price of its tokens, if one is configured.
     pub(crate) quote: Option<Quote>,
 }
 
-/// The model of that name or path; without one, the first that the configuration serves.
+/// Finds a model by name or path. Without one, finds the first model of the configuration.
 pub(super) fn find(config: Option<&Path>, wanted: Option<&str>) -> Result<Found, String> {
     let config = commands::configuration_of(config)?;
     match wanted {
@@ -51,7 +51,7 @@ pub(super) fn find(config: Option<&Path>, wanted: Option<&str>) -> Result<Found,
     }
 }
 
-/// Whether a body's name is one of the configuration's.
+/// Returns whether the configuration has a model of this name.
 pub(super) fn knows(config: Option<&Path>, name: &str) -> bool {
     commands::configuration_of(config).is_ok_and(|config| is_configured(&config, name))
 }
@@ -65,10 +65,10 @@ fn is_configured(config: &Config, name: &str) -> bool {
     served || config.relayed.iter().any(|model| model.name.as_str() == name)
 }
 
-/// A model of a configuration.
+/// Finds a model of a configuration.
 ///
 /// # Errors
-/// There is none of that name, or its words are its server's.
+/// If there is no model of that name, or only its server has its tokenizer.
 pub(crate) fn of_name(config: &Config, name: &ModelName) -> Result<Found, String> {
     let prices = PriceList::from_config(&config.prices).ok();
     let quote = prices.and_then(|prices| prices.quote(name, SystemClock::new().now()));
@@ -108,7 +108,7 @@ fn of_files(path: Option<&Path>, name: &str) -> Result<Found, String> {
 }
 
 impl Found {
-    /// Its words, ready for use.
+    /// Reads the tokenizer assets for use.
     pub(super) fn words(&self) -> Result<Words, String> {
         let wording = &self.wording;
         let read = Words::read(

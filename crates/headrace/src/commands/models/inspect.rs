@@ -1,5 +1,5 @@
-//! `headrace models inspect`: what a directory or file holds, the memory that it needs, the context that fits here; or why
-//! it would be refused. Looks at headers only. Must not load anything.
+//! `headrace models inspect`: shows the contents of a directory or file, the memory that it needs, and the context that
+//! fits here. For a file that cannot be served, shows why. Reads headers only. Must not load weights.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::machine;
 use crate::models::{RESERVE_BYTES, open_checkpoint, words_of};
 use crate::output;
 
-/// Says it.
+/// Prints the facts.
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     let quantize = quantized(args.quantize.as_deref())?;
     if args.json {
@@ -31,7 +31,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The same for programs; without a path of the model in the program.
+/// Returns the facts as JSON. `path` is `None` for the model that is built into the program.
 pub(super) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
     let checkpoint = open_checkpoint(path)?;
     Ok(Facts::of(&checkpoint, quantize)?.json(path))
@@ -43,11 +43,11 @@ struct Facts<'a> {
     words: Words,
     /// The kind of model that the tokenizer has: `BPE`, `Unigram`, `WordPiece`.
     tokenizer_kind: String,
-    /// By element type: tensors, weights, bytes.
+    /// Number of tensors, number of weights and bytes, by element type.
     types: BTreeMap<&'static str, (u64, u64, u64)>,
-    /// Bytes of weights in memory.
+    /// Size of the weights in memory, in bytes.
     weights: u64,
-    /// Bytes that this process may use.
+    /// Memory that this process may use, in bytes.
     memory: u64,
 }
 
@@ -76,12 +76,12 @@ impl<'a> Facts<'a> {
         self.types.values().fold(0, |sum, (_, weights, _)| sum.saturating_add(*weights))
     }
 
-    /// Bytes that the KV pool gets by default.
+    /// Default size of the KV pool, in bytes.
     fn pool(&self) -> u64 {
         self.memory.saturating_sub(self.weights).saturating_sub(RESERVE_BYTES) / 2
     }
 
-    /// Per KV type: bytes a token, and the tokens that fit the default pool.
+    /// For each KV type: bytes per token, and the number of tokens that fit the default pool.
     fn kv(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
         let config = self.checkpoint.config();
         KV_TYPES.iter().filter_map(move |name| {
@@ -269,7 +269,7 @@ fn switches(config: &ModelConfig) -> String {
     all.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// `1.04 billion`, or as it is.
+/// Formats a count, such as `1.04 billion`. Counts below a million are written in full.
 pub(super) fn count(number: u64) -> String {
     match number {
         0..1_000_000 => number.to_string(),
@@ -278,7 +278,7 @@ pub(super) fn count(number: u64) -> String {
     }
 }
 
-/// `1.2 GiB`.
+/// Formats a size, such as `1.2 GiB`.
 pub(super) fn bytes(number: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = UNITS.into_iter().find(|(_, size)| number >= *size);

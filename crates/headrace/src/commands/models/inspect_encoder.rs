@@ -1,4 +1,5 @@
-//! `headrace models inspect` of an encoder: what it makes of a text, of how long a one, and how. Must not load anything.
+//! `headrace models inspect` for an encoder: shows its output, its longest text and its settings. Must not load
+//! weights.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use crate::encoders::{makes, open};
 use crate::machine;
 use crate::output;
 
-/// Says it.
+/// Prints the facts.
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     if args.json {
         output::say(&format!("{:#}\n", told(&args.path)?));
@@ -63,7 +64,7 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// The same for programs.
+/// Returns the facts as JSON.
 pub(super) fn told(path: &Path) -> Result<Value, String> {
     let (checkpoint, _) = open(path)?;
     let (config, modules) = (checkpoint.config(), checkpoint.modules());

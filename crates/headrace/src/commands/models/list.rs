@@ -1,4 +1,5 @@
-//! `headrace models list`: what the server serves, and what other programs have stored on this machine. Must not know how it is found.
+//! `headrace models list`: lists the models that the server serves, and those that other programs stored on this
+//! machine. Must not know how they are found.
 
 use std::process::ExitCode;
 
@@ -9,7 +10,7 @@ use crate::cli::At;
 use crate::output;
 use crate::stored::{Places, Stored};
 
-/// Shows both.
+/// Prints both lists.
 pub(super) fn run(at: &At) -> ExitCode {
     let status = served(at);
     let found = Places::of_process().list();
@@ -22,7 +23,7 @@ pub(super) fn run(at: &At) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How the server of the data directory does, if one runs.
+/// Returns the status of the server on the data directory, if one runs.
 fn served(at: &At) -> Option<ServerStatus> {
     let data_dir = crate::commands::data_dir(at).ok()?;
     match control::call(&data_dir, &AdminCommand::Status).ok()? {

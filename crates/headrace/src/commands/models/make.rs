@@ -1,5 +1,5 @@
-//! `headrace models make`: a checkpoint of random weights and a real shape, to measure with. Any engine that reads the
-//! format can load it; what it says is noise.
+//! `headrace models make`: makes a checkpoint with random weights and a real shape, for measurements. Any engine that
+//! reads the format can load it. Its output is meaningless.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -21,10 +21,10 @@ use super::noise::Noise;
 use super::plan::{Plan, Tensor};
 use super::words::{MOST_WORDS, TEMPLATE, Words};
 
-/// Weights that a thread makes at a time.
+/// Number of weights that a thread makes at a time.
 const PIECE_WEIGHTS: usize = 1 << 18;
 
-/// Makes it and says what it is.
+/// Makes the checkpoint and describes it.
 pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
     let plan = Plan::of(args)?;
     let dense = plan.tensors.iter().all(|tensor| !matches!(tensor.dtype, DType::Block(_)));
@@ -55,7 +55,7 @@ pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// A count with three digits and the largest unit that it has one of: thousands, millions or billions.
+/// Formats a count with three digits, in thousands, millions or billions.
 fn scaled(count: u64, units: [&str; 3]) -> String {
     let [thousand, million, billion] = units;
     let (unit, size) = match count {
@@ -66,7 +66,7 @@ fn scaled(count: u64, units: [&str; 3]) -> String {
     format!("{}{unit}", headrace_trace::three_digits(count as f64 / size))
 }
 
-/// The file under another name until it is whole.
+/// A file that has another name until it is complete.
 struct Unfinished {
     path: PathBuf,
     target: PathBuf,
@@ -92,7 +92,7 @@ impl Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // Gone already when it was finished; otherwise half a checkpoint is of no use to anyone.
+        // A finished file was renamed, so this removes nothing. Half a checkpoint is useless.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -118,7 +118,7 @@ fn write_gguf(args: &MakeArgs, plan: &Plan, words: &Words) -> Result<(), String>
     unfinished.finish()
 }
 
-/// What a GGUF file says of the model.
+/// Writes the metadata of a GGUF file.
 fn describe(writer: &mut Writer, args: &MakeArgs, config: &ModelConfig) -> Result<(), String> {
     if config.rope.scaling != RopeScaling::None {
         return Err("a GGUF file is made without RoPE scaling; remove it from the configuration".to_owned());
@@ -142,7 +142,7 @@ fn describe(writer: &mut Writer, args: &MakeArgs, config: &ModelConfig) -> Resul
         ("rope.dimension_count", config.head_dim),
         ("vocab_size", config.vocab_size),
     ] {
-        // Within the limits of configurations, which are far below 2^32.
+        // Cannot overflow: the limits of configurations are far below 2^32.
         set(&format!("{architecture}.{key}"), Setting::U32(u32::try_from(number).unwrap_or(u32::MAX)));
     }
     set(&format!("{architecture}.attention.layer_norm_rms_epsilon"), Setting::F32(config.rms_norm_eps));
@@ -150,7 +150,7 @@ fn describe(writer: &mut Writer, args: &MakeArgs, config: &ModelConfig) -> Resul
     Ok(())
 }
 
-/// llama.cpp's number for "mostly of this type".
+/// llama.cpp's number for a file that is mostly of this type.
 fn file_type(name: &str) -> u32 {
     match name.to_ascii_lowercase().as_str() {
         "f32" => 0,
@@ -176,7 +176,7 @@ fn describe_words(writer: &mut Writer, words: &Words, rows: usize) {
     let mut tokens = words.tokens.clone();
     let mut kinds = vec![NORMAL; words.first_control()];
     kinds.resize(tokens.len(), CONTROL);
-    // llama.cpp takes the number of tokens for the number of rows.
+    // llama.cpp takes the number of tokens as the number of rows, so pad to it.
     tokens.extend((tokens.len()..rows).map(|id| format!("[PAD{id}]")));
     kinds.resize(tokens.len(), UNUSED);
     let merges: Vec<String> = words.merges.iter().map(|(left, right)| format!("{left} {right}")).collect();
@@ -231,7 +231,7 @@ fn write_safetensors(args: &MakeArgs, plan: &Plan, path: &Path) -> Result<(), St
         header.insert(tensor.name.clone(), entry);
     }
     let mut text = Value::Object(header).to_string();
-    // The data begins at a multiple of eight, as the format's own library has it.
+    // The data begins at a multiple of eight, as in the format's own library.
     text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
     let (unfinished, mut file) = Unfinished::create(path)?;
     let failed = |error: std::io::Error| unfinished.failed(&error);
@@ -246,10 +246,10 @@ fn write_safetensors(args: &MakeArgs, plan: &Plan, path: &Path) -> Result<(), St
     unfinished.finish()
 }
 
-/// Makes tensors, one after the other, on all processors.
+/// Makes tensors one after the other, each on all processors.
 struct Maker {
     seed: u64,
-    /// The width of a head, where the halves of rotated heads are to be interleaved.
+    /// The width of a head, if the halves of rotated heads must be interleaved.
     interleaved: Option<usize>,
     progress: Progress,
     done: u64,
@@ -295,7 +295,7 @@ impl Maker {
         let threads = machine::processors().max(1);
         std::thread::scope(|scope| {
             (1..threads).for_each(|_| drop(scope.spawn(|| work(None))));
-            // Others are as fast: what this thread has made stands for the share of each.
+            // Other threads are about as fast, so this thread's progress counts once for each thread.
             work(Some(&mut |bytes| {
                 done = done.saturating_add(bytes as u64 * threads as u64);
                 progress.bytes(done.min(total), total);
@@ -307,7 +307,7 @@ impl Maker {
     }
 }
 
-/// How the rows of a tensor stand in the file.
+/// The order of a tensor's rows in the file.
 #[derive(Clone, Copy)]
 struct Place {
     head: Option<usize>,
@@ -315,7 +315,8 @@ struct Place {
 }
 
 impl Place {
-    /// The row of Hugging Face's order that stands at `row`: neighbours are halves of a head apart.
+    /// Returns the row in Hugging Face's order that belongs at `row`. Neighbouring rows are half a head apart in that
+    /// order.
     fn row(self, row: usize) -> usize {
         match self.head {
             Some(head) if head >= 2 && !self.vector => {
@@ -327,7 +328,7 @@ impl Place {
     }
 }
 
-/// Makes the rows from `first` on that `out` has room for.
+/// Makes rows from `first` on, as many as `out` can hold.
 fn fill(
     noise: Noise,
     place: Place,

@@ -1,5 +1,5 @@
-//! Random weights: a number of a seed, a tensor and its place, normally distributed, the same on every machine and for
-//! any number of threads. Must not know formats.
+//! Random, normally distributed weights. A weight depends only on the seed, the tensor and its position. So it is the
+//! same on every machine and for any number of threads. Must not know formats.
 
 /// Golden ratio, 64 bits: the step of SplitMix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -13,13 +13,13 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// The tensor called `name` of the model of `seed`.
+    /// Makes the weights of the tensor `name` in the model with `seed`.
     pub(super) fn new(seed: u64, name: &str, mean: f32, sigma: f32) -> Self {
         let state = name.bytes().fold(mix(seed ^ STEP), |state, byte| mix(state ^ u64::from(byte)));
         Self { state, mean, sigma }
     }
 
-    /// The weights of row `row`.
+    /// Writes the weights of row `row`.
     pub(super) fn fill(&self, row: usize, out: &mut [f32]) {
         let mut state = mix(self.state ^ mix(row as u64 ^ STEP));
         for pair in out.chunks_mut(2) {
@@ -32,14 +32,14 @@ impl Noise {
     }
 }
 
-/// SplitMix64's finisher.
+/// The final mixing step of SplitMix64.
 fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// A standard normal number of 32 uniform bits: Acklam's rational approximation of the inverse distribution
+/// Turns 32 uniform bits into a standard normal number, by Acklam's rational approximation of the inverse distribution
 /// (relative error 1.2e-9), in double precision.
 fn normal(bits: u32) -> f32 {
     const LOW: f64 = 0.02425;

@@ -1,5 +1,6 @@
-//! `headrace models perplexity`: what compute modes and KV types cost a model in quality, as its perplexity on a text
-//! beside that of `exact` with f32 keys and values over the same weights. Must not know: how anything is computed.
+//! `headrace models perplexity`: measures what compute modes and KV types cost a model in quality. Compares its
+//! perplexity on a text with that of `exact` and f32 keys and values over the same weights. Must not know how anything
+//! is computed.
 
 use std::time::{Duration, Instant};
 
@@ -22,17 +23,17 @@ use crate::models::{open_checkpoint, words_of};
 use crate::output;
 use crate::progress::Progress;
 
-/// Tokens of a window unless told otherwise.
+/// Default number of tokens in a window.
 const USUAL_WINDOW: usize = 512;
-/// Tokens of one step: their logits are held at once.
+/// Number of tokens in one step. Their logits are in memory at once.
 const STEP_TOKENS: usize = 128;
-/// What everything is compared with.
+/// The reference of all comparisons.
 const REFERENCE: Way = (ComputeMode::Exact, KvType::F32);
 
-/// How a model is computed.
+/// A way to compute a model.
 type Way = (ComputeMode, KvType);
 
-/// Measures and shows.
+/// Measures and prints the table.
 pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     let quantize = quantized(args.quantize.as_deref())?;
     let ways = ways(&args.compute, &args.kv_type)?;
@@ -72,7 +73,7 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     Ok(())
 }
 
-/// Every mode with every KV type; what all are compared with comes first.
+/// Returns every mode with every KV type, after the reference.
 fn ways(modes: &[String], kv_types: &[String]) -> Result<Vec<Way>, String> {
     let mut ways = vec![REFERENCE];
     for mode in modes {
@@ -89,12 +90,12 @@ fn ways(modes: &[String], kv_types: &[String]) -> Result<Vec<Way>, String> {
     Ok(ways)
 }
 
-/// A text, cut into sequences that are read on their own.
+/// A text, cut into independent sequences.
 struct Windows(Vec<Vec<u32>>);
 
 impl Windows {
     fn of(text: &str, words: &Words, window: usize, limit: Option<usize>) -> Result<Self, String> {
-        // What the tokenizer puts before a text stands before every window.
+        // The tokens that the tokenizer puts before a text also begin every window.
         let begin = words.tokenizer.prefix();
         let ids = words.tokenizer.encode(text, false).map_err(|error| error.to_string())?;
         let ids = ids.get(..limit.unwrap_or(usize::MAX).min(ids.len())).unwrap_or_default();
@@ -107,13 +108,13 @@ impl Windows {
         }
     }
 
-    /// Tokens that are predicted.
+    /// Number of predicted tokens.
     fn scored(&self) -> usize {
         self.0.iter().map(|window| window.len() - 1).sum()
     }
 }
 
-/// What all rows have in common.
+/// The settings that all rows share.
 struct Setting<'a> {
     checkpoint: &'a Checkpoint,
     isa: Isa,
@@ -122,11 +123,11 @@ struct Setting<'a> {
     window: usize,
 }
 
-/// What a model said of every predicted token.
+/// A model's predictions for all predicted tokens.
 struct Reading {
-    /// −ln p of the token that came.
+    /// −ln p of each actual token.
     losses: Vec<f64>,
-    /// The likeliest token there.
+    /// The likeliest token at each position.
     likeliest: Vec<Option<usize>>,
     took: Duration,
 }
@@ -155,7 +156,7 @@ impl Setting<'_> {
     }
 }
 
-/// Has a model predict every window.
+/// Makes a model predict every window.
 fn read(
     model: &mut dyn Forward,
     isa: Isa,
@@ -189,15 +190,15 @@ fn read(
     Ok(reading)
 }
 
-/// What is shown of one way.
+/// The figures of one way.
 struct Row {
     way: Way,
     perplexity: f64,
-    /// By how much the perplexity is above the reference's, as a fraction of it.
+    /// The increase of the perplexity over the reference's, as a fraction of it.
     shift: f64,
     /// Standard error of the shift, token by token.
     error: f64,
-    /// Share of tokens at which the likeliest token is the reference's.
+    /// Share of positions with the same likeliest token as the reference.
     agrees: f64,
     tokens_per_second: f64,
 }
@@ -259,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// Predicts the next of 0, 1, 2, 3, 0, … with these odds against each other token.
+    /// Predicts the next token of 0, 1, 2, 3, 0, … with these odds against each other token.
     struct Counts(ForwardShape, f32);
 
     impl Forward for Counts {
@@ -301,10 +302,10 @@ mod tests {
         assert_eq!(windows.scored(), 300);
         let (level, right) = (reading(1.0, &windows), reading(3.0, &windows));
         let row = Row::of(REFERENCE, &right, &level);
-        // Every token was given 3/6, where it would have had 1/4.
+        // Every token gets probability 3/6, instead of 1/4.
         assert!((row.perplexity - 2.0).abs() < 1e-6, "{}", row.perplexity);
         assert!((row.shift + 0.5).abs() < 1e-6 && row.error < 1e-6, "{} ± {}", row.shift, row.error);
-        // Of equals the lowest is the likeliest: it is 0 at every place, and right at each fourth.
+        // Among equals the lowest token is the likeliest. So it is always 0, and right at every fourth position.
         let expected = counting.iter().skip(1).filter(|&&token| token == 0).count() as f64 / 300.0;
         assert!((row.agrees - expected).abs() < 1e-9, "{} for {expected}", row.agrees);
         let wrong = Windows(vec![vec![0, 3, 2, 1]]);

@@ -1,4 +1,4 @@
-//! What a random checkpoint will be: its shape, and the type of each tensor. Must not know how it is written.
+//! The plan of a random checkpoint: its shape, and the type of each tensor. Must not know how it is written.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::cli::MakeArgs;
 
 use super::words::{LEAST, MOST_WORDS};
 
-/// Shapes that have a name: hidden, layers, heads, KV heads, head width, MLP width, vocabulary, context.
+/// Named shapes: hidden size, layers, heads, KV heads, head width, MLP width, vocabulary, context.
 const SHAPES: [(&str, [usize; 8]); 3] = [
     ("1.04b", [2_048, 16, 32, 8, 64, 8_192, 32_000, 32_768]),
     ("0.39b", [896, 24, 14, 2, 64, 4_864, 32_000, 32_768]),
@@ -22,21 +22,21 @@ pub(super) struct Plan {
     /// The members of its `config.json`.
     pub(super) members: Map<String, Value>,
     pub(super) tensors: Vec<Tensor>,
-    /// Types that were asked for and could not be, with what was taken.
+    /// Requested types that did not fit, with their replacements.
     pub(super) fallbacks: Vec<String>,
 }
 
 /// A tensor to be made.
 pub(super) struct Tensor {
-    /// As in Hugging Face's checkpoints.
+    /// The name in Hugging Face's checkpoints.
     pub(super) name: String,
-    /// Outermost dimension first; one or two.
+    /// One or two dimensions, outermost first.
     pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
 }
 
 impl Tensor {
-    /// Rows and their length.
+    /// Returns the number of rows, and their length.
     pub(super) fn rows(&self) -> (usize, usize) {
         match *self.shape {
             [rows, k] => (rows, k),
@@ -51,13 +51,13 @@ impl Tensor {
 
     pub(super) fn bytes(&self) -> usize {
         let (rows, k) = self.rows();
-        // Types that do not fit a row were replaced when the plan was made.
+        // The plan has replaced types that do not fit a row.
         self.dtype.row_bytes(k).unwrap_or(0).saturating_mul(rows)
     }
 }
 
 impl Plan {
-    /// What `args` ask for, or why it cannot be.
+    /// Makes the plan for `args`, or returns why it is impossible.
     pub(super) fn of(args: &MakeArgs) -> Result<Self, String> {
         let mut members = match (&args.config, &args.shape) {
             (Some(path), _) => read(path)?,
@@ -82,7 +82,8 @@ impl Plan {
                 _ => dtype,
             };
             let dtype = match *shape {
-                // Vectors are small and every loader wants them exact; the dense types of a directory are one.
+                // Vectors are small, and every loader expects them exact. In a directory, all tensors have the same
+                // dense type.
                 [_] if args.format == "gguf" => DType::F32,
                 [_, k] => fitting(wanted, k, &mut fallbacks),
                 _ => dtype,
@@ -93,7 +94,7 @@ impl Plan {
     }
 }
 
-/// The type that rows of `k` are stored in: the one that is wanted, or what llama.cpp takes in its place.
+/// Returns the type for rows of length `k`: `wanted`, or the type that llama.cpp uses instead.
 fn fitting(wanted: DType, k: usize, fallbacks: &mut Vec<String>) -> DType {
     if wanted.row_bytes(k).is_some() {
         return wanted;
@@ -122,7 +123,7 @@ fn of_type(name: &str) -> Result<DType, String> {
 fn read(path: &Path) -> Result<Map<String, Value>, String> {
     let failed = |why: String| format!("{}: {why}", path.display());
     let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    // Checked by the one reader of configurations; taken as it is only after that.
+    // Check the file with the reader of configurations before its members are copied.
     ModelConfig::from_json(&bytes).map_err(|error| failed(error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
 }

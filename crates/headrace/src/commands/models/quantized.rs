@@ -1,11 +1,10 @@
-//! What `--quantize` names.
-//! Must not know what is quantized.
+//! Parses the option `--quantize`. Must not know what is quantized.
 
 use headrace_quant::BlockType;
 
 use crate::config::arithmetic::QUANTIZED;
 
-/// The type that `--quantize` names.
+/// Returns the block type for `--quantize`. `None` for `none`, or without the option.
 pub(super) fn quantized(name: Option<&str>) -> Result<Option<BlockType>, String> {
     let Some(name) = name.filter(|name| !name.eq_ignore_ascii_case("none")) else { return Ok(None) };
     let kind = BlockType::from_name(name);

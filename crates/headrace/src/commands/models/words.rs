@@ -1,5 +1,5 @@
-//! A vocabulary without training: byte-level BPE whose merges put common English words together, one by one. Made the
-//! same way every time. Must not know models or files.
+//! A vocabulary without training: byte-level BPE with merges that build common English words, one by one. Always the
+//! same. Must not know models or files.
 
 use std::collections::HashMap;
 
@@ -7,49 +7,49 @@ use serde_json::{Value, json};
 
 /// Common words of English and of programs, more common ones first.
 const WORDS: &str = include_str!("words.txt");
-/// Endings that common words take, as far as spelling is regular.
+/// Regular endings of common words.
 const ENDINGS: [&str; 5] = ["s", "ed", "ing", "er", "ly"];
-/// Fragments that most words are made of: what is not listed is then not spelt out in bytes.
+/// Fragments that most words consist of, so that unlisted words need not be spelled out in bytes.
 const FRAGMENTS: &str = "th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le ve co me \
     de hi ri ro ic ne ea ra ce li ch ll be ma si om ur ing ion tion ation ment ness able ible ful less ous ive est ers \
     ies ist ism ize ity ance ence ship ward ical ology graph un re pre pro con com dis mis sub super inter trans over \
     under out ex im";
-/// What stands between words.
+/// Punctuation and operators between words.
 const MARKS: [&str; 40] = [
     ", ", ". ", "? ", "! ", ": ", "; ", " (", ") ", "()", "();", " =", " ==", " !=", " +", " -", " *", " /",
     " <", " >", " {", " }", "},", "];", "\",", "\":", "'s", "'t", "'re", "'ve", "'ll", "'d", "n't", "...",
     "--", "->", "=>", "::", "//", "</", "/>",
 ];
-/// Syllables that fill what is left.
+/// Parts of syllables, which fill the rest of the vocabulary.
 const ONSETS: &str = "b c d f g h j k l m n p r s t v w z bl br ch cl cr dr fl fr gl gr ph pl pr qu sc sh sk sl sm sn sp st str sw th tr";
 const VOWELS: &str = "a e i o u ai ea ee io oa oo ou";
 const CODAS: &str = "b ck d g l ll m n nd ng nt p r rd rk rm rn rt s sh ss st t th x";
 
-/// Tokens of the vocabulary; a model that has more rows has them unused.
+/// Maximum number of tokens in the vocabulary. Further rows of a model are unused.
 pub(super) const MOST_WORDS: usize = 32_000;
-/// The control tokens, which stand last.
+/// The control tokens. They have the last ids.
 pub(super) const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
-/// Fewest tokens that a vocabulary can have.
+/// Minimum number of tokens in a vocabulary.
 pub(super) const LEAST: usize = 256 + CONTROL.len() + 1;
 
-/// ChatML, as the template of a model that knows nothing.
+/// A ChatML template, for a model without training.
 pub(super) const TEMPLATE: &str = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
-/// Byte-level BPE.
+/// A byte-level BPE vocabulary.
 pub(super) struct Words {
-    /// By id; the control tokens last.
+    /// The tokens by id, with the control tokens last.
     pub(super) tokens: Vec<String>,
-    /// Pairs of tokens, most urgent first.
+    /// Pairs of tokens, highest priority first.
     pub(super) merges: Vec<(String, String)>,
 }
 
 impl Words {
-    /// The vocabulary of `size` tokens, control tokens included; at least [`LEAST`] of them.
+    /// Makes a vocabulary of `size` tokens, including the control tokens. `size` must be at least [`LEAST`].
     pub(super) fn of_size(size: usize) -> Self {
         let mut builder = Builder::new(size.saturating_sub(CONTROL.len()));
         builder.learn_all(candidates());
-        // No more is left to learn only if the caller asks for far more than languages have.
+        // The candidates run out only if the caller asks for a far larger vocabulary than languages have.
         let mut filler = 0_usize;
         while builder.has_room() {
             builder.tokens.push(format!("[unused{filler}]"));
@@ -62,18 +62,18 @@ impl Words {
         Self { tokens, merges }
     }
 
-    /// The id of a control token.
+    /// Returns the id of a control token.
     pub(super) fn control(&self, text: &str) -> u32 {
         let at = self.tokens.iter().rposition(|token| token == text);
         at.and_then(|at| u32::try_from(at).ok()).unwrap_or(0)
     }
 
-    /// Where the control tokens begin.
+    /// Returns the id of the first control token.
     pub(super) fn first_control(&self) -> usize {
         self.tokens.len().saturating_sub(CONTROL.len())
     }
 
-    /// As a `tokenizer.json`.
+    /// Returns the vocabulary as a `tokenizer.json`.
     pub(super) fn json(&self) -> Value {
         let ids = self.tokens.iter().enumerate().take(self.first_control());
         let vocab: serde_json::Map<String, Value> = ids.map(|(id, text)| (text.clone(), json!(id))).collect();
@@ -103,7 +103,7 @@ impl Words {
     }
 }
 
-/// Everything worth a token, most worthy first.
+/// Candidates for tokens, the most useful first.
 fn candidates() -> impl Iterator<Item = String> {
     let words = || WORDS.split_whitespace();
     let fragments = FRAGMENTS.split_whitespace().map(str::to_owned);
@@ -142,13 +142,13 @@ fn inflected(word: &str, ending: &str) -> String {
     }
 }
 
-/// A vocabulary that grows by one merge at a time. A word that was learnt stays one token: merges that come later are
-/// less urgent, and it has become one token before any of them could apply.
+/// A vocabulary that grows by one merge at a time. A learned word stays one token. Later merges have lower priority,
+/// and the word has become one token before any of them could apply.
 struct Builder {
     tokens: Vec<String>,
     ids: HashMap<String, usize>,
     merges: Vec<(usize, usize)>,
-    /// By pair: the position in `merges`, and the token that it makes.
+    /// For each pair, the position in `merges` and the resulting token.
     ranks: HashMap<(usize, usize), (usize, usize)>,
     most: usize,
 }
@@ -195,9 +195,9 @@ impl Builder {
         self.merges.push((left, right));
     }
 
-    /// The tokens of a word by the merges so far.
+    /// Splits a word into tokens by the merges so far.
     fn pieces(&self, word: &str) -> Vec<usize> {
-        // The alphabet is in the order of the bytes that it stands for.
+        // A byte is its own token id, because the alphabet is in byte order.
         let mut pieces: Vec<usize> = word.bytes().map(usize::from).collect();
         loop {
             let pairs = pieces.windows(2).enumerate().filter_map(|(at, pair)| match pair {
@@ -210,7 +210,7 @@ impl Builder {
     }
 }
 
-/// GPT-2's characters for bytes, in the order of the bytes: printable Latin-1 stands for itself.
+/// GPT-2's characters for bytes, in byte order. Printable Latin-1 characters represent themselves.
 fn alphabet() -> Vec<char> {
     let mut spare = (256u32..).filter_map(char::from_u32);
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);

@@ -1,5 +1,5 @@
-//! A call with a few tokens, timed at both ends: what was the server's, and what was the way there and back. Must not know how the way
-//! was measured otherwise.
+//! A call with a few tokens, timed at both ends: the server's share, and the network's share. Must not know the other
+//! measurements.
 
 use std::time::Duration;
 
@@ -13,23 +13,24 @@ use crate::cli::At;
 use crate::cli::ping::PingArgs;
 use crate::house::House;
 
-/// Tokens that are asked for.
+/// Maximum number of answer tokens.
 const TOKENS: u32 = 16;
-/// Traces are written out of band: how often and how patiently one is asked for.
+/// Number and interval of attempts to fetch a trace. Traces are stored after the call ends.
 const TRACE_TRIES: u32 = 10;
 const TRACE_WAIT: Duration = Duration::from_millis(100);
 
 /// A call that was answered.
 pub(super) struct Called {
     pub(super) model: String,
-    /// From the sending of the request to the answer's last byte, over a connection that stands.
+    /// Time from sending the request to the last byte of the answer, without the time for a new connection.
     pub(super) whole: Duration,
     pub(super) first_token: Option<Duration>,
-    /// What the server says that it took, from the request's first byte to the answer's last; `None`: it does not say.
+    /// The server's own time, from the first byte of the request to the last byte of the answer. `None` if the server
+    /// does not report it.
     pub(super) server: Option<Duration>,
 }
 
-/// Asks, over a connection that stands.
+/// Makes a call over an open connection.
 pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<Called, ClientError> {
     let at = At { data_dir: args.data_dir.clone(), config: None, json: false };
     let key = match (crate::caller::given(&args.key), crate::commands::data_dir(&at)) {
@@ -38,7 +39,7 @@ pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<Called
         (None, Err(_)) => None,
     };
     let client = Client::new(ClientConfig { key, ..config })?;
-    // This makes the connection, too.
+    // This also opens the connection.
     let models = client.models().await?;
     let first =
         || models.iter().find(|model| ModelInfo::takes_conversations(model)).map(|model| model.id.clone());
@@ -78,7 +79,8 @@ async fn server_time(client: &Client, request_id: &str) -> Option<Duration> {
 }
 
 impl Called {
-    /// What was network, and whether the server's own word says so. Without that word it is a round trip, as one was measured.
+    /// Returns the network time, and whether it was computed from the server's own time. Otherwise it is one measured
+    /// round trip.
     fn network(&self, round_trip: Option<Duration>) -> Option<(Duration, bool)> {
         match self.server {
             Some(server) => Some((self.whole.saturating_sub(server), true)),

@@ -1,4 +1,4 @@
-//! What is said of measurements. Measures nothing.
+//! Tests of the text about measurements. Measures nothing.
 
 use super::*;
 

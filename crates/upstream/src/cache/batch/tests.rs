@@ -1,4 +1,4 @@
-//! Every way to write the same events, and what is none.
+//! Tests of the different encodings of the same events, and of invalid input.
 
 use headrace_domain::CacheSalt;
 use serde_json::{Value, json};
@@ -21,7 +21,7 @@ fn all_ways_to_write_an_event_are_read() {
     let of_group = |hash: u128, group: u128| hash ^ (group + 1) << 96;
     let salt = salt.to_string();
     for (event, said) in [
-        // SGLang, and vLLM at its beginning; then what was added behind.
+        // SGLang and the first versions of vLLM, then with the fields appended later.
         (json!(["BlockStored", [7], null, [1, 2, 3, 4], 4, null]), stored(&[7], &[1, 2, 3, 4], None, untold)),
         (
             json!(["BlockStored", [-1], 7, [5, 6], 2, null, "GPU"]),
@@ -83,7 +83,7 @@ fn all_ways_to_write_an_event_are_read() {
             assert_eq!(read(&packed(&batch)).unwrap(), [read_as(&said)], "{batch}");
         }
     }
-    // Hashes as bytes: a list of one event that gives up the block of thirty-two of them.
+    // Hashes as bytes: a list with one event that removes a block with a 32-byte hash.
     let mut bytes = vec![0x92, 0xcb, 0, 0, 0, 0, 0, 0, 0, 0, 0x91, 0x92, 0xac];
     bytes.extend_from_slice(b"BlockRemoved");
     bytes.extend_from_slice(&[0x91, 0xc4, 32]);
@@ -91,7 +91,7 @@ fn all_ways_to_write_an_event_are_read() {
     assert_eq!(read(&bytes).unwrap(), [Said::Removed(vec![0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f])]);
 }
 
-/// Of what is compared nothing is kept.
+/// Copies an event for a comparison.
 fn read_as(said: &Said) -> Said {
     match said {
         Said::Stored(blocks) => Said::Stored(blocks.clone()),
@@ -119,7 +119,7 @@ fn what_is_no_batch_is_told() {
     ] {
         assert!(read(&packed(&batch)).is_err(), "{batch}");
     }
-    // A list that says to be longer than memory is, one that has no end of depth, and what is cut anywhere.
+    // A list that claims to be longer than memory, a list nested without end, and a message cut at every position.
     assert!(read(&[0x92, 0, 0xdd, 0xff, 0xff, 0xff, 0xff]).is_err());
     assert!(read(&[0x91; 100_000]).is_err());
     let mut deep = packed(&json!([1.0]));
@@ -134,7 +134,7 @@ fn what_is_no_batch_is_told() {
     }
 }
 
-/// An event of two bytes would take hundreds.
+/// Without a limit, an event of two bytes would take hundreds of bytes of memory.
 #[test]
 fn a_batch_has_a_bounded_number_of_events_and_blocks() {
     let events = |count: usize| json!([0.5, vec![json!([""]); count]]);

@@ -1,4 +1,4 @@
-//! Every way of cutting a stream gives the same events, and the same as the reader of lines.
+//! Every way of cutting a stream gives the same events, and the same events as the client's line reader.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The events of these chunks, how they ended, and whether the stream was cut.
+/// Splits these chunks. Returns the events, and an error or whether the stream was cut off.
 fn split(chunks: &[&[u8]], limit: usize) -> (Split, Result<bool, SseError>) {
     let mut splitter = EventSplitter::with_limit(limit);
     let mut events = Vec::new();
@@ -32,10 +32,10 @@ fn split(chunks: &[&[u8]], limit: usize) -> (Split, Result<bool, SseError>) {
     (events, Ok(cut))
 }
 
-/// The same of one event, as tables have it.
+/// Raw bytes, name and data of one event, for tables.
 type Row = (&'static str, &'static str, &'static str);
 
-/// The stream in one piece, byte by byte, and cut in two at every place: all the same.
+/// Splits the stream in one piece, byte by byte, and in two parts at every offset. All results must be the same.
 fn at_every_cut(stream: &[u8], limit: usize) -> (Split, Result<bool, SseError>) {
     let whole = split(&[stream], limit);
     let bytes: Vec<&[u8]> = stream.chunks(1).collect();
@@ -100,7 +100,7 @@ fn hostile_streams_end() {
     for stream in [&b"data: \xff\n"[..], b"event: \xc3\ndata: a\n\n", b"data: 1\n\ndata: a\ndata: \xc3\n\n"] {
         assert_eq!(at_every_cut(stream, 100).1, Err(SseError::NotUtf8));
     }
-    // What nobody reads may be anything.
+    // Ignored fields may contain any bytes.
     assert_eq!(at_every_cut(b": \xff\nid: \xff\ndata: 1\n\n", 100).0.len(), 1);
 }
 
@@ -146,7 +146,7 @@ fn an_error_stays() {
     assert_eq!(splitter.finish(), None);
 }
 
-/// Pieces of which streams are made, whole lines and broken ones.
+/// Streams made of whole and broken lines.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let line = prop::sample::select(vec![
         "data: é😀\n",
@@ -200,7 +200,7 @@ proptest! {
                 prop_assert_eq!(split, read);
                 prop_assert!(end.is_ok());
             }
-            // It also minds bytes of lines that nobody reads.
+            // The line reader also rejects invalid bytes in ignored lines.
             Err(_) => prop_assert!(std::str::from_utf8(&stream).is_err()),
         }
     }
@@ -209,7 +209,7 @@ proptest! {
     fn raw_bytes_of_an_event_are_that_event(stream in stream()) {
         let (events, _) = split(&[&stream], 1 << 20);
         for event in events {
-            // Not at the start, where a byte order mark is none of the event's.
+            // The leading blank line keeps a byte order mark of the event from being dropped as the stream's.
             let (again, cut) = split(&[b"\n", event.0.as_bytes()], 1 << 20);
             prop_assert_eq!((again, cut), (vec![event], Ok(false)));
         }

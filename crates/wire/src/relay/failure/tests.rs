@@ -1,4 +1,4 @@
-//! Bodies as servers send them: what kind of failure each is, and what of its words is kept.
+//! Error bodies as servers send them: the class of each failure, and the part of its message that is kept.
 
 use headrace_domain::Dialect::{self, Anthropic, OpenAi};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::FailureClass::*;
 use super::*;
 
-/// Dialect, status, body; then class, code, and a part of the message.
+/// Dialect, status, body. Then the expected class, code, and a part of the message.
 type Row = (Dialect, u16, &'static str, FailureClass, Option<&'static str>, &'static str);
 
 const OPENAI: &[Row] = &[

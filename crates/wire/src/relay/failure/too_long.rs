@@ -1,19 +1,20 @@
-//! Whether the words of a refusal say that a prompt is too long: a word for the prompt or its tokens, and a word for exceeding a bound.
-//! Servers have a sentence each for it, and new ones come. Refusals for rates, for bytes of a body and for other parameters have such
-//! words, too: other words exclude them.
+//! Detects whether a refusal says that the prompt is too long: it names the prompt or its tokens, and says that a bound
+//! was exceeded.
+//! Every server phrases this in its own way, and new phrases appear. Refusals for rates, body sizes and other
+//! parameters contain such words, too, so a list of other words excludes them.
 
-/// Words for the prompt and what is counted of it.
+/// Words for the prompt and its size.
 const PROMPT: &[&str] =
     &["prompt", "prompts", "context", "input", "inputs", "tokens", "sequence", "conversation"];
-/// Words behind `token` that make it a count of a prompt: a token by itself may be a credential.
+/// Words that make a preceding `token` a count of a prompt. A token by itself may be a credential.
 const COUNTED: &[&str] = &["limit", "limits", "count", "length", "window", "budget"];
-/// Words before `tokens` that make them the answer's.
+/// Words that, before `tokens`, mean the tokens of the answer.
 const OF_ANSWER: &[&str] =
     &["completion", "output", "generated", "new", "thinking", "reasoning", "response", "image"];
-/// Words behind `input` with which validators begin any message.
+/// Words that follow `input` in the general messages of validators.
 const OF_VALIDATOR: &[&str] = &["should", "validation", "tag"];
 
-/// Words for exceeding a bound.
+/// Words that say that a bound is exceeded.
 const EXCEEDS: &[&str] = &[
     "exceed",
     "exceeds",
@@ -25,9 +26,9 @@ const EXCEEDS: &[&str] = &[
     "beyond",
     "longer",
 ];
-/// Words behind `too` for the same.
+/// Words that say the same after `too`.
 const TOO: &[&str] = &["long", "many", "large", "big", "lengthy"];
-/// Words for a bound: they count where a number is named.
+/// Words for a bound. They count only if the text contains a number.
 const BOUNDS: &[&str] = &["maximum", "max", "limit", "limited", "range"];
 
 /// Words of refusals for other reasons.
@@ -80,14 +81,14 @@ const OTHERWISE: &[&str] = &[
     "deadline",
     "recursion",
 ];
-/// Words that make a refusal one of files if they come before the prompt is named.
+/// Words that mark a refusal about files if they come before the word for the prompt.
 const MEDIA: &[&str] =
     &["image", "images", "file", "files", "audio", "video", "videos", "document", "documents"];
 
-/// Whether a refusal with these words is one for a prompt that is too long.
+/// Whether `words` is a refusal of a prompt that is too long.
 pub(super) fn is_too_long(words: &str) -> bool {
     let lower = words.to_ascii_lowercase();
-    // A name such as `max_tokens` is one word: it is a parameter, not the prompt.
+    // A name such as `max_tokens` is one word. It is a parameter, not the prompt.
     let words: Vec<&str> = lower
         .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
         .filter(|word| !word.is_empty())

@@ -1,4 +1,4 @@
-//! What is known of an upstream's answer so far, whatever its dialect, and what each piece of it becomes.
+//! The state of an upstream's answer in any dialect, and the conversion of its pieces into reply events.
 //! Knows no JSON.
 
 use headrace_domain::{FinishReason, ReplyEvent};
@@ -12,13 +12,13 @@ use super::finish::{Ended, ended};
 use super::lenient::MOST_NAME_BYTES;
 use super::usage::Reports;
 
-/// The most bytes of an answer's events that wait until a tool call is whole.
+/// Limit in bytes for events that wait until a tool call is whole.
 const MOST_WAITING_BYTES: usize = 1 << 20;
-/// What an event takes beside its text.
+/// Bytes that an event counts for beside its text.
 const EVENT_BYTES: usize = 128;
-/// The longest unknown finish reason that a note shows, in bytes.
+/// The longest part of an unknown finish reason that a note shows, in bytes.
 const MOST_WORD_BYTES: usize = 64;
-/// Bytes of text that are taken for one token, where nobody counted.
+/// Bytes of text per token, if the upstream sends no count.
 const BYTES_PER_TOKEN: u64 = 4;
 
 /// The answer so far.
@@ -29,30 +29,30 @@ pub(super) struct Answer {
     pub(super) usage: Reports,
     pub(super) notes: Notes,
     pub(super) generated: u64,
-    /// Something came.
+    /// Any data has come.
     pub(super) begun: bool,
-    /// The stream's own end came.
+    /// The upstream marked the end of the answer.
     pub(super) over: bool,
     choices: Vec<Choice>,
 }
 
-/// One of the answers that were asked for.
+/// One of the requested answers.
 #[derive(Debug, Default)]
 struct Choice {
     finish: Option<FinishReason>,
-    /// Something of it came, if only its role.
+    /// Any part of the choice has come, even if only its role.
     begun: bool,
-    /// It said why it does not answer.
+    /// The model refused to answer.
     refused: bool,
     called: bool,
     calls: Calls,
-    /// What came within a tool call's arguments and waits for their end.
+    /// Events that came during the arguments of a tool call and wait for their end.
     waiting: Vec<ReplyEvent>,
-    /// Its bytes.
+    /// Bytes of the waiting events.
     waiting_bytes: usize,
 }
 
-/// One event being read: where its reply events go, and what it turned out to be.
+/// One event that is being read: the target for its reply events, and the facts about it.
 #[derive(Debug)]
 pub(super) struct Reading<'a> {
     pub(super) out: Option<&'a mut Vec<ReplyEvent>>,
@@ -64,19 +64,19 @@ impl<'a> Reading<'a> {
         Self { out, facts: EventFacts { meaningful: false, tokens: 0, kind: EventKind::Other } }
     }
 
-    /// Something of the answer with so many bytes came.
+    /// Records visible content of this length.
     fn saw(&mut self, bytes: usize) {
         self.facts.meaningful = true;
         self.facts.tokens += (bytes as u64).div_ceil(BYTES_PER_TOKEN);
     }
 }
 
-/// What a text is.
+/// The kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spoken {
     Answer,
     Reasoning,
-    /// Why the model does not answer: text of the answer, which ends as refused.
+    /// The model's refusal. It counts as text of the answer, and the choice ends with a content filter.
     Refusal,
 }
 
@@ -94,7 +94,7 @@ impl Answer {
         }
     }
 
-    /// Who answers, as told first.
+    /// Records the model and the id of the answer. The first value of each counts.
     pub(super) fn named(&mut self, model: Option<&str>, id: Option<&str>) {
         for (slot, given) in [(&mut self.model, model), (&mut self.id, id)] {
             if slot.is_none()
@@ -109,7 +109,7 @@ impl Answer {
         self.choices.get(usize::try_from(choice).ok()?)?.finish.as_ref()
     }
 
-    /// Text of an answer.
+    /// Adds a text to a choice.
     pub(super) fn said(&mut self, choice: u32, spoken: Spoken, text: &str, reading: &mut Reading<'_>) {
         if text.is_empty() {
             return;
@@ -129,14 +129,14 @@ impl Answer {
         }
     }
 
-    /// As many bytes of text, where nobody asks what it says.
+    /// Counts the bytes of a text whose content is not needed.
     pub(super) fn heard(&mut self, choice: u32, bytes: usize, reading: &mut Reading<'_>) {
         if bytes > 0 && self.open_choice(choice).is_some() {
             reading.saw(bytes);
         }
     }
 
-    /// A piece of a tool call with as many bytes, where nobody asks what it says. `false`: it is left out.
+    /// Counts the bytes of a tool call's piece whose content is not needed. Returns `false` if the piece is left out.
     pub(super) fn heard_call(&mut self, choice: u32, bytes: usize, reading: &mut Reading<'_>) -> bool {
         let Some(state) = self.open_choice(choice) else { return false };
         state.called = true;
@@ -144,7 +144,7 @@ impl Answer {
         true
     }
 
-    /// What vouches for the reasoning before it.
+    /// Adds the signature of the reasoning before it.
     pub(super) fn signed(&mut self, choice: u32, signature: &str, reading: &mut Reading<'_>) {
         let Some(state) = self.open_choice(choice) else { return };
         if let Some(out) = reading.out.as_deref_mut() {
@@ -152,7 +152,7 @@ impl Answer {
         }
     }
 
-    /// Reasoning that only the upstream can read.
+    /// Adds reasoning that only the upstream can read.
     pub(super) fn redacted(&mut self, choice: u32, data: &str, reading: &mut Reading<'_>) {
         let Some(state) = self.open_choice(choice) else { return };
         reading.saw(data.len());
@@ -161,10 +161,10 @@ impl Answer {
         }
     }
 
-    /// A piece of a tool call.
+    /// Adds a piece of a tool call.
     ///
     /// # Errors
-    /// As [`Calls::piece`], where reply events are wanted.
+    /// The same as for [`Calls::piece`], if reply events are requested.
     pub(super) fn called(
         &mut self,
         choice: u32,
@@ -183,7 +183,7 @@ impl Answer {
         Ok(())
     }
 
-    /// No more of a tool call comes.
+    /// Marks a tool call as complete.
     pub(super) fn call_over(&mut self, choice: u32, key: Option<u64>, reading: &mut Reading<'_>) {
         let Self { choices, notes, id, .. } = self;
         if let (Some(state), Some(out)) = (choices.get_mut(choice as usize), reading.out.as_deref_mut()) {
@@ -193,10 +193,10 @@ impl Answer {
         }
     }
 
-    /// An answer ended.
+    /// Ends a choice with the upstream's finish reason.
     ///
     /// # Errors
-    /// The upstream gave up; a tool call without a name, where reply events are wanted.
+    /// Fails if the upstream gave up. If reply events are requested, also fails if a tool call has no name.
     pub(super) fn finished(
         &mut self,
         choice: u32,
@@ -226,23 +226,23 @@ impl Answer {
         self.ends(choice, reason, reading)
     }
 
-    /// Something of a choice came.
+    /// Marks a choice as begun.
     pub(super) fn begins(&mut self, choice: u32) {
         if let Some(state) = self.choices.get_mut(choice as usize) {
             state.begun = true;
         }
     }
 
-    /// Whether every choice has a finish reason: nothing of the answer's content is missing.
+    /// Whether every choice has a finish reason, so that no content is missing.
     pub(super) fn has_finished(&self) -> bool {
         self.choices.iter().all(|choice| choice.finish.is_some())
     }
 
-    /// The stream's own end came. A choice without a finish reason ends here, as it does in a whole answer: the end is the server's
-    /// word that nothing is missing.
+    /// Handles the end marker of the stream. A choice without a finish reason ends here, as in a whole answer: the
+    /// server's marker says that no content is missing.
     ///
     /// # Errors
-    /// As [`Self::finished`] and [`Self::is_over`].
+    /// The same as for [`Self::finished`] and [`Self::is_over`].
     pub(super) fn ends_stream(&mut self, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
         for choice in 0..u32::try_from(self.choices.len()).unwrap_or(u32::MAX) {
             if self.choices.get(choice as usize).is_some_and(|state| state.begun && state.finish.is_none()) {
@@ -252,10 +252,10 @@ impl Answer {
         self.is_over()
     }
 
-    /// A whole answer ended without saying why.
+    /// Ends a choice that has no finish reason.
     ///
     /// # Errors
-    /// As [`Self::finished`].
+    /// The same as for [`Self::finished`].
     pub(super) fn ended_silently(
         &mut self,
         choice: u32,
@@ -281,7 +281,7 @@ impl Answer {
         let Self { choices, notes, id, .. } = self;
         let Some(state) = choices.get_mut(choice as usize) else { return Ok(()) };
         let reason = match reason {
-            // Servers say `stop` of a call that the caller named.
+            // Servers report `stop` for a tool that the caller named.
             FinishReason::Stop if state.called => FinishReason::ToolCalls,
             FinishReason::Stop if state.refused => FinishReason::ContentFilter,
             other => other,
@@ -297,7 +297,7 @@ impl Answer {
         Ok(())
     }
 
-    /// The choice, where it was asked for and has not ended.
+    /// Returns the choice if it was requested and has not ended. Otherwise adds a note.
     fn open_choice(&mut self, choice: u32) -> Option<&mut Choice> {
         let count = self.choices.len();
         match self.choices.get_mut(usize::try_from(choice).ok()?) {
@@ -313,10 +313,10 @@ impl Answer {
         None
     }
 
-    /// Whether what waits for tool calls to end is little enough to be kept.
+    /// Checks the limit for events that wait for tool calls to end.
     ///
     /// # Errors
-    /// It is not.
+    /// Fails if the limit is exceeded.
     pub(super) fn is_bounded(&self) -> Result<(), ReplyFault> {
         let waiting =
             self.choices.iter().fold(0_usize, |sum, choice| sum.saturating_add(choice.waiting_bytes));
@@ -327,10 +327,10 @@ impl Answer {
         Err(ReplyFault::new(FaultKind::TooMuchHeld, message))
     }
 
-    /// The answer says that it is over.
+    /// Checks the choices at the end marker of the answer.
     ///
     /// # Errors
-    /// No choice has a finish reason.
+    /// Fails if no choice has a finish reason.
     pub(super) fn is_over(&mut self) -> Result<(), ReplyFault> {
         let ended = self.choices.iter().filter(|choice| choice.finish.is_some()).count();
         if ended == 0 {
@@ -344,10 +344,10 @@ impl Answer {
         Ok(())
     }
 
-    /// The transport ended.
+    /// Handles the end of the transport.
     ///
     /// # Errors
-    /// What came is no whole answer.
+    /// Fails if the data so far is not a whole answer.
     pub(super) fn end(&mut self) -> Result<(), ReplyFault> {
         if self.over {
             return Ok(());
@@ -366,7 +366,7 @@ impl Answer {
 }
 
 impl Choice {
-    /// Sends an event on, or keeps it while a tool call is under way: a call's pieces stand together.
+    /// Emits an event, or keeps it while a tool call is open, because the pieces of a call must be contiguous.
     fn emit(&mut self, event: ReplyEvent, out: &mut Vec<ReplyEvent>) {
         if self.calls.is_open() {
             self.waiting_bytes = self.waiting_bytes.saturating_add(EVENT_BYTES + event.text_bytes());

@@ -1,6 +1,7 @@
-//! Events and whole messages of Anthropic's dialect into an [`Answer`].
+//! Reads events and whole messages of Anthropic's dialect into an [`Answer`].
 //!
-//! Source: <https://docs.anthropic.com/en/api/messages-streaming>. Events of unknown types are left out, as it says there.
+//! Source: <https://docs.anthropic.com/en/api/messages-streaming>. Events of unknown types are left out, as the source
+//! asks.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -92,11 +93,11 @@ struct Delta<'a> {
     stop_sequence: Text<'a>,
 }
 
-/// The blocks of a message that are open; by the dialect's rules at most one is.
+/// The open blocks of a message. The dialect allows at most one.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     open: Vec<Open>,
-    /// Tool calls that began.
+    /// Number of tool calls that began.
     calls: u64,
 }
 
@@ -104,9 +105,9 @@ pub(super) struct Blocks {
 struct Open {
     index: u64,
     kind: Kind,
-    /// Which tool call it is, where it is one.
+    /// Number of the tool call, if the block is one.
     call: Option<u64>,
-    /// The input that came with a call's beginning: it counts where no piece follows.
+    /// The input from the start of a tool call. It counts only if no piece follows.
     input: String,
     signature: String,
 }
@@ -117,7 +118,7 @@ enum Kind {
     Thinking,
     Redacted,
     ToolUse,
-    /// One that only this dialect has.
+    /// A type that only this dialect has.
     Other,
 }
 
@@ -133,10 +134,10 @@ impl Kind {
     }
 }
 
-/// The longest signature of a reasoning section, in bytes. It comes in pieces and is kept until it is whole.
+/// Limit in bytes for the signature of a reasoning section. It comes in pieces and is kept until it is whole.
 const MOST_SIGNATURE_BYTES: usize = 1 << 20;
 
-/// A message is one answer.
+/// The only choice: a message is one answer.
 const ONLY: u32 = 0;
 
 /// Reads one event of a stream.
@@ -163,7 +164,7 @@ pub(super) fn event(
         Err(_) if name == b"error" => return Err(error_inside(data)),
         read => read?,
     };
-    // Servers that leave one of the two out exist; they do not contradict each other.
+    // Some servers leave out either the event's name or its `type`. The two never contradict each other.
     let kind = event.kind.given().map_or(name, str::as_bytes);
     match kind {
         b"message_start" => start(&event, blocks, answer, reading)?,
@@ -208,7 +209,7 @@ pub(super) fn event(
     Ok(())
 }
 
-/// Reads a message that is no stream.
+/// Reads a whole message.
 pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
     let weighed = if reading.out.is_none() { usual_message::message(data) } else { None };
     let Some(message) = weighed else { return whole_in_full(data, answer, reading) };
@@ -286,7 +287,7 @@ fn error_inside(data: &[u8]) -> ReplyFault {
     fault::error_inside(headrace_domain::Dialect::Anthropic, data)
 }
 
-/// A name that an upstream made up, for a note.
+/// Shortens a name that an upstream made up, for a note.
 fn bounded_name(name: &[u8]) -> String {
     String::from_utf8_lossy(name.get(..64).unwrap_or(name)).into_owned()
 }

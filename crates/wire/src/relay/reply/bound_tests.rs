@@ -1,11 +1,11 @@
-//! What a reader may keep of an answer is bounded, whatever the answer says.
+//! The memory that a reader uses is bounded for every answer.
 
 use headrace_domain::{Endpoint, ReplyEvent};
 
 use super::lenient::{MOST_ITEMS, MOST_NAME_BYTES};
 use super::*;
 
-/// Reads the events of a stream: the reader, and the fault that ended the answer.
+/// Reads the events of a stream. Returns the reader and the fault that ended the answer.
 fn read(datas: &[&str]) -> (ReplyReader, Option<FaultKind>) {
     let mut reader = ReplyReader::new(Endpoint::ChatCompletions, true, 1);
     let mut out: Vec<ReplyEvent> = Vec::new();
@@ -17,7 +17,7 @@ fn chunk(delta: &str) -> String {
     format!(r#"{{"choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#)
 }
 
-/// Lists of next to nothing would take hundreds of times their bytes; so would an error as a tree.
+/// Lists of tiny items would take hundreds of times their bytes in memory. So would an error that is parsed as a tree.
 #[test]
 fn what_an_answer_takes_is_bounded_by_its_bytes() {
     let many = |item: &str, count: usize| vec![item; count].join(",");
@@ -33,11 +33,11 @@ fn what_an_answer_takes_is_bounded_by_its_bytes() {
             ReplyReader::new(endpoint, false, 1).whole(body.as_bytes(), Some(&mut Vec::new())).unwrap_err();
         assert_eq!(fault.kind, FaultKind::TooMuchHeld, "{endpoint:?}");
     }
-    // The count begins anew with each answer.
+    // Every answer starts a new count.
     let fits =
         format!(r#"{{"choices":[{}]}}"#, many(r#"{"message":{"content":"a"},"finish_reason":"stop"}"#, 2));
     assert!(ReplyReader::new(chat, false, 2).whole(fits.as_bytes(), Some(&mut Vec::new())).is_ok());
-    // An error that is too long to be read as a tree is one all the same.
+    // An error that is too long for a tree is still an error.
     let error = format!(r#"{{"error":{{"message":"no","x":[{}]}}}}"#, many("0", 200_000));
     let fault = ReplyReader::new(chat, false, 1).whole(error.as_bytes(), None).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::ErrorInside(_)) && fault.message.len() < 2048, "{fault}");

@@ -1,82 +1,82 @@
-//! Tool calls in pieces: which piece belongs to which call, and one call after the other in what goes on, whatever order an
-//! upstream has. Knows no dialect.
+//! Assembles tool calls from pieces. Assigns each piece to its call, and emits the calls one after another, in whatever
+//! order an upstream sends them. Knows no dialect.
 
 use headrace_domain::ReplyEvent;
 
 use super::fault::{FaultKind, Notes, ReplyFault};
 
-/// Most bytes of calls that wait for their turn.
+/// Limit in bytes for pieces that wait for earlier calls to end.
 const MOST_HELD: usize = 8 << 20;
-/// Most calls of one answer.
+/// Limit for the calls of one choice.
 const MOST_CALLS: usize = 1024;
-/// Most bytes of names and ids of an answer's calls. Some servers put a signature into an id.
+/// Limit in bytes for the names and ids of a choice's calls. Some servers put a signature into an id.
 const MOST_NAMED: usize = 1 << 20;
-/// Longest part of the answer's id within a made one, in bytes: OpenAI takes ids up to 40.
+/// The longest part of the answer's id within a generated id, in bytes. OpenAI accepts ids of up to 40 bytes.
 const SEED_BYTES: usize = 24;
 
-/// A piece of a tool call. Empty strings say nothing.
+/// A piece of a tool call. Empty strings are absent fields.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Piece<'a> {
-    /// The upstream's number of the call.
+    /// The upstream's index of the call.
     pub(super) key: Option<u64>,
     pub(super) id: &'a str,
     pub(super) name: &'a str,
-    /// JSON text to be joined.
+    /// JSON text, to be joined with the other pieces.
     pub(super) arguments: &'a str,
 }
 
-/// The calls of one answer.
+/// The calls of one choice.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// In the order in which they appeared; a call's place is its index in what goes on.
+    /// In the order in which they appeared. A call's position is its index in the reply events.
     calls: Vec<Call>,
-    /// The one whose pieces go on as they come.
+    /// The call whose pieces are emitted as they come.
     current: usize,
     held: usize,
-    /// Bytes of their names and ids.
+    /// Bytes of all names and ids.
     named: usize,
 }
 
 #[derive(Debug)]
 struct Call {
     key: Option<u64>,
-    /// As the upstream gave it.
+    /// The id as the upstream gave it.
     id: String,
     name: String,
-    /// Arguments that wait.
+    /// Arguments that have not been emitted.
     waiting: String,
     shown: bool,
-    /// The upstream said that no more of it comes.
+    /// The upstream marked the call as complete.
     over: bool,
     extent: Extent,
 }
 
 impl Call {
-    /// Nothing more of it is taken.
+    /// Whether the call accepts no more arguments.
     fn is_whole(&self) -> bool {
         self.over || self.extent.is_whole()
     }
 }
 
-/// Whose events these are, and where they go.
+/// The choice of the events, and the place to put them.
 pub(super) struct Target<'a> {
     pub(super) choice: u32,
-    /// The answer's id, for ids that have to be made.
+    /// The answer's id, as a seed for generated ids.
     pub(super) seed: &'a str,
     pub(super) notes: &'a mut Notes,
     pub(super) out: &'a mut Vec<ReplyEvent>,
 }
 
 impl Calls {
-    /// Whether a call is under way, of which more has to come before anything else.
+    /// Whether a call has begun whose remaining pieces must precede all other events.
     pub(super) fn is_open(&self) -> bool {
         self.calls.get(self.current).is_some_and(|call| call.shown && !call.is_whole())
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     ///
     /// # Errors
-    /// Arguments of a call that never began; too many bytes that wait.
+    /// Fails for arguments of a call that never began, and if a limit is exceeded.
     pub(super) fn piece(&mut self, piece: Piece<'_>, target: &mut Target<'_>) -> Result<(), ReplyFault> {
         let at = match self.find(&piece, target.notes) {
             Some(at) => at,
@@ -120,7 +120,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Which call a piece belongs to; `None`: one that begins with it.
+    /// Returns the call that a piece belongs to. `None` if the piece begins a new call.
     fn find(&self, piece: &Piece<'_>, notes: &mut Notes) -> Option<usize> {
         let by_id = || self.calls.iter().rposition(|call| call.id == piece.id);
         match piece.key {
@@ -158,7 +158,8 @@ impl Calls {
         at
     }
 
-    /// Sends on what may go now: of the current call everything, and then the next. At the end, everything.
+    /// Emits the waiting pieces of the current call, and of the next calls once it is whole. At the end, emits all
+    /// pieces.
     fn go_on(&mut self, target: &mut Target<'_>, at_end: bool) {
         while let Some(call) = self.calls.get(self.current) {
             if !call.shown {
@@ -174,7 +175,7 @@ impl Calls {
                 let mut fragment = std::mem::take(&mut call.waiting);
                 self.held = self.held.saturating_sub(fragment.len());
                 if over && !call.extent.begun && fragment.trim().is_empty() {
-                    // No arguments are an empty object: what is joined must be JSON.
+                    // Missing arguments become an empty object, because the joined text must be JSON.
                     fragment = "{}".to_owned();
                 }
                 call.extent.take(&fragment);
@@ -188,7 +189,7 @@ impl Calls {
         }
     }
 
-    /// The current call begins for whoever reads on.
+    /// Emits the start of the current call.
     fn show(&mut self, target: &mut Target<'_>) {
         let index = u32::try_from(self.current).unwrap_or(u32::MAX);
         let (before, rest) = self.calls.split_at_mut(self.current);
@@ -207,7 +208,7 @@ impl Calls {
         target.out.push(ReplyEvent::ToolCallStart { choice, index, id, name });
     }
 
-    /// No more of a call comes.
+    /// Marks a call as complete.
     pub(super) fn over(&mut self, key: Option<u64>, target: &mut Target<'_>) {
         if let Some(call) = self.calls.iter_mut().rfind(|call| call.key == key) {
             call.over = true;
@@ -215,10 +216,10 @@ impl Calls {
         }
     }
 
-    /// The answer is over: what waits goes on.
+    /// Ends the answer and emits the waiting pieces.
     ///
     /// # Errors
-    /// A call whose name never came.
+    /// Fails if the name of a call never came.
     pub(super) fn end(&mut self, target: &mut Target<'_>) -> Result<(), ReplyFault> {
         if let Some(at) = self.calls.iter().position(|call| call.name.is_empty()) {
             let message = format!("call {at} has no name");
@@ -229,7 +230,7 @@ impl Calls {
     }
 }
 
-/// An id for a call that has none: unlike those of other answers as far as the answer's id is.
+/// Generates an id for a call that has none. It differs from the ids of other answers as far as the answer's id does.
 fn made_id(seed: &str, choice: u32, index: u32) -> String {
     let letters: Vec<char> = seed.chars().filter(char::is_ascii_alphanumeric).collect();
     let kept = letters.len().saturating_sub(SEED_BYTES);
@@ -237,13 +238,13 @@ fn made_id(seed: &str, choice: u32, index: u32) -> String {
     format!("call_{seed}_{choice}_{index}")
 }
 
-/// How far a JSON object or list in pieces has come.
+/// Tracks whether a JSON object or list in pieces is complete.
 #[derive(Debug, Default)]
 struct Extent {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// Something but blanks came.
+    /// A character other than white space came.
     begun: bool,
     /// An object or list began.
     opened: bool,

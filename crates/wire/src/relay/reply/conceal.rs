@@ -1,5 +1,5 @@
-//! Takes out of an answer what it says of the server's cache, for callers who share that cache with others. Every byte that says nothing
-//! of it stays as it came. Must not know who shares what.
+//! Removes from an answer what it reveals about the server's cache, for callers who share that cache with other
+//! tenants. All other bytes stay as they came. Must not know who shares a cache.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::{Dialect, TokenClass, Usage};
@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 use crate::relay::request::{Fields, items};
 
-/// Fields of an answer that tell times and caches of the server as a whole.
+/// Fields of an answer with times and cache figures of the whole server.
 const TIMES: &[&str] =
     &["__verbose", "diagnostics", "meta_info", "metrics", "prompt_progress", "sglext", "timings", "x_groq"];
-/// Counts of a usage that say nothing of a cache. All others are left out.
+/// Usage counts that reveal nothing about a cache. All other counts are left out.
 const COUNTS: &[&str] = &[
     "completion_tokens",
     "completion_tokens_details",
@@ -24,11 +24,11 @@ const COUNTS: &[&str] = &[
     "service_tier",
     "total_tokens",
 ];
-/// The same of a prompt's details.
+/// The same for the details of a prompt.
 const OF_PROMPT: &[&str] = &["audio_tokens", "image_tokens", "text_tokens", "video_tokens"];
 
-/// The class that tokens of a cache count as in an answer to `body`, which depends on what the body asks for and never on what the
-/// cache had: writes, if an Anthropic body asks for them, and else computed input.
+/// Returns the class for cache tokens in an answer to `body`. It depends on what the body requests, never on what the
+/// cache contained: cache writes if an Anthropic body requests them, otherwise computed input.
 pub fn concealed_class(dialect: Dialect, body: &[u8]) -> TokenClass {
     let has = |word: &[u8]| memchr::memmem::find(body, word).is_some();
     match dialect {
@@ -38,7 +38,7 @@ pub fn concealed_class(dialect: Dialect, body: &[u8]) -> TokenClass {
     }
 }
 
-/// A usage whose tokens of a cache all count as `class`.
+/// Returns the usage with all cache tokens counted as `class`.
 pub fn concealed_usage(usage: Usage, class: TokenClass) -> Usage {
     let cached = usage.cached_input.saturating_add(usage.cache_writes());
     let none = Usage { cached_input: 0, cache_write: 0, cache_write_1h: 0, ..usage };
@@ -49,7 +49,7 @@ pub fn concealed_usage(usage: Usage, class: TokenClass) -> Usage {
     }
 }
 
-/// A whole answer, or the data of an event, without what it says of the cache. `None` if it says nothing of it.
+/// Returns a whole answer, or the data of an event, without its cache figures. `None` if it has none.
 pub fn concealed(json: &[u8], dialect: Dialect, class: TokenClass) -> Option<Bytes> {
     let mut cuts = Vec::new();
     object(json, 0, dialect, class, &mut cuts);
@@ -68,7 +68,7 @@ pub fn concealed(json: &[u8], dialect: Dialect, class: TokenClass) -> Option<Byt
     Some(out.freeze())
 }
 
-/// What stands in an object that begins at `base`: places and what is put there.
+/// Collects the edits for an object that begins at `base`: ranges and their replacements.
 fn object(
     bytes: &[u8],
     base: usize,
@@ -81,7 +81,7 @@ fn object(
         let (start, end) = (base + field.value.start, base + field.value.end);
         match field.key.as_ref() {
             "usage" => cuts.push((start, end, usage(value, dialect, class))),
-            // Anthropic's opening event, and events of the Responses API.
+            // Anthropic's first event, and events of the Responses API.
             "message" | "response" => object(value, start, dialect, class, cuts),
             // Some servers report the usage with each choice.
             "choices" => {

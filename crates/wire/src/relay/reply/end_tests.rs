@@ -1,4 +1,4 @@
-//! How an answer ends: by finish reasons, by the stream's own end, and whatever follows both.
+//! The end of an answer: finish reasons, the stream's end marker, and data after both.
 
 use headrace_domain::Endpoint;
 
@@ -21,7 +21,7 @@ fn the_end_of_a_stream_ends_every_choice_that_began() {
         (1, &[call, DONE], Ok(&[MissingFinishReason]), "[0 c f]0:{};|0 ToolCalls"),
         (2, &[text, other, STOP, DONE], Ok(&[MissingFinishReason]), "ab|0 Stop|1 Stop"),
         (2, &[text, STOP, DONE], Ok(&[FewerChoices]), "a|0 Stop"),
-        // Without the end, a choice without a reason is cut off.
+        // Without the end marker, a choice without a finish reason is cut off.
         (1, &[text], Err(BrokeOff), "a"),
         (2, &[text, other, STOP], Err(BrokeOff), "ab|0 Stop"),
         (2, &[DONE], Err(NoFinishReason), ""),
@@ -34,7 +34,7 @@ fn the_end_of_a_stream_ends_every_choice_that_began() {
         };
         assert_eq!(told, outcome.map(<[FaultKind]>::to_vec), "{datas:?}");
         assert_eq!(said(&events), *expected, "{datas:?}");
-        // The same where nobody asks what it says.
+        // The result is the same without reply events.
         let mut looking = ReplyReader::new(Endpoint::ChatCompletions, true, *choices);
         let looked = datas
             .iter()
@@ -85,7 +85,7 @@ fn what_follows_a_whole_answer_takes_nothing_from_it() {
         assert_eq!((facts.kind, facts.meaningful), (EventKind::Broken, false), "{after}");
         assert_eq!(reader.end(), Ok(()));
         assert_eq!(notes(&reader), [FaultKind::AfterEnd, FaultKind::MissingEnd], "{after}");
-        // Before the reason, the same fault ends it.
+        // Before the finish reason, the same fault ends the answer.
         let mut reader = ReplyReader::new(Endpoint::ChatCompletions, true, 1);
         reader.event(b"", text.as_bytes(), None).unwrap();
         assert!(reader.event(b"", after.as_bytes(), None).is_err(), "{after}");

@@ -1,29 +1,29 @@
-//! What one event of an upstream's answer is, for whoever passes it on. Knows no dialect.
+//! Facts about one event of an upstream's answer, for code that passes the event on. Knows no dialect.
 
-/// What an event of an upstream's answer is.
+/// Facts about an event of an upstream's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventFacts {
-    /// A client would see something of the answer in it: text, reasoning, a tool call, an end.
+    /// The event contains a visible part of the answer: text, reasoning, a tool call or an end.
     pub meaningful: bool,
-    /// Generated tokens that it shows: counted where ids stand beside the text, else estimated from its bytes.
+    /// Generated tokens in the event. Counted if ids accompany the text, otherwise estimated from its bytes.
     pub tokens: u64,
-    /// What it is there for.
+    /// The purpose of the event.
     pub kind: EventKind,
 }
 
-/// What an event is there for.
+/// The purpose of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A piece of the answer, or what opens or closes one.
+    /// A piece of the answer, or the start or end of one.
     Content,
-    /// OpenAI's chunk without choices, which exists only because usage was asked for: nothing for a caller who did not.
+    /// OpenAI's chunk without choices, which only reports usage. A caller that did not request usage does not get it.
     UsageOnly,
     /// The end of the stream.
     End,
-    /// It keeps the connection alive.
+    /// A keep-alive.
     Ping,
-    /// It cannot be read, and the answer was whole before it: no part of the answer.
+    /// An unreadable event after a complete answer. It is not part of the answer.
     Broken,
-    /// None of these.
+    /// Any other event.
     Other,
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with an upstream's answer: each fault has a name. Some end the answer, some are put up with and told.
+//! The faults of an upstream's answer, each with a name. Some end the answer. Others are tolerated and noted.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use super::lenient;
 /// A fault of an upstream's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplyFault {
-    /// Which.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// What exactly, for traces and operators. Holds nothing of the answer's text.
+    /// Details for traces and operators. Contains no text of the answer.
     pub message: String,
 }
 
@@ -33,22 +33,23 @@ impl fmt::Display for ReplyFault {
 
 impl std::error::Error for ReplyFault {}
 
-/// Which fault. Those up to [`Self::TooMuchHeld`] end the answer; the others are noted and the answer goes on.
+/// The kind of a fault. Kinds up to [`Self::TooMuchHeld`] end the answer. The others are noted, and the answer
+/// continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
-    /// An error where an answer should be, under a status that told of none.
+    /// An error in place of an answer, under a status that reported none.
     ErrorInside(FailureClass),
     /// A finish reason says that the upstream gave up.
     GaveUp,
     /// The transport ended before any finish reason.
     BrokeOff,
-    /// The stream says that it is over, and nothing of an answer came.
+    /// The stream marked its end, but no choice had ended.
     NoFinishReason,
-    /// A body or stream in which nothing is.
+    /// An empty body or stream.
     Empty,
     /// A page of HTML.
     Html,
-    /// No JSON.
+    /// Not JSON.
     NotJson,
     /// JSON of another shape than the dialect's.
     Misshapen,
@@ -56,42 +57,44 @@ pub enum FaultKind {
     CallWithoutName,
     /// Arguments of a tool call that never began.
     UnknownCall,
-    /// Calls are so entangled that too many bytes would have to be kept to put them in order.
+    /// The reader would have to keep more than a limit allows: waiting pieces of tool calls, names, a signature, or
+    /// list items.
     TooMuchHeld,
 
-    /// The end is missing; all finish reasons are here.
+    /// The end marker is missing, but all finish reasons came.
     MissingEnd,
-    /// Something came after the end; it was left out.
+    /// Data after the end. It was left out.
     AfterEnd,
-    /// A whole body where a stream was asked for, or the other way round.
+    /// A whole body in place of a requested stream, or a stream in place of a body.
     OtherDelivery,
-    /// An event that the dialect has not, or had not when this was written; it was left out.
+    /// An event that the dialect does not have, or did not have when this code was written. It was left out.
     UnknownEvent,
-    /// Something of an answer that was not asked for; it was left out.
+    /// A part of a choice that was not requested. It was left out.
     ChoiceOutOfRange,
-    /// Something of an answer that had ended; it was left out.
+    /// A part of a choice that had ended. It was left out.
     AfterFinish,
-    /// A second finish reason; the first counts.
+    /// A second finish reason. The first one counts.
     FinishTwice,
-    /// A finish reason that is not known; its note says what it was taken for.
+    /// An unknown finish reason. The nearest known one counts, or `length` if none is near.
     UnknownFinishReason,
-    /// A choice without a finish reason, whole or up to the stream's own end; it was taken for the model's own end.
+    /// A choice without a finish reason, in a whole body or at the end marker of a stream. It counts as the model's own
+    /// stop.
     MissingFinishReason,
-    /// Fewer answers than were asked for.
+    /// Fewer choices than requested.
     FewerChoices,
-    /// Blocks or calls whose pieces or numbers are out of order; they were put in order.
+    /// Blocks or calls whose pieces or indexes are out of order. They were put in order.
     OutOfOrder,
-    /// A tool call without an id, or with another call's; it was given one.
+    /// A tool call without an id, or with the id of another call. It received a generated id.
     CallIdMade,
-    /// More arguments of a tool call than one JSON value; they were left out.
+    /// More arguments of a tool call than one JSON value. They were left out.
     ExtraArguments,
-    /// A part of the answer for which the caller's dialect has no place; it was left out.
+    /// A part of the answer that the caller's dialect cannot carry. It was left out.
     NotCarried,
-    /// A count of tokens fell; the former one counts.
+    /// A token count that fell. The earlier value counts.
     UsageFell,
-    /// Counts of tokens that cannot be; they were left out.
+    /// Impossible token counts. They were left out.
     UsageAbsurd,
-    /// Usage without the prompt's or the answer's tokens; it was left out.
+    /// Usage without the prompt's or the answer's tokens. Its valid counts are still used.
     UsageIncomplete,
 }
 
@@ -130,7 +133,7 @@ impl FaultKind {
         }
     }
 
-    /// What kind of failure that is, where it ends the answer; `None`: it is put up with.
+    /// The class of the failure if the fault ends the answer. `None` if the fault is tolerated.
     pub const fn failure(self) -> Option<FailureClass> {
         match self {
             Self::ErrorInside(class) => Some(class),
@@ -149,7 +152,7 @@ impl FaultKind {
     }
 }
 
-/// Faults that were put up with: the first of each kind, so that no answer makes many.
+/// Tolerated faults. Keeps only the first of each kind, so that an answer cannot add many.
 #[derive(Debug, Default)]
 pub(super) struct Notes(Vec<ReplyFault>);
 
@@ -165,14 +168,14 @@ impl Notes {
     }
 }
 
-/// Reads a JSON object. serde's own words may quote the answer; ours do not.
+/// Parses a JSON object. Error messages never quote the answer, which serde's own messages may do.
 pub(super) fn object<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ReplyFault> {
-    // To serde a list would do as well.
+    // serde would accept a list as well.
     if bytes.trim_ascii_start().first() != Some(&b'{') {
         return Err(no_object(bytes));
     }
     lenient::text_begins();
-    // All of it at once is checked faster than each of its strings.
+    // One UTF-8 check of the whole text is faster than a check of each string.
     let read = match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(bytes),
@@ -203,7 +206,7 @@ fn no_object(bytes: &[u8]) -> ReplyFault {
     }
 }
 
-/// The fault of an error that stands where an answer should.
+/// Returns the fault for an error in place of an answer.
 pub(super) fn error_inside(dialect: Dialect, data: &[u8]) -> ReplyFault {
     let failed =
         match serde_json::from_slice(data.get(..data.len().min(MOST_ERROR_BYTES)).unwrap_or_default()) {

@@ -1,11 +1,12 @@
-//! What can be wrong with an answer, as a table: which fault each is, whether it ends the answer, and what is left of it.
+//! A table of the faults of an answer: the kind of each fault, whether it ends the answer, and the part that remains.
 
 use headrace_domain::{Endpoint, ReplyEvent, Usage};
 
 use super::*;
 use crate::relay::FailureClass;
 
-/// The events of a stream's datas, read to the transport's end: what was said, then the fault that ended it or the notes.
+/// Reads a stream up to the end of the transport. Returns the reader, the reply events, and the fault that ended the
+/// answer.
 pub(super) fn read(
     endpoint: Endpoint,
     choices: u32,
@@ -20,7 +21,7 @@ pub(super) fn read(
     (reader, out, fault.err().map(|fault| fault.kind))
 }
 
-/// What was noted, or what ended the answer.
+/// The notes, or the fault that ended the answer.
 pub(super) type Outcome<'a> = Result<&'a [FaultKind], FaultKind>;
 
 pub(super) fn notes(reader: &ReplyReader) -> Vec<FaultKind> {
@@ -36,7 +37,7 @@ pub(super) fn chunk(delta: &str) -> String {
 pub(super) const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 pub(super) const DONE: &str = "[DONE]";
 
-/// Everything that was said, in one line.
+/// The whole content in one line.
 pub(super) fn said(events: &[ReplyEvent]) -> String {
     events
         .iter()
@@ -191,19 +192,19 @@ fn tool_calls_as_servers_write_them() {
     let rows: &[(&[&str], &str, &[FaultKind])] = &[
         (&[F, ONE, TWO], "[0 x f]0:{\"a\":;0:1};", &[]),
         (&[F, ONE, TWO, G, THREE], "[0 x f]0:{\"a\":;0:1};[1 y g]1:{};", &[]),
-        // Both begin, then their arguments come; and in turns.
+        // Both calls begin before their arguments come. In the second row, the arguments alternate.
         (&[F, G, ONE, TWO, THREE], "[0 x f]0:{\"a\":;0:1};[1 y g]1:{};", &[]),
         (&[F, G, ONE, THREE, TWO], "[0 x f]0:{\"a\":;0:1};[1 y g]1:{};", &[]),
         // No arguments at all.
         (&[F], "[0 x f]0:{};", &[]),
         (&[F, G, THREE], "[0 x f]0:{};[1 y g]1:{};", &[]),
-        // One call in one chunk, its arguments an object.
+        // One call in one chunk, with an object as arguments.
         (
             &[r#"{"index":0,"id":"x","function":{"name":"f","arguments":{"a": 1}}}"#],
             "[0 x f]0:{\"a\": 1};",
             &[],
         ),
-        // No index; name and id with every piece.
+        // No index, and name and id in every piece.
         (
             &[
                 r#"{"id":"x","function":{"name":"f","arguments":"{"}}"#,
@@ -213,7 +214,7 @@ fn tool_calls_as_servers_write_them() {
             "[0 x f]0:{;0:};[1 y g]1:{};",
             &[],
         ),
-        // Two calls under one index.
+        // Two calls with the same index.
         (
             &[
                 r#"{"index":0,"id":"x","function":{"name":"f","arguments":"{}"}}"#,
@@ -227,7 +228,7 @@ fn tool_calls_as_servers_write_them() {
             "[0 x f]0:{};",
             &[OutOfOrder],
         ),
-        // No id, or another call's.
+        // No id, or the id of another call.
         (
             &[r#"{"index":0,"id":"","function":{"name":"f","arguments":"{}"}}"#, THREE_NAMED],
             "[0 call_chatcmpl7_0_0 f]0:{};[1 call_chatcmpl7_0_1 g]1:{};",
@@ -238,7 +239,7 @@ fn tool_calls_as_servers_write_them() {
             "[0 x f]0:{};[1 call_chatcmpl7_0_1 g]1:{};",
             &[CallIdMade],
         ),
-        // The name comes late.
+        // The name comes after some arguments.
         (
             &[r#"{"index":0,"id":"x"}"#, ONE, r#"{"index":0,"function":{"name":"f"}}"#, TWO],
             "[0 x f]0:{\"a\":;0:1};",
@@ -483,7 +484,7 @@ fn usage_is_evidence() {
         ),
         (&[r#"{"prompt_tokens":10,"completion_tokens":4,"cached_tokens":8}"#], of(2, 8, 0, 4, 0), &[]),
         (&[r#"{"prompt_tokens":10,"completion_tokens":4,"reasoning_tokens":3}"#], of(10, 0, 0, 1, 3), &[]),
-        // Reasoning beside the answer, as the total tells.
+        // Reasoning is counted beside the answer, as the total shows.
         (
             &[
                 r#"{"prompt_tokens":10,"completion_tokens":4,"total_tokens":114,"completion_tokens_details":{"reasoning_tokens":100}}"#,
@@ -516,7 +517,7 @@ fn usage_is_evidence() {
             of(10, 0, 0, 7, 0),
             &[UsageFell],
         ),
-        // What cannot be.
+        // Impossible counts.
         (
             &[
                 r#"{"prompt_tokens":10,"completion_tokens":4}"#,
@@ -578,7 +579,7 @@ fn usage_of_messages_is_cumulative() {
     );
     let usage = reader.usage().unwrap();
     assert_eq!((usage.cache_write, usage.cache_write_1h, usage.prompt_tokens()), (20, 10, 137));
-    // Some servers write 0 for what they said before.
+    // Some servers write 0 for a count that they reported before.
     assert_eq!(notes(&reader), [FaultKind::UsageFell]);
     let whole = r#"{"content":[],"stop_reason":"end_turn","usage":{"input_tokens":1,"cache_creation_input_tokens":5,"cache_creation":{"ephemeral_1h_input_tokens":6},"output_tokens":1}}"#;
     let mut reader = ReplyReader::new(Endpoint::Messages, false, 1);

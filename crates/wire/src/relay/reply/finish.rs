@@ -1,30 +1,30 @@
-//! Why upstreams say that an answer ended, in our terms. One table for all dialects: servers mix them.
+//! Maps the finish reasons of upstreams to our own. One table serves all dialects, because servers mix their words.
 //!
-//! A word that is not in the table is [`Ended::Unknown`]: the answer is whole as far as its server says, but nobody knows whether
-//! something is missing. It counts as `length`, the reason by which every client asks for more, and the trace records the word.
+//! A word that is not in the table is [`Ended::Unknown`]: the server says that the answer is whole, but a part may be
+//! missing. It counts as `length`, the reason for which every client asks for more, and the trace records the word.
 
 use headrace_domain::FinishReason;
 
-/// What a finish reason means.
+/// The meaning of a finish reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// A reason of ours.
+    /// One of our finish reasons.
     By(FinishReason),
-    /// None of ours is the same; this one is nearest.
+    /// None of our finish reasons is the same. This one is the nearest.
     Nearly(FinishReason),
-    /// No known reason.
+    /// An unknown reason.
     Unknown,
-    /// The upstream gave up: the answer is not whole.
+    /// The upstream gave up, so the answer is not whole.
     GaveUp,
 }
 
-/// Reads a finish reason; `matched` is the stop string that the upstream names beside it.
+/// Maps a finish reason. `matched` is the stop string that the upstream names beside it.
 pub(super) fn ended(name: &str, matched: Option<&str>) -> Ended {
     let stopped = || match matched {
         Some(matched) => FinishReason::StopString { matched: matched.to_owned() },
         None => FinishReason::Stop,
     };
-    // Some servers write them in capitals.
+    // Some servers write the reasons in capitals.
     let lower;
     let name = if name.bytes().any(|byte| byte.is_ascii_uppercase()) {
         lower = name.to_ascii_lowercase();
@@ -40,7 +40,7 @@ pub(super) fn ended(name: &str, matched: Option<&str>) -> Ended {
         "length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded" => {
             Ended::By(FinishReason::Length)
         }
-        // Mistral: the model's window is full.
+        // Mistral: the model's context window is full.
         "model_length" | "max_length" => Ended::By(FinishReason::Length),
         "tool_calls" | "tool_call" | "tool_use" | "function_call" | "function_calls" => {
             Ended::By(FinishReason::ToolCalls)
@@ -49,7 +49,7 @@ pub(super) fn ended(name: &str, matched: Option<&str>) -> Ended {
         "safety" | "recitation" | "sensitive" | "blocklist" | "prohibited_content" | "spii" => {
             Ended::Nearly(FinishReason::ContentFilter)
         }
-        // vLLM: aborted, failed. DeepSeek: out of room. Z.ai: its network. The rest of the answer is missing.
+        // vLLM: aborted, failed. DeepSeek: no capacity. Z.ai: a network error. The rest of the answer is missing.
         "abort" | "aborted" | "error" | "failed" | "cancelled" | "canceled" | "timeout" => Ended::GaveUp,
         "insufficient_system_resource" | "network_error" | "server_error" | "internal_error" => Ended::GaveUp,
         // Anthropic: the turn may be continued. vLLM: the model repeats itself.

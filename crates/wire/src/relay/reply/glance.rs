@@ -1,5 +1,6 @@
-//! The common event of a stream, a piece of text and nothing else, recognised in one pass over its bytes. Whatever is not exactly
-//! that is left to the readers of the dialects. Text cannot pose as a field: a quote within a string is escaped.
+//! Recognises the most common event of a stream, a piece of text and nothing else, in one pass over its bytes. All
+//! other events are left to the readers of the dialects. Text cannot pose as a field, because a quote within a string
+//! is escaped.
 
 use memchr::memchr2;
 
@@ -7,11 +8,11 @@ use memchr::memchr2;
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Glimpse {
     pub(super) choice: u32,
-    /// Bytes of the text, unescaped.
+    /// Bytes of the text without escapes.
     pub(super) bytes: usize,
 }
 
-/// A chunk of OpenAI's dialect with one choice that has text at most.
+/// Recognises a chunk of OpenAI's dialect with exactly one choice that contains text at most.
 pub(super) fn chunk(data: &[u8]) -> Option<Glimpse> {
     let (mut seen, mut choices) = (Glimpse::default(), 0);
     let mut cursor = Cursor { left: data };
@@ -53,7 +54,7 @@ fn choice(cursor: &mut Cursor<'_>, seen: &mut Glimpse) -> Option<()> {
     })
 }
 
-/// An event of Anthropic's dialect with a piece of text or thinking.
+/// Recognises an event of Anthropic's dialect with a piece of text or thinking.
 pub(super) fn delta(data: &[u8]) -> Option<Glimpse> {
     let mut bytes = 0;
     let mut cursor = Cursor { left: data };
@@ -73,15 +74,15 @@ pub(super) fn delta(data: &[u8]) -> Option<Glimpse> {
     (bytes > 0 && cursor.left.trim_ascii().is_empty()).then_some(Glimpse { choice: 0, bytes })
 }
 
-/// What of a JSON text is left to read. `None` everywhere: it is not as it was expected.
+/// The rest of a JSON text. Every method returns `None` if the text is not as expected.
 struct Cursor<'a> {
     left: &'a [u8],
 }
 
-/// A string as it stands.
+/// A string as it is written.
 struct Quoted<'a> {
     raw: &'a [u8],
-    /// Bytes of what it means; not known where characters are escaped by number.
+    /// Bytes of the string without escapes. `None` if a character is escaped by its number.
     length: Option<usize>,
 }
 
@@ -96,7 +97,7 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
-    /// The members of an object, each to be read by `each` past its key.
+    /// Visits the members of an object. `each` reads the value behind a key.
     fn members(&mut self, mut each: impl FnMut(&mut Self, &'a [u8]) -> Option<()>) -> Option<()> {
         self.take(b'{')?;
         if self.take(b'}').is_some() {
@@ -130,7 +131,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A number, or a word.
+    /// Reads a number or a word.
     fn literal(&mut self) -> Option<&'a [u8]> {
         let left = self.left.trim_ascii_start();
         let end =
@@ -140,7 +141,7 @@ impl<'a> Cursor<'a> {
         (!literal.is_empty()).then_some(literal)
     }
 
-    /// Any value.
+    /// Skips any value.
     fn skip(&mut self) -> Option<()> {
         let mut depth = 0_usize;
         loop {
@@ -189,7 +190,7 @@ mod tests {
             (r#"{"choices":[{"delta":{}}],"x":{"usage":[1,{"a":"]"}]}}"#, seen(0, 0)),
             (r#"{"choices":[{"text":"ab","index":1,"logprobs":{"tokens":["}"]}}]}"#, seen(1, 2)),
             (r#"{"choices":[{"delta":{"content":"\"finish_reason\":\"stop\",\"usage\":{}"}}]}"#, seen(0, 33)),
-            // Not by these means.
+            // Left to the readers of the dialects.
             (r#"{"choices":[{"delta":{"content":"\u00e9"}}]}"#, None),
             (r#"{"choices":[{"delta":{"reasoning":"a"}}]}"#, None),
             (r#"{"choices":[{"delta":{"content":"a"},"finish_reason":"stop"}]}"#, None),

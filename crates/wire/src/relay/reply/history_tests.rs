@@ -1,5 +1,5 @@
-//! An answer that an encoder wrote is accepted as history by every reader, and reaches an upstream of either dialect in an order that
-//! its API allows: the results of tools are right behind the message with their calls, and nothing else is.
+//! Every reader accepts an answer of our encoders as history. Upstreams of either dialect get it in an order that their
+//! API allows: tool results directly follow the message with their calls.
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{
@@ -72,7 +72,7 @@ fn datas(bytes: Bytes) -> Vec<Value> {
         .collect()
 }
 
-/// The content of a streamed message, as a client puts it together.
+/// The content of a streamed message, as a client assembles it.
 fn content(events: &[Value]) -> Vec<Value> {
     let mut blocks: Vec<Value> = Vec::new();
     let mut input = String::new();
@@ -108,7 +108,8 @@ fn tools(names: &[&str]) -> Value {
         .collect()
 }
 
-/// The next turn's body in the caller's dialect: the answer as it came, the results of its tools, and what the user says then.
+/// The next turn's body in the caller's dialect: the answer as it came, the results of its tools, and the next user
+/// message.
 fn next_turn(endpoint: Endpoint, stream: bool, pieces: &[Piece]) -> Value {
     let given = events(pieces);
     let calls = pieces.iter().filter(|(kind, _)| *kind > 3).count();
@@ -159,7 +160,7 @@ fn put(call: &Call, to: Dialect) -> Value {
     serde_json::from_slice(&body).unwrap()
 }
 
-/// OpenAI's rule: a message with calls is followed by one message of role `tool` for each of them, and by nothing else.
+/// OpenAI's rule: a message with calls is followed by exactly one message of role `tool` for each call.
 fn is_chat_in_order(body: &Value) {
     let messages = body["messages"].as_array().unwrap();
     let mut open: Vec<&str> = Vec::new();
@@ -177,7 +178,7 @@ fn is_chat_in_order(body: &Value) {
     assert!(open.is_empty(), "{body}");
 }
 
-/// Anthropic's rule: roles take turns, and the message behind one with calls begins with a result for each of them.
+/// Anthropic's rule: roles alternate, and the message after one with calls begins with a result for each call.
 fn is_messages_in_order(body: &Value) {
     let messages = body["messages"].as_array().unwrap();
     let of = |message: &Value, kind: &str, key: &str| -> Vec<String> {
@@ -191,7 +192,7 @@ fn is_messages_in_order(body: &Value) {
         assert_eq!(called, answered, "{body}");
         if !called.is_empty() {
             assert_eq!(pair[1]["content"][called.len() - 1]["type"], "tool_result", "{body}");
-            // Nothing is behind the calls in their own message.
+            // No block follows the calls in their own message.
             let blocks = pair[0]["content"].as_array().unwrap();
             assert_eq!(blocks.last().unwrap()["type"], "tool_use", "{body}");
         }
@@ -201,7 +202,7 @@ fn is_messages_in_order(body: &Value) {
 fn is_accepted(endpoint: Endpoint, stream: bool, pieces: &[Piece]) {
     let body = next_turn(endpoint, stream, pieces).to_string();
     let limits = WireLimits::default();
-    // Models that are rendered here.
+    // Models that are rendered on this side.
     let parsed = parse(endpoint, body.as_bytes(), &limits);
     let parsed = parsed.unwrap_or_else(|bad| panic!("{bad:?}: {body}"));
     let Prompt::Conversation(conversation) = &parsed.prompt else { panic!("{body}") };

@@ -1,5 +1,5 @@
-//! Values as upstreams write them, read without a copy and without taking offence: text that may be null, absent or in parts,
-//! counts that may be nonsense. What is of no known shape reads as absent.
+//! Tolerant parsing of values as upstreams write them, without copies: text that may be null, absent or in parts, and
+//! counts that may be invalid. A text of unknown shape reads as absent.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Vis
 /// Largest count that every JSON reader keeps exactly: 2^53.
 const MOST: u64 = 1 << 53;
 
-/// A string; empty where there is none.
+/// A string. Whole numbers read as their digits, and values of other types as the empty string.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
 
@@ -119,13 +119,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
     }
 }
 
-/// A count of something.
+/// A count, valid or not.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Count {
     #[default]
     Absent,
     Is(u64),
-    /// Negative, a fraction, beyond 2^53, or no number.
+    /// Negative, a fraction, beyond 2^53, or not a number.
     Absurd,
 }
 
@@ -179,7 +179,7 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// How many items a list has; `None` where there is no list.
+/// The number of items in a list. `None` if there is no list.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Length(pub(super) Option<u64>);
 
@@ -190,27 +190,28 @@ impl<'de> Deserialize<'de> for Length {
     }
 }
 
-/// The longest name that is kept of an upstream's model, answer, tier or reason, in bytes.
+/// Limit in bytes for an upstream's name of a model, answer, tier or finish reason.
 pub(super) const MOST_NAME_BYTES: usize = 512;
-/// The most items that the lists of one JSON text have, all together. An empty object takes two bytes there, and hundreds here.
+/// Limit for the items in all lists of one JSON text together. An empty object takes two bytes of JSON, but hundreds in
+/// memory.
 pub(super) const MOST_ITEMS: u32 = 8192;
 
 thread_local! {
-    /// Items that were read of the JSON text at hand. A text is read on one thread, without a pause.
+    /// Number of items read of the current JSON text. A text is read on one thread, without a pause.
     static ITEMS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Another JSON text is read from here on.
+/// Resets the item count for the next JSON text.
 pub(super) fn text_begins() {
     ITEMS.set(0);
 }
 
-/// Whether the JSON text at hand has more items than are read.
+/// Whether the current JSON text has more items than the limit.
 pub(super) fn has_too_many_items() -> bool {
     ITEMS.get() > MOST_ITEMS
 }
 
-/// A list of few items; empty where there is none.
+/// A list, whose items count towards [`MOST_ITEMS`]. Empty if the field is absent.
 #[derive(Debug)]
 pub(super) struct Items<T>(Vec<T>);
 
@@ -253,12 +254,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Items<T> {
     }
 }
 
-/// Reads a field of which only counts that it stands there, null included.
+/// Reads a field whose presence alone counts, even if its value is null.
 pub(super) fn is_there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }
 
-/// A list or an object of which null means none.
+/// Reads a list or an object. Null reads as the default.
 pub(super) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,7 +1,7 @@
-//! Chunks and whole bodies of OpenAI's dialect, as OpenAI writes them and as others do, into an [`Answer`].
+//! Reads chunks and whole bodies of OpenAI's dialect, as OpenAI and other servers write them, into an [`Answer`].
 //!
-//! Source: <https://platform.openai.com/docs/api-reference/chat-streaming>; reasoning as vLLM, SGLang, llama.cpp, DeepSeek and
-//! OpenRouter have it. Log-probabilities are not read: the other dialect has no place for them.
+//! Source: <https://platform.openai.com/docs/api-reference/chat-streaming>. Reasoning follows vLLM, SGLang, llama.cpp,
+//! DeepSeek and OpenRouter. Log-probabilities are not read, because the other dialect cannot carry them.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -31,7 +31,7 @@ struct Body<'a> {
     service_tier: Text<'a>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
-    /// `error` in the flat shape of SGLang and of old vLLMs.
+    /// `"error"` in the flat error shape of SGLang and of older vLLM versions.
     #[serde(default, borrow)]
     object: Text<'a>,
 }
@@ -40,24 +40,24 @@ struct Body<'a> {
 struct ChoiceBody<'a> {
     #[serde(default)]
     index: Count,
-    /// Of a chunk.
+    /// Only in a chunk.
     #[serde(default, borrow, deserialize_with = "or_default")]
     delta: MessageBody<'a>,
-    /// Of a whole body.
+    /// Only in a whole body.
     #[serde(default, borrow, deserialize_with = "or_default")]
     message: MessageBody<'a>,
-    /// Of text completions.
+    /// Only in text completions.
     #[serde(default, borrow)]
     text: Text<'a>,
     #[serde(default, borrow)]
     finish_reason: Text<'a>,
-    /// vLLM: the stop string, or the stop token's id.
+    /// vLLM: the stop string, or the id of the stop token.
     #[serde(default, borrow)]
     stop_reason: Option<&'a RawValue>,
-    /// The same of SGLang.
+    /// SGLang's name for the same.
     #[serde(default, borrow)]
     matched_stop: Option<&'a RawValue>,
-    /// vLLM, where asked for: ids generated since the last chunk.
+    /// vLLM, on request: the ids generated since the last chunk.
     #[serde(default)]
     token_ids: Length,
 }
@@ -72,19 +72,19 @@ struct MessageBody<'a> {
     /// vLLM, OpenRouter.
     #[serde(default, borrow)]
     reasoning: Text<'a>,
-    /// OpenRouter, and other Headraces: what vouches for the reasoning.
+    /// OpenRouter and other Headrace servers: the signatures and sealed data of the reasoning.
     #[serde(default, borrow, deserialize_with = "or_default")]
     reasoning_details: Items<DetailBody<'a>>,
     #[serde(default, borrow)]
     refusal: Text<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
     tool_calls: Items<CallBody<'a>>,
-    /// The form before tools.
+    /// The older form, from before `tool_calls`.
     #[serde(default, borrow)]
     function_call: Option<FunctionBody<'a>>,
 }
 
-/// Of a stream, pieces; their text stands in the reasoning too.
+/// A reasoning detail. A stream sends it in pieces. The reasoning text repeats its text.
 #[derive(Deserialize)]
 struct DetailBody<'a> {
     #[serde(default, borrow)]
@@ -109,7 +109,7 @@ struct CallBody<'a> {
 struct FunctionBody<'a> {
     #[serde(default, borrow)]
     name: Text<'a>,
-    /// A string of JSON; of some servers the JSON itself.
+    /// JSON as a string. Some servers send the JSON itself.
     #[serde(default, borrow)]
     arguments: Option<&'a RawValue>,
 }
@@ -126,7 +126,7 @@ pub(super) fn event(
 ) -> Result<(), ReplyFault> {
     let data = data.trim_ascii();
     if data.is_empty() {
-        // Some servers keep the connection alive so.
+        // Some servers send empty data to keep the connection alive.
         reading.facts.kind = EventKind::Ping;
         return Ok(());
     }
@@ -140,7 +140,7 @@ pub(super) fn event(
         reading.facts.kind = EventKind::End;
         return answer.ends_stream(reading);
     }
-    // Who answers is told by every chunk and taken from the first.
+    // Every chunk names the model and the answer, but only the first chunk is read for them.
     if reading.out.is_none()
         && name != b"error"
         && answer.model.is_some()
@@ -209,7 +209,7 @@ pub(super) fn event_in_full(
     Ok(())
 }
 
-/// Reads a body that is no stream.
+/// Reads a whole body.
 pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
     let weighed = if reading.out.is_none() { usual::whole(data) } else { None };
     let Some((body, choice)) = weighed.as_ref().and_then(|body| Some((body, body.choice.as_ref()?))) else {
@@ -253,7 +253,7 @@ pub(super) fn whole_in_full(
     answer.is_over()
 }
 
-/// What an encoder answers: passed on as it is, and nothing but its usage read.
+/// Reads the answer of an encoder. The body is passed on as it is, so only its model, id and usage are read.
 pub(super) fn encoded(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
     let body = read(data)?;
     answer.begun = true;
@@ -277,7 +277,7 @@ fn read(data: &[u8]) -> Result<Body<'_>, ReplyFault> {
     Ok(body)
 }
 
-/// What of a body tells that it is an error.
+/// Fields that mark a body as an error.
 #[derive(Deserialize)]
 pub(super) struct ErrorSigns {
     error: Option<IgnoredAny>,
@@ -288,9 +288,9 @@ pub(super) struct ErrorSigns {
 }
 
 impl ErrorSigns {
-    /// Of an object; `None` if it is none.
+    /// Reads the fields of an object. `None` if `data` is not an object.
     pub(super) fn of(data: &[u8]) -> Option<Self> {
-        // To serde a list would do as well.
+        // serde would accept a list as well.
         (data.trim_ascii_start().first() == Some(&b'{')).then(|| serde_json::from_slice(data).ok())?
     }
 
@@ -299,7 +299,7 @@ impl ErrorSigns {
     }
 }
 
-/// Whether a body that is no answer speaks of an error.
+/// Whether a body that is not an answer describes an error.
 fn holds_error(data: &[u8]) -> bool {
     ErrorSigns::of(data).is_some_and(|signs| signs.is_error() && !signs.choices)
 }
@@ -326,7 +326,7 @@ fn take_weighed_usage(body: &Weighed<'_>, answer: &mut Answer) {
     }
 }
 
-/// What is new in a choice of which nobody asks what it says.
+/// Counts the new part of a choice whose content is not needed.
 fn weighed_piece(choice: &WeighedChoice<'_>, answer: &mut Answer, reading: &mut Reading<'_>) {
     let before = reading.facts.tokens;
     for bytes in choice.texts {
@@ -340,7 +340,7 @@ fn weighed_piece(choice: &WeighedChoice<'_>, answer: &mut Answer, reading: &mut 
     }
 }
 
-/// Without a number it is the first.
+/// The index of a choice. A choice without an index is the first.
 fn index_of(choice: &ChoiceBody<'_>) -> u32 {
     match choice.index {
         Count::Absent => 0,
@@ -349,7 +349,7 @@ fn index_of(choice: &ChoiceBody<'_>) -> u32 {
     }
 }
 
-/// What is new in a choice.
+/// Reads the new part of a choice.
 fn piece(
     index: u32,
     choice: &ChoiceBody<'_>,
@@ -358,7 +358,7 @@ fn piece(
     reading: &mut Reading<'_>,
 ) -> Result<(), ReplyFault> {
     let before = reading.facts.tokens;
-    // Where a server sends both names, they say the same.
+    // If a server sends both names, their values are the same.
     let reasoning = message.reasoning_content.given().unwrap_or(message.reasoning.as_str());
     reason(index, reasoning, &message.reasoning_details, answer, reading);
     answer.said(index, Spoken::Reasoning, &message.content.reasoning, reading);
@@ -377,8 +377,8 @@ fn piece(
     Ok(())
 }
 
-/// Reasoning with what vouches for its sections. A whole message has the text of all sections in one; each detail says which
-/// part of it is its own.
+/// Adds reasoning with its signatures. In a whole message, one text holds all sections, and each detail repeats its own
+/// section.
 fn reason(
     index: u32,
     mut text: &str,
@@ -420,7 +420,7 @@ fn call_piece(
     answer.called(choice, piece, reading)
 }
 
-/// The stop string that matched, where the server names it; a number is a token's id.
+/// The stop string that matched, if the server names it. A number is a token id.
 fn stop_string(choice: &ChoiceBody<'_>) -> Option<String> {
     [choice.stop_reason, choice.matched_stop]
         .into_iter()

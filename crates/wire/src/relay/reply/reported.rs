@@ -2,11 +2,11 @@
 
 use headrace_domain::Usage;
 
-/// What an upstream reports as used, by every class that upstreams tell apart. The token counts down to `reasoning` are
-/// disjoint; those after it are parts of them.
+/// The usage that an upstream reports, in every class that upstreams distinguish. The token counts up to `reasoning`
+/// are disjoint. The audio counts are parts of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReportedUsage {
-    /// Prompt tokens neither read from a cache nor written to one at a price.
+    /// Prompt tokens that were neither read from a cache nor written to one at a price.
     pub input: u64,
     /// Prompt tokens read from the cache.
     pub cached_input: u64,
@@ -20,9 +20,9 @@ pub struct ReportedUsage {
     pub output: u64,
     /// Generated tokens of reasoning.
     pub reasoning: u64,
-    /// Of the prompt: tokens of sound.
+    /// Audio tokens in the prompt.
     pub audio_input: u64,
-    /// Of the answer: tokens of sound.
+    /// Audio tokens in the answer.
     pub audio_output: u64,
     /// Searches that the upstream's own tool made.
     pub web_searches: u64,

@@ -1,5 +1,5 @@
-//! Events and whole bodies of OpenAI's Responses API, as its servers write them, into an [`Answer`]. What is not read here, such as the
-//! work of tools that run at the server, goes out as it came all the same.
+//! Reads events and whole bodies of OpenAI's Responses API, as its servers write them, into an [`Answer`]. Items that
+//! are not read, such as the work of tools on the server, are still passed on as they came.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/responses-streaming>.
 
@@ -13,7 +13,7 @@ use super::fault::{self, FaultKind, ReplyFault};
 use super::lenient::{Count, Items, Text, or_default};
 use super::openai::ErrorSigns;
 
-/// The data that ends a stream, where a server sends it. The last event of a response has ended it before.
+/// The data that ends a stream, if the server sends it. The last event of the response has already ended the answer.
 const DONE: &[u8] = b"[DONE]";
 
 #[derive(Deserialize)]
@@ -65,10 +65,10 @@ struct Item<'a> {
     call_id: Text<'a>,
     #[serde(default, borrow)]
     name: Text<'a>,
-    /// Of a function.
+    /// Only in a function call.
     #[serde(default, borrow)]
     arguments: Text<'a>,
-    /// Of a custom tool.
+    /// Only in a call of a custom tool.
     #[serde(default, borrow)]
     input: Text<'a>,
     #[serde(default, borrow)]
@@ -85,15 +85,15 @@ struct Part<'a> {
     refusal: Text<'a>,
 }
 
-/// Calls of one response that are told apart.
+/// The most calls of one response that are distinguished by their output index.
 const MOST_CALLS: usize = 1024;
 
-/// Which items are calls: they stand among others, and are counted by themselves.
+/// The output indexes of the items that are calls. Calls have numbers of their own, because other items are in between.
 #[derive(Debug, Default)]
 pub(super) struct Called(Vec<Option<u64>>);
 
 impl Called {
-    /// The item at that place is one. Its number among them.
+    /// Records that the item at the output index `place` is a call. Returns the number of the call.
     fn begin(&mut self, place: Option<u64>) -> Option<u64> {
         if self.0.len() < MOST_CALLS {
             self.0.push(place);
@@ -101,7 +101,8 @@ impl Called {
         u64::try_from(self.0.len() - 1).ok()
     }
 
-    /// The number of the one at that place; one behind all of them where none is there.
+    /// Returns the number of the call at the output index `place`. If there is none, returns the number after the last
+    /// call.
     fn number(&self, place: Option<u64>) -> Option<u64> {
         let at = self.0.iter().rposition(|call| *call == place).unwrap_or(self.0.len());
         u64::try_from(at).ok()
@@ -180,7 +181,7 @@ pub(super) fn event(
     Ok(())
 }
 
-/// Reads a body that is no stream.
+/// Reads a whole body.
 pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
     let body: Body<'_> = match fault::object(data) {
         Err(_) if holds_error(data) => return Err(error_inside(data)),
@@ -215,7 +216,7 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     ended(&body, raw, answer, reading)
 }
 
-/// How a response ended, and what it took: also one that failed.
+/// Ends a response and reads its usage, even if the response failed.
 fn ended(
     body: &Body<'_>,
     raw: Option<&RawValue>,
@@ -231,7 +232,7 @@ fn ended(
     }
     answer.over = true;
     let reason = match body.status.as_str() {
-        // A call makes it one of calls.
+        // If there was a tool call, `finished` turns this into `tool_calls`.
         "completed" => "stop",
         "incomplete" if body.incomplete_details.reason.as_str() == "max_output_tokens" => "length",
         "incomplete" => body.incomplete_details.reason.given().unwrap_or("incomplete"),
@@ -249,12 +250,12 @@ fn ended(
     answer.is_over()
 }
 
-/// What an item is, as far as that is known here: there are many kinds, and new ones come.
+/// Reads the known fields of an item. There are many kinds of items, and new ones appear.
 fn item_of(item: Option<&RawValue>) -> Item<'_> {
     item.and_then(|item| serde_json::from_str(item.get()).ok()).unwrap_or_default()
 }
 
-/// A list of what is looked for; anything else is none of it.
+/// Reads a list. Any other value reads as an empty list.
 fn list<'a, T: Deserialize<'a>>(list: Option<&'a RawValue>) -> Items<T> {
     list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default()
 }

@@ -1,5 +1,6 @@
-//! Streams and bodies of the Responses API as servers write them: read the same wherever they are cut and however their lines end; what
-//! broke off, failed or reports nothing is told as such; and what our own encoder writes is read as what it was given.
+//! Streams and bodies of the Responses API as servers write them. They are read the same way wherever they are cut and
+//! however their lines end. Interrupted, failed and unreported answers are recognised. Our own encoder's output is read
+//! back as it was given.
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{
@@ -34,7 +35,8 @@ const USED: Usage = Usage {
     web_searches: 0,
 };
 
-/// What comes before the end: a thought, a text, a call of a function and one of a custom tool, and the work of a hosted one.
+/// Events before the end: reasoning, text, a call of a function, a call of a custom tool, and the work of a hosted
+/// tool.
 fn begun() -> Vec<Value> {
     vec![
         json!({"type": "response.created", "response": response("in_progress", &json!({}))}),
@@ -72,7 +74,7 @@ fn stream(events: &[Value], line: &str) -> String {
     events.iter().map(event).collect()
 }
 
-/// Everything that was said, in one line.
+/// The whole content in one line.
 fn said(events: &[ReplyEvent]) -> String {
     let told = |event: &ReplyEvent| match event {
         ReplyEvent::Text { text, .. } => text.clone(),
@@ -87,7 +89,8 @@ fn said(events: &[ReplyEvent]) -> String {
 
 const SAID: &str = "(hm)Héllo[0 call_1 f]{\"a\":1}[1 call_2 g]x y|tool_calls";
 
-/// A stream that comes in these pieces: what was read of it, and the fault that ended it.
+/// Reads a stream that comes in these pieces. Returns the reader, its events and facts, and the fault that ended the
+/// answer.
 fn read(pieces: &[&[u8]], words: bool) -> (ReplyReader, Vec<ReplyEvent>, Vec<EventFacts>, Option<FaultKind>) {
     let (mut reader, mut splitter) = (ReplyReader::new(Endpoint::Responses, true, 1), EventSplitter::new());
     let (mut events, mut facts) = (Vec::new(), Vec::new());
@@ -129,7 +132,7 @@ fn a_stream_is_read_the_same_wherever_it_is_cut_and_however_its_lines_end() {
             let first = facts.iter().position(|facts| facts.meaningful);
             assert_eq!(first, Some(3), "what opens a response is nothing of it yet");
         }
-        // Passed on as it is, it is read for the bill alone, and counts the same.
+        // A stream that is passed on as it is gets read for the bill alone. The counts are the same.
         let (passed, words, ..) = read(&[text.as_bytes()], false);
         let (told, ..) = read(&[text.as_bytes()], true);
         assert_eq!((passed.usage(), passed.generated(), words.len()), (told.usage(), told.generated(), 0));
@@ -160,7 +163,7 @@ fn every_end_is_told_as_what_it_is() {
         let text = json!({"type": "response.output_text.delta", "output_index": 0, "delta": "abcdefgh"});
         let (reader, _, _, ended) = read(&[stream(&[text, end.clone()], "\n").as_bytes()], true);
         assert_eq!((reader.finish(0).map(FinishReason::name), ended), (reason, fault), "{end}");
-        // Also what failed is paid as far as its server says what it took.
+        // A failed response is billed by the usage that its server reports.
         assert_eq!(reader.usage(), Some(USED), "{end}");
     }
 }
@@ -258,7 +261,7 @@ fn a_body_says_what_a_stream_does() {
     }
 }
 
-/// A piece of an answer: text, a thought or a call.
+/// A piece of an answer: text, reasoning or a call.
 fn piece() -> impl Strategy<Value = (u8, String)> {
     (0..3_u8, "[a-zé\"\\\\\n ]{1,12}")
 }
@@ -313,7 +316,7 @@ proptest! {
             } else {
                 reader.whole(&out, Some(&mut events)).unwrap();
             }
-            // Pieces of a kind that stand together are one.
+            // Adjacent pieces of the same kind are joined.
             prop_assert_eq!(said(&events).replace(")(", ""), said(&given).replace(")(", ""));
             let used = reader.usage().unwrap();
             prop_assert_eq!((used.prompt_tokens(), used.cached_input), (USED.prompt_tokens(), USED.cached_input));

@@ -1,4 +1,5 @@
-//! What our encoders write is read as what they were given: for random answers, in both dialects, streamed and whole.
+//! Round trips through our own encoders: random answers in both dialects, streamed and whole, are read back as they
+//! were given.
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{
@@ -76,7 +77,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> Bytes {
     out.freeze()
 }
 
-/// Reads it with and without reply events, and checks that both say the same of it.
+/// Reads the bytes with and without reply events, and checks that both agree.
 fn read(call: &Call, bytes: Bytes) -> (ReplyReader, Vec<ReplyEvent>) {
     let reader = || ReplyReader::new(call.endpoint, call.stream, call.sampling.n);
     let (mut reading, mut looking, mut out) = (reader(), reader(), Vec::new());
@@ -144,7 +145,8 @@ fn reply() -> impl Strategy<Value = Reply> {
     (prop::collection::vec(piece(), 0..6), reason())
 }
 
-/// Chunks of chats do not say where a call ends: where its arguments do not either, what follows it waits for the answer's end.
+/// Chunks of a chat do not mark the end of a call. If the arguments do not either, the following pieces wait for the
+/// end of the answer.
 fn tell_where_calls_end((pieces, _): &mut Reply) {
     let before_last = pieces.len().saturating_sub(1);
     for piece in pieces.iter_mut().take(before_last) {
@@ -193,18 +195,19 @@ fn events(choice: u32, (pieces, reason): &Reply) -> Vec<ReplyEvent> {
     events
 }
 
-/// What of the order of an answer's parts a form keeps.
+/// The order of an answer's parts that a format keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeps {
-    /// All of it.
+    /// The whole order.
     Order,
-    /// Reasoning, text and calls stand apart (OpenAI's whole messages).
+    /// Reasoning, text and calls are separate (OpenAI's whole messages).
     Parts,
-    /// Nothing but text (completions).
+    /// Only text (completions).
     TextOnly,
 }
 
-/// One choice's events in one form: neighbours joined, empty ones left out, what the form loses left out.
+/// The events of one choice in a normal form: neighbours joined, empty events and everything that the format loses left
+/// out.
 fn normal(events: &[ReplyEvent], choice: u32, keeps: Keeps, input_is_json: bool) -> Vec<String> {
     let mut parts: Vec<(u8, String)> = Vec::new();
     let mut called = false;
@@ -239,7 +242,7 @@ fn normal(events: &[ReplyEvent], choice: u32, keeps: Keeps, input_is_json: bool)
     for (kind, text) in &mut parts {
         match kind {
             4 if text.trim().is_empty() => *text = "{}".to_owned(),
-            // A whole message holds arguments that are no JSON as a string.
+            // A whole message holds arguments that are not JSON as a string.
             4 if input_is_json && serde_json::from_str::<serde_json::Value>(text).is_err() => {
                 *text = serde_json::to_string(text).unwrap();
             }
@@ -299,7 +302,7 @@ fn check(endpoint: Endpoint, stream: bool, replies: &[Reply], keeps: Keeps) -> R
     Ok(())
 }
 
-/// Streams of ours, of either dialect, as event datas.
+/// The data of the events of our own stream, in either dialect.
 fn datas(endpoint: Endpoint, reply: &Reply) -> Vec<Bytes> {
     let call = call(endpoint, true, 1);
     let mut splitter = EventSplitter::new();
@@ -308,8 +311,8 @@ fn datas(endpoint: Endpoint, reply: &Reply) -> Vec<Bytes> {
 }
 
 proptest! {
-    /// Bytes that are changed and events out of order: a fault, or none; and a look at them finds no
-    /// more than reading does.
+    /// Changed bytes and events out of order cause a fault or none, but never a panic. A reader without reply events
+    /// finds no fault that a full reader does not find.
     #[test]
     fn no_stream_makes_it_panic(
         endpoint in prop::sample::select(vec![Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages]),

@@ -1,33 +1,33 @@
-//! One way over JSON that is as strict as the readers of the dialects, and builds nothing. `None` everywhere: it is not as it was
-//! expected, and whoever reads in full says what that means. Knows no dialect.
+//! A JSON scanner that is as strict as the readers of the dialects and builds no values. Every method returns `None` if
+//! the text is not as expected, and the full reader then decides what the text means. Knows no dialect.
 
 use super::lenient::Count;
 use crate::json::plain_run;
 
-/// Deeper answers are read in full.
+/// Deeper answers are left to the full reader.
 const DEEPEST: usize = 64;
-/// A count of so many digits is exact wherever it is read.
+/// A count with at most this number of digits is exact for every reader.
 const MOST_DIGITS: usize = 15;
 
-/// What of a JSON text is left to read.
+/// The rest of a JSON text.
 pub(super) struct Strict<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
 }
 
-/// A string as it stands.
+/// A string as it is written.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Quoted<'a> {
     raw: &'a str,
-    /// Bytes of what it means.
+    /// Bytes of the string without escapes.
     pub(super) length: usize,
 }
 
 impl<'a> Quoted<'a> {
-    /// What it means, where that is what stands there.
+    /// Returns the string if it has no escapes.
     pub(super) fn plain(self) -> Option<&'a str> {
-        // Whatever is escaped has fewer bytes than its escape.
+        // An escape is always longer than the character that it encodes.
         (self.raw.len() == self.length).then_some(self.raw)
     }
 }
@@ -37,16 +37,16 @@ impl<'a> Strict<'a> {
         Some(Self { text: simdutf8::basic::from_utf8(text).ok()?, at: 0, depth: 0 })
     }
 
-    /// Nothing but white space may follow.
+    /// Fails if anything but white space follows.
     pub(super) fn end(mut self) -> Option<()> {
         self.next().is_none().then_some(())
     }
 
-    /// The byte that stands next behind white space, which is passed.
+    /// Skips white space and returns the next byte, without taking it.
     fn next(&mut self) -> Option<u8> {
         loop {
             let byte = self.text.as_bytes().get(self.at).copied()?;
-            // Most have none between their parts.
+            // Most texts have no white space between their tokens.
             if byte > b' ' || !matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
                 return Some(byte);
             }
@@ -68,17 +68,18 @@ impl<'a> Strict<'a> {
         self.text.as_bytes().get(self.at..)?.starts_with(word.as_bytes()).then(|| self.at += word.len())
     }
 
-    /// Whether `null` stands next, which is passed.
+    /// Whether the next value is `null`. If so, skips it.
     pub(super) fn is_null(&mut self) -> bool {
         self.next() == Some(b'n') && self.word("null").is_some()
     }
 
-    /// Whether a string stands next.
+    /// Whether the next value is a string.
     pub(super) fn is_string(&mut self) -> bool {
         self.next() == Some(b'"')
     }
 
-    /// An object; `each` reads the value behind its key. Keys are not held against each other, and none has an escape.
+    /// Visits an object. `each` reads the value behind a key. Duplicate keys are not detected, and keys with escapes
+    /// fail.
     pub(super) fn members(&mut self, mut each: impl FnMut(&mut Self, &'a str) -> Option<()>) -> Option<()> {
         self.take(b'{')?;
         self.enter()?;
@@ -96,7 +97,7 @@ impl<'a> Strict<'a> {
         Some(())
     }
 
-    /// An array; `each` reads an item.
+    /// Visits an array. `each` reads one item.
     pub(super) fn items(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
         self.take(b'[')?;
         self.enter()?;
@@ -129,7 +130,7 @@ impl<'a> Strict<'a> {
         self.escaped(start)
     }
 
-    /// The string that began at `start` and is plain up to here.
+    /// Reads the rest of a string that began at `start` and has no escapes so far.
     fn escaped(&mut self, start: usize) -> Option<Quoted<'a>> {
         let mut length = self.at - start;
         loop {
@@ -148,7 +149,7 @@ impl<'a> Strict<'a> {
         }
     }
 
-    /// Over the escape that begins here. Returns how many bytes it means.
+    /// Skips the escape at the current position. Returns the number of bytes that it encodes.
     fn escape(&mut self) -> Option<usize> {
         let by = *self.text.as_bytes().get(self.at + 1)?;
         self.at += 2;
@@ -160,7 +161,7 @@ impl<'a> Strict<'a> {
                     return char::from_u32(first).map(char::len_utf8);
                 }
                 self.word("\\u")?;
-                // The two halves of a character beyond the first 65,536.
+                // The second half of a surrogate pair, for characters beyond the first 65,536.
                 (0xDC00..0xE000).contains(&self.hex4()?).then_some(4)
             }
             _ => None,
@@ -176,18 +177,18 @@ impl<'a> Strict<'a> {
         u32::from_str_radix(digits, 16).ok()
     }
 
-    /// A string, empty where there is none.
+    /// Reads a string. `null` reads as the empty string.
     pub(super) fn text(&mut self) -> Option<Quoted<'a>> {
         if self.is_null() { Some(Quoted::default()) } else { self.string() }
     }
 
-    /// A string that stands there as it is meant; `None` inside: there is none, or it is empty.
+    /// Reads a string without escapes. The inner `None` means `null` or the empty string.
     pub(super) fn given(&mut self) -> Option<Option<&'a str>> {
         let text = self.text()?.plain()?;
         Some((!text.is_empty()).then_some(text))
     }
 
-    /// A count, written as counts are.
+    /// Reads a count: only digits, or `null`.
     pub(super) fn count(&mut self) -> Option<Count> {
         if self.is_null() {
             return Some(Count::Absent);
@@ -202,7 +203,7 @@ impl<'a> Strict<'a> {
             digits += 1;
             self.at += 1;
         }
-        // A zero in front, a fraction, an exponent, or no number at all.
+        // A leading zero, a fraction, an exponent, or no number at all.
         let is_odd = digits == 0
             || (first == Some(&b'0') && digits > 1)
             || matches!(self.text.as_bytes().get(self.at), Some(b'.' | b'e' | b'E'));
@@ -222,7 +223,8 @@ impl<'a> Strict<'a> {
         };
         self.at += usize::from(here(self, b"-"));
         let zero = here(self, b"0");
-        // Behind a zero in front no digit may stand: whatever follows the number sees to that.
+        // No digit may follow a leading zero. The caller then finds a digit where it expects a comma or a bracket, and
+        // fails.
         let digits = if zero { 1 } else { self.digits() };
         self.at += usize::from(zero);
         let mut good = digits > 0;
@@ -238,7 +240,7 @@ impl<'a> Strict<'a> {
         good.then_some(())
     }
 
-    /// Any value.
+    /// Skips any value.
     pub(super) fn skip(&mut self) -> Option<()> {
         match self.next()? {
             b'"' => self.string().map(drop),
@@ -251,7 +253,7 @@ impl<'a> Strict<'a> {
         }
     }
 
-    /// Any value. Returns how many bytes it has as it stands.
+    /// Skips any value. Returns its length in bytes as written.
     pub(super) fn raw_length(&mut self) -> Option<usize> {
         self.next()?;
         let start = self.at;

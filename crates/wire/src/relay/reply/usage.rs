@@ -1,5 +1,6 @@
-//! Reads the usage that upstreams report and makes disjoint classes of tokens of it. Every valid count is used, whatever the other
-//! fields hold: a field that is no count, or that contradicts the totals, is noted and left out alone. Knows no prices.
+//! Reads the usage that upstreams report and sorts it into disjoint classes of tokens. Every valid count is used,
+//! whatever the other fields contain. A field that is not a count, or that contradicts the totals, is noted, and only
+//! that field is left out. Knows no prices.
 //!
 //! Sources: <https://platform.openai.com/docs/api-reference/chat/object>, <https://docs.anthropic.com/en/api/messages>.
 
@@ -13,26 +14,26 @@ use super::reported::{KnownUsage, ReportedUsage};
 use super::usage_body::UsageBody;
 use super::usage_counts::{Counts, Names, Sorted};
 
-/// The reports of an answer. Each covers the answer so far: a later count replaces the same count of an earlier report, and nothing
-/// is summed.
+/// The usage reports of an answer. Each report covers the answer so far, so a later count replaces the same count of an
+/// earlier report. Nothing is summed.
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     counts: Counts,
     sorted: Sorted,
-    /// A report with any field came.
+    /// A report with at least one field came.
     any: bool,
-    /// The endpoint makes no tokens: an answer has none.
+    /// The endpoint generates no tokens, so the answer's count may be absent.
     encodes: bool,
     tier: Option<String>,
 }
 
 impl Reports {
-    /// The reports of an endpoint that encodes and generates nothing.
+    /// Creates the reports for an endpoint that encodes and generates nothing.
     pub(super) fn of_encoder() -> Self {
         Self { encodes: true, ..Self::default() }
     }
 
-    /// The whole report. `None` if the prompt's or the answer's tokens are unknown.
+    /// Returns the whole report. `None` if the prompt's or the answer's tokens are unknown.
     pub(super) fn reported(&self) -> Option<&ReportedUsage> {
         let Sorted { usage, has_prompt, has_answer } = &self.sorted;
         (*has_prompt && *has_answer).then_some(usage)
@@ -45,7 +46,7 @@ impl Reports {
         KnownUsage { usage: usage.usage(), has_prompt: *has_prompt, has_answer: *has_answer, total }
     }
 
-    /// Names what the reports lack. `None` if they lack nothing that has a price.
+    /// Names the missing part of the reports. `None` if no part with a price is missing.
     pub(super) fn gap(&self) -> Option<&'static str> {
         match (self.sorted.has_prompt, self.sorted.has_answer) {
             (true, true) => None,
@@ -61,7 +62,7 @@ impl Reports {
         self.tier.as_deref()
     }
 
-    /// Takes the tier from beside the usage (OpenAI).
+    /// Takes a tier that is reported outside of `usage` (OpenAI).
     pub(super) fn tier(&mut self, tier: &str) {
         let tier = head(tier, MOST_NAME_BYTES);
         if self.tier.as_deref() != Some(tier) {
@@ -95,7 +96,7 @@ impl Reports {
         }
     }
 
-    /// Takes a report that is parsed already.
+    /// Takes a report that is already parsed.
     pub(super) fn read(&mut self, names: Names, body: &UsageBody<'_>, notes: &mut Notes) {
         if names == Names::Anthropic
             && let Some(tier) = body.service_tier.given()

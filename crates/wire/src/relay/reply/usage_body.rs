@@ -1,4 +1,4 @@
-//! The `usage` object of an upstream's answer, under every name that servers have for its counts.
+//! The `usage` object of an upstream's answer, under all names that servers use for its counts.
 //!
 //! Sources: <https://platform.openai.com/docs/api-reference/chat/object>,
 //! <https://platform.openai.com/docs/api-reference/responses/object>, <https://docs.anthropic.com/en/api/messages>.
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::lenient::{Count, Text};
 
-/// A `usage` object. vLLM's `created_cache_tokens` is not read: nothing is priced for them.
+/// A `usage` object. vLLM's `created_cache_tokens` is not read, because those tokens have no price.
 #[derive(Default, Deserialize)]
 pub(super) struct UsageBody<'a> {
     /// Chat.
@@ -103,9 +103,9 @@ pub(super) struct ServerTools {
     pub(super) web_fetch_requests: Count,
 }
 
-/// Details that may be of another type than the dialect's.
+/// Details whose type may differ from the dialect's.
 trait Details: Default {
-    /// The value of details that are no object: one count is [`Count::Absurd`], so that the report's notes say it.
+    /// The value for details that are not an object. One count is [`Count::Absurd`], so that the report gets a note.
     const ABSURD: Self;
 }
 
@@ -128,7 +128,7 @@ impl Details for ServerTools {
     const ABSURD: Self = Self { web_search_requests: Count::Absurd, web_fetch_requests: Count::Absent };
 }
 
-/// Parses details without a failure: a wrong type must not cost the report its other fields.
+/// Parses details and never fails, so that a wrong type does not cost the report its other fields.
 fn details<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,25 +1,25 @@
 //! The counts of an answer's usage reports, and how they become disjoint classes of tokens. Knows no JSON.
 //!
-//! Names decide what a count includes. OpenAI counts cached tokens as a part of the prompt and reasoning as a part of the answer;
-//! Anthropic counts cached tokens beside `input_tokens`. Where the names of several dialects are present, the names of the
-//! upstream's own dialect win.
+//! Names decide what a count includes. OpenAI counts cached tokens as a part of the prompt and reasoning as a part of
+//! the answer. Anthropic counts cached tokens beside `input_tokens`. If the names of several dialects are present,
+//! those of the upstream's own dialect win.
 
 use super::fault::{FaultKind, Notes};
 use super::lenient::Count;
 use super::reported::ReportedUsage;
 use super::usage_body::UsageBody;
 
-/// The largest count of tokens that is believed: longer than any prompt or answer of a model.
+/// The largest count of tokens that is accepted. It is beyond any prompt or answer of a model.
 const MOST_TOKENS: u64 = 1 << 32;
 
-/// Whose names the upstream's dialect has for its counts.
+/// The names for counts that the upstream's dialect uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Names {
     /// OpenAI's chat completions: `prompt_tokens`, `completion_tokens`.
     Chat,
     /// OpenAI's Responses API: `input_tokens`, `output_tokens`.
     Responses,
-    /// Anthropic's messages: `input_tokens`, `output_tokens`, the cache beside them.
+    /// Anthropic's messages: `input_tokens`, `output_tokens`, with the cache counted beside them.
     Anthropic,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Sorted {
     pub(super) has_answer: bool,
 }
 
-/// Prompt tokens by what the cache did with them.
+/// Prompt tokens that the cache read or wrote, by class.
 #[derive(Default)]
 struct Cache {
     read: u64,
@@ -77,7 +77,7 @@ impl Cache {
     }
 }
 
-/// The first valid one of several counts of the same thing.
+/// Returns the first valid one of several counts of the same thing. If none is valid, returns the first invalid one.
 fn first<const N: usize>(counts: [Count; N]) -> Count {
     let mut first = Count::Absent;
     for count in counts {
@@ -91,7 +91,7 @@ fn first<const N: usize>(counts: [Count; N]) -> Count {
     first
 }
 
-/// Puts a count into its slot, if it is valid. Returns whether it is.
+/// Puts a count into its slot if it is valid. Returns whether it is. If the count fell, the slot keeps its value.
 fn put(slot: &mut Option<u64>, count: Count, name: &'static str, notes: &mut Notes) -> bool {
     match (count, *slot) {
         (Count::Is(now), Some(before)) if now <= MOST_TOKENS && now < before => {
@@ -110,8 +110,8 @@ fn put(slot: &mut Option<u64>, count: Count, name: &'static str, notes: &mut Not
 }
 
 impl Counts {
-    /// Takes the valid counts of a report. A count that falls keeps its former value. Returns whether all of them are valid, and
-    /// `None` if the report has none.
+    /// Takes the valid counts of a report. If a count fell, its earlier value stays. Returns whether all counts are
+    /// valid. Returns `None` if the report has no counts.
     pub(super) fn take(&mut self, body: &UsageBody<'_>, notes: &mut Notes) -> Option<bool> {
         let (mut any, mut all_valid) = (false, true);
         let mut take = |slot: &mut Option<u64>, count: Count, name: &'static str| {
@@ -163,7 +163,8 @@ impl Counts {
         self.total
     }
 
-    /// Sorts the counts into disjoint classes. A detail that contradicts a total is noted and left out; the total is kept.
+    /// Sorts the counts into disjoint classes. A detail that contradicts a total is noted and left out. The total is
+    /// kept.
     pub(super) fn sort(&self, own: Names, encodes: bool, notes: &mut Notes) -> Sorted {
         let chat_first = own == Names::Chat;
         let or =
@@ -176,7 +177,7 @@ impl Counts {
             answer = answer.or(Some(0));
             prompt = prompt.or(self.total);
         }
-        // What one count lacks, the total and the other one have.
+        // A missing count follows from the total and the other count.
         let outside = if beside { cache.total() } else { 0 };
         prompt = prompt
             .or_else(|| self.cached.zip(self.missed).map(|(hit, miss)| hit.saturating_add(miss)))
@@ -185,7 +186,7 @@ impl Counts {
 
         let mut input = prompt.unwrap_or(0);
         if let Some(prompt) = prompt.filter(|_| !beside) {
-            // Under Anthropic's names, what is more than the prompt can only stand beside it.
+            // Under Anthropic's names, cache tokens that exceed the prompt can only be counted beside it.
             let is_part = self.has_openai_cache() || cache.total() <= prompt;
             if is_part {
                 within(prompt, &mut cache, notes);
@@ -218,7 +219,7 @@ impl Counts {
         self.cached.is_some() || self.written.is_some()
     }
 
-    /// Whether `input_tokens` leave the cached tokens out, as Anthropic's do.
+    /// Whether `input_tokens` excludes the cached tokens, as in Anthropic's dialect.
     fn cache_is_beside(&self, own: Names) -> bool {
         let split = self.written_5m.is_some() || self.written_1h.is_some();
         let anthropic = self.cache_read.is_some() || self.cache_creation.is_some() || split;
@@ -237,7 +238,7 @@ impl Counts {
         let (five, hour) = (self.written_5m.unwrap_or(0), self.written_1h.unwrap_or(0));
         let split = five.saturating_add(hour);
         let all = self.cache_creation.or(self.written).unwrap_or(split);
-        // Five minutes is what a write is kept for unless the report says otherwise.
+        // A cache write is kept for five minutes unless the report says otherwise.
         let hour = if split > all {
             notes.add(FaultKind::UsageAbsurd, || format!("{split} cache writes by lifetime of {all} in all"));
             0
@@ -247,11 +248,11 @@ impl Counts {
         Cache { read, written: 0, written_5m: all - hour, written_1h: hour }
     }
 
-    /// Tokens of the answer outside of reasoning, and those of reasoning.
+    /// Returns the answer's tokens outside of reasoning, and its reasoning tokens.
     fn answer(&self, answer: Option<u64>, whole_prompt: u64, notes: &mut Notes) -> (u64, u64) {
         let reasoning = self.reasoning.unwrap_or(0);
         let Some(answer) = answer else { return (0, reasoning) };
-        // Some servers count reasoning beside the answer; their total shows it.
+        // Some servers count reasoning beside the answer. The total reveals this.
         let all = whole_prompt.saturating_add(answer).saturating_add(reasoning);
         if reasoning > 0 && self.total == Some(all) {
             return (answer, reasoning);
@@ -268,7 +269,7 @@ impl Counts {
     }
 }
 
-/// Leaves out the cached tokens, or the written ones, that do not fit into the prompt.
+/// Leaves out the cached or the written tokens if they exceed the prompt.
 fn within(prompt: u64, cache: &mut Cache, notes: &mut Notes) {
     if cache.total() <= prompt {
         return;

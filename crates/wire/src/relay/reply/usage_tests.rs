@@ -1,10 +1,11 @@
-//! Odd usage reports, whole and streamed, in every dialect: each valid count is used, and the gap is named.
+//! Odd usage reports, whole and streamed, in every dialect: each valid count is used, and the missing part is named.
 
 use headrace_domain::{Endpoint, Usage};
 
 use super::{KnownUsage, ReplyReader};
 
-/// Usage by class, in the order input, cached, written, output, reasoning. `None` at the first or the fourth place: unknown.
+/// Usage by class, in the order input, cached, written, output, reasoning. `None` in the first or fourth place means
+/// unknown.
 type Classes = (Option<u64>, u64, u64, Option<u64>, u64);
 
 fn known((input, cached_input, cache_write, output, reasoning): Classes) -> KnownUsage {
@@ -19,7 +20,7 @@ fn known((input, cached_input, cache_write, output, reasoning): Classes) -> Know
     KnownUsage { usage, has_prompt: input.is_some(), has_answer: output.is_some(), total: None }
 }
 
-/// The same report, whole and in the last event of a stream.
+/// Reads the same report in a whole body and in the last event of a stream.
 fn read(endpoint: Endpoint, usage: &str) -> [ReplyReader; 2] {
     let (whole, events): (String, Vec<String>) = match endpoint {
         Endpoint::Messages => (
@@ -64,7 +65,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
     let all: &[Endpoint] = &[Chat, Messages, Responses];
     let plain: Classes = (Some(100), 0, 0, Some(50), 0);
     let rows: &[(&[Endpoint], &str, Classes)] = &[
-        // The names of each dialect, in each dialect.
+        // Each dialect accepts the names of all dialects.
         (all, r#"{"prompt_tokens":100,"completion_tokens":50}"#, plain),
         (all, r#"{"input_tokens":100,"output_tokens":50}"#, plain),
         (
@@ -77,10 +78,10 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"prompt_tokens":7,"completion_tokens":8,"input_tokens":100,"output_tokens":50}"#,
             plain,
         ),
-        // One count of each family.
+        // One count under each dialect's names.
         (all, r#"{"prompt_tokens":100,"output_tokens":50}"#, plain),
         (all, r#"{"input_tokens":100,"completion_tokens":50}"#, plain),
-        // The own name is no count, the other one is.
+        // The dialect's own name has no valid count, but the other name has one.
         (
             all,
             r#"{"prompt_tokens":-1,"input_tokens":100,"completion_tokens":"50","output_tokens":50}"#,
@@ -91,7 +92,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"prompt_tokens":100,"input_tokens":null,"completion_tokens":50,"output_tokens":1.5}"#,
             plain,
         ),
-        // What the total says.
+        // Counts that follow from the total.
         (all, r#"{"prompt_tokens":100,"total_tokens":150}"#, plain),
         (all, r#"{"completion_tokens":50,"total_tokens":150}"#, plain),
         (all, r#"{"output_tokens":50,"input_tokens":-3,"total_tokens":150}"#, plain),
@@ -99,7 +100,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
         (all, r#"{"prompt_tokens":100,"completion_tokens":50,"total_tokens":"x"}"#, plain),
         (all, r#"{"total_tokens":150}"#, (None, 0, 0, None, 0)),
         (all, r#"{"prompt_tokens":100,"total_tokens":50}"#, (Some(100), 0, 0, None, 0)),
-        // One part alone.
+        // Only one part is known.
         (all, r#"{"prompt_tokens":100}"#, (Some(100), 0, 0, None, 0)),
         (all, r#"{"output_tokens":50}"#, (None, 0, 0, Some(50), 0)),
         (all, r#"{"prompt_tokens":100,"completion_tokens":null}"#, (Some(100), 0, 0, None, 0)),
@@ -111,7 +112,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
         (all, r#"{"prompt_tokens":{"n":100},"completion_tokens":[50]}"#, (None, 0, 0, None, 0)),
         (all, r#"{"prompt_tokens":true,"completion_tokens":50}"#, (None, 0, 0, Some(50), 0)),
         (all, r#"{"prompt_tokens":0,"completion_tokens":0}"#, (Some(0), 0, 0, Some(0), 0)),
-        // Details of a wrong type, in either family.
+        // Details of a wrong type, under both families of names.
         (all, r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_tokens_details":"x"}"#, plain),
         (all, r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_tokens_details":[1]}"#, plain),
         (all, r#"{"prompt_tokens":100,"completion_tokens":50,"completion_tokens_details":7}"#, plain),
@@ -123,7 +124,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_tokens_details":{"cached_tokens":-30}}"#,
             plain,
         ),
-        // Details that are more than their total.
+        // Details that exceed their total.
         (
             all,
             r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_tokens_details":{"cached_tokens":150}}"#,
@@ -139,7 +140,7 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_tokens_details":{"cached_tokens":30,"cache_write_tokens":90}}"#,
             (Some(70), 30, 0, Some(50), 0),
         ),
-        // The cache under OpenAI's names is a part of the prompt.
+        // Under OpenAI's names, the cache is a part of the prompt.
         (
             all,
             r#"{"prompt_tokens":100,"completion_tokens":50,"prompt_tokens_details":{"cached_tokens":30}}"#,
@@ -155,7 +156,8 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"prompt_cache_hit_tokens":30,"prompt_cache_miss_tokens":70,"completion_tokens":50}"#,
             (Some(70), 30, 0, Some(50), 0),
         ),
-        // Under Anthropic's names it is beside `input_tokens`, and a part of `prompt_tokens` if it fits there.
+        // Under Anthropic's names, the cache is counted beside `input_tokens`. It is a part of `prompt_tokens` if it
+        // fits.
         (
             all,
             r#"{"input_tokens":100,"output_tokens":50,"cache_read_input_tokens":30}"#,
@@ -181,13 +183,13 @@ fn each_valid_count_of_an_odd_report_is_used() {
             r#"{"input_tokens":100,"output_tokens":50,"cache_read_input_tokens":-1,"cache_creation_input_tokens":30}"#,
             (Some(100), 0, 30, Some(50), 0),
         ),
-        // Reasoning beside the answer, as the total shows.
+        // Reasoning is counted beside the answer, as the total shows.
         (
             all,
             r#"{"prompt_tokens":100,"completion_tokens":50,"total_tokens":230,"completion_tokens_details":{"reasoning_tokens":80}}"#,
             (Some(100), 0, 0, Some(50), 80),
         ),
-        // No report, or none that is readable.
+        // No report, or no readable one.
         (all, "null", (None, 0, 0, None, 0)),
         (all, "{}", (None, 0, 0, None, 0)),
         (all, "[100,50]", (None, 0, 0, None, 0)),

@@ -1,11 +1,11 @@
-//! The usual answer, of which nobody asks what it says: weighed in one pass over its bytes, and nothing built of it. Whatever has
-//! anything unusual is left to the readers of the dialects, which see every fault there is.
+//! Weighs a common answer whose content is not needed: one pass over its bytes, and no values are built. Unusual
+//! answers are left to the readers of the dialects, which detect every fault.
 
 use super::lenient::{Count, MOST_ITEMS};
 use super::strict::Strict;
 use super::usage_body::{AnswerDetails, PromptDetails, UsageBody};
 
-/// What counts of an answer, or of a chunk of one.
+/// The relevant facts of an answer, or of a chunk.
 #[derive(Default)]
 pub(super) struct Weighed<'a> {
     pub(super) model: Option<&'a str>,
@@ -15,32 +15,32 @@ pub(super) struct Weighed<'a> {
     pub(super) choice: Option<WeighedChoice<'a>>,
 }
 
-/// What counts of a choice.
+/// The relevant facts of a choice.
 #[derive(Default)]
 pub(super) struct WeighedChoice<'a> {
     pub(super) index: u32,
-    /// Bytes of its texts, in their order; none of those that are empty counts.
+    /// Bytes of the reasoning, the content and the completion text. Empty texts count as absent.
     pub(super) texts: [usize; 3],
-    /// Bytes of each of its calls' names and arguments.
+    /// Bytes of the name and arguments of each call.
     pub(super) calls: Vec<usize>,
-    /// Generated ids, where they stand there.
+    /// The number of generated ids, if the server sends them.
     pub(super) ids: Option<u64>,
     pub(super) finish: Option<&'a str>,
     /// The stop string that matched.
     pub(super) stop: Option<&'a str>,
 }
 
-/// A body of OpenAI's dialect with one choice that ended.
+/// Weighs a whole body of OpenAI's dialect with exactly one choice.
 pub(super) fn whole(data: &[u8]) -> Option<Weighed<'_>> {
     weigh(data, "message").filter(|seen| seen.choice.is_some())
 }
 
-/// A chunk of OpenAI's dialect with one choice at most.
+/// Weighs a chunk of OpenAI's dialect with at most one choice.
 pub(super) fn chunk(data: &[u8]) -> Option<Weighed<'_>> {
     weigh(data, "delta").filter(|seen| seen.choice.is_some() || seen.usage.is_some())
 }
 
-/// Fails where a field stands twice: `bit` is its own.
+/// Fails if a field occurs twice. `bit` identifies the field.
 pub(super) fn once(seen: &mut u32, bit: u32) -> Option<()> {
     let mark = 1 << bit;
     let is_first = *seen & mark == 0;
@@ -117,7 +117,7 @@ fn choice<'a>(cursor: &mut Strict<'a>, said: &str) -> Option<WeighedChoice<'a>> 
             if cursor.is_null() {
                 return Some(());
             }
-            // The other one is read and means nothing.
+            // The other field has no effect, but only the full reader checks its content.
             (key == said).then_some(())?;
             message(cursor, &mut choice)
         }
@@ -159,7 +159,7 @@ fn choice<'a>(cursor: &mut Strict<'a>, said: &str) -> Option<WeighedChoice<'a>> 
     Some(choice)
 }
 
-/// A stop string; what is none is a token's id.
+/// Reads a stop string. Any other value is a token id and reads as the inner `None`.
 fn stop<'a>(cursor: &mut Strict<'a>) -> Option<Option<&'a str>> {
     if cursor.is_string() { Some(Some(cursor.string()?.plain()?)) } else { cursor.skip().map(|()| None) }
 }
@@ -207,12 +207,12 @@ fn message(cursor: &mut Strict<'_>, choice: &mut WeighedChoice<'_>) -> Option<()
         }
         _ => cursor.skip(),
     })?;
-    // Where a server sends both names, they say the same.
+    // If a server sends both names, their values are the same.
     choice.texts[0] = if reasoning > 0 { reasoning } else { older };
     Some(())
 }
 
-/// Bytes of a call's name and arguments.
+/// Reads a call. Returns the bytes of its name and arguments.
 fn call(cursor: &mut Strict<'_>) -> Option<usize> {
     let (mut seen, mut bytes) = (0, 0);
     cursor.members(|cursor, key| match key {
@@ -246,7 +246,7 @@ fn function(cursor: &mut Strict<'_>) -> Option<usize> {
             arguments = match cursor.is_string() {
                 true => cursor.string()?.length,
                 false if cursor.is_null() => 0,
-                // Of some servers the JSON itself.
+                // Some servers send the JSON itself.
                 false => cursor.raw_length()?,
             };
             Some(())
@@ -303,7 +303,7 @@ fn of_answer(cursor: &mut Strict<'_>, details: &mut AnswerDetails) -> Option<()>
     })
 }
 
-/// A count that stands there once.
+/// Reads a count that may occur only once.
 pub(super) fn count(cursor: &mut Strict<'_>, seen: &mut u32, bit: u32, slot: &mut Count) -> Option<()> {
     once(seen, bit)?;
     *slot = cursor.count()?;

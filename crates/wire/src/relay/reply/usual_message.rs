@@ -1,26 +1,26 @@
-//! The usual message of Anthropic's dialect, of which nobody asks what it says: weighed in one pass, as [`super::usual`] weighs
-//! answers of the other dialect.
+//! Weighs a common message of Anthropic's dialect whose content is not needed, in one pass. [`super::usual`] does the
+//! same for the other dialect.
 
 use super::lenient::Text;
 use super::strict::Strict;
 use super::usage_body::{AnswerDetails, CacheCreation, ServerTools, UsageBody};
 use super::usual::{count, once};
 
-/// What counts of a whole message.
+/// The relevant facts of a whole message.
 #[derive(Default)]
 pub(super) struct WeighedMessage<'a> {
     pub(super) model: Option<&'a str>,
     pub(super) id: Option<&'a str>,
     pub(super) usage: Option<UsageBody<'a>>,
-    /// Bytes of each of its texts; none of those that are empty counts.
+    /// Bytes of each text. Empty texts count as absent.
     pub(super) texts: Vec<usize>,
-    /// Bytes of each name and each input of its calls.
+    /// Bytes of each call's name and input, as separate entries.
     pub(super) calls: Vec<usize>,
     pub(super) stop_reason: Option<&'a str>,
     pub(super) stop_sequence: Option<&'a str>,
 }
 
-/// A whole message of text, thinking and calls.
+/// Weighs a whole message of text, thinking and tool calls.
 pub(super) fn message(data: &[u8]) -> Option<WeighedMessage<'_>> {
     let (mut message, mut seen, mut has_content) = (WeighedMessage::default(), 0, false);
     let mut cursor = Strict::new(data)?;
@@ -109,7 +109,7 @@ fn block(cursor: &mut Strict<'_>, message: &mut WeighedMessage<'_>) -> Option<()
                 message.calls.push(input);
             }
         }
-        // What else there is says more than its bytes.
+        // Blocks of other types need more than a count of their bytes.
         _ => return None,
     }
     Some(())

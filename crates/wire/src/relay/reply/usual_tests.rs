@@ -1,4 +1,4 @@
-//! What is weighed in one pass comes to the same as what is read in full: the same facts, notes and faults, whatever the bytes.
+//! The one-pass readers agree with the full readers on any bytes: the same facts, notes and faults.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -6,7 +6,7 @@ use proptest::sample::select;
 use super::answer::{Answer, Reading};
 use super::{ReplyFault, anthropic, openai, usual, usual_message};
 
-/// Values that stand where others should, or are written as few write them.
+/// Values of unexpected types, or in unusual spellings.
 const ODD: &[&str] = &[
     "null",
     "true",
@@ -56,7 +56,7 @@ fn odd() -> BoxedStrategy<String> {
     select(ODD).prop_map(str::to_owned).boxed()
 }
 
-/// Mostly `usual`, at times anything.
+/// Mostly `usual`, sometimes an odd value.
 fn mostly(usual: BoxedStrategy<String>) -> BoxedStrategy<String> {
     prop_oneof![8 => usual, 1 => odd()].boxed()
 }
@@ -65,7 +65,8 @@ fn one_of(texts: &'static [&'static str]) -> BoxedStrategy<String> {
     mostly(select(texts).prop_map(str::to_owned).boxed())
 }
 
-/// An object with some of these fields, in any order, at times one of them twice, and at times others.
+/// An object with some of these fields in any order. Sometimes a field occurs twice, and sometimes there are other
+/// fields.
 fn object(fields: Vec<(&'static str, BoxedStrategy<String>)>) -> BoxedStrategy<String> {
     let others = ["logprobs", "created", "us\\u0061ge", "x"].map(|key| (key, odd()));
     let known = fields.len();
@@ -253,7 +254,7 @@ fn bytes(of: BoxedStrategy<String>) -> BoxedStrategy<Vec<u8>> {
         .boxed()
 }
 
-/// Everything that an answer came to.
+/// The complete state of an answer after it was read.
 fn outcome(
     choices: u32,
     before: &[&str],
@@ -333,7 +334,7 @@ const CHUNKS: &[&str] = &[
     r#"{"choices":[],"usage":{"prompt_tokens":70,"completion_tokens":12,"total_tokens":82}}"#,
 ];
 
-/// Each cut of a text, and each change of one of its bytes.
+/// Every prefix of a text, and every change of a single byte.
 fn broken(text: &str) -> impl Iterator<Item = Vec<u8>> {
     let bytes = text.as_bytes();
     let changed = (0..bytes.len()).flat_map(move |at| {
@@ -359,7 +360,7 @@ fn the_usual_answers_are_weighed_and_none_that_is_cut_or_changed_passes_for_one(
     broken(MESSAGE).for_each(|body| same_message(&body).unwrap());
 }
 
-/// The fields of an answer, each with what usually stands there.
+/// The fields of an answer, each with a usual value.
 const FIELDS: &[(&str, &str)] = &[
     ("id", "\"c\""),
     ("model", "\"m\""),
@@ -391,7 +392,7 @@ const FIELDS: &[(&str, &str)] = &[
     ("reasoning_tokens", "2"),
 ];
 
-/// An answer whose text is said in `said`, with these values of [`FIELDS`].
+/// An answer with its message in the field `said` and with these values for [`FIELDS`].
 fn answer(said: &str, value: impl Fn(&str) -> &'static str) -> String {
     let of = |names: &[&str]| {
         names.iter().map(|name| format!("\"{name}\":{}", value(name))).collect::<Vec<_>>().join(",")

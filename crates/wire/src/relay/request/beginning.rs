@@ -1,10 +1,11 @@
-//! What a call of messages begins with, part by part, as its bytes stand: for whoever sends it where its beginning went before.
-//! Must not know who that is.
+//! The parts that a prompt begins with, as raw bytes. Callers use them to send a call to the worker that has seen the
+//! same start.
+//! Must not know that worker.
 
 use super::fields::{Fields, items};
 
-/// Tools, system prompt and messages, in the order in which servers render them; a raw prompt is one part. Nothing where the body is
-/// of another shape.
+/// Returns tools, system prompt and messages, in the order in which servers render them. A raw prompt is one part.
+/// Empty if the body has another shape.
 pub fn beginning(body: &[u8]) -> Vec<&[u8]> {
     let (mut first, mut messages) = ([None; 3], Vec::new());
     for field in Fields::of(body).into_iter().flatten() {

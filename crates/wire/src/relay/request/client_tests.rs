@@ -1,10 +1,10 @@
-//! What clients of either dialect really send, put into the other one whole.
+//! Complete bodies as real clients of either dialect send them, translated into the other dialect.
 
 use serde_json::json;
 
 use super::translate_tests::{to_chat, to_messages};
 
-/// An agent of Anthropic's, some turns into its work.
+/// A coding agent for Anthropic's API, some turns into its work.
 #[test]
 fn an_agent_of_anthropics_goes_to_chat() {
     let hint = json!({"type": "ephemeral", "ttl": "1h"});
@@ -58,7 +58,7 @@ fn an_agent_of_anthropics_goes_to_chat() {
     assert_eq!(to_chat(&body).unwrap(), expected);
 }
 
-/// A program that hands messages of OpenAI's SDK back as they came, with all the fields that were empty.
+/// A program that sends messages of OpenAI's SDK back unchanged, including all empty fields.
 #[test]
 fn messages_as_openais_sdk_hands_them_back_go_to_messages() {
     let detail = json!({"type": "reasoning.text", "text": "I look.", "signature": "sig",

@@ -1,5 +1,5 @@
-//! The body that is sent to somebody who speaks its caller's dialect: what policy says is edited where it stands, and every
-//! other byte stays as it came.
+//! Edits a relayed body for a receiver that speaks the caller's dialect. Policy changes are made in place, and all
+//! other bytes stay as they came.
 //! Must not know whose policy it is.
 
 use std::ops::Range;
@@ -11,30 +11,31 @@ use super::fields::{Field, Fields, model_in};
 use crate::BadRequest;
 use crate::json_out::{raw, value};
 
-/// What of a body is decided on this side.
+/// The parts of a body that the gateway decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edits<'a> {
     /// The model's name at the receiver.
     pub model: &'a str,
-    /// Whether a stream of OpenAI's dialect must report its usage, asked for or not.
+    /// Whether a stream of OpenAI's dialect must report its usage even if the caller did not ask for it.
     pub usage: bool,
-    /// Where the caller set no bound to an answer's tokens: in which field it is set, and to what.
+    /// The bound for the answer's tokens if the caller set none: the field and the value.
     pub max_tokens: Option<(&'static str, u32)>,
-    /// The label that separates the tenant's cached prefixes from those of others, and the field for it. The caller's own salt has
-    /// a part in the label, and is not passed on.
+    /// The label that separates the tenant's cached prefixes from those of other tenants, with its field. The label
+    /// includes the caller's own salt, which is not passed on.
     pub label: Option<(&'static str, CacheLabel)>,
 }
 
-/// Headrace's own additions to the dialects: read here, unknown elsewhere.
+/// Headrace's own additions to the dialects. The gateway reads them, and no other server knows them.
 pub(super) const OWN: &[&str] = &["headrace", "timeout"];
-/// Salts of cached prefixes (vLLM, SGLang). As they came, two tenants with one word would share prefixes.
+/// Salts of cached prefixes (vLLM, SGLang). If they were passed on unchanged, two tenants with the same salt would
+/// share prefixes.
 pub(super) const SALTS: &[&str] = &["cache_salt", "extra_key"];
 
-/// The body of a call that [`super::skim`] read, as its receiver gets it in the same dialect: with the edits, without
-/// Headrace's own additions, and every other byte as it came.
+/// Returns the body of a call that [`super::skim`] read, for a receiver in the same dialect. The edits are applied,
+/// Headrace's own additions are left out, and all other bytes stay as they came.
 ///
 /// # Errors
-/// The call was not read by [`super::skim`].
+/// Fails if [`super::skim`] did not read the call.
 pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
     let relayed = relayed(call)?;
     let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
@@ -47,12 +48,12 @@ pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
     edited.ok_or_else(not_skimmed)
 }
 
-/// The body with another name of the model, the tenant's label behind it, and nothing else changed. What follows the name is not
-/// looked at: most calls have it first.
+/// Replaces the model's name and puts the tenant's label behind it. Bytes after the name are not scanned, because most
+/// calls have the name first.
 fn renamed(body: &[u8], edits: &Edits<'_>) -> Option<Bytes> {
     let place = model_in(body)?;
     let (before, after) = (body.get(..place.start)?, body.get(place.end..)?);
-    // Just as long as it becomes where nothing of the name is escaped: so it need not move.
+    // The exact final length if no character of the name is escaped, so the buffer need not grow.
     let label = edits.label.map_or(0, |(field, _)| field.len() + LABEL_BYTES);
     let mut out = BytesMut::with_capacity(before.len() + edits.model.len() + 2 + label + after.len());
     out.put_slice(before);
@@ -62,7 +63,7 @@ fn renamed(body: &[u8], edits: &Edits<'_>) -> Option<Bytes> {
     Some(out.freeze())
 }
 
-/// Bytes of a label and of what stands around it: a comma, quotes, a colon.
+/// Bytes of a label and its punctuation: a comma, quotes and a colon.
 const LABEL_BYTES: usize = 38;
 
 /// Puts the label behind the model's name.
@@ -93,12 +94,12 @@ fn not_skimmed() -> BadRequest {
     BadRequest { param: None, code: Code::InternalError, message }
 }
 
-/// Whether answers of an endpoint tell what they took without being asked.
+/// Whether answers of an endpoint report their usage without a request for it.
 const fn reports_itself(endpoint: Endpoint) -> bool {
     matches!(endpoint, Endpoint::Messages | Endpoint::Responses)
 }
 
-/// Places of the body, first to last, and what stands there instead.
+/// Ranges of the body, first to last, each with its replacement.
 #[derive(Default)]
 struct Cuts(Vec<(Range<usize>, BytesMut)>);
 
@@ -115,7 +116,7 @@ impl Cuts {
         put_label(&mut model, edits);
         let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
         let find = |key: &str| fields.iter().find(|field| field.key == key);
-        // What is put in follows the model's name, which every body has.
+        // New fields go behind the model's name, which every body has.
         if let Some((key, tokens)) = bound {
             match find(key) {
                 Some(null) => cuts.replace(&null.value, &tokens.to_string()),
@@ -143,7 +144,7 @@ impl Cuts {
         self.0.push((place.clone(), BytesMut::from(text)));
     }
 
-    /// `stream_options` that do not ask for usage, so that they do.
+    /// Changes `stream_options` that do not request usage so that they do.
     fn usage(&mut self, body: &[u8], options: &Field<'_>) -> Option<()> {
         let inside = body.get(options.value.clone())?;
         let Some(fields) = Fields::of(inside) else {
@@ -161,7 +162,7 @@ impl Cuts {
         Some(())
     }
 
-    /// Leaves out Headrace's own additions and the caller's salts, each with the comma that its neighbours do not need.
+    /// Leaves out Headrace's own additions and the caller's salts, each with the comma that becomes superfluous.
     fn leave_out(&mut self, fields: &[Field<'_>]) {
         let own = |field: &&Field<'_>| {
             let key = field.key.as_ref();

@@ -1,4 +1,4 @@
-//! Edited bodies: what they mean, and that nothing else of them changed.
+//! Edited bodies: the meaning of the edits, and that all other bytes stay unchanged.
 
 use bytes::Bytes;
 use headrace_domain::Endpoint;
@@ -75,7 +75,7 @@ fn messages_need_no_usage_asked_for() {
     assert_eq!(edit(Endpoint::Messages, body, &EDITS), body.replace("\"m\"", r#""up/\"x\"""#));
 }
 
-/// JSON of any shape, small.
+/// Small JSON of any shape.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -92,7 +92,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A field as it stands in a body: its key with or without escapes, white space around it, its value.
+/// A field as written in a body: a key with or without escapes, white space, and the value.
 fn spelled(key: &str, value: &Value, style: u8) -> String {
     let key = match style & 1 {
         0 => serde_json::to_string(key).unwrap(),
@@ -104,7 +104,7 @@ fn spelled(key: &str, value: &Value, style: u8) -> String {
 }
 
 proptest! {
-    /// The edited body means the body with its edits; and the bytes of every field that is not edited are there as they came.
+    /// The edited body means the original with its edits, and the bytes of all other fields stay as they came.
     #[test]
     fn nothing_else_changes(
         others in prop::collection::btree_map("[f-k]{1,3}", any_json(), 0..4),
@@ -151,13 +151,13 @@ proptest! {
         for ((key, _), text) in fields.iter().zip(&spelled) {
             let edited = ["headrace", "timeout", "model", "max_completion_tokens", "stream_options"];
             if !edited.contains(&key.as_str()) {
-                // White space at a field's edges may go with a neighbour that is left out.
+                // White space around a field may disappear together with a neighbour that is left out.
                 prop_assert!(got.contains(text.trim()), "{} in {}", text, got);
             }
         }
     }
 
-    /// Without anything to leave out or to put in, the bytes around the model's name are those that came.
+    /// If nothing is left out or added, the bytes around the model's name stay as they came.
     #[test]
     fn around_the_name_all_is_as_it_came(
         before in prop::collection::btree_map("[f-k]{1,3}", any_json(), 0..4),
@@ -177,7 +177,7 @@ proptest! {
     }
 }
 
-/// A caller's own salt never goes out as it came: two tenants with one word would share prefixes.
+/// A caller's own salt is never passed on unchanged: two tenants with the same salt would share prefixes.
 #[test]
 fn a_label_takes_the_place_of_every_salt() {
     let label = |tenant: &str| headrace_domain::CacheSalt::derive(&[7; 32], tenant, "m", None).label();

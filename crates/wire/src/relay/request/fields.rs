@@ -1,13 +1,13 @@
-//! Where the fields of an object stand in its bytes, found without reading what is in them.
-//! Knows one dialect's field: the model's name, which all dialects have at the same place.
+//! Finds the fields of an object in its bytes, without parsing their values.
+//! Knows one field of the dialects: the model's name, which all dialects have at the top level.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::fault::{MAX_KEY_BYTES, MAX_PATH_BYTES, head};
 
-/// The model that `body` names, as fast as it can be found: what stands behind the name is not looked at, and that all of it is
-/// JSON is not checked. `None`: no string is there, or not where JSON has it.
+/// Returns the model that `body` names, as fast as possible. It neither reads past the name nor checks that the whole
+/// body is JSON. `None` if the name is missing, is no string, or if the JSON before it is broken.
 pub fn model_named(body: &[u8]) -> Option<String> {
     let name = body.get(model_in(body)?)?;
     match plain(name) {
@@ -16,7 +16,7 @@ pub fn model_named(body: &[u8]) -> Option<String> {
     }
 }
 
-/// Where the value of the model's name stands in a body. Keys in front of it are looked at as bytes: they are another's.
+/// Returns the range of the model's name in a body. Keys before it are compared as bytes.
 pub(super) fn model_in(body: &[u8]) -> Option<Range<usize>> {
     let mut fields = Fields::of(body)?;
     loop {
@@ -30,7 +30,7 @@ pub(super) fn model_in(body: &[u8]) -> Option<Range<usize>> {
     }
 }
 
-/// What a string means, where that is what stands there.
+/// Returns the text of a quoted string that needs no unescaping. `None` for any other value.
 fn plain(quoted: &[u8]) -> Option<&str> {
     let inside = quoted.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if crate::json::plain_run(inside) < inside.len() {
@@ -39,7 +39,7 @@ fn plain(quoted: &[u8]) -> Option<&str> {
     std::str::from_utf8(inside).ok()
 }
 
-/// A field of an object: where its key begins, and where its value stands.
+/// A field of an object: its key, the offset of the key, and the range of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Field<'a> {
     pub(crate) key: Cow<'a, str>,
@@ -47,14 +47,14 @@ pub(crate) struct Field<'a> {
     pub(crate) value: Range<usize>,
 }
 
-/// The fields of an object, first to last. It ends early where the bytes are no JSON.
+/// The fields of an object, first to last. The iterator ends early at bytes that are not JSON.
 pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Fields<'a> {
-    /// Those of the object that `bytes` begin with. `None`: it is no object.
+    /// Iterates over the object at the start of `bytes`. `None` if the first value is not an object.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let mut fields = Self { bytes, at: 0 };
         fields.eat(b'{')?;
@@ -71,7 +71,7 @@ impl<'a> Fields<'a> {
         self.at += rest.iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t')).count();
     }
 
-    /// Over the string that begins here.
+    /// Skips the string at the current position.
     fn string(&mut self) -> Option<()> {
         self.eat(b'"')?;
         loop {
@@ -87,9 +87,9 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The next key as it stands, where it begins, and where its value stands.
+    /// Returns the next key in quotes, its offset, and the range of its value.
     fn member(&mut self) -> Option<(&'a [u8], usize, Range<usize>)> {
-        // A comma stands before each but the first; `skim` has seen that.
+        // A comma precedes each field except the first. `skim` has checked that.
         let _comma = self.eat(b',');
         self.space();
         let start = self.at;
@@ -99,7 +99,7 @@ impl<'a> Fields<'a> {
         Some((quoted, start, self.value()?))
     }
 
-    /// Over the value that begins here.
+    /// Skips the value at the current position and returns its range.
     fn value(&mut self) -> Option<Range<usize>> {
         self.space();
         let start = self.at;
@@ -138,12 +138,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The values of a list, first to last, as they stand. It ends early where the bytes are no JSON.
+/// The raw values of a list, first to last. The iterator ends early at bytes that are not JSON.
 pub(crate) fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     places(list).filter_map(|place| list.get(place))
 }
 
-/// The places of a list's values. It ends early where the bytes are no JSON.
+/// The ranges of a list's values. The iterator ends early at bytes that are not JSON.
 fn places(list: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let mut inside = Fields { bytes: list, at: 0 };
     let open = inside.eat(b'[').is_some();
@@ -153,7 +153,7 @@ fn places(list: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The path of the value that holds byte `at` of a body, such as `messages[0].content[1].image_url.url`.
+/// Returns the path of the value that contains byte `at` of a body, such as `messages[0].content[1].image_url.url`.
 pub fn place_of(body: &[u8], at: usize) -> String {
     let (mut path, mut range) = (String::new(), 0..body.len());
     while let Some(inside) = body.get(range.clone()) {
@@ -187,7 +187,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// What the key in these quotes means.
+/// Unescapes a quoted key.
 fn key_of(quoted: &[u8]) -> Option<Cow<'_, str>> {
     let plain = std::str::from_utf8(quoted.get(1..quoted.len().checked_sub(1)?)?).ok()?;
     if plain.contains('\\') {
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// As it is found among all fields.
+    /// Finds the name by iterating over all fields.
     fn among_all(body: &[u8]) -> Option<Range<usize>> {
         Some(Fields::of(body)?.find(|field| field.key == "model")?.value)
     }

@@ -1,14 +1,14 @@
-//! Tables of fields in relayed bodies that cost extra, that hand work to another party, or that a server would fetch, and the rule
-//! against second spellings of a field. Knows no server and no price.
+//! Tables of fields in relayed bodies that cost extra, that hand work to another party, or that a server would fetch.
+//! Also the rule against second spellings of a field. Knows no server and no price.
 
 use headrace_domain::{Ask, Code, Concern, Endpoint};
 
 use crate::fault::{Fault, Read};
 use crate::refused::Accept::{self, Bool, Empty, Nothing, Number, Only, Words};
 
-/// Parameters of some servers by which a call would decide what the gateway decides: which model answers at which price, how much it
-/// writes, before which calls it comes, whose cached prefixes it reads, which code and which templates run. Refused unless they
-/// say nothing.
+/// Parameters of some servers that would override decisions of the gateway. They concern the model and its price, the
+/// answer's length, the priority, the source of cached prefixes, code and templates. They are refused unless their
+/// value requests nothing.
 pub(crate) const DECIDED_HERE: &[(&str, Accept, &str)] = &[
     ("fallbacks", Empty, ONE_MODEL),
     ("models", Empty, ONE_MODEL),
@@ -57,7 +57,8 @@ const ADAPTER: &str = "ask for the adapter by its model name";
 const TENSORS_UNREAD: &str =
     "tensors are not taken from a request, as servers unpickle them; send text or token ids";
 
-/// A field, the endpoint that has it if only one does, the values that ask for nothing, and the extra that other values ask for.
+/// A field, its endpoint (if only one has the field), the values that request nothing, and the extra that all other
+/// values request.
 type Row = (&'static str, Option<Endpoint>, Accept, &'static str);
 
 /// Top-level fields that may cost more than tokens, or that hand work to another party.
@@ -92,10 +93,10 @@ const EXTRAS: &[Row] = &[
 pub const GEO: &str = "inference_geo";
 /// The extra whose value is a class of service.
 pub const TIER: &str = "service_tier";
-/// The extra of tools that are in no table.
+/// The extra for tools that are in no table.
 const UNKNOWN_TOOLS: &str = "unknown_tools";
 
-/// Values of the header `anthropic-beta` that change prices, by their beginning.
+/// Values of the header `anthropic-beta` that change prices, by their prefix.
 const BETAS: &[(&str, &str)] = &[("context-1m", "context_1m")];
 
 /// Every name that `allow_unpriced` may list.
@@ -128,11 +129,11 @@ pub const ALLOWABLE: &[&str] = &[
     "web_search",
 ];
 
-/// Types of tools that run at the caller.
+/// Types of tools that the caller runs.
 const CLIENT_TOOLS: &[&str] = &["apply_patch", "custom", "function", "local_shell", "namespace"];
-/// Beginnings of types of tools that run at the caller and carry a date (Anthropic).
+/// Prefixes of dated tool types that the caller runs (Anthropic).
 const DATED_CLIENT_TOOLS: &[&str] = &["bash_2", "computer_2", "memory_2", "text_editor_2"];
-/// Beginnings of types of tools that run at the provider, and the extra that each is.
+/// Prefixes of tool types that the provider runs, each with its extra.
 const HOSTED_TOOLS: &[(&str, &str)] = &[
     ("code_execution", "code_execution"),
     ("code_interpreter", "code_execution"),
@@ -152,21 +153,22 @@ pub(super) fn extra(endpoint: Endpoint, key: &str) -> Option<(&'static Accept, &
     row.map(|(_, _, accept, name)| (accept, *name))
 }
 
-/// The concern of a tool. `None` if the caller runs it.
+/// Returns the concern for a tool. `None` if the caller runs the tool.
 pub(super) fn tool(at: usize, kind: &str, most: Option<u32>) -> Option<Concern> {
     if CLIENT_TOOLS.contains(&kind) || DATED_CLIENT_TOOLS.iter().any(|dated| kind.starts_with(dated)) {
         return None;
     }
     let hosted = HOSTED_TOOLS.iter().find(|(beginning, _)| kind.starts_with(beginning));
     let name = hosted.map_or(UNKNOWN_TOOLS, |(_, name)| name);
-    // Anthropic's has a date of eight digits and reports its searches. OpenAI's reports none, so it has no price.
+    // Anthropic's type has a date of eight digits, and Anthropic reports the searches. OpenAI reports none, so its tool
+    // has no price.
     let date = kind.strip_prefix("web_search_").filter(|date| date.len() == 8);
     let is_counted = date.is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()));
     let ask = if is_counted { Ask::WebSearch { most } } else { Ask::Extra { name, value: None } };
     Some(Concern { at, ask })
 }
 
-/// The extras that values of the header `anthropic-beta` ask for.
+/// Returns the extras that values of the header `anthropic-beta` request.
 pub fn extras_of_betas(value: &str) -> impl Iterator<Item = &'static str> {
     let asks = |beta: &str, beginning: &str| {
         beta.get(..beginning.len()).is_some_and(|head| head.eq_ignore_ascii_case(beginning))
@@ -178,7 +180,7 @@ pub fn extras_of_betas(value: &str) -> impl Iterator<Item = &'static str> {
 /// Types of parts that carry tensors, which servers unpickle.
 pub(super) const TENSORS: &[&str] = &["audio_embeds", "image_embeds", "prompt_embeds", "video_embeds"];
 
-/// Whether a field of this name holds an address that a server would fetch.
+/// Whether a field with this name holds an address that a server would fetch.
 pub(super) fn is_address(key: &str) -> bool {
     const NAMES: &[&str] =
         &["audio", "audios", "image", "images", "uri", "uris", "url", "urls", "video", "videos"];
@@ -186,7 +188,7 @@ pub(super) fn is_address(key: &str) -> bool {
     NAMES.contains(&key) || ENDS.iter().any(|end| key.ends_with(end))
 }
 
-/// Fields of parts that hold texts, whatever these begin with.
+/// Fields of parts that always hold texts, even if the text begins like an address.
 pub(super) const TEXTS: &[&str] = &[
     "arguments",
     "content",
@@ -202,7 +204,7 @@ pub(super) const TEXTS: &[&str] = &[
     "title",
 ];
 
-/// Whether a text is an address as it stands, whatever its field is called.
+/// Whether a text begins like an address, regardless of its field's name.
 pub(super) fn looks_like_address(text: &str) -> bool {
     const SCHEMES: &[&str] = &["file:", "ftp:", "gopher:", "http:", "https:", "s3:", "gs:", "unix:"];
     let text = text.trim_start_matches(|c: char| c.is_whitespace() || c.is_control());
@@ -211,7 +213,7 @@ pub(super) fn looks_like_address(text: &str) -> bool {
         .any(|scheme| text.get(..scheme.len()).is_some_and(|head| head.eq_ignore_ascii_case(scheme)))
 }
 
-/// Whether an address carries its data itself.
+/// Whether an address carries its own data.
 pub(super) fn is_data(url: &str) -> bool {
     url.trim_start().get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
 }
@@ -281,7 +283,7 @@ pub(super) const TOP: &[&str] = &[
     "user",
     "verbosity",
 ];
-/// Fields of messages, items and their parts that are read here.
+/// Fields of messages, items and parts that this side reads.
 pub(super) const MESSAGE: &[&str] = &[
     "arguments",
     "audio",
@@ -321,7 +323,7 @@ pub(super) const MESSAGE: &[&str] = &[
     "video",
     "video_url",
 ];
-/// Fields of tools, forms and choices that are read here.
+/// Fields of tools, response formats and tool choices that this side reads.
 pub(super) const TOOL: &[&str] = &[
     "custom",
     "description",
@@ -340,7 +342,7 @@ pub(super) const TOOL: &[&str] = &[
     "url",
 ];
 
-/// Refuses a second spelling of a known field: one that differs in case alone, as Go's JSON reader folds it.
+/// Refuses a second spelling of a known field: a key that differs only in case, because Go's JSON reader folds case.
 pub(super) fn spelled_once(key: &str, known: &[&str]) -> Read<()> {
     match folded(key) {
         Some(folded) if known.contains(&folded.as_str()) => Err(second_spelling(&folded)),
@@ -355,7 +357,7 @@ fn second_spelling(name: &str) -> Fault {
     Fault::new(Code::UnsupportedParameter, message)
 }
 
-/// As [`spelled_once`], of a top-level field.
+/// Like [`spelled_once`], for a top-level field.
 pub(super) fn spelled_once_at_top(key: &str) -> Read<()> {
     let Some(folded) = folded(key) else { return Ok(()) };
     let tables = EXTRAS.iter().map(|row| row.0).chain(DECIDED_HERE.iter().map(|row| row.0));
@@ -365,8 +367,8 @@ pub(super) fn spelled_once_at_top(key: &str) -> Read<()> {
     }
 }
 
-/// A key in small letters, if it is not in them already. The two letters beyond ASCII that fold into it, the long `s` and the
-/// Kelvin sign, are `s` and `k`.
+/// Returns the key in lower case. `None` if it is in lower case already. Two letters beyond ASCII fold as well: the
+/// long `s` becomes `s`, and the Kelvin sign becomes `k`.
 pub(super) fn folded(key: &str) -> Option<String> {
     if key.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
         return None;

@@ -1,4 +1,5 @@
-//! What is noted of extras and addresses in bodies of both dialects, and what is refused as the gateway's to decide.
+//! Extras and addresses that are recorded in bodies of both dialects, and parameters that are refused because the
+//! gateway decides them.
 
 use bytes::Bytes;
 use headrace_domain::{Ask, Call, Concern, Endpoint, Prompt, Relayed};
@@ -22,7 +23,7 @@ fn relayed(endpoint: Endpoint, more: &Value) -> Relayed {
     }
 }
 
-/// Each concern as a word, with its place.
+/// Each concern as text, with its path.
 fn concerns(endpoint: Endpoint, more: &Value) -> Vec<String> {
     let relayed = relayed(endpoint, more);
     let word = |concern: &Concern| {
@@ -192,7 +193,7 @@ fn addresses_are_noted_wherever_a_server_would_fetch_them() {
     for good in ["data:image/png;base64,AA", "DATA:image/png,x", " data:image/png,x"] {
         assert_eq!(image(good), [""; 0], "{good}");
     }
-    // Texts, schemas, arguments, labels and what earlier answers cite are fetched by nobody.
+    // No server fetches addresses in texts, schemas, arguments, labels and citations of earlier answers.
     let schema =
         json!({"type": "object", "$schema": url, "properties": {"url": {"type": "string", "default": url}}});
     for none in [
@@ -287,14 +288,14 @@ fn a_field_is_spelled_once() {
         (r#""tool_choice":{"Type":"x"}"#, "tool_choice.Type"),
         (r#""stream":true,"stream_options":{"Include_Usage":false}"#, "stream_options.Include_Usage"),
     ] {
-        // The Kelvin sign stands for itself in the row above.
+        // The Kelvin sign replaces the `K` of the row above.
         let more = more.replace("max_toKens", "max_to\u{212a}ens");
         let bad = read(Endpoint::ChatCompletions, &format!(r#"{{"model":"m",{more}}}"#)).unwrap_err();
         assert_eq!(bad.param.as_deref(), Some(param), "{more}: {bad}");
     }
     let user = r#"{"model":"m","max_tokens":5,"metadata":{"User_Id":"x"}}"#;
     assert_eq!(read(Endpoint::Messages, user).unwrap_err().param.as_deref(), Some("metadata.User_Id"));
-    // Keys that callers choose are theirs.
+    // Callers choose the names of these keys.
     for free in [
         r#""New_Field":1,"other":{"A":1,"a":2}"#,
         r#""tools":[{"type":"function","function":{"name":"f","parameters":{"Type":1,"Name":2}}}]"#,

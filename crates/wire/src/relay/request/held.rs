@@ -1,5 +1,5 @@
-//! What the answer to a body that is sent on is to be held to, as far as that can be judged when it is here. Refuses nothing: what
-//! a body means is its receiver's to say.
+//! The response format that a relayed body requests, as far as the gateway can check it. Refuses nothing, because the
+//! receiver decides what a body means.
 
 use headrace_domain::{Endpoint, Form};
 use memchr::memchr_iter;
@@ -10,7 +10,7 @@ use crate::json::Reader;
 
 use super::fields::Fields;
 
-/// The form of JSON that a body asks for; `None`: none, or in words that are not known here.
+/// Returns the JSON format that a body requests. `None` if it requests none, or in a notation that is not known.
 pub fn form_asked(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Option<Form> {
     if !may_ask(body) {
         return None;
@@ -32,9 +32,10 @@ pub fn form_asked(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Optio
     response_format(&mut read(format)?, limits).ok().flatten()
 }
 
-/// Whether `"json_` or `"structured_outputs"` stands anywhere in a body: one of them does in every body that asks for JSON of a form.
+/// Whether `"json_` or `"structured_outputs"` appears anywhere in a body. Every body that requests a JSON format
+/// contains one of them.
 fn may_ask(body: &[u8]) -> bool {
-    // Both have this byte, which few texts have: one search for it is faster than one for each.
+    // Both contain `_`, which few texts do. One search for it is faster than one search for each word.
     memchr_iter(b'_', body).any(|at| {
         let (before, after) = body.split_at(at);
         before.ends_with(b"\"json") || (before.ends_with(b"\"structured") && after.starts_with(b"_outputs\""))

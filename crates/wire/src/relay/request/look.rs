@@ -1,5 +1,5 @@
-//! One way through a body of any dialect, told apart by what a model reads in it: texts, labels, data of media.
-//! Knows no parameters and decides nothing: it shows what it passes to a [`Look`].
+//! One walk over a body of any dialect. It separates what a model reads (texts) from labels and media data.
+//! Knows no parameters and decides nothing. It reports what it passes to a [`Look`].
 
 use std::borrow::Cow;
 
@@ -10,65 +10,66 @@ use crate::WireLimits;
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// What somebody wants to know of the strings of a body.
+/// A visitor over the strings of a body.
 pub(super) trait Look {
-    /// A text that a model may read stands next: read it, or read over it.
+    /// The next value is a text that a model may read. The visitor must read or skip it.
     fn text(&mut self, r: &mut Reader<'_>) -> Read<()>;
 
-    /// A part of a message is read as text, which stands next: it may be joined with the parts beside it.
+    /// The next value is the text of a message part. A model may see it joined with the neighbouring parts.
     fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.text(r)
     }
 
-    /// A word of the dialect, or what only its server can read, stands next: a role, a type, a signature.
+    /// The next value is a word of the dialect, or data that only its server can read: a role, a type, a signature.
     fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()>;
 
-    /// A text that was read already.
+    /// A text that the walk has already read.
     fn found(&mut self, text: &str);
 
-    /// A key that the caller chose: of a schema, of arguments, of a field that is not known.
+    /// A key that the caller chose: in a schema, in arguments, or of an unknown field.
     fn key(&mut self, key: &str);
 
-    /// JSON as text stands next: arguments of a tool call.
+    /// The next value is JSON as text: the arguments of a tool call.
     fn json_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.text(r)
     }
 
-    /// A part that is no text.
+    /// A part that is not text.
     fn media(&mut self) {}
 
     /// A message or an item begins.
     fn message_begin(&mut self) {}
 
-    /// The message or item that began last ends.
+    /// The current message or item ends.
     fn message_end(&mut self) -> Read<()> {
         Ok(())
     }
 
-    /// The role of a message stands next.
+    /// The next value is the role of a message.
     fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.opaque(r)
     }
 
-    /// The content of a message stands next, as a string.
+    /// The next value is the content of a message, as a string.
     fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.text(r)
     }
 
-    /// A part of a message is of this type.
+    /// The type of a message part.
     fn part_kind(&mut self, _kind: &str) {}
 
-    /// The id of an uploaded file stands next, in the place of its data.
+    /// The next value is the id of an uploaded file, in place of its data.
     fn file_id(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.opaque(r)
     }
 
-    /// An address that a server would fetch. Its value begins at byte `at`. Addresses that carry their data are left out.
+    /// An address that a server would fetch. The value starts at byte `at`. Addresses that carry their own data are not
+    /// reported.
     fn address(&mut self, _at: usize, _url: &str) -> Read<()> {
         Ok(())
     }
 
-    /// A tool whose `type` begins at byte `at`, with its `max_uses`.
+    /// A tool, with its `max_uses`. Its `type` starts at byte `at`.
     fn tool(&mut self, _at: usize, _kind: &str, _most: Option<u32>) -> Read<()> {
         Ok(())
     }
@@ -76,11 +77,11 @@ pub(super) trait Look {
     /// A list of parts begins.
     fn parts_begin(&mut self) {}
 
-    /// The list of parts that began last ends.
+    /// The current list of parts ends.
     fn parts_end(&mut self) {}
 }
 
-/// Types of parts that are no text.
+/// Types of parts that are not text.
 const MEDIA: &[&str] = &[
     "audio",
     "audio_url",
@@ -96,7 +97,7 @@ const MEDIA: &[&str] = &[
     "video_url",
 ];
 
-/// Any value: all of its strings are texts, all of its keys the caller's.
+/// Visits any value. All of its strings are texts, and the caller chose all of its keys.
 pub(super) fn free(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     r.count_value()?;
     match r.kind()? {
@@ -110,24 +111,24 @@ pub(super) fn free(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     }
 }
 
-/// What the strings of a field that is not known may be.
+/// The kinds of strings that an unknown field may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
-    /// Texts. Fields within whose names are those of addresses hold addresses.
+    /// Texts. Nested fields with the name of an address field hold addresses.
     Texts,
     /// Addresses.
     Addresses,
-    /// Texts, and addresses if they look like some.
+    /// Texts. A text that looks like an address counts as one.
     Both,
 }
 
 impl Holds {
-    /// Of a field by its name alone.
+    /// The kind of a field, by its name alone.
     pub(super) fn by_name(key: &str) -> Self {
         if guard::is_address(key) { Self::Addresses } else { Self::Texts }
     }
 
-    /// Of a field of a part: whatever looks like an address may be fetched.
+    /// The kind of a field of a part. A server may fetch anything there that looks like an address.
     fn in_part(key: &str) -> Self {
         match Self::by_name(key) {
             Self::Texts if !guard::TEXTS.contains(&key) => Self::Both,
@@ -136,7 +137,7 @@ impl Holds {
     }
 }
 
-/// Any value of a field that is not known: as [`free`], and what is an address in it is shown as one.
+/// Visits the value of an unknown field like [`free`], and also reports the addresses in it.
 pub(super) fn unknown(look: &mut impl Look, r: &mut Reader<'_>, holds: Holds) -> Read<()> {
     r.count_value()?;
     match r.kind()? {
@@ -161,7 +162,7 @@ pub(super) fn unknown(look: &mut impl Look, r: &mut Reader<'_>, holds: Holds) ->
     }
 }
 
-/// Any value that no model reads.
+/// Visits any value that no model reads.
 pub(super) fn opaque(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     r.count_value()?;
     match r.kind()? {
@@ -172,7 +173,7 @@ pub(super) fn opaque(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     }
 }
 
-/// A scalar that a model does not read, or whatever stands there instead.
+/// Visits a scalar that no model reads. Accepts any other value in its place.
 fn word(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     if r.skip_scalar()? {
         return Ok(());
@@ -180,7 +181,7 @@ fn word(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     if r.kind()? == Kind::String { look.opaque(r) } else { opaque(look, r) }
 }
 
-/// A string that a model reads, or whatever stands there instead.
+/// Visits a string that a model reads. Accepts any other value in its place.
 fn text(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     if r.skip_scalar()? {
         return Ok(());
@@ -188,7 +189,7 @@ fn text(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     if r.kind()? == Kind::String { look.text(r) } else { free(look, r) }
 }
 
-/// `messages`.
+/// Visits `messages`.
 pub(super) fn messages(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     if r.kind()? != Kind::Array {
         return free(look, r);
@@ -196,7 +197,7 @@ pub(super) fn messages(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLi
     r.array(limits.max_messages, |r, _| message(look, r, limits))
 }
 
-/// `input` of the Responses API, or of embeddings: a text, or a list.
+/// Visits `input` of the Responses API or of embeddings: a text or a list.
 pub(super) fn input(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     if r.kind()? != Kind::Array {
         return text(look, r);
@@ -223,11 +224,11 @@ fn item(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
     look.message_end()
 }
 
-/// A field of a message, of an item or of a part that is not known.
+/// Visits an unknown field of a message, an item or a part.
 fn other(look: &mut impl Look, r: &mut Reader<'_>, key: &str, holds: Holds) -> Read<()> {
     guard::spelled_once(key, guard::MESSAGE)?;
     look.key(key);
-    // Addresses that earlier answers cite are fetched by no server.
+    // No server fetches the addresses that earlier answers cite.
     match key {
         "action" | "annotations" | "citations" | "logprobs" | "results" => free(look, r),
         _ => unknown(look, r, holds),
@@ -244,7 +245,7 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
         "role" if r.kind()? == Kind::String => look.role(r),
         "content" => {
             if !matches!(r.kind()?, Kind::Array | Kind::Null) {
-                // Whether a value that is neither a text nor a list says something is for its reader to judge.
+                // If the content is neither a string nor a list, its receiver judges whether it is empty.
                 look.part_kind("unknown");
             }
             content(look, r, limits)
@@ -259,7 +260,7 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     look.message_end()
 }
 
-/// A tool call of OpenAI's, its `function` included.
+/// Visits an OpenAI tool call, including its `function`.
 fn tool_call(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     if r.kind()? != Kind::Object {
         return free(look, r);
@@ -277,11 +278,11 @@ fn tool_call(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
     })
 }
 
-/// A string or a list of parts: of a message, of `system`, of a tool's result.
+/// Visits a string or a list of parts: the content of a message, `system`, or a tool result.
 pub(super) fn content(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
         Kind::Array => {}
-        // An output that is one part.
+        // An output that consists of one part.
         Kind::Object => return unknown(look, r, Holds::Texts),
         _ => return text(look, r),
     }
@@ -294,7 +295,7 @@ pub(super) fn content(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLim
 fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
         Kind::Object => {}
-        // Some servers take plain strings as parts.
+        // Some servers accept plain strings as parts.
         Kind::String => return look.part_text(r),
         _ => return free(look, r),
     }
@@ -315,11 +316,11 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
             text(look, r)
         }
         "input" | "citations" => free(look, r),
-        // What only the server that wrote it can read.
+        // Only the server that wrote these values can read them.
         "signature" | "data" | "encrypted_content" | "cache_control" | "caller" | "is_error" | "detail"
         | "media_type" => opaque(look, r),
         "content" => content(look, r, limits),
-        // A label, such as that of a search result.
+        // A label, such as the source of a search result.
         "source" if r.kind()? == Kind::String => text(look, r),
         "source" | "image_url" | "audio_url" | "video_url" | "input_audio" | "file" | "image" | "audio"
         | "video" | "file_url" => payload(look, r, limits),
@@ -358,12 +359,12 @@ fn not_a_tensor(name: &str) -> Read<()> {
     Err(Fault::new(Code::UnsupportedContent, why))
 }
 
-/// Data that is sent in the body, unless it is an address in the place of data.
+/// Reports an address that is given in place of data. Data in the body itself is not reported.
 fn carried(look: &mut impl Look, at: usize, data: &str) -> Read<()> {
     if guard::looks_like_address(data) { look.address(at, data) } else { Ok(()) }
 }
 
-/// What carries the data of an image, a document or a sound. Data is left out, text that came in its place is not.
+/// Visits the value that carries an image, a document or a sound. Skips its data, but visits text in place of data.
 fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
         Kind::Object => {}
@@ -410,7 +411,7 @@ fn url(look: &mut impl Look, at: usize, url: &str) -> Read<()> {
     look.address(at, url)
 }
 
-/// `tools`: as [`described`], and each tool is shown with its type.
+/// Visits `tools` like [`described`], and reports each tool with its type.
 pub(super) fn tools(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
     if r.kind()? != Kind::Array {
         return described(look, r, max);
@@ -448,7 +449,7 @@ fn tool(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
     }
 }
 
-/// `functions`, `response_format`, `output_config`: names, descriptions and schemas.
+/// Visits `functions`, `response_format` or `output_config`: names, descriptions and schemas.
 pub(super) fn described(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
     match r.kind()? {
         Kind::Array => r.array(max, |r, _| described(look, r, max)),

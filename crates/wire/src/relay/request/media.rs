@@ -1,9 +1,9 @@
-//! Where parts that are no text stand in a body that is sent on. Knows no receiver.
+//! Finds parts that are not text in a relayed body. Knows no receiver.
 
 use headrace_domain::MediaKind;
 use serde_json::Value;
 
-/// Types of parts, and what they are.
+/// Types of parts and their kinds of media.
 const KINDS: &[(&str, MediaKind)] = &[
     ("audio", MediaKind::Audio),
     ("audio_url", MediaKind::Audio),
@@ -18,11 +18,12 @@ const KINDS: &[(&str, MediaKind)] = &[
     ("video_url", MediaKind::Video),
 ];
 
-/// Sources of a document that are text.
+/// Types of document sources that are text.
 const TEXTS: &[&str] = &["text", "content"];
 
-/// The first part of the body's messages, or of its items, that is not `taken`, by its place, such as `messages[2].content[1]`, and what
-/// it is. The body has been read before, so that it is JSON within bounds.
+/// Returns the first part in the body's messages or items that is not text and that `taken` rejects, with its kind. The
+/// part is named by its path, such as `messages[2].content[1]`. The body was read before, so it is JSON within the
+/// limits.
 pub fn first_media(body: &[u8], taken: impl Fn(MediaKind) -> bool) -> Option<(String, MediaKind)> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let (list, messages) =

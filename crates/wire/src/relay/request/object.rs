@@ -1,18 +1,18 @@
-//! Objects and arrays written field by field, with the commas where they belong.
-//! Knows no shapes.
+//! Writes objects and arrays field by field, with commas in between.
+//! Knows no schemas.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::fault::Read;
 use crate::json_out::{raw, value};
 
-/// An object that is being written.
+/// A JSON object that is being written.
 pub(crate) struct Object<'o> {
     out: &'o mut BytesMut,
     empty: bool,
 }
 
-/// An object with the fields that `fields` writes.
+/// Writes an object with the fields that `fields` writes.
 pub(crate) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) -> Read<()>) -> Read<()> {
     out.put_u8(b'{');
     fields(&mut Object { out, empty: true })?;
@@ -20,7 +20,7 @@ pub(crate) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) ->
     Ok(())
 }
 
-/// An array with an item for each of `items`.
+/// Writes an array with one element for each of `items`.
 pub(crate) fn array<T>(
     out: &mut BytesMut,
     items: impl IntoIterator<Item = T>,
@@ -38,7 +38,7 @@ pub(crate) fn array<T>(
 }
 
 impl Object<'_> {
-    /// The field `key`, whose value is to be written.
+    /// Writes the key of a field. The caller writes the value to the returned buffer.
     pub(crate) fn field(&mut self, key: &str) -> &mut BytesMut {
         if !std::mem::take(&mut self.empty) {
             self.out.put_u8(b',');
@@ -48,12 +48,12 @@ impl Object<'_> {
         self.out
     }
 
-    /// A field of text.
+    /// Writes a text field.
     pub(crate) fn text(&mut self, key: &str, text: &str) {
         value(self.field(key), text);
     }
 
-    /// A field whose value is JSON already.
+    /// Writes a field whose value is already JSON.
     pub(crate) fn raw(&mut self, key: &str, json: &str) {
         raw(self.field(key), json);
     }

@@ -1,5 +1,5 @@
-//! What a body says of whom it is for and how its conversation began, found without reading the rest of it. For whoever sends the
-//! same user, or the same conversation, the same way again. Must not know which way.
+//! Finds the end user and the opening of a conversation without reading the rest of the body. Callers use both to send
+//! the same user or conversation along the same route. Must not know the route.
 
 use std::fmt;
 
@@ -8,10 +8,11 @@ use serde_json::Value;
 
 use super::fields::Fields;
 
-/// Stands between two texts: no text has it.
+/// Separates two texts. UTF-8 text cannot contain this byte.
 const BETWEEN: u8 = 0xff;
 
-/// The end user that a call names: OpenAI's `safety_identifier` or `user`, Anthropic's `metadata.user_id`.
+/// Returns the end user that a call names: OpenAI's `safety_identifier`, else its `user`, else Anthropic's
+/// `metadata.user_id`.
 pub fn user_named(body: &[u8]) -> Option<String> {
     let (mut safety, mut user) = (None, None);
     for field in Fields::of(body)? {
@@ -29,8 +30,9 @@ pub fn user_named(body: &[u8]) -> Option<String> {
     safety.or(user)
 }
 
-/// The texts that a conversation begins with, which stay while it goes on: the system prompt, and all messages up to the first of
-/// the user. Marks of caches, which wander from turn to turn, are not among them. Empty: it is no conversation.
+/// Returns the texts that open a conversation: the system prompt and all messages up to the first user message. They
+/// stay the same while the conversation grows. Cache marks are left out, because they move from turn to turn. Empty if
+/// the body has no user message.
 pub fn opening(body: &[u8]) -> Vec<u8> {
     let (mut system, mut first) = (Vec::new(), Vec::new());
     for field in Fields::of(body).into_iter().flatten() {
@@ -42,7 +44,7 @@ pub fn opening(body: &[u8]) -> Vec<u8> {
                 }
             }
             "messages" => {
-                // Ends with an error where it was not read to its end.
+                // Returns an error if the list was not read to its end.
                 let _ = serde_json::Deserializer::from_slice(value).deserialize_seq(Until(&mut first));
             }
             _ => {}
@@ -55,7 +57,7 @@ pub fn opening(body: &[u8]) -> Vec<u8> {
     system
 }
 
-/// Reads messages up to the first of the user.
+/// Reads messages up to the first user message.
 struct Until<'a>(&'a mut Vec<u8>);
 
 impl<'de> Visitor<'de> for Until<'_> {
@@ -80,7 +82,7 @@ impl<'de> Visitor<'de> for Until<'_> {
     }
 }
 
-/// The texts of a content: a string, or parts of which some have a text.
+/// Adds the texts of a message's content: a string, or the parts that have a text.
 fn add(content: &Value, to: &mut Vec<u8>) {
     match content {
         Value::String(text) => {

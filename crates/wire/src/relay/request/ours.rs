@@ -1,21 +1,21 @@
-//! What the body of a response says by which it cannot go to a server that speaks the Responses API itself, found without reading the
-//! rest of it. Knows no server and no store.
+//! Finds the fields of a Responses body that tie it to this server, without reading the rest. Such a body cannot go to
+//! a server that speaks the Responses API itself. Knows no server and no store.
 
 use serde_json::Value;
 
 use super::fields::Fields;
 
-/// See the top of the file.
+/// The fields of a Responses body that tie it to this server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResponseState {
-    /// It asks for what is done here alone: to be worked on in the background, to be a part of a conversation that is kept here, or to
-    /// tell of its times and cost.
+    /// The body requests what only this server does: background work, a stored conversation, or an explanation of times
+    /// and cost.
     pub ours: bool,
-    /// The response that it goes on from: who keeps that one answers.
+    /// The previous response. The server that stores it must answer.
     pub previous: Option<String>,
 }
 
-/// What a body says of state. Nothing, where it is no JSON.
+/// Reads the state fields of a body. Returns the default if the body is not a JSON object.
 pub fn response_state(body: &[u8]) -> ResponseState {
     let mut state = ResponseState::default();
     for field in Fields::of(body).into_iter().flatten() {

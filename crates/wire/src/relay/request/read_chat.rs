@@ -1,4 +1,4 @@
-//! From a chat completions body to a [`Talk`]: parameters and tools. Messages are read beside it.
+//! Reads the parameters and tools of a chat completions body into a [`Talk`]. `read_chat_messages` reads the messages.
 //! Must not know how another dialect spells what it reads.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ use crate::json::{Kind, Reader};
 use crate::refused::Accept::{self, Bool, Empty, Nothing, Number, Only, Words};
 use crate::refused::neutral;
 
-/// What no other dialect has, and what of it asks for nothing.
+/// Fields that no other dialect has, each with the values that request nothing.
 pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
     ("audio", Nothing),
     ("best_of", Number(1.0)),
@@ -43,8 +43,8 @@ pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
     ("web_search_options", Nothing),
 ];
 
-/// What is not put into the other dialect because it is known already (the call has it), or because it changes no answer: hints
-/// about caches, labels of the call.
+/// Fields that are not translated. Either the call holds them already, or they change no answer: cache hints and labels
+/// of the call.
 pub(super) const NOT_PUT: &[&str] = &[
     "headrace",
     "max_completion_tokens",
@@ -101,7 +101,7 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
     Ok(talk)
 }
 
-/// A field of one dialect alone: accepted where it asks for nothing.
+/// Reads a field that only one dialect has. Accepts it if its value requests nothing.
 pub(super) fn only_here(rows: &[(&str, Accept)], key: &str, r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     let Some((_, accept)) = rows.iter().find(|(name, _)| *name == key) else { return Err(unknown(to)) };
     match r.optional(|r| neutral(accept, r, &WireLimits::default()))? {
@@ -167,7 +167,8 @@ fn json_schema<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<&'a str>> {
     let mut schema = None;
     r.object(|r, key| {
         match key.as_ref() {
-            // A label for the schema; and whether the answer must follow it, which it always must where schemas have no label.
+            // The schema's label, and whether the answer must follow the schema. In a dialect without labels, it always
+            // must.
             "name" => r.string().map(drop)?,
             "strict" => r.optional(Reader::bool).map(drop)?,
             "schema" => schema = r.optional(raw_object)?,
@@ -182,13 +183,13 @@ fn json_schema<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<&'a str>> {
     Ok(schema)
 }
 
-/// An object as it is spelled.
+/// Reads an object as raw JSON.
 pub(super) fn raw_object<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
     r.require(Kind::Object)?;
     r.raw()
 }
 
-/// `safety_identifier` is the newer name of `user`.
+/// Reads the end user. `safety_identifier` is the newer name of `user`.
 fn user<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>) -> Read<()> {
     let Some(user) = r.optional(Reader::string)? else { return Ok(()) };
     if talk.user.as_ref().is_some_and(|other| *other != user) {
@@ -209,7 +210,7 @@ fn tier(r: &mut Reader<'_>, to: Dialect) -> Read<Tier> {
 
 fn stream_options(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
-        // Whether usage is told is up to who writes the answer.
+        // The writer of the answer decides whether usage is reported.
         "include_usage" => r.skip(),
         "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
             Some(true) => Err(no_such(to)),
@@ -260,7 +261,7 @@ fn function<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Tool<'a>> {
     Ok(tool)
 }
 
-/// Leaves the allowed tools alone among those that are offered: the other dialect has no list beside them.
+/// Removes all offered tools that are not allowed, because the other dialect has no separate list of allowed tools.
 fn offer_alone(talk: &mut Talk<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
     let place = |fault: Fault| fault.under_key("tools").under_key("allowed_tools").under_key("tool_choice");
     let is_offered = |name: &Cow<'_, str>| talk.tools.iter().any(|tool| tool.name == *name);
@@ -272,7 +273,7 @@ fn offer_alone(talk: &mut Talk<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
     Ok(())
 }
 
-/// A choice, with the names that it allows, if it allows only some.
+/// A tool choice, and the allowed names if it allows only some tools.
 type Chosen<'a> = (Choice<'a>, Option<Vec<Cow<'a, str>>>);
 
 fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Chosen<'a>> {
@@ -320,7 +321,7 @@ fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Chosen<'a>> {
     Ok((Choice::Named(name), None))
 }
 
-/// The mode and the names of `allowed_tools`.
+/// Reads the mode and the names of `allowed_tools`.
 fn allowed_tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Choice<'a>, Vec<Cow<'a, str>>)> {
     let (mut choice, mut names) = (None, Vec::new());
     r.object(|r, key| {

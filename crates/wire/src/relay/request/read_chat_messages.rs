@@ -1,4 +1,5 @@
-//! The messages of a chat completions body: roles, parts, calls of tools and their results, reasoning that is handed back.
+//! Reads the messages of a chat completions body: roles, parts, tool calls and their results, and reasoning from
+//! earlier answers.
 //! Must not know parameters.
 
 use std::borrow::Cow;
@@ -9,7 +10,7 @@ use super::talk::{Media, Part, Turn, Who, lacks, no_such, unknown};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// The turns, one for each message.
+/// Reads the turns, one for each message.
 pub(super) fn turns<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Turn<'a>>> {
     let mut turns = Vec::new();
     r.array(usize::MAX, |r, at| {
@@ -24,19 +25,19 @@ pub(super) fn turns<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Turn<'a>>> 
     Ok(turns)
 }
 
-/// The fields of a message as they come, before its role says which belong.
+/// The fields of a message, before its role says which of them are allowed.
 #[derive(Default)]
 struct Draft<'a> {
     role: Option<Cow<'a, str>>,
     content: Vec<Part<'a>>,
     refusal: Option<Cow<'a, str>>,
     named: bool,
-    /// Its key.
+    /// The key of the reasoning text, if the text is not empty.
     reasoning: Option<&'static str>,
     details: Vec<Part<'a>>,
     calls: Vec<Part<'a>>,
     call_id: Option<Cow<'a, str>>,
-    /// A field that nobody knows: a server may have put it into an answer that is handed back.
+    /// The first unknown field. A server may have added it to an answer that the client sends back.
     stranger: Option<String>,
 }
 
@@ -66,7 +67,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Two spellings of one thing.
+    /// Reads reasoning text, which has two spellings.
     fn reasoning(&mut self, key: &'static str, r: &mut Reader<'a>) -> Read<()> {
         if r.optional(Reader::string)?.is_some_and(|text| !text.is_empty()) {
             self.reasoning = Some(key);
@@ -86,7 +87,7 @@ impl<'a> Draft<'a> {
             }
         };
         let is_tool = role == "tool";
-        // A tool's name says what its call says already.
+        // A tool's name is redundant, because the tool call has it.
         if self.named && !is_tool {
             return Err(no_such(to).under_key("name"));
         }
@@ -132,8 +133,8 @@ impl<'a> Draft<'a> {
         if !is_tool && self.call_id.is_some() { stray("tool_call_id", "tool") } else { Ok(()) }
     }
 
-    /// Reasoning first, then what was said, then the calls. Only reasoning with its writer's proof is put: a server takes no other
-    /// back, and an answer whose writer gave no proof must be accepted all the same.
+    /// Returns the parts in order: reasoning, text, tool calls. Reasoning is passed on only with its writer's
+    /// signature, because a server accepts no other. Reasoning without a signature is dropped rather than refused.
     fn assistant(self) -> Vec<Part<'a>> {
         let mut parts = self.details;
         parts.extend(self.content);
@@ -143,7 +144,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// OpenRouter's shape of reasoning: text with a signature, or sealed data.
+/// Reads reasoning in OpenRouter's shape: text with a signature, or sealed data.
 fn details<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
     let mut parts = Vec::new();
     r.array(usize::MAX, |r, _| {
@@ -194,7 +195,7 @@ fn tool_calls<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
                     }
                 }
                 "function" => function = Some(called(r)?),
-                // The place that streamed pieces carry, and what servers add; clients hand it back.
+                // The index of streamed pieces, and fields that servers add. Clients send them back.
                 _ => r.skip()?,
             }
             Ok(())
@@ -219,7 +220,7 @@ fn called<'a>(r: &mut Reader<'a>) -> Read<(Cow<'a, str>, Cow<'a, str>)> {
     Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("arguments"))?))
 }
 
-/// Arguments as a string that holds a JSON object, kept as it is spelled. The empty string means no arguments.
+/// Reads arguments as a string that holds a JSON object, and keeps their spelling. The empty string means no arguments.
 fn arguments<'a>(r: &mut Reader<'a>) -> Read<Cow<'a, str>> {
     let text = r.string()?;
     if text.trim().is_empty() {
@@ -262,9 +263,9 @@ fn part<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
             "refusal" => found = Some(("refusal", Part::Text(r.string()?))),
             "image_url" => found = Some(("image_url", image(r, to)?)),
             "file" => found = Some(("file", file(r, to)?)),
-            // A hint where a cached prefix may end.
+            // A hint that a cached prefix may end here.
             "prompt_cache_breakpoint" | "cache_control" => r.skip()?,
-            // What parts of other types carry: the part is to blame.
+            // Fields of other part types: the fault names the part.
             "input_audio" | "audio_url" | "video_url" => {
                 let why = "has no sounds and videos";
                 return Err(lacks(to, Code::UnsupportedContent, why).of_parent());
@@ -333,19 +334,19 @@ fn not_base64(key: &str) -> Fault {
     Fault::at(key, Code::InvalidValue, "it must be a data URL in base64: `data:TYPE;base64,DATA`")
 }
 
-/// What a URL holds by itself.
+/// The data that a URL itself contains.
 enum Inline<'a> {
-    /// Nothing: it says where to look.
+    /// None: the URL is an address.
     No(Cow<'a, str>),
     Base64 {
         media_type: Cow<'a, str>,
         data: Cow<'a, str>,
     },
-    /// Something, in another way than base64.
+    /// Data in an encoding other than base64.
     Otherwise,
 }
 
-/// Borrowed where it can be: images are long.
+/// Splits a URL. Borrows from the URL if it can, because images are long.
 fn inline(url: Cow<'_, str>) -> Inline<'_> {
     if !url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {
         return Inline::No(url);
@@ -359,10 +360,10 @@ fn inline(url: Cow<'_, str>) -> Inline<'_> {
     base64.map_or(Inline::Otherwise, |(media_type, data)| Inline::Base64 { media_type, data })
 }
 
-/// Type and data of a data URL.
+/// Returns the media type and the data of a data URL.
 fn base64_of(url: &str) -> Option<(&str, &str)> {
     let (head, data) = url.get(5..)?.split_once(',')?;
     let head = head.strip_suffix(";base64")?;
-    // Parameters of the type, such as a character set, say nothing about images and PDF.
+    // Parameters of the type, such as a character set, mean nothing for images and PDF.
     Some((head.split(';').next().unwrap_or(head), data))
 }

@@ -1,4 +1,4 @@
-//! From an Anthropic messages body to a [`Talk`]: parameters and tools. Turns are read beside it.
+//! Reads the parameters and tools of an Anthropic messages body into a [`Talk`]. `read_messages_turns` reads the turns.
 //! Must not know how another dialect spells what it reads.
 
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 use crate::refused::Accept::{self, Empty, Nothing, Words};
 
-/// What no other dialect has, and what of it asks for nothing.
+/// Fields that no other dialect has, each with the values that request nothing.
 pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
     ("betas", Empty),
     ("container", Nothing),
@@ -25,16 +25,16 @@ pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
     ("workspace_id", Nothing),
 ];
 
-/// What is not put into the other dialect because it is known already (the call has it), or because it changes no answer: hints
-/// about caches, and the wish to be told why a cache was missed.
+/// Fields that are not translated. Either the call holds them already, or they change no answer: cache hints, and the
+/// request for a diagnosis of cache misses.
 pub(super) const NOT_PUT: &[&str] =
     &["cache_control", "diagnostics", "headrace", "max_tokens", "model", "stream", "timeout"];
 
-/// Up to so many tokens of thinking are `low` effort, and up to so many `medium`. A budget is a bound, an effort a wish: the
-/// other dialects have wishes.
+/// Upper bounds in thinking tokens for the efforts `low` and `medium`. A budget is a bound and an effort is a hint, but
+/// other dialects have only hints.
 const BUDGETS: [u64; 2] = [4_096, 16_384];
 
-/// What `thinking` says.
+/// The value of `thinking`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Thinking {
     Off,
@@ -87,7 +87,7 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
     Ok(talk)
 }
 
-/// One wish of what `thinking` and `output_config.effort` say together.
+/// Combines `thinking` and `output_config.effort` into one value.
 fn reasoning(
     thinking: Option<Thinking>,
     effort: Option<&'static str>,
@@ -132,7 +132,7 @@ fn thinking(r: &mut Reader<'_>, to: Dialect) -> Read<Thinking> {
                     _ => "high",
                 });
             }
-            // What of its reasoning a server shows is up to the server.
+            // The server decides how much of its reasoning it shows.
             "display" => r.skip()?,
             _ => return Err(unknown(to)),
         }
@@ -208,7 +208,8 @@ fn tier(r: &mut Reader<'_>, to: Dialect) -> Read<Tier> {
     }
 }
 
-/// Edits of the conversation by the server. None are done elsewhere; to keep all of it is what happens anyway.
+/// Checks the edits that the server should make to the conversation. Other dialects have none, so only edits that keep
+/// everything are accepted.
 fn context_management(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "edits" => r.array(usize::MAX, |r, _| {
@@ -255,7 +256,7 @@ fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
                 "description" => tool.description = r.optional(Reader::string)?,
                 "input_schema" => tool.schema = Some(raw_object(r)?),
                 "strict" => tool.strict = r.optional(Reader::bool)?,
-                // Hints: about caches, and that arguments may stream before they are whole, as they do anyway.
+                // Hints: about caches, and about streaming arguments early, which happens anyway.
                 "cache_control" | "eager_input_streaming" => r.skip()?,
                 key => only_here(TOOL_ONLY_HERE, key, r, to)?,
             }
@@ -271,7 +272,7 @@ fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
     Ok(tools)
 }
 
-/// As [`ONLY_HERE`], of a tool.
+/// Like [`ONLY_HERE`], for a tool.
 pub(super) const TOOL_ONLY_HERE: &[(&str, Accept)] = &[
     ("allowed_callers", Accept::Only("direct")),
     ("defer_loading", Accept::Bool(false)),

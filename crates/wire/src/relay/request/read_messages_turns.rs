@@ -1,4 +1,4 @@
-//! The turns of an Anthropic messages body: blocks of text, images, documents, thinking, uses of tools and their results.
+//! Reads the turns of an Anthropic messages body: text, images, documents, thinking, tool calls and their results.
 //! Must not know parameters.
 
 use std::borrow::Cow;
@@ -10,7 +10,7 @@ use super::talk::{Media, Part, Turn, Who, lacks, no_such, unknown};
 use crate::fault::{Fault, Read};
 use crate::json::{Kind, Reader};
 
-/// The turns. Several of one side in a row are one turn: the dialect says so.
+/// Reads the turns. Consecutive messages of the same role form one turn, as the dialect requires.
 pub(super) fn turns<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Turn<'a>>> {
     let mut turns: Vec<Turn<'a>> = Vec::new();
     r.array(usize::MAX, |r, at| {
@@ -56,7 +56,7 @@ fn turn<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Who, Vec<Part<'a>>)> {
     Ok((who, parts))
 }
 
-/// Refuses blocks of the other side's.
+/// Refuses blocks that belong to another role.
 fn check(who: Who, parts: &[Part<'_>]) -> Read<()> {
     for (index, part) in parts.iter().enumerate() {
         let of = match part {
@@ -73,7 +73,7 @@ fn check(who: Who, parts: &[Part<'_>]) -> Read<()> {
     Ok(())
 }
 
-/// `system`: a string or a list of text blocks.
+/// Reads `system`: a string or a list of text blocks.
 pub(super) fn texts<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Cow<'a, str>>> {
     let parts = blocks(r, to)?;
     let text = |(index, part)| match part {
@@ -92,7 +92,7 @@ fn blocks<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
     Ok(parts)
 }
 
-/// The fields of a block as they come, before its type says which belong.
+/// The fields of a block, before its type says which of them are allowed.
 #[derive(Default)]
 struct Draft<'a> {
     kind: Option<Cow<'a, str>>,
@@ -109,23 +109,23 @@ struct Draft<'a> {
     source: Option<Source<'a>>,
     title: Option<Cow<'a, str>>,
     context: Option<Cow<'a, str>>,
-    /// A field that is not known.
+    /// The first unknown field.
     stranger: Option<String>,
 }
 
-/// Types that only answers have: what somebody's server put into them beside what is known is no matter.
+/// Block types that only answers have. Unknown fields in them are ignored, because a server may have added them.
 const ANSWERED: &[&str] = &["thinking", "redacted_thinking", "tool_use"];
 
-/// Where the data of an image or a document is, or what a document consists of.
+/// The source of an image or a document: its media, or the content itself.
 enum Source<'a> {
     Media(Media<'a>),
     Text(Cow<'a, str>),
     Parts(Vec<Part<'a>>),
-    /// The name of what was found by a search.
+    /// The source name of a search result.
     Name(Cow<'a, str>),
 }
 
-/// The types that have a counterpart.
+/// Block types that have a counterpart in the other dialect.
 const KINDS: &[&str] = &[
     "text",
     "image",
@@ -176,7 +176,7 @@ impl<'a> Draft<'a> {
             "toolset_name" | "transformations" => {
                 r.optional(|_| Err::<(), _>(no_such(to)))?;
             }
-            // A hint where a cached prefix may end.
+            // A hint that a cached prefix may end here.
             "cache_control" => r.skip()?,
             key => {
                 self.stranger.get_or_insert_with(|| key.to_owned());
@@ -215,7 +215,7 @@ impl<'a> Draft<'a> {
                     return Err(Fault::at("source", Code::InvalidValue, message));
                 }
             },
-            // A search's result, and a document of blocks: what a model reads of them is text, in this order.
+            // A search result, or a document of blocks. A model reads their texts in this order.
             _ => match self.source.ok_or_else(missing("source"))? {
                 Source::Media(media) => Part::Document { title: self.title, context: self.context, media },
                 Source::Text(text) => Part::Paper { title: self.title, context: self.context, text },
@@ -254,7 +254,7 @@ fn source<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Source<'a>> {
             "data" => data = Some(r.string()?),
             "url" => url = Some(r.string()?),
             "content" => content = blocks(r, to)?,
-            // The type is to blame, whichever comes first.
+            // The type is the fault, whichever field comes first.
             "file_id" => r.skip()?,
             _ => return Err(unknown(to)),
         }
@@ -272,7 +272,7 @@ fn source<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Source<'a>> {
     })
 }
 
-/// Of a document: whether they are asked for. Of a text: those that it has.
+/// Checks citations. A document's value says whether they are requested, and a text's value lists them.
 fn citations(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     if r.kind()? == Kind::Array {
         return r.array(usize::MAX, |_, _| Err(no_such(to).of_parent()));
@@ -286,7 +286,7 @@ fn citations(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     })
 }
 
-/// Who called the tool: the model itself, or code that ran at the server.
+/// Checks the caller of a tool: the model itself, or code that ran at the server.
 fn caller(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "type" if r.string()? == "direct" => Ok(()),

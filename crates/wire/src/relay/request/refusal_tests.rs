@@ -1,4 +1,4 @@
-//! What cannot be put into the other dialect, by field; and that no field of either dialect was forgotten.
+//! Fields that cannot be translated into the other dialect. Also checks that no field of either dialect was forgotten.
 
 use serde_json::{Value, json};
 
@@ -12,20 +12,20 @@ const CHAT: &str = "audio frequency_penalty function_call functions logit_bias l
     prompt_cache_options prompt_cache_retention reasoning_effort response_format safety_identifier seed service_tier stop \
     store stream stream_options temperature tool_choice tools top_logprobs top_p user verbosity web_search_options";
 
-/// Every field of its messages.
+/// Every field of the messages in a chat completion.
 const CHAT_MESSAGE: &str = "annotations content name reasoning reasoning_content reasoning_details refusal role tool_call_id tool_calls";
 
-/// Every parameter of a message that Anthropic's SDK 2.11 has, and of its betas what clients send.
+/// Every parameter of a message in Anthropic's SDK 2.11, and the beta parameters that clients send.
 const MESSAGES: &str = "betas cache_control container context_management diagnostics fallbacks inference_geo max_tokens \
     mcp_servers messages metadata model output_config output_format service_tier speed stop_sequences stream system \
     temperature thinking thread tool_choice tools top_k top_p user_profile_id workspace_id";
 
-/// Every block of a request.
+/// Every block type of a request.
 const BLOCKS: &str = "text image document search_result thinking redacted_thinking tool_use tool_result";
 
 const TABLES: &str = include_str!("translation.md");
 
-/// What the table in the section from `heading` on says of `field`.
+/// Returns the entry for `field` in the table of the section that starts with `heading`.
 fn fate(heading: &str, field: &str) -> String {
     let section = TABLES.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
     let row = section.lines().find(|line| line.starts_with(&format!("| `{field}` |")));
@@ -33,12 +33,12 @@ fn fate(heading: &str, field: &str) -> String {
     row.rsplit('|').nth(1).unwrap().trim().to_owned()
 }
 
-/// Puts a field into the smallest body.
+/// Adds a field to the smallest body.
 type Body = fn(&Value) -> Value;
-/// Puts a body into the other dialect.
+/// Translates a body into the other dialect.
 type Put = fn(&Value) -> Result<Value, BadRequest>;
 
-/// A value that asks for something, whatever the field.
+/// A value that requests something, in any field.
 fn something() -> Value {
     json!({"x-canary": ["x"]})
 }
@@ -52,7 +52,7 @@ fn every_field_has_its_row_and_the_row_is_true() {
             let fate = fate(heading, field);
             let got = put(&body(&json!({field: something()})));
             if fate.starts_with("refused") || fate.starts_with("put") {
-                // What is put is read by its type, so that nonsense is refused too.
+                // Translated fields are read by their type, so an invalid value is refused, too.
                 let bad = got.expect_err(field);
                 assert!(
                     bad.param.as_deref().is_some_and(|param| param.starts_with(field)),
@@ -87,7 +87,7 @@ fn every_row_of_the_code_is_in_the_tables() {
             assert!(fate(heading, field).starts_with("refused"), "{field}");
         }
         for field in not_put {
-            // The call knows some of them already: those are put from there.
+            // The call already holds some of these fields, and they are translated from there.
             let put = ["max_completion_tokens", "max_tokens", "model", "stream"].contains(field);
             assert!(fate(heading, field).starts_with(if put { "put" } else { "not put" }), "{field}");
         }

@@ -1,5 +1,5 @@
-//! A body that goes on with an answer that broke off: what there is of it stands as the last turn. Must not know who broke off, or
-//! who goes on.
+//! Builds the body that resumes an interrupted answer: the text so far becomes the last turn. Must not know which
+//! worker failed or which one resumes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::{Call, Endpoint, Prompt};
@@ -9,8 +9,8 @@ use super::edit::OWN;
 use super::fields::{Field, Fields};
 use crate::json_out::{raw, value};
 
-/// Fields of a call whose answer is text, and of which nothing but the turns and the text so far decides how it goes on. A stop string
-/// may begin on one side of a break and end on the other, so those are not among them.
+/// Fields of calls with a plain text answer whose continuation depends only on the turns and the text so far. Stop
+/// strings are not among them, because one may begin before the interruption and end after it.
 const PLAIN: &[&str] = &[
     "max_completion_tokens",
     "max_tokens",
@@ -30,21 +30,21 @@ const PLAIN: &[&str] = &[
     "top_p",
     "user",
 ];
-/// Where a body says how long an answer may be.
+/// Fields that bound the answer's length.
 const BOUNDS: &[&str] = &["max_completion_tokens", "max_tokens"];
 
-/// What there is of an answer.
+/// The part of an answer that has arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SoFar<'a> {
-    /// Its text.
+    /// The text so far.
     pub text: &'a str,
-    /// How many tokens more it may have.
+    /// The number of tokens that may still follow.
     pub max_tokens: u32,
-    /// Whether its server has to be told that it is the last turn that goes on (vLLM, SGLang).
+    /// Whether the server needs a flag to continue the last turn (vLLM, SGLang).
     pub flagged: bool,
 }
 
-/// Whether the answer to a call that [`super::skim`] read can be gone on with from its text alone, wherever it breaks off.
+/// Whether the answer to a call that [`super::skim`] read can be resumed from its text alone, at any point.
 pub fn can_resume(call: &Call) -> bool {
     let Prompt::Relayed(relayed) = &call.prompt else { return false };
     let known = |field: Field<'_>| PLAIN.contains(&field.key.as_ref()) || OWN.contains(&field.key.as_ref());
@@ -57,7 +57,8 @@ struct Turn {
     role: String,
 }
 
-/// A body as its receiver gets it, which is to go on with an answer. `None`: what it has for turns does not end with its user.
+/// Returns a receiver's body, changed so that it resumes an answer. `None` if the messages do not end with a user
+/// message.
 pub fn resumed(body: &[u8], so_far: &SoFar<'_>) -> Option<Bytes> {
     let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
     let turns = &fields.iter().find(|field| field.key == "messages")?.value;

@@ -1,5 +1,5 @@
-//! The lenient reading of a call that is sent on: what limits, money and rules need is read as `parse` reads it, the rest is
-//! for its receiver to judge.
+//! Lenient parsing of a relayed call. Fields that limits, money and rules need are read as `parse` reads them. The
+//! receiver judges the rest.
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
@@ -15,21 +15,23 @@ use crate::refused::{Accept, neutral};
 use crate::wishes::RESERVED;
 use crate::{BadRequest, WireLimits, blank, content};
 
-/// Bytes that a token id of a prompt counts for in [`Relayed::text_bytes`]: about what a token has as text.
+/// Bytes that one token id of a prompt adds to [`Relayed::text_bytes`]: about the length of a token's text.
 const BYTES_PER_ID: usize = 4;
 /// The most addresses in one call.
 const MOST_ADDRESSES: usize = 64;
-/// The most values of extras and tools that are judged in one call.
+/// The most extras and tools that are judged in one call.
 const MOST_CONCERNS: usize = 1_024;
 
-/// The call that `body`, sent to `endpoint`, stands for, to be sent on to somebody who speaks the endpoint's dialect or another.
+/// Reads `body`, sent to `endpoint`, as a call to relay to a receiver that speaks the endpoint's dialect or another
+/// one.
 ///
-/// Read are: the model, whether it streams and reports usage, how many answers of which length may come, and Headrace's own
-/// additions; and what would decide what is decided here is refused. All else, fields that nobody knows included, stays in the body. What the whole body is bound by
-/// is what [`crate::parse`] is bound by: one JSON object in UTF-8, no key twice in an object, depth, lengths of lists.
+/// It reads the model, whether the call streams and reports usage, the number and length of the answers, and Headrace's
+/// own additions. It refuses parameters that would override the gateway's decisions. All other fields stay in the body,
+/// even unknown ones. The body as a whole must meet the same rules as in [`crate::parse`]: one JSON object in UTF-8, no
+/// duplicate keys, limited depth and list lengths.
 ///
 /// # Errors
-/// [`BadRequest`] names the first parameter at fault, as [`crate::parse`] does.
+/// [`BadRequest`] names the first faulty parameter, as in [`crate::parse`].
 pub fn skim(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
     let call = skim_question(endpoint, body, limits)?;
     if endpoint == Endpoint::Messages && call.sampling.max_tokens.is_none() {
@@ -38,10 +40,10 @@ pub fn skim(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call
     Ok(call)
 }
 
-/// As [`skim`], of a body that asks for no answer, and so does not say how long that may be.
+/// Like [`skim`], for a body that requests no answer and therefore has no bound for it.
 ///
 /// # Errors
-/// As [`skim`].
+/// The same as for [`skim`].
 pub fn skim_question(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
     let mut reader = Reader::new(&body, limits.max_json_depth, limits.max_free_form_values)?;
     let mut call = read(endpoint, &mut reader, limits)?;
@@ -53,7 +55,7 @@ pub fn skim_question(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Re
 
 fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = Knobs::new(endpoint, limits);
-    // Anthropic's way to have a prompt read ahead of its call.
+    // Anthropic accepts `max_tokens: 0`, which only fills the prompt cache ahead of the call.
     knobs.none_may_come = endpoint == Endpoint::Messages;
     let mut size = Size::default();
     let (mut prompts, mut has_own_fields, mut extra_key) = (1, false, None);
@@ -121,14 +123,14 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
     })?;
     r.end()?;
     if let Some(extra) = extra_key {
-        // Together they are one salt, which no other pair of them makes.
+        // The two values together form one salt. No other pair yields the same salt.
         let salt = knobs.cache_salt.take();
         knobs.cache_salt =
             Some(salt.map_or(format!(":{extra}"), |salt| format!("{}:{salt}:{extra}", salt.len())));
     }
     let mut settled = knobs.settle(prompts)?;
     if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
-        // Nothing is generated.
+        // Encoders generate no tokens.
         settled.sampling.max_tokens = Some(0);
     }
     let user = knobs.end_user();
@@ -154,7 +156,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
     })
 }
 
-/// Top-level fields with schemas, labels or switches, in which nothing is fetched.
+/// Top-level fields with schemas, labels or switches. No server fetches anything in them.
 const FREE: &[&str] = &[
     "cache_control",
     "client_metadata",
@@ -175,13 +177,13 @@ const FREE: &[&str] = &[
     "top_p",
 ];
 
-/// Top-level fields that are not known, as they fold.
+/// Case-folded names of the unknown top-level fields so far.
 #[derive(Default)]
 struct Spellings(Vec<String>);
 
 impl Spellings {
     /// # Errors
-    /// The field is a second spelling: of one that is known, or of one that was taken before.
+    /// Fails if the field is a second spelling of a known field, or of one that was taken before.
     fn take(&mut self, key: &str) -> Read<()> {
         if guard::TOP.contains(&key) {
             return Ok(());
@@ -197,7 +199,8 @@ impl Spellings {
     }
 }
 
-/// Notes a field that may cost extra, unless its value asks for nothing. `raw`: the value, which was read before.
+/// Records a field that may cost extra, unless its value requests nothing. `raw` is the value, which the reader has
+/// already passed.
 fn extra(
     size: &mut Size,
     (endpoint, key): (Endpoint, &str),
@@ -217,7 +220,7 @@ fn extra(
     size.note(Concern { at: r.position().saturating_sub(raw.len()), ask: Ask::Extra { name, value } })
 }
 
-/// Switches of the chat template. Names that the template or its caller sets are refused.
+/// Reads the switches of the chat template. Refuses names that the template or its caller sets.
 fn template_switches(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
     if r.kind()? != Kind::Object {
         return look::free(size, r);
@@ -232,7 +235,7 @@ fn template_switches(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
     })
 }
 
-/// Arguments of `apply_chat_template` that are no variables of a template.
+/// Arguments of `apply_chat_template` that are not template variables.
 const OF_TOKENIZERS: &[&str] = &[
     "conversation",
     "documents",
@@ -245,7 +248,7 @@ const OF_TOKENIZERS: &[&str] = &[
     "truncation",
 ];
 
-/// What only a response has.
+/// Reads the fields that are particular to the Responses API.
 fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
     let limits = knobs.limits;
     match key {
@@ -266,7 +269,7 @@ fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader
     }
 }
 
-/// Whom the call is for, where that is a text.
+/// Reads the end user. `None` if the value is empty or not a string.
 fn user(size: &mut Size, r: &mut Reader<'_>) -> Read<Option<EndUser>> {
     if r.kind()? != Kind::String {
         return look::free(size, r).map(|()| None);
@@ -277,7 +280,7 @@ fn user(size: &mut Size, r: &mut Reader<'_>) -> Read<Option<EndUser>> {
     Ok(EndUser::named(&text))
 }
 
-/// Anthropic's, where the end user stands among labels.
+/// Reads Anthropic's `metadata`, which holds the end user among labels.
 fn metadata(size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
     if r.kind()? != Kind::Object {
         return look::free(size, r);
@@ -293,7 +296,7 @@ fn metadata(size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<
     })
 }
 
-/// What is read just as `parse` reads it.
+/// Whether a field is read exactly as `parse` reads it.
 fn is_read(endpoint: Endpoint, key: &str) -> bool {
     match key {
         "model" | "stream" | "headrace" | "timeout" | "cache_salt" => true,
@@ -301,7 +304,7 @@ fn is_read(endpoint: Endpoint, key: &str) -> bool {
         "n" => !matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
         "max_completion_tokens" => endpoint == Endpoint::ChatCompletions,
         "echo" => endpoint == Endpoint::Completions,
-        // Each of them is generated and charged.
+        // Each candidate is generated and charged.
         "best_of" => true,
         _ => false,
     }
@@ -327,7 +330,7 @@ fn include_usage(r: &mut Reader<'_>) -> Read<bool> {
     Ok(include)
 }
 
-/// How many prompts a completions call has.
+/// Counts the prompts of a completions call.
 fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<usize> {
     match r.kind()? {
         Kind::String => return prompt(size, r).map(|()| 1),
@@ -357,12 +360,12 @@ fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize
     Ok(prompts + flat)
 }
 
-/// A prompt, or a text to encode, which must say something.
+/// Reads a prompt or a text to encode. It must have a visible character.
 fn prompt(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
     if size.read_visible(r)? { Ok(()) } else { Err(blank::text()) }
 }
 
-/// `messages`: there must be one that says something.
+/// Reads `messages`. At least one message must have content.
 fn messages(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
     let is_list = r.kind()? == Kind::Array;
     look::messages(size, r, limits)?;
@@ -373,7 +376,7 @@ fn messages(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()
     }
 }
 
-/// How large a body is for a model.
+/// The facts that the gateway records of a body: its size for the model, and its concerns.
 #[derive(Debug, Default)]
 struct Size {
     text_bytes: usize,
@@ -381,11 +384,11 @@ struct Size {
     concerns: Vec<Concern>,
     message: SeenMessage,
     messages: usize,
-    /// A message says something, or is none of those that may be empty by themselves.
+    /// At least one message has visible content, or its role is neither user nor system.
     any_says_something: bool,
 }
 
-/// The message that is being read.
+/// The current message.
 #[derive(Debug, Default, Clone, Copy)]
 struct SeenMessage {
     is_user: bool,
@@ -394,7 +397,7 @@ struct SeenMessage {
     says_something: bool,
 }
 
-/// Types of parts that say no more than their text.
+/// Types of parts that carry nothing beside their text.
 const TEXT_PARTS: &[&str] = &["input_text", "output_text", "refusal", "text"];
 
 impl Size {
@@ -408,10 +411,10 @@ impl Size {
         Ok(())
     }
 
-    /// Reads over a text, and whether it has a visible character.
+    /// Skips a text and counts its bytes. Returns whether it has a visible character.
     fn read_visible(&mut self, r: &mut Reader<'_>) -> Read<bool> {
         let ((), raw) = r.with_raw(|r| self.text(r))?;
-        // Nearly every text begins with a letter.
+        // Shortcut: nearly every text begins with a letter.
         let first = raw.as_bytes().get(1).copied().unwrap_or(b'"');
         let is_plain = first.is_ascii_graphic() && !matches!(first, b'"' | b'\\');
         Ok(is_plain || !is_blank(&r.inner(raw).string()?))
@@ -429,7 +432,7 @@ impl Look for Size {
         Ok(())
     }
 
-    // Signatures and encrypted reasoning are read by the model that wrote them.
+    // Signatures and encrypted reasoning count, because the model that wrote them reads them.
     fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()> {
         self.text(r)
     }

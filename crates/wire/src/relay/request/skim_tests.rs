@@ -1,4 +1,5 @@
-//! What is read of a call that is sent on, what is left alone, and what is refused as `parse` refuses it.
+//! The fields of a relayed call that `skim` reads, those that it leaves alone, and those that it refuses as `parse`
+//! does.
 
 use std::time::Duration;
 
@@ -44,7 +45,7 @@ fn what_limits_and_money_need_is_read() {
     assert_eq!(call.tier, ServiceTier::Standard);
 }
 
-/// `skim` refuses with the code and parameter of `parse` what both read.
+/// For fields that both read, `skim` refuses with the same code and parameter as `parse`.
 #[test]
 fn what_is_read_is_refused_as_ever() {
     let deep = format!(r#"{{"model":"m","max_tokens":1,"x":{}1{}}}"#, "[".repeat(64), "]".repeat(64));
@@ -108,7 +109,7 @@ fn what_is_read_is_refused_as_ever() {
     );
 }
 
-/// What some servers take in place of what limits, prices and fairness hang on.
+/// Parameters of some servers that would bypass limits, prices or fairness.
 #[test]
 fn nothing_gets_around_what_is_decided_here() {
     for (more, param) in [
@@ -187,7 +188,7 @@ fn text_and_media_are_measured() {
     let sound = json!({"type": "input_audio", "input_audio": {"data": base64, "format": ""}});
     let file = json!({"type": "file", "file": {"file_data": base64, "filename": "12"}});
     assert_eq!(chat(user(json!([sound, file]))), (2, 2));
-    // A text is counted, whatever it looks like and wherever it stands.
+    // A text always counts, even if it looks like data, and in every place.
     assert_eq!(chat(user(json!([{"type": "", "text": format!("data:,{base64}")}]))), (1006, 0));
     let schema = json!({"model": "", "tools": [{"function": {"parameters": {"data": base64,
         "url": "data:1"}}}]});
@@ -231,7 +232,7 @@ fn the_model_is_found_before_the_body_is_read() {
 }
 
 proptest! {
-    /// Nothing that comes makes any of the readers fall over, and what is taken names the same model to both.
+    /// No input makes a reader panic, and `skim` and `model_named` find the same model in every accepted body.
     #[test]
     fn any_bytes(body in prop::collection::vec(prop_oneof![
         Just(b'{'), Just(b'}'),

@@ -1,5 +1,6 @@
-//! A call in no dialect: what those that are translated into each other have in common, borrowed from the body it was read from.
-//! Knows no spelling. A further dialect is one more reader into it and one more writer out of it.
+//! A request in no dialect: the common part of all dialects that are translated into each other. It borrows from the
+//! body that it was read from.
+//! Knows no spelling. A new dialect needs one reader into this form and one writer out of it.
 
 use std::borrow::Cow;
 
@@ -7,15 +8,15 @@ use headrace_domain::{Code, Dialect};
 
 use crate::fault::Fault;
 
-/// A call. Numbers and free-form JSON are kept as they were spelled.
+/// A request. Numbers and free-form JSON keep their spelling.
 #[derive(Debug, Default)]
 pub(super) struct Talk<'a> {
-    /// What stands before the conversation.
+    /// System texts before the conversation.
     pub(super) system: Vec<Cow<'a, str>>,
     pub(super) turns: Vec<Turn<'a>>,
     pub(super) tools: Vec<Tool<'a>>,
     pub(super) choice: Option<Choice<'a>>,
-    /// Whether several tools may be called at once; `None`: it was not said.
+    /// Whether the model may call several tools at once. `None` if the request did not say.
     pub(super) parallel: Option<bool>,
     pub(super) temperature: Option<&'a str>,
     pub(super) top_p: Option<&'a str>,
@@ -26,11 +27,11 @@ pub(super) struct Talk<'a> {
     /// The end user.
     pub(super) user: Option<Cow<'a, str>>,
     pub(super) tier: Option<Tier>,
-    /// vLLM's salt of cached prefixes.
+    /// vLLM's salt for cached prefixes.
     pub(super) cache_salt: Option<Cow<'a, str>>,
 }
 
-/// Who speaks.
+/// The role that speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     System,
@@ -39,17 +40,17 @@ pub(super) enum Who {
     Assistant,
 }
 
-/// What somebody says.
+/// One turn of a conversation.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     pub(super) who: Who,
-    /// Which message of the caller it begins with.
+    /// Index of the caller's first message in this turn.
     pub(super) at: usize,
     pub(super) parts: Vec<Part<'a>>,
 }
 
 impl Turn<'_> {
-    /// Whether it is an answer without a call or a character.
+    /// Whether this is an answer without tool calls and without a character.
     pub(super) fn is_empty_answer(&self) -> bool {
         let is_empty = |part: &Part<'_>| matches!(part, Part::Text(text) if text.is_empty());
         self.who == Who::Assistant && self.parts.iter().all(is_empty)
@@ -66,13 +67,13 @@ pub(super) enum Part<'a> {
         context: Option<Cow<'a, str>>,
         media: Media<'a>,
     },
-    /// A document that is plain text.
+    /// A plain text document.
     Paper {
         title: Option<Cow<'a, str>>,
         context: Option<Cow<'a, str>>,
         text: Cow<'a, str>,
     },
-    /// Reasoning of an earlier answer, with what its writer proves it by.
+    /// Reasoning of an earlier answer, with its writer's signature.
     Thinking {
         text: Cow<'a, str>,
         signature: Option<Cow<'a, str>>,
@@ -92,7 +93,7 @@ pub(super) enum Part<'a> {
     },
 }
 
-/// Where an image or a document is.
+/// The location or the data of an image or a document.
 #[derive(Debug)]
 pub(super) enum Media<'a> {
     Url(Cow<'a, str>),
@@ -103,7 +104,7 @@ pub(super) enum Media<'a> {
 pub(super) struct Tool<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) description: Option<Cow<'a, str>>,
-    /// JSON Schema; `None`: it takes nothing.
+    /// The JSON Schema of the arguments. `None` if the tool takes none.
     pub(super) schema: Option<&'a str>,
     pub(super) strict: Option<bool>,
 }
@@ -112,22 +113,22 @@ pub(super) struct Tool<'a> {
 pub(super) enum Choice<'a> {
     Auto,
     None,
-    /// Any tool, but one.
+    /// Any tool, but at least one.
     Required,
     Named(Cow<'a, str>),
 }
 
-/// How much is thought before the answer.
+/// The amount of reasoning before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reasoning {
     Off,
-    /// As much as the model finds right.
+    /// The model decides.
     Auto,
     /// `low` to `max`.
     Effort(&'static str),
 }
 
-/// The words that both dialects have for [`Reasoning::Effort`].
+/// The values of [`Reasoning::Effort`], which both dialects share.
 pub(super) const EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 
 /// The answer's JSON Schema.
@@ -136,14 +137,14 @@ pub(super) struct Format<'a> {
     pub(super) schema: &'a str,
 }
 
-/// Whose capacity may be used.
+/// The service tier that may serve the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
     Auto,
     Standard,
 }
 
-/// What the dialect `to` has no place for. `why` goes on "which …".
+/// The fault for a feature that the dialect `to` lacks. `why` completes a sentence that ends in "which".
 pub(super) fn lacks(to: Dialect, code: Code, why: &str) -> Fault {
     let name = match to {
         Dialect::OpenAi => "OpenAI's",
@@ -152,12 +153,12 @@ pub(super) fn lacks(to: Dialect, code: Code, why: &str) -> Fault {
     Fault::new(code, format!("the model's upstream speaks {name} dialect, which {why}"))
 }
 
-/// A parameter or field that the dialect `to` does not have.
+/// The fault for a parameter or field that the dialect `to` does not have.
 pub(super) fn no_such(to: Dialect) -> Fault {
     lacks(to, Code::UnsupportedParameter, "has nothing for it; leave it out")
 }
 
-/// A field that neither dialect has: it would have to be put into another dialect without a word for it.
+/// The fault for a field that neither dialect has, so that it cannot be translated.
 pub(super) fn unknown(to: Dialect) -> Fault {
     lacks(
         to,

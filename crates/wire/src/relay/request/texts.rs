@@ -1,4 +1,4 @@
-//! Every text of a body that a model may read, for the rules on content.
+//! Extracts every text of a body that a model may read, for the content rules.
 //! Must not know the rules.
 
 use super::look::{self, Look};
@@ -6,7 +6,8 @@ use crate::WireLimits;
 use crate::fault::Read;
 use crate::json::{Kind, Reader};
 
-/// Parameters that no model reads: numbers, switches, labels of the call and names of what stands elsewhere in the body.
+/// Parameters that no model reads: numbers, switches, labels of the call, and names that refer to other parts of the
+/// body.
 const UNREAD: &[&str] = &[
     "cache_control",
     "cache_salt",
@@ -31,14 +32,16 @@ const UNREAD: &[&str] = &[
     "verbosity",
 ];
 
-/// Gives every text of `body` that a model may read to `each`: contents, names, tools with their schemas' keys and words, calls
-/// and results of tools, `system`, and whatever stands in fields that are not known. Parts of one content come each by itself and
-/// joined, arguments also without the escapes of JSON. Data of images, documents and sounds is left out.
+/// Passes every text of `body` that a model may read to `each`. These are contents, names, `system`, tool calls and
+/// results, tools with the keys and texts of their schemas, and texts in unknown fields. The parts of one content are
+/// passed singly and joined. Tool arguments are also passed without their JSON escapes. Data of images, documents and
+/// sounds is left out.
 ///
-/// Returns whether that was all: `false` where a prompt is given as token ids or embeddings, which only the model's own server
-/// can read as text.
+/// Returns whether `each` received everything. `false` if a prompt consists of token ids or embeddings, which only the
+/// model's own server can read as text.
 ///
-/// The body must be one that [`super::skim`] took; of another one, what stands before its first fault is given.
+/// The body must be one that [`super::skim`] accepted. For any other body, only the texts before the first fault are
+/// passed.
 pub fn texts(body: &[u8], each: &mut dyn FnMut(&str)) -> bool {
     let Ok(mut reader) = Reader::new(body, usize::MAX, usize::MAX) else { return false };
     let mut texts = Texts { each, joined: Vec::new(), unreadable: false };
@@ -78,7 +81,7 @@ fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
     })
 }
 
-/// Texts, or ids that nobody here can read.
+/// Visits a prompt: texts, or token ids, which cannot be read as text.
 fn prompt(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
     match r.kind()? {
         Kind::Array => r.array(usize::MAX, |r, _| prompt(texts, r)),
@@ -92,9 +95,9 @@ fn prompt(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
 
 struct Texts<'e> {
     each: &'e mut dyn FnMut(&str),
-    /// Of each list of parts that is being read: its texts so far, and how many they are.
+    /// For each open list of parts: its joined texts so far, and their number.
     joined: Vec<(String, usize)>,
-    /// Something is given to the model that is no text.
+    /// The model receives something other than text.
     unreadable: bool,
 }
 
@@ -132,7 +135,7 @@ impl Look for Texts<'_> {
         if text.contains('\\')
             && let Ok(mut inner) = Reader::new(text.as_bytes(), usize::MAX, usize::MAX)
         {
-            // Text that is no JSON was given as it is.
+            // Text that is not JSON was passed to `each` as it is.
             let _ = look::free(self, &mut inner);
         }
         Ok(())

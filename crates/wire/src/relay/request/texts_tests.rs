@@ -1,4 +1,4 @@
-//! What the rules on content are shown of a body that is sent on.
+//! The texts of a relayed body that the content rules receive.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! The body that is sent to somebody who speaks another dialect than its caller.
-//! Must not know what comes back.
+//! Translates a body for a receiver that speaks another dialect than the caller.
+//! Must not know the answer.
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Code, Dialect, Endpoint};
@@ -10,11 +10,11 @@ use super::{read_chat, read_messages, write_chat, write_messages};
 use crate::BadRequest;
 use crate::fault::Read;
 
-/// The body of a call that [`super::skim`] read, as a receiver that speaks `to` gets it, with the edits. In its caller's own
-/// dialect it is [`edited`].
+/// Returns the body of a call that [`super::skim`] read, as a receiver that speaks `to` needs it, with the edits. If
+/// that is the caller's own dialect, this is [`edited`].
 ///
 /// # Errors
-/// [`BadRequest`] names the first field that the other dialect has nothing for: nothing is dropped in silence.
+/// [`BadRequest`] names the first field that has no counterpart in the other dialect. No field is dropped silently.
 #[doc = include_str!("translation.md")]
 pub fn translated(call: &Call, to: Dialect, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
     if call.endpoint.dialect() == to {
@@ -28,7 +28,7 @@ fn put(call: &Call, body: &[u8], to: Dialect, edits: &Edits<'_>) -> Read<BytesMu
         Endpoint::ChatCompletions => read_chat::read(call, body, to),
         Endpoint::Messages => read_messages::read(call, body, to),
         Endpoint::Responses => {
-            // It is put into chat before it comes here: `responses::as_chat`.
+            // Responses are translated into chat before this point, in `responses::as_chat`.
             let why = "has no responses; use `POST /v1/chat/completions`";
             Err(lacks(to, Code::UnsupportedValue, why))
         }

@@ -1,4 +1,4 @@
-//! What a body becomes in another dialect: golden pairs, and that going there and back changes nothing.
+//! Translation of bodies into another dialect: golden pairs, and round trips that change nothing.
 
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint};
@@ -10,7 +10,7 @@ use crate::{BadRequest, WireLimits};
 
 pub(super) const EDITS: Edits<'_> = Edits { model: "up", usage: true, max_tokens: None, label: None };
 
-/// `body` in the other dialect than its endpoint's.
+/// Translates `body` into the dialect that its endpoint does not use.
 pub(super) fn put(endpoint: Endpoint, body: &str, edits: &Edits<'_>) -> Result<Value, BadRequest> {
     let call = skim(endpoint, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default())?;
     let to = match endpoint.dialect() {
@@ -29,7 +29,7 @@ pub(super) fn to_chat(body: &Value) -> Result<Value, BadRequest> {
     put(Endpoint::Messages, &body.to_string(), &EDITS)
 }
 
-/// The smallest body with `more` in it.
+/// Adds the fields of `more` to the smallest body.
 pub(super) fn with(base: Value, more: &Value) -> Value {
     let mut body = base;
     for (key, value) in more.as_object().unwrap() {
@@ -48,7 +48,7 @@ pub(super) fn messages(more: &Value) -> Value {
     with(json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}), more)
 }
 
-/// Each pair is one meaning in both dialects.
+/// Each pair has the same meaning in both dialects.
 #[test]
 fn pairs_are_put_both_ways() {
     let tool = json!({"type": "function", "function": {
@@ -159,14 +159,15 @@ fn pairs_are_put_both_ways() {
             with(messages(&json!({"model": "up"})), &anthropic),
         );
         assert_eq!(to_messages(&openai).unwrap(), anthropic, "{openai}");
-        // A number of 23 digits is in the text of the arguments: the pair spells it as JSON's numbers are here.
+        // One pair has a number of 23 digits in the text of its arguments. This test's JSON library spells that number
+        // differently.
         if !openai.to_string().contains("12345678901234567890123") {
             assert_eq!(to_chat(&anthropic).unwrap(), openai, "{anthropic}");
         }
     }
 }
 
-/// Many spellings, one meaning.
+/// Different spellings with the same meaning.
 #[test]
 fn what_goes_to_messages_in_one_way_alone() {
     let user = |content: Value| json!({"role": "user", "content": content});
@@ -345,7 +346,8 @@ fn bounds_to_tokens_and_numbers_keep_their_spelling() {
     assert!(String::from_utf8_lossy(&body).contains(&format!("\"arguments\":{arguments}")));
 }
 
-/// A conversation that both dialects can say, in chat's words: no empty texts, answers of tools behind their calls.
+/// A conversation that both dialects can express, in chat form: no empty texts, and tool results right after their
+/// calls.
 fn conversations() -> impl Strategy<Value = Vec<Value>> {
     let text = "[a-z][a-z\u{e9}\"\\\\\n]{0,7}";
     let user = prop_oneof![
@@ -396,7 +398,7 @@ fn conversations() -> impl Strategy<Value = Vec<Value>> {
 }
 
 proptest! {
-    /// There and back changes nothing of what both dialects can say.
+    /// A round trip changes nothing that both dialects can express.
     #[test]
     fn there_and_back(
         messages in conversations(),

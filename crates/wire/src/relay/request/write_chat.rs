@@ -1,5 +1,4 @@
-//! From a [`Talk`] to a chat completions body.
-//! Must not know from which dialect it was read.
+//! Writes a [`Talk`] as a chat completions body. Must not know the dialect that it was read from.
 
 use std::borrow::Cow;
 
@@ -15,11 +14,11 @@ use crate::messages::TOOL_ERROR;
 
 const TO: Dialect = Dialect::OpenAi;
 
-/// Where a bound to an answer's tokens stands when nobody says where.
+/// The field for the answer's token bound if the edits name none.
 const MAX_TOKENS: &str = "max_completion_tokens";
-/// What a document is called that has no title.
+/// File name for a document without a title.
 const UNTITLED: &str = "document.pdf";
-/// What a tool's result says that holds no text.
+/// Text of a tool result that contains no text of its own.
 const SEE_NEXT: &str = "The result is in the next message.";
 
 /// Writes the body.
@@ -46,7 +45,7 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
             value(body.field("stop"), &talk.stop);
         }
         match talk.reasoning {
-            // To think as much as is right is what happens anyway.
+            // The model decides how much it reasons by default.
             None | Some(Reasoning::Auto) => {}
             Some(Reasoning::Off) => body.text("reasoning_effort", "none"),
             Some(Reasoning::Effort(word)) => body.text("reasoning_effort", word),
@@ -74,7 +73,7 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
     })
 }
 
-/// One message.
+/// A message of the chat.
 enum Message<'t, 'a> {
     Said { role: &'static str, pieces: Vec<Piece<'t, 'a>> },
     Assistant(&'t [Part<'a>]),
@@ -88,8 +87,8 @@ enum Piece<'t, 'a> {
     File { title: Option<&'t str>, media_type: &'t str, data: &'t str },
 }
 
-/// The messages. Results of tools are messages of their own, before what else the user's side says; images and files in them,
-/// which such messages cannot have, follow in the user's.
+/// Returns the messages. Tool results become messages of their own, before the rest of the user's turn. Such messages
+/// cannot hold images and files, so these follow in the user's message.
 fn messages<'t, 'a>(talk: &'t Talk<'a>) -> Read<Vec<Message<'t, 'a>>> {
     let mut messages = Vec::new();
     if !talk.system.is_empty() {
@@ -141,7 +140,7 @@ fn user<'t, 'a>(turn: &'t Turn<'a>, messages: &mut Vec<Message<'t, 'a>>) -> Read
     Ok(())
 }
 
-/// The pieces that the parts become, results of tools left out.
+/// Converts parts into pieces. Tool results are left out.
 fn pieces<'t, 'a>(at: usize, parts: &'t [Part<'a>]) -> Read<Vec<Piece<'t, 'a>>> {
     let mut pieces = Vec::new();
     let text = |text: &'t Cow<'a, str>| Piece::Text(Cow::Borrowed(text.as_ref()));
@@ -183,7 +182,7 @@ fn message(out: &mut BytesMut, message: Message<'_, '_>) -> Read<()> {
     })
 }
 
-/// One text as itself, anything else as parts.
+/// Writes a single text as a string, and anything else as parts.
 fn content(message: &mut Object<'_>, pieces: &[Piece<'_, '_>]) -> Read<()> {
     match pieces {
         [] => message.text("content", ""),
@@ -253,8 +252,8 @@ fn assistant(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
     Ok(())
 }
 
-/// Reasoning as text, where most servers look for it; and, where its writer proves it or has sealed it, once more with all that
-/// belongs to it, in OpenRouter's shape.
+/// Writes reasoning as text, in the field that most servers read. Signed or sealed reasoning is also written with all
+/// of its fields, in OpenRouter's shape.
 fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
     let mut plain = String::new();
     let mut proved = false;
@@ -324,7 +323,7 @@ fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
     })
 }
 
-/// Without tools there is nothing to choose, and the dialect takes no choice then.
+/// Writes the tool choice. The dialect accepts none without tools.
 fn choice(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
     match &talk.choice {
         None | Some(Choice::Auto | Choice::None) if talk.tools.is_empty() => return Ok(()),

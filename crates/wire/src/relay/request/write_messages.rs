@@ -1,5 +1,4 @@
-//! From a [`Talk`] to an Anthropic messages body.
-//! Must not know from which dialect it was read.
+//! Writes a [`Talk`] as an Anthropic messages body. Must not know the dialect that it was read from.
 
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Dialect};
@@ -12,7 +11,7 @@ use crate::json_out::{raw, value};
 
 const TO: Dialect = Dialect::Anthropic;
 
-/// The schema of a tool that takes nothing: the dialect wants one.
+/// The schema of a tool without arguments. The dialect requires one.
 const TAKES_NOTHING: &str = r#"{"type":"object","properties":{}}"#;
 
 /// Writes the body.
@@ -59,23 +58,23 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
     })
 }
 
-/// What one side says without a break.
+/// Consecutive turns of one role.
 struct Side<'t, 'a> {
     who: Who,
     at: usize,
     parts: Vec<&'t Part<'a>>,
 }
 
-/// The conversation as this dialect has it.
+/// The conversation in the shape of this dialect.
 #[derive(Default)]
 struct Said<'t, 'a> {
     system: Vec<&'t str>,
     sides: Vec<Side<'t, 'a>>,
 }
 
-/// Sides in turn. What the user's side says between two answers is one message, results of tools first. System texts at the
-/// beginning are the parameter `system`; later ones stand where this dialect has a place for them, behind what the user's side
-/// says before the next answer.
+/// Groups the turns by role. All user turns between two answers become one message, with tool results first. System
+/// texts at the start become the parameter `system`. Later ones go to the place that this dialect has for them: behind
+/// the user's message, before the next answer.
 fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
     let leading = talk.turns.iter().take_while(|turn| turn.who == Who::System).count();
     let (first, rest) = talk.turns.split_at(leading);
@@ -85,7 +84,7 @@ fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
             said.system.push(text);
         }
     }
-    // An answer of which nothing can be put says nothing: the user's messages around it are one.
+    // Empty answers are left out, so that the user messages around them become one message.
     let rest: Vec<&Turn<'a>> = rest.iter().filter(|turn| !turn.is_empty_answer()).collect();
     for run in rest.chunk_by(|left, right| (left.who == Who::Assistant) == (right.who == Who::Assistant)) {
         said.take(run)?;
@@ -100,7 +99,7 @@ fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
 }
 
 impl<'t, 'a> Said<'t, 'a> {
-    /// Turns of the assistant alone, or of all others.
+    /// Adds a run of turns: only the assistant's, or only those of other roles.
     fn take(&mut self, run: &[&'t Turn<'a>]) -> Read<()> {
         let of = |who: Who| run.iter().copied().filter(move |turn| turn.who == who);
         for who in [Who::Assistant, Who::User, Who::System] {
@@ -120,7 +119,8 @@ impl<'t, 'a> Said<'t, 'a> {
                     .under_index(first.at)
                     .under_key("messages"));
             }
-            // Results of tools come first in a user's message; an assistant's calls come last, so that the results are right behind.
+            // In a user's message, tool results come first. In an assistant's message, tool calls come last, right
+            // before their results.
             parts.sort_by_key(|part| match part {
                 Part::Result { .. } => 0,
                 Part::Call { .. } => 2,
@@ -146,7 +146,7 @@ fn side(out: &mut BytesMut, side: Side<'_, '_>) -> Read<()> {
     })
 }
 
-/// One text as itself, anything else as blocks.
+/// Writes a single text as a string, and anything else as blocks.
 fn content(message: &mut Object<'_>, parts: &[&Part<'_>]) -> Read<()> {
     match parts {
         [Part::Text(text)] => message.text("content", text),
@@ -255,7 +255,7 @@ fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
     })
 }
 
-/// Without tools there is nothing to choose, and the dialect takes no choice then.
+/// Writes the tool choice. The dialect accepts none without tools.
 fn choice(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
     let serial = talk.parallel == Some(false);
     let choice = match &talk.choice {

@@ -1,0 +1,195 @@
+//! The trace record of one job: filled in while the job runs, and handed over once, when the job is over. A job has no caller here
+//! and costs nothing here. Must not know who keeps records.
+
+use std::sync::Arc;
+
+use headrace_domain::{
+    Clock, EngineRun, EngineSeen, EngineTrace, KeyId, NanoDollars, Outcome, Pauses, PriceTier, RequestId,
+    Stage, TRACE_VERSION, Timeline, TraceRecord, TraceSink, UnixNanos, Usage, UsageSource, WORKER_JOB_KEY,
+    WorkerJob, parse_traceparent,
+};
+use headrace_engine_api::{Capabilities, Event, JobError, JobReport};
+
+/// Why a job that its gateway let go of was cancelled.
+pub(crate) const LET_GO: &str = "the gateway cancelled the job";
+/// Why a job whose events its gateway did not read was cancelled.
+pub(crate) const UNREAD_TOO_LONG: &str = "the gateway read nothing of the job for too long";
+
+/// The time of a job's request before an engine has the job, and the trace that it belongs to.
+#[derive(Debug)]
+pub(crate) struct JobArrival {
+    started: UnixNanos,
+    start_ns: u64,
+    /// The W3C trace id and the gateway's span id. `None` if the gateway sent none that is well-formed.
+    parent: Option<(String, String)>,
+    line: Timeline,
+    form_ns: u64,
+}
+
+/// The record of a job that an engine has.
+pub(crate) struct JobRecord {
+    record: Box<TraceRecord>,
+    line: Timeline,
+    clock: Arc<dyn Clock>,
+    traces: Arc<dyn TraceSink>,
+    start_ns: u64,
+    submitted_ns: u64,
+    /// The engine has begun the job.
+    has_begun: bool,
+    /// Finish reasons by choice.
+    finish: Vec<(u32, &'static str)>,
+}
+
+impl JobArrival {
+    /// Of a request whose head was whole at `started`, and at `start_ns` of the clock's monotonic time. `traceparent` is the header as
+    /// the gateway sent it: a malformed one counts as none.
+    pub(crate) fn new(started: UnixNanos, start_ns: u64, traceparent: Option<&str>) -> Self {
+        let parent = traceparent.and_then(parse_traceparent);
+        let parent = parent.map(|(trace, span)| (trace.to_owned(), span.to_owned()));
+        Self { started, start_ns, parent, line: Timeline::new(), form_ns: 0 }
+    }
+
+    /// Ends `stage` at `now_ns` of the clock's monotonic time. It began where the stage before it ended.
+    pub(crate) fn mark(&mut self, stage: Stage, now_ns: u64) {
+        self.line.mark(stage, now_ns.saturating_sub(self.start_ns));
+    }
+
+    /// Ends the stage in which the form of the job's answers was compiled.
+    pub(crate) fn mark_form(&mut self, now_ns: u64) {
+        let before_ns = self.line.end_ns();
+        self.mark(Stage::Render, now_ns);
+        self.form_ns = self.line.end_ns().saturating_sub(before_ns);
+    }
+}
+
+impl JobRecord {
+    /// Of a job that an engine has just taken. `call` is the gateway's call.
+    pub(crate) fn new(
+        arrival: JobArrival,
+        call: RequestId,
+        engine: &Capabilities,
+        clock: Arc<dyn Clock>,
+        traces: Arc<dyn TraceSink>,
+    ) -> Self {
+        let JobArrival { started, start_ns, parent, line, form_ns } = arrival;
+        let (trace_id, parent_span_id) = parent.unzip();
+        let record = TraceRecord {
+            version: TRACE_VERSION,
+            request_id: RequestId::fresh(started),
+            trace_id,
+            parent_span_id,
+            started,
+            duration_ns: 0,
+            first_token_ns: None,
+            after_ns: 0,
+            form_ns,
+            org: None,
+            project: None,
+            key: KeyId::new(WORKER_JOB_KEY).ok(),
+            user: None,
+            endpoint: None,
+            model_asked: Some(engine.model.clone()),
+            model_served: Some(engine.model.clone()),
+            numerics: Some(&engine.numerics).filter(|known| !known.is_empty()).cloned(),
+            stream: true,
+            stages: Vec::new(),
+            usage: Usage::default(),
+            price_tier: PriceTier::Standard,
+            usage_source: UsageSource::Counted,
+            why_estimated: None,
+            answer_notes: Vec::new(),
+            upstream: None,
+            upstream_model: None,
+            upstream_id: None,
+            attempts: Vec::new(),
+            continued: Vec::new(),
+            engine: None,
+            kept_answers: None,
+            told_of_cache: None,
+            held: NanoDollars::ZERO,
+            cost: NanoDollars::ZERO,
+            loss: NanoDollars::ZERO,
+            paid: None,
+            billed: None,
+            connection: None,
+            moderation: None,
+            outcome: Outcome::Cancelled { why: LET_GO.to_owned() },
+            failed_with: None,
+            shadow_of: None,
+            worker_job: Some(Box::new(WorkerJob { call })),
+        };
+        let submitted_ns = line.end_ns();
+        let (has_begun, finish) = (false, Vec::new());
+        Self { record: Box::new(record), line, clock, traces, start_ns, submitted_ns, has_begun, finish }
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.clock.monotonic_nanos().saturating_sub(self.start_ns)
+    }
+
+    /// Takes from an event what the record needs. The clock is read for the first tokens only.
+    pub(crate) fn note(&mut self, event: &Event) {
+        match event {
+            Event::Started { .. } => self.has_begun = true,
+            Event::Tokens { .. } if self.record.first_token_ns.is_none() => {
+                self.record.first_token_ns = Some(self.elapsed_ns());
+            }
+            Event::Finished { choice, reason } => self.finish.push((*choice, reason.name())),
+            _ => {}
+        }
+    }
+
+    /// Hands over the record of a job whose choices have all ended.
+    pub(crate) fn completed(mut self, report: &JobReport) {
+        self.finish.sort_by_key(|(choice, _)| *choice);
+        let finish = self.finish.iter().map(|(_, reason)| (*reason).to_owned()).collect();
+        self.end(Outcome::Completed { finish }, report);
+    }
+
+    /// Hands over the record of a job that was cancelled.
+    pub(crate) fn cancelled(self, why: &str, report: &JobReport) {
+        self.end(Outcome::Cancelled { why: why.to_owned() }, report);
+    }
+
+    /// Hands over the record of a job that its engine ended with an error.
+    pub(crate) fn failed(self, error: &JobError, report: &JobReport) {
+        let stage = self.stage();
+        self.broke(stage, error.to_string(), report);
+    }
+
+    /// Hands over the record of a job whose engine ended without a last event.
+    pub(crate) fn deserted(self) {
+        let stage = self.stage();
+        self.broke(stage, "the engine ended before the job did".to_owned(), &JobReport::default());
+    }
+
+    /// Hands over the record of a job that failed in `stage`.
+    pub(crate) fn broke(self, stage: Stage, message: String, report: &JobReport) {
+        self.end(Outcome::Failed { stage, message }, report);
+    }
+
+    /// Where the job is, by its events so far.
+    const fn stage(&self) -> Stage {
+        match (self.record.first_token_ns, self.has_begun) {
+            (Some(_), _) => Stage::Decode,
+            (None, true) => Stage::Prefill,
+            (None, false) => Stage::Queue,
+        }
+    }
+
+    fn end(self, outcome: Outcome, report: &JobReport) {
+        let until_ns = self.elapsed_ns();
+        let Self { mut record, mut line, traces, submitted_ns, .. } = self;
+        let EngineTrace { queue_ns, prefill_ns, decode_ns, paused_ns, .. } = report.engine;
+        let run = EngineRun { submitted_ns, queue_ns, prefill_ns, decode_ns, paused_ns };
+        let pauses = Pauses::default();
+        let seen = EngineSeen { first_token_ns: record.first_token_ns, until_ns, pauses: &pauses };
+        line.engine(std::iter::once(run), &seen);
+        record.usage = report.usage;
+        record.engine = Some(&report.engine).filter(|engine| engine.steps > 0).cloned();
+        record.duration_ns = line.end_ns();
+        record.stages = line.into_spans();
+        record.outcome = outcome;
+        traces.record(record);
+    }
+}
