@@ -534,8 +534,8 @@ async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: 
     }
 }
 
-/// What the client pays and what is lost (`ARCHITECTURE.md`, "What is charged"), and the outcome for the trace. The
-/// bill is `None` if nothing happened.
+/// What the client pays and what is lost (`docs/internals/ledger.md`, "What is charged"), and the outcome for the trace.
+/// The bill is `None` if nothing happened.
 fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> (Option<Bill>, Outcome) {
     // Reasoning precedes the text, so delivered tokens count as reasoning first. Reasoning that was never delivered is
     // not charged if the answer is not.

@@ -332,7 +332,7 @@ fn book() -> Vec<String> {
     let contents = std::fs::read_to_string(root().join("docs/README.md")).unwrap();
     let links = contents.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
     let links: Vec<&str> = links.filter(|link| !link.starts_with("..") && !link.is_empty()).collect();
-    for folder in ["", "recipes/"] {
+    for folder in ["", "recipes/", "benchmarks/", "internals/"] {
         for entry in std::fs::read_dir(root().join("docs").join(folder)).unwrap() {
             let name = format!("{folder}{}", entry.unwrap().file_name().to_string_lossy());
             let listed = name == "README.md" || !name.ends_with(".md") || links.contains(&name.as_str());
