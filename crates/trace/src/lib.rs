@@ -64,10 +64,10 @@ pub use statement::{Month, Statement, StatementLine};
 pub use table::{slowest_table, table};
 pub use units::{
     cells, clipped, counted, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight,
-    utc_time,
+    utc_time, wrapped,
 };
 pub use usage::{
     HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReport, UsageRow, UsageSums,
 };
-pub use waterfall::{WaterfallOptions, waterfall, wrapped};
+pub use waterfall::{WaterfallOptions, waterfall};
 pub use window::{Minute, Percentiles};

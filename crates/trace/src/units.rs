@@ -176,6 +176,22 @@ fn cells_of(c: char) -> usize {
     if wide { 2 } else { 1 }
 }
 
+/// Wraps a text at spaces into lines of at most `width` cells. Clips words that are longer than a line.
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        let word = clipped(word, width);
+        match lines.last_mut() {
+            Some(line) if cells(line) + 1 + cells(&word) <= width => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

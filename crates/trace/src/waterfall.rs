@@ -12,7 +12,7 @@ use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
 use crate::units::{
-    cells, clipped, counted, format_utc, grouped, humane_duration, percent, plain, three_digits,
+    cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
 };
 
 /// Options of a drawing.
@@ -582,20 +582,4 @@ fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
         Part { end_ns: engine, least: 0.3 },
         Part { end_ns: total, least: back_least },
     ]
-}
-
-/// Wraps a text at spaces into lines of at most `width` cells. Clips words that are longer than a line.
-pub fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        let word = clipped(word, width);
-        match lines.last_mut() {
-            Some(line) if cells(line) + 1 + cells(&word) <= width => {
-                line.push(' ');
-                line.push_str(&word);
-            }
-            _ => lines.push(word),
-        }
-    }
-    lines
 }

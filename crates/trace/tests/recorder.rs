@@ -314,7 +314,7 @@ fn worker_jobs_are_found_by_their_call_and_are_none_of_the_calls() {
     let mut stored: Vec<_> = batches.lock().unwrap().concat();
     stored.sort_unstable();
     assert_eq!(stored, [id(2), id(3), id(4)]);
-    // One call was counted, and one was told.
+    // One call was counted and published.
     let requests: Vec<String> = metrics.prometheus().lines().map(str::to_owned).collect();
     let counted: f64 = requests
         .iter()

@@ -1,5 +1,5 @@
-//! The trace record of one job: filled in while the job runs, and handed over once, when the job is over. A job has no caller here
-//! and costs nothing here. Must not know who keeps records.
+//! The trace record of one job. It is filled while the job runs and handed over once, when the job ends. A job has no
+//! caller and no price at the worker. Must not know who keeps records.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use headrace_domain::{
 };
 use headrace_engine_api::{Capabilities, Event, JobError, JobReport};
 
-/// Why a job that its gateway let go of was cancelled.
+/// The cancellation reason of a job that its gateway dropped.
 pub(crate) const LET_GO: &str = "the gateway cancelled the job";
-/// Why a job whose events its gateway did not read was cancelled.
+/// The cancellation reason of a job whose events the gateway did not read.
 pub(crate) const UNREAD_TOO_LONG: &str = "the gateway read nothing of the job for too long";
 
-/// The time of a job's request before an engine has the job, and the trace that it belongs to.
+/// The stages of a request before an engine has its job, and the trace that it belongs to.
 #[derive(Debug)]
 pub(crate) struct JobArrival {
     started: UnixNanos,
     start_ns: u64,
-    /// The W3C trace id and the gateway's span id. `None` if the gateway sent none that is well-formed.
+    /// The W3C trace id and the gateway's span id. `None` if the gateway sent no valid header.
     parent: Option<(String, String)>,
     line: Timeline,
     form_ns: u64,
 }
 
-/// The record of a job that an engine has.
+/// The record of a job that an engine has accepted.
 pub(crate) struct JobRecord {
     record: Box<TraceRecord>,
     line: Timeline,
@@ -41,20 +41,20 @@ pub(crate) struct JobRecord {
 }
 
 impl JobArrival {
-    /// Of a request whose head was whole at `started`, and at `start_ns` of the clock's monotonic time. `traceparent` is the header as
-    /// the gateway sent it: a malformed one counts as none.
+    /// Creates the stages of a request whose head was complete at `started`, and at `start_ns` of the clock's monotonic
+    /// time. `traceparent` is the gateway's header. An invalid one counts as none.
     pub(crate) fn new(started: UnixNanos, start_ns: u64, traceparent: Option<&str>) -> Self {
         let parent = traceparent.and_then(parse_traceparent);
         let parent = parent.map(|(trace, span)| (trace.to_owned(), span.to_owned()));
         Self { started, start_ns, parent, line: Timeline::new(), form_ns: 0 }
     }
 
-    /// Ends `stage` at `now_ns` of the clock's monotonic time. It began where the stage before it ended.
+    /// Ends `stage` at `now_ns` of the clock's monotonic time. It began when the previous stage ended.
     pub(crate) fn mark(&mut self, stage: Stage, now_ns: u64) {
         self.line.mark(stage, now_ns.saturating_sub(self.start_ns));
     }
 
-    /// Ends the stage in which the form of the job's answers was compiled.
+    /// Ends the stage that compiled the job's response format.
     pub(crate) fn mark_form(&mut self, now_ns: u64) {
         let before_ns = self.line.end_ns();
         self.mark(Stage::Render, now_ns);
@@ -63,7 +63,7 @@ impl JobArrival {
 }
 
 impl JobRecord {
-    /// Of a job that an engine has just taken. `call` is the gateway's call.
+    /// Creates the record of a job that an engine has just accepted. `call` is the gateway's call.
     pub(crate) fn new(
         arrival: JobArrival,
         call: RequestId,
@@ -127,7 +127,7 @@ impl JobRecord {
         self.clock.monotonic_nanos().saturating_sub(self.start_ns)
     }
 
-    /// Takes from an event what the record needs. The clock is read for the first tokens only.
+    /// Updates the record with an event. Reads the clock for the first tokens only.
     pub(crate) fn note(&mut self, event: &Event) {
         match event {
             Event::Started { .. } => self.has_begun = true,
@@ -168,7 +168,7 @@ impl JobRecord {
         self.end(Outcome::Failed { stage, message }, report);
     }
 
-    /// Where the job is, by its events so far.
+    /// The stage of the job, by its events so far.
     const fn stage(&self) -> Stage {
         match (self.record.first_token_ns, self.has_begun) {
             (Some(_), _) => Stage::Decode,

@@ -29,7 +29,7 @@ pub(crate) struct JobStream {
     clock: Arc<dyn Clock>,
     /// Whether the additional report is sent at the end.
     in_full: bool,
-    /// `None` once the record was handed over.
+    /// The trace record. `None` after it was handed over.
     record: Option<JobRecord>,
     /// Frames that are not written yet.
     ready: VecDeque<Frame>,
@@ -44,7 +44,7 @@ struct Held {
     /// Time of the last read.
     asked_ns: AtomicU64,
     over: AtomicBool,
-    /// The job was let go because its events were not read.
+    /// Whether the job was cancelled because its events were not read.
     unread: AtomicBool,
 }
 
@@ -109,7 +109,7 @@ impl JobStream {
         self.ready.push_back(frame);
     }
 
-    /// Takes from an event what the record needs, and hands the record over with the last one.
+    /// Updates the trace record with an event, and hands it over with the last one.
     fn note(&mut self, event: Option<&Event>) {
         let is_last = matches!(event, None | Some(Event::Done(_) | Event::Failed { .. }));
         if !is_last {
@@ -207,7 +207,7 @@ impl Drop for JobStream {
         let why = self.held.why_cancelled();
         let cancelled = self.held.control.cancel();
         let Some(record) = self.record.take() else { return };
-        // What the job took is known once the engine has let go of it.
+        // The report is complete once the engine has dropped the job.
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
                 let report = cancelled.report().await;

@@ -468,7 +468,7 @@ async fn a_job_that_ran_is_recorded_once_below_its_gateways_span_with_its_engine
     assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned(), "length".to_owned()] });
     assert_eq!(record.model_served.as_deref(), Some("demo"));
     assert_eq!((&record.usage, record.engine.as_ref()), (&report.usage, Some(&report.engine)));
-    // Nobody pays for it here.
+    // The worker charges no one.
     assert_eq!((&record.org, &record.project, record.endpoint), (&None, &None, None));
     assert_eq!(record.key.as_ref().map(KeyId::as_str), Some(WORKER_JOB_KEY));
     assert_eq!([record.held, record.cost, record.loss], [NanoDollars::ZERO; 3]);
