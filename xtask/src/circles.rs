@@ -156,7 +156,7 @@ fn of_room(room: &str, imports: &Imports, allowed: &[(&str, &[&str], &str)]) -> 
     let mut broken: Vec<String> = circles
         .iter()
         .filter(|circle| !allowed().any(|modules| is(circle, modules)))
-        .map(|circle| told(room, circle, imports))
+        .map(|circle| describe(room, circle, imports))
         .collect();
     let stale = allowed().filter(|modules| !circles.iter().any(|circle| is(circle, modules)));
     broken.extend(stale.map(|modules| {
@@ -190,7 +190,7 @@ fn circles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
         .collect()
 }
 
-fn told(room: &str, circle: &BTreeSet<&str>, imports: &Imports) -> String {
+fn describe(room: &str, circle: &BTreeSet<&str>, imports: &Imports) -> String {
     let ties = circle.iter().flat_map(|module| {
         let taken = imports.get(*module).into_iter().flatten();
         let taken = taken.filter(|(from, _)| circle.contains(from.as_str()));

@@ -10,7 +10,7 @@ pub(crate) const ROOT: &str = "/admin/v1";
 
 /// The access rule of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
+pub(crate) enum RouteRoles {
     /// Every client, signed in or not.
     Anyone,
     /// Only operators with one of these roles.
@@ -18,18 +18,18 @@ pub(crate) enum Access {
 }
 
 /// Every operator.
-pub(crate) const VIEWERS: Access =
-    Access::Of(&[Role::Owner, Role::Admin, Role::Billing, Role::Developer, Role::Viewer]);
+pub(crate) const VIEWERS: RouteRoles =
+    RouteRoles::Of(&[Role::Owner, Role::Admin, Role::Billing, Role::Developer, Role::Viewer]);
 /// The roles that see and move money.
-pub(crate) const BILLING: Access = Access::Of(&[Role::Owner, Role::Admin, Role::Billing]);
+pub(crate) const BILLING: RouteRoles = RouteRoles::Of(&[Role::Owner, Role::Admin, Role::Billing]);
 /// The roles that create keys and try models.
-pub(crate) const DEVELOPERS: Access = Access::Of(&[Role::Owner, Role::Admin, Role::Developer]);
+pub(crate) const DEVELOPERS: RouteRoles = RouteRoles::Of(&[Role::Owner, Role::Admin, Role::Developer]);
 /// The roles that change how the server runs.
-pub(crate) const ADMINS: Access = Access::Of(&[Role::Owner, Role::Admin]);
+pub(crate) const ADMINS: RouteRoles = RouteRoles::Of(&[Role::Owner, Role::Admin]);
 /// The roles that create operators.
-pub(crate) const OWNERS: Access = Access::Of(&[Role::Owner]);
+pub(crate) const OWNERS: RouteRoles = RouteRoles::Of(&[Role::Owner]);
 
-impl Access {
+impl RouteRoles {
     /// Returns whether `role` has access.
     pub(crate) fn allows(self, role: Role) -> bool {
         match self {
@@ -49,23 +49,23 @@ impl Access {
 
 /// The access rules of all routes, by method and path.
 #[derive(Debug, Default)]
-pub(crate) struct AccessTable(BTreeMap<(String, String), Access>);
+pub(crate) struct AccessTable(BTreeMap<(String, String), RouteRoles>);
 
 impl AccessTable {
     /// Sets the access rule of a route. `path` is the whole path.
-    pub(crate) fn put(&mut self, method: &Method, path: String, access: Access) {
+    pub(crate) fn put(&mut self, method: &Method, path: String, access: RouteRoles) {
         self.0.insert((path, method.as_str().to_owned()), access);
     }
 
     /// The access rule of a route. `None` if the route has no entry and so no client may call it.
-    pub(crate) fn of(&self, method: &Method, path: &str) -> Option<Access> {
+    pub(crate) fn of(&self, method: &Method, path: &str) -> Option<RouteRoles> {
         // A role with access to GET also has access to HEAD.
         let method = if *method == Method::HEAD { Method::GET.as_str() } else { method.as_str() };
         self.0.get(&(path.to_owned(), method.to_owned())).copied()
     }
 
     /// Every route, such as `GET /status`, with its access rule.
-    pub(crate) fn routes(&self) -> impl Iterator<Item = (String, Access)> {
+    pub(crate) fn routes(&self) -> impl Iterator<Item = (String, RouteRoles)> {
         self.0.iter().map(|((path, method), access)| {
             (format!("{method} {}", path.strip_prefix(ROOT).unwrap_or(path)), *access)
         })

@@ -10,15 +10,17 @@ use headrace_domain::{AdminCode, Clock, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, OperatorId, OperatorRecord, ProjectRecord};
 use tokio::sync::{Semaphore, broadcast};
 
-use crate::names::Names;
-use crate::pages::Pages;
-use crate::places::{NoPlace, Place, Places};
-use crate::plays::Plays;
-use crate::problem::Problem;
-use crate::seams::{Ask, Calls, House, Played, Playground, Prompts};
-use crate::sessions::Sessions;
-use crate::throttle::{CountedAs, Mark, Throttle};
-use crate::who::{Who, bad_credential, cookie_name};
+use crate::names::HostNames;
+use crate::pages::ConsolePages;
+use crate::places::{HolderSlot, HolderSlots, NoPlace};
+use crate::plays::StoredAnswers;
+use crate::problem::ApiProblem;
+use crate::seams::{
+    CallRecords, PlaygroundAnswer, PlaygroundCaller, PlaygroundEndpoint, PromptInspector, ServerAdmin,
+};
+use crate::sessions::OperatorSessions;
+use crate::throttle::{AttemptThrottle, CountedAs, CredentialMark};
+use crate::who::{AuthenticatedOperator, bad_credential, cookie_name};
 
 /// Maximum number of blocking operations at once. Further ones wait for a permit.
 const MAX_BLOCKING: usize = 16;
@@ -28,32 +30,32 @@ const MAX_SUBSCRIBERS_PER_OPERATOR: usize = 16;
 /// Divides a listener's connections into shares. Requests of operators may use all shares but one, and requests of one
 /// operator one share. The last share is left for health checks.
 const SERVING_SHARE: usize = 4;
-/// Maximum number of audit rows about one subject that [`App::was_noted`] searches.
+/// Maximum number of audit rows about one subject that [`AdminApp::was_noted`] searches.
 const MAX_NOTED: usize = 64;
 /// Maximum number of changes that a slow subscriber may lag behind before it misses some.
 const MAX_CHANGES_BEHIND: usize = 64;
 
 /// The parts of an admin listener.
 #[derive(Clone)]
-pub struct Parts {
+pub struct AdminParts {
     /// Executes admin commands.
     pub service: Arc<AdminService>,
     /// Sessions and sign-in links of operators.
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<OperatorSessions>,
     /// Organisations, projects and keys, for reading.
     pub directory: Arc<Directory>,
     /// Facts of the program that no admin command returns.
-    pub house: Arc<dyn House>,
+    pub house: Arc<dyn ServerAdmin>,
     /// Traces, usage and live figures of calls.
-    pub calls: Arc<dyn Calls>,
+    pub calls: Arc<dyn CallRecords>,
     /// Renders prompts, tokenizes texts and checks model files.
-    pub prompts: Arc<dyn Prompts>,
+    pub prompts: Arc<dyn PromptInspector>,
     /// Makes calls for operators.
-    pub playground: Arc<dyn Playground>,
+    pub playground: Arc<dyn PlaygroundCaller>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The console's files.
-    pub pages: Pages,
+    pub pages: ConsolePages,
     /// The listener's address for browsers, such as `http://127.0.0.1:8081`. Sign-in links begin with it. If it begins
     /// with `https`, session cookies are marked `Secure`.
     pub url: String,
@@ -63,37 +65,37 @@ pub struct Parts {
 
 /// State of every route. Clones share it.
 #[derive(Clone)]
-pub(crate) struct App(Arc<Inner>);
+pub(crate) struct AdminApp(Arc<AppInner>);
 
-struct Inner {
-    parts: Parts,
-    names: Names,
+struct AppInner {
+    parts: AdminParts,
+    names: HostNames,
     cookie: String,
-    throttle: Throttle,
+    throttle: AttemptThrottle,
     turns: Arc<Semaphore>,
     changes: broadcast::Sender<&'static str>,
-    subscribers: Places<OperatorId>,
+    subscribers: HolderSlots<OperatorId>,
     /// Slots for requests of operators that are being answered.
-    serving: Places<OperatorId>,
-    plays: Plays,
+    serving: HolderSlots<OperatorId>,
+    plays: StoredAnswers,
 }
 
-impl App {
+impl AdminApp {
     /// Builds the state from `parts`, for a listener with `most_connections` connections.
-    pub(crate) fn new(parts: Parts, most_connections: usize) -> Self {
+    pub(crate) fn new(parts: AdminParts, most_connections: usize) -> Self {
         let share = most_connections.div_ceil(SERVING_SHARE);
         let subscribers = MAX_SUBSCRIBERS.min(share.saturating_mul(2));
         let (changes, _) = broadcast::channel(MAX_CHANGES_BEHIND);
-        Self(Arc::new(Inner {
-            names: Names::new(Some(&parts.url)),
+        Self(Arc::new(AppInner {
+            names: HostNames::new(Some(&parts.url)),
             cookie: cookie_name(parts.port),
-            throttle: Throttle::default(),
+            throttle: AttemptThrottle::default(),
             turns: Arc::new(Semaphore::new(MAX_BLOCKING)),
             changes,
             // One operator's event streams use at most half of the operator's share, so requests still get through.
-            subscribers: Places::new(subscribers, MAX_SUBSCRIBERS_PER_OPERATOR.min(share.div_ceil(2))),
-            serving: Places::new(most_connections.saturating_sub(share), share),
-            plays: Plays::default(),
+            subscribers: HolderSlots::new(subscribers, MAX_SUBSCRIBERS_PER_OPERATOR.min(share.div_ceil(2))),
+            serving: HolderSlots::new(most_connections.saturating_sub(share), share),
+            plays: StoredAnswers::default(),
             parts,
         }))
     }
@@ -102,11 +104,11 @@ impl App {
         self.0.parts.clock.now()
     }
 
-    pub(crate) fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &HostNames {
         &self.0.names
     }
 
-    pub(crate) fn sessions(&self) -> &Sessions {
+    pub(crate) fn sessions(&self) -> &OperatorSessions {
         &self.0.parts.sessions
     }
 
@@ -114,7 +116,7 @@ impl App {
         &self.0.parts.directory
     }
 
-    pub(crate) fn pages(&self) -> Pages {
+    pub(crate) fn pages(&self) -> ConsolePages {
         self.0.parts.pages
     }
 
@@ -128,8 +130,8 @@ impl App {
     }
 
     /// Returns the operator of `key`. Counts wrong keys by peer.
-    pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
-        let mark = Mark::of(key);
+    pub(crate) fn by_key(&self, key: &str, peer: IpAddr) -> Result<OperatorRecord, ApiProblem> {
+        let mark = CredentialMark::of(key);
         let who = self.0.throttle.counted_as(peer, mark, false);
         let found = self
             .attempt(who, peer, || self.sessions().operators().authenticate(key).map_err(bad_credential))?;
@@ -138,8 +140,8 @@ impl App {
     }
 
     /// Returns the operator of a sign-in link and uses the link up. Counts wrong links by peer.
-    pub(crate) fn by_link(&self, link: &str, peer: IpAddr) -> Result<OperatorRecord, Problem> {
-        let mark = Mark::of(link);
+    pub(crate) fn by_link(&self, link: &str, peer: IpAddr) -> Result<OperatorRecord, ApiProblem> {
+        let mark = CredentialMark::of(link);
         let waits = mark.is_some_and(|mark| self.sessions().has_link_like(mark));
         let who = self.0.throttle.counted_as(peer, mark, waits);
         let now = self.now();
@@ -153,14 +155,14 @@ impl App {
         &self,
         who: CountedAs,
         peer: IpAddr,
-        look: impl FnOnce() -> Result<T, Problem>,
-    ) -> Result<T, Problem> {
+        look: impl FnOnce() -> Result<T, ApiProblem>,
+    ) -> Result<T, ApiProblem> {
         let (throttle, now) = (&self.0.throttle, self.now());
         throttle.may_try(who, now).map_err(|seconds| {
             let message = format!(
                 "too many keys or links from your address were wrong, and this one was not looked at: try again in {seconds} s"
             );
-            Problem::new(AdminCode::TooManyAttempts, message)
+            ApiProblem::new(AdminCode::TooManyAttempts, message)
                 .retry_after(seconds)
                 .remedy("headrace operators link ID makes a link, which has attempts of its own")
         })?;
@@ -172,50 +174,56 @@ impl App {
 
     /// Executes a command off the event loop, in the operator's name. The command completes even if the client
     /// disconnects.
-    pub(crate) async fn run(&self, who: &Who, command: AdminCommand) -> Result<AdminReply, Problem> {
+    pub(crate) async fn run(
+        &self,
+        who: &AuthenticatedOperator,
+        command: AdminCommand,
+    ) -> Result<AdminReply, ApiProblem> {
         let (app, actor, now) = (self.clone(), who.actor(), self.now());
-        self.blocking(move || app.0.parts.service.execute(command, &actor, now)).await?.map_err(Problem::from)
+        self.blocking(move || app.0.parts.service.execute(command, &actor, now))
+            .await?
+            .map_err(ApiProblem::from)
     }
 
-    /// Queries [`House`], off the event loop.
+    /// Queries [`ServerAdmin`], off the event loop.
     pub(crate) async fn house<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&dyn House) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+        ask: impl FnOnce(&dyn ServerAdmin) -> T + Send + 'static,
+    ) -> Result<T, ApiProblem> {
         let house = Arc::clone(&self.0.parts.house);
         self.blocking(move || ask(house.as_ref())).await
     }
 
-    /// Queries [`Calls`], off the event loop.
+    /// Queries [`CallRecords`], off the event loop.
     pub(crate) async fn ask_calls<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&dyn Calls) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+        ask: impl FnOnce(&dyn CallRecords) -> T + Send + 'static,
+    ) -> Result<T, ApiProblem> {
         let calls = Arc::clone(&self.0.parts.calls);
         self.blocking(move || ask(calls.as_ref())).await
     }
 
-    /// Queries [`Prompts`], off the event loop.
+    /// Queries [`PromptInspector`], off the event loop.
     pub(crate) async fn ask_prompts<T: Send + 'static>(
         &self,
-        ask: impl FnOnce(&dyn Prompts) -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+        ask: impl FnOnce(&dyn PromptInspector) -> T + Send + 'static,
+    ) -> Result<T, ApiProblem> {
         let prompts = Arc::clone(&self.0.parts.prompts);
         self.blocking(move || ask(prompts.as_ref())).await
     }
 
     /// The calls, for queries that do not block.
-    pub(crate) fn calls(&self) -> &dyn Calls {
+    pub(crate) fn calls(&self) -> &dyn CallRecords {
         self.0.parts.calls.as_ref()
     }
 
     /// Takes an event-stream slot for the operator.
-    pub(crate) fn subscriber(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
+    pub(crate) fn subscriber(&self, who: &AuthenticatedOperator) -> Result<HolderSlot<OperatorId>, NoPlace> {
         self.0.subscribers.take(who.operator.id.clone())
     }
 
     /// Takes a request slot for the operator.
-    pub(crate) fn serving(&self, who: &Who) -> Result<Place<OperatorId>, NoPlace> {
+    pub(crate) fn serving(&self, who: &AuthenticatedOperator) -> Result<HolderSlot<OperatorId>, NoPlace> {
         self.0.serving.take(who.operator.id.clone())
     }
 
@@ -226,7 +234,7 @@ impl App {
 
     /// Returns whether the operator's session, or the operator if there is no session, is still valid. For work that
     /// outlasts a request.
-    pub(crate) fn may_go_on(&self, who: &Who) -> bool {
+    pub(crate) fn may_go_on(&self, who: &AuthenticatedOperator) -> bool {
         match &who.session {
             Some(session) => self.sessions().lasts(&session.token.0, self.now()),
             None => self.sessions().operators().active(&who.operator.id).is_some(),
@@ -234,34 +242,40 @@ impl App {
     }
 
     /// Stores the current sessions, off the event loop.
-    pub(crate) async fn store_sessions(&self) -> Result<(), Problem> {
+    pub(crate) async fn store_sessions(&self) -> Result<(), ApiProblem> {
         let sessions = self.sessions().clone();
         let failed = |why: String| {
             let message = format!(
                 "this session ended, but that could not be written, so that it would be open again after a restart: {why}"
             );
-            Problem::new(AdminCode::StoreFailed, message)
+            ApiProblem::new(AdminCode::StoreFailed, message)
         };
         self.blocking(move || sessions.store()).await?.map_err(failed)
     }
 
     /// The calls of the playground.
-    pub(crate) fn plays(&self) -> &Plays {
+    pub(crate) fn plays(&self) -> &StoredAnswers {
         &self.0.plays
     }
 
     /// Makes a playground call as `project`.
-    pub(crate) async fn play(&self, who: &Who, project: ProjectRecord, ask: Ask, body: Bytes) -> Played {
+    pub(crate) async fn play(
+        &self,
+        who: &AuthenticatedOperator,
+        project: ProjectRecord,
+        ask: PlaygroundEndpoint,
+        body: Bytes,
+    ) -> PlaygroundAnswer {
         self.0.parts.playground.ask(ask, project, &who.operator, body).await
     }
 
     /// Returns whether the audit log has this act of the operator on `subject`. Searches at most [`MAX_NOTED`] rows.
     pub(crate) async fn was_noted(
         &self,
-        who: &Who,
+        who: &AuthenticatedOperator,
         act: &'static str,
         subject: &str,
-    ) -> Result<bool, Problem> {
+    ) -> Result<bool, ApiProblem> {
         let (app, actor, subject) = (self.clone(), who.actor(), subject.to_owned());
         let look = move || app.directory().audit_of(act, Some(&subject), MAX_NOTED);
         let rows = self.blocking(look).await?.map_err(headrace_admin::AdminError::from)?;
@@ -271,28 +285,28 @@ impl App {
     /// Writes an audit row for an act that is not a command.
     pub(crate) async fn note(
         &self,
-        who: &Who,
+        who: &AuthenticatedOperator,
         act: &'static str,
         subject: String,
         detail: String,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiProblem> {
         let (app, actor, now) = (self.clone(), who.actor(), self.now());
         let note = move || app.0.parts.service.note(act, &subject, detail, &actor, now);
-        self.blocking(note).await?.map_err(Problem::from)
+        self.blocking(note).await?.map_err(ApiProblem::from)
     }
 
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Problem> {
-        let gone = || Problem::internal("the server is stopping");
+    ) -> Result<T, ApiProblem> {
+        let gone = || ApiProblem::internal("the server is stopping");
         let turn = Arc::clone(&self.0.turns).acquire_owned().await.map_err(|_| gone())?;
         let done = tokio::task::spawn_blocking(move || {
             let done = work();
             drop(turn);
             done
         });
-        done.await.map_err(|_| Problem::internal("this failed within the server"))
+        done.await.map_err(|_| ApiProblem::internal("this failed within the server"))
     }
 
     /// Tells all subscribers that an operator changed something.
@@ -303,6 +317,6 @@ impl App {
 }
 
 /// The error for a reply that does not match the command.
-pub(crate) fn unexpected(_: AdminReply) -> Problem {
-    Problem::internal("the command answered with something else")
+pub(crate) fn unexpected(_: AdminReply) -> ApiProblem {
+    ApiProblem::internal("the command answered with something else")
 }

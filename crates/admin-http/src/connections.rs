@@ -12,21 +12,21 @@ use tokio::time::Instant;
 const PEER_SHARE: usize = 2;
 
 /// The open connections, by number.
-pub(crate) struct Connections {
+pub(crate) struct ConnectionTable {
     most: usize,
     start: Instant,
-    table: Mutex<Table>,
+    table: Mutex<ConnectionRows>,
 }
 
 #[derive(Default)]
-struct Table {
-    open: BTreeMap<u64, Arc<Line>>,
+struct ConnectionRows {
+    open: BTreeMap<u64, Arc<AdminConnection>>,
     next: u64,
 }
 
 /// One connection, as requests on it see it.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct AdminConnection {
     pub(crate) peer: IpAddr,
     start: Instant,
     /// Requests of operators that are being answered. A connection with any of them is never displaced.
@@ -37,17 +37,17 @@ pub(crate) struct Line {
 }
 
 /// A connection's entry in the table, for as long as the connection is open.
-pub(crate) struct Entry {
-    connections: Arc<Connections>,
+pub(crate) struct ConnectionEntry {
+    connections: Arc<ConnectionTable>,
     number: u64,
-    pub(crate) line: Arc<Line>,
+    pub(crate) line: Arc<AdminConnection>,
 }
 
 /// A request of an operator that is being answered. It is dropped at the end of the answer.
 #[derive(Debug)]
-pub(crate) struct Serving(Arc<Line>);
+pub(crate) struct ServingGuard(Arc<AdminConnection>);
 
-impl Connections {
+impl ConnectionTable {
     /// Makes a table for `most` connections.
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, start: Instant::now(), table: Mutex::default() })
@@ -55,8 +55,8 @@ impl Connections {
 
     /// Adds a connection. If there are too many, in total or from this peer, displaces the one that has had no
     /// operator's request for longest. Returns `None` if none may be displaced.
-    pub(crate) fn add(self: &Arc<Self>, peer: IpAddr) -> Option<Entry> {
-        let same = |line: &Line| network(line.peer) == network(peer);
+    pub(crate) fn add(self: &Arc<Self>, peer: IpAddr) -> Option<ConnectionEntry> {
+        let same = |line: &AdminConnection| network(line.peer) == network(peer);
         let mut table = self.table();
         let of_peer = table.open.values().filter(|line| same(line)).count();
         if of_peer >= self.most.div_ceil(PEER_SHARE) {
@@ -64,12 +64,12 @@ impl Connections {
         } else if table.open.len() >= self.most {
             table.displace(|_| true)?;
         }
-        let line = Line::new(peer, self.start);
+        let line = AdminConnection::new(peer, self.start);
         let number = table.next;
         table.next = number.saturating_add(1);
         table.open.insert(number, Arc::clone(&line));
         drop(table);
-        Some(Entry { connections: Arc::clone(self), number, line })
+        Some(ConnectionEntry { connections: Arc::clone(self), number, line })
     }
 
     /// Displaces up to `most` connections, because their file descriptors are needed.
@@ -82,14 +82,14 @@ impl Connections {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionRows> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    fn displace(&mut self, may: impl Fn(&Line) -> bool) -> Option<()> {
-        let of = |line: &Line| line.serving.load(Ordering::Acquire) == 0 && may(line);
+impl ConnectionRows {
+    fn displace(&mut self, may: impl Fn(&AdminConnection) -> bool) -> Option<()> {
+        let of = |line: &AdminConnection| line.serving.load(Ordering::Acquire) == 0 && may(line);
         let candidates = self.open.iter().filter(|(_, line)| of(line));
         let (number, _) = candidates.min_by_key(|(_, line)| line.last_ms.load(Ordering::Acquire))?;
         let number = *number;
@@ -99,7 +99,7 @@ impl Table {
     }
 }
 
-impl Line {
+impl AdminConnection {
     /// Makes a connection that is in no table.
     #[cfg(test)]
     pub(crate) fn of(peer: IpAddr) -> Arc<Self> {
@@ -120,9 +120,9 @@ impl Line {
     }
 
     /// Marks that an operator's request is being answered, until the result is dropped.
-    pub(crate) fn serve(self: &Arc<Self>) -> Serving {
+    pub(crate) fn serve(self: &Arc<Self>) -> ServingGuard {
         self.serving.fetch_add(1, Ordering::AcqRel);
-        Serving(Arc::clone(self))
+        ServingGuard(Arc::clone(self))
     }
 
     /// Resolves when the connection is displaced and must close.
@@ -131,14 +131,14 @@ impl Line {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServingGuard {
     fn drop(&mut self) {
         self.0.touch();
         self.0.serving.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-impl Drop for Entry {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         self.connections.table().open.remove(&self.number);
     }
@@ -164,13 +164,13 @@ mod tests {
     const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
-    async fn is_asked_to_go(entry: &Entry) -> bool {
+    async fn is_asked_to_go(entry: &ConnectionEntry) -> bool {
         tokio::time::timeout(Duration::ZERO, entry.line.gives_way()).await.is_ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_without_an_operator_gives_way() {
-        let connections = Connections::new(8);
+        let connections = ConnectionTable::new(8);
         let mut held = Vec::new();
         for peer in [ONE, ONE, ONE, ONE, OTHER, OTHER, OTHER, OTHER] {
             held.push(connections.add(peer).unwrap());
@@ -193,7 +193,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn where_all_serve_operators_none_gives_way() {
-        let connections = Connections::new(2);
+        let connections = ConnectionTable::new(2);
         let held = [connections.add(ONE).unwrap(), connections.add(OTHER).unwrap()];
         let _serving: Vec<_> = held.iter().map(|entry| entry.line.serve()).collect();
         assert!(connections.add("10.0.0.3".parse().unwrap()).is_none());

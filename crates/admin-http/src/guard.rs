@@ -11,12 +11,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::access::{Access, AccessTable};
-use crate::app::App;
-use crate::listener::On;
+use crate::access::{AccessTable, RouteRoles};
+use crate::app::AdminApp;
+use crate::listener::OnConnectionLine;
 use crate::places::NoPlace;
-use crate::problem::Problem;
-use crate::who::{ByCookie, CSRF_HEADER, Token, Who, from_here, not_signed_in, peer};
+use crate::problem::ApiProblem;
+use crate::who::{
+    AuthenticatedOperator, ByCookie, CSRF_HEADER, SessionToken, from_here, not_signed_in, peer,
+};
 use bytes::Bytes;
 use headrace_domain::AdminCode;
 use hyper::body::{Frame, SizeHint};
@@ -26,7 +28,7 @@ const TRY_AGAIN_S: u64 = 1;
 
 /// Middleware around every route and page. Checks the host name, and adds headers that restrict what a browser may do
 /// with the response.
-pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn outside(State(app): State<AdminApp>, request: Request, next: Next) -> Response {
     let mut response = match app.names().check(&request) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
@@ -47,7 +49,7 @@ pub(crate) async fn outside(State(app): State<App>, request: Request, next: Next
 
 /// Middleware around each route. Checks access, and holds the operator's request slot until the response ends.
 pub(crate) async fn guard(
-    State((app, table)): State<(App, Arc<AccessTable>)>,
+    State((app, table)): State<(AdminApp, Arc<AccessTable>)>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -58,10 +60,11 @@ pub(crate) async fn guard(
                 Err(none) => return too_many(none).into_response(),
             };
             // Held until the last byte of the response is sent.
-            let serving = request.extensions().get::<On>().map(|On(line)| line.serve());
+            let serving =
+                request.extensions().get::<OnConnectionLine>().map(|OnConnectionLine(line)| line.serve());
             request.extensions_mut().insert(who);
             let response = next.run(request).await;
-            response.map(|body| Body::new(Held { body, _held: (place, serving) }))
+            response.map(|body| Body::new(HeldBody { body, _held: (place, serving) }))
         }
         Ok(None) => next.run(request).await,
         Err(refused) => refused.into_response(),
@@ -69,12 +72,12 @@ pub(crate) async fn guard(
 }
 
 /// A response body, with a value that is held until the body is dropped.
-struct Held<T> {
+struct HeldBody<T> {
     body: Body,
     _held: T,
 }
 
-impl<T: Unpin> HttpBody for Held<T> {
+impl<T: Unpin> HttpBody for HeldBody<T> {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -94,7 +97,7 @@ impl<T: Unpin> HttpBody for Held<T> {
     }
 }
 
-fn too_many(none: NoPlace) -> Problem {
+fn too_many(none: NoPlace) -> ApiProblem {
     let message = match none {
         NoPlace::OfHolder(has) => {
             format!(
@@ -105,33 +108,37 @@ fn too_many(none: NoPlace) -> Problem {
             format!("{most} requests of operators are under way, as many as may be at once")
         }
     };
-    Problem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
+    ApiProblem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
 }
 
 /// Checks access and returns the operator. `None` if the route is open to every client.
-fn admit(app: &App, table: &AccessTable, request: &Request) -> Result<Option<Who>, Problem> {
+fn admit(
+    app: &AdminApp,
+    table: &AccessTable,
+    request: &Request,
+) -> Result<Option<AuthenticatedOperator>, ApiProblem> {
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let access = path.and_then(|path| table.of(request.method(), path));
     let Some(access) = access else {
-        return Err(Problem::new(AdminCode::Role, "nobody may call this route"));
+        return Err(ApiProblem::new(AdminCode::Role, "nobody may call this route"));
     };
-    if access == Access::Anyone {
+    if access == RouteRoles::Anyone {
         return Ok(None);
     }
     let who = identify(app, request)?;
     if !access.allows(who.operator.role) {
         let message =
             format!("the role {} may not call this route: {} may", who.operator.role, access.words());
-        return Err(Problem::new(AdminCode::Role, message));
+        return Err(ApiProblem::new(AdminCode::Role, message));
     }
     Ok(Some(who))
 }
 
-fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
+fn identify(app: &AdminApp, request: &Request) -> Result<AuthenticatedOperator, ApiProblem> {
     let (headers, now) = (request.headers(), app.now());
     if let Some(shown) = headers.get(header::AUTHORIZATION) {
         let operator = app.by_key(bearer(shown).unwrap_or_default(), peer(request))?;
-        return Ok(Who { operator, session: None });
+        return Ok(AuthenticatedOperator { operator, session: None });
     }
     let token = cookie(headers, app.cookie()).ok_or_else(not_signed_in)?;
     let found = app.sessions().find(token, now).ok_or_else(not_signed_in)?;
@@ -144,15 +151,16 @@ fn identify(app: &App, request: &Request) -> Result<Who, Problem> {
         let message = format!(
             "an act by a session needs the header `{CSRF_HEADER}`, as GET /admin/v1/session tells it"
         );
-        return Err(Problem::new(AdminCode::Csrf, message));
+        return Err(ApiProblem::new(AdminCode::Csrf, message));
     }
     if app.sessions().is_store_behind(token) {
         let app = app.clone();
         // Stored in the background, so that no request waits.
         tokio::spawn(async move { app.store_sessions().await });
     }
-    let session = ByCookie { token: Token(token.to_owned()), csrf: found.csrf, expires: found.expires };
-    Ok(Who { operator: found.operator, session: Some(session) })
+    let session =
+        ByCookie { token: SessionToken(token.to_owned()), csrf: found.csrf, expires: found.expires };
+    Ok(AuthenticatedOperator { operator: found.operator, session: Some(session) })
 }
 
 fn bearer(value: &HeaderValue) -> Option<&str> {

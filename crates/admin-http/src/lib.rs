@@ -27,14 +27,17 @@ mod test_request;
 #[cfg(test)]
 mod tests;
 
-pub use app::Parts;
-pub use listener::{Connection, Listener, MAX_PORTS_TRIED, Secure, Secured};
-pub use pages::{Asset, Pages};
+pub use app::AdminParts;
+pub use listener::{AdminSocket, ByteStream, MAX_PORTS_TRIED, Secure, Secured};
+pub use pages::{ConsoleAsset, ConsolePages};
 pub use router::openapi;
 pub use seams::{
-    Ask, AskedIn, Calls, Ended, Hold, House, Look, ModelPrices, Pieces, Played, Playground, Prompts,
-    RenderAsk, ServedModel, Setting, StoredCheckpoint, TokenizeAsk, Verified, VerifyFinding,
+    AskedIn, CallRecords, CallView, Ended, LedgerCheck, ModelPrices, OpenHold, Pieces, PlaygroundAnswer,
+    PlaygroundCaller, PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel, ServerAdmin,
+    SettingInForce, StoredCheckpoint, TokenizeAsk, VerifyFinding,
 };
 pub use server::AdminHttp;
-pub use sessions::{LINK_LIFETIME, SESSION_IDLE, SESSION_LIFETIME, SessionStore, Sessions, StoredSession};
+pub use sessions::{
+    LINK_LIFETIME, OperatorSessions, SESSION_IDLE, SESSION_LIFETIME, SessionStore, StoredSession,
+};
 pub use values::{Money, Time};

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use crate::connections::{Connections, Entry, Line};
+use crate::connections::{AdminConnection, ConnectionEntry, ConnectionTable};
 
 /// Maximum number of ports that are tried in turn if the first one is taken.
 pub const MAX_PORTS_TRIED: u16 = 20;
@@ -48,31 +48,31 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// The connection that a request came on.
 #[derive(Debug, Clone)]
-pub(crate) struct On(pub(crate) Arc<Line>);
+pub(crate) struct OnConnectionLine(pub(crate) Arc<AdminConnection>);
 
 /// Maximum time for a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection, with or without TLS.
-pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// A future of a connection that is ready after its handshake.
-pub type Secured = Pin<Box<dyn Future<Output = io::Result<Box<dyn Connection>>> + Send>>;
+pub type Secured = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + Send>>;
 
 /// Wraps a socket before HTTP begins, for example with TLS.
 pub type Secure = Arc<dyn Fn(TcpStream) -> Secured + Send + Sync>;
 
 /// A listening socket that is not served yet.
 #[derive(Debug)]
-pub struct Listener {
+pub struct AdminSocket {
     socket: std::net::TcpListener,
     at: SocketAddr,
     most_connections: usize,
 }
 
-impl Listener {
+impl AdminSocket {
     /// Binds an address. With `or_next`, tries the following ports if the first one is taken.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Listener {
     /// Serves `router` until the future is dropped. Needs a Tokio runtime.
     pub(crate) async fn serve(self, router: Router, secure: Option<Secure>) -> io::Result<()> {
         let listener = TcpListener::from_std(self.socket)?;
-        let lines = Connections::new(self.most_connections);
+        let lines = ConnectionTable::new(self.most_connections);
         let descriptors = Arc::new(Semaphore::new(self.most_connections.saturating_add(MAX_CLOSING)));
         // Dropping the set closes its connections.
         let mut connections = tokio::task::JoinSet::new();
@@ -147,7 +147,7 @@ impl Listener {
     }
 }
 
-async fn converse(stream: TcpStream, entry: &Entry, router: Router, secure: Option<Secure>) {
+async fn converse(stream: TcpStream, entry: &ConnectionEntry, router: Router, secure: Option<Secure>) {
     // Sends small answers without delay.
     let _ = stream.set_nodelay(true);
     match secure {
@@ -162,12 +162,12 @@ async fn converse(stream: TcpStream, entry: &Entry, router: Router, secure: Opti
     }
 }
 
-async fn speak(stream: impl Connection + 'static, entry: &Entry, router: Router) {
+async fn speak(stream: impl ByteStream + 'static, entry: &ConnectionEntry, router: Router) {
     let line = Arc::clone(&entry.line);
     let service = service_fn(move |request: Request<Incoming>| {
         line.touch();
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(On(Arc::clone(&line)));
+        request.extensions_mut().insert(OnConnectionLine(Arc::clone(&line)));
         router.clone().call(request)
     });
     let mut http = hyper::server::conn::http1::Builder::new();
@@ -175,7 +175,7 @@ async fn speak(stream: impl Connection + 'static, entry: &Entry, router: Router)
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS);
-    let (stream, blocked) = Watched::new(stream);
+    let (stream, blocked) = WatchedStream::new(stream);
     tokio::select! {
         // An error ends only this connection, so it is ignored.
         _ = http.serve_connection(TokioIo::new(stream), service) => {}
@@ -184,16 +184,16 @@ async fn speak(stream: impl Connection + 'static, entry: &Entry, router: Router)
 }
 
 /// A stream that records since when its peer has accepted no bytes.
-struct Watched<S> {
+struct WatchedStream<S> {
     stream: S,
-    blocked: Arc<Blocked>,
+    blocked: Arc<BlockedSince>,
 }
 
 /// The time since which a peer has accepted no bytes. `None` while it accepts them.
 #[derive(Debug, Default)]
-struct Blocked(Mutex<Option<Instant>>);
+struct BlockedSince(Mutex<Option<Instant>>);
 
-impl Blocked {
+impl BlockedSince {
     async fn for_too_long(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -204,9 +204,9 @@ impl Blocked {
     }
 }
 
-impl<S> Watched<S> {
-    fn new(stream: S) -> (Self, Arc<Blocked>) {
-        let blocked = Arc::<Blocked>::default();
+impl<S> WatchedStream<S> {
+    fn new(stream: S) -> (Self, Arc<BlockedSince>) {
+        let blocked = Arc::<BlockedSince>::default();
         (Self { stream, blocked: Arc::clone(&blocked) }, blocked)
     }
 
@@ -216,13 +216,13 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.stream).poll_write(cx, bytes);
@@ -262,10 +262,10 @@ mod tests {
 
     #[test]
     fn the_next_free_port_is_taken_where_that_is_wanted() {
-        let first = Listener::bind(([127, 0, 0, 1], 0).into(), true).unwrap();
+        let first = AdminSocket::bind(([127, 0, 0, 1], 0).into(), true).unwrap();
         let taken = first.local_addr();
-        assert!(Listener::bind(taken, false).is_err());
-        match Listener::bind(taken, true) {
+        assert!(AdminSocket::bind(taken, false).is_err());
+        match AdminSocket::bind(taken, true) {
             Ok(next) => {
                 let step = next.local_addr().port() - taken.port();
                 assert!((1..MAX_PORTS_TRIED).contains(&step), "{step}");
@@ -277,7 +277,8 @@ mod tests {
 
     /// Starts a listener that answers every request with `fine`. Returns its address.
     async fn served(most: usize) -> SocketAddr {
-        let listener = Listener::bind(([127, 0, 0, 1], 0).into(), false).unwrap().with_most_connections(most);
+        let listener =
+            AdminSocket::bind(([127, 0, 0, 1], 0).into(), false).unwrap().with_most_connections(most);
         let at = listener.local_addr();
         let router = Router::new().fallback(|| async { "fine" });
         tokio::spawn(listener.serve(router, None));

@@ -6,17 +6,17 @@ use axum::extract::Request;
 use axum::http::header;
 use axum::http::uri::Authority;
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 use headrace_domain::AdminCode;
 
 /// The host names that a listener accepts: addresses, `localhost`, and the name in its configuration. Any other name
 /// may belong to an attacker who points it to this address (DNS rebinding).
 #[derive(Debug, Clone)]
-pub(crate) struct Names {
+pub(crate) struct HostNames {
     given: Option<String>,
 }
 
-impl Names {
+impl HostNames {
     /// Also accepts the host of `url`, such as `https://console.example.com`.
     pub(crate) fn new(url: Option<&str>) -> Self {
         let host = url.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.trim_end_matches('/'));
@@ -28,7 +28,7 @@ impl Names {
     ///
     /// # Errors
     /// [`AdminCode::Host`] if the host is missing, given twice, or not accepted.
-    pub(crate) fn check(&self, request: &Request) -> Result<(), Problem> {
+    pub(crate) fn check(&self, request: &Request) -> Result<(), ApiProblem> {
         let mut hosts = request.headers().get_all(header::HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
             (Some(host), None) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
@@ -40,7 +40,7 @@ impl Names {
         if known && same {
             return Ok(());
         }
-        Err(Problem::new(
+        Err(ApiProblem::new(
             AdminCode::Host,
             "this listener is not known by that name: ask by its address or as localhost, or set `admin.url`",
         ))
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn only_names_that_nobody_else_can_take_are_ours() {
-        let names = Names::new(Some("https://Console.example.com:8443/"));
+        let names = HostNames::new(Some("https://Console.example.com:8443/"));
         for (hosts, good) in [
             (&["127.0.0.1:8081"][..], true),
             (&["localhost"], true),

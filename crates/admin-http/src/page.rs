@@ -23,7 +23,7 @@ pub(crate) struct PageQuery {
 /// A page of rows, and the cursor of the next page.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PageOf{T}")]
-pub(crate) struct Page<T> {
+pub(crate) struct RowPage<T> {
     /// The rows.
     pub(crate) data: Vec<T>,
     /// The cursor of the next page. `null` if this is the last one.
@@ -50,7 +50,7 @@ pub(crate) fn rows(limit: Option<u32>) -> usize {
     usize::try_from(rows).unwrap_or(usize::MAX)
 }
 
-impl<T> Page<T> {
+impl<T> RowPage<T> {
     /// The rows after the cursor. The list must be sorted by `key`.
     pub(crate) fn by(
         sorted: impl IntoIterator<Item = T>,
@@ -104,7 +104,7 @@ mod tests {
             let (mut seen, mut placed) = (Vec::new(), Vec::new());
             let mut cursor = None;
             loop {
-                let page = Page::by(list.clone(), Some(limit), cursor.as_deref(), String::clone);
+                let page = RowPage::by(list.clone(), Some(limit), cursor.as_deref(), String::clone);
                 assert!(page.data.len() <= limit as usize);
                 seen.extend(page.data);
                 cursor = page.next;
@@ -113,7 +113,7 @@ mod tests {
                 }
             }
             loop {
-                let page = Page::from_place(list.clone(), Some(limit), cursor.as_deref()).unwrap();
+                let page = RowPage::from_place(list.clone(), Some(limit), cursor.as_deref()).unwrap();
                 placed.extend(page.data);
                 cursor = page.next;
                 if cursor.is_none() {
@@ -122,7 +122,7 @@ mod tests {
             }
             assert_eq!((seen, placed), (list.clone(), list.clone()), "{limit}");
         }
-        assert!(Page::from_place(list, None, Some("x")).is_none());
+        assert!(RowPage::from_place(list, None, Some("x")).is_none());
         assert_eq!((rows(None), rows(Some(0)), rows(Some(9_999))), (100, 1, 500));
     }
 }

@@ -6,12 +6,12 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 use headrace_domain::AdminCode;
 
 /// A file of the console.
 #[derive(Debug, Clone, Copy)]
-pub struct Asset {
+pub struct ConsoleAsset {
     /// The contents.
     pub bytes: &'static [u8],
     /// The media type.
@@ -22,24 +22,24 @@ pub struct Asset {
 
 /// The source of the console's files, and the policy for them.
 #[derive(Debug, Clone, Copy)]
-pub struct Pages {
+pub struct ConsolePages {
     /// Returns the file at a path. The path has no leading slash.
-    pub asset: fn(&str) -> Option<Asset>,
+    pub asset: fn(&str) -> Option<ConsoleAsset>,
     /// Returns the page to show for a missing file. `None` if the response is an ordinary error.
-    pub missing: fn(&str) -> Option<Asset>,
+    pub missing: fn(&str) -> Option<ConsoleAsset>,
     /// The value of `content-security-policy`.
     pub policy: &'static str,
 }
 
 /// Answers a request that matches no route of the API.
-pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
+pub(crate) fn answer(pages: ConsolePages, request: &Request) -> Response {
     let path = request.uri().path();
     if path == "/admin" || path.starts_with("/admin/") {
-        return Problem::not_found("there is no such route: /admin/v1/openapi.json lists them")
+        return ApiProblem::not_found("there is no such route: /admin/v1/openapi.json lists them")
             .into_response();
     }
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let refused = Problem::new(AdminCode::Method, "pages are only read");
+        let refused = ApiProblem::new(AdminCode::Method, "pages are only read");
         return ([(header::ALLOW, "GET, HEAD")], refused).into_response();
     }
     let path = path.trim_start_matches('/');
@@ -64,9 +64,9 @@ pub(crate) fn answer(pages: Pages, request: &Request) -> Response {
 }
 
 /// The 404 response: a page if `pages` has one for the path, otherwise an error.
-fn missing(pages: Pages, path: &str) -> Response {
+fn missing(pages: ConsolePages, path: &str) -> Response {
     let Some(shown) = (pages.missing)(path) else {
-        return Problem::not_found("there is no such page").into_response();
+        return ApiProblem::not_found("there is no such page").into_response();
     };
     let headers = [(header::CONTENT_TYPE, shown.mime), (header::CONTENT_SECURITY_POLICY, pages.policy)];
     (StatusCode::NOT_FOUND, headers, Bytes::from_static(shown.bytes)).into_response()

@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// A holder gets one more slot only while more slots are free than it has (dynamic thresholds, Choudhury and Hahne 1998). So
 /// one that takes all it can get leaves at least half of what was free.
 #[derive(Debug)]
-pub(crate) struct Places<K> {
-    shared: Arc<Shared<K>>,
+pub(crate) struct HolderSlots<K> {
+    shared: Arc<SlotCounts<K>>,
 }
 
 #[derive(Debug)]
-struct Shared<K> {
+struct SlotCounts<K> {
     all: usize,
     of_holder: usize,
-    taken: Mutex<Taken<K>>,
+    taken: Mutex<TakenSlots<K>>,
 }
 
 #[derive(Debug)]
-struct Taken<K> {
+struct TakenSlots<K> {
     all: usize,
     /// Only holders that have a slot.
     of_holder: HashMap<K, usize>,
@@ -30,8 +30,8 @@ struct Taken<K> {
 
 /// One slot of a holder. Dropping it gives the slot back.
 #[derive(Debug)]
-pub(crate) struct Place<K: Eq + Hash> {
-    shared: Arc<Shared<K>>,
+pub(crate) struct HolderSlot<K: Eq + Hash> {
+    shared: Arc<SlotCounts<K>>,
     holder: K,
 }
 
@@ -44,19 +44,19 @@ pub(crate) enum NoPlace {
     All(usize),
 }
 
-impl<K: Eq + Hash + Clone> Places<K> {
+impl<K: Eq + Hash + Clone> HolderSlots<K> {
     /// Makes a table of `all` slots. One holder has at most `of_holder` of them.
     pub(crate) fn new(all: usize, of_holder: usize) -> Self {
-        let taken = Mutex::new(Taken { all: 0, of_holder: HashMap::new() });
-        Self { shared: Arc::new(Shared { all, of_holder, taken }) }
+        let taken = Mutex::new(TakenSlots { all: 0, of_holder: HashMap::new() });
+        Self { shared: Arc::new(SlotCounts { all, of_holder, taken }) }
     }
 
     /// Takes one slot for `holder`.
     ///
     /// # Errors
     /// [`NoPlace`]
-    pub(crate) fn take(&self, holder: K) -> Result<Place<K>, NoPlace> {
-        let Shared { all, of_holder, .. } = *self.shared;
+    pub(crate) fn take(&self, holder: K) -> Result<HolderSlot<K>, NoPlace> {
+        let SlotCounts { all, of_holder, .. } = *self.shared;
         let mut taken = self.shared.taken();
         let free = all.saturating_sub(taken.all);
         let has = taken.of_holder.get(&holder).copied().unwrap_or(0);
@@ -68,17 +68,17 @@ impl<K: Eq + Hash + Clone> Places<K> {
         }
         taken.all += 1;
         *taken.of_holder.entry(holder.clone()).or_default() += 1;
-        Ok(Place { shared: Arc::clone(&self.shared), holder })
+        Ok(HolderSlot { shared: Arc::clone(&self.shared), holder })
     }
 }
 
-impl<K> Shared<K> {
-    fn taken(&self) -> MutexGuard<'_, Taken<K>> {
+impl<K> SlotCounts<K> {
+    fn taken(&self) -> MutexGuard<'_, TakenSlots<K>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Eq + Hash> Drop for Place<K> {
+impl<K: Eq + Hash> Drop for HolderSlot<K> {
     fn drop(&mut self) {
         let mut taken = self.shared.taken();
         taken.all = taken.all.saturating_sub(1);
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     /// Takes as many slots as there are for `holder`, and returns why there is no further one.
-    fn all_of(places: &Places<u32>, holder: u32) -> (Vec<Place<u32>>, NoPlace) {
+    fn all_of(places: &HolderSlots<u32>, holder: u32) -> (Vec<HolderSlot<u32>>, NoPlace) {
         let mut held = Vec::new();
         loop {
             match places.take(holder) {
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn one_holder_has_at_most_its_share() {
-        let places = Places::new(256, 64);
+        let places = HolderSlots::new(256, 64);
         let (held, why) = all_of(&places, 1);
         assert_eq!((held.len(), why), (64, NoPlace::OfHolder(64)));
         drop(held);
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_greedy_holder_leaves_half_of_what_is_free() {
-        let places = Places::new(256, 200);
+        let places = HolderSlots::new(256, 200);
         let mut held = Vec::new();
         for (holder, most) in [(1, 128), (2, 64), (3, 32), (4, 16)] {
             let (slots, why) = all_of(&places, holder);
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_bound_over_all_holds() {
-        let places = Places::new(3, 3);
+        let places = HolderSlots::new(3, 3);
         let held: Vec<_> = (0..3).map(|holder| places.take(holder).unwrap()).collect();
         assert_eq!(places.take(9).err(), Some(NoPlace::All(3)));
         assert_eq!(places.take(1).err(), Some(NoPlace::OfHolder(1)));

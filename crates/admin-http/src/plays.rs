@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::problem::Problem;
-use crate::seams::Played;
+use crate::problem::ApiProblem;
+use crate::seams::PlaygroundAnswer;
 
 /// Maximum number of calls that run or whose answers are kept, in total and for one operator.
 const MAX_PLAYS: usize = 128;
@@ -35,15 +35,15 @@ pub(crate) type PlayKey = (OperatorId, String);
 
 /// All calls, by key.
 #[derive(Default)]
-pub(crate) struct Plays {
-    kept: Mutex<HashMap<PlayKey, Arc<Play>>>,
+pub(crate) struct StoredAnswers {
+    kept: Mutex<HashMap<PlayKey, Arc<StoredCall>>>,
 }
 
 /// One call: the hash of its request, and its answer so far.
-pub(crate) struct Play {
+pub(crate) struct StoredCall {
     asked: blake3::Hash,
     begun: UnixNanos,
-    answer: Mutex<Answer>,
+    answer: Mutex<StoredPieces>,
     /// A counter that changes with the head, each piece and the end. Readers wait for changes. It is closed while there
     /// are no readers.
     told: watch::Sender<u64>,
@@ -51,16 +51,16 @@ pub(crate) struct Play {
 }
 
 #[derive(Default)]
-struct Answer {
-    head: Option<Head>,
+struct StoredPieces {
+    head: Option<StoredHead>,
     pieces: Vec<Bytes>,
     bytes: usize,
-    end: Option<End>,
+    end: Option<StoredEnd>,
 }
 
 /// Status and headers of an answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Head {
+pub(crate) struct StoredHead {
     pub(crate) status: u16,
     pub(crate) content_type: &'static str,
     pub(crate) headers: Vec<(&'static str, String)>,
@@ -68,7 +68,7 @@ pub(crate) struct Head {
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum StoredEnd {
     Whole,
     /// The operator stopped it.
     Stopped,
@@ -80,7 +80,7 @@ enum End {
     Broken,
 }
 
-impl End {
+impl StoredEnd {
     /// Why the answer is not whole. `None` if it is.
     fn fault(self) -> Option<String> {
         Some(match self {
@@ -104,39 +104,43 @@ impl End {
 
 /// The last event of an answer that is not whole. Clients of every dialect read it as an error.
 fn last_event(fault: &str) -> Bytes {
-    let error = Problem::new(AdminCode::Stopped, fault).into_event();
+    let error = ApiProblem::new(AdminCode::Stopped, fault).into_event();
     format!("event: error\ndata: {error}\n\n").into()
 }
 
-/// The outcome of [`Plays::enter`].
-pub(crate) enum Entry {
+/// The outcome of [`StoredAnswers::enter`].
+pub(crate) enum PlayEntry {
     /// The call is new. The caller must make it.
-    New(Arc<Play>),
+    New(Arc<StoredCall>),
     /// The same call was made before.
-    Again(Arc<Play>),
+    Again(Arc<StoredCall>),
     /// Another call was made under this key.
     OtherBody,
     /// Too many calls are running.
     Full,
 }
 
-impl Plays {
+impl StoredAnswers {
     /// Finds the call under a key, or adds a new one. `asked` is the hash of the request.
-    pub(crate) fn enter(&self, key: PlayKey, asked: blake3::Hash, now: UnixNanos) -> Entry {
+    pub(crate) fn enter(&self, key: PlayKey, asked: blake3::Hash, now: UnixNanos) -> PlayEntry {
         let mut kept = self.kept.lock();
         kept.retain(|_, play| !play.is_over() || now < play.begun.after(KEPT));
         if let Some(play) = kept.get(&key) {
-            return if play.asked == asked { Entry::Again(Arc::clone(play)) } else { Entry::OtherBody };
+            return if play.asked == asked {
+                PlayEntry::Again(Arc::clone(play))
+            } else {
+                PlayEntry::OtherBody
+            };
         }
         let own = |other: &PlayKey| other.0 == key.0;
         if !make_room(&mut kept, MAX_PLAYS_PER_OPERATOR, own) || !make_room(&mut kept, MAX_PLAYS, |_| true) {
-            return Entry::Full;
+            return PlayEntry::Full;
         }
         let (told, _) = watch::channel(0);
         let (answer, stop) = (Mutex::default(), CancellationToken::new());
-        let play = Arc::new(Play { asked, begun: now, answer, told, stop });
+        let play = Arc::new(StoredCall { asked, begun: now, answer, told, stop });
         kept.insert(key, Arc::clone(&play));
-        Entry::New(play)
+        PlayEntry::New(play)
     }
 
     /// Stops the call under a key. Returns `false` if there is none.
@@ -147,7 +151,11 @@ impl Plays {
 }
 
 /// Removes the oldest finished answers while there are too many. Returns `false` if too many calls are running.
-fn make_room(kept: &mut HashMap<PlayKey, Arc<Play>>, most: usize, counts: impl Fn(&PlayKey) -> bool) -> bool {
+fn make_room(
+    kept: &mut HashMap<PlayKey, Arc<StoredCall>>,
+    most: usize,
+    counts: impl Fn(&PlayKey) -> bool,
+) -> bool {
     while kept.keys().filter(|key| counts(key)).count() >= most {
         let over = kept.iter().filter(|(key, play)| counts(key) && play.is_over());
         let Some(oldest) = over.min_by_key(|(_, play)| play.begun).map(|(key, _)| key.clone()) else {
@@ -158,7 +166,7 @@ fn make_room(kept: &mut HashMap<PlayKey, Arc<Play>>, most: usize, counts: impl F
     true
 }
 
-impl Play {
+impl StoredCall {
     fn is_over(&self) -> bool {
         self.answer.lock().end.is_some()
     }
@@ -169,13 +177,13 @@ impl Play {
     }
 
     /// Reads the answer to its end, or until the call is stopped or abandoned, or the answer is too long.
-    pub(crate) async fn take_in(self: Arc<Self>, played: impl Future<Output = Played>) {
+    pub(crate) async fn take_in(self: Arc<Self>, played: impl Future<Output = PlaygroundAnswer>) {
         let mut given_up = std::pin::pin!(self.given_up());
-        let Played { status, content_type, headers, mut body } = tokio::select! {
+        let PlaygroundAnswer { status, content_type, headers, mut body } = tokio::select! {
             played = played => played,
             end = &mut given_up => return self.end(end),
         };
-        self.answer.lock().head = Some(Head { status, content_type, headers });
+        self.answer.lock().head = Some(StoredHead { status, content_type, headers });
         self.tell();
         let end = loop {
             let piece = tokio::select! {
@@ -184,13 +192,13 @@ impl Play {
                 end = &mut given_up => break end,
             };
             match piece {
-                None => break End::Whole,
-                Some(Err(_)) => break End::Broken,
+                None => break StoredEnd::Whole,
+                Some(Err(_)) => break StoredEnd::Broken,
                 Some(Ok(piece)) => {
                     let mut answer = self.answer.lock();
                     answer.bytes = answer.bytes.saturating_add(piece.len());
                     if answer.bytes > MAX_ANSWER_BYTES {
-                        break End::TooLong;
+                        break StoredEnd::TooLong;
                     }
                     answer.pieces.push(piece);
                     drop(answer);
@@ -205,13 +213,13 @@ impl Play {
         self.told.send_modify(|count| *count = count.saturating_add(1));
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: StoredEnd) {
         self.answer.lock().end.get_or_insert(end);
         self.tell();
     }
 
     /// Waits until the call is stopped, or no client has read it for [`ABANDONED_AFTER`].
-    async fn given_up(&self) -> End {
+    async fn given_up(&self) -> StoredEnd {
         let abandoned = async {
             loop {
                 self.told.closed().await;
@@ -222,13 +230,13 @@ impl Play {
             }
         };
         tokio::select! {
-            () = self.stop.cancelled() => End::Stopped,
-            () = abandoned => End::Abandoned,
+            () = self.stop.cancelled() => StoredEnd::Stopped,
+            () = abandoned => StoredEnd::Abandoned,
         }
     }
 
     /// Waits for status and headers. `None` if the call ended before them.
-    pub(crate) async fn head(&self) -> Option<Head> {
+    pub(crate) async fn head(&self) -> Option<StoredHead> {
         let mut told = self.told.subscribe();
         loop {
             {
@@ -243,7 +251,7 @@ impl Play {
 
     /// Reads the answer from its first byte, as it arrives. If the answer is incomplete, an event stream ends with an
     /// event that says why, and any other answer ends with an error.
-    pub(crate) fn read(self: &Arc<Self>) -> Reading {
+    pub(crate) fn read(self: &Arc<Self>) -> StoredAnswerReader {
         let told = self.told.subscribe();
         let play = Arc::clone(self);
         let pieces = futures_util::stream::unfold((play, told, 0_usize), |(play, mut told, at)| async move {
@@ -270,16 +278,16 @@ impl Play {
                 return Some((piece, (play, told, usize::MAX)));
             }
         });
-        Reading { pieces: Box::pin(pieces) }
+        StoredAnswerReader { pieces: Box::pin(pieces) }
     }
 }
 
 /// An answer that is being read.
-pub(crate) struct Reading {
+pub(crate) struct StoredAnswerReader {
     pieces: Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>,
 }
 
-impl Stream for Reading {
+impl Stream for StoredAnswerReader {
     type Item = std::io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -302,14 +310,19 @@ mod tests {
         blake3::hash(body.as_bytes())
     }
 
-    fn played(body: mpsc::Receiver<Bytes>) -> Played {
+    fn played(body: mpsc::Receiver<Bytes>) -> PlaygroundAnswer {
         let pieces = futures_util::stream::unfold(body, |mut body| async move {
             body.recv().await.map(|piece| (Ok(piece), body))
         });
-        Played { status: 200, content_type: "text/event-stream", headers: Vec::new(), body: Box::pin(pieces) }
+        PlaygroundAnswer {
+            status: 200,
+            content_type: "text/event-stream",
+            headers: Vec::new(),
+            body: Box::pin(pieces),
+        }
     }
 
-    async fn whole(play: &Arc<Play>) -> Result<String, String> {
+    async fn whole(play: &Arc<StoredCall>) -> Result<String, String> {
         let mut text = String::new();
         let mut reading = play.read();
         while let Some(piece) = reading.next().await {
@@ -323,8 +336,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_comes_back_reads_the_same_answer_from_its_first_byte() {
-        let plays = Plays::default();
-        let Entry::New(play) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
+        let plays = StoredAnswers::default();
+        let PlayEntry::New(play) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
         let (send, body) = mpsc::channel(8);
         let making = tokio::spawn(Arc::clone(&play).take_in(async { played(body) }));
         send.send("one ".into()).await.unwrap();
@@ -333,7 +346,7 @@ mod tests {
         // The page is reloaded.
         drop(first);
         tokio::time::sleep(ABANDONED_AFTER / 2).await;
-        let Entry::Again(again) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
+        let PlayEntry::Again(again) = plays.enter(key("op_a", "1"), of("x"), NOW) else { panic!() };
         let reading = tokio::spawn(async move { whole(&again).await });
         tokio::time::sleep(ABANDONED_AFTER * 2).await;
         send.send("two".into()).await.unwrap();
@@ -341,23 +354,23 @@ mod tests {
         assert_eq!(reading.await.unwrap(), Ok("one two".to_owned()));
         making.await.unwrap();
         assert_eq!(whole(&play).await, Ok("one two".to_owned()), "and once it is over");
-        assert!(matches!(plays.enter(key("op_a", "1"), of("y"), NOW), Entry::OtherBody));
+        assert!(matches!(plays.enter(key("op_a", "1"), of("y"), NOW), PlayEntry::OtherBody));
         assert!(
-            matches!(plays.enter(key("op_b", "1"), of("y"), NOW), Entry::New(_)),
+            matches!(plays.enter(key("op_b", "1"), of("y"), NOW), PlayEntry::New(_)),
             "keys are each operator's own"
         );
         assert!(
-            matches!(plays.enter(key("op_a", "1"), of("y"), NOW.after(KEPT)), Entry::New(_)),
+            matches!(plays.enter(key("op_a", "1"), of("y"), NOW.after(KEPT)), PlayEntry::New(_)),
             "forgotten"
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_is_stopped_or_abandoned_is_let_go_of() {
-        let plays = Plays::default();
+        let plays = StoredAnswers::default();
         for stopped in [true, false] {
             let name = key("op_a", if stopped { "stopped" } else { "abandoned" });
-            let Entry::New(play) = plays.enter(name.clone(), of("x"), NOW) else { panic!() };
+            let PlayEntry::New(play) = plays.enter(name.clone(), of("x"), NOW) else { panic!() };
             let (send, body) = mpsc::channel(8);
             let making = tokio::spawn(Arc::clone(&play).take_in(async { played(body) }));
             send.send("one".into()).await.unwrap();
@@ -386,10 +399,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_is_no_stream_of_events_breaks_off() {
-        let plays = Plays::default();
-        let Entry::New(play) = plays.enter(key("op_a", "k"), of("x"), NOW) else { panic!() };
+        let plays = StoredAnswers::default();
+        let PlayEntry::New(play) = plays.enter(key("op_a", "k"), of("x"), NOW) else { panic!() };
         let (send, body) = mpsc::channel(8);
-        let json = Played { content_type: "application/json", ..played(body) };
+        let json = PlaygroundAnswer { content_type: "application/json", ..played(body) };
         let making = tokio::spawn(Arc::clone(&play).take_in(async { json }));
         send.send("{\"a\"".into()).await.unwrap();
         let mut reading = play.read();
@@ -402,12 +415,15 @@ mod tests {
 
     #[tokio::test]
     async fn answers_are_bounded_in_number_and_length() {
-        let plays = Plays::default();
+        let plays = StoredAnswers::default();
         for n in 0..MAX_PLAYS_PER_OPERATOR {
-            assert!(matches!(plays.enter(key("op_a", &n.to_string()), of("x"), NOW), Entry::New(_)), "{n}");
+            assert!(
+                matches!(plays.enter(key("op_a", &n.to_string()), of("x"), NOW), PlayEntry::New(_)),
+                "{n}"
+            );
         }
-        assert!(matches!(plays.enter(key("op_a", "more"), of("x"), NOW), Entry::Full));
-        let Entry::Again(long) = plays.enter(key("op_a", "0"), of("x"), NOW) else { panic!() };
+        assert!(matches!(plays.enter(key("op_a", "more"), of("x"), NOW), PlayEntry::Full));
+        let PlayEntry::Again(long) = plays.enter(key("op_a", "0"), of("x"), NOW) else { panic!() };
         let _listens = long.read();
         let (send, body) = mpsc::channel(8);
         let making = tokio::spawn(Arc::clone(&long).take_in(async { played(body) }));
@@ -415,7 +431,7 @@ mod tests {
         making.await.unwrap();
         assert!(long.answer.lock().pieces.iter().map(Bytes::len).sum::<usize>() <= MAX_ANSWER_BYTES);
         assert!(
-            matches!(plays.enter(key("op_a", "more"), of("x"), NOW), Entry::New(_)),
+            matches!(plays.enter(key("op_a", "more"), of("x"), NOW), PlayEntry::New(_)),
             "one that is over gives way"
         );
     }

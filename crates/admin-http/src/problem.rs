@@ -12,13 +12,13 @@ use headrace_domain::AdminCode;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 
-use crate::seams::Played;
+use crate::seams::PlaygroundAnswer;
 
 /// An error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct ApiProblem {
     pub(crate) status: StatusCode,
-    pub(crate) error: Box<Told>,
+    pub(crate) error: Box<ProblemBody>,
     /// Seconds after which the client may try again.
     pub(crate) retry_after_s: Option<u64>,
 }
@@ -27,13 +27,13 @@ pub(crate) struct Problem {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(crate) struct ErrorBody {
-    error: Told,
+    error: ProblemBody,
 }
 
 /// What is wrong, and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[schemars(rename = "ErrorDetail")]
-pub(crate) struct Told {
+pub(crate) struct ProblemBody {
     /// A stable code for programs.
     #[schemars(schema_with = "codes")]
     pub(crate) code: AdminCode,
@@ -58,11 +58,11 @@ fn codes(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "enum": told.map(|code| code.name()).collect::<Vec<_>>() })
 }
 
-impl Problem {
+impl ApiProblem {
     /// Makes an error with the code's default status.
     pub(crate) fn new(code: AdminCode, message: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let error = Told {
+        let error = ProblemBody {
             code,
             message: message.into(),
             remedy: String::new(),
@@ -102,22 +102,22 @@ impl Problem {
     }
 }
 
-impl Problem {
+impl ApiProblem {
     /// Returns the error as the data of an event.
     pub(crate) fn into_event(self) -> String {
         serde_json::to_string(&ErrorBody { error: *self.error }).unwrap_or_default()
     }
 
     /// Returns the error as the response to a playground call.
-    pub(crate) fn played(self) -> Played {
+    pub(crate) fn played(self) -> PlaygroundAnswer {
         let (status, error) = (self.status.as_u16(), *self.error);
         let body = serde_json::to_vec(&ErrorBody { error }).unwrap_or_default();
         let body = Box::pin(futures_util::stream::iter([Ok(Bytes::from(body))]));
-        Played { status, content_type: "application/json", headers: Vec::new(), body }
+        PlaygroundAnswer { status, content_type: "application/json", headers: Vec::new(), body }
     }
 }
 
-impl From<AdminError> for Problem {
+impl From<AdminError> for ApiProblem {
     fn from(error: AdminError) -> Self {
         // "`name` must have 1 to 64 bytes" names its field.
         let field = error.message.strip_prefix('`').and_then(|rest| rest.split_once('`'));
@@ -129,7 +129,7 @@ impl From<AdminError> for Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiProblem {
     fn into_response(self) -> Response {
         let Self { status, error, retry_after_s } = self;
         let mut response = (status, Json(ErrorBody { error: *error })).into_response();
@@ -140,7 +140,7 @@ impl IntoResponse for Problem {
     }
 }
 
-impl OperationOutput for Problem {
+impl OperationOutput for ApiProblem {
     type Inner = ErrorBody;
 
     fn operation_response(ctx: &mut GenContext, operation: &mut Operation) -> Option<Described> {
@@ -167,7 +167,7 @@ mod tests {
             (AdminCode::Internal, "", 500, None),
             (AdminCode::ConfigRefused, "2 faults", 422, None),
         ] {
-            let problem = Problem::from(AdminError::new(code, message, "r"));
+            let problem = ApiProblem::from(AdminError::new(code, message, "r"));
             assert_eq!(problem.status.as_u16(), status, "{code}");
             assert!(code.statuses().contains(&status), "{code}");
             assert_eq!(problem.error.field.as_deref(), field, "{code}");
@@ -186,7 +186,7 @@ mod tests {
             let Some(shown) = shown else { continue };
             let shown: serde_json::Value = serde_json::from_str(shown).unwrap();
             let of = |name: &str| shown["error"][name].as_str();
-            let sent = Problem::new(*code, of("message").unwrap()).at(of("field"));
+            let sent = ApiProblem::new(*code, of("message").unwrap()).at(of("field"));
             let sent = ErrorBody { error: *sent.remedy(of("remedy").unwrap()).error };
             assert_eq!(
                 shown,

@@ -15,11 +15,11 @@ use axum::http::Method;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 
-use crate::access::{ADMINS, Access, AccessTable, BILLING, DEVELOPERS, OWNERS, ROOT, VIEWERS};
-use crate::app::App;
+use crate::access::{ADMINS, AccessTable, BILLING, DEVELOPERS, OWNERS, ROOT, RouteRoles, VIEWERS};
+use crate::app::AdminApp;
 use crate::guard::{guard, outside};
 use crate::pages;
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 use crate::routes::{
     document, events, house, money, operators, places, playground, requests, served, session, words,
 };
@@ -30,10 +30,10 @@ use headrace_domain::AdminCode;
 const PLAY: &str = "A call of the house as the project in `x-headrace-project`, made once under its `Idempotency-Key`: the same again reads the same answer, also while it comes";
 
 /// Every route of the API.
-fn routes() -> Routes {
-    Routes { api: ApiRouter::new(), access: AccessTable::default() }
-        .get("/openapi.json", Access::Anyone, "This document", document::show)
-        .post("/session", Access::Anyone, "Sign in, by a link that works once or by a key", session::begin)
+fn routes() -> RouteList {
+    RouteList { api: ApiRouter::new(), access: AccessTable::default() }
+        .get("/openapi.json", RouteRoles::Anyone, "This document", document::show)
+        .post("/session", RouteRoles::Anyone, "Sign in, by a link that works once or by a key", session::begin)
         .get("/session", VIEWERS, "Who is signed in, and what that role may call", session::show)
         .delete("/session", VIEWERS, "Sign out", session::end)
         .get("/status", VIEWERS, "How the server does", house::status)
@@ -133,16 +133,16 @@ fn routes() -> Routes {
 }
 
 /// Builder of the list of routes.
-struct Routes {
-    api: ApiRouter<App>,
+struct RouteList {
+    api: ApiRouter<AdminApp>,
     access: AccessTable,
 }
 
 macro_rules! method {
     ($name:ident, $with:ident, $method:ident) => {
-        fn $name<H, I, O, T>(self, path: &str, access: Access, says: &str, handler: H) -> Self
+        fn $name<H, I, O, T>(self, path: &str, access: RouteRoles, says: &str, handler: H) -> Self
         where
-            H: Handler<T, App> + OperationHandler<I, O>,
+            H: Handler<T, AdminApp> + OperationHandler<I, O>,
             I: OperationInput,
             O: OperationOutput,
             T: 'static,
@@ -153,14 +153,20 @@ macro_rules! method {
     };
 }
 
-impl Routes {
+impl RouteList {
     method!(get, get_with, GET);
     method!(post, post_with, POST);
     method!(put, put_with, PUT);
     method!(patch, patch_with, PATCH);
     method!(delete, delete_with, DELETE);
 
-    fn add(mut self, method: &Method, path: &str, access: Access, route: ApiMethodRouter<App>) -> Self {
+    fn add(
+        mut self,
+        method: &Method,
+        path: &str,
+        access: RouteRoles,
+        route: ApiMethodRouter<AdminApp>,
+    ) -> Self {
         let path = format!("{ROOT}{path}");
         self.api = self.api.api_route(&path, route);
         self.access.put(method, path, access);
@@ -172,7 +178,7 @@ fn describe<'t>(
     mut operation: TransformOperation<'t>,
     method: &Method,
     path: &str,
-    access: Access,
+    access: RouteRoles,
     says: &str,
 ) -> TransformOperation<'t> {
     let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
@@ -180,7 +186,7 @@ fn describe<'t>(
         std::iter::once(method.as_str().to_ascii_lowercase()).chain(words.map(str::to_owned)).collect();
     let tag = path.split('/').nth(1).unwrap_or_default().to_owned();
     let told: &mut Operation = operation.inner_mut();
-    if access != Access::Anyone {
+    if access != RouteRoles::Anyone {
         told.security =
             ["cookie", "key"].map(|scheme| [(scheme.to_owned(), Vec::new())].into_iter().collect()).into();
     }
@@ -188,8 +194,8 @@ fn describe<'t>(
 }
 
 /// Builds the router that is served.
-pub(crate) fn router(app: App) -> Router {
-    let Routes { api, access } = routes();
+pub(crate) fn router(app: AdminApp) -> Router {
+    let RouteList { api, access } = routes();
     let access = Arc::new(access);
     // The OpenAPI document that is served is the committed one, not this one.
     let api = api.finish_api(&mut OpenApi::default());
@@ -203,7 +209,7 @@ pub(crate) fn router(app: App) -> Router {
 }
 
 async fn method_not_allowed() -> Response {
-    Problem::new(AdminCode::Method, "this route does not take this method").into_response()
+    ApiProblem::new(AdminCode::Method, "this route does not take this method").into_response()
 }
 
 /// Generates the OpenAPI document from the router.
@@ -222,8 +228,8 @@ pub fn openapi() -> OpenApi {
         components: Some(Components::default()),
         ..OpenApi::default()
     };
-    let Routes { api, .. } = routes();
-    let _: Router<App> = api.finish_api(&mut document);
+    let RouteList { api, .. } = routes();
+    let _: Router<AdminApp> = api.finish_api(&mut document);
     let schemes = [
         (
             "cookie",

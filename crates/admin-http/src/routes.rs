@@ -24,19 +24,19 @@ use axum::response::{IntoResponse, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::problem::Problem;
+use crate::problem::ApiProblem;
 use crate::values::Name;
 
 /// A response for a created resource: status 201.
-pub(crate) struct Created<T>(pub(crate) T);
+pub(crate) struct CreatedBody<T>(pub(crate) T);
 
-impl<T: Serialize> IntoResponse for Created<T> {
+impl<T: Serialize> IntoResponse for CreatedBody<T> {
     fn into_response(self) -> Response {
         (StatusCode::CREATED, Json(self.0)).into_response()
     }
 }
 
-impl<T: JsonSchema> OperationOutput for Created<T> {
+impl<T: JsonSchema> OperationOutput for CreatedBody<T> {
     type Inner = T;
 
     fn operation_response(ctx: &mut GenContext, operation: &mut Operation) -> Option<Described> {
@@ -78,6 +78,6 @@ pub(crate) struct ByName {
 }
 
 /// The error for an invalid cursor.
-fn bad_cursor() -> Problem {
-    Problem::form(Some("cursor"), "this is no `next` of a page")
+fn bad_cursor() -> ApiProblem {
+    ApiProblem::form(Some("cursor"), "this is no `next` of a page")
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::values::{Money, Time};
 
 /// Facts that only the program has. Methods may block, so they run off the event loop.
-pub trait House: Send + Sync {
+pub trait ServerAdmin: Send + Sync {
     /// The served models, by name.
     fn models(&self) -> Vec<ServedModel>;
 
@@ -44,16 +44,16 @@ pub trait House: Send + Sync {
     ///
     /// # Errors
     /// If the configuration is being read.
-    fn settings(&self) -> Result<Vec<Setting>, AdminError>;
+    fn settings(&self) -> Result<Vec<SettingInForce>, AdminError>;
 
     /// Reads the whole ledger and checks every invariant.
     ///
     /// # Errors
     /// If the ledger cannot be read.
-    fn verify(&self) -> Result<Verified, AdminError>;
+    fn verify(&self) -> Result<LedgerCheck, AdminError>;
 
     /// The open holds, by id.
-    fn holds(&self) -> Vec<Hold>;
+    fn holds(&self) -> Vec<OpenHold>;
 
     /// Revenue and cost of calls from `from` until before `to`, grouped by the comma-separated dimensions in `by`.
     ///
@@ -136,7 +136,7 @@ pub struct ModelPrices {
 
 /// A setting in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Setting {
+pub struct SettingInForce {
     /// The setting's name in the configuration file.
     pub name: &'static str,
     /// The value as it was written. `null` if it has none.
@@ -151,7 +151,7 @@ pub struct Setting {
 
 /// The result of a check of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Verified {
+pub struct LedgerCheck {
     /// Whether every invariant holds.
     pub ok: bool,
     /// Rows of the journal.
@@ -177,7 +177,7 @@ pub struct VerifyFinding {
 
 /// Money that a call in flight holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Hold {
+pub struct OpenHold {
     /// The hold's id, which is the request's.
     pub id: String,
     /// The organisation that pays.
@@ -190,7 +190,7 @@ pub struct Hold {
     pub expires: Time,
 }
 
-impl Hold {
+impl OpenHold {
     /// Builds the view from the ledger's values.
     pub fn new(id: String, org: String, project: String, amount: NanoDollars, expires: UnixNanos) -> Self {
         Self { id, org, project, amount: amount.into(), expires: Time(expires) }
@@ -198,7 +198,7 @@ impl Hold {
 }
 
 /// Inspects prompts and model files, and returns JSON. Methods may block, because some of them read files.
-pub trait Prompts: Send + Sync {
+pub trait PromptInspector: Send + Sync {
     /// The prompt that the model gets for the body of a call, token by token, and its price.
     ///
     /// # Errors
@@ -208,7 +208,7 @@ pub trait Prompts: Send + Sync {
     /// The tokens of a text, or the text of token ids.
     ///
     /// # Errors
-    /// As for [`Prompts::render`], or if an id does not exist.
+    /// As for [`PromptInspector::render`], or if an id does not exist.
     fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError>;
 
     /// The faults of a model's files, each with its evidence and a remedy.
@@ -265,7 +265,7 @@ pub struct TokenizeAsk {
 
 /// A playground request that an operator makes as a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ask {
+pub enum PlaygroundEndpoint {
     /// `POST /v1/chat/completions`
     Chat,
     /// `POST /v1/responses`
@@ -276,7 +276,7 @@ pub enum Ask {
     Tokenize,
 }
 
-impl Ask {
+impl PlaygroundEndpoint {
     /// The name in the audit log.
     pub const fn name(self) -> &'static str {
         match self {
@@ -293,7 +293,7 @@ impl Ask {
 pub type Pieces = Pin<Box<dyn Stream<Item = std::io::Result<Bytes>> + Send>>;
 
 /// The response to a playground call.
-pub struct Played {
+pub struct PlaygroundAnswer {
     /// HTTP status.
     pub status: u16,
     /// The content type.
@@ -305,23 +305,23 @@ pub struct Played {
 }
 
 /// Makes the calls of the playground.
-pub trait Playground: Send + Sync {
+pub trait PlaygroundCaller: Send + Sync {
     /// Makes a call as `project`, within the project's limits, at its expense, and in the operator's name.
     fn ask(
         &self,
-        ask: Ask,
+        ask: PlaygroundEndpoint,
         project: ProjectRecord,
         operator: &OperatorRecord,
         body: Bytes,
-    ) -> Pin<Box<dyn Future<Output = Played> + Send>>;
+    ) -> Pin<Box<dyn Future<Output = PlaygroundAnswer> + Send>>;
 }
 
 /// A stream of rows, one for each call that ends.
 pub type Ended = Pin<Box<dyn Stream<Item = Value> + Send>>;
 
-/// Traces, usage and live figures of calls, as JSON. Methods may block, except [`Calls::now`], [`Calls::history`] and
-/// [`Calls::ended`].
-pub trait Calls: Send + Sync {
+/// Traces, usage and live figures of calls, as JSON. Methods may block, except [`CallRecords::now`], [`CallRecords::history`] and
+/// [`CallRecords::ended`].
+pub trait CallRecords: Send + Sync {
     /// Searches calls by the filters in `named`, newest first. Returns a page with `data` and `next`.
     ///
     /// # Errors
@@ -338,7 +338,7 @@ pub trait Calls: Send + Sync {
     ///
     /// # Errors
     /// If traces cannot be read.
-    fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError>;
+    fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError>;
 
     /// The differences between two calls. `None` if one of them does not exist.
     ///
@@ -349,7 +349,7 @@ pub trait Calls: Send + Sync {
     /// Usage, by the filters and groups in `named`.
     ///
     /// # Errors
-    /// As for [`Calls::search`].
+    /// As for [`CallRecords::search`].
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
 
     /// A project's statement for a month.
@@ -361,7 +361,7 @@ pub trait Calls: Send + Sync {
     /// Cache hits and misses, by the filters and groups in `named`.
     ///
     /// # Errors
-    /// As for [`Calls::search`].
+    /// As for [`CallRecords::search`].
     fn cache(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError>;
 
     /// The current state of the server.
@@ -376,7 +376,7 @@ pub trait Calls: Send + Sync {
 
 /// A view of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum CallView {
     /// The trace.
     Trace,
     /// An explanation in words of where its time went.

@@ -11,7 +11,7 @@ use headrace_identity::{OperatorId, OperatorRecord, Operators};
 use parking_lot::Mutex;
 use subtle::ConstantTimeEq;
 
-use crate::throttle::Mark;
+use crate::throttle::CredentialMark;
 
 /// Lifetime of an unused link.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
@@ -58,39 +58,39 @@ pub trait SessionStore: Send + Sync {
 
 /// Sessions and sign-in links of all operators. Clones share everything.
 #[derive(Clone)]
-pub struct Sessions {
+pub struct OperatorSessions {
     operators: Arc<Operators>,
-    open: Arc<Mutex<Open>>,
-    store: Option<Arc<Store>>,
+    open: Arc<Mutex<OpenSessions>>,
+    store: Option<Arc<LockedStore>>,
 }
 
 /// The store, and the lock that keeps an older list of sessions from being written over a newer one.
-struct Store {
+struct LockedStore {
     store: Box<dyn SessionStore>,
     writing: Mutex<()>,
 }
 
-impl std::fmt::Debug for Sessions {
+impl std::fmt::Debug for OperatorSessions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Sessions").field("open", &self.open).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    links: HashMap<TokenHash, Link>,
-    sessions: HashMap<TokenHash, Session>,
+struct OpenSessions {
+    links: HashMap<TokenHash, PendingLink>,
+    sessions: HashMap<TokenHash, SessionRecord>,
 }
 
 #[derive(Debug)]
-struct Link {
+struct PendingLink {
     operator: OperatorId,
-    mark: Option<Mark>,
+    mark: Option<CredentialMark>,
     expires: UnixNanos,
 }
 
 #[derive(Debug, Clone)]
-struct Session {
+struct SessionRecord {
     operator: OperatorId,
     expires: UnixNanos,
     used: UnixNanos,
@@ -98,7 +98,7 @@ struct Session {
     stored_use: UnixNanos,
 }
 
-impl Session {
+impl SessionRecord {
     fn is_over(&self, now: UnixNanos) -> bool {
         now >= self.expires || now >= self.used.after(SESSION_IDLE)
     }
@@ -106,15 +106,15 @@ impl Session {
 
 /// The CSRF token that a page sends with each act, so that no other page can act for it. Never shown by `Debug`.
 #[derive(Clone)]
-pub(crate) struct Csrf(String);
+pub(crate) struct CsrfToken(String);
 
-impl std::fmt::Debug for Csrf {
+impl std::fmt::Debug for CsrfToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Csrf(..)")
     }
 }
 
-impl Csrf {
+impl CsrfToken {
     /// The CSRF token of a session. It is derived from the session's token, so it is not stored.
     fn of(token: &str) -> Self {
         let sign = blake3::derive_key("headrace 2026 admin session csrf v1", token.as_bytes());
@@ -132,13 +132,13 @@ impl Csrf {
 
 /// The result of a look-up by token.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct FoundSession {
     pub(crate) operator: OperatorRecord,
-    pub(crate) csrf: Csrf,
+    pub(crate) csrf: CsrfToken,
     pub(crate) expires: UnixNanos,
 }
 
-impl Sessions {
+impl OperatorSessions {
     /// Starts without sessions. A restart ends the sessions of this table.
     pub fn new(operators: Arc<Operators>) -> Self {
         Self { operators, open: Arc::default(), store: None }
@@ -152,16 +152,16 @@ impl Sessions {
         store: Box<dyn SessionStore>,
         now: UnixNanos,
     ) -> Self {
-        let mut open = Open::default();
+        let mut open = OpenSessions::default();
         for StoredSession { token, operator, expires, used } in stored {
             // A clock that was set back makes no session longer.
             let expires = expires.min(now.after(SESSION_LIFETIME));
-            let session = Session { operator, expires, used: used.min(now), stored_use: used.min(now) };
+            let session = SessionRecord { operator, expires, used: used.min(now), stored_use: used.min(now) };
             if !session.is_over(now) && operators.active(&session.operator).is_some() {
                 open.take(token, session);
             }
         }
-        let store = Store { store, writing: Mutex::new(()) };
+        let store = LockedStore { store, writing: Mutex::new(()) };
         Self { operators, open: Arc::new(Mutex::new(open)), store: Some(Arc::new(store)) }
     }
 
@@ -183,13 +183,13 @@ impl Sessions {
         let mut open = self.open.lock();
         open.links.retain(|_, link| now < link.expires);
         make_room(&mut open.links, MAX_LINKS, |link| link.expires, |_| true);
-        let mark = Mark::of(token.expose());
-        open.links.insert(hash(token.expose()), Link { operator: id.clone(), mark, expires });
+        let mark = CredentialMark::of(token.expose());
+        open.links.insert(hash(token.expose()), PendingLink { operator: id.clone(), mark, expires });
         Ok((token, expires))
     }
 
     /// Returns whether an unused link has this mark.
-    pub(crate) fn has_link_like(&self, mark: Mark) -> bool {
+    pub(crate) fn has_link_like(&self, mark: CredentialMark) -> bool {
         self.open.lock().links.values().any(|link| link.mark == Some(mark))
     }
 
@@ -208,20 +208,20 @@ impl Sessions {
         &self,
         operator: &OperatorRecord,
         now: UnixNanos,
-    ) -> Result<(SecretText, Found), AdminError> {
+    ) -> Result<(SecretText, FoundSession), AdminError> {
         let token = token()?;
-        let csrf = Csrf::of(token.expose());
+        let csrf = CsrfToken::of(token.expose());
         let expires = now.after(SESSION_LIFETIME);
-        let session = Session { operator: operator.id.clone(), expires, used: now, stored_use: now };
+        let session = SessionRecord { operator: operator.id.clone(), expires, used: now, stored_use: now };
         let mut open = self.open.lock();
         open.sessions.retain(|_, session| !session.is_over(now));
         open.take(hash(token.expose()), session);
         drop(open);
-        Ok((token, Found { operator: operator.clone(), csrf, expires }))
+        Ok((token, FoundSession { operator: operator.clone(), csrf, expires }))
     }
 
     /// Returns the session of a token, and counts as use. `None` if the session has ended or its operator was revoked.
-    pub(crate) fn find(&self, token: &str, now: UnixNanos) -> Option<Found> {
+    pub(crate) fn find(&self, token: &str, now: UnixNanos) -> Option<FoundSession> {
         let key = hash(token);
         let mut open = self.open.lock();
         let session = open.sessions.get_mut(&key)?;
@@ -231,7 +231,7 @@ impl Sessions {
             return None;
         };
         session.used = now;
-        Some(Found { operator, csrf: Csrf::of(token), expires: session.expires })
+        Some(FoundSession { operator, csrf: CsrfToken::of(token), expires: session.expires })
     }
 
     /// Returns whether the stored time of the session's last use is too old. True at most once per
@@ -258,7 +258,7 @@ impl Sessions {
     pub(crate) fn store(&self) -> Result<(), String> {
         let Some(store) = &self.store else { return Ok(()) };
         let _writing = store.writing.lock();
-        let of = |(token, session): (&TokenHash, &Session)| StoredSession {
+        let of = |(token, session): (&TokenHash, &SessionRecord)| StoredSession {
             token: *token,
             operator: session.operator.clone(),
             expires: session.expires,
@@ -290,10 +290,10 @@ impl Sessions {
     }
 }
 
-impl Open {
+impl OpenSessions {
     /// Adds a session. If there are too many, drops those that have been unused for longest.
-    fn take(&mut self, token: TokenHash, session: Session) {
-        let own = |other: &Session| other.operator == session.operator;
+    fn take(&mut self, token: TokenHash, session: SessionRecord) {
+        let own = |other: &SessionRecord| other.operator == session.operator;
         make_room(&mut self.sessions, MAX_SESSIONS_PER_OPERATOR, |session| session.used, own);
         make_room(&mut self.sessions, MAX_SESSIONS, |session| session.used, |_| true);
         self.sessions.insert(token, session);
@@ -333,12 +333,12 @@ mod tests {
 
     const NOW: UnixNanos = UnixNanos::new(1_000_000_000_000);
 
-    fn sessions() -> (Sessions, OperatorRecord, OperatorRecord) {
+    fn sessions() -> (OperatorSessions, OperatorRecord, OperatorRecord) {
         let store = Arc::new(MemoryKeyStore::new());
         let operators = Operators::open(store, &HashSecret::new([3; 32])).unwrap();
         let (ann, _) = operators.create("ann", Role::Owner, "test", NOW).unwrap();
         let (bob, _) = operators.create("bob", Role::Viewer, "test", NOW).unwrap();
-        (Sessions::new(Arc::new(operators)), ann, bob)
+        (OperatorSessions::new(Arc::new(operators)), ann, bob)
     }
 
     #[test]
@@ -383,9 +383,9 @@ mod tests {
 
     /// A store in memory. Every write fails while an error is set.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<StoredSession>>>, Arc<Mutex<Option<String>>>);
+    struct MemoryStore(Arc<Mutex<Vec<StoredSession>>>, Arc<Mutex<Option<String>>>);
 
-    impl SessionStore for Kept {
+    impl SessionStore for MemoryStore {
         fn replace(&self, sessions: &[StoredSession]) -> Result<(), String> {
             if let Some(why) = self.1.lock().clone() {
                 return Err(why);
@@ -395,15 +395,15 @@ mod tests {
         }
     }
 
-    fn restarted(operators: &Arc<Operators>, kept: &Kept, now: UnixNanos) -> Sessions {
+    fn restarted(operators: &Arc<Operators>, kept: &MemoryStore, now: UnixNanos) -> OperatorSessions {
         let stored = kept.0.lock().clone();
-        Sessions::continued(Arc::clone(operators), stored, Box::new(kept.clone()), now)
+        OperatorSessions::continued(Arc::clone(operators), stored, Box::new(kept.clone()), now)
     }
 
     #[test]
     fn a_session_survives_a_restart_and_ends_as_it_would_have() {
         let (memory, ann, bob) = sessions();
-        let (operators, kept) = (Arc::clone(&memory.operators), Kept::default());
+        let (operators, kept) = (Arc::clone(&memory.operators), MemoryStore::default());
         let first = restarted(&operators, &kept, NOW);
         let begin = |who: &OperatorRecord| first.begin(who, NOW).unwrap();
         let (stays, found) = begin(&ann);
@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn the_store_learns_of_uses_now_and_then_and_never_of_an_older_list() {
         let (memory, ann, _) = sessions();
-        let (operators, kept) = (Arc::clone(&memory.operators), Kept::default());
+        let (operators, kept) = (Arc::clone(&memory.operators), MemoryStore::default());
         let sessions = restarted(&operators, &kept, NOW);
         let (token, _) = sessions.begin(&ann, NOW).unwrap();
         sessions.find(token.expose(), NOW.after(USE_STORED_EVERY / 2)).unwrap();
@@ -465,7 +465,7 @@ mod tests {
     #[test]
     fn stored_sessions_are_bounded_too() {
         let (memory, ann, _) = sessions();
-        let kept = Kept::default();
+        let kept = MemoryStore::default();
         let of = |n: u16| StoredSession {
             token: [u8::try_from(n % 256).unwrap(); 32],
             operator: ann.id.clone(),

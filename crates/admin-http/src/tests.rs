@@ -22,15 +22,16 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tower_service::Service;
 
-use crate::connections::Line;
-use crate::listener::On;
+use crate::connections::AdminConnection;
+use crate::listener::OnConnectionLine;
 use crate::seams::{
-    Ask, Calls, Ended, Hold, House, Look, ModelPrices, Played, Playground, Prompts, RenderAsk, ServedModel,
-    Setting, StoredCheckpoint, TokenizeAsk, Verified,
+    CallRecords, CallView, Ended, LedgerCheck, ModelPrices, OpenHold, PlaygroundAnswer, PlaygroundCaller,
+    PlaygroundEndpoint, PromptInspector, RenderAsk, ServedModel, ServerAdmin, SettingInForce,
+    StoredCheckpoint, TokenizeAsk,
 };
-use crate::sessions::{SESSION_LIFETIME, Sessions};
+use crate::sessions::{OperatorSessions, SESSION_LIFETIME};
 use crate::who::CSRF_HEADER;
-use crate::{AdminHttp, Asset, Pages, Parts};
+use crate::{AdminHttp, AdminParts, ConsoleAsset, ConsolePages};
 
 mod acts;
 mod document;
@@ -45,14 +46,14 @@ const HOST: &str = "127.0.0.1:8081";
 const CONNECTIONS: usize = 256;
 
 /// A program without models.
-struct Empty;
+struct EmptyServer;
 
-impl House for Empty {
+impl ServerAdmin for EmptyServer {
     fn models(&self) -> Vec<ServedModel> {
         Vec::new()
     }
     fn inspect(&self, model: &str) -> Result<Value, AdminError> {
-        Echo::of(model, json!({ "path": "/m", "layers": 2 }))
+        EchoServer::of(model, json!({ "path": "/m", "layers": 2 }))
     }
     fn checkpoints(&self) -> Vec<StoredCheckpoint> {
         let of = |name: &str| StoredCheckpoint {
@@ -74,15 +75,15 @@ impl House for Empty {
     fn prices(&self) -> Result<Vec<ModelPrices>, AdminError> {
         Ok(Vec::new())
     }
-    fn settings(&self) -> Result<Vec<Setting>, AdminError> {
+    fn settings(&self) -> Result<Vec<SettingInForce>, AdminError> {
         let (name, what) = ("server.listen", "Where the API listens.");
-        Ok(vec![Setting { name, value: None, origin: "default".to_owned(), what, live: false }])
+        Ok(vec![SettingInForce { name, value: None, origin: "default".to_owned(), what, live: false }])
     }
-    fn verify(&self) -> Result<Verified, AdminError> {
+    fn verify(&self) -> Result<LedgerCheck, AdminError> {
         let (rows, transactions, snapshots) = (1, 1, 0);
-        Ok(Verified { ok: true, rows, transactions, snapshots, finding_count: 0, findings: Vec::new() })
+        Ok(LedgerCheck { ok: true, rows, transactions, snapshots, finding_count: 0, findings: Vec::new() })
     }
-    fn holds(&self) -> Vec<Hold> {
+    fn holds(&self) -> Vec<OpenHold> {
         Vec::new()
     }
     fn margin(&self, _: &str, _: Option<UnixNanos>, _: Option<UnixNanos>) -> Result<Value, AdminError> {
@@ -94,16 +95,16 @@ impl House for Empty {
 }
 
 /// Echoes requests about the model `a/m`. Knows no other model.
-struct Echo;
+struct EchoServer;
 
-impl Echo {
+impl EchoServer {
     fn of(model: &str, said: Value) -> Result<Value, AdminError> {
         let unknown = || AdminError::new(AdminCode::UnknownModel, "", "");
         if model == "a/m" { Ok(said) } else { Err(unknown()) }
     }
 }
 
-impl Prompts for Echo {
+impl PromptInspector for EchoServer {
     fn render(&self, model: &str, ask: RenderAsk) -> Result<Value, AdminError> {
         Self::of(
             model,
@@ -123,7 +124,7 @@ struct OneCall {
     ended: broadcast::Sender<Value>,
 }
 
-impl Calls for OneCall {
+impl CallRecords for OneCall {
     fn search(
         &self,
         named: &[(&'static str, String)],
@@ -132,7 +133,7 @@ impl Calls for OneCall {
     ) -> Result<Value, AdminError> {
         Ok(json!({ "data": named, "next": null }))
     }
-    fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError> {
+    fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError> {
         Ok((id == "req_1").then(|| json!({ "id": id, "what": format!("{what:?}") })))
     }
     fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
@@ -163,18 +164,18 @@ impl Calls for OneCall {
 
 /// Answers each call with its number, in two pieces with a pause between.
 #[derive(Default)]
-pub(crate) struct Counting {
+pub(crate) struct CountingPlayground {
     pub(crate) calls: AtomicU64,
 }
 
-impl Playground for Counting {
+impl PlaygroundCaller for CountingPlayground {
     fn ask(
         &self,
-        ask: Ask,
+        ask: PlaygroundEndpoint,
         project: ProjectRecord,
         operator: &OperatorRecord,
         _: Bytes,
-    ) -> Pin<Box<dyn Future<Output = Played> + Send>> {
+    ) -> Pin<Box<dyn Future<Output = PlaygroundAnswer> + Send>> {
         let number = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         let whole = format!("{} {number} as {} by {}", ask.name(), project.id, operator.name);
         Box::pin(async move {
@@ -190,49 +191,54 @@ impl Playground for Counting {
                 }
             });
             let headers = vec![("x-request-id", format!("req_{number}"))];
-            Played { status: 200, content_type: "text/event-stream", headers, body: Box::pin(pieces) }
+            PlaygroundAnswer {
+                status: 200,
+                content_type: "text/event-stream",
+                headers,
+                body: Box::pin(pieces),
+            }
         })
     }
 }
 
 /// The console's only file, at the empty path.
-fn page(path: &str) -> Option<Asset> {
-    let asset = Asset { bytes: b"<!doctype html>", mime: "text/html; charset=utf-8", etag: "\"1\"" };
+fn page(path: &str) -> Option<ConsoleAsset> {
+    let asset = ConsoleAsset { bytes: b"<!doctype html>", mime: "text/html; charset=utf-8", etag: "\"1\"" };
     path.is_empty().then_some(asset)
 }
 
 /// The page for a missing page of the documentation.
-fn no_page(path: &str) -> Option<Asset> {
-    let asset = Asset { bytes: b"<!doctype html>no", mime: "text/html; charset=utf-8", etag: "\"2\"" };
+fn no_page(path: &str) -> Option<ConsoleAsset> {
+    let asset = ConsoleAsset { bytes: b"<!doctype html>no", mime: "text/html; charset=utf-8", etag: "\"2\"" };
     path.starts_with("docs/").then_some(asset)
 }
 
 /// A server with one operator of each role.
-pub(crate) struct World {
+pub(crate) struct TestWorld {
     router: Router,
-    parts: Parts,
+    parts: AdminParts,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) service: Arc<AdminService>,
-    pub(crate) played: Arc<Counting>,
+    pub(crate) played: Arc<CountingPlayground>,
     pub(crate) ended: broadcast::Sender<Value>,
     operators: Vec<(OperatorRecord, SecretText)>,
 }
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct TestAnswer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
 }
 
-impl Answer {
+impl TestAnswer {
     pub(crate) fn code(&self) -> &str {
         self.body["error"]["code"].as_str().unwrap_or_default()
     }
 }
 
-impl World {
+impl TestWorld {
     /// The same server after a restart: state in memory is lost.
     pub(crate) fn again(&self) -> Self {
         let router = AdminHttp::new(self.parts.clone()).router(CONNECTIONS);
@@ -257,7 +263,7 @@ impl World {
         let directory = Arc::new(Directory::open(Arc::clone(&store) as _, secret()).unwrap());
         let operators = Arc::new(Operators::open(store, &secret()).unwrap());
         let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
-        let sessions = Arc::new(Sessions::new(Arc::clone(&operators)));
+        let sessions = Arc::new(OperatorSessions::new(Arc::clone(&operators)));
         let links = Arc::clone(&sessions);
         let service = AdminService::new(
             Arc::clone(&directory),
@@ -273,17 +279,17 @@ impl World {
         }));
         let clock = Arc::new(ManualClock::at(NOW));
         let service = Arc::new(service);
-        let (played, ended) = (Arc::new(Counting::default()), broadcast::Sender::new(8));
-        let parts = Parts {
+        let (played, ended) = (Arc::new(CountingPlayground::default()), broadcast::Sender::new(8));
+        let parts = AdminParts {
             service: Arc::clone(&service),
             sessions,
             directory,
-            house: Arc::new(Empty),
-            prompts: Arc::new(Echo),
+            house: Arc::new(EmptyServer),
+            prompts: Arc::new(EchoServer),
             calls: Arc::new(OneCall { ended: ended.clone() }),
             playground: Arc::clone(&played) as _,
             clock: Arc::clone(&clock) as _,
-            pages: Pages { asset: page, missing: no_page, policy: "default-src 'none'" },
+            pages: ConsolePages { asset: page, missing: no_page, policy: "default-src 'none'" },
             url: format!("http://{HOST}"),
             port: 8081,
         };
@@ -314,18 +320,20 @@ impl World {
 
     /// Sends a request unchanged, without reading the answer.
     pub(crate) async fn open(&self, mut request: Request<Body>) -> axum::response::Response {
-        request.extensions_mut().insert(On(Line::of(IpAddr::V4(Ipv4Addr::LOCALHOST))));
+        request
+            .extensions_mut()
+            .insert(OnConnectionLine(AdminConnection::of(IpAddr::V4(Ipv4Addr::LOCALHOST))));
         self.router.clone().call(request).await.unwrap()
     }
 
     /// Sends a request unchanged, and reads the answer.
-    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn send(&self, request: Request<Body>) -> TestAnswer {
         let response = self.open(request).await;
         let (head, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
-        Answer { status: head.status, headers: head.headers, body }
+        TestAnswer { status: head.status, headers: head.headers, body }
     }
 
     /// Sends a request with `headers`, and with `body` as JSON unless it is null.
@@ -335,7 +343,7 @@ impl World {
         path: &str,
         headers: &[(&str, &str)],
         body: Value,
-    ) -> Answer {
+    ) -> TestAnswer {
         let mut request = Request::builder().method(method).uri(path).header(header::HOST, HOST);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -351,7 +359,7 @@ impl World {
     }
 
     /// Sends a request as the operator with `role`, by key.
-    pub(crate) async fn by(&self, role: Role, method: Method, path: &str, body: Value) -> Answer {
+    pub(crate) async fn by(&self, role: Role, method: Method, path: &str, body: Value) -> TestAnswer {
         let bearer = format!("Bearer {}", self.key(role));
         self.call(method, &format!("/admin/v1{path}"), &[("authorization", &bearer)], body).await
     }
@@ -369,7 +377,7 @@ impl World {
 
 #[tokio::test]
 async fn a_cookie_is_one_that_scripts_cannot_read_and_other_sites_cannot_send() {
-    let world = World::new();
+    let world = TestWorld::new();
     let answer =
         world.call(Method::POST, "/admin/v1/session", &[], json!({ "key": world.key(Role::Viewer) })).await;
     let cookie = answer.headers[header::SET_COOKIE].to_str().unwrap();

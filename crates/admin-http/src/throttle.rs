@@ -27,7 +27,7 @@ const MARK_BYTES: usize = 13;
 
 /// The hash of the first characters of a key or a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Mark([u8; 32]);
+pub(crate) struct CredentialMark([u8; 32]);
 
 /// The entry in which an attempt is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,19 +35,19 @@ pub(crate) enum CountedAs {
     /// All unknown credentials from this peer.
     Peer(IpAddr),
     /// All credentials that begin like this known key or link.
-    Known(Mark),
+    Known(CredentialMark),
 }
 
 /// Counts of wrong attempts.
 #[derive(Debug, Default)]
-pub(crate) struct Throttle {
+pub(crate) struct AttemptThrottle {
     /// The time at which each entry has all its attempts back.
     whole_again: Mutex<HashMap<CountedAs, UnixNanos>>,
     /// Marks of keys that were accepted.
-    known: Mutex<HashSet<Mark>>,
+    known: Mutex<HashSet<CredentialMark>>,
 }
 
-impl Mark {
+impl CredentialMark {
     /// The mark of a credential. `None` if it is too short to be a key or a link.
     pub(crate) fn of(shown: &str) -> Option<Self> {
         let first = shown.as_bytes().get(..MARK_BYTES).filter(|first| shown.len() > 2 * first.len())?;
@@ -55,9 +55,9 @@ impl Mark {
     }
 }
 
-impl Throttle {
+impl AttemptThrottle {
     /// Returns the entry for an attempt of a peer. `is_known` is true if the credential begins like an unused link.
-    pub(crate) fn counted_as(&self, peer: IpAddr, mark: Option<Mark>, is_known: bool) -> CountedAs {
+    pub(crate) fn counted_as(&self, peer: IpAddr, mark: Option<CredentialMark>, is_known: bool) -> CountedAs {
         match mark.filter(|mark| is_known || self.known.lock().contains(mark)) {
             Some(mark) => CountedAs::Known(mark),
             None => CountedAs::Peer(network(peer)),
@@ -88,7 +88,7 @@ impl Throttle {
     }
 
     /// Records an accepted key.
-    pub(crate) fn passed(&self, mark: Option<Mark>) {
+    pub(crate) fn passed(&self, mark: Option<CredentialMark>) {
         let mut known = self.known.lock();
         if known.len() < MAX_MARKS {
             known.extend(mark);
@@ -128,12 +128,12 @@ mod tests {
     const NOW: UnixNanos = UnixNanos::new(1_000_000_000_000);
 
     fn peer(text: &str) -> CountedAs {
-        Throttle::default().counted_as(text.parse().unwrap(), None, false)
+        AttemptThrottle::default().counted_as(text.parse().unwrap(), None, false)
     }
 
     #[test]
     fn a_peer_that_guesses_waits_and_no_other_does() {
-        let throttle = Throttle::default();
+        let throttle = AttemptThrottle::default();
         let (guesser, other) = (peer("192.0.2.1"), peer("192.0.2.2"));
         for _ in 0..ATTEMPTS {
             assert_eq!(throttle.may_try(guesser, NOW), Ok(()));
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_network_is_one_peer_and_peers_are_bounded() {
-        let throttle = Throttle::default();
+        let throttle = AttemptThrottle::default();
         for n in 0..ATTEMPTS {
             throttle.failed(peer(&format!("2001:db8::{n:x}")), NOW);
         }
@@ -165,13 +165,13 @@ mod tests {
 
     #[test]
     fn a_key_that_was_good_has_attempts_of_its_own() {
-        let throttle = Throttle::default();
+        let throttle = AttemptThrottle::default();
         let guesser: IpAddr = "192.0.2.1".parse().unwrap();
-        let counted = |shown: &str| throttle.counted_as(guesser, Mark::of(shown), false);
+        let counted = |shown: &str| throttle.counted_as(guesser, CredentialMark::of(shown), false);
         let good = format!("hrop-12345678{}", "x".repeat(35));
         let guess = format!("hrop-87654321{}", "x".repeat(35));
         assert_eq!(counted(&good), counted(&guess), "nothing is known of either");
-        throttle.passed(Mark::of(&good));
+        throttle.passed(CredentialMark::of(&good));
         for _ in 0..ATTEMPTS {
             throttle.failed(counted(&guess), NOW);
         }
@@ -184,9 +184,9 @@ mod tests {
             throttle.failed(counted(&alike), NOW);
         }
         assert!(throttle.may_try(counted(&good), NOW).is_err());
-        assert_eq!(Mark::of("hrop-"), None);
+        assert_eq!(CredentialMark::of("hrop-"), None);
         for n in 0..3 * MAX_MARKS {
-            throttle.passed(Mark::of(&format!("hrop-{n:08}{}", "x".repeat(35))));
+            throttle.passed(CredentialMark::of(&format!("hrop-{n:08}{}", "x".repeat(35))));
         }
         assert_eq!(throttle.known.lock().len(), MAX_MARKS);
     }

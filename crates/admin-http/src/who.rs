@@ -8,9 +8,9 @@ use axum::http::{HeaderName, HeaderValue, header};
 use headrace_domain::AdminCode;
 use headrace_identity::{AuthRefusal, OperatorRecord};
 
-use crate::listener::On;
-use crate::problem::Problem;
-use crate::sessions::Csrf;
+use crate::listener::OnConnectionLine;
+use crate::problem::ApiProblem;
+use crate::sessions::CsrfToken;
 
 /// Prefix of the session cookie's name. The port follows it: browsers share cookies between all ports of a host, so two
 /// servers on one machine would sign each other's operators out.
@@ -23,7 +23,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The operator of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Who {
+pub(crate) struct AuthenticatedOperator {
     pub(crate) operator: OperatorRecord,
     /// The session. `None` if the request came with a key.
     pub(crate) session: Option<ByCookie>,
@@ -32,16 +32,16 @@ pub(crate) struct Who {
 /// A session that was found by a cookie.
 #[derive(Debug, Clone)]
 pub(crate) struct ByCookie {
-    pub(crate) token: Token,
-    pub(crate) csrf: Csrf,
+    pub(crate) token: SessionToken,
+    pub(crate) csrf: CsrfToken,
     pub(crate) expires: headrace_domain::UnixNanos,
 }
 
 /// A session's token. Never shown by `Debug`.
 #[derive(Clone)]
-pub(crate) struct Token(pub(crate) String);
+pub(crate) struct SessionToken(pub(crate) String);
 
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for SessionToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(..)")
     }
@@ -52,7 +52,7 @@ pub(crate) fn cookie_name(port: u16) -> String {
     format!("{COOKIE}{port}")
 }
 
-impl Who {
+impl AuthenticatedOperator {
     /// The operator's name in the audit log.
     pub(crate) fn actor(&self) -> String {
         self.operator.actor()
@@ -63,9 +63,9 @@ impl Who {
 ///
 /// # Errors
 /// [`AdminCode::Origin`] if the browser's headers name another site or origin.
-pub(crate) fn from_here(request: &Request) -> Result<(), Problem> {
+pub(crate) fn from_here(request: &Request) -> Result<(), ApiProblem> {
     let headers = request.headers();
-    let refused = |why: &str| Err(Problem::new(AdminCode::Origin, why));
+    let refused = |why: &str| Err(ApiProblem::new(AdminCode::Origin, why));
     let site = headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     if !matches!(site, None | Some(b"same-origin" | b"none")) {
         return refused("a page of another site asked for this");
@@ -80,15 +80,15 @@ pub(crate) fn from_here(request: &Request) -> Result<(), Problem> {
     }
 }
 
-pub(crate) fn not_signed_in() -> Problem {
-    Problem::new(AdminCode::NotSignedIn, "nobody is signed in").remedy(
+pub(crate) fn not_signed_in() -> ApiProblem {
+    ApiProblem::new(AdminCode::NotSignedIn, "nobody is signed in").remedy(
         "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key",
     )
 }
 
 /// The error for a bad credential. It is the same for every reason.
-pub(crate) fn bad_credential(_: AuthRefusal) -> Problem {
-    Problem::new(
+pub(crate) fn bad_credential(_: AuthRefusal) -> ApiProblem {
+    ApiProblem::new(
         AdminCode::BadCredential,
         "this key or link is not good: it was never made, used before, revoked, or is over",
     )
@@ -96,7 +96,7 @@ pub(crate) fn bad_credential(_: AuthRefusal) -> Problem {
 }
 
 pub(crate) fn peer(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<On>().map(|On(line)| line.peer);
+    let peer = request.extensions().get::<OnConnectionLine>().map(|OnConnectionLine(line)| line.peer);
     peer.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED))
 }
 

@@ -6,7 +6,7 @@ use headrace_domain::{Endpoint, KeyId, ModelName, NanoDollars, OrgId, ProjectId,
 use headrace_identity::{
     KeyRecord, OperatorId, OperatorRecord, OrgRecord, ProjectRecord, RateLimits, Revocation, Role,
 };
-use headrace_ledger::{Budget, GrantKind, Standing, Totals};
+use headrace_ledger::{GrantKind, LedgerTotals, ProjectBudget, SpendableBalance};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
@@ -181,7 +181,7 @@ pub enum AdminCommand {
         /// The project.
         project: ProjectId,
         /// The budget. `None` to remove it.
-        budget: Option<Budget>,
+        budget: Option<ProjectBudget>,
     },
     /// Opens an account, without money, for every project that has none.
     OpenAccounts,
@@ -392,7 +392,7 @@ pub struct CreditView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetView {
     /// The budget.
-    pub budget: Budget,
+    pub budget: ProjectBudget,
     /// Spent in the budget's period.
     pub spent: NanoDollars,
     /// Held by the project's calls in flight.
@@ -405,7 +405,7 @@ pub struct BudgetView {
 }
 
 impl CreditView {
-    pub(crate) fn new(org: OrgId, project: ProjectId, standing: &Standing) -> Self {
+    pub(crate) fn new(org: OrgId, project: ProjectId, standing: &SpendableBalance) -> Self {
         let budget = standing.budget.map(|of| BudgetView {
             budget: of.budget,
             spent: of.spent,
@@ -518,9 +518,9 @@ pub struct TotalsView {
     pub settled: u64,
 }
 
-impl From<Totals> for TotalsView {
-    fn from(of: Totals) -> Self {
-        let Totals { available, held, revenue, loss, open_holds, settled, .. } = of;
+impl From<LedgerTotals> for TotalsView {
+    fn from(of: LedgerTotals) -> Self {
+        let LedgerTotals { available, held, revenue, loss, open_holds, settled, .. } = of;
         Self { available, held, revenue, loss, open_holds, settled }
     }
 }

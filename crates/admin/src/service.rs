@@ -10,7 +10,7 @@ use headrace_identity::{
     AuditEntry, Directory, EndpointAccess, ExposeSecret, KeyRecord, ModelAccess, NewKey, Operators,
     RateLimits, SecretString,
 };
-use headrace_ledger::{Command, Ledger, Receipt};
+use headrace_ledger::{Ledger, LedgerOperation, Receipt};
 use parking_lot::Mutex;
 
 use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
@@ -188,7 +188,8 @@ impl AdminService {
         let open: HashSet<_> = self.ledger.projects().into_iter().collect();
         let owned = self.directory.projects().into_iter().map(|project| (project.org, project.id));
         let missing = owned.filter(|project| !open.contains(project));
-        let commands: Vec<_> = missing.map(|(org, project)| Command::OpenProject { org, project }).collect();
+        let commands: Vec<_> =
+            missing.map(|(org, project)| LedgerOperation::OpenProject { org, project }).collect();
         for some in commands.chunks(ACCOUNTS_AT_ONCE) {
             let transacted = self.ledger.transact(some.to_vec(), now);
             transacted.durable.wait()?;
@@ -436,11 +437,11 @@ impl AdminService {
     }
 
     fn open_account(&self, org: OrgId, project: ProjectId, now: UnixNanos) -> Result<(), AdminError> {
-        self.transact(Command::OpenProject { org, project }, now).map(drop)
+        self.transact(LedgerOperation::OpenProject { org, project }, now).map(drop)
     }
 
     /// Executes one ledger command, and waits until it is on the disk.
-    fn transact(&self, command: Command, now: UnixNanos) -> Result<Receipt, AdminError> {
+    fn transact(&self, command: LedgerOperation, now: UnixNanos) -> Result<Receipt, AdminError> {
         let transacted = self.ledger.transact(vec![command], now);
         transacted.durable.wait()?;
         let verdict = transacted.verdicts.into_iter().next();

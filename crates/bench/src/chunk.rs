@@ -11,9 +11,9 @@ use serde_json::value::RawValue;
 
 /// A chunk of a stream, or a whole answer.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Chunk<'a> {
+pub(crate) struct AnswerChunk<'a> {
     #[serde(borrow, default)]
-    choices: Option<First<'a>>,
+    choices: Option<FirstChoice<'a>>,
     #[serde(default)]
     usage: Option<UsageBody>,
     /// llama.cpp's own timings, beside the usage.
@@ -25,33 +25,33 @@ pub(crate) struct Chunk<'a> {
 
 /// The first choice of a list. Requests ask for only one.
 #[derive(Debug, Default)]
-struct First<'a>(Option<Choice<'a>>);
+struct FirstChoice<'a>(Option<ChunkChoice<'a>>);
 
 #[derive(Debug, Default, Deserialize)]
-struct Choice<'a> {
+struct ChunkChoice<'a> {
     #[serde(borrow, default, alias = "message")]
-    delta: Option<Delta<'a>>,
+    delta: Option<ChunkDelta<'a>>,
     #[serde(borrow, default)]
-    text: Option<Text<'a>>,
+    text: Option<BorrowedText<'a>>,
     #[serde(borrow, default)]
-    finish_reason: Option<Text<'a>>,
+    finish_reason: Option<BorrowedText<'a>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct Delta<'a> {
+struct ChunkDelta<'a> {
     #[serde(borrow, default)]
-    content: Option<Text<'a>>,
+    content: Option<BorrowedText<'a>>,
     #[serde(borrow, default, alias = "reasoning")]
-    reasoning_content: Option<Text<'a>>,
+    reasoning_content: Option<BorrowedText<'a>>,
     #[serde(borrow, default)]
-    refusal: Option<Text<'a>>,
+    refusal: Option<BorrowedText<'a>>,
     #[serde(borrow, default)]
     tool_calls: Option<&'a RawValue>,
 }
 
 /// A string, borrowed unless it contains escapes. (A `Cow` within an `Option` would never be borrowed.)
 #[derive(Debug, Default, Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[derive(Debug, Default, Deserialize)]
 struct UsageBody {
@@ -77,19 +77,19 @@ struct Timings {
 
 /// Token counts as the server reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub(crate) struct ServerUsage {
     pub(crate) prompt: u64,
     pub(crate) output: u64,
     /// Prompt tokens from the cache, if the server reports them.
     pub(crate) cached: Option<u64>,
 }
 
-impl<'a> Chunk<'a> {
+impl<'a> AnswerChunk<'a> {
     pub(crate) fn read(data: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(data)
     }
 
-    fn choice(&self) -> Option<&Choice<'a>> {
+    fn choice(&self) -> Option<&ChunkChoice<'a>> {
         self.choices.as_ref()?.0.as_ref()
     }
 
@@ -102,7 +102,7 @@ impl<'a> Chunk<'a> {
 
     /// Returns `true` if the chunk has any generated content. A role or a finish reason alone does not count.
     pub(crate) fn has_content(&self) -> bool {
-        let full = |text: &Option<Text<'_>>| text.as_ref().is_some_and(|text| !text.0.is_empty());
+        let full = |text: &Option<BorrowedText<'_>>| text.as_ref().is_some_and(|text| !text.0.is_empty());
         self.choice().is_some_and(|choice| {
             full(&choice.text)
                 || choice.delta.as_ref().is_some_and(|delta| {
@@ -119,28 +119,32 @@ impl<'a> Chunk<'a> {
         self.choice().is_some_and(|choice| choice.finish_reason.is_some())
     }
 
-    pub(crate) fn usage(&self) -> Option<Usage> {
+    pub(crate) fn usage(&self) -> Option<ServerUsage> {
         let usage = self.usage.as_ref()?;
         let told = usage.prompt_tokens_details.as_ref().and_then(|details| details.cached_tokens);
         let cached = told.or_else(|| self.timings.as_ref().and_then(|timings| timings.cache_n));
-        Some(Usage { prompt: usage.prompt_tokens?, output: usage.completion_tokens.unwrap_or(0), cached })
+        Some(ServerUsage {
+            prompt: usage.prompt_tokens?,
+            output: usage.completion_tokens.unwrap_or(0),
+            cached,
+        })
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for First<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for FirstChoice<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Whole;
         impl<'de> Visitor<'de> for Whole {
-            type Value = First<'de>;
+            type Value = FirstChoice<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of choices")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<First<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FirstChoice<'de>, A::Error> {
                 let first = list.next_element()?;
                 while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(First(first))
+                Ok(FirstChoice(first))
             }
         }
         deserializer.deserialize_seq(Whole)
@@ -212,20 +216,20 @@ mod tests {
             (r#"{"choices":null}"#, "", false, false),
         ];
         for (event, text, content, finish) in rows {
-            let chunk = Chunk::read(event.as_bytes()).unwrap();
+            let chunk = AnswerChunk::read(event.as_bytes()).unwrap();
             assert_eq!(
                 (chunk.text(), chunk.has_content(), chunk.is_finish()),
                 (text, content, finish),
                 "{event}"
             );
         }
-        assert!(Chunk::read(b"{\"choices\":3}").is_err());
+        assert!(AnswerChunk::read(b"{\"choices\":3}").is_err());
     }
 
     #[test]
     fn usage_with_and_without_the_cached_part() {
-        let usage = |event: &str| Chunk::read(event.as_bytes()).unwrap().usage();
-        let known = |prompt, output, cached| Some(Usage { prompt, output, cached });
+        let usage = |event: &str| AnswerChunk::read(event.as_bytes()).unwrap().usage();
+        let known = |prompt, output, cached| Some(ServerUsage { prompt, output, cached });
         for (event, expected) in [
             (r#"{"usage":null}"#, None),
             (r#"{"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#, known(9, 3, None)),
@@ -246,7 +250,7 @@ mod tests {
     #[test]
     fn texts_are_borrowed() {
         let data = br#"{"choices":[{"delta":{"content":"plain"}}]}"#;
-        let chunk = Chunk::read(data).unwrap();
+        let chunk = AnswerChunk::read(data).unwrap();
         let text = chunk.choice().unwrap().delta.as_ref().unwrap().content.as_ref().unwrap();
         assert!(matches!(text.0, Cow::Borrowed("plain")));
     }

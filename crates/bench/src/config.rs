@@ -8,7 +8,7 @@ use secrecy::SecretString;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::{Length, Pause, Slo, TraceCall, show_duration};
+use crate::{PauseLength, Slo, TokenLength, TraceCall, show_duration};
 
 /// Default limit of calls in flight.
 pub const DEFAULT_MAX_IN_FLIGHT: usize = 1_024;
@@ -29,7 +29,7 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The configuration of a run. Its serialized form is enough to repeat the run, except for the key.
 #[derive(Debug, Clone, Serialize)]
-pub struct Config {
+pub struct BenchConfig {
     /// The server, such as `http://127.0.0.1:8080`, with or without `/v1`.
     pub url: String,
     /// The server's API key.
@@ -51,9 +51,9 @@ pub struct Config {
     /// Fields to add to each call's body. `null` removes a field of ours.
     pub body: Map<String, Value>,
     /// The source of the calls.
-    pub load: Load,
+    pub load: LoadShape,
     /// When the run ends.
-    pub stop: Stop,
+    pub stop: StopRule,
     /// Calls at the start that are not measured.
     pub warmup: Warmup,
     /// Maximum calls in flight.
@@ -62,7 +62,7 @@ pub struct Config {
     #[serde(serialize_with = "duration")]
     pub timeout: Duration,
     /// The shape of the calls. Not used in a replay.
-    pub shape: Shape,
+    pub shape: RequestShape,
     /// Seed of the plan, which is a pure function of it.
     pub seed: u64,
     /// Seed of the prompts' words. If a run repeats it, its prompts may be in the server's prefix cache.
@@ -92,20 +92,20 @@ pub enum Api {
 /// The source of the calls.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Load {
+pub enum LoadShape {
     /// Closed loop: each user sends the next call when the previous one has ended.
     Closed {
         /// Number of users.
         users: u32,
         /// Pause of a user after an answer.
-        think: Pause,
+        think: PauseLength,
     },
     /// Open loop: calls arrive independently of the answers.
     Open {
         /// Arrivals per second. An arrival is a call, or a conversation of several calls.
         rate: f64,
         /// The distribution of the arrivals.
-        arrivals: Arrivals,
+        arrivals: ArrivalSpread,
     },
     /// Open loop with the arrival times of a recorded trace.
     Replay {
@@ -120,7 +120,7 @@ pub enum Load {
 /// The distribution of arrivals over time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Arrivals {
+pub enum ArrivalSpread {
     /// Single arrivals, independent of each other.
     Poisson,
     /// Groups of this many simultaneous arrivals. The groups form a Poisson process.
@@ -131,7 +131,7 @@ pub enum Arrivals {
 
 /// When sending ends: at the limit that is reached first. A replay without limits ends with its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Stop {
+pub struct StopRule {
     /// Maximum number of measured calls.
     pub requests: Option<u64>,
     /// Maximum time since measuring started. The run still waits for calls in flight.
@@ -152,17 +152,17 @@ pub enum Warmup {
 
 /// The shape of the calls.
 #[derive(Debug, Clone, Serialize)]
-pub struct Shape {
+pub struct RequestShape {
     /// Tokens of a conversation's first prompt as the server counts them, including a shared prefix.
-    pub prompt: Length,
+    pub prompt: TokenLength,
     /// Maximum tokens of an answer (`max_tokens`).
-    pub output: Length,
+    pub output: TokenLength,
     /// A prefix that prompts share.
     pub prefix: Option<SharedPrefix>,
     /// How conversations continue.
-    pub turns: Turns,
+    pub turns: ConversationTurns,
     /// Tokens that each later call adds: the user's next message, or a tool's result.
-    pub turn_tokens: Length,
+    pub turn_tokens: TokenLength,
 }
 
 /// A prefix that prompts share.
@@ -179,7 +179,7 @@ pub struct SharedPrefix {
 /// How a conversation continues after an answer. The answers in it are the server's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Turns {
+pub enum ConversationTurns {
     /// It does not continue.
     Single,
     /// The user asks again: this many calls in total.
@@ -193,7 +193,7 @@ pub enum Turns {
     },
 }
 
-impl Turns {
+impl ConversationTurns {
     /// Number of calls in one conversation.
     pub fn calls(self) -> u32 {
         match self {
@@ -216,20 +216,20 @@ pub enum AgentRole {
 
 /// An invalid value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigFault {
     /// The flag that sets the value.
     pub flag: &'static str,
     /// What is wrong, and what would be valid.
     pub why: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.flag, self.why)
     }
 }
 
-impl Config {
+impl BenchConfig {
     /// A configuration with one user against a server for 30 s, prompts of 128 tokens and answers of 64.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
@@ -242,17 +242,17 @@ impl Config {
             temperature: 0.0,
             ignore_eos: false,
             body: Map::new(),
-            load: Load::Closed { users: 1, think: Pause::NONE },
-            stop: Stop { requests: None, duration: Some(Duration::from_secs(30)) },
+            load: LoadShape::Closed { users: 1, think: PauseLength::NONE },
+            stop: StopRule { requests: None, duration: Some(Duration::from_secs(30)) },
             warmup: Warmup::Calls(0),
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
             timeout: DEFAULT_TIMEOUT,
-            shape: Shape {
-                prompt: Length::constant(128),
-                output: Length::constant(64),
+            shape: RequestShape {
+                prompt: TokenLength::constant(128),
+                output: TokenLength::constant(64),
                 prefix: None,
-                turns: Turns::Single,
-                turn_tokens: Length::constant(64),
+                turns: ConversationTurns::Single,
+                turn_tokens: TokenLength::constant(64),
             },
             seed: 1,
             text_seed: 1,
@@ -264,12 +264,12 @@ impl Config {
     }
 
     /// All invalid values.
-    pub fn faults(&self) -> Vec<Fault> {
-        let mut faults = Faults(Vec::new());
+    pub fn faults(&self) -> Vec<ConfigFault> {
+        let mut faults = ConfigFaults(Vec::new());
         self.load_faults(&mut faults);
         self.shape_faults(&mut faults);
-        let Stop { requests, duration } = self.stop;
-        let replay = matches!(self.load, Load::Replay { .. });
+        let StopRule { requests, duration } = self.stop;
+        let replay = matches!(self.load, LoadShape::Replay { .. });
         faults.unless(requests != Some(0), "--requests", || "it must be at least 1".into());
         faults.unless(duration != Some(Duration::ZERO), "--duration", || "it must be longer than 0s".into());
         faults.unless(replay || requests.is_some() || duration.is_some(), "--duration", || {
@@ -301,9 +301,9 @@ impl Config {
         faults.0
     }
 
-    fn load_faults(&self, faults: &mut Faults) {
+    fn load_faults(&self, faults: &mut ConfigFaults) {
         match &self.load {
-            Load::Closed { users, .. } => {
+            LoadShape::Closed { users, .. } => {
                 faults.unless((1..=MAX_USERS).contains(users), "--users", || {
                     format!("it must lie between 1 and {MAX_USERS}")
                 });
@@ -315,23 +315,23 @@ impl Config {
                     )
                 });
             }
-            Load::Open { rate, arrivals } => {
+            LoadShape::Open { rate, arrivals } => {
                 faults.unless(*rate > 0.0 && *rate <= MAX_RATE, "--rate", || {
                     format!("it must be above 0 and at most {MAX_RATE} per second")
                 });
                 match arrivals {
-                    Arrivals::Poisson => {}
-                    Arrivals::Bursts(size) => {
+                    ArrivalSpread::Poisson => {}
+                    ArrivalSpread::Bursts(size) => {
                         faults.unless(*size > 0, "--burst", || "it must be at least 1".into());
                     }
-                    Arrivals::Gamma(shape) => {
+                    ArrivalSpread::Gamma(shape) => {
                         faults.unless((0.01..=1000.0).contains(shape), "--burstiness", || {
                             "it must lie between 0.01 (clusters) and 1000 (even); 1 is Poisson".into()
                         });
                     }
                 }
             }
-            Load::Replay { calls, speed } => {
+            LoadShape::Replay { calls, speed } => {
                 faults.unless(!calls.is_empty(), "--replay", || "there is no call in it".into());
                 faults.unless(*speed > 0.0 && *speed <= 1e6, "--replay-speed", || {
                     "it must be above 0 and at most 1000000; 2 is twice as fast".into()
@@ -344,7 +344,7 @@ impl Config {
         }
     }
 
-    fn shape_faults(&self, faults: &mut Faults) {
+    fn shape_faults(&self, faults: &mut ConfigFaults) {
         if let Some(prefix) = &self.shape.prefix {
             let least = self.shape.prompt.least();
             let constant = least > 1 && prefix.tokens >= least;
@@ -363,27 +363,27 @@ impl Config {
             });
         }
         let (flag, fewest) = match self.shape.turns {
-            Turns::Single => return,
-            Turns::Chat(_) => ("--turns", 1),
-            Turns::Agent { .. } => ("--agent-hops", 1),
+            ConversationTurns::Single => return,
+            ConversationTurns::Chat(_) => ("--turns", 1),
+            ConversationTurns::Agent { .. } => ("--agent-hops", 1),
         };
         let calls = self.shape.turns.calls();
         faults.unless((fewest..=MAX_TURNS).contains(&calls), flag, || {
             format!("a conversation has between 1 and {MAX_TURNS} calls")
         });
-        let tool = matches!(self.shape.turns, Turns::Agent { role: AgentRole::Tool, .. });
+        let tool = matches!(self.shape.turns, ConversationTurns::Agent { role: AgentRole::Tool, .. });
         faults.unless(!tool || self.api == Api::Chat, "--agent-role", || {
             "completions know no roles: use --api chat, or --agent-role user".into()
         });
     }
 }
 
-struct Faults(Vec<Fault>);
+struct ConfigFaults(Vec<ConfigFault>);
 
-impl Faults {
+impl ConfigFaults {
     fn unless(&mut self, right: bool, flag: &'static str, why: impl FnOnce() -> String) {
         if !right {
-            self.0.push(Fault { flag, why: why() });
+            self.0.push(ConfigFault { flag, why: why() });
         }
     }
 }
@@ -407,11 +407,11 @@ mod tests {
     /// Each row breaks one value of a valid configuration.
     #[test]
     fn every_fault_names_its_flag_and_the_way_out() {
-        let open = |rate, arrivals| Load::Open { rate, arrivals };
-        let replay = |calls, speed| Load::Replay { calls, speed };
+        let open = |rate, arrivals| LoadShape::Open { rate, arrivals };
+        let replay = |calls, speed| LoadShape::Replay { calls, speed };
         let call = TraceCall { messages: Some(Vec::new()), ..TraceCall::default() };
         let prefix = |tokens, groups, share| Some(SharedPrefix { tokens, groups, share });
-        type Spoil = Box<dyn Fn(&mut Config)>;
+        type Spoil = Box<dyn Fn(&mut BenchConfig)>;
         let rows: Vec<(Spoil, &str, &str)> = vec![
             (Box::new(|c| c.stop.requests = Some(0)), "--requests", "at least 1"),
             (Box::new(|c| c.stop.duration = Some(Duration::ZERO)), "--duration", "longer"),
@@ -430,14 +430,14 @@ mod tests {
                 "e2e",
             ),
             (
-                Box::new(|c| c.load = Load::Closed { users: 2_000, think: Pause::NONE }),
+                Box::new(|c| c.load = LoadShape::Closed { users: 2_000, think: PauseLength::NONE }),
                 "--users",
                 "--max-in-flight",
             ),
-            (Box::new(move |c| c.load = open(0.0, Arrivals::Poisson)), "--rate", "above 0"),
-            (Box::new(move |c| c.load = open(f64::NAN, Arrivals::Poisson)), "--rate", "above 0"),
-            (Box::new(move |c| c.load = open(1.0, Arrivals::Bursts(0))), "--burst", "at least"),
-            (Box::new(move |c| c.load = open(1.0, Arrivals::Gamma(0.0))), "--burstiness", "Poisson"),
+            (Box::new(move |c| c.load = open(0.0, ArrivalSpread::Poisson)), "--rate", "above 0"),
+            (Box::new(move |c| c.load = open(f64::NAN, ArrivalSpread::Poisson)), "--rate", "above 0"),
+            (Box::new(move |c| c.load = open(1.0, ArrivalSpread::Bursts(0))), "--burst", "at least"),
+            (Box::new(move |c| c.load = open(1.0, ArrivalSpread::Gamma(0.0))), "--burstiness", "Poisson"),
             (Box::new(move |c| c.load = replay(Vec::new(), 1.0)), "--replay", "no call"),
             (Box::new(move |c| c.load = replay(vec![TraceCall::default()], 0.0)), "--replay-speed", "above"),
             (
@@ -456,19 +456,19 @@ mod tests {
             (Box::new(move |c| c.shape.prefix = prefix(0, 1, 1.0)), "--shared-prefix-tokens", "at least"),
             (Box::new(move |c| c.shape.prefix = prefix(64, 0, 1.0)), "--shared-prefix-groups", "at least"),
             (Box::new(move |c| c.shape.prefix = prefix(64, 1, 1.5)), "--shared-prefix-share", "between"),
-            (Box::new(|c| c.shape.turns = Turns::Chat(0)), "--turns", "between"),
+            (Box::new(|c| c.shape.turns = ConversationTurns::Chat(0)), "--turns", "between"),
             (
                 Box::new(|c| {
                     c.api = Api::Completions;
-                    c.shape.turns = Turns::Agent { hops: 2, role: AgentRole::Tool };
+                    c.shape.turns = ConversationTurns::Agent { hops: 2, role: AgentRole::Tool };
                 }),
                 "--agent-role",
                 "--api chat",
             ),
         ];
-        assert_eq!(Config::new("http://h").faults(), []);
+        assert_eq!(BenchConfig::new("http://h").faults(), []);
         for (spoil, flag, part) in rows {
-            let mut config = Config::new("http://h");
+            let mut config = BenchConfig::new("http://h");
             spoil(&mut config);
             let faults = config.faults();
             assert_eq!(faults.len(), 1, "{faults:?}");
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn all_faults_come_at_once() {
-        let mut config = Config::new("http://h");
+        let mut config = BenchConfig::new("http://h");
         config.stop.requests = Some(0);
         config.max_in_flight = 0;
         let flags: Vec<&str> = config.faults().iter().map(|fault| fault.flag).collect();
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn the_key_is_never_written() {
-        let config = Config { key: Some("sk-very-secret".into()), ..Config::new("http://h") };
+        let config = BenchConfig { key: Some("sk-very-secret".into()), ..BenchConfig::new("http://h") };
         let written = serde_json::to_string(&config).unwrap();
         assert!(!written.contains("secret") && !format!("{config:?}").contains("very-secret"), "{written}");
     }

@@ -5,14 +5,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::random::{Random, Stream};
+use crate::random::{RandomStream, RunRandom};
 use crate::trace::HASH_BLOCK_TOKENS;
 use crate::words::deal;
-use crate::{AgentRole, Api, Config, Gauge, PlannedCall, Session, Turns};
+use crate::{AgentRole, Api, BenchConfig, ConversationTurns, PlannedCall, PlannedSession, TokenizerGauge};
 
 /// Writes the bodies of a run's calls.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct CallWriter {
     model: String,
     api: Api,
     stream: bool,
@@ -23,19 +23,19 @@ pub(crate) struct Writer {
     left_out: Vec<String>,
     role: AgentRole,
     text_seed: u64,
-    pub(crate) gauge: Gauge,
+    pub(crate) gauge: TokenizerGauge,
 }
 
 /// The conversation so far.
 #[derive(Debug)]
-pub(crate) enum Conversation {
-    Messages(Vec<Message>),
+pub(crate) enum BenchConversation {
+    Messages(Vec<BenchMessage>),
     Text(String),
 }
 
 /// A message of a conversation.
 #[derive(Debug, Serialize)]
-pub(crate) struct Message {
+pub(crate) struct BenchMessage {
     role: &'static str,
     content: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,10 +45,10 @@ pub(crate) struct Message {
 }
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct RequestBody<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    messages: Option<Messages<'a>>,
+    messages: Option<BodyMessages<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,8 +66,8 @@ struct Body<'a> {
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Messages<'a> {
-    Made(&'a [Message]),
+enum BodyMessages<'a> {
+    Made(&'a [BenchMessage]),
     Given(&'a [Box<RawValue>]),
 }
 
@@ -76,8 +76,8 @@ struct StreamOptions {
     include_usage: bool,
 }
 
-impl Writer {
-    pub(crate) fn new(config: &Config, model: String, gauge: Gauge) -> Self {
+impl CallWriter {
+    pub(crate) fn new(config: &BenchConfig, model: String, gauge: TokenizerGauge) -> Self {
         let mut extra = config.body.clone();
         let left_out = extra.keys().cloned().collect();
         extra.retain(|_, value| !value.is_null());
@@ -90,8 +90,8 @@ impl Writer {
             extra,
             left_out,
             role: match config.shape.turns {
-                Turns::Agent { role, .. } => role,
-                Turns::Single | Turns::Chat(_) => AgentRole::User,
+                ConversationTurns::Agent { role, .. } => role,
+                ConversationTurns::Single | ConversationTurns::Chat(_) => AgentRole::User,
             },
             text_seed: config.text_seed,
             gauge,
@@ -99,35 +99,35 @@ impl Writer {
     }
 
     /// The start of a conversation.
-    pub(crate) fn begin(&self, session: &Session, call: &PlannedCall) -> Conversation {
+    pub(crate) fn begin(&self, session: &PlannedSession, call: &PlannedCall) -> BenchConversation {
         let text = self.prompt(session, call);
         match self.api {
-            Api::Chat => Conversation::Messages(vec![said("user", text)]),
-            Api::Completions => Conversation::Text(text),
+            Api::Chat => BenchConversation::Messages(vec![said("user", text)]),
+            Api::Completions => BenchConversation::Text(text),
         }
     }
 
     /// Adds the received answer and the next input of `call` to the conversation.
-    pub(crate) fn go_on(&self, conversation: &mut Conversation, answer: &str, call: &PlannedCall) {
+    pub(crate) fn go_on(&self, conversation: &mut BenchConversation, answer: &str, call: &PlannedCall) {
         let words = self.gauge.words(f64::from(call.tokens));
         let mut text = String::new();
-        deal(Random::new(self.text_seed, Stream::OwnText, call.index), words, &mut text);
+        deal(RunRandom::new(self.text_seed, RandomStream::OwnText, call.index), words, &mut text);
         match conversation {
-            Conversation::Text(whole) => {
+            BenchConversation::Text(whole) => {
                 whole.push_str(answer);
                 whole.push('\n');
                 whole.push_str(&text);
             }
-            Conversation::Messages(messages) if self.role == AgentRole::Tool => {
+            BenchConversation::Messages(messages) if self.role == AgentRole::Tool => {
                 let id = format!("call_{}", call.index);
                 let function = json!({"name": "look_up", "arguments": "{}"});
-                messages.push(Message {
+                messages.push(BenchMessage {
                     tool_calls: Some(json!([{"id": &id, "type": "function", "function": function}])),
                     ..said("assistant", answer.to_owned())
                 });
-                messages.push(Message { tool_call_id: Some(id), ..said("tool", text) });
+                messages.push(BenchMessage { tool_call_id: Some(id), ..said("tool", text) });
             }
-            Conversation::Messages(messages) => {
+            BenchConversation::Messages(messages) => {
                 // Some servers refuse a message without text.
                 let answer = if answer.is_empty() { "…" } else { answer };
                 messages.push(said("assistant", answer.to_owned()));
@@ -136,11 +136,11 @@ impl Writer {
         }
     }
 
-    fn prompt(&self, session: &Session, call: &PlannedCall) -> String {
+    fn prompt(&self, session: &PlannedSession, call: &PlannedCall) -> String {
         let overhead = self.gauge.overhead_tokens;
         let mut text = String::new();
         let mut write = |stream, index, tokens| {
-            let random = Random::new(self.text_seed, stream, index);
+            let random = RunRandom::new(self.text_seed, stream, index);
             deal(random, self.gauge.words(tokens), &mut text);
         };
         if let Some(blocks) = &call.blocks {
@@ -149,7 +149,7 @@ impl Writer {
                 if left == 0 {
                     break;
                 }
-                write(Stream::BlockText, *block, f64::from(left.min(HASH_BLOCK_TOKENS)));
+                write(RandomStream::BlockText, *block, f64::from(left.min(HASH_BLOCK_TOKENS)));
                 left = left.saturating_sub(HASH_BLOCK_TOKENS);
             }
             return text;
@@ -157,19 +157,19 @@ impl Writer {
         // Tokens before the prompt's own words: the template's start and the shared prefix.
         let mut before = overhead;
         if let Some(prefix) = session.prefix {
-            write(Stream::PrefixText, prefix.group, f64::from(prefix.tokens) - overhead);
+            write(RandomStream::PrefixText, prefix.group, f64::from(prefix.tokens) - overhead);
             before = before.max(f64::from(prefix.tokens));
         }
-        write(Stream::OwnText, call.index, f64::from(call.tokens) - before);
+        write(RandomStream::OwnText, call.index, f64::from(call.tokens) - before);
         text
     }
 
     /// The body of a call: the conversation, unless the call has its own messages.
-    pub(crate) fn body(&self, conversation: &Conversation, call: &PlannedCall) -> Vec<u8> {
+    pub(crate) fn body(&self, conversation: &BenchConversation, call: &PlannedCall) -> Vec<u8> {
         let (messages, prompt) = match (&call.messages, conversation) {
-            (Some(given), _) => (Some(Messages::Given(given)), None),
-            (None, Conversation::Messages(made)) => (Some(Messages::Made(made)), None),
-            (None, Conversation::Text(text)) => (None, Some(text.as_str())),
+            (Some(given), _) => (Some(BodyMessages::Given(given)), None),
+            (None, BenchConversation::Messages(made)) => (Some(BodyMessages::Made(made)), None),
+            (None, BenchConversation::Text(text)) => (None, Some(text.as_str())),
         };
         self.write(messages, prompt, call.output, self.stream)
     }
@@ -177,10 +177,10 @@ impl Writer {
     /// The body of a call with `words` words that asks for one token.
     pub(crate) fn probe(&self, words: u64) -> Vec<u8> {
         let mut text = String::new();
-        deal(Random::new(self.text_seed, Stream::ProbeText, 0), words, &mut text);
+        deal(RunRandom::new(self.text_seed, RandomStream::ProbeText, 0), words, &mut text);
         let chat = [said("user", text.clone())];
         match self.api {
-            Api::Chat => self.write(Some(Messages::Made(&chat)), None, Some(1), false),
+            Api::Chat => self.write(Some(BodyMessages::Made(&chat)), None, Some(1), false),
             Api::Completions => self.write(None, Some(&text), Some(1), false),
         }
     }
@@ -188,19 +188,19 @@ impl Writer {
     /// The text of a probe, for servers with a separate tokenizer endpoint.
     pub(crate) fn probe_text(&self, words: u64) -> String {
         let mut text = String::new();
-        deal(Random::new(self.text_seed, Stream::ProbeText, 0), words, &mut text);
+        deal(RunRandom::new(self.text_seed, RandomStream::ProbeText, 0), words, &mut text);
         text
     }
 
     fn write(
         &self,
-        messages: Option<Messages<'_>>,
+        messages: Option<BodyMessages<'_>>,
         prompt: Option<&str>,
         output: Option<u32>,
         stream: bool,
     ) -> Vec<u8> {
         let ours = |name: &str| !self.left_out.iter().any(|left_out| left_out == name);
-        let body = Body {
+        let body = RequestBody {
             model: &self.model,
             messages,
             prompt,
@@ -217,25 +217,26 @@ impl Writer {
     }
 }
 
-fn said(role: &'static str, content: String) -> Message {
-    Message { role, content, tool_calls: None, tool_call_id: None }
+fn said(role: &'static str, content: String) -> BenchMessage {
+    BenchMessage { role, content, tool_calls: None, tool_call_id: None }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Plan, SharedPrefix};
+    use crate::{RunPlan, SharedPrefix};
 
-    const GAUGE: Gauge = Gauge { tokens_per_word: 2.0, overhead_tokens: 10.0, source: "usage" };
+    const GAUGE: TokenizerGauge =
+        TokenizerGauge { tokens_per_word: 2.0, overhead_tokens: 10.0, source: "usage" };
 
-    fn writer(config: &Config) -> Writer {
-        Writer::new(config, "m".into(), GAUGE)
+    fn writer(config: &BenchConfig) -> CallWriter {
+        CallWriter::new(config, "m".into(), GAUGE)
     }
 
-    fn text(conversation: &Conversation) -> &str {
+    fn text(conversation: &BenchConversation) -> &str {
         match conversation {
-            Conversation::Text(text) => text,
-            Conversation::Messages(messages) => &messages[0].content,
+            BenchConversation::Text(text) => text,
+            BenchConversation::Messages(messages) => &messages[0].content,
         }
     }
 
@@ -245,11 +246,11 @@ mod tests {
 
     #[test]
     fn prompts_have_the_planned_length_and_prefixes_are_shared() {
-        let mut config = Config::new("http://h");
+        let mut config = BenchConfig::new("http://h");
         config.shape.prefix = Some(SharedPrefix { tokens: 90, groups: 1, share: 1.0 });
         let writer = writer(&config);
-        let sessions: Vec<Session> = Plan::new(&config).sessions().take(2).collect();
-        let texts: Vec<Conversation> =
+        let sessions: Vec<PlannedSession> = RunPlan::new(&config).sessions().take(2).collect();
+        let texts: Vec<BenchConversation> =
             sessions.iter().map(|session| writer.begin(session, &session.calls[0])).collect();
         // (128 − 10) / 2 words. (90 − 10) / 2 of them are shared.
         assert_eq!(words(text(&texts[0])), 59);
@@ -257,15 +258,15 @@ mod tests {
             text(&texts[0]).split(' ').zip(text(&texts[1]).split(' ')).take_while(|(a, b)| a == b).collect();
         assert_eq!(common.len(), 40);
         config.shape.prefix = None;
-        let own = writer.begin(&Plan::new(&config).sessions().next().unwrap(), &sessions[0].calls[0]);
+        let own = writer.begin(&RunPlan::new(&config).sessions().next().unwrap(), &sessions[0].calls[0]);
         assert_eq!(words(text(&own)), 59);
     }
 
     #[test]
     fn equal_blocks_of_a_trace_are_equal_text() {
-        let config = Config::new("http://h");
+        let config = BenchConfig::new("http://h");
         let writer = writer(&config);
-        let session = Plan::new(&config).sessions().next().unwrap();
+        let session = RunPlan::new(&config).sessions().next().unwrap();
         let call = |blocks: &[u64], tokens| PlannedCall {
             tokens,
             blocks: Some(std::sync::Arc::new(blocks.to_vec())),
@@ -280,11 +281,12 @@ mod tests {
 
     #[test]
     fn a_body_has_what_was_asked_for_and_nothing_else() {
-        let mut config = Config::new("http://h");
-        let session = Plan::new(&config).sessions().next().unwrap();
+        let mut config = BenchConfig::new("http://h");
+        let session = RunPlan::new(&config).sessions().next().unwrap();
         let mut call = session.calls[0].clone();
-        let body = |config: &Config, call: &PlannedCall| -> Value {
-            let writer = Writer::new(config, "m".into(), Gauge { overhead_tokens: 126.0, ..GAUGE });
+        let body = |config: &BenchConfig, call: &PlannedCall| -> Value {
+            let writer =
+                CallWriter::new(config, "m".into(), TokenizerGauge { overhead_tokens: 126.0, ..GAUGE });
             serde_json::from_slice(&writer.body(&writer.begin(&session, call), call)).unwrap()
         };
         let chat = body(&config, &call);
@@ -306,7 +308,7 @@ mod tests {
                 "top_k": 1})
             .to_string()
         );
-        let config = Config::new("http://h");
+        let config = BenchConfig::new("http://h");
         call.messages =
             Some(vec![RawValue::from_string(r#"{"role":"user","x":1.0}"#.into()).unwrap()].into());
         call.output = None;
@@ -319,10 +321,10 @@ mod tests {
 
     #[test]
     fn conversations_grow_by_real_answers() {
-        let mut config = Config::new("http://h");
-        config.shape.turns = Turns::Chat(2);
-        let session = Plan::new(&config).sessions().next().unwrap();
-        let grown = |config: &Config| {
+        let mut config = BenchConfig::new("http://h");
+        config.shape.turns = ConversationTurns::Chat(2);
+        let session = RunPlan::new(&config).sessions().next().unwrap();
+        let grown = |config: &BenchConfig| {
             let writer = writer(config);
             let mut conversation = writer.begin(&session, &session.calls[0]);
             writer.go_on(&mut conversation, "Forty-two", &session.calls[1]);
@@ -336,12 +338,12 @@ mod tests {
         assert_eq!(roles(&chat), ["user", "assistant", "user"]);
         assert_eq!(chat["messages"][1]["content"], "Forty-two");
         assert_eq!(words(chat["messages"][2]["content"].as_str().unwrap()), 32);
-        config.shape.turns = Turns::Agent { hops: 1, role: AgentRole::Tool };
+        config.shape.turns = ConversationTurns::Agent { hops: 1, role: AgentRole::Tool };
         let agent = grown(&config);
         assert_eq!(roles(&agent), ["user", "assistant", "tool"]);
         assert_eq!(agent["messages"][1]["tool_calls"][0]["id"], agent["messages"][2]["tool_call_id"]);
         config.api = Api::Completions;
-        config.shape.turns = Turns::Chat(2);
+        config.shape.turns = ConversationTurns::Chat(2);
         assert!(grown(&config)["prompt"].as_str().unwrap().contains("Forty-two\n"));
     }
 }

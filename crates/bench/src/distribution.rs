@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
-use crate::random::Random;
+use crate::random::RunRandom;
 use crate::{parse_duration, show_duration};
 
 /// Maximum tokens of a planned prompt or answer. Bounds the memory of one call.
@@ -95,7 +95,7 @@ impl Distribution {
         }
     }
 
-    fn sample(self, random: &mut Random) -> f64 {
+    fn sample(self, random: &mut RunRandom) -> f64 {
         match self {
             Self::Constant(value) => value,
             Self::Uniform { low, high } => low + (high - low) * random.unit(),
@@ -117,9 +117,9 @@ impl Distribution {
 
 /// Lengths in tokens. Samples outside 1 to [`MAX_TOKENS`] are clamped.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Length(Distribution);
+pub struct TokenLength(Distribution);
 
-impl Length {
+impl TokenLength {
     /// A constant length.
     pub fn constant(tokens: u32) -> Self {
         Self(Distribution::Constant(f64::from(tokens)))
@@ -135,7 +135,7 @@ impl Length {
         tokens(self.0.least())
     }
 
-    pub(crate) fn sample(self, random: &mut Random) -> u32 {
+    pub(crate) fn sample(self, random: &mut RunRandom) -> u32 {
         match self.0 {
             // Whole numbers of tokens, with both ends as likely as any value between them.
             Distribution::Uniform { low, high } => {
@@ -162,7 +162,7 @@ fn token_count(text: &str) -> Result<f64, String> {
     }
 }
 
-impl FromStr for Length {
+impl FromStr for TokenLength {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -170,13 +170,13 @@ impl FromStr for Length {
     }
 }
 
-impl fmt::Display for Length {
+impl fmt::Display for TokenLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.show(f, |value| value.to_string())
     }
 }
 
-impl Serialize for Length {
+impl Serialize for TokenLength {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -184,9 +184,9 @@ impl Serialize for Length {
 
 /// Pauses between calls. Samples are clamped to between zero and one hour.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pause(Distribution);
+pub struct PauseLength(Distribution);
 
-impl Pause {
+impl PauseLength {
     /// No pause.
     pub const NONE: Self = Self(Distribution::Constant(0.0));
 
@@ -195,13 +195,13 @@ impl Pause {
         self.0
     }
 
-    pub(crate) fn sample(self, random: &mut Random) -> Duration {
+    pub(crate) fn sample(self, random: &mut RunRandom) -> Duration {
         let seconds = self.0.sample(random).max(0.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(MAX_PAUSE).min(MAX_PAUSE)
     }
 }
 
-impl FromStr for Pause {
+impl FromStr for PauseLength {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -213,13 +213,13 @@ impl FromStr for Pause {
     }
 }
 
-impl fmt::Display for Pause {
+impl fmt::Display for PauseLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.show(f, |value| show_duration(Duration::try_from_secs_f64(value).unwrap_or(MAX_PAUSE)))
     }
 }
 
-impl Serialize for Pause {
+impl Serialize for PauseLength {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -228,15 +228,15 @@ impl Serialize for Pause {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Stream;
+    use crate::random::RandomStream;
 
     #[test]
     fn texts_are_read_and_shown_alike() {
         for text in ["128", "uniform:64..256", "normal:512,64", "lognormal:400,0.6", "exp:64"] {
-            assert_eq!(text.parse::<Length>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<TokenLength>().unwrap().to_string(), text);
         }
         for text in ["2s", "uniform:1s..3s", "normal:2s,500ms", "lognormal:2s,1", "exp:1500us", "0s"] {
-            assert_eq!(text.parse::<Pause>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PauseLength>().unwrap().to_string(), text);
         }
     }
 
@@ -255,16 +255,16 @@ mod tests {
             ("lognormal:5,99", "between 0 and 10"),
             ("zipf:3", "the forms are"),
         ] {
-            let why = text.parse::<Length>().unwrap_err();
+            let why = text.parse::<TokenLength>().unwrap_err();
             assert!(why.contains(part), "{text}: {why}");
         }
-        assert!("2h".parse::<Pause>().unwrap_err().contains("an hour"));
+        assert!("2h".parse::<PauseLength>().unwrap_err().contains("an hour"));
     }
 
     /// Mean, standard deviation, minimum and maximum of many draws.
     fn moments(length: &str) -> (f64, f64, u32, u32) {
-        let length: Length = length.parse().unwrap();
-        let mut random = Random::new(3, Stream::Lengths, 9);
+        let length: TokenLength = length.parse().unwrap();
+        let mut random = RunRandom::new(3, RandomStream::Lengths, 9);
         let values: Vec<u32> = (0..100_000).map(|_| length.sample(&mut random)).collect();
         let n = values.len() as f64;
         let mean = values.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
@@ -290,11 +290,11 @@ mod tests {
 
     #[test]
     fn pauses_are_never_negative_nor_endless() {
-        let mut random = Random::new(3, Stream::Pauses, 0);
+        let mut random = RunRandom::new(3, RandomStream::Pauses, 0);
         for text in ["normal:1s,10s", "lognormal:1h,10", "exp:1h"] {
-            let pause: Pause = text.parse().unwrap();
+            let pause: PauseLength = text.parse().unwrap();
             assert!((0..10_000).all(|_| pause.sample(&mut random) <= MAX_PAUSE));
         }
-        assert_eq!(Pause::NONE.sample(&mut random), Duration::ZERO);
+        assert_eq!(PauseLength::NONE.sample(&mut random), Duration::ZERO);
     }
 }

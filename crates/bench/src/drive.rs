@@ -9,15 +9,18 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_util::sync::CancellationToken;
 
 use crate::calibrate::calibrate;
-use crate::conversation::Writer;
-use crate::live::{Live, Snapshot, Watch};
+use crate::conversation::CallWriter;
+use crate::live::{RunCounters, RunSnapshot, RunWatcher};
 use crate::pacer::pace;
-use crate::report::Server;
-use crate::session::{Event, Prepared, Stage};
-use crate::tally::{Run, Tally};
-use crate::target::Target;
-use crate::window::Window;
-use crate::{Api, BenchError, Config, Fault, Gauge, Load, MAX_WAITING, Plan, Report, Sessions, Warmup};
+use crate::report::ReportedServer;
+use crate::session::{BenchContext, PreparedSession, SessionEvent};
+use crate::tally::{RunFacts, RunTally};
+use crate::target::BenchTarget;
+use crate::window::MeasureWindow;
+use crate::{
+    Api, BenchConfig, BenchError, BenchReport, ConfigFault, LoadShape, MAX_WAITING, RunPlan, SessionIter,
+    TokenizerGauge, Warmup,
+};
 
 /// Interval between calls of the watcher and checks for the end.
 const TICK: Duration = Duration::from_millis(100);
@@ -33,10 +36,10 @@ const WAKE_PROBE: Duration = Duration::from_millis(20);
 /// # Errors
 /// [`BenchError`] if no load was sent. Calls that fail are figures of the report.
 pub async fn run(
-    config: &Config,
-    watch: &mut dyn Watch,
+    config: &BenchConfig,
+    watch: &mut dyn RunWatcher,
     cancel: CancellationToken,
-) -> Result<Report, BenchError> {
+) -> Result<BenchReport, BenchError> {
     let faults = config.faults();
     if !faults.is_empty() {
         return Err(BenchError::Config(faults));
@@ -46,33 +49,33 @@ pub async fn run(
         () = cancel.cancelled() => return Err(BenchError::Cancelled),
         ready = prepare(config) => ready?,
     };
-    let server = Server {
+    let server = ReportedServer {
         url: target.base().to_owned(),
         endpoint: target.endpoint(),
         model: model.id,
         context_window: model.context_window,
     };
     let (end, gauge) = (cancel.child_token(), writer.gauge);
-    let stage = Arc::new(Stage {
+    let stage = Arc::new(BenchContext {
         target,
         writer,
-        window: Window::new(config),
-        live: Live::default(),
+        window: MeasureWindow::new(config),
+        live: RunCounters::default(),
         slots: Semaphore::new(config.max_in_flight),
         no_more: end.child_token(),
         end,
         cancel: cancel.clone(),
         start: Instant::now(),
     });
-    let plan = Plan::new(config);
-    let mut tally = Tally::new(config);
+    let plan = RunPlan::new(config);
+    let mut tally = RunTally::new(config);
     let probe = tokio::spawn(probe_wakes(stage.clone()));
     let driven = match &config.load {
-        Load::Closed { users, .. } => {
+        LoadShape::Closed { users, .. } => {
             let events = closed(&stage, *users, plan.sessions());
             listen(config, &stage, &plan, (None, None, events), &mut tally, watch).await
         }
-        Load::Open { .. } | Load::Replay { .. } => match pace(stage.clone(), plan.sessions()) {
+        LoadShape::Open { .. } | LoadShape::Replay { .. } => match pace(stage.clone(), plan.sessions()) {
             Ok(arrivals) => {
                 let (send, events) = unbounded_channel();
                 let ears = (Some(arrivals), Some(send), events);
@@ -82,7 +85,7 @@ pub async fn run(
         },
     };
     probe.abort();
-    let run = Run {
+    let run = RunFacts {
         elapsed: driven,
         begin: stage.window.begin(),
         end: stage.window.end(),
@@ -95,38 +98,40 @@ pub async fn run(
 }
 
 /// Opens the server, selects the model and calibrates the words.
-async fn prepare(config: &Config) -> Result<(Target, ModelInfo, Writer), BenchError> {
-    let (target, model) = Target::open(config).await?;
-    let mut writer = Writer::new(config, model.id.clone(), Gauge::ASSUMED);
+async fn prepare(config: &BenchConfig) -> Result<(BenchTarget, ModelInfo, CallWriter), BenchError> {
+    let (target, model) = BenchTarget::open(config).await?;
+    let mut writer = CallWriter::new(config, model.id.clone(), TokenizerGauge::ASSUMED);
     writer.gauge = match (config.tokens_per_word, needs_words(config)) {
-        (Some(tokens_per_word), _) => Gauge { tokens_per_word, overhead_tokens: 0.0, source: "given" },
+        (Some(tokens_per_word), _) => {
+            TokenizerGauge { tokens_per_word, overhead_tokens: 0.0, source: "given" }
+        }
         (None, true) => calibrate(&target, &writer, &model.id).await?,
-        (None, false) => Gauge::ASSUMED,
+        (None, false) => TokenizerGauge::ASSUMED,
     };
     let least = config.shape.prompt.least().saturating_add(config.shape.output.least());
-    let recorded = matches!(config.load, Load::Replay { .. });
+    let recorded = matches!(config.load, LoadShape::Replay { .. });
     if let Some(window) = model.context_window.filter(|window| u64::from(least) > *window && !recorded) {
         let why = format!(
             "no call fits: the shortest prompt and answer are {least} tokens together and {} has a context of {window}",
             model.id
         );
-        return Err(BenchError::Config(vec![Fault { flag: "--prompt-tokens", why }]));
+        return Err(BenchError::Config(vec![ConfigFault { flag: "--prompt-tokens", why }]));
     }
     Ok((target, model, writer))
 }
 
 /// Returns `true` if any prompt is made of words. A chat replay whose calls all have messages needs no words.
-fn needs_words(config: &Config) -> bool {
+fn needs_words(config: &BenchConfig) -> bool {
     match &config.load {
-        Load::Replay { calls, .. } => {
+        LoadShape::Replay { calls, .. } => {
             config.api == Api::Completions || calls.iter().any(|call| call.messages.is_none())
         }
-        Load::Closed { .. } | Load::Open { .. } => true,
+        LoadShape::Closed { .. } | LoadShape::Open { .. } => true,
     }
 }
 
 /// Starts the users. The event channel closes when the last user ends.
-fn closed(stage: &Arc<Stage>, users: u32, sessions: Sessions) -> UnboundedReceiver<Event> {
+fn closed(stage: &Arc<BenchContext>, users: u32, sessions: SessionIter) -> UnboundedReceiver<SessionEvent> {
     let (send, events) = unbounded_channel();
     let sessions = Arc::new(Mutex::new(sessions));
     for _ in 0..users {
@@ -138,19 +143,19 @@ fn closed(stage: &Arc<Stage>, users: u32, sessions: Sessions) -> UnboundedReceiv
 
 /// The channels of a run: in an open loop, arrivals and the sender for their events; and the events themselves.
 type Ears = (
-    Option<UnboundedReceiver<(Prepared, Instant)>>,
-    Option<UnboundedSender<Event>>,
-    UnboundedReceiver<Event>,
+    Option<UnboundedReceiver<(PreparedSession, Instant)>>,
+    Option<UnboundedSender<SessionEvent>>,
+    UnboundedReceiver<SessionEvent>,
 );
 
 /// Starts sessions when they are due and counts events, until both channels are closed. Returns the length of the run.
 async fn listen(
-    config: &Config,
-    stage: &Arc<Stage>,
-    plan: &Plan,
+    config: &BenchConfig,
+    stage: &Arc<BenchContext>,
+    plan: &RunPlan,
     (mut arrivals, mut send, mut events): Ears,
-    tally: &mut Tally,
-    watch: &mut dyn Watch,
+    tally: &mut RunTally,
+    watch: &mut dyn RunWatcher,
 ) -> Duration {
     let mut tick = tokio::time::interval(TICK);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -180,7 +185,9 @@ async fn listen(
     elapsed
 }
 
-async fn next(arrivals: &mut Option<UnboundedReceiver<(Prepared, Instant)>>) -> Option<(Prepared, Instant)> {
+async fn next(
+    arrivals: &mut Option<UnboundedReceiver<(PreparedSession, Instant)>>,
+) -> Option<(PreparedSession, Instant)> {
     match arrivals {
         Some(arrivals) => arrivals.recv().await,
         None => std::future::pending().await,
@@ -188,20 +195,26 @@ async fn next(arrivals: &mut Option<UnboundedReceiver<(Prepared, Instant)>>) -> 
 }
 
 fn arrive(
-    stage: &Arc<Stage>,
-    prepared: Prepared,
+    stage: &Arc<BenchContext>,
+    prepared: PreparedSession,
     due: Instant,
-    send: &UnboundedSender<Event>,
-    tally: &mut Tally,
+    send: &UnboundedSender<SessionEvent>,
+    tally: &mut RunTally,
 ) {
     if stage.live.waiting.load(std::sync::atomic::Ordering::Relaxed) >= MAX_WAITING {
-        return tally.take(Event::Unsent, &stage.window);
+        return tally.take(SessionEvent::Unsent, &stage.window);
     }
     let (stage, send) = (stage.clone(), send.clone());
     tokio::spawn(async move { stage.carry(prepared, due, &send).await });
 }
 
-fn snapshot(config: &Config, stage: &Stage, plan: &Plan, tally: &Tally, elapsed: Duration) -> Snapshot {
+fn snapshot(
+    config: &BenchConfig,
+    stage: &BenchContext,
+    plan: &RunPlan,
+    tally: &RunTally,
+    elapsed: Duration,
+) -> RunSnapshot {
     use std::sync::atomic::Ordering::Relaxed;
     let warm = match config.warmup {
         Warmup::Time(time) => time,
@@ -209,7 +222,7 @@ fn snapshot(config: &Config, stage: &Stage, plan: &Plan, tally: &Tally, elapsed:
     };
     let length = stage.window.end().or_else(|| Some(config.stop.duration?.saturating_add(warm)));
     let (ended, failed) = tally.ended();
-    Snapshot {
+    RunSnapshot {
         elapsed,
         ended,
         failed,
@@ -222,7 +235,7 @@ fn snapshot(config: &Config, stage: &Stage, plan: &Plan, tally: &Tally, elapsed:
 }
 
 /// Measures how late timers fire. A busy machine delays the reception of answers in the same way.
-async fn probe_wakes(stage: Arc<Stage>) {
+async fn probe_wakes(stage: Arc<BenchContext>) {
     loop {
         let slept = Instant::now();
         tokio::time::sleep(WAKE_PROBE).await;

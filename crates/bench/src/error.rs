@@ -4,13 +4,13 @@ use std::fmt;
 
 use headrace_client::ClientError;
 
-use crate::Fault;
+use crate::ConfigFault;
 
 /// Why there is no report.
 #[derive(Debug)]
 pub enum BenchError {
     /// The configuration is invalid. Contains all faults.
-    Config(Vec<Fault>),
+    Config(Vec<ConfigFault>),
     /// The server could not be reached, or did not list its models.
     Server(ClientError),
     /// The server lists no model and the configuration names none.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// The weight of words for the server's tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Gauge {
+pub struct TokenizerGauge {
     /// Mean tokens of a word with the space before it.
     pub tokens_per_word: f64,
     /// Tokens of an empty prompt, which the chat template adds.
@@ -13,7 +13,7 @@ pub struct Gauge {
     pub source: &'static str,
 }
 
-impl Gauge {
+impl TokenizerGauge {
     /// English in a usual vocabulary. Used if the server reports no counts.
     pub(crate) const ASSUMED: Self = Self { tokens_per_word: 1.3, overhead_tokens: 0.0, source: "assumed" };
 
@@ -40,11 +40,11 @@ mod tests {
 
     #[test]
     fn two_texts_tell_slope_and_overhead() {
-        let gauge = Gauge::of_two("usage", (32, 59), (256, 395)).unwrap();
+        let gauge = TokenizerGauge::of_two("usage", (32, 59), (256, 395)).unwrap();
         assert_eq!((gauge.tokens_per_word, gauge.overhead_tokens), (1.5, 11.0));
         assert_eq!((gauge.words(150.0), gauge.words(0.0), gauge.words(-5.0)), (100, 1, 1));
         for (short, long) in [((32, 59), (32, 59)), ((32, 59), (64, 59)), ((64, 59), (32, 60))] {
-            assert_eq!(Gauge::of_two("usage", short, long), None);
+            assert_eq!(TokenizerGauge::of_two("usage", short, long), None);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Drives an OpenAI-compatible server with a load and reports what its users would see. Must not know how the server
 //! works, nor anything of a command line: values come in as types, and a report goes out.
 //!
-//! A run is [`Config`] → [`Plan`] (a pure function of the seed) → calls → [`Report`]. In an open loop, every latency
+//! A run is [`BenchConfig`] → [`RunPlan`] (a pure function of the seed) → calls → [`BenchReport`]. In an open loop, every latency
 //! counts from the moment when the call was due, even if it was sent later. (See *coordinated omission*, Gil Tene, "How
 //! NOT to measure latency", 2015.) The report also has the latency from sending, and the lag between both.
 
@@ -32,20 +32,22 @@ mod window;
 mod words;
 
 pub use config::{
-    AgentRole, Api, Arrivals, Config, DEFAULT_MAX_IN_FLIGHT, DEFAULT_TIMEOUT, Fault, Load, MAX_IN_FLIGHT,
-    MAX_RATE, MAX_TIMEOUT, MAX_TURNS, MAX_USERS, MAX_WAITING, Shape, SharedPrefix, Stop, Turns, Warmup,
+    AgentRole, Api, ArrivalSpread, BenchConfig, ConfigFault, ConversationTurns, DEFAULT_MAX_IN_FLIGHT,
+    DEFAULT_TIMEOUT, LoadShape, MAX_IN_FLIGHT, MAX_RATE, MAX_TIMEOUT, MAX_TURNS, MAX_USERS, MAX_WAITING,
+    RequestShape, SharedPrefix, StopRule, Warmup,
 };
-pub use distribution::{Distribution, Length, MAX_TOKENS, Pause};
+pub use distribution::{Distribution, MAX_TOKENS, PauseLength, TokenLength};
 pub use drive::run;
 pub use error::BenchError;
-pub use gauge::Gauge;
-pub use live::{Snapshot, Watch};
-pub use plan::{Plan, PlannedCall, Prefix, Session, Sessions};
+pub use gauge::TokenizerGauge;
+pub use live::{RunSnapshot, RunWatcher};
+pub use plan::{PlannedCall, PlannedSession, RunPlan, SessionIter, SharedPrefixUse};
 pub use quantiles::Quantiles;
 pub use report::{
-    Calls, ErrorClass, Generator, Goodput, Latency, REPORT_VERSION, Rates, Report, Second, Since, Tokens,
+    BenchReport, CallTotals, ErrorClass, GeneratorReport, Goodput, LatencyReport, LatencySince,
+    REPORT_VERSION, RunRates, SecondRow, TokenTotals,
 };
-pub use screen::{Look, text};
+pub use screen::{PlotStyle, text};
 pub use slo::Slo;
 pub use trace::{TraceCall, TraceFault, read_trace, write_trace};
 pub use units::{parse_duration, show_duration};

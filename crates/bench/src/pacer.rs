@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::Sessions;
-use crate::session::{Prepared, Stage};
+use crate::SessionIter;
+use crate::session::{BenchContext, PreparedSession};
 
 /// Maximum sleep before the pacer checks whether it is still needed.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
 /// Sends each session with its due time when it is due. The session's first body is already written.
 pub(crate) fn pace(
-    stage: Arc<Stage>,
-    sessions: Sessions,
-) -> io::Result<UnboundedReceiver<(Prepared, Instant)>> {
+    stage: Arc<BenchContext>,
+    sessions: SessionIter,
+) -> io::Result<UnboundedReceiver<(PreparedSession, Instant)>> {
     let (hand, handed) = unbounded_channel();
     thread::Builder::new().name("bench-pacer".to_owned()).spawn(move || {
         for session in sessions {

@@ -7,38 +7,41 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use crate::random::{Random, Stream};
-use crate::{Arrivals, Config, Load, Pause, Shape, Stop, TraceCall, Turns, Warmup};
+use crate::random::{RandomStream, RunRandom};
+use crate::{
+    ArrivalSpread, BenchConfig, ConversationTurns, LoadShape, PauseLength, RequestShape, StopRule, TraceCall,
+    Warmup,
+};
 
 /// The planned calls of a run, independent of the server's answers.
 #[derive(Debug, Clone)]
-pub struct Plan {
-    source: Source,
+pub struct RunPlan {
+    source: PlanSource,
     total: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
-enum Source {
-    Made { shape: Shape, arrivals: Option<(f64, Arrivals)>, think: Pause, seed: u64 },
-    Recorded(Arc<Vec<Session>>),
+enum PlanSource {
+    Made { shape: RequestShape, arrivals: Option<(f64, ArrivalSpread)>, think: PauseLength, seed: u64 },
+    Recorded(Arc<Vec<PlannedSession>>),
 }
 
 /// Calls that follow each other: a conversation, or a single call.
 #[derive(Debug, Clone)]
-pub struct Session {
+pub struct PlannedSession {
     /// The session's number, from 0, in the order of arrival.
     pub index: u64,
     /// When the first call is due, from the start of the run. Zero in a closed loop.
     pub at: Duration,
     /// The shared prefix of the prompt, if any.
-    pub prefix: Option<Prefix>,
+    pub prefix: Option<SharedPrefixUse>,
     /// The calls, at least one.
     pub calls: Vec<PlannedCall>,
 }
 
 /// A prefix that other prompts share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Prefix {
+pub struct SharedPrefixUse {
     /// The number of the prefix text.
     pub group: u64,
     /// Length of the prefix in tokens.
@@ -64,32 +67,32 @@ pub struct PlannedCall {
     pub blocks: Option<Arc<Vec<u64>>>,
 }
 
-impl Plan {
+impl RunPlan {
     /// Creates the plan of a run.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &BenchConfig) -> Self {
         // Total number of calls. Unknown if the warm-up is a time, since only the run itself can count those calls.
         let total = match (config.stop, config.warmup) {
-            (Stop { requests: Some(requests), .. }, Warmup::Calls(warm)) => {
+            (StopRule { requests: Some(requests), .. }, Warmup::Calls(warm)) => {
                 Some(requests.saturating_add(warm))
             }
             _ => None,
         };
-        let made = |arrivals, think| Source::Made {
+        let made = |arrivals, think| PlanSource::Made {
             shape: config.shape.clone(),
             arrivals,
             think,
             seed: config.seed,
         };
         match &config.load {
-            Load::Closed { think, .. } => Self { source: made(None, *think), total },
-            Load::Open { rate, arrivals } => {
-                Self { source: made(Some((*rate, *arrivals)), Pause::NONE), total }
+            LoadShape::Closed { think, .. } => Self { source: made(None, *think), total },
+            LoadShape::Open { rate, arrivals } => {
+                Self { source: made(Some((*rate, *arrivals)), PauseLength::NONE), total }
             }
-            Load::Replay { calls, speed } => {
+            LoadShape::Replay { calls, speed } => {
                 let sessions = recorded(calls, *speed, total.unwrap_or(u64::MAX));
                 let calls: usize = sessions.iter().map(|session| session.calls.len()).sum();
                 let total = u64::try_from(calls).ok();
-                Self { source: Source::Recorded(Arc::new(sessions)), total }
+                Self { source: PlanSource::Recorded(Arc::new(sessions)), total }
             }
         }
     }
@@ -100,33 +103,38 @@ impl Plan {
     }
 
     /// The sessions in the order of arrival. Endless if the plan has no end.
-    pub fn sessions(&self) -> Sessions {
+    pub fn sessions(&self) -> SessionIter {
         let seed = match &self.source {
-            Source::Made { seed, .. } => *seed,
-            Source::Recorded(_) => 0,
+            PlanSource::Made { seed, .. } => *seed,
+            PlanSource::Recorded(_) => 0,
         };
-        Sessions { plan: self.clone(), next: 0, at: 0.0, gaps: Random::new(seed, Stream::Arrivals, 0) }
+        SessionIter {
+            plan: self.clone(),
+            next: 0,
+            at: 0.0,
+            gaps: RunRandom::new(seed, RandomStream::Arrivals, 0),
+        }
     }
 }
 
-/// The iterator of [`Plan::sessions`].
+/// The iterator of [`RunPlan::sessions`].
 #[derive(Debug)]
-pub struct Sessions {
-    plan: Plan,
+pub struct SessionIter {
+    plan: RunPlan,
     next: u64,
     /// Arrival time in seconds. A float's 53 bits are finer than a microsecond for centuries.
     at: f64,
-    gaps: Random,
+    gaps: RunRandom,
 }
 
-impl Iterator for Sessions {
-    type Item = Session;
+impl Iterator for SessionIter {
+    type Item = PlannedSession;
 
-    fn next(&mut self) -> Option<Session> {
+    fn next(&mut self) -> Option<PlannedSession> {
         let index = self.next;
         let session = match &self.plan.source {
-            Source::Recorded(sessions) => sessions.get(usize::try_from(index).ok()?)?.clone(),
-            Source::Made { shape, arrivals, think, seed } => {
+            PlanSource::Recorded(sessions) => sessions.get(usize::try_from(index).ok()?)?.clone(),
+            PlanSource::Made { shape, arrivals, think, seed } => {
                 let first = index.checked_mul(u64::from(shape.turns.calls()))?;
                 let left = self.plan.total.unwrap_or(u64::MAX).saturating_sub(first);
                 if left == 0 {
@@ -145,27 +153,34 @@ impl Iterator for Sessions {
 }
 
 /// Seconds between an arrival and the previous one. The first arrival comes at once.
-fn gap(random: &mut Random, rate: f64, arrivals: Arrivals, index: u64) -> f64 {
+fn gap(random: &mut RunRandom, rate: f64, arrivals: ArrivalSpread, index: u64) -> f64 {
     if index == 0 {
         return 0.0;
     }
     match arrivals {
-        Arrivals::Poisson => random.exponential() / rate,
-        Arrivals::Bursts(size) if !index.is_multiple_of(u64::from(size.max(1))) => 0.0,
-        Arrivals::Bursts(size) => random.exponential() * f64::from(size) / rate,
-        Arrivals::Gamma(shape) => random.gamma(shape) / (shape * rate),
+        ArrivalSpread::Poisson => random.exponential() / rate,
+        ArrivalSpread::Bursts(size) if !index.is_multiple_of(u64::from(size.max(1))) => 0.0,
+        ArrivalSpread::Bursts(size) => random.exponential() * f64::from(size) / rate,
+        ArrivalSpread::Gamma(shape) => random.gamma(shape) / (shape * rate),
     }
 }
 
-fn made(shape: &Shape, think: Pause, seed: u64, index: u64, at: Duration, left: u64) -> Session {
-    let mut lengths = Random::new(seed, Stream::Lengths, index);
-    let mut pauses = Random::new(seed, Stream::Pauses, index);
+fn made(
+    shape: &RequestShape,
+    think: PauseLength,
+    seed: u64,
+    index: u64,
+    at: Duration,
+    left: u64,
+) -> PlannedSession {
+    let mut lengths = RunRandom::new(seed, RandomStream::Lengths, index);
+    let mut pauses = RunRandom::new(seed, RandomStream::Pauses, index);
     let prefix = shape.prefix.and_then(|shared| {
-        let mut draw = Random::new(seed, Stream::Prefixes, index);
+        let mut draw = RunRandom::new(seed, RandomStream::Prefixes, index);
         let group = draw.below(u64::from(shared.groups));
-        (draw.unit() < shared.share).then_some(Prefix { group, tokens: shared.tokens })
+        (draw.unit() < shared.share).then_some(SharedPrefixUse { group, tokens: shared.tokens })
     });
-    let agent = matches!(shape.turns, Turns::Agent { .. });
+    let agent = matches!(shape.turns, ConversationTurns::Agent { .. });
     let turns = u64::from(shape.turns.calls());
     let calls = (0..turns.min(left)).map(|turn| {
         let first = turn == 0;
@@ -182,16 +197,16 @@ fn made(shape: &Shape, think: Pause, seed: u64, index: u64, at: Duration, left: 
             blocks: None,
         }
     });
-    Session { index, at, prefix, calls: calls.collect() }
+    PlannedSession { index, at, prefix, calls: calls.collect() }
 }
 
 /// The sessions of a trace. Each starts with its earliest call.
-fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<Session> {
+fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<PlannedSession> {
     let mut order: Vec<&TraceCall> = calls.iter().collect();
     // The sort is stable: of calls at the same time, the first in the file comes first.
     order.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
     let start = order.first().map_or(0.0, |call| call.at_ms);
-    let mut sessions: Vec<Session> = Vec::new();
+    let mut sessions: Vec<PlannedSession> = Vec::new();
     let mut known: HashMap<&str, (usize, u32)> = HashMap::new();
     for (index, call) in (0..most).zip(order) {
         let at = Duration::try_from_secs_f64((call.at_ms - start) / 1e3 / speed).unwrap_or(Duration::MAX);
@@ -214,10 +229,11 @@ fn recorded(calls: &[TraceCall], speed: f64, most: u64) -> Vec<Session> {
             }
             None => {
                 let prefix = call.prefix_group.zip(call.prefix_tokens);
-                let prefix = prefix.map(|(group, tokens)| Prefix { group, tokens: tokens.min(prompt) });
+                let prefix =
+                    prefix.map(|(group, tokens)| SharedPrefixUse { group, tokens: tokens.min(prompt) });
                 let place = sessions.len();
                 let number = u64::try_from(place).unwrap_or(u64::MAX);
-                sessions.push(Session { index: number, at, prefix, calls: vec![planned] });
+                sessions.push(PlannedSession { index: number, at, prefix, calls: vec![planned] });
                 place
             }
         };
@@ -235,16 +251,16 @@ mod tests {
     use super::*;
     use crate::{AgentRole, SharedPrefix};
 
-    fn open(rate: f64, arrivals: Arrivals, requests: u64) -> Config {
-        let mut config = Config::new("http://h");
-        config.load = Load::Open { rate, arrivals };
-        config.stop = Stop { requests: Some(requests), duration: None };
+    fn open(rate: f64, arrivals: ArrivalSpread, requests: u64) -> BenchConfig {
+        let mut config = BenchConfig::new("http://h");
+        config.load = LoadShape::Open { rate, arrivals };
+        config.stop = StopRule { requests: Some(requests), duration: None };
         config
     }
 
-    fn gaps(arrivals: Arrivals) -> (f64, f64) {
+    fn gaps(arrivals: ArrivalSpread) -> (f64, f64) {
         let config = open(50.0, arrivals, 40_000);
-        let at: Vec<f64> = Plan::new(&config).sessions().map(|session| session.at.as_secs_f64()).collect();
+        let at: Vec<f64> = RunPlan::new(&config).sessions().map(|session| session.at.as_secs_f64()).collect();
         assert_eq!(at.len(), 40_000);
         let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(gaps.iter().all(|gap| *gap >= 0.0));
@@ -257,12 +273,12 @@ mod tests {
     #[test]
     fn arrivals_keep_their_rate_and_their_spread() {
         for (arrivals, spread) in [
-            (Arrivals::Poisson, 1.0),
-            (Arrivals::Gamma(1.0), 1.0),
-            (Arrivals::Gamma(0.25), 2.0),
-            (Arrivals::Gamma(100.0), 0.1),
+            (ArrivalSpread::Poisson, 1.0),
+            (ArrivalSpread::Gamma(1.0), 1.0),
+            (ArrivalSpread::Gamma(0.25), 2.0),
+            (ArrivalSpread::Gamma(100.0), 0.1),
             // Of 8 gaps, 7 are 0 and one is exponential with mean 8: E[x²] = 2·64/8 = 16, so √(16 − 1).
-            (Arrivals::Bursts(8), 15.0_f64.sqrt()),
+            (ArrivalSpread::Bursts(8), 15.0_f64.sqrt()),
         ] {
             let (rate, found) = gaps(arrivals);
             assert!((rate / 50.0 - 1.0).abs() < 0.05, "{arrivals:?}: {rate}");
@@ -272,18 +288,18 @@ mod tests {
 
     #[test]
     fn bursts_arrive_together() {
-        let plan = Plan::new(&open(8.0, Arrivals::Bursts(4), 10));
+        let plan = RunPlan::new(&open(8.0, ArrivalSpread::Bursts(4), 10));
         let at: Vec<Duration> = plan.sessions().map(|session| session.at).collect();
         assert!(at[0] == at[3] && at[3] < at[4] && at[4] == at[7] && at[7] < at[8] && at[8] == at[9]);
     }
 
     #[test]
     fn shares_and_groups_are_drawn_as_asked() {
-        let mut config = open(1.0, Arrivals::Poisson, 20_000);
+        let mut config = open(1.0, ArrivalSpread::Poisson, 20_000);
         config.shape.prompt = "512".parse().unwrap();
         config.shape.prefix = Some(SharedPrefix { tokens: 448, groups: 4, share: 0.9 });
         let mut groups = [0_u32; 4];
-        for session in Plan::new(&config).sessions() {
+        for session in RunPlan::new(&config).sessions() {
             if let Some(prefix) = session.prefix {
                 groups[prefix.group as usize] += 1;
                 assert_eq!((prefix.tokens, session.calls[0].tokens), (448, 512));
@@ -294,12 +310,12 @@ mod tests {
 
     #[test]
     fn conversations_have_their_turns_and_the_last_is_cut_to_the_number_of_calls() {
-        let mut config = open(1.0, Arrivals::Poisson, 7);
+        let mut config = open(1.0, ArrivalSpread::Poisson, 7);
         config.warmup = Warmup::Calls(1);
-        config.shape.turns = Turns::Chat(3);
+        config.shape.turns = ConversationTurns::Chat(3);
         config.shape.turn_tokens = "16".parse().unwrap();
-        let plan = Plan::new(&config);
-        let sessions: Vec<Session> = plan.sessions().collect();
+        let plan = RunPlan::new(&config);
+        let sessions: Vec<PlannedSession> = plan.sessions().collect();
         assert_eq!(plan.total(), Some(8));
         let shape: Vec<Vec<(u64, u32)>> = sessions
             .iter()
@@ -309,22 +325,22 @@ mod tests {
             shape,
             [vec![(0, 128), (1, 16), (2, 16)], vec![(3, 128), (4, 16), (5, 16)], vec![(6, 128), (7, 16)]]
         );
-        config.shape.turns = Turns::Agent { hops: 4, role: AgentRole::User };
-        assert_eq!(Plan::new(&config).sessions().next().unwrap().calls.len(), 5);
+        config.shape.turns = ConversationTurns::Agent { hops: 4, role: AgentRole::User };
+        assert_eq!(RunPlan::new(&config).sessions().next().unwrap().calls.len(), 5);
     }
 
     #[test]
     fn users_think_and_agents_do_not() {
-        let mut config = Config::new("http://h");
-        config.load = Load::Closed { users: 1, think: "2s".parse().unwrap() };
+        let mut config = BenchConfig::new("http://h");
+        config.load = LoadShape::Closed { users: 1, think: "2s".parse().unwrap() };
         let pauses = |turns| {
             config.shape.turns = turns;
-            let session = Plan::new(&config).sessions().next().unwrap();
+            let session = RunPlan::new(&config).sessions().next().unwrap();
             session.calls.iter().map(|call| call.pause.as_secs()).collect::<Vec<u64>>()
         };
         let mut pauses = pauses;
-        assert_eq!(pauses(Turns::Chat(3)), [2, 2, 2]);
-        assert_eq!(pauses(Turns::Agent { hops: 2, role: AgentRole::User }), [2, 0, 0]);
+        assert_eq!(pauses(ConversationTurns::Chat(3)), [2, 2, 2]);
+        assert_eq!(pauses(ConversationTurns::Agent { hops: 2, role: AgentRole::User }), [2, 0, 0]);
     }
 
     #[test]
@@ -336,9 +352,9 @@ mod tests {
             session: session.map(str::to_owned),
             ..TraceCall::default()
         };
-        let mut config = Config::new("http://h");
-        config.stop = Stop { requests: None, duration: None };
-        config.load = Load::Replay {
+        let mut config = BenchConfig::new("http://h");
+        config.stop = StopRule { requests: None, duration: None };
+        config.load = LoadShape::Replay {
             calls: vec![
                 call(900.0, 50, 5, Some("b")),
                 call(3_100.0, 260, 10, Some("a")),
@@ -348,7 +364,7 @@ mod tests {
             ],
             speed: 2.0,
         };
-        let plan = Plan::new(&config);
+        let plan = RunPlan::new(&config);
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         type Row = (f64, Vec<(u64, u32, Option<u32>, f64)>);
         let rows: Vec<Row> = plan
@@ -372,7 +388,7 @@ mod tests {
         );
         assert_eq!(plan.total(), Some(5));
         config.stop.requests = Some(2);
-        assert_eq!(Plan::new(&config).sessions().count(), 2);
+        assert_eq!(RunPlan::new(&config).sessions().count(), 2);
     }
 
     proptest! {
@@ -381,13 +397,13 @@ mod tests {
         /// The same seed gives the same plan, and another seed gives another plan.
         #[test]
         fn a_plan_is_a_function_of_its_seed(seed in any::<u64>(), turns in 1_u32..4, burst in 1_u32..5) {
-            let mut config = open(20.0, Arrivals::Bursts(burst), 40);
+            let mut config = open(20.0, ArrivalSpread::Bursts(burst), 40);
             config.seed = seed;
             config.shape.prompt = "lognormal:300,0.5".parse().unwrap();
             config.shape.output = "uniform:8..64".parse().unwrap();
-            config.shape.turns = Turns::Chat(turns);
+            config.shape.turns = ConversationTurns::Chat(turns);
             config.shape.prefix = Some(SharedPrefix { tokens: 64, groups: 3, share: 0.5 });
-            let shown = |config: &Config| format!("{:?}", Plan::new(config).sessions().collect::<Vec<_>>());
+            let shown = |config: &BenchConfig| format!("{:?}", RunPlan::new(config).sessions().collect::<Vec<_>>());
             let first = shown(&config);
             prop_assert_eq!(&first, &shown(&config));
             config.text_seed = seed.wrapping_add(9);

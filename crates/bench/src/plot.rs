@@ -2,7 +2,7 @@
 
 /// Options of a plot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct PlotStyle {
     /// Maximum number of columns.
     pub width: usize,
     /// Whether the terminal supports colours.
@@ -23,7 +23,7 @@ const ROWS: usize = 7;
 
 /// A curve with one column per value, or several values per column, from zero to the maximum. `axis` labels the first
 /// and the last index below the curve.
-pub(crate) fn curve(values: &[f64], axis: impl Fn(usize) -> String, look: Look) -> String {
+pub(crate) fn curve(values: &[f64], axis: impl Fn(usize) -> String, look: PlotStyle) -> String {
     let room = look.width.saturating_sub(MARGIN).clamp(10, MOST_COLUMNS);
     let each = values.len().div_ceil(room).max(1);
     let wide = (room / values.len().max(1)).clamp(1, 8);
@@ -57,7 +57,7 @@ pub(crate) fn curve(values: &[f64], axis: impl Fn(usize) -> String, look: Look) 
 }
 
 /// One bar per value, followed by the value. The maximum has the longest bar.
-pub(crate) fn bars(rows: &[(String, u64)], look: Look) -> String {
+pub(crate) fn bars(rows: &[(String, u64)], look: PlotStyle) -> String {
     let top = rows.iter().map(|(_, value)| *value).max().unwrap_or(0).max(1);
     let shown: Vec<String> = rows.iter().map(|(_, value)| value.to_string()).collect();
     let longest = shown.iter().map(String::len).max().unwrap_or(0);
@@ -82,7 +82,7 @@ pub(crate) fn bars(rows: &[(String, u64)], look: Look) -> String {
     out
 }
 
-fn line(out: &mut String, label: &str, cells: &str, look: Look) {
+fn line(out: &mut String, label: &str, cells: &str, look: PlotStyle) {
     let width = MARGIN - 2;
     faint(out, &format!("{label:>width$} ┤"), look);
     if look.color && !cells.is_empty() {
@@ -95,7 +95,7 @@ fn line(out: &mut String, label: &str, cells: &str, look: Look) {
     out.push('\n');
 }
 
-pub(crate) fn faint(out: &mut String, text: &str, look: Look) {
+pub(crate) fn faint(out: &mut String, text: &str, look: PlotStyle) {
     if look.color {
         out.push_str(FAINT);
         out.push_str(text);
@@ -120,7 +120,7 @@ pub(crate) fn short(value: f64) -> String {
 mod tests {
     use super::*;
 
-    const LOOK: Look = Look { width: 40, color: false };
+    const LOOK: PlotStyle = PlotStyle { width: 40, color: false };
 
     #[test]
     fn a_curve() {
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn bars_end_in_eighths_and_show_their_value() {
         let rows = [("1 ms".to_owned(), 8), ("2 ms".to_owned(), 3), ("3 ms".to_owned(), 0)];
-        let drawn = bars(&rows, Look { width: 21, color: false });
+        let drawn = bars(&rows, PlotStyle { width: 21, color: false });
         let expected = "
     1 ms ┤████████ 8
     2 ms ┤███ 3
@@ -158,11 +158,11 @@ mod tests {
         for count in [0, 1, 2, 29, 30, 31, 1_000] {
             let values: Vec<f64> = (0..count).map(|at| f64::from(at * 37 % 101)).collect();
             for width in [40, 80, 200] {
-                let drawn = curve(&values, |at| format!("{at} s"), Look { width, color: false });
+                let drawn = curve(&values, |at| format!("{at} s"), PlotStyle { width, color: false });
                 let widest = drawn.lines().map(|line| line.chars().count()).max().unwrap();
                 assert!(widest <= width && !drawn.contains('\x1b'), "{count} values on {width}: {widest}");
             }
         }
-        assert!(curve(&[1.0], |_| String::new(), Look { width: 40, color: true }).contains(INK));
+        assert!(curve(&[1.0], |_| String::new(), PlotStyle { width: 40, color: true }).contains(INK));
     }
 }

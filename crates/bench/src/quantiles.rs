@@ -30,21 +30,21 @@ pub struct Quantiles {
 
 /// Collects numbers. Percentiles have three digits; mean, minimum and maximum are exact.
 #[derive(Debug, Clone)]
-pub(crate) struct Spread {
+pub(crate) struct QuantileRecorder {
     histogram: Option<Histogram<u64>>,
     sum: u128,
     min: u64,
     max: u64,
 }
 
-impl Default for Spread {
+impl Default for QuantileRecorder {
     fn default() -> Self {
         // Three digits are always valid, so there is always a histogram.
         Self { histogram: Histogram::new(3).ok(), sum: 0, min: u64::MAX, max: 0 }
     }
 }
 
-impl Spread {
+impl QuantileRecorder {
     pub(crate) fn record(&mut self, value: u64) {
         if let Some(histogram) = &mut self.histogram {
             // The histogram grows with its values, so no value is too large.
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn percentiles() {
-        let mut spread = Spread::default();
+        let mut spread = QuantileRecorder::default();
         assert_eq!(spread.millis(), Quantiles::default());
         for value in 1..=1_000 {
             spread.record(value * 1_000);
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn cells() {
-        let mut spread = Spread::default();
+        let mut spread = QuantileRecorder::default();
         for value in [1, 2, 2, 3, 10, 99] {
             spread.record(value);
         }

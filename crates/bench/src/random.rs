@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 
 /// The use of a stream of numbers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Stream {
+pub(crate) enum RandomStream {
     Arrivals = 1,
     Lengths = 2,
     Prefixes = 3,
@@ -18,13 +18,13 @@ pub(crate) enum Stream {
 
 /// xoshiro256++ (Blackman, Vigna, "Scrambled linear pseudorandom number generators", 2019), seeded by SplitMix64.
 #[derive(Debug, Clone)]
-pub(crate) struct Random {
+pub(crate) struct RunRandom {
     state: [u64; 4],
 }
 
-impl Random {
+impl RunRandom {
     /// The numbers of `stream` for the object with this index.
-    pub(crate) fn new(seed: u64, stream: Stream, index: u64) -> Self {
+    pub(crate) fn new(seed: u64, stream: RandomStream, index: u64) -> Self {
         let mut mix = seed;
         let mixed = split_mix(&mut mix) ^ (stream as u64).wrapping_mul(0x9e6c_63d0_876a_68ee);
         let mut mix = mixed;
@@ -97,13 +97,13 @@ mod tests {
     /// The generator's first numbers for the state 1, 2, 3, 4, according to its authors' C code.
     #[test]
     fn it_is_xoshiro() {
-        let mut random = Random { state: [1, 2, 3, 4] };
+        let mut random = RunRandom { state: [1, 2, 3, 4] };
         let first: Vec<u64> = (0..4).map(|_| random.next()).collect();
         assert_eq!(first, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
     }
 
-    fn moments(mut draw: impl FnMut(&mut Random) -> f64) -> (f64, f64) {
-        let mut random = Random::new(7, Stream::Lengths, 0);
+    fn moments(mut draw: impl FnMut(&mut RunRandom) -> f64) -> (f64, f64) {
+        let mut random = RunRandom::new(7, RandomStream::Lengths, 0);
         let n = 200_000;
         let values: Vec<f64> = (0..n).map(|_| draw(&mut random)).collect();
         let mean = values.iter().sum::<f64>() / f64::from(n);
@@ -117,9 +117,9 @@ mod tests {
             assert!((mean - wanted.0).abs() < 0.015, "{what}: mean {mean}");
             assert!((sd - wanted.1).abs() < 0.02, "{what}: deviation {sd}");
         };
-        close(moments(Random::unit), (0.5, 12.0_f64.sqrt().recip()), "unit");
-        close(moments(Random::exponential), (1.0, 1.0), "exponential");
-        close(moments(Random::normal), (0.0, 1.0), "normal");
+        close(moments(RunRandom::unit), (0.5, 12.0_f64.sqrt().recip()), "unit");
+        close(moments(RunRandom::exponential), (1.0, 1.0), "exponential");
+        close(moments(RunRandom::normal), (0.0, 1.0), "normal");
         close(moments(|random| random.gamma(0.25) * 4.0), (1.0, 2.0), "gamma of shape 1/4");
         close(moments(|random| random.gamma(9.0) / 9.0), (1.0, 1.0 / 3.0), "gamma of shape 9");
         close(moments(|random| random.below(4) as f64 / 4.0), (0.375, 1.25_f64.sqrt() / 4.0), "below");
@@ -127,17 +127,17 @@ mod tests {
 
     #[test]
     fn streams_are_apart() {
-        let first = |seed, stream, index| Random::new(seed, stream, index).next();
+        let first = |seed, stream, index| RunRandom::new(seed, stream, index).next();
         let all = [
-            first(1, Stream::Arrivals, 0),
-            first(2, Stream::Arrivals, 0),
-            first(1, Stream::Lengths, 0),
-            first(1, Stream::Arrivals, 1),
+            first(1, RandomStream::Arrivals, 0),
+            first(2, RandomStream::Arrivals, 0),
+            first(1, RandomStream::Lengths, 0),
+            first(1, RandomStream::Arrivals, 1),
         ];
         let mut apart = all.to_vec();
         apart.sort_unstable();
         apart.dedup();
         assert_eq!(apart.len(), all.len());
-        assert_eq!(first(1, Stream::Arrivals, 0), all[0]);
+        assert_eq!(first(1, RandomStream::Arrivals, 0), all[0]);
     }
 }

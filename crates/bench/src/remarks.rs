@@ -1,7 +1,7 @@
 //! Remarks that a reader of the figures must know before trusting them. Knows only the report.
 
 use crate::units::ratio;
-use crate::{Load, Report, Turns};
+use crate::{BenchReport, ConversationTurns, LoadShape};
 
 /// With fewer calls than this, the 99th percentile is not meaningful.
 const FEW_CALLS: u64 = 100;
@@ -10,7 +10,7 @@ const OFF: f64 = 0.05;
 
 /// The remarks on a report, most important first. `planned` has the tokens of generated prompts, as planned and as
 /// counted.
-pub(crate) fn remarks(report: &Report, planned: (u64, u64)) -> Vec<String> {
+pub(crate) fn remarks(report: &BenchReport, planned: (u64, u64)) -> Vec<String> {
     let mut said = Remarks(Vec::new());
     said.of_run(report);
     said.of_events(report);
@@ -31,7 +31,7 @@ impl Remarks {
     }
 
     /// Whether the figures describe the server at all.
-    fn of_run(&mut self, report: &Report) {
+    fn of_run(&mut self, report: &BenchReport) {
         let (calls, generator) = (&report.calls, &report.generator);
         self.when(report.cut_short, || match calls.cut_off {
             0 => "the run was cut short".to_owned(),
@@ -70,7 +70,7 @@ impl Remarks {
     }
 
     /// Differences between events and tokens.
-    fn of_events(&mut self, report: &Report) {
+    fn of_events(&mut self, report: &BenchReport) {
         let (tokens, streamed) = (&report.tokens, report.parameters.stream);
         self.when(report.gauge.source == "assumed" && tokens.prompt > 0, || {
             "the server reports no usage for a probe: the length of prompts is a guess (--tokens-per-word)"
@@ -98,7 +98,7 @@ impl Remarks {
     }
 
     /// Whether the calls had the planned lengths.
-    fn of_lengths(&mut self, report: &Report, planned: (u64, u64)) {
+    fn of_lengths(&mut self, report: &BenchReport, planned: (u64, u64)) {
         let tokens = &report.tokens;
         self.when(
         ratio(tokens.output as f64, tokens.output_asked as f64) < 1.0 - OFF && tokens.output_asked > 0,
@@ -131,9 +131,9 @@ impl Remarks {
 }
 
 /// Returns `true` if no two prompts share a prefix by plan.
-fn nothing_shared(report: &Report) -> bool {
+fn nothing_shared(report: &BenchReport) -> bool {
     let shape = &report.parameters.shape;
     shape.prefix.is_none()
-        && shape.turns == Turns::Single
-        && !matches!(report.parameters.load, Load::Replay { .. })
+        && shape.turns == ConversationTurns::Single
+        && !matches!(report.parameters.load, LoadShape::Replay { .. })
 }

@@ -3,14 +3,14 @@
 
 use serde::Serialize;
 
-use crate::{Config, Gauge, Quantiles, Slo, TraceCall};
+use crate::{BenchConfig, Quantiles, Slo, TokenizerGauge, TraceCall};
 
 /// Version of the report format.
 pub const REPORT_VERSION: u32 = 1;
 
 /// The measurements of a run. Warm-up calls appear only in the series.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// [`REPORT_VERSION`].
     pub version: u32,
     /// The name and version of the measuring program.
@@ -18,11 +18,11 @@ pub struct Report {
     /// Start time in milliseconds since 1970, if it was given.
     pub started_unix_ms: Option<u64>,
     /// The server that was measured.
-    pub server: Server,
+    pub server: ReportedServer,
     /// The configuration, without the key.
-    pub parameters: Config,
+    pub parameters: BenchConfig,
     /// The weight of words used for the prompts.
-    pub gauge: Gauge,
+    pub gauge: TokenizerGauge,
     /// Whether the run was cancelled.
     pub cut_short: bool,
     /// Seconds from the first call's due time to the last call's end.
@@ -31,23 +31,23 @@ pub struct Report {
     /// duration, or with the last call if there is none. Rates are per second of this window.
     pub window_s: f64,
     /// Number of calls, by result.
-    pub calls: Calls,
+    pub calls: CallTotals,
     /// Failures by class, most frequent first.
     pub errors: Vec<ErrorClass>,
     /// Tokens of successful answers.
-    pub tokens: Tokens,
+    pub tokens: TokenTotals,
     /// Throughput, per second of the window.
-    pub rates: Rates,
+    pub rates: RunRates,
     /// Latencies of successful answers.
-    pub latency: Latency,
+    pub latency: LatencyReport,
     /// Results against the objective, if there is one.
     pub goodput: Option<Goodput>,
     /// The generator's own performance.
-    pub generator: Generator,
+    pub generator: GeneratorReport,
     /// Remarks that a reader of the figures must know.
     pub remarks: Vec<String>,
     /// The run second by second, including the warm-up.
-    pub series: Vec<Second>,
+    pub series: Vec<SecondRow>,
     /// The calls as a trace that can be replayed, if the configuration asked for it.
     #[serde(skip)]
     pub trace: Vec<TraceCall>,
@@ -55,7 +55,7 @@ pub struct Report {
 
 /// The server that was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Server {
+pub struct ReportedServer {
     /// The server's address.
     pub url: String,
     /// The endpoint's path.
@@ -68,7 +68,7 @@ pub struct Server {
 
 /// Number of calls, by result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Calls {
+pub struct CallTotals {
     /// Measured calls that were sent: the sum of `ok`, `failed` and `cut_off`.
     pub sent: u64,
     /// Calls that were answered completely.
@@ -98,7 +98,7 @@ pub struct ErrorClass {
 
 /// Tokens of successful answers, as the server counted them.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Tokens {
+pub struct TokenTotals {
     /// Total prompt tokens.
     pub prompt: u64,
     /// Prompt tokens from the server's cache, if the server reports them.
@@ -119,7 +119,7 @@ pub struct Tokens {
 
 /// Throughput, per second of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Rates {
+pub struct RunRates {
     /// Offered load in calls per second during the arrival phase. Open-loop runs only.
     pub due_per_s: Option<f64>,
     /// Successful answers that ended.
@@ -132,11 +132,11 @@ pub struct Rates {
 
 /// Latencies of successful answers, in milliseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
-pub struct Latency {
+pub struct LatencyReport {
     /// Latency from the moment when the call was due: the wait of a user who does not know about the generator.
-    pub from_due: Since,
+    pub from_due: LatencySince,
     /// Latency from the moment when the call was sent.
-    pub from_sent: Since,
+    pub from_sent: LatencySince,
     /// Time from due to sent.
     pub send_lag_ms: Quantiles,
     /// Time between events with content, over all gaps of all answers.
@@ -144,12 +144,12 @@ pub struct Latency {
     /// Per answer: time from the first to the last token, divided by the number of tokens after the first.
     pub tpot_ms: Quantiles,
     /// Histogram of the time from due to the first token, or to the end without streams.
-    pub histogram: Vec<Bucket>,
+    pub histogram: Vec<LatencyBucket>,
 }
 
 /// Latencies from one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Since {
+pub struct LatencySince {
     /// Time to the first event with text, reasoning or a tool call. A role alone does not count.
     pub ttft_ms: Quantiles,
     /// Time to the end of the answer.
@@ -158,7 +158,7 @@ pub struct Since {
 
 /// A bucket of the histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Bucket {
+pub struct LatencyBucket {
     /// The inclusive upper edge. The lower edge is that of the previous bucket.
     pub up_to_ms: f64,
     /// Number of calls in the bucket.
@@ -181,12 +181,12 @@ pub struct Goodput {
     /// Answer tokens of good calls per second of the window.
     pub output_tokens_per_s: f64,
     /// Calls that missed the objective, by the bound they missed. One call can miss several.
-    pub missed: Missed,
+    pub missed: MissedBounds,
 }
 
 /// Number of calls that missed each bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Missed {
+pub struct MissedBounds {
     /// The first token came too late.
     pub ttft: u64,
     /// The mean time between tokens was too long.
@@ -203,7 +203,7 @@ pub struct Missed {
 
 /// The generator's own performance.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Generator {
+pub struct GeneratorReport {
     /// Whether the generator's own lateness is too small to matter.
     pub kept_up: bool,
     /// Maximum calls in flight.
@@ -223,7 +223,7 @@ pub struct Generator {
 
 /// One second of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct Second {
+pub struct SecondRow {
     /// Seconds since the start of the run.
     pub second: u64,
     /// Calls that became due.

@@ -7,9 +7,12 @@ use comfy_table::{CellAlignment, Table};
 
 use crate::plot::{bars, curve, faint, short};
 use crate::units::ratio;
-use crate::{Arrivals, Config, Goodput, Length, Load, Quantiles, Report, Turns, Warmup, show_duration};
+use crate::{
+    ArrivalSpread, BenchConfig, BenchReport, ConversationTurns, Goodput, LoadShape, Quantiles, TokenLength,
+    Warmup, show_duration,
+};
 
-pub use crate::plot::Look;
+pub use crate::plot::PlotStyle;
 
 /// Shorter runs, in seconds, show no curve.
 const SHORTEST_CURVE: usize = 3;
@@ -17,7 +20,7 @@ const SHORTEST_CURVE: usize = 3;
 const MOST_ERRORS: usize = 8;
 
 /// The report as text.
-pub fn text(report: &Report, look: Look) -> String {
+pub fn text(report: &BenchReport, look: PlotStyle) -> String {
     let mut out = String::new();
     let streamed = if report.parameters.stream { "streamed" } else { "not streamed" };
     let server = &report.server;
@@ -49,9 +52,9 @@ pub fn text(report: &Report, look: Look) -> String {
 }
 
 /// The configuration in words.
-fn what(config: &Config) -> String {
+fn what(config: &BenchConfig) -> String {
     let mut parts = vec![load(config)];
-    if !matches!(config.load, Load::Replay { .. }) {
+    if !matches!(config.load, LoadShape::Replay { .. }) {
         let shape = &config.shape;
         parts.push(format!("prompt {}", length(shape.prompt)));
         if let Some(prefix) = &shape.prefix {
@@ -66,9 +69,11 @@ fn what(config: &Config) -> String {
         }
         parts.push(format!("output {}", length(shape.output)));
         match shape.turns {
-            Turns::Single => {}
-            Turns::Chat(turns) => parts.push(format!("{turns} turns of {} more", length(shape.turn_tokens))),
-            Turns::Agent { hops, .. } => {
+            ConversationTurns::Single => {}
+            ConversationTurns::Chat(turns) => {
+                parts.push(format!("{turns} turns of {} more", length(shape.turn_tokens)))
+            }
+            ConversationTurns::Agent { hops, .. } => {
                 parts.push(format!("{hops} agent hops of {} more", length(shape.turn_tokens)));
             }
         }
@@ -85,30 +90,30 @@ fn what(config: &Config) -> String {
     parts.join(" · ")
 }
 
-fn length(length: Length) -> String {
+fn length(length: TokenLength) -> String {
     format!("{length} tokens")
 }
 
-fn load(config: &Config) -> String {
+fn load(config: &BenchConfig) -> String {
     match &config.load {
-        Load::Closed { users, think } => {
-            let think = (*think != crate::Pause::NONE).then(|| format!(", thinking {think}"));
+        LoadShape::Closed { users, think } => {
+            let think = (*think != crate::PauseLength::NONE).then(|| format!(", thinking {think}"));
             let plural = if *users == 1 { "" } else { "s" };
             format!("closed loop, {users} user{plural}{}", think.unwrap_or_default())
         }
-        Load::Open { rate, arrivals } => match arrivals {
-            Arrivals::Poisson => format!("open loop, {rate} arrivals/s"),
-            Arrivals::Bursts(size) => format!("open loop, {rate} arrivals/s in bursts of {size}"),
-            Arrivals::Gamma(shape) => format!("open loop, {rate} arrivals/s, burstiness {shape}"),
+        LoadShape::Open { rate, arrivals } => match arrivals {
+            ArrivalSpread::Poisson => format!("open loop, {rate} arrivals/s"),
+            ArrivalSpread::Bursts(size) => format!("open loop, {rate} arrivals/s in bursts of {size}"),
+            ArrivalSpread::Gamma(shape) => format!("open loop, {rate} arrivals/s, burstiness {shape}"),
         },
-        Load::Replay { calls, speed } => {
+        LoadShape::Replay { calls, speed } => {
             let speed = (*speed != 1.0).then(|| format!(" at {speed}× its speed"));
             format!("replay of {} calls{}", calls.len(), speed.unwrap_or_default())
         }
     }
 }
 
-fn sums(report: &Report) -> String {
+fn sums(report: &BenchReport) -> String {
     let calls = &report.calls;
     let mut ended = vec![format!("{} ok", calls.ok)];
     for (count, what) in [
@@ -196,9 +201,9 @@ fn good(goodput: &Goodput) -> String {
     text
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &BenchReport) -> String {
     let latency = &report.latency;
-    let open = !matches!(report.parameters.load, Load::Closed { .. });
+    let open = !matches!(report.parameters.load, LoadShape::Closed { .. });
     let mut rows: Vec<(&str, &Quantiles)> = Vec::new();
     if open {
         rows.push(("TTFT, from due", &latency.from_due.ttft_ms));
@@ -249,11 +254,11 @@ fn time(millis: f64) -> String {
     }
 }
 
-fn plots(out: &mut String, report: &Report, look: Look) {
+fn plots(out: &mut String, report: &BenchReport, look: PlotStyle) {
     let buckets = &report.latency.histogram;
     if buckets.len() > 1 {
         let what = if report.parameters.stream { "TTFT" } else { "end to end" };
-        let from = if matches!(report.parameters.load, Load::Closed { .. }) { "" } else { ", from due" };
+        let from = if matches!(report.parameters.load, LoadShape::Closed { .. }) { "" } else { ", from due" };
         let _ = writeln!(out, "\n{what}{from}: calls up to");
         let rows: Vec<(String, u64)> =
             buckets.iter().map(|bucket| (edge(bucket.up_to_ms), bucket.calls)).collect();

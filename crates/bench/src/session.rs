@@ -8,11 +8,11 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
-use crate::conversation::{Conversation, Writer};
-use crate::live::Live;
-use crate::target::{Ending, Heard, Target};
-use crate::window::{Phase, Window};
-use crate::{PlannedCall, Session, Sessions};
+use crate::conversation::{BenchConversation, CallWriter};
+use crate::live::RunCounters;
+use crate::target::{BenchTarget, CallEnd, HeardCall};
+use crate::window::{MeasureWindow, RunPhase};
+use crate::{PlannedCall, PlannedSession, SessionIter};
 
 /// Minimum pause of a closed-loop user after a failed call. Otherwise a server that refuses at once would be called as
 /// fast as the machine can.
@@ -20,11 +20,11 @@ const FAILED_PAUSE: Duration = Duration::from_millis(100);
 
 /// State shared by all conversations of a run.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    pub(crate) target: Target,
-    pub(crate) writer: Writer,
-    pub(crate) window: Window,
-    pub(crate) live: Live,
+pub(crate) struct BenchContext {
+    pub(crate) target: BenchTarget,
+    pub(crate) writer: CallWriter,
+    pub(crate) window: MeasureWindow,
+    pub(crate) live: RunCounters,
     /// Slots for calls in flight.
     pub(crate) slots: Semaphore,
     pub(crate) start: Instant,
@@ -38,15 +38,15 @@ pub(crate) struct Stage {
 
 /// A session whose first body is written.
 #[derive(Debug)]
-pub(crate) struct Prepared {
-    pub(crate) session: Session,
-    conversation: Conversation,
+pub(crate) struct PreparedSession {
+    pub(crate) session: PlannedSession,
+    conversation: BenchConversation,
     body: Vec<u8>,
 }
 
 /// An event of a call or a conversation.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum SessionEvent {
     Ended(Box<CallRecord>),
     /// A measured call was due and never sent.
     Unsent,
@@ -60,32 +60,32 @@ pub(crate) struct CallRecord {
     pub(crate) call: PlannedCall,
     /// The conversation's number, if it has several calls.
     pub(crate) session: Option<u64>,
-    pub(crate) prefix: Option<crate::Prefix>,
+    pub(crate) prefix: Option<crate::SharedPrefixUse>,
     pub(crate) measured: bool,
     /// When it was due, and when it was sent, from the start of the run.
     pub(crate) due: Duration,
     pub(crate) sent: Duration,
     /// The part of the time from due to sent that was spent waiting for a slot.
     pub(crate) waited: Duration,
-    pub(crate) heard: Heard,
+    pub(crate) heard: HeardCall,
 }
 
 /// How a conversation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carried {
+pub(crate) enum ConversationEnd {
     Whole,
     Failed,
     /// The run is over.
     Over,
 }
 
-impl Stage {
+impl BenchContext {
     /// Writes the first body before the session is due.
-    pub(crate) fn prepare(&self, session: Session) -> Option<Prepared> {
+    pub(crate) fn prepare(&self, session: PlannedSession) -> Option<PreparedSession> {
         let call = session.calls.first()?;
         let conversation = self.writer.begin(&session, call);
         let body = self.writer.body(&conversation, call);
-        Some(Prepared { session, conversation, body })
+        Some(PreparedSession { session, conversation, body })
     }
 
     fn since_start(&self, at: Instant) -> Duration {
@@ -104,24 +104,24 @@ impl Stage {
     /// Makes all calls of a session. The first call is due at `due`.
     pub(crate) async fn carry(
         &self,
-        prepared: Prepared,
+        prepared: PreparedSession,
         due: Instant,
-        events: &UnboundedSender<Event>,
-    ) -> Carried {
-        let Prepared { session, mut conversation, mut body } = prepared;
+        events: &UnboundedSender<SessionEvent>,
+    ) -> ConversationEnd {
+        let PreparedSession { session, mut conversation, mut body } = prepared;
         let mut due = due;
         for (place, call) in session.calls.iter().enumerate() {
             let next = session.calls.get(place.saturating_add(1));
             // A conversation continues with the real answer.
             let keep = next.is_some_and(|next| next.messages.is_none());
             let answer = match self.send(&session, call, std::mem::take(&mut body), due, keep, events).await {
-                Sent::Answered(answer) => answer,
-                Sent::Failed => {
+                SentOutcome::Answered(answer) => answer,
+                SentOutcome::Failed => {
                     let left = session.calls.len().saturating_sub(place.saturating_add(1));
-                    let _ = events.send(Event::Abandoned(left));
-                    return Carried::Failed;
+                    let _ = events.send(SessionEvent::Abandoned(left));
+                    return ConversationEnd::Failed;
                 }
-                Sent::Over => return Carried::Over,
+                SentOutcome::Over => return ConversationEnd::Over,
             };
             let Some(next) = next else { break };
             let ended = Instant::now();
@@ -131,28 +131,28 @@ impl Stage {
             let written = Instant::now();
             let paused = ended.checked_add(next.pause);
             let recorded = self.start.checked_add(next.not_before.unwrap_or_default());
-            let (Some(paused), Some(recorded)) = (paused, recorded) else { return Carried::Over };
+            let (Some(paused), Some(recorded)) = (paused, recorded) else { return ConversationEnd::Over };
             due = written.max(paused).max(recorded);
             if due > written && !self.wait_until(due).await {
-                return Carried::Over;
+                return ConversationEnd::Over;
             }
         }
-        Carried::Whole
+        ConversationEnd::Whole
     }
 
     async fn send(
         &self,
-        session: &Session,
+        session: &PlannedSession,
         call: &PlannedCall,
         body: Vec<u8>,
         due: Instant,
         keep: bool,
-        events: &UnboundedSender<Event>,
-    ) -> Sent {
+        events: &UnboundedSender<SessionEvent>,
+    ) -> SentOutcome {
         let phase = self.window.admit(call.index, self.since_start(due));
-        if phase == Phase::Over {
+        if phase == RunPhase::Over {
             self.no_more.cancel();
-            return Sent::Over;
+            return SentOutcome::Over;
         }
         let asked = Instant::now();
         let (permit, waited) = match self.slots.try_acquire() {
@@ -165,16 +165,16 @@ impl Stage {
                     permit = self.slots.acquire() => permit.ok(),
                 };
                 let Some(permit) = permit else {
-                    if phase == Phase::Measured {
-                        let _ = events.send(Event::Unsent);
+                    if phase == RunPhase::Measured {
+                        let _ = events.send(SessionEvent::Unsent);
                     }
-                    return Sent::Over;
+                    return SentOutcome::Over;
                 };
                 (permit, asked.elapsed())
             }
         };
         let flying = self.live.fly();
-        let mut heard = Heard::begin(call.output);
+        let mut heard = HeardCall::begin(call.output);
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => heard.end = heard.sent.elapsed(),
@@ -183,27 +183,31 @@ impl Stage {
         drop((permit, flying));
         let answer = std::mem::take(&mut heard.answer);
         let sent = match heard.ending {
-            Ending::Ok => Sent::Answered(answer),
-            Ending::Failed(_) => Sent::Failed,
-            Ending::CutOff => Sent::Over,
+            CallEnd::Ok => SentOutcome::Answered(answer),
+            CallEnd::Failed(_) => SentOutcome::Failed,
+            CallEnd::CutOff => SentOutcome::Over,
         };
         let record = CallRecord {
             call: call.clone(),
             session: (session.calls.len() > 1).then_some(session.index),
             prefix: session.prefix,
-            measured: phase == Phase::Measured,
+            measured: phase == RunPhase::Measured,
             due: self.since_start(due),
             sent: self.since_start(heard.sent),
             waited,
             heard,
         };
         // The send fails only if the run itself was dropped.
-        let _ = events.send(Event::Ended(Box::new(record)));
+        let _ = events.send(SessionEvent::Ended(Box::new(record)));
         sent
     }
 
     /// A user of a closed loop: takes the next session when the previous one has ended.
-    pub(crate) async fn user(&self, sessions: Arc<Mutex<Sessions>>, events: UnboundedSender<Event>) {
+    pub(crate) async fn user(
+        &self,
+        sessions: Arc<Mutex<SessionIter>>,
+        events: UnboundedSender<SessionEvent>,
+    ) {
         let mut last = None;
         while !self.no_more.is_cancelled() {
             let session = sessions.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -211,7 +215,7 @@ impl Stage {
             let think = prepared.session.calls.first().map(|call| call.pause).unwrap_or_default();
             let pause = match last {
                 None => Duration::ZERO,
-                Some(Carried::Failed) => think.max(FAILED_PAUSE),
+                Some(ConversationEnd::Failed) => think.max(FAILED_PAUSE),
                 Some(_) => think,
             };
             if !pause.is_zero() {
@@ -221,7 +225,7 @@ impl Stage {
                 }
             }
             let carried = self.carry(prepared, Instant::now(), &events).await;
-            if carried == Carried::Over {
+            if carried == ConversationEnd::Over {
                 return;
             }
             last = Some(carried);
@@ -230,7 +234,7 @@ impl Stage {
 }
 
 /// How a call ended, for the conversation.
-enum Sent {
+enum SentOutcome {
     Answered(String),
     Failed,
     Over,

@@ -23,7 +23,7 @@ pub struct Slo {
 
 /// A call's measured times. `None` if the call has no such time: for example, an answer of one token has no gap.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Achieved {
+pub(crate) struct CallFigures {
     pub(crate) ttft: Option<Duration>,
     pub(crate) itl: Option<Duration>,
     pub(crate) gap: Option<Duration>,
@@ -32,25 +32,25 @@ pub(crate) struct Achieved {
 
 /// The bounds that a call missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Broken {
+pub(crate) struct BrokenBounds {
     pub(crate) ttft: bool,
     pub(crate) itl: bool,
     pub(crate) gap: bool,
     pub(crate) e2e: bool,
 }
 
-impl Broken {
+impl BrokenBounds {
     pub(crate) fn any(self) -> bool {
         self.ttft || self.itl || self.gap || self.e2e
     }
 }
 
 impl Slo {
-    pub(crate) fn judge(&self, achieved: Achieved) -> Broken {
+    pub(crate) fn judge(&self, achieved: CallFigures) -> BrokenBounds {
         let over = |bound: Option<Duration>, time: Option<Duration>| {
             bound.zip(time).is_some_and(|(bound, time)| time > bound)
         };
-        Broken {
+        BrokenBounds {
             ttft: over(self.ttft, achieved.ttft),
             itl: over(self.itl, achieved.itl),
             gap: over(self.gap, achieved.gap),
@@ -127,14 +127,14 @@ mod tests {
         let ms = |ms| Some(Duration::from_millis(ms));
         let slo: Slo = "ttft=100ms,e2e=1s".parse().unwrap();
         let rows = [
-            (Achieved { ttft: ms(100), e2e: ms(1_000), ..Achieved::default() }, (false, false)),
-            (Achieved { ttft: ms(101), e2e: ms(1_000), ..Achieved::default() }, (true, false)),
-            (Achieved { ttft: ms(101), e2e: ms(1_001), itl: ms(9_999), gap: ms(9_999) }, (true, true)),
-            (Achieved::default(), (false, false)),
+            (CallFigures { ttft: ms(100), e2e: ms(1_000), ..CallFigures::default() }, (false, false)),
+            (CallFigures { ttft: ms(101), e2e: ms(1_000), ..CallFigures::default() }, (true, false)),
+            (CallFigures { ttft: ms(101), e2e: ms(1_001), itl: ms(9_999), gap: ms(9_999) }, (true, true)),
+            (CallFigures::default(), (false, false)),
         ];
         for (achieved, (ttft, e2e)) in rows {
             let broken = slo.judge(achieved);
-            assert_eq!(broken, Broken { ttft, e2e, ..Broken::default() }, "{achieved:?}");
+            assert_eq!(broken, BrokenBounds { ttft, e2e, ..BrokenBounds::default() }, "{achieved:?}");
             assert_eq!(broken.any(), ttft || e2e);
         }
     }

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::quantiles::Spread;
+use crate::quantiles::QuantileRecorder;
 use crate::remarks::remarks;
-use crate::report::{Bucket, Calls, Missed, Server};
-use crate::session::{CallRecord, Event};
-use crate::slo::Achieved;
-use crate::target::{Ending, Failure, Heard};
-use crate::trace::Measured;
+use crate::report::{CallTotals, LatencyBucket, MissedBounds, ReportedServer};
+use crate::session::{CallRecord, SessionEvent};
+use crate::slo::CallFigures;
+use crate::target::{CallEnd, CallFailure, HeardCall};
+use crate::trace::RecordedCall;
 use crate::units::{micros, ratio};
-use crate::window::Window;
+use crate::window::MeasureWindow;
 use crate::{
-    Config, ErrorClass, Gauge, Generator, Goodput, Latency, Load, REPORT_VERSION, Rates, Report, Second,
-    Since, Slo, Tokens, TraceCall,
+    BenchConfig, BenchReport, ErrorClass, GeneratorReport, Goodput, LatencyReport, LatencySince, LoadShape,
+    REPORT_VERSION, RunRates, SecondRow, Slo, TokenTotals, TokenizerGauge, TraceCall,
 };
 
 /// Maximum length of the series in seconds. Later events count towards its last second.
@@ -29,20 +29,20 @@ const DECADES: std::ops::RangeInclusive<u32> = 1..=8;
 
 /// The figures of a run in progress.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct RunTally {
     slo: Option<Slo>,
     stream: bool,
     record: bool,
-    calls: Calls,
+    calls: CallTotals,
     /// Calls of all phases that have ended, and those that failed.
     ended: (u64, u64),
     errors: BTreeMap<String, (u64, String)>,
-    times: Times,
+    times: TallyTimes,
     tokens: TokenSums,
     window: InWindow,
-    good: Good,
+    good: GoodCalls,
     waited: u64,
-    series: Vec<Bin>,
+    series: Vec<SecondBin>,
     /// When the last measured call was due, and when the last one ended.
     last_due: Duration,
     last_end: Duration,
@@ -50,15 +50,15 @@ pub(crate) struct Tally {
 }
 
 #[derive(Debug, Default)]
-struct Times {
-    due_to_first: Spread,
-    due_to_end: Spread,
-    sent_to_first: Spread,
-    sent_to_end: Spread,
-    lag: Spread,
-    own_lag: Spread,
-    gaps: Spread,
-    per_token: Spread,
+struct TallyTimes {
+    due_to_first: QuantileRecorder,
+    due_to_end: QuantileRecorder,
+    sent_to_first: QuantileRecorder,
+    sent_to_end: QuantileRecorder,
+    lag: QuantileRecorder,
+    own_lag: QuantileRecorder,
+    gaps: QuantileRecorder,
+    per_token: QuantileRecorder,
 }
 
 #[derive(Debug, Default)]
@@ -69,8 +69,8 @@ struct TokenSums {
     asked: u64,
     events: u64,
     without_usage: u64,
-    per_prompt: Spread,
-    per_output: Spread,
+    per_prompt: QuantileRecorder,
+    per_output: QuantileRecorder,
     /// Tokens of prompts made of words, as planned and as counted.
     planned: (u64, u64),
 }
@@ -83,44 +83,44 @@ struct InWindow {
 }
 
 #[derive(Debug, Default)]
-struct Good {
+struct GoodCalls {
     calls: u64,
     output_tokens: u64,
-    missed: Missed,
+    missed: MissedBounds,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Bin {
-    second: Second,
+struct SecondBin {
+    second: SecondRow,
     ended: u64,
     output_tokens: f64,
 }
 
 /// Facts about a run besides its calls.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct RunFacts {
     pub(crate) elapsed: Duration,
     pub(crate) begin: Option<Duration>,
     pub(crate) end: Option<Duration>,
     pub(crate) cut_short: bool,
     pub(crate) in_flight_max: usize,
     pub(crate) sent_again: u64,
-    pub(crate) wake_lag: Spread,
+    pub(crate) wake_lag: QuantileRecorder,
 }
 
-impl Tally {
-    pub(crate) fn new(config: &Config) -> Self {
+impl RunTally {
+    pub(crate) fn new(config: &BenchConfig) -> Self {
         Self {
             slo: config.slo,
             stream: config.stream,
             record: config.record,
-            calls: Calls::default(),
+            calls: CallTotals::default(),
             ended: (0, 0),
             errors: BTreeMap::new(),
-            times: Times::default(),
+            times: TallyTimes::default(),
             tokens: TokenSums::default(),
             window: InWindow::default(),
-            good: Good::default(),
+            good: GoodCalls::default(),
             waited: 0,
             series: Vec::new(),
             last_due: Duration::ZERO,
@@ -134,20 +134,20 @@ impl Tally {
         self.ended
     }
 
-    pub(crate) fn take(&mut self, event: Event, window: &Window) {
+    pub(crate) fn take(&mut self, event: SessionEvent, window: &MeasureWindow) {
         match event {
-            Event::Ended(record) => self.fold(&record, window),
-            Event::Unsent => add(&mut self.calls.unsent, 1),
-            Event::Abandoned(calls) => {
+            SessionEvent::Ended(record) => self.fold(&record, window),
+            SessionEvent::Unsent => add(&mut self.calls.unsent, 1),
+            SessionEvent::Abandoned(calls) => {
                 add(&mut self.calls.abandoned, u64::try_from(calls).unwrap_or(u64::MAX))
             }
         }
     }
 
-    fn fold(&mut self, record: &CallRecord, window: &Window) {
+    fn fold(&mut self, record: &CallRecord, window: &MeasureWindow) {
         let heard = &record.heard;
         add(&mut self.ended.0, 1);
-        if matches!(heard.ending, Ending::Failed(_)) {
+        if matches!(heard.ending, CallEnd::Failed(_)) {
             add(&mut self.ended.1, 1);
         }
         self.fold_times(record, window);
@@ -165,14 +165,14 @@ impl Tally {
         self.times.own_lag.record_time(lag.saturating_sub(record.waited));
         add(&mut self.waited, u64::from(!record.waited.is_zero()));
         match &heard.ending {
-            Ending::Ok => self.fold_answer(record, lag),
-            Ending::Failed(failure) => self.fold_failure(failure),
-            Ending::CutOff => add(&mut self.calls.cut_off, 1),
+            CallEnd::Ok => self.fold_answer(record, lag),
+            CallEnd::Failed(failure) => self.fold_failure(failure),
+            CallEnd::CutOff => add(&mut self.calls.cut_off, 1),
         }
     }
 
     /// Counts events at the moment when they happened, for measured and warm-up calls.
-    fn fold_times(&mut self, record: &CallRecord, window: &Window) {
+    fn fold_times(&mut self, record: &CallRecord, window: &MeasureWindow) {
         let (heard, sent) = (&record.heard, record.sent);
         let (begin, end) = (window.begin(), window.end());
         let inside = |at: Duration| begin.is_some_and(|begin| at >= begin) && end.is_none_or(|end| at < end);
@@ -196,11 +196,11 @@ impl Tally {
         let bin = self.bin(over);
         add(&mut bin.ended, 1);
         match heard.ending {
-            Ending::Ok => add(&mut bin.second.ok, 1),
-            Ending::Failed(_) => add(&mut bin.second.failed, 1),
-            Ending::CutOff => {}
+            CallEnd::Ok => add(&mut bin.second.ok, 1),
+            CallEnd::Failed(_) => add(&mut bin.second.failed, 1),
+            CallEnd::CutOff => {}
         }
-        add(&mut self.window.ok, u64::from(heard.ending == Ending::Ok && inside(over)));
+        add(&mut self.window.ok, u64::from(heard.ending == CallEnd::Ok && inside(over)));
     }
 
     fn fold_answer(&mut self, record: &CallRecord, lag: Duration) {
@@ -210,7 +210,7 @@ impl Tally {
         let achieved = if self.stream {
             self.fold_stream(heard, output, lag)
         } else {
-            Achieved { e2e: Some(lag.saturating_add(heard.end)), ..Achieved::default() }
+            CallFigures { e2e: Some(lag.saturating_add(heard.end)), ..CallFigures::default() }
         };
         self.times.sent_to_end.record_time(heard.end);
         self.times.due_to_end.record_time(lag.saturating_add(heard.end));
@@ -246,7 +246,7 @@ impl Tally {
     }
 
     /// Records the times that only a stream shows.
-    fn fold_stream(&mut self, heard: &Heard, output: u64, lag: Duration) -> Achieved {
+    fn fold_stream(&mut self, heard: &HeardCall, output: u64, lag: Duration) -> CallFigures {
         let at = |event: &u32| Duration::from_micros(u64::from(*event));
         let mut longest = None;
         for pair in heard.events.windows(2) {
@@ -269,7 +269,7 @@ impl Tally {
         if let Some(per_token) = per_token {
             self.times.per_token.record_time(per_token);
         }
-        Achieved {
+        CallFigures {
             ttft: first.map(|first| lag.saturating_add(first)),
             itl: per_token,
             gap: longest.map(|gap| Duration::from_micros(u64::from(gap))),
@@ -277,7 +277,7 @@ impl Tally {
         }
     }
 
-    fn fold_failure(&mut self, failure: &Failure) {
+    fn fold_failure(&mut self, failure: &CallFailure) {
         add(&mut self.calls.failed, 1);
         let full = self.errors.len() >= MAX_ERROR_CLASSES && !self.errors.contains_key(&failure.class);
         let class = if full { "others".to_owned() } else { failure.class.clone() };
@@ -285,17 +285,23 @@ impl Tally {
         add(calls, 1);
     }
 
-    fn bin(&mut self, at: Duration) -> &mut Bin {
+    fn bin(&mut self, at: Duration) -> &mut SecondBin {
         let second = usize::try_from(at.as_secs()).unwrap_or(usize::MAX).min(MAX_SERIES_SECONDS - 1);
         if self.series.len() <= second {
-            self.series.resize(second.saturating_add(1), Bin::default());
+            self.series.resize(second.saturating_add(1), SecondBin::default());
         }
         // Cannot fail: the series was just made long enough.
         &mut self.series[second]
     }
 
     /// Computes the report.
-    pub(crate) fn report(mut self, config: &Config, server: Server, gauge: Gauge, run: &Run) -> Report {
+    pub(crate) fn report(
+        mut self,
+        config: &BenchConfig,
+        server: ReportedServer,
+        gauge: TokenizerGauge,
+        run: &RunFacts,
+    ) -> BenchReport {
         let begin = run.begin.unwrap_or(run.elapsed);
         // The plan may end before its time does.
         let end = run.end.filter(|end| run.elapsed >= *end);
@@ -303,7 +309,7 @@ impl Tally {
         let window_s = end.saturating_sub(begin).as_secs_f64();
         let mut trace = std::mem::take(&mut self.trace);
         trace.sort_by(|a, b| a.at_ms.total_cmp(&b.at_ms));
-        let mut report = Report {
+        let mut report = BenchReport {
             version: REPORT_VERSION,
             program: concat!("headrace-bench ", env!("CARGO_PKG_VERSION")),
             started_unix_ms: config.started_unix_ms,
@@ -341,9 +347,9 @@ impl Tally {
         errors
     }
 
-    fn tokens(&self) -> Tokens {
+    fn tokens(&self) -> TokenTotals {
         let sums = &self.tokens;
-        Tokens {
+        TokenTotals {
             prompt: sums.prompt,
             cached: sums.cached,
             output: sums.output,
@@ -355,11 +361,11 @@ impl Tally {
         }
     }
 
-    fn rates(&self, config: &Config, begin: Duration, end: Option<Duration>, window_s: f64) -> Rates {
+    fn rates(&self, config: &BenchConfig, begin: Duration, end: Option<Duration>, window_s: f64) -> RunRates {
         let due = self.calls.sent.saturating_add(self.calls.unsent);
         let due_s = end.unwrap_or(self.last_due).saturating_sub(begin).as_secs_f64();
-        let open = !matches!(config.load, Load::Closed { .. });
-        Rates {
+        let open = !matches!(config.load, LoadShape::Closed { .. });
+        RunRates {
             due_per_s: open.then(|| rounded(ratio(due as f64, due_s))),
             requests_per_s: rounded(ratio(self.window.ok as f64, window_s)),
             prompt_tokens_per_s: rounded(ratio(self.window.prompt_tokens as f64, window_s)),
@@ -367,11 +373,14 @@ impl Tally {
         }
     }
 
-    fn latency(&self) -> Latency {
+    fn latency(&self) -> LatencyReport {
         let times = &self.times;
         let shown = if self.stream { &times.due_to_first } else { &times.due_to_end };
-        let since = |first: &Spread, end: &Spread| Since { ttft_ms: first.millis(), e2e_ms: end.millis() };
-        Latency {
+        let since = |first: &QuantileRecorder, end: &QuantileRecorder| LatencySince {
+            ttft_ms: first.millis(),
+            e2e_ms: end.millis(),
+        };
+        LatencyReport {
             from_due: since(&times.due_to_first, &times.due_to_end),
             from_sent: since(&times.sent_to_first, &times.sent_to_end),
             send_lag_ms: times.lag.millis(),
@@ -392,14 +401,14 @@ impl Tally {
             share: rounded(ratio(good as f64, offered as f64)),
             requests_per_s: rounded(ratio(good as f64, window_s)),
             output_tokens_per_s: rounded(ratio(self.good.output_tokens as f64, window_s)),
-            missed: Missed { failed: calls.failed, unsent: calls.unsent, ..self.good.missed },
+            missed: MissedBounds { failed: calls.failed, unsent: calls.unsent, ..self.good.missed },
         }
     }
 
-    fn generator(&self, config: &Config, run: &Run) -> Generator {
+    fn generator(&self, config: &BenchConfig, run: &RunFacts) -> GeneratorReport {
         let (own_lag_ms, wake_lag_ms) = (self.times.own_lag.millis(), run.wake_lag.millis());
         let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
-        Generator {
+        GeneratorReport {
             kept_up: own_lag_ms.p99 <= SMALL_LAG_MS && wake_lag_ms.p99 <= SMALL_LAG_MS,
             in_flight_max: count(run.in_flight_max),
             sent_again: run.sent_again,
@@ -410,20 +419,20 @@ impl Tally {
         }
     }
 
-    fn series(&self) -> Vec<Second> {
+    fn series(&self) -> Vec<SecondRow> {
         let mut in_flight = 0_u64;
         let each = self.series.iter().zip(0..);
         each.map(|(bin, second)| {
             in_flight = in_flight.saturating_add(bin.second.sent).saturating_sub(bin.ended);
             // A float cast saturates.
-            Second { second, in_flight, output_tokens: bin.output_tokens.round() as u64, ..bin.second }
+            SecondRow { second, in_flight, output_tokens: bin.output_tokens.round() as u64, ..bin.second }
         })
         .collect()
     }
 }
 
 /// Answer tokens as the server counted them, or else the number of events.
-fn output_tokens(heard: &Heard) -> u64 {
+fn output_tokens(heard: &HeardCall) -> u64 {
     let events = u64::try_from(heard.events.len()).unwrap_or(u64::MAX);
     heard.usage.map_or(events, |usage| usage.output)
 }
@@ -438,19 +447,19 @@ fn traced(record: &CallRecord) -> TraceCall {
         at_ms: millis(record.due),
         prompt_tokens: Some(heard.usage.map_or(call.tokens, |usage| counted(usage.prompt))),
         output_tokens: match heard.ending {
-            Ending::Ok => Some(counted(output_tokens(heard))),
-            Ending::Failed(_) | Ending::CutOff => call.output,
+            CallEnd::Ok => Some(counted(output_tokens(heard))),
+            CallEnd::Failed(_) | CallEnd::CutOff => call.output,
         },
         session: record.session.map(|session| format!("s{session}")),
         prefix_group: record.prefix.map(|prefix| prefix.group),
         prefix_tokens: record.prefix.map(|prefix| prefix.tokens),
         hash_ids: call.blocks.as_deref().cloned(),
         messages: call.messages.as_deref().cloned(),
-        measured: Some(Measured {
+        measured: Some(RecordedCall {
             outcome: match &heard.ending {
-                Ending::Ok => "ok".to_owned(),
-                Ending::Failed(failure) => failure.class.clone(),
-                Ending::CutOff => "cut off by the end of the run".to_owned(),
+                CallEnd::Ok => "ok".to_owned(),
+                CallEnd::Failed(failure) => failure.class.clone(),
+                CallEnd::CutOff => "cut off by the end of the run".to_owned(),
             },
             lag_ms: millis(lag),
             ttft_ms: first.map(|first| millis(lag.saturating_add(first))),
@@ -461,14 +470,14 @@ fn traced(record: &CallRecord) -> TraceCall {
 }
 
 /// The buckets from the first to the last one with calls.
-fn histogram(times: &Spread) -> Vec<Bucket> {
+fn histogram(times: &QuantileRecorder) -> Vec<LatencyBucket> {
     let edges: Vec<u64> = DECADES.flat_map(|decade| EDGES.map(|edge| edge * 10_u64.pow(decade))).collect();
     let counts = times.between(&edges);
     let full = |count: &u64| *count > 0;
     let first = counts.iter().position(full).unwrap_or(0);
     let last = counts.iter().rposition(full).map_or(0, |last| last.saturating_add(1));
     let each = edges.into_iter().zip(counts).take(last).skip(first);
-    each.map(|(edge, calls)| Bucket { up_to_ms: edge as f64 / 1e3, calls }).collect()
+    each.map(|(edge, calls)| LatencyBucket { up_to_ms: edge as f64 / 1e3, calls }).collect()
 }
 
 fn add(sum: &mut u64, more: u64) {

@@ -9,9 +9,9 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Response, StatusCode};
 use secrecy::ExposeSecret;
 
-use crate::chunk::{Chunk, Usage, error_facts};
-use crate::live::Live;
-use crate::{Api, BenchError, Config};
+use crate::chunk::{AnswerChunk, ServerUsage, error_facts};
+use crate::live::RunCounters;
+use crate::{Api, BenchConfig, BenchError};
 
 /// Maximum wait for the end of the body after the end of the stream. Reading it lets the connection be reused.
 const BODY_END_WAIT: Duration = Duration::from_millis(50);
@@ -26,7 +26,7 @@ const FIRST_EVENTS: u32 = 8_192;
 
 /// A server that is ready to be called.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     http: reqwest::Client,
     base: String,
     path: &'static str,
@@ -38,31 +38,31 @@ pub(crate) struct Target {
 
 /// A received call.
 #[derive(Debug, Clone)]
-pub(crate) struct Heard {
+pub(crate) struct HeardCall {
     /// When the call was sent.
     pub(crate) sent: Instant,
     /// When each event with content arrived, in microseconds after sending.
     pub(crate) events: Vec<u32>,
     /// When the call ended, after sending.
     pub(crate) end: Duration,
-    pub(crate) usage: Option<Usage>,
+    pub(crate) usage: Option<ServerUsage>,
     /// The text of the answer, if the caller needs it.
     pub(crate) answer: String,
-    pub(crate) ending: Ending,
+    pub(crate) ending: CallEnd,
 }
 
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum CallEnd {
     Ok,
-    Failed(Failure),
+    Failed(CallFailure),
     /// The run ended first.
     CutOff,
 }
 
 /// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     /// The class that failures are counted by.
     pub(crate) class: String,
     pub(crate) message: String,
@@ -70,13 +70,13 @@ pub(crate) struct Failure {
     pub(crate) status: Option<u16>,
 }
 
-impl Failure {
+impl CallFailure {
     fn new(class: &str, message: impl Into<String>) -> Self {
         Self { class: class.to_owned(), message: message.into(), status: None }
     }
 }
 
-impl Heard {
+impl HeardCall {
     /// Starts a call that is sent now.
     pub(crate) fn begin(output: Option<u32>) -> Self {
         let room = usize::try_from(output.unwrap_or(0).min(FIRST_EVENTS)).unwrap_or(0);
@@ -86,14 +86,14 @@ impl Heard {
             end: Duration::ZERO,
             usage: None,
             answer: String::new(),
-            ending: Ending::CutOff,
+            ending: CallEnd::CutOff,
         }
     }
 }
 
-impl Target {
+impl BenchTarget {
     /// Opens the server and selects the model. Connects only if the configuration names no model.
-    pub(crate) async fn open(config: &Config) -> Result<(Self, ModelInfo), BenchError> {
+    pub(crate) async fn open(config: &BenchConfig) -> Result<(Self, ModelInfo), BenchError> {
         let mut known = ClientConfig::new(&config.url);
         known.key.clone_from(&config.key);
         known.ca_pem.clone_from(&config.ca_pem);
@@ -132,17 +132,17 @@ impl Target {
     }
 
     /// Sends a call and receives it to its end. If the future is dropped, `heard` has what arrived so far.
-    pub(crate) async fn call(&self, body: Vec<u8>, keep: bool, live: &Live, heard: &mut Heard) {
+    pub(crate) async fn call(&self, body: Vec<u8>, keep: bool, live: &RunCounters, heard: &mut HeardCall) {
         let sent = heard.sent;
         let exchange = async {
             let response = self.post(self.path, body).await?;
-            let mut hearing = Hearing { heard: &mut *heard, keep, live, done: false, failure: None };
+            let mut hearing = AnswerListener { heard: &mut *heard, keep, live, done: false, failure: None };
             if self.stream { hearing.stream(response).await } else { hearing.whole(response).await }
         };
         let ending = match tokio::time::timeout(self.timeout, exchange).await {
-            Ok(Ok(())) => Ending::Ok,
-            Ok(Err(failure)) => Ending::Failed(failure),
-            Err(_) => Ending::Failed(Failure::new("timeout", "it took longer than --timeout")),
+            Ok(Ok(())) => CallEnd::Ok,
+            Ok(Err(failure)) => CallEnd::Failed(failure),
+            Err(_) => CallEnd::Failed(CallFailure::new("timeout", "it took longer than --timeout")),
         };
         if heard.end.is_zero() {
             heard.end = sent.elapsed();
@@ -151,21 +151,21 @@ impl Target {
     }
 
     /// Sends one body and reads the whole answer.
-    pub(crate) async fn ask(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    pub(crate) async fn ask(&self, path: &str, body: Vec<u8>) -> Result<Vec<u8>, CallFailure> {
         let exchange = async { read(self.post(path, body).await?, MAX_ANSWER_BYTES).await };
-        let late = |_| Failure::new("timeout", "it took longer than --timeout");
+        let late = |_| CallFailure::new("timeout", "it took longer than --timeout");
         tokio::time::timeout(self.timeout, exchange).await.map_err(late)?
     }
 
-    /// Like [`Target::ask`], for the endpoint under load.
-    pub(crate) async fn ask_endpoint(&self, body: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    /// Like [`BenchTarget::ask`], for the endpoint under load.
+    pub(crate) async fn ask_endpoint(&self, body: Vec<u8>) -> Result<Vec<u8>, CallFailure> {
         self.ask(self.path, body).await
     }
 
     /// Sends a request. If the server closes the connection without an answer, resends the request on another
     /// connection. Some servers close a kept-alive connection just when the next call arrives, and client libraries
     /// retry as well.
-    async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, Failure> {
+    async fn post(&self, path: &str, body: Vec<u8>) -> Result<Response, CallFailure> {
         let url = format!("{}/{path}", self.base);
         let request = self.http.post(url).header(CONTENT_TYPE, "application/json").body(body);
         let request = request.build().map_err(|error| broken(&error))?;
@@ -190,7 +190,7 @@ impl Target {
 }
 
 /// A separate HTTP client that retries nothing by itself and uses no proxy.
-fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
+fn http(config: &BenchConfig, base: &str) -> Result<reqwest::Client, BenchError> {
     let wrong = |why: String| BenchError::Server(headrace_client::ClientError::Config(why));
     let mut headers = HeaderMap::new();
     if let Some(key) = &config.key {
@@ -218,21 +218,21 @@ fn http(config: &Config, base: &str) -> Result<reqwest::Client, BenchError> {
 }
 
 /// Parses an answer while it arrives.
-struct Hearing<'h> {
-    heard: &'h mut Heard,
+struct AnswerListener<'h> {
+    heard: &'h mut HeardCall,
     keep: bool,
-    live: &'h Live,
+    live: &'h RunCounters,
     /// The stream has sent its end mark.
     done: bool,
-    failure: Option<Failure>,
+    failure: Option<CallFailure>,
 }
 
-impl Hearing<'_> {
-    async fn stream(&mut self, mut response: Response) -> Result<(), Failure> {
+impl AnswerListener<'_> {
+    async fn stream(&mut self, mut response: Response) -> Result<(), CallFailure> {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
         if !kind.starts_with("text/event-stream") {
             let what = format!("a stream was asked for and `{kind}` came");
-            return Err(Failure::new("no stream", what));
+            return Err(CallFailure::new("no stream", what));
         }
         let mut reader = SseReader::new();
         let mut finished = false;
@@ -240,7 +240,7 @@ impl Hearing<'_> {
             let now = self.heard.sent.elapsed();
             let at = u32::try_from(now.as_micros()).unwrap_or(u32::MAX);
             let read = reader.read(&bytes, |_, data| finished |= self.event(data.as_bytes(), at));
-            read.map_err(|error| Failure::new("protocol", error.to_string()))?;
+            read.map_err(|error| CallFailure::new("protocol", error.to_string()))?;
             if let Some(failure) = self.failure.take() {
                 return Err(failure);
             }
@@ -253,7 +253,7 @@ impl Hearing<'_> {
         // Some servers omit the end mark. A finish reason and a clean end are enough.
         match finished {
             true => Ok(()),
-            false => Err(Failure::new("cut off", "the stream ended before the answer did")),
+            false => Err(CallFailure::new("cut off", "the stream ended before the answer did")),
         }
     }
 
@@ -266,17 +266,17 @@ impl Hearing<'_> {
             self.done = true;
             return false;
         }
-        let chunk = match Chunk::read(data) {
+        let chunk = match AnswerChunk::read(data) {
             Ok(chunk) => chunk,
             Err(error) => {
-                self.failure = Some(Failure::new("protocol", format!("an event is no chunk: {error}")));
+                self.failure = Some(CallFailure::new("protocol", format!("an event is no chunk: {error}")));
                 return false;
             }
         };
         if chunk.error.is_some() {
             let (code, message) = error_facts(data);
             let class = format!("in stream: {}", code.as_deref().unwrap_or("error"));
-            self.failure = Some(Failure { class, message, status: None });
+            self.failure = Some(CallFailure { class, message, status: None });
             return false;
         }
         if chunk.has_content() {
@@ -287,19 +287,19 @@ impl Hearing<'_> {
         chunk.is_finish()
     }
 
-    async fn whole(&mut self, response: Response) -> Result<(), Failure> {
+    async fn whole(&mut self, response: Response) -> Result<(), CallFailure> {
         let body = read(response, MAX_ANSWER_BYTES).await?;
         self.heard.end = self.heard.sent.elapsed();
         let at = u32::try_from(self.heard.end.as_micros()).unwrap_or(u32::MAX);
-        let chunk = Chunk::read(&body)
-            .map_err(|error| Failure::new("protocol", format!("the answer is no completion: {error}")))?;
+        let chunk = AnswerChunk::read(&body)
+            .map_err(|error| CallFailure::new("protocol", format!("the answer is no completion: {error}")))?;
         self.heard.events.push(at);
         self.live.events.fetch_add(1, Ordering::Relaxed);
         self.take(&chunk);
         Ok(())
     }
 
-    fn take(&mut self, chunk: &Chunk<'_>) {
+    fn take(&mut self, chunk: &AnswerChunk<'_>) {
         if let Some(usage) = chunk.usage() {
             self.heard.usage = Some(usage);
         }
@@ -309,22 +309,22 @@ impl Hearing<'_> {
     }
 }
 
-async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, Failure> {
+async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, CallFailure> {
     let mut body = Vec::new();
     while let Some(bytes) = response.chunk().await.map_err(|error| cut_off(&error))? {
         if body.len().saturating_add(bytes.len()) > most {
-            return Err(Failure::new("protocol", format!("the body is longer than {most} bytes")));
+            return Err(CallFailure::new("protocol", format!("the body is longer than {most} bytes")));
         }
         body.extend_from_slice(&bytes);
     }
     Ok(body)
 }
 
-fn refused(status: StatusCode, body: &[u8]) -> Failure {
+fn refused(status: StatusCode, body: &[u8]) -> CallFailure {
     let (code, message) = error_facts(body);
     let status = status.as_u16();
     let class = code.map_or_else(|| status.to_string(), |code| format!("{status} {code}"));
-    Failure { class, message, status: Some(status) }
+    CallFailure { class, message, status: Some(status) }
 }
 
 /// Returns `true` if the server closed the connection before the first byte of an answer.
@@ -333,10 +333,10 @@ fn closed_unanswered(error: &reqwest::Error) -> bool {
     causes.filter_map(|cause| cause.downcast_ref::<hyper::Error>()).any(hyper::Error::is_incomplete_message)
 }
 
-fn broken(error: &reqwest::Error) -> Failure {
-    Failure::new(if error.is_connect() { "connect" } else { "connection" }, causes(error))
+fn broken(error: &reqwest::Error) -> CallFailure {
+    CallFailure::new(if error.is_connect() { "connect" } else { "connection" }, causes(error))
 }
 
-fn cut_off(error: &reqwest::Error) -> Failure {
-    Failure::new("cut off", causes(error))
+fn cut_off(error: &reqwest::Error) -> CallFailure {
+    CallFailure::new("cut off", causes(error))
 }

@@ -44,12 +44,12 @@ pub struct TraceCall {
     pub messages: Option<Vec<Box<RawValue>>>,
     /// The measurements of the recording. A replay does not read them.
     #[serde(default, skip_deserializing, skip_serializing_if = "Option::is_none")]
-    pub measured: Option<Measured>,
+    pub measured: Option<RecordedCall>,
 }
 
 /// The measurements of a recorded call.
 #[derive(Debug, Clone, Serialize)]
-pub struct Measured {
+pub struct RecordedCall {
     /// `ok`, or the class of the failure.
     pub outcome: String,
     /// Milliseconds from due to sent.

@@ -4,11 +4,11 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use crate::{Config, Stop, Warmup};
+use crate::{BenchConfig, StopRule, Warmup};
 
 /// The phase of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     /// The call is sent and not measured.
     Warmup,
     /// The call is sent and measured.
@@ -18,41 +18,41 @@ pub(crate) enum Phase {
 }
 
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct MeasureWindow {
     warmup: Warmup,
-    stop: Stop,
-    state: Mutex<State>,
+    stop: StopRule,
+    state: Mutex<WindowState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WindowState {
     /// When the first measured call was due, or when the warm-up time was over.
     begin: Option<Duration>,
     measured: u64,
 }
 
-impl Window {
-    pub(crate) fn new(config: &Config) -> Self {
+impl MeasureWindow {
+    pub(crate) fn new(config: &BenchConfig) -> Self {
         Self { warmup: config.warmup, stop: config.stop, state: Mutex::default() }
     }
 
     /// The phase of call `index`, which is due at `at`.
-    pub(crate) fn admit(&self, index: u64, at: Duration) -> Phase {
+    pub(crate) fn admit(&self, index: u64, at: Duration) -> RunPhase {
         let (warm, begin) = match self.warmup {
             Warmup::Calls(calls) => (index < calls, at),
             Warmup::Time(time) => (at < time, time),
         };
         if warm {
-            return Phase::Warmup;
+            return RunPhase::Warmup;
         }
         let mut state = self.state();
         let begin = *state.begin.get_or_insert(begin);
         let late = self.stop.duration.is_some_and(|length| at >= begin.saturating_add(length));
         if late || self.stop.requests.is_some_and(|most| state.measured >= most) {
-            return Phase::Over;
+            return RunPhase::Over;
         }
         state.measured = state.measured.saturating_add(1);
-        Phase::Measured
+        RunPhase::Measured
     }
 
     /// When measuring started.
@@ -68,7 +68,7 @@ impl Window {
         Some(self.begin()?.saturating_add(self.stop.duration?))
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, WindowState> {
         // Nothing in here can panic halfway.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -77,12 +77,12 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Phase::{Measured, Over, Warmup as Warm};
+    use RunPhase::{Measured, Over, Warmup as Warm};
 
     #[test]
     fn phases() {
         let secs = Duration::from_secs;
-        type Row = (Warmup, Option<u64>, Option<u64>, Vec<(u64, u64, Phase)>, Option<u64>);
+        type Row = (Warmup, Option<u64>, Option<u64>, Vec<(u64, u64, RunPhase)>, Option<u64>);
         let rows: Vec<Row> = vec![
             (
                 Warmup::Calls(0),
@@ -109,8 +109,8 @@ mod tests {
             (Warmup::Calls(9), Some(1), None, vec![(0, 0, Warm)], None),
         ];
         for (warmup, requests, duration, calls, begin) in rows {
-            let stop = Stop { requests, duration: duration.map(secs) };
-            let window = Window::new(&Config { warmup, stop, ..Config::new("http://h") });
+            let stop = StopRule { requests, duration: duration.map(secs) };
+            let window = MeasureWindow::new(&BenchConfig { warmup, stop, ..BenchConfig::new("http://h") });
             for (index, at, phase) in calls {
                 assert_eq!(window.admit(index, secs(at)), phase, "{warmup:?} {stop:?}: call {index}");
             }

@@ -1,7 +1,7 @@
 //! Text with a given number of words. Words are dealt from a shuffled deck, so texts of one length have almost the same
 //! number of tokens in any tokenizer. Two texts differ from their first words on.
 
-use crate::random::Random;
+use crate::random::RunRandom;
 
 /// Plain words that no tokenizer or template mistakes for something else. In every usual vocabulary, each word with the
 /// space before it is a single token. The deck is small, so any text longer than a deck has the deck's mean.
@@ -16,7 +16,7 @@ const WORDS: [&str; 64] = [
 
 /// Appends `count` words to `out`: all words once in an order drawn from `random`, again and again. A space precedes
 /// each word except the first one of `out`.
-pub(crate) fn deal(mut random: Random, count: u64, out: &mut String) {
+pub(crate) fn deal(mut random: RunRandom, count: u64, out: &mut String) {
     let mut deck = WORDS;
     for at in 0..count {
         let place = at % WORDS.len() as u64;
@@ -39,11 +39,11 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::random::Stream;
+    use crate::random::RandomStream;
 
     fn text(seed: u64, count: u64) -> String {
         let mut out = String::new();
-        deal(Random::new(seed, Stream::OwnText, 0), count, &mut out);
+        deal(RunRandom::new(seed, RandomStream::OwnText, 0), count, &mut out);
         out
     }
 

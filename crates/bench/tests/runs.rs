@@ -8,8 +8,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use headrace_bench::{
-    AgentRole, Api, Arrivals, BenchError, Config, Length, Load, Pause, Plan, Report, SharedPrefix, Snapshot,
-    Stop, TraceCall, Turns, Warmup, Watch, read_trace, run, write_trace,
+    AgentRole, Api, ArrivalSpread, BenchConfig, BenchError, BenchReport, ConversationTurns, LoadShape,
+    PauseLength, RunPlan, RunSnapshot, RunWatcher, SharedPrefix, StopRule, TokenLength, TraceCall, Warmup,
+    read_trace, run, write_trace,
 };
 use serde_json::Value;
 use server::{Script, Server};
@@ -23,15 +24,15 @@ fn ms(millis: u64) -> Duration {
 }
 
 /// One user with `requests` short calls.
-fn config(server: &Server, requests: u64) -> Config {
-    let mut config = Config::new(server.url.clone());
-    config.stop = Stop { requests: Some(requests), duration: None };
-    config.shape.prompt = Length::constant(40);
-    config.shape.output = Length::constant(8);
+fn config(server: &Server, requests: u64) -> BenchConfig {
+    let mut config = BenchConfig::new(server.url.clone());
+    config.stop = StopRule { requests: Some(requests), duration: None };
+    config.shape.prompt = TokenLength::constant(40);
+    config.shape.output = TokenLength::constant(8);
     config
 }
 
-async fn measure(config: &Config) -> Report {
+async fn measure(config: &BenchConfig) -> BenchReport {
     let mut unwatched = ();
     let running = run(config, &mut unwatched, CancellationToken::new());
     tokio::time::timeout(PATIENCE, running).await.expect("the run does not end").unwrap()
@@ -45,7 +46,7 @@ fn content(body: &Value) -> &str {
 async fn closed_loop_keeps_every_user_at_one_call() {
     let server = Server::start(Script { gap: ms(1), gather: 5, ..Script::default() }).await;
     let mut config = config(&server, 30);
-    config.load = Load::Closed { users: 5, think: Pause::NONE };
+    config.load = LoadShape::Closed { users: 5, think: PauseLength::NONE };
     config.warmup = Warmup::Calls(5);
     let report = measure(&config).await;
     assert_eq!((report.calls.ok, report.calls.warmup, report.calls.failed), (30, 5, 0));
@@ -66,7 +67,7 @@ async fn closed_loop_keeps_every_user_at_one_call() {
 async fn users_think_between_calls() {
     let server = Server::start(Script::default()).await;
     let mut config = config(&server, 4);
-    config.load = Load::Closed { users: 1, think: "60ms".parse().unwrap() };
+    config.load = LoadShape::Closed { users: 1, think: "60ms".parse().unwrap() };
     let report = measure(&config).await;
     assert!(report.elapsed_s >= 0.18, "{}", report.elapsed_s);
     // Three pauses and four answers, rounded to a millisecond.
@@ -79,7 +80,7 @@ async fn open_loop_sends_at_its_rate_whatever_the_answers_do() {
     // No call is answered before all are sent.
     let server = Server::start(Script { gather: 40, ..Script::default() }).await;
     let mut config = config(&server, 40);
-    config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Poisson };
+    config.load = LoadShape::Open { rate: 100.0, arrivals: ArrivalSpread::Poisson };
     let report = measure(&config).await;
     assert_eq!((report.calls.ok, server.most_in_flight()), (40, 40));
     let due = report.rates.due_per_s.unwrap();
@@ -90,7 +91,7 @@ async fn open_loop_sends_at_its_rate_whatever_the_answers_do() {
 async fn bursts_arrive_together() {
     let server = Server::start(Script { gather: 8, ..Script::default() }).await;
     let mut config = config(&server, 16);
-    config.load = Load::Open { rate: 80.0, arrivals: Arrivals::Bursts(8) };
+    config.load = LoadShape::Open { rate: 80.0, arrivals: ArrivalSpread::Bursts(8) };
     config.record = true;
     let report = measure(&config).await;
     assert_eq!(report.calls.ok, 16);
@@ -103,12 +104,12 @@ async fn bursts_arrive_together() {
 async fn a_duration_ends_the_sending_and_waits_for_what_is_in_flight() {
     let server = Server::start(Script { first: ms(100), ..Script::default() }).await;
     let mut config = config(&server, 1);
-    config.stop = Stop { requests: None, duration: Some(ms(500)) };
+    config.stop = StopRule { requests: None, duration: Some(ms(500)) };
     config.warmup = Warmup::Time(ms(200));
-    config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Gamma(100.0) };
+    config.load = LoadShape::Open { rate: 100.0, arrivals: ArrivalSpread::Gamma(100.0) };
     config.record = true;
     let planned: Vec<Duration> =
-        Plan::new(&config).sessions().map(|session| session.at).take_while(|at| *at < ms(700)).collect();
+        RunPlan::new(&config).sessions().map(|session| session.at).take_while(|at| *at < ms(700)).collect();
     let warm = planned.iter().filter(|at| **at < ms(200)).count();
     assert!((15..=25).contains(&warm) && (40..=60).contains(&(planned.len() - warm)), "{planned:?}");
     // A busy machine may come to the last calls when the time is over. Then another run shows them.
@@ -138,9 +139,9 @@ async fn a_stall_shows_in_every_call_that_was_due_in_it() {
     let stall = Some((30, ms(1_000)));
     let server = Server::start(Script { stall, ..Script::default() }).await;
     let mut config = config(&server, 150);
-    config.shape.output = Length::constant(2);
+    config.shape.output = TokenLength::constant(2);
     config.max_in_flight = 1;
-    config.load = Load::Open { rate: 60.0, arrivals: Arrivals::Gamma(1_000.0) };
+    config.load = LoadShape::Open { rate: 60.0, arrivals: ArrivalSpread::Gamma(1_000.0) };
     let report = measure(&config).await;
     assert_eq!(report.calls.ok, 150);
     let (due, sent) = (report.latency.from_due.ttft_ms, report.latency.from_sent.ttft_ms);
@@ -158,8 +159,8 @@ async fn a_stall_shows_in_every_call_that_was_due_in_it() {
 #[tokio::test]
 async fn a_stall_of_the_generator_shows_too() {
     struct Stalls(u32);
-    impl Watch for Stalls {
-        fn show(&mut self, _snapshot: &Snapshot) {
+    impl RunWatcher for Stalls {
+        fn show(&mut self, _snapshot: &RunSnapshot) {
             self.0 += 1;
             if self.0 == 1 {
                 std::thread::sleep(ms(500));
@@ -168,8 +169,8 @@ async fn a_stall_of_the_generator_shows_too() {
     }
     let server = Server::start(Script::default()).await;
     let mut config = config(&server, 150);
-    config.shape.output = Length::constant(2);
-    config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Gamma(1_000.0) };
+    config.shape.output = TokenLength::constant(2);
+    config.load = LoadShape::Open { rate: 100.0, arrivals: ArrivalSpread::Gamma(1_000.0) };
     let report = run(&config, &mut Stalls(0), CancellationToken::new()).await.unwrap();
     assert_eq!(report.calls.ok, 150);
     let (due, lag) = (report.latency.from_due.ttft_ms, report.latency.send_lag_ms);
@@ -181,9 +182,9 @@ async fn a_stall_of_the_generator_shows_too() {
 async fn calls_that_could_not_be_sent_are_counted_and_are_no_goodput() {
     let server = Server::start(Script { first: ms(150), ..Script::default() }).await;
     let mut config = config(&server, 1);
-    config.stop = Stop { requests: None, duration: Some(ms(400)) };
+    config.stop = StopRule { requests: None, duration: Some(ms(400)) };
     config.max_in_flight = 2;
-    config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Gamma(1_000.0) };
+    config.load = LoadShape::Open { rate: 100.0, arrivals: ArrivalSpread::Gamma(1_000.0) };
     config.slo = "e2e=10s".parse().ok();
     let report = measure(&config).await;
     let (calls, goodput) = (report.calls, report.goodput.unwrap());
@@ -196,9 +197,9 @@ async fn calls_that_could_not_be_sent_are_counted_and_are_no_goodput() {
 async fn shared_prefixes_are_shared_by_their_groups() {
     let server = Server::start(Script::default()).await;
     let mut config = config(&server, 40);
-    config.shape.prompt = Length::constant(64);
+    config.shape.prompt = TokenLength::constant(64);
     config.shape.prefix = Some(SharedPrefix { tokens: 48, groups: 2, share: 0.75 });
-    config.load = Load::Closed { users: 4, think: Pause::NONE };
+    config.load = LoadShape::Closed { users: 4, think: PauseLength::NONE };
     let report = measure(&config).await;
     assert_eq!((report.tokens.prompt_per_call.min, report.tokens.prompt_per_call.max), (64.0, 64.0));
     let mut beginnings: Vec<(String, usize)> = Vec::new();
@@ -219,8 +220,8 @@ async fn shared_prefixes_are_shared_by_their_groups() {
 async fn conversations_grow_by_the_servers_answers() {
     let server = Server::start(Script::default()).await;
     let mut config = config(&server, 6);
-    config.shape.turns = Turns::Chat(3);
-    config.shape.turn_tokens = Length::constant(10);
+    config.shape.turns = ConversationTurns::Chat(3);
+    config.shape.turn_tokens = TokenLength::constant(10);
     let report = measure(&config).await;
     assert_eq!(report.calls.ok, 6);
     let lengths: Vec<usize> =
@@ -237,8 +238,8 @@ async fn conversations_grow_by_the_servers_answers() {
 async fn agents_append_results_without_a_pause() {
     let server = Server::start(Script::default()).await;
     let mut config = config(&server, 4);
-    config.load = Load::Closed { users: 1, think: "1h".parse().unwrap() };
-    config.shape.turns = Turns::Agent { hops: 3, role: AgentRole::Tool };
+    config.load = LoadShape::Closed { users: 1, think: "1h".parse().unwrap() };
+    config.shape.turns = ConversationTurns::Agent { hops: 3, role: AgentRole::Tool };
     assert_eq!(measure(&config).await.calls.ok, 4);
     let bodies = server.bodies();
     let roles: Vec<&str> =
@@ -269,7 +270,7 @@ async fn plain_completions_streamed_and_whole() {
 async fn a_run_is_recorded_and_played_again() {
     let server = Server::start(Script::default()).await;
     let mut config = config(&server, 12);
-    config.load = Load::Open { rate: 100.0, arrivals: Arrivals::Poisson };
+    config.load = LoadShape::Open { rate: 100.0, arrivals: ArrivalSpread::Poisson };
     config.shape.output = "uniform:3..9".parse().unwrap();
     config.shape.prefix = Some(SharedPrefix { tokens: 20, groups: 1, share: 0.5 });
     config.record = true;
@@ -278,8 +279,8 @@ async fn a_run_is_recorded_and_played_again() {
     write_trace(&mut written, &first.trace).unwrap();
     let calls = read_trace(written.as_slice()).unwrap();
     let asked = server.bodies();
-    config.stop = Stop { requests: None, duration: None };
-    config.load = Load::Replay { calls, speed: 2.0 };
+    config.stop = StopRule { requests: None, duration: None };
+    config.load = LoadShape::Replay { calls, speed: 2.0 };
     let again = measure(&config).await;
     assert_eq!((again.calls.ok, again.tokens.output), (12, first.tokens.output));
     assert_eq!(again.tokens.prompt, first.tokens.prompt);
@@ -290,7 +291,7 @@ async fn a_run_is_recorded_and_played_again() {
     };
     assert_eq!(wanted(&server.bodies()[12..]), wanted(&asked));
     // At twice the speed the arrivals take half the time.
-    let span = |report: &Report| report.trace.last().unwrap().at_ms - report.trace[0].at_ms;
+    let span = |report: &BenchReport| report.trace.last().unwrap().at_ms - report.trace[0].at_ms;
     assert!((span(&again) * 2.0 - span(&first)).abs() < 1.0, "{} {}", span(&again), span(&first));
 }
 
@@ -298,7 +299,7 @@ async fn a_run_is_recorded_and_played_again() {
 async fn a_replayed_conversation_keeps_its_order_and_its_times() {
     let server = Server::start(Script { first: ms(100), ..Script::default() }).await;
     let mut config = config(&server, 1);
-    config.stop = Stop { requests: None, duration: None };
+    config.stop = StopRule { requests: None, duration: None };
     let call = |at_ms, prompt| TraceCall {
         at_ms,
         prompt_tokens: Some(prompt),
@@ -306,7 +307,8 @@ async fn a_replayed_conversation_keeps_its_order_and_its_times() {
         session: Some("a".into()),
         ..TraceCall::default()
     };
-    config.load = Load::Replay { calls: vec![call(0.0, 40), call(10.0, 60), call(400.0, 90)], speed: 1.0 };
+    config.load =
+        LoadShape::Replay { calls: vec![call(0.0, 40), call(10.0, 60), call(400.0, 90)], speed: 1.0 };
     config.record = true;
     // On a busy machine the answers may come after the third call's time. Then another run is tried.
     let mut in_time = false;
@@ -335,7 +337,7 @@ async fn failures_are_counted_and_the_good_go_on() {
     let server = Server::start(Script { refuse_every: Some(4), ..Script::default() }).await;
     let mut config = config(&server, 20);
     config.slo = "ttft=10s".parse().ok();
-    config.load = Load::Closed { users: 4, think: Pause::NONE };
+    config.load = LoadShape::Closed { users: 4, think: PauseLength::NONE };
     let report = measure(&config).await;
     assert_eq!((report.calls.ok, report.calls.failed), (15, 5));
     let [error] = report.errors.as_slice() else { panic!("{:?}", report.errors) };
@@ -376,7 +378,7 @@ async fn a_call_whose_kept_connection_is_closed_is_sent_once_more_and_no_more() 
 async fn a_failed_turn_leaves_out_the_rest_of_its_conversation() {
     let server = Server::start(Script { refuse_every: Some(2), ..Script::default() }).await;
     let mut config = config(&server, 4);
-    config.shape.turns = Turns::Chat(4);
+    config.shape.turns = ConversationTurns::Chat(4);
     let report = measure(&config).await;
     assert_eq!((report.calls.ok, report.calls.failed, report.calls.abandoned), (1, 1, 2));
 }
@@ -401,8 +403,8 @@ async fn a_server_without_usage_is_weighed_by_tokenize_or_guessed() {
 
 struct CancelAfter(u64, CancellationToken);
 
-impl Watch for CancelAfter {
-    fn show(&mut self, snapshot: &Snapshot) {
+impl RunWatcher for CancelAfter {
+    fn show(&mut self, snapshot: &RunSnapshot) {
         if snapshot.ended >= self.0 {
             self.1.cancel();
         }
@@ -413,7 +415,7 @@ impl Watch for CancelAfter {
 async fn a_cancelled_run_reports_what_it_has() {
     let server = Server::start(Script { most_answers: 6, ..Script::default() }).await;
     let mut config = config(&server, 1_000_000);
-    config.load = Load::Closed { users: 3, think: Pause::NONE };
+    config.load = LoadShape::Closed { users: 3, think: PauseLength::NONE };
     let cancel = CancellationToken::new();
     let mut watch = CancelAfter(6, cancel.clone());
     let running = run(&config, &mut watch, cancel);
@@ -436,10 +438,10 @@ async fn what_makes_no_run_is_said_before_any_load() {
     let said = error.to_string();
     assert!(said.contains("no load was sent") && said.contains("400 context_length_exceeded"), "{said}");
 
-    let gone = Config::new("http://127.0.0.1:1");
+    let gone = BenchConfig::new("http://127.0.0.1:1");
     let error = run(&gone, &mut (), CancellationToken::new()).await.unwrap_err();
     assert!(matches!(error, BenchError::Server(_)), "{error}");
-    let named = Config { model: Some("m".into()), ..gone };
+    let named = BenchConfig { model: Some("m".into()), ..gone };
     let error = run(&named, &mut (), CancellationToken::new()).await.unwrap_err();
     assert!(
         matches!(&error, BenchError::Probe { .. }) && error.to_string().contains("no load was sent"),

@@ -6,17 +6,17 @@ use std::pin::Pin;
 use bytes::Bytes;
 use headrace_domain::{KeyId, UnixNanos};
 
-use crate::{Answer, BodyRefusal, Frames};
+use crate::{AnswerFrames, BodyRefusal, CallAnswer};
 
 /// An answer of the internal API.
-pub type AnnexAnswer = Answer<Box<dyn Frames>>;
+pub type AnnexAnswer = CallAnswer<Box<dyn AnswerFrames>>;
 
 /// A future that produces an answer of the internal API.
 pub type AnnexAnswering = Pin<Box<dyn Future<Output = AnnexAnswer> + Send>>;
 
 /// The head of a request to the internal API.
 #[derive(Debug, Clone, Copy)]
-pub struct AnnexHead<'a> {
+pub struct InternalHead<'a> {
     /// The method.
     pub method: &'a str,
     /// The path, with its query if it has one.
@@ -30,10 +30,10 @@ pub struct AnnexHead<'a> {
 }
 
 /// The internal API: it answers at paths that are not part of the public API.
-pub trait Annex: Send + Sync + 'static {
+pub trait InternalApi: Send + Sync + 'static {
     /// Admits or refuses a request by its head. The error is the refusal. If its status is 401, the sender is unknown,
     /// and the body is left unread.
-    fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer>;
+    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer>;
 }
 
 /// An admitted request.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 /// An answer.
 #[derive(Debug)]
-pub struct Answer<S> {
+pub struct CallAnswer<S> {
     /// HTTP status.
     pub status: u16,
     /// `content-type`
@@ -36,7 +36,7 @@ pub enum AnswerBody<S> {
     },
 }
 
-impl<S> Answer<S> {
+impl<S> CallAnswer<S> {
     /// A JSON answer with a whole body.
     pub fn json(status: u16, body: impl Into<Bytes>) -> Self {
         let body = AnswerBody::Whole(body.into());
@@ -44,14 +44,14 @@ impl<S> Answer<S> {
     }
 
     /// Converts the body's stream with `other`. A whole body stays unchanged.
-    pub fn map<T>(self, other: impl FnOnce(S) -> T) -> Answer<T> {
+    pub fn map<T>(self, other: impl FnOnce(S) -> T) -> CallAnswer<T> {
         let Self { status, content_type, headers, body } = self;
         let body = match body {
             AnswerBody::Whole(bytes) => AnswerBody::Whole(bytes),
             AnswerBody::Stream(body) => AnswerBody::Stream(other(body)),
             AnswerBody::Long { body, bytes } => AnswerBody::Long { body: other(body), bytes },
         };
-        Answer { status, content_type, headers, body }
+        CallAnswer { status, content_type, headers, body }
     }
 
     /// Adds headers.
@@ -70,26 +70,26 @@ impl<S> Answer<S> {
 }
 
 /// The pieces of an answer. Dropping it early means that the client went away.
-pub trait Frames: Send + Unpin + 'static {
+pub trait AnswerFrames: Send + Unpin + 'static {
     /// Returns the next piece, `None` at the end, or an error if the answer stops before its end. The producer of the
     /// pieces bounds and times them, even while the network is full and the transport does not poll.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>>;
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>>;
 
     /// Passes the destination of the pieces, before the first piece is requested. The producer uses it to time out a
     /// peer that reads nothing.
-    fn leads_to(&mut self, outlet: Arc<dyn Outlet>);
+    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>);
 
     /// States why the transport stops early, before it drops the body. Not called if the client went away. The first
     /// reason counts.
     fn give_up(&mut self, why: GiveUp);
 }
 
-impl Frames for Box<dyn Frames> {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+impl AnswerFrames for Box<dyn AnswerFrames> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         self.as_mut().poll_frame(cx)
     }
 
-    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
         self.as_mut().leads_to(outlet);
     }
 
@@ -100,7 +100,7 @@ impl Frames for Box<dyn Frames> {
 
 /// The destination of a transport's bytes. Reader timeouts use it, because bytes that a transport accepted may still
 /// wait inside the transport.
-pub trait Outlet: Send + Sync {
+pub trait TransportOutlet: Send + Sync {
     /// Returns for how long the peer has accepted none of its waiting bytes. Zero if no bytes wait.
     fn blocked_for(&self) -> Duration;
 }
@@ -119,12 +119,12 @@ pub enum GiveUp {
 /// The body stops before its end. The bytes already sent must not look complete: reset the stream or close the
 /// connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Broken;
+pub struct BrokenBody;
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the answer was broken off before its end")
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for BrokenBody {}

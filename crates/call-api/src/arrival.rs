@@ -7,13 +7,13 @@ use headrace_domain::{ConnectionTrace, Endpoint, UnixNanos};
 
 /// A call whose head has arrived. Its body may still be arriving.
 #[derive(Debug)]
-pub struct Head {
+pub struct CallHead {
     /// The endpoint of the call.
     pub endpoint: Endpoint,
     /// The caller's credential headers.
     pub credentials: Credentials,
     /// The peer of the connection.
-    pub peer: Peer,
+    pub peer: PeerAddress,
     /// The `traceparent` header, if it was text.
     pub traceparent: Option<String>,
     /// The headers in [`DIALECT_HEADERS`] that the call has, as text.
@@ -31,7 +31,7 @@ pub const DIALECT_HEADERS: [&str; 3] = ["anthropic-version", "anthropic-beta", "
 
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerAddress {
     /// The socket's peer address. It is the proxy's, if there is one.
     pub address: SocketAddr,
 }

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use annex::{Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead};
-pub use answer::{Answer, AnswerBody, Broken, Frames, GiveUp, Outlet};
-pub use arrival::{Credentials, DIALECT_HEADERS, Head, Peer};
+pub use annex::{AnnexAnswer, AnnexAnswering, AnnexCall, InternalApi, InternalHead};
+pub use answer::{AnswerBody, AnswerFrames, BrokenBody, CallAnswer, GiveUp, TransportOutlet};
+pub use arrival::{CallHead, Credentials, DIALECT_HEADERS, PeerAddress};
 pub use body::{BodyPieces, BodyRefusal, BodySource};
-pub use memory::{Memory, NoRoom, Reserved};
+pub use memory::{MemoryAccount, MemoryReservation, NoRoom};
 pub use object::{ObjectAsk, ObjectMethod};
 pub use question::Question;
 pub use refusal::EdgeRefusal;
@@ -27,12 +27,12 @@ pub use refusal::EdgeRefusal;
 use headrace_domain::{Dialect, Endpoint, KeyId, UnixNanos};
 
 /// The call service: it answers requests.
-pub trait Front: Send + Sync + 'static {
+pub trait CallService: Send + Sync + 'static {
     /// The body of an answer that is streamed.
-    type Stream: Frames;
+    type Stream: AnswerFrames;
 
     /// An admitted call. Dropping it means that the client went away, and releases what it reserved.
-    type Admitted: Admitted;
+    type AdmittedWork: Admitted;
 
     /// An admitted question.
     type Questioner: Admitted;
@@ -41,28 +41,28 @@ pub trait Front: Send + Sync + 'static {
     type Turns: Default + Send + Sync;
 
     /// Admits or refuses a call by its head. The error is the refusal. The body of a refused call is left unread.
-    fn admit(self: &Arc<Self>, head: Head) -> Result<Self::Admitted, Answer<Self::Stream>>;
+    fn admit(self: &Arc<Self>, head: CallHead) -> Result<Self::AdmittedWork, CallAnswer<Self::Stream>>;
 
     /// Serves an admitted call. The body is read when the service asks for it. Dropping the future means that the
     /// client went away.
     fn call<B: BodySource>(
         self: &Arc<Self>,
-        admitted: Self::Admitted,
+        admitted: Self::AdmittedWork,
         body: B,
-    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+    ) -> impl Future<Output = CallAnswer<Self::Stream>> + Send;
 
     /// Admits or refuses a responses socket by the head of its handshake. Returns the key that opens it. The handshake
     /// counts as a request of that key.
     ///
     /// # Errors
     /// A refusal, as for a call with this head.
-    fn admit_socket(self: &Arc<Self>, head: Head) -> Result<KeyId, Answer<Self::Stream>> {
+    fn admit_socket(self: &Arc<Self>, head: CallHead) -> Result<KeyId, CallAnswer<Self::Stream>> {
         self.admit(head).map(|admitted| admitted.payer().clone())
     }
 
     /// Attaches the state of a responses socket to a call of it. The call may continue from that state, and is kept in
     /// it.
-    fn in_turns(&self, admitted: Self::Admitted, _turns: &Self::Turns) -> Self::Admitted {
+    fn in_turns(&self, admitted: Self::AdmittedWork, _turns: &Self::Turns) -> Self::AdmittedWork {
         admitted
     }
 
@@ -70,7 +70,7 @@ pub trait Front: Send + Sync + 'static {
     ///
     /// # Errors
     /// A refusal, if the message is not valid.
-    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Self::Stream>>;
+    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Self::Stream>>;
 
     /// Reports that a message of a responses socket did not become a call. Later calls cannot continue from the state
     /// that this one would have continued from.
@@ -83,27 +83,27 @@ pub trait Front: Send + Sync + 'static {
         question: Question,
         credentials: &Credentials,
         headers: Vec<(&'static str, String)>,
-    ) -> Result<Self::Questioner, Answer<Self::Stream>>;
+    ) -> Result<Self::Questioner, CallAnswer<Self::Stream>>;
 
     /// Answers an admitted question. The body is read when the service asks for it.
     fn answer_question<B: BodySource>(
         self: &Arc<Self>,
         asked: Self::Questioner,
         body: B,
-    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+    ) -> impl Future<Output = CallAnswer<Self::Stream>> + Send;
 
     /// An admitted request for stored objects.
     type Asked: Admitted;
 
     /// Admits or refuses a request for stored objects by its head. The error is the refusal.
-    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Self::Asked, Answer<Self::Stream>>;
+    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Self::Asked, CallAnswer<Self::Stream>>;
 
     /// Answers a request for stored objects. The body is read if the request has one.
     fn answer_asked<B: BodySource>(
         self: &Arc<Self>,
         asked: Self::Asked,
         body: B,
-    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+    ) -> impl Future<Output = CallAnswer<Self::Stream>> + Send;
 
     /// Returns whether a request with these credentials would be admitted.
     fn knows(&self, credentials: &Credentials) -> bool;
@@ -114,17 +114,18 @@ pub trait Front: Send + Sync + 'static {
         credentials: &Credentials,
         dialect: Dialect,
         query: &[(String, String)],
-    ) -> Answer<Self::Stream>;
+    ) -> CallAnswer<Self::Stream>;
 
     /// `GET /v1/models/{name}`
-    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer<Self::Stream>;
+    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect)
+    -> CallAnswer<Self::Stream>;
 
     /// `GET /v1/requests/{id}`
     fn show_request(
         self: &Arc<Self>,
         credentials: &Credentials,
         id: &str,
-    ) -> impl Future<Output = Answer<Self::Stream>> + Send;
+    ) -> impl Future<Output = CallAnswer<Self::Stream>> + Send;
 
     /// Formats a refusal by the edge in the dialect's shape. `endpoint` is the endpoint of the call, if it was
     /// recognized.
@@ -134,7 +135,7 @@ pub trait Front: Send + Sync + 'static {
         refusal: &EdgeRefusal,
         endpoint: Option<Endpoint>,
         started: UnixNanos,
-    ) -> Answer<Self::Stream>;
+    ) -> CallAnswer<Self::Stream>;
 
     /// Returns why new calls, or calls for one model, would not be served. For operators. Empty if they would be
     /// served.

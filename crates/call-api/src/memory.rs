@@ -11,21 +11,21 @@ use parking_lot::Mutex;
 
 /// The memory in use and its limits.
 #[derive(Debug)]
-pub struct Memory {
-    shared: Arc<Shared>,
+pub struct MemoryAccount {
+    shared: Arc<AccountShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AccountShared {
     most: u64,
     most_of_key: u64,
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenMemory>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenMemory {
     all: u64,
-    /// The largest value of `all` since the last [`Memory::take_peak`].
+    /// The largest value of `all` since the last [`MemoryAccount::take_peak`].
     peak: u64,
     /// Holds only keys with reserved bytes.
     of_key: HashMap<KeyId, u64, RandomState>,
@@ -33,10 +33,10 @@ struct Taken {
 
 /// The bytes that one call has reserved. Released when dropped.
 #[derive(Debug)]
-pub struct Reserved {
-    shared: Arc<Shared>,
+pub struct MemoryReservation {
+    shared: Arc<AccountShared>,
     key: KeyId,
-    /// Changed only while `Shared::taken` is locked.
+    /// Changed only while `AccountShared::taken` is locked.
     bytes: AtomicU64,
 }
 
@@ -63,10 +63,10 @@ pub enum NoRoom {
     },
 }
 
-impl Memory {
+impl MemoryAccount {
     /// Creates an account with `most` bytes in total. One key may hold at most `most_of_key`.
     pub fn new(most: u64, most_of_key: u64) -> Self {
-        Self { shared: Arc::new(Shared { most, most_of_key, taken: Mutex::default() }) }
+        Self { shared: Arc::new(AccountShared { most, most_of_key, taken: Mutex::default() }) }
     }
 
     /// Returns the reserved bytes.
@@ -82,12 +82,12 @@ impl Memory {
     }
 
     /// Creates an empty reservation for a call of `key`.
-    pub fn for_call_of(&self, key: KeyId) -> Reserved {
-        Reserved { shared: Arc::clone(&self.shared), key, bytes: AtomicU64::new(0) }
+    pub fn for_call_of(&self, key: KeyId) -> MemoryReservation {
+        MemoryReservation { shared: Arc::clone(&self.shared), key, bytes: AtomicU64::new(0) }
     }
 }
 
-impl Reserved {
+impl MemoryReservation {
     /// Reserves `bytes` more, or leaves the reservation unchanged.
     ///
     /// # Errors
@@ -116,9 +116,9 @@ impl Reserved {
     }
 
     fn change(&self, to: impl FnOnce(u64) -> u64) -> Result<(), NoRoom> {
-        let Shared { most, most_of_key, .. } = *self.shared;
+        let AccountShared { most, most_of_key, .. } = *self.shared;
         let mut taken = self.shared.taken.lock();
-        let Taken { all, peak, of_key } = &mut *taken;
+        let TakenMemory { all, peak, of_key } = &mut *taken;
         let from = self.bytes.load(Ordering::Relaxed);
         let to = to(from);
         let slot = of_key.get_mut(&self.key);
@@ -144,7 +144,7 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for MemoryReservation {
     fn drop(&mut self) {
         if *self.bytes.get_mut() > 0 {
             // Shrinking always succeeds.
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_bounded_by_key_and_over_all_and_given_back_once() {
-        let memory = Memory::new(150, 100);
+        let memory = MemoryAccount::new(150, 100);
         let of = |key| memory.for_call_of(KeyId::new(key).unwrap());
         let (first, twin, other) = (of("a"), of("a"), of("b"));
         assert_eq!(first.resize(101), Err(NoRoom::OfKey { needed: 101, taken: 0, bound: 100 }));

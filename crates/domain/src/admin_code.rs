@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A row of the table.
-struct Row {
+struct AdminCodeRow {
     name: &'static str,
     /// HTTP statuses of the error, the usual one first. Empty if it occurs only on the control socket.
     statuses: &'static [u16],
@@ -30,9 +30,9 @@ macro_rules! codes {
             /// Every code, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            const fn row(self) -> &'static Row {
+            const fn row(self) -> &'static AdminCodeRow {
                 match self {
-                    $(Self::$variant => &Row {
+                    $(Self::$variant => &AdminCodeRow {
                         name: $name,
                         statuses: &[$($status),*],
                         meaning: $meaning,

@@ -44,7 +44,7 @@ impl Attempt {
 /// An answer that was lost in the middle and continued by another worker whose tokens may differ from those of the lost
 /// one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Continued {
+pub struct ContinuedAnswer {
     /// Index of the call's choice.
     pub choice: u32,
     /// Tokens of the answer that existed before the switch.

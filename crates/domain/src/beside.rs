@@ -9,7 +9,7 @@ use crate::{NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
 ///
 /// If one step both computes prompts and generates tokens, its time is split by what each has cost lately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Ahead {
+pub struct WorkAhead {
     /// Sequences of all callers that were being computed when the call arrived.
     pub running: u32,
     /// Sequences of the call's own organisation that were running or waiting when the call arrived.
@@ -33,7 +33,7 @@ pub struct Ahead {
 
 /// Work of other calls in the same engine steps as this call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Beside {
+pub struct ConcurrentWork {
     /// Prompt tokens of other calls that were computed while this call's prompt was computed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub prefill_tokens: u64,
@@ -58,7 +58,7 @@ pub struct ConnectionTrace {
 
 /// The prices of a call's hold and charge.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Billed {
+pub struct BilledPrices {
     /// When the prices were looked up. The prices of that day (UTC) apply.
     pub at: UnixNanos,
     /// Prompt tokens in the hold, at the highest price of their classes.
@@ -92,7 +92,7 @@ pub struct BilledLine {
     pub amount: NanoDollars,
 }
 
-impl Ahead {
+impl WorkAhead {
     /// Scales the durations down to a wait of `queue_ns`, if they exceed it. A step that was running when the call
     /// arrived then counts only with its remaining part.
     #[must_use]
@@ -120,12 +120,13 @@ mod tests {
 
     #[test]
     fn what_was_ahead_is_never_more_than_the_wait() {
-        let ahead = Ahead { own_decode_ns: 300, others_prefill_ns: 100, running: 2, ..Ahead::default() };
+        let ahead =
+            WorkAhead { own_decode_ns: 300, others_prefill_ns: 100, running: 2, ..WorkAhead::default() };
         assert_eq!(ahead.within(400), ahead);
-        let cut = Ahead { own_decode_ns: 150, others_prefill_ns: 50, ..ahead };
+        let cut = WorkAhead { own_decode_ns: 150, others_prefill_ns: 50, ..ahead };
         assert_eq!(ahead.within(200), cut);
-        assert_eq!(ahead.within(0), Ahead { running: 2, ..Ahead::default() });
-        let most = Ahead { own_decode_ns: u64::MAX, others_decode_ns: u64::MAX, ..Ahead::default() };
+        assert_eq!(ahead.within(0), WorkAhead { running: 2, ..WorkAhead::default() });
+        let most = WorkAhead { own_decode_ns: u64::MAX, others_decode_ns: u64::MAX, ..WorkAhead::default() };
         assert_eq!(most.within(10).others_decode_ns, 5);
     }
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheMark, ClearTools, Cleared, Concern, Conversation, EndUser, Form, Media, PromptItem, ReasoningWish,
-    ResponseAsk, SamplingRequest, ToEncode,
+    CacheMark, ClearTools, ClearedContext, Conversation, EndUser, FieldConcern, MediaPart, PromptItem,
+    ReasoningOptions, ResponseAsk, ResponseFormat, SamplingRequest, ToEncode,
 };
 
 /// The API whose request and answer shapes are used.
@@ -79,13 +79,13 @@ pub enum Prompt {
     /// Texts to encode. Each is answered with a vector or a score.
     Encode(ToEncode),
     /// A body that is forwarded to an upstream, which speaks the caller's dialect or another one.
-    Relayed(Relayed),
+    Relayed(RelayedBody),
 }
 
 /// A body that is forwarded in its caller's dialect. The receiver defines what it means. Only what limits, money and
 /// rules need is known here.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Relayed {
+pub struct RelayedBody {
     /// The body as received: one JSON object.
     pub body: Bytes,
     /// Approximate bytes of all strings in the body. The prompt's tokens are estimated from it.
@@ -97,7 +97,7 @@ pub struct Relayed {
     /// Whether the body has fields that are not forwarded unchanged: Headrace's own, and cache salts.
     pub has_own_fields: bool,
     /// What the body requests besides tokens. Usually empty.
-    pub concerns: Vec<Concern>,
+    pub concerns: Vec<FieldConcern>,
 }
 
 /// Priority of a call over others (OpenAI's `service_tier`). It also decides the prices.
@@ -128,7 +128,7 @@ pub enum MessageOrigin {
 
 /// Options of raw prompts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RawWish {
+pub struct RawOptions {
     /// Whether control tokens spelled out in the prompt are parsed as control tokens.
     pub parse_special: bool,
     /// The text after the gap that the answer fills.
@@ -158,7 +158,7 @@ pub struct Call {
     /// Whether the prompt is repeated before the answer (completions).
     pub echo: bool,
     /// How raw prompts are parsed (completions).
-    pub raw: RawWish,
+    pub raw: RawOptions,
     /// Whether the answer carries the `headrace` block of stage timings and cost.
     pub explain: bool,
     /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
@@ -170,7 +170,7 @@ pub struct Call {
     /// Which tool results are removed if the conversation has grown.
     pub clears: Option<Box<ClearTools>>,
     /// What was removed from the conversation.
-    pub cleared: Option<Cleared>,
+    pub cleared: Option<ClearedContext>,
     /// The caller's own cache salt. It can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
     /// Time from arrival within which the first token must come. `None` for no limit.
@@ -180,9 +180,9 @@ pub struct Call {
     /// The end user. `None` if the caller named none.
     pub user: Option<EndUser>,
     /// The form that the answer's text must match. `None` for free text.
-    pub form: Option<Arc<Form>>,
+    pub form: Option<Arc<ResponseFormat>>,
     /// How much the model reasons.
-    pub reasoning: ReasoningWish,
+    pub reasoning: ReasoningOptions,
     /// Parameters that only the Responses API has. `None` for every other call.
     pub response: Option<Arc<ResponseAsk>>,
 }
@@ -200,7 +200,7 @@ impl Call {
             include_usage: false,
             return_token_ids: false,
             echo: false,
-            raw: RawWish::default(),
+            raw: RawOptions::default(),
             explain: false,
             diagnoses: false,
             previous_answer: None,
@@ -212,13 +212,13 @@ impl Call {
             tier: ServiceTier::Standard,
             user: None,
             form: None,
-            reasoning: ReasoningWish::default(),
+            reasoning: ReasoningOptions::default(),
             response: None,
         }
     }
 
     /// Returns the path of a media part of message number `at` in what the caller sent: `messages[2].content[1]`.
-    pub fn place(&self, at: usize, part: &Media) -> String {
+    pub fn place(&self, at: usize, part: &MediaPart) -> String {
         let list = if self.endpoint == Endpoint::Responses { "input" } else { "messages" };
         let goes_on = self.response.as_ref().is_some_and(|ask| ask.conversation.is_some());
         match self.origin(at) {

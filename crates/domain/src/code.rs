@@ -38,7 +38,7 @@ pub enum ErrorKind {
 }
 
 /// A row of the table.
-struct Row {
+struct CodeRow {
     name: &'static str,
     stage: Stage,
     /// HTTP status and kind. `None` if callers are given another name instead.

@@ -3,16 +3,16 @@
 
 /// A field of a relayed body that needs a decision before the body is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Concern {
+pub struct FieldConcern {
     /// Byte offset in the body at which the field's value begins.
     pub at: usize,
     /// What the field requests.
-    pub ask: Ask,
+    pub ask: ConcernKind,
 }
 
 /// What a field requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask {
+pub enum ConcernKind {
     /// An extra that a provider may charge for separately, or that passes the work to another party.
     Extra {
         /// The name of the extra in `allow_unpriced`.
@@ -29,12 +29,12 @@ pub enum Ask {
     Url(Box<str>),
 }
 
-impl Concern {
+impl FieldConcern {
     /// Returns whether the work, or a part of it, may leave the server that receives the call.
     pub fn leaves_the_server(&self) -> bool {
         match &self.ask {
-            Ask::Extra { name, .. } => !STAYS.contains(name),
-            Ask::WebSearch { .. } | Ask::Url(_) => true,
+            ConcernKind::Extra { name, .. } => !STAYS.contains(name),
+            ConcernKind::WebSearch { .. } | ConcernKind::Url(_) => true,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Form, Media};
+use crate::{MediaPart, ResponseFormat};
 
 /// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct Message {
     pub joints: Vec<usize>,
     /// Parts that are not text, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub media: Vec<Media>,
+    pub media: Vec<MediaPart>,
     /// The participant's name, if the client sent one.
     pub name: Option<String>,
     /// Reasoning of an earlier answer, if the client sent it back.
@@ -137,7 +137,7 @@ pub enum CustomInput {
     /// Any text.
     Text,
     /// Text that matches this form: a grammar or a regular expression.
-    Form(Box<Form>),
+    Form(Box<ResponseFormat>),
 }
 
 /// Whether the model may, must or must not call tools.
@@ -188,7 +188,7 @@ pub enum ClearTrigger {
 
 /// How much was removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cleared {
+pub struct ClearedContext {
     /// Number of tool calls whose results were removed.
     pub tool_uses: u32,
     /// Number of prompt tokens that were removed.

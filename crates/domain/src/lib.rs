@@ -34,35 +34,35 @@ mod usage;
 mod worker_job;
 
 pub use admin_code::AdminCode;
-pub use attempt::{Attempt, AttemptOutcome, Continued};
-pub use beside::{Ahead, Beside, Billed, BilledLine, ConnectionTrace};
+pub use attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
+pub use beside::{BilledLine, BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
-pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawWish, Relayed, ServiceTier};
+pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawOptions, RelayedBody, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
-pub use concern::{Ask, Concern};
+pub use concern::{ConcernKind, FieldConcern};
 pub use conversation::{
-    ClearTools, ClearTrigger, Cleared, Conversation, CustomInput, Message, Role, TextPlace, Tool, ToolCall,
-    ToolChoice,
+    ClearTools, ClearTrigger, ClearedContext, Conversation, CustomInput, Message, Role, TextPlace, Tool,
+    ToolCall, ToolChoice,
 };
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
 pub use http_date::HttpDate;
 pub use id::{HoldId, IdError, KeyId, ModelName, OrgId, ProjectId, Region, RequestId, UserId};
-pub use media::{Media, MediaKind, MediaSource};
+pub use media::{MediaKind, MediaPart, MediaSource};
 pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use response::ResponseAsk;
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
-pub use shadow::{Compared, ShadowOf, ShadowedCall};
+pub use shadow::{ShadowComparison, ShadowOf, ShadowedCall};
 pub use shown::steers_terminals;
 pub use stage::{Stage, StageSpan};
-pub use structure::{Form, FormTag, GrammarSyntax, JsonForm, ReasoningWish, TaggedForm};
-pub use timeline::{EngineRun, EngineSeen, Pauses, Timeline, is_partition};
+pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, ResponseFormat, TaggedForm};
+pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
 pub use trace::{
-    CacheMiss, EngineTrace, KeptAnswers, MissReason, NoTrace, Outcome, PromptPlace, TRACE_VERSION,
+    CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
     ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
 };
 pub use traceparent::parse_traceparent;

@@ -57,7 +57,7 @@ impl MediaSource {
 
 /// A message part that is not text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Media {
+pub struct MediaPart {
     /// The kind of the part.
     pub kind: MediaKind,
     /// Where the part's data is.

@@ -17,7 +17,7 @@ pub struct ShadowOf {
     /// How the answers compare. `None` if no comparison was wanted, if an answer was too long to compare, or if the
     /// copy was not answered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub compared: Option<Compared>,
+    pub compared: Option<ShadowComparison>,
 }
 
 /// The figures of a call that was copied.
@@ -35,7 +35,7 @@ pub struct ShadowedCall {
 
 /// How two answers compare, the caller's first and the copy's second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct ShadowComparison {
     /// Whether the two answers are identical, including tool calls.
     pub same: bool,
     /// Length of the common beginning, in thousandths of the longer answer's characters.

@@ -7,7 +7,7 @@ use serde_json::Value;
 /// The form that an answer's text must match.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Form {
+pub enum ResponseFormat {
     /// A JSON object of any content (`response_format: {"type": "json_object"}`).
     JsonObject,
     /// JSON that fits a schema.
@@ -76,7 +76,7 @@ pub struct FormTag {
 
 /// How much a model reasons before it answers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct ReasoningWish {
+pub struct ReasoningOptions {
     /// Whether the model reasons at all. `None` leaves that to the model's template.
     pub enabled: Option<bool>,
     /// The effort (OpenAI's `reasoning_effort`, Anthropic's `output_config.effort`), as the caller spelled it.

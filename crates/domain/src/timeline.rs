@@ -38,7 +38,7 @@ pub struct EngineSeen<'a> {
     /// When the task had taken the engine's last event.
     pub until_ns: u64,
     /// When the task took no events because its reader was not reading.
-    pub pauses: &'a Pauses,
+    pub pauses: &'a ReaderPauses,
 }
 
 impl Timeline {
@@ -195,13 +195,13 @@ const PAUSES_KEPT: usize = 16;
 /// The times at which a task was paused because its reader was not reading. Bounded: if there are too many pauses, the
 /// two nearest ones are joined, and the gap between them counts as paused.
 #[derive(Debug, Clone, Default)]
-pub struct Pauses {
+pub struct ReaderPauses {
     /// Ascending and disjoint.
     kept: Vec<(u64, u64)>,
     since_ns: Option<u64>,
 }
 
-impl Pauses {
+impl ReaderPauses {
     /// Returns whether the task is paused now.
     pub const fn is_paused(&self) -> bool {
         self.since_ns.is_some()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::{Attempt, AttemptOutcome, Continued};
-use crate::beside::{Ahead, Beside, Billed, ConnectionTrace};
+use crate::attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
+use crate::beside::{BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
@@ -81,11 +81,11 @@ pub struct EngineTrace {
     pub unpinned_blocks: u32,
     /// What the engine computed ahead of the request. `None` if unknown, as in older records. For operators only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ahead: Option<Ahead>,
+    pub ahead: Option<WorkAhead>,
     /// What the engine computed in the same steps as the request. `None` if unknown, as in older records. For operators
     /// only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<Beside>,
+    pub beside: Option<ConcurrentWork>,
 }
 
 /// Earlier answers that the prompt repeats with their generated token ids. Tokenizing their text again would give other
@@ -292,7 +292,7 @@ pub struct TracedFailure {
 /// How a request ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
-pub enum Outcome {
+pub enum CallOutcome {
     /// The request was answered to the end.
     Completed {
         /// The finish reason of each choice.
@@ -390,7 +390,7 @@ pub struct TraceRecord {
     /// Answers that another worker continued with tokens that may differ from those of the lost worker, as the model's
     /// policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub continued: Vec<Continued>,
+    pub continued: Vec<ContinuedAnswer>,
     /// What the engine measured. `None` if the request never reached one.
     pub engine: Option<EngineTrace>,
     /// Earlier answers that the prompt repeats with their generated token ids. `None` if there are none, or if
@@ -412,7 +412,7 @@ pub struct TraceRecord {
     /// The prices of the hold and the charge. `None` if the request never got that far, or in records of versions that
     /// did not keep them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub billed: Option<Box<Billed>>,
+    pub billed: Option<Box<BilledPrices>>,
     /// State of the client's connection. `None` for a request from inside the server, or in records of versions that
     /// did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -420,7 +420,7 @@ pub struct TraceRecord {
     /// The verdict of moderation, if it ran.
     pub moderation: Option<String>,
     /// How the request ended.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// The error that the caller received. `None` unless the call failed. Read it with [`TraceRecord::failure`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_with: Option<TracedFailure>,
@@ -446,7 +446,7 @@ impl TraceRecord {
 
     /// Returns the code and HTTP status of the error that the caller received. `None` unless the call failed.
     pub fn failure(&self) -> Option<TracedFailure> {
-        if !matches!(self.outcome, Outcome::Failed { .. }) {
+        if !matches!(self.outcome, CallOutcome::Failed { .. }) {
             return None;
         }
         self.failed_with.clone().or_else(|| {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use headrace_call_api::{GiveUp, Outlet};
+use headrace_call_api::{GiveUp, TransportOutlet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::peer::Allowance;
+use crate::peer::RefusalAllowance;
 
 /// The value for "not now" in fields that hold milliseconds.
 const NEVER: u64 = u64::MAX;
@@ -24,7 +24,7 @@ const PARTING: Duration = Duration::from_secs(1);
 
 /// The time limits that are enforced here.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct ConnectionTimeouts {
     pub(crate) header: Duration,
     pub(crate) write: Duration,
     pub(crate) idle: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Patience {
 
 /// The result of checking a connection against its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum TimeoutVerdict {
     /// No limit is exceeded. Check again at this time at the latest.
     Fine(Instant),
     /// The headers took too long.
@@ -45,7 +45,7 @@ pub(crate) enum Verdict {
 
 /// What the server asks a connection to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Wish {
+pub(crate) enum ServerWish {
     /// Continue.
     Serve,
     /// Close after the next answer, because the server accepts calls only for a while. Requests that arrive in the
@@ -62,7 +62,7 @@ pub(crate) enum Wish {
 
 /// The state of one connection.
 #[derive(Debug)]
-pub(crate) struct Activity {
+pub(crate) struct ConnectionActivity {
     start: Instant,
     /// Number of requests that are being processed or streamed.
     in_flight: AtomicUsize,
@@ -79,10 +79,10 @@ pub(crate) struct Activity {
     is_trusted: AtomicBool,
     /// The connection continues with another protocol.
     has_switched: AtomicBool,
-    allowance: Arc<Allowance>,
+    allowance: Arc<RefusalAllowance>,
 }
 
-impl Outlet for Activity {
+impl TransportOutlet for ConnectionActivity {
     fn blocked_for(&self) -> Duration {
         match self.write_blocked_since_ms.load(Ordering::Acquire) {
             NEVER => Duration::ZERO,
@@ -91,8 +91,8 @@ impl Outlet for Activity {
     }
 }
 
-impl Activity {
-    pub(crate) fn new(allowance: Arc<Allowance>, wish: Wish) -> Arc<Self> {
+impl ConnectionActivity {
+    pub(crate) fn new(allowance: Arc<RefusalAllowance>, wish: ServerWish) -> Arc<Self> {
         Arc::new(Self {
             start: Instant::now(),
             in_flight: AtomicUsize::new(0),
@@ -224,7 +224,7 @@ impl Activity {
     /// Returns whether the connection has been idle for a while, and nothing of a next request has arrived.
     pub(crate) fn may_rest(&self) -> bool {
         let quiet = self.idle_since().is_some_and(|since| since.elapsed() >= RESTS_AFTER);
-        quiet && !self.is_in_head() && !self.left_body_unread() && self.wished() < Wish::Finish
+        quiet && !self.is_in_head() && !self.left_body_unread() && self.wished() < ServerWish::Finish
     }
 
     /// Returns whether the peer has used up its allowance of refusals.
@@ -237,7 +237,7 @@ impl Activity {
         self.allowance.refused();
         let told = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
         if told >= MOST_REFUSALS && !self.is_trusted() {
-            self.wish(Wish::Finish);
+            self.wish(ServerWish::Finish);
         }
     }
 
@@ -248,11 +248,11 @@ impl Activity {
 
     /// Returns whether the connection has had nothing but refusals and is to end.
     pub(crate) fn has_been_refused_enough(&self) -> bool {
-        self.is_only_refused() && self.wished() >= Wish::Finish
+        self.is_only_refused() && self.wished() >= ServerWish::Finish
     }
 
     /// Returns how long a peer may take to leave after it was asked to.
-    pub(crate) fn parting(&self, patience: &Patience) -> Duration {
+    pub(crate) fn parting(&self, patience: &ConnectionTimeouts) -> Duration {
         if self.is_only_refused() { patience.header.min(PARTING) } else { patience.header }
     }
 
@@ -286,7 +286,7 @@ impl Activity {
     }
 
     /// Asks the connection to finish or close.
-    pub(crate) fn wish(&self, wish: Wish) {
+    pub(crate) fn wish(&self, wish: ServerWish) {
         self.wish.fetch_max(wish as u8, Ordering::AcqRel);
         self.wished.notify_one();
     }
@@ -297,13 +297,13 @@ impl Activity {
     }
 
     /// Returns the strongest wish so far.
-    pub(crate) fn wished(&self) -> Wish {
+    pub(crate) fn wished(&self) -> ServerWish {
         match self.wish.load(Ordering::Acquire) {
-            0 => Wish::Serve,
-            1 => Wish::Retire,
-            2 => Wish::Finish,
-            3 => Wish::Yield,
-            _ => Wish::Close,
+            0 => ServerWish::Serve,
+            1 => ServerWish::Retire,
+            2 => ServerWish::Finish,
+            3 => ServerWish::Yield,
+            _ => ServerWish::Close,
         }
     }
 
@@ -313,7 +313,7 @@ impl Activity {
     }
 
     /// Checks the connection against its time limits.
-    pub(crate) fn judge(&self, patience: &Patience) -> Verdict {
+    pub(crate) fn judge(&self, patience: &ConnectionTimeouts) -> TimeoutVerdict {
         let now = self.now_ms();
         // Checks happen at least as often as the shortest limit lasts. Every wait that begins after one check is
         // therefore seen by the next check before it can be overdue.
@@ -322,33 +322,33 @@ impl Activity {
         if blocked != NEVER {
             let due = blocked.saturating_add(ms(patience.write));
             if due <= now {
-                return Verdict::SlowReader;
+                return TimeoutVerdict::SlowReader;
             }
             look = look.min(due);
         }
         if self.in_flight.load(Ordering::Acquire) == 0 {
             let head = self.head_since_ms.load(Ordering::Acquire);
             let (due, verdict) = if head != NEVER {
-                (head.saturating_add(ms(patience.header)), Verdict::SlowHeaders)
+                (head.saturating_add(ms(patience.header)), TimeoutVerdict::SlowHeaders)
             } else if self.requests.load(Ordering::Acquire) == 0 {
                 // A connection without any request does not get the keep-alive time.
-                (ms(patience.header), Verdict::Idle)
+                (ms(patience.header), TimeoutVerdict::Idle)
             } else {
                 let last = self.last_event_ms.load(Ordering::Acquire);
                 // A connection with nothing but refusals does not get it either.
                 let idle = match self.is_only_refused() {
-                    true if self.wished() >= Wish::Finish => self.parting(patience),
+                    true if self.wished() >= ServerWish::Finish => self.parting(patience),
                     true => patience.idle.min(patience.header),
                     false => patience.idle,
                 };
-                (last.saturating_add(ms(idle)), Verdict::Idle)
+                (last.saturating_add(ms(idle)), TimeoutVerdict::Idle)
             };
             if due <= now {
                 return verdict;
             }
             look = look.min(due);
         }
-        Verdict::Fine(self.start + Duration::from_millis(look))
+        TimeoutVerdict::Fine(self.start + Duration::from_millis(look))
     }
 
     fn now_ms(&self) -> u64 {
@@ -363,10 +363,10 @@ fn ms(limit: Duration) -> u64 {
 
 /// A request in flight. Dropping it ends the request.
 #[derive(Debug)]
-pub(crate) struct InFlight(Arc<Activity>);
+pub(crate) struct InFlight(Arc<ConnectionActivity>);
 
 impl InFlight {
-    pub(crate) fn activity(&self) -> &Arc<Activity> {
+    pub(crate) fn activity(&self) -> &Arc<ConnectionActivity> {
         &self.0
     }
 }
@@ -381,16 +381,16 @@ impl Drop for InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{Allowances, Peer};
+    use crate::peer::{PeerKey, RefusalAllowances};
 
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: ConnectionTimeouts = ConnectionTimeouts {
         header: Duration::from_secs(10),
         write: Duration::from_secs(30),
         idle: Duration::from_secs(90),
     };
 
-    fn fresh() -> Arc<Activity> {
-        Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])), Wish::Serve)
+    fn fresh() -> Arc<ConnectionActivity> {
+        ConnectionActivity::new(RefusalAllowances::new(60).of(PeerKey::V4([127, 0, 0, 1])), ServerWish::Serve)
     }
 
     fn after(seconds: u64) -> impl Future<Output = ()> {
@@ -400,39 +400,39 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn each_limit_acts_when_due_and_not_before() {
         let activity = fresh();
-        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        assert!(matches!(activity.judge(&PATIENCE), TimeoutVerdict::Fine(_)));
         after(10).await;
-        assert_eq!(activity.judge(&PATIENCE), Verdict::Idle, "never sent anything");
+        assert_eq!(activity.judge(&PATIENCE), TimeoutVerdict::Idle, "never sent anything");
 
         let activity = fresh();
         after(5).await;
         activity.head_began();
         after(9).await;
-        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        assert!(matches!(activity.judge(&PATIENCE), TimeoutVerdict::Fine(_)));
         after(1).await;
-        assert_eq!(activity.judge(&PATIENCE), Verdict::SlowHeaders);
+        assert_eq!(activity.judge(&PATIENCE), TimeoutVerdict::SlowHeaders);
 
         activity.head_ended();
         let (number, guard) = activity.request();
         assert_eq!(number, 0);
         after(1_000).await;
         assert!(
-            matches!(activity.judge(&PATIENCE), Verdict::Fine(_)),
+            matches!(activity.judge(&PATIENCE), TimeoutVerdict::Fine(_)),
             "a slow answer is not the peer's fault"
         );
         activity.write_blocked();
         after(20).await;
         activity.write_blocked();
-        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        assert!(matches!(activity.judge(&PATIENCE), TimeoutVerdict::Fine(_)));
         after(10).await;
-        assert_eq!(activity.judge(&PATIENCE), Verdict::SlowReader);
+        assert_eq!(activity.judge(&PATIENCE), TimeoutVerdict::SlowReader);
 
         activity.write_went_on();
         drop(guard);
         after(89).await;
-        assert!(matches!(activity.judge(&PATIENCE), Verdict::Fine(_)));
+        assert!(matches!(activity.judge(&PATIENCE), TimeoutVerdict::Fine(_)));
         after(1).await;
-        assert_eq!(activity.judge(&PATIENCE), Verdict::Idle);
+        assert_eq!(activity.judge(&PATIENCE), TimeoutVerdict::Idle);
     }
 
     #[tokio::test(start_paused = true)]
@@ -455,7 +455,7 @@ mod tests {
         assert!(!activity.may_rest(), "a part of its next head is here");
         activity.head_ended();
         assert!(activity.may_rest());
-        activity.wish(Wish::Finish);
+        activity.wish(ServerWish::Finish);
         assert!(!activity.may_rest(), "it is to end");
     }
 
@@ -464,7 +464,7 @@ mod tests {
         let activity = fresh();
         let (_, guard) = activity.request();
         drop(guard);
-        let Verdict::Fine(look) = activity.judge(&PATIENCE) else { panic!() };
+        let TimeoutVerdict::Fine(look) = activity.judge(&PATIENCE) else { panic!() };
         assert!(look - Instant::now() <= PATIENCE.header);
     }
 }

@@ -2,33 +2,33 @@
 //! answers that need no call service. Must not know requests.
 
 use bytes::Bytes;
-use headrace_call_api::{Answer, AnswerBody, Frames};
+use headrace_call_api::{AnswerBody, AnswerFrames, CallAnswer};
 use http::header::{self, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
 use crate::activity::InFlight;
-use crate::body::{OutBody, Pieces};
-use crate::stats::{Stats, count};
+use crate::body::{OutBody, StreamedBody};
+use crate::stats::{EdgeStats, count};
 
 /// The answer to a peer that has used up its allowance of refusals, in a form that clients of both dialects can parse.
 const CUT_SHORT: &[u8] = br#"{"type":"error","error":{"type":"rate_limit_error","code":"too_many_refusals","message":"Requests from this address were refused so often that they are not looked at any more. Wait a minute, and see what the first refusals said."}}"#;
 
 /// The answer to a liveness check.
-pub(crate) fn health<S>() -> Answer<S> {
-    Answer::json(200, Bytes::from_static(br#"{"status":"alive"}"#))
+pub(crate) fn health<S>() -> CallAnswer<S> {
+    CallAnswer::json(200, Bytes::from_static(br#"{"status":"alive"}"#))
 }
 
 /// The answer to a readiness check.
-pub(crate) fn ready<S>(is_ready: bool) -> Answer<S> {
+pub(crate) fn ready<S>(is_ready: bool) -> CallAnswer<S> {
     if is_ready {
-        return Answer::json(200, Bytes::from_static(br#"{"status":"ready"}"#));
+        return CallAnswer::json(200, Bytes::from_static(br#"{"status":"ready"}"#));
     }
-    Answer::json(503, Bytes::from_static(br#"{"status":"not_ready"}"#)).with_header("retry-after", "1")
+    CallAnswer::json(503, Bytes::from_static(br#"{"status":"not_ready"}"#)).with_header("retry-after", "1")
 }
 
 /// Converts an answer to a response. A response to `HEAD` has no body.
-pub(crate) fn response<S: Frames>(
-    answer: Answer<S>,
+pub(crate) fn response<S: AnswerFrames>(
+    answer: CallAnswer<S>,
     in_flight: InFlight,
     is_head: bool,
 ) -> Response<OutBody<S>> {
@@ -41,8 +41,8 @@ pub(crate) fn response<S: Frames>(
         }
         AnswerBody::Stream(_) | AnswerBody::Long { .. } if is_head => OutBody::Whole(Bytes::new()),
         AnswerBody::Whole(bytes) => OutBody::Whole(bytes),
-        AnswerBody::Stream(frames) => OutBody::Pieces(Pieces::new(frames, None, in_flight)),
-        AnswerBody::Long { body, bytes } => OutBody::Pieces(Pieces::new(body, Some(bytes), in_flight)),
+        AnswerBody::Stream(frames) => OutBody::Pieces(StreamedBody::new(frames, None, in_flight)),
+        AnswerBody::Long { body, bytes } => OutBody::Pieces(StreamedBody::new(body, Some(bytes), in_flight)),
     };
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -95,7 +95,7 @@ fn named(name: &str) -> Option<HeaderName> {
 }
 
 /// Writes an answer as the bytes of an HTTP/1.1 response after which the connection closes.
-pub(crate) fn written_out<S>(answer: &Answer<S>) -> Vec<u8> {
+pub(crate) fn written_out<S>(answer: &CallAnswer<S>) -> Vec<u8> {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let body: &[u8] = if let AnswerBody::Whole(bytes) = &answer.body { bytes } else { &[] };
     let mut out = format!(
@@ -119,9 +119,9 @@ pub(crate) fn written_out<S>(answer: &Answer<S>) -> Vec<u8> {
 }
 
 /// The answer to a peer that has used up its allowance of refusals.
-pub(crate) fn cut_short<S>(stats: &Stats) -> Answer<S> {
+pub(crate) fn cut_short<S>(stats: &EdgeStats) -> CallAnswer<S> {
     count(&stats.refusals_cut_short);
-    Answer::json(429, Bytes::from_static(CUT_SHORT)).with_header("retry-after", "60")
+    CallAnswer::json(429, Bytes::from_static(CUT_SHORT)).with_header("retry-after", "60")
 }
 
 #[cfg(test)]

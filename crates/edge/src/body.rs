@@ -5,27 +5,27 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use headrace_call_api::{Broken, Frames, GiveUp, Outlet};
+use headrace_call_api::{AnswerFrames, BrokenBody, GiveUp, TransportOutlet};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::activity::{Activity, InFlight};
+use crate::activity::{ConnectionActivity, InFlight};
 
 /// An answer's body.
-pub(crate) enum OutBody<S: Frames> {
+pub(crate) enum OutBody<S: AnswerFrames> {
     /// The whole body. Empty once it was passed on.
     Whole(Bytes),
     /// A body in pieces.
-    Pieces(Pieces<S>),
+    Pieces(StreamedBody<S>),
 }
 
 /// The source of a body's pieces.
-pub(crate) enum Source<S> {
+pub(crate) enum FrameSource<S> {
     Front(S),
-    Annex(Box<dyn Frames>),
+    Annex(Box<dyn AnswerFrames>),
 }
 
-impl<S: Frames> Source<S> {
-    fn frames(&mut self) -> &mut dyn Frames {
+impl<S: AnswerFrames> FrameSource<S> {
+    fn frames(&mut self) -> &mut dyn AnswerFrames {
         match self {
             Self::Front(frames) => frames,
             Self::Annex(frames) => &mut **frames,
@@ -33,15 +33,15 @@ impl<S: Frames> Source<S> {
     }
 }
 
-impl<S: Frames> Frames for Source<S> {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+impl<S: AnswerFrames> AnswerFrames for FrameSource<S> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         match self {
             Self::Front(frames) => frames.poll_frame(cx),
             Self::Annex(frames) => frames.poll_frame(cx),
         }
     }
 
-    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
         self.frames().leads_to(outlet);
     }
 
@@ -52,7 +52,7 @@ impl<S: Frames> Frames for Source<S> {
 
 /// A body in pieces. Its request is in flight until the body is dropped. If it is dropped before its end, the call
 /// service learns why, as far as the connection knows. Otherwise the client left.
-pub(crate) struct Pieces<S: Frames> {
+pub(crate) struct StreamedBody<S: AnswerFrames> {
     frames: S,
     /// Bytes still to come, if the length is known.
     left: Option<u64>,
@@ -60,14 +60,14 @@ pub(crate) struct Pieces<S: Frames> {
     in_flight: InFlight,
 }
 
-impl<S: Frames> Pieces<S> {
+impl<S: AnswerFrames> StreamedBody<S> {
     /// `bytes` is the length of all pieces together, if it is known.
     pub(crate) fn new(mut frames: S, bytes: Option<u64>, in_flight: InFlight) -> Self {
-        frames.leads_to(Arc::<Activity>::clone(in_flight.activity()));
+        frames.leads_to(Arc::<ConnectionActivity>::clone(in_flight.activity()));
         Self { frames, left: bytes, ended: false, in_flight }
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BrokenBody>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -80,7 +80,7 @@ impl<S: Frames> Pieces<S> {
     }
 }
 
-impl<S: Frames> Drop for Pieces<S> {
+impl<S: AnswerFrames> Drop for StreamedBody<S> {
     fn drop(&mut self) {
         if let Some(why) = self.in_flight.activity().let_go().filter(|_| !self.ended) {
             self.frames.give_up(why);
@@ -88,11 +88,14 @@ impl<S: Frames> Drop for Pieces<S> {
     }
 }
 
-impl<S: Frames> Body for OutBody<S> {
+impl<S: AnswerFrames> Body for OutBody<S> {
     type Data = Bytes;
-    type Error = Broken;
+    type Error = BrokenBody;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenBody>>> {
         match self.get_mut() {
             Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
             Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
@@ -110,7 +113,7 @@ impl<S: Frames> Body for OutBody<S> {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(u64::try_from(bytes.len()).unwrap_or(u64::MAX)),
-            Self::Pieces(Pieces { left: Some(left), .. }) => SizeHint::with_exact(*left),
+            Self::Pieces(StreamedBody { left: Some(left), .. }) => SizeHint::with_exact(*left),
             Self::Pieces(_) => SizeHint::default(),
         }
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cors::Origins;
+use crate::cors::AllowedOrigins;
 use crate::tickets::SessionSecret;
 
 /// The smallest buffer that hyper works with.
@@ -66,7 +66,7 @@ pub struct EdgeConfig {
     /// TLS library and the kernel.
     pub transport_buffer_bytes: usize,
     /// Origins whose web pages may call the API.
-    pub origins: Origins,
+    pub origins: AllowedOrigins,
 }
 
 /// A certificate chain and its key, both in PEM.
@@ -123,7 +123,7 @@ impl EdgeConfig {
             max_pending_reset_streams: 20,
             max_local_reset_streams: 256,
             transport_buffer_bytes: 64 * 1024,
-            origins: Origins::default(),
+            origins: AllowedOrigins::default(),
         }
     }
 

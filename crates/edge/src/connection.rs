@@ -24,11 +24,11 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::EdgeConfig;
-use crate::activity::{Activity, Patience, Verdict, Wish};
-use crate::socket::Socket;
-use crate::stats::{Stats, count};
+use crate::activity::{ConnectionActivity, ConnectionTimeouts, ServerWish, TimeoutVerdict};
+use crate::socket::WatchedSocket;
+use crate::stats::{EdgeStats, count};
 use crate::tls::{ALPN_H2, ALPN_HTTP11};
-use crate::transport::{Duplex, Transport};
+use crate::transport::{DuplexStream, WatchedTransport};
 
 /// The start of an HTTP/2 connection (RFC 9113 §3.4).
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -58,28 +58,28 @@ const HTTP2_FRAME_BYTES: u32 = 16 * 1024;
 const HTTP2_HEADER_TABLE_BYTES: u32 = 4 * 1024;
 
 /// Protocol settings for the connections of one listener.
-pub(crate) struct Wiring {
+pub(crate) struct ConnectionSetup {
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     tls: Option<TlsAcceptor>,
     tls_buffer_bytes: usize,
-    patience: Patience,
-    stats: Arc<Stats>,
+    patience: ConnectionTimeouts,
+    stats: Arc<EdgeStats>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum HttpVersion {
     Http1,
     Http2,
 }
 
 /// How a connection ended.
 #[derive(Debug)]
-enum End {
+enum ConnectionEnd {
     /// By itself, or because the server shuts down.
     Closed,
     /// With bytes that the library did not accept as a request.
-    Unheard(Unheard),
+    Unheard(UnreadRequest),
     SlowReader,
     /// Not ended: the connection is idle, and its buffers are freed.
     Resting,
@@ -88,23 +88,23 @@ enum End {
 }
 
 /// Continues a connection that has switched to another protocol.
-pub(crate) trait Afterwards: Send + Sync {
+pub(crate) trait ProtocolSwitch: Send + Sync {
     /// Serves the peer until the connection ends.
-    fn go_on<'a>(&'a self, io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    fn go_on<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
 /// For listeners whose connections never switch.
-pub(crate) struct Nothing;
+pub(crate) struct NoSwitch;
 
-impl Afterwards for Nothing {
-    fn go_on<'a>(&'a self, _io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+impl ProtocolSwitch for NoSwitch {
+    fn go_on<'a>(&'a self, _io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(std::future::ready(()))
     }
 }
 
 /// Why a peer's request was not read to the end.
 #[derive(Debug)]
-pub(crate) enum Unheard {
+pub(crate) enum UnreadRequest {
     /// The headers were not complete in time.
     Slow,
     /// The head is too large.
@@ -113,9 +113,9 @@ pub(crate) enum Unheard {
     Malformed(String),
 }
 
-impl Wiring {
+impl ConnectionSetup {
     /// Creates the settings from the configuration, with TLS if `tls` is set.
-    pub(crate) fn new(config: &EdgeConfig, tls: Option<TlsAcceptor>, stats: Arc<Stats>) -> Self {
+    pub(crate) fn new(config: &EdgeConfig, tls: Option<TlsAcceptor>, stats: Arc<EdgeStats>) -> Self {
         let mut http1 = http1::Builder::new();
         // The library's own header timeout also ends idle connections, and sends nothing to the peer. `watch` handles
         // both.
@@ -145,7 +145,7 @@ impl Wiring {
             http2,
             tls,
             tls_buffer_bytes: config.tls_buffer_bytes(),
-            patience: Patience {
+            patience: ConnectionTimeouts {
                 header: config.header_timeout,
                 write: config.write_timeout,
                 idle: config.idle_timeout,
@@ -169,16 +169,16 @@ impl Wiring {
     pub(crate) async fn speak<S, B>(
         &self,
         tcp: TcpStream,
-        activity: &Arc<Activity>,
+        activity: &Arc<ConnectionActivity>,
         service: S,
-        (last_words, afterwards): (impl FnOnce(Unheard) -> Vec<u8>, &dyn Afterwards),
+        (last_words, afterwards): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        let tcp = Socket::new(tcp, Arc::clone(activity));
+        let tcp = WatchedSocket::new(tcp, Arc::clone(activity));
         match &self.tls {
             None => self.speak_over(tcp, None, activity, service, (last_words, afterwards)).await,
             // Boxed, so that a plain connection does not reserve memory for it.
@@ -192,10 +192,10 @@ impl Wiring {
     async fn speak_over_tls<S, B>(
         &self,
         acceptor: &TlsAcceptor,
-        tcp: Socket<TcpStream>,
-        activity: &Arc<Activity>,
+        tcp: WatchedSocket<TcpStream>,
+        activity: &Arc<ConnectionActivity>,
         service: S,
-        (last_words, afterwards): (impl FnOnce(Unheard) -> Vec<u8>, &dyn Afterwards),
+        (last_words, afterwards): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
@@ -208,7 +208,7 @@ impl Wiring {
         let shaken = loop {
             tokio::select! {
                 shaken = shaking.as_mut() => break shaken,
-                () = activity.next_wish() => if activity.wished() >= Wish::Finish {
+                () = activity.next_wish() => if activity.wished() >= ServerWish::Finish {
                     return;
                 },
             }
@@ -218,8 +218,8 @@ impl Wiring {
             return;
         };
         let protocol = match tls.get_ref().1.alpn_protocol() {
-            Some(ALPN_H2) => Some(Protocol::Http2),
-            Some(ALPN_HTTP11) => Some(Protocol::Http1),
+            Some(ALPN_H2) => Some(HttpVersion::Http2),
+            Some(ALPN_HTTP11) => Some(HttpVersion::Http1),
             _ => None,
         };
         self.speak_over(tls, protocol, activity, service, (last_words, afterwards)).await;
@@ -228,10 +228,10 @@ impl Wiring {
     async fn speak_over<I, S, B>(
         &self,
         mut io: I,
-        protocol: Option<Protocol>,
-        activity: &Arc<Activity>,
+        protocol: Option<HttpVersion>,
+        activity: &Arc<ConnectionActivity>,
         service: S,
-        (last_words, afterwards): (impl FnOnce(Unheard) -> Vec<u8>, &dyn Afterwards),
+        (last_words, afterwards): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send,
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
@@ -247,22 +247,22 @@ impl Wiring {
             },
         };
         match protocol {
-            Protocol::Http1 => {
-                let mut transport = Transport::http1(io, ahead, Arc::clone(activity));
+            HttpVersion::Http1 => {
+                let mut transport = WatchedTransport::http1(io, ahead, Arc::clone(activity));
                 let end = self.speak_http1(&mut transport, service, activity).await;
-                if matches!(end, End::Switched) {
+                if matches!(end, ConnectionEnd::Switched) {
                     return afterwards.go_on(&mut transport).await;
                 }
                 // Boxed, because it holds a buffer for what the peer still sends.
                 Box::pin(self.part(&mut transport, end, activity, last_words)).await;
             }
-            Protocol::Http2 => {
-                let mut transport = Transport::http2(io, ahead, Arc::clone(activity));
+            HttpVersion::Http2 => {
+                let mut transport = WatchedTransport::http2(io, ahead, Arc::clone(activity));
                 // Boxed, so that connections of other kinds do not reserve memory for it.
                 let mut connection =
                     Box::pin(self.http2.serve_connection(TokioIo::new(&mut transport), service));
                 let finish = http2::Connection::graceful_shutdown;
-                let watched = (Protocol::Http2, &**activity, false);
+                let watched = (HttpVersion::Http2, &**activity, false);
                 let end = Box::pin(self.watch(connection.as_mut(), finish, watched)).await;
                 self.tally(&end);
             }
@@ -274,17 +274,17 @@ impl Wiring {
     async fn first_bytes<I: AsyncRead + Unpin>(
         &self,
         io: &mut I,
-        activity: &Activity,
-    ) -> Option<(Protocol, Bytes)> {
+        activity: &ConnectionActivity,
+    ) -> Option<(HttpVersion, Bytes)> {
         let mut sniffed = pin!(timeout(self.patience.header, sniff(io)));
         loop {
             tokio::select! {
                 biased;
                 result = sniffed.as_mut() => return result.ok()?.ok()?,
                 () = activity.next_wish() => match activity.wished() {
-                    Wish::Serve | Wish::Retire => {}
-                    Wish::Close => return None,
-                    Wish::Finish | Wish::Yield => {
+                    ServerWish::Serve | ServerWish::Retire => {}
+                    ServerWish::Close => return None,
+                    ServerWish::Finish | ServerWish::Yield => {
                         let result = timeout(LAST_CHANCE, sniffed).await.ok()?;
                         // The request is read and answered first. Then the connection acts on the wish.
                         activity.remind();
@@ -299,10 +299,10 @@ impl Wiring {
     /// for its first bytes.
     async fn speak_http1<I, S, B>(
         &self,
-        transport: &mut Transport<I>,
+        transport: &mut WatchedTransport<I>,
         mut service: S,
-        activity: &Arc<Activity>,
-    ) -> End
+        activity: &Arc<ConnectionActivity>,
+    ) -> ConnectionEnd
     where
         I: AsyncRead + AsyncWrite + Unpin + Send,
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
@@ -315,14 +315,14 @@ impl Wiring {
             let mut connection =
                 Box::new(self.http1.serve_connection(TokioIo::new(&mut *transport), service));
             let finish = http1::Connection::graceful_shutdown;
-            let watched = (Protocol::Http1, &**activity, rests);
+            let watched = (HttpVersion::Http1, &**activity, rests);
             let end = Box::pin(self.watch(Pin::new(&mut *connection), finish, watched)).await;
-            if matches!(end, End::Closed) && activity.has_switched() {
+            if matches!(end, ConnectionEnd::Closed) && activity.has_switched() {
                 let read = connection.into_parts().read_buf;
                 transport.switch(read);
-                return End::Switched;
+                return ConnectionEnd::Switched;
             }
-            if !matches!(end, End::Resting) {
+            if !matches!(end, ConnectionEnd::Resting) {
                 return end;
             }
             let parts = connection.into_parts();
@@ -334,86 +334,90 @@ impl Wiring {
             if !self.rest(transport, activity).await {
                 // The library would have ended the connection in the same way.
                 let _ = timeout(LINGER, transport.shutdown()).await;
-                return End::Closed;
+                return ConnectionEnd::Closed;
             }
         }
     }
 
     /// Waits for more bytes of a peer with nothing in flight. Returns whether any came.
-    async fn rest<I: AsyncRead + Unpin>(&self, transport: &mut Transport<I>, activity: &Activity) -> bool {
+    async fn rest<I: AsyncRead + Unpin>(
+        &self,
+        transport: &mut WatchedTransport<I>,
+        activity: &ConnectionActivity,
+    ) -> bool {
         let mut look = pin!(sleep_until(Instant::now()));
         loop {
             tokio::select! {
                 biased;
                 came = transport.more_came() => return came,
-                () = activity.next_wish() => if activity.wished() >= Wish::Finish {
+                () = activity.next_wish() => if activity.wished() >= ServerWish::Finish {
                     return false;
                 },
                 () = look.as_mut() => match activity.judge(&self.patience) {
-                    Verdict::Fine(next) => look.as_mut().reset(next),
-                    Verdict::SlowHeaders | Verdict::SlowReader | Verdict::Idle => return false,
+                    TimeoutVerdict::Fine(next) => look.as_mut().reset(next),
+                    TimeoutVerdict::SlowHeaders | TimeoutVerdict::SlowReader | TimeoutVerdict::Idle => return false,
                 },
             }
         }
     }
 
-    /// Drives a connection and enforces its limits. If `rests` is set, returns [`End::Resting`] once the connection has
+    /// Drives a connection and enforces its limits. If `rests` is set, returns [`ConnectionEnd::Resting`] once the connection has
     /// been idle for a while.
     async fn watch<C>(
         &self,
         mut connection: Pin<&mut C>,
         finish: impl Fn(Pin<&mut C>),
-        (protocol, activity, rests): (Protocol, &Activity, bool),
-    ) -> End
+        (protocol, activity, rests): (HttpVersion, &ConnectionActivity, bool),
+    ) -> ConnectionEnd
     where
         C: Future<Output = hyper::Result<()>>,
     {
         let timer = pin!(sleep_until(Instant::now()));
-        let mut look = Look::at(timer);
+        let mut look = TimeoutCheck::at(timer);
         let mut wish = pin!(activity.next_wish());
         let mut is_asked_to_finish = false;
         loop {
             tokio::select! {
                 biased;
                 result = connection.as_mut() => {
-                    let Err(error) = result else { return End::Closed };
+                    let Err(error) = result else { return ConnectionEnd::Closed };
                     tracing::debug!(%error, "a connection ended");
                     return ended_by(&error);
                 }
                 () = wish.as_mut() => {
                     match activity.wished() {
-                        Wish::Serve => {}
+                        ServerWish::Serve => {}
                         // HTTP/2: sends GOAWAY, and the streams that are on their way are served. A peer without a
                         // request yet receives GOAWAY with its first one, because clients open no stream after GOAWAY
                         // and would lose that request. HTTP/1: each answer says `connection: close`.
-                        Wish::Retire if protocol == Protocol::Http2 && activity.requests() > 0 => {
+                        ServerWish::Retire if protocol == HttpVersion::Http2 && activity.requests() > 0 => {
                             finish(connection.as_mut());
                         }
-                        Wish::Retire => {}
-                        Wish::Finish => {
+                        ServerWish::Retire => {}
+                        ServerWish::Finish => {
                             is_asked_to_finish = true;
                             finish(connection.as_mut());
                             look.reset(Instant::now());
                         }
-                        Wish::Yield if activity.gives_way_since().is_none() => finish(connection.as_mut()),
-                        Wish::Yield => return End::Closed,
-                        Wish::Close => {
+                        ServerWish::Yield if activity.gives_way_since().is_none() => finish(connection.as_mut()),
+                        ServerWish::Yield => return ConnectionEnd::Closed,
+                        ServerWish::Close => {
                             activity.let_go_for(GiveUp::ShuttingDown);
-                            return End::Closed;
+                            return ConnectionEnd::Closed;
                         }
                     }
                     wish.set(activity.next_wish());
                 }
                 () = &mut look => match activity.judge(&self.patience) {
-                    Verdict::Fine(_) if rests && activity.may_rest() => return End::Resting,
-                    Verdict::Fine(next) => look.reset(next),
-                    Verdict::SlowHeaders => return End::Unheard(Unheard::Slow),
-                    Verdict::SlowReader => {
+                    TimeoutVerdict::Fine(_) if rests && activity.may_rest() => return ConnectionEnd::Resting,
+                    TimeoutVerdict::Fine(next) => look.reset(next),
+                    TimeoutVerdict::SlowHeaders => return ConnectionEnd::Unheard(UnreadRequest::Slow),
+                    TimeoutVerdict::SlowReader => {
                         activity.let_go_for(GiveUp::ReaderStalled);
-                        return End::SlowReader;
+                        return ConnectionEnd::SlowReader;
                     }
-                    Verdict::Idle if is_asked_to_finish => return End::Closed,
-                    Verdict::Idle => {
+                    TimeoutVerdict::Idle if is_asked_to_finish => return ConnectionEnd::Closed,
+                    TimeoutVerdict::Idle => {
                         is_asked_to_finish = true;
                         finish(connection.as_mut());
                         look.reset(Instant::now() + activity.parting(&self.patience));
@@ -426,24 +430,26 @@ impl Wiring {
     /// Ends an HTTP/1 connection, with a last answer if one is due.
     async fn part<I>(
         &self,
-        transport: &mut Transport<I>,
-        end: End,
-        activity: &Activity,
-        last_words: impl FnOnce(Unheard) -> Vec<u8>,
+        transport: &mut WatchedTransport<I>,
+        end: ConnectionEnd,
+        activity: &ConnectionActivity,
+        last_words: impl FnOnce(UnreadRequest) -> Vec<u8>,
     ) where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         self.tally(&end);
         match end {
-            End::SlowReader | End::Resting | End::Switched => {}
-            End::Unheard(Unheard::Slow) if activity.is_in_head() && !activity.is_answering() => {
-                refuse_and_close(transport, &last_words(Unheard::Slow)).await;
+            ConnectionEnd::SlowReader | ConnectionEnd::Resting | ConnectionEnd::Switched => {}
+            ConnectionEnd::Unheard(UnreadRequest::Slow)
+                if activity.is_in_head() && !activity.is_answering() =>
+            {
+                refuse_and_close(transport, &last_words(UnreadRequest::Slow)).await;
             }
-            End::Unheard(why) if transport.owes_a_refusal() => {
+            ConnectionEnd::Unheard(why) if transport.owes_a_refusal() => {
                 refuse_and_close(transport, &last_words(why)).await;
             }
-            End::Closed | End::Unheard(_) => {
-                if activity.left_body_unread() && activity.wished() < Wish::Yield {
+            ConnectionEnd::Closed | ConnectionEnd::Unheard(_) => {
+                if activity.left_body_unread() && activity.wished() < ServerWish::Yield {
                     // The bytes are discarded, so they are not parsed any more.
                     transport.switch(Bytes::new());
                     linger(transport).await;
@@ -452,24 +458,27 @@ impl Wiring {
         }
     }
 
-    fn tally(&self, end: &End) {
+    fn tally(&self, end: &ConnectionEnd) {
         match end {
-            End::Unheard(Unheard::Slow) => count(&self.stats.header_timeouts),
-            End::Closed | End::Unheard(_) | End::Resting | End::Switched => {}
-            End::SlowReader => count(&self.stats.write_timeouts),
+            ConnectionEnd::Unheard(UnreadRequest::Slow) => count(&self.stats.header_timeouts),
+            ConnectionEnd::Closed
+            | ConnectionEnd::Unheard(_)
+            | ConnectionEnd::Resting
+            | ConnectionEnd::Switched => {}
+            ConnectionEnd::SlowReader => count(&self.stats.write_timeouts),
         }
     }
 }
 
 /// A timer for the next check of a connection. It is polled together with the connection, far more often than a check
 /// is due. It therefore polls the underlying timer only when that has elapsed or another task must be woken.
-struct Look<'a> {
+struct TimeoutCheck<'a> {
     timer: Pin<&'a mut Sleep>,
     /// The task that the timer wakes.
     wakes: Option<Waker>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> TimeoutCheck<'a> {
     fn at(timer: Pin<&'a mut Sleep>) -> Self {
         Self { timer, wakes: None }
     }
@@ -480,7 +489,7 @@ impl<'a> Look<'a> {
     }
 }
 
-impl Future for Look<'_> {
+impl Future for TimeoutCheck<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -494,18 +503,18 @@ impl Future for Look<'_> {
     }
 }
 
-fn ended_by(error: &hyper::Error) -> End {
+fn ended_by(error: &hyper::Error) -> ConnectionEnd {
     if error.is_parse_too_large() {
-        End::Unheard(Unheard::TooLarge)
+        ConnectionEnd::Unheard(UnreadRequest::TooLarge)
     } else if error.is_parse() {
-        End::Unheard(Unheard::Malformed(error.to_string()))
+        ConnectionEnd::Unheard(UnreadRequest::Malformed(error.to_string()))
     } else {
-        End::Closed
+        ConnectionEnd::Closed
     }
 }
 
 /// Detects HTTP/2 or HTTP/1 by the first bytes, and returns those bytes. Returns `None` if the peer left.
-async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(Protocol, Bytes)>> {
+async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(HttpVersion, Bytes)>> {
     let mut ahead = BytesMut::with_capacity(SNIFF_BYTES);
     loop {
         if io.read_buf(&mut ahead).await? == 0 {
@@ -513,10 +522,10 @@ async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(Protocol,
         }
         let seen = ahead.len().min(HTTP2_PREFACE.len());
         if ahead.get(..seen) != HTTP2_PREFACE.get(..seen) {
-            return Ok(Some((Protocol::Http1, ahead.freeze())));
+            return Ok(Some((HttpVersion::Http1, ahead.freeze())));
         }
         if seen == HTTP2_PREFACE.len() {
-            return Ok(Some((Protocol::Http2, ahead.freeze())));
+            return Ok(Some((HttpVersion::Http2, ahead.freeze())));
         }
     }
 }
@@ -554,9 +563,9 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Woken(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Woken {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::AcqRel);
         }
@@ -566,10 +575,11 @@ mod tests {
     async fn a_look_comes_when_it_is_due_and_wakes_whoever_asked_last() {
         let second = Duration::from_secs(1);
         let timer = pin!(sleep_until(Instant::now() + second));
-        let mut look = Look::at(timer);
-        let (first, other) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+        let mut look = TimeoutCheck::at(timer);
+        let (first, other) = (Arc::new(WakeCounter::default()), Arc::new(WakeCounter::default()));
         let (first_waker, other_waker) = (Waker::from(Arc::clone(&first)), Waker::from(Arc::clone(&other)));
-        let poll = |look: &mut Look<'_>, by: &Waker| Pin::new(look).poll(&mut Context::from_waker(by));
+        let poll =
+            |look: &mut TimeoutCheck<'_>, by: &Waker| Pin::new(look).poll(&mut Context::from_waker(by));
         let woken = || (first.0.load(Ordering::Acquire), other.0.load(Ordering::Acquire));
         for _ in 0..3 {
             assert!(poll(&mut look, &first_waker).is_pending());

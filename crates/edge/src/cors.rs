@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use headrace_call_api::Answer;
+use headrace_call_api::CallAnswer;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode, Uri};
@@ -27,7 +27,7 @@ static VARY: HeaderValue =
 
 /// The origins whose pages may call the API. None by default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Origins(Vec<HeaderValue>);
+pub struct AllowedOrigins(Vec<HeaderValue>);
 
 /// Why a text is not a list of origins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl fmt::Display for BadOrigin {
 
 impl std::error::Error for BadOrigin {}
 
-impl Origins {
+impl AllowedOrigins {
     /// Parses a comma-separated list, such as `https://app.example.com, http://localhost:5173`.
     ///
     /// # Errors
@@ -79,13 +79,13 @@ impl Origins {
 
     /// Returns the answer to a preflight request. `methods` are those of the path's route. Returns `None` if the
     /// request is not a preflight, or its origin is not allowed.
-    pub(crate) fn preflight<S>(&self, head: &Parts, methods: &str) -> Option<Answer<S>> {
+    pub(crate) fn preflight<S>(&self, head: &Parts, methods: &str) -> Option<CallAnswer<S>> {
         if !self.are_any() || head.method != Method::OPTIONS {
             return None;
         }
         head.headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
         self.of(&head.headers)?;
-        let answer = Answer::json(StatusCode::NO_CONTENT.as_u16(), bytes::Bytes::new())
+        let answer = CallAnswer::json(StatusCode::NO_CONTENT.as_u16(), bytes::Bytes::new())
             .with_header("access-control-allow-methods", methods)
             .with_header("access-control-max-age", MAX_AGE_SECONDS);
         // The page may send calls, so it may also send any headers. The answer repeats only their names.
@@ -172,9 +172,14 @@ mod tests {
             ("app.example.com", false),
             ("https://a.example, *", false),
         ] {
-            assert_eq!(Origins::parse(list).is_ok(), good, "{list}: {:?}", Origins::parse(list));
+            assert_eq!(
+                AllowedOrigins::parse(list).is_ok(),
+                good,
+                "{list}: {:?}",
+                AllowedOrigins::parse(list)
+            );
         }
         let many: Vec<_> = (0..=MAX_ORIGINS).map(|n| format!("https://a{n}.example")).collect();
-        assert!(Origins::parse(&many.join(",")).is_err());
+        assert!(AllowedOrigins::parse(&many.join(",")).is_err());
     }
 }

@@ -11,7 +11,7 @@ const LINE_BYTES_KEPT: usize = 256;
 
 /// The result of following some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Learnt {
+pub(crate) struct FramingFacts {
     /// Whether the connection is now inside a head.
     pub(crate) in_head: bool,
     /// Whether that head began in these bytes.
@@ -22,17 +22,17 @@ pub(crate) struct Learnt {
 
 /// The current position in an HTTP/1 connection.
 #[derive(Debug, Default)]
-pub(crate) struct Framing {
-    state: State,
-    line: Line,
-    head: Head,
+pub(crate) struct HttpFraming {
+    state: FramingState,
+    line: HeadLine,
+    head: HeadFacts,
     heads: u64,
     /// The last head asked for another protocol, so the following bytes may not be HTTP.
     upgrade_asked: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum State {
+enum FramingState {
     /// Before a request. Empty lines are allowed here.
     #[default]
     Between,
@@ -49,7 +49,7 @@ enum State {
 
 /// The line being read. Only its first bytes are kept.
 #[derive(Debug, Default)]
-struct Line {
+struct HeadLine {
     kept: Vec<u8>,
     /// The line has more bytes than were kept.
     is_cut: bool,
@@ -57,7 +57,7 @@ struct Line {
 
 /// What the head being read has stated so far.
 #[derive(Debug, Default)]
-struct Head {
+struct HeadFacts {
     lines: u64,
     http_10: bool,
     lengths: u32,
@@ -69,37 +69,47 @@ struct Head {
     upgrade: bool,
 }
 
-impl Framing {
+impl HttpFraming {
     /// Follows `bytes`.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> Learnt {
-        let mut learnt = Learnt::default();
+    pub(crate) fn feed(&mut self, mut bytes: &[u8]) -> FramingFacts {
+        let mut learnt = FramingFacts::default();
         while let Some(&first) = bytes.first() {
             bytes = match self.state {
-                State::Lost => &[],
-                State::Body(left) => self.skip(bytes, left, State::Body, State::Between),
-                State::Chunk(left) => self.skip(bytes, left, State::Chunk, State::ChunkSize),
-                State::Between => {
+                FramingState::Lost => &[],
+                FramingState::Body(left) => self.skip(bytes, left, FramingState::Body, FramingState::Between),
+                FramingState::Chunk(left) => {
+                    self.skip(bytes, left, FramingState::Chunk, FramingState::ChunkSize)
+                }
+                FramingState::Between => {
                     if matches!(first, b'\r' | b'\n') {
                         bytes.get(1..).unwrap_or_default()
                     } else {
                         if self.upgrade_asked {
                             learnt.ambiguous.get_or_insert(self.heads.saturating_sub(1));
                         }
-                        self.state = State::Head;
-                        self.head = Head::default();
+                        self.state = FramingState::Head;
+                        self.head = HeadFacts::default();
                         learnt.head_began = true;
                         bytes
                     }
                 }
-                State::Head | State::ChunkSize | State::Trailers => self.line(bytes, &mut learnt),
+                FramingState::Head | FramingState::ChunkSize | FramingState::Trailers => {
+                    self.line(bytes, &mut learnt)
+                }
             };
         }
-        learnt.in_head = self.state == State::Head;
+        learnt.in_head = self.state == FramingState::Head;
         learnt.head_began &= learnt.in_head;
         learnt
     }
 
-    fn skip<'b>(&mut self, bytes: &'b [u8], left: u64, on: fn(u64) -> State, then: State) -> &'b [u8] {
+    fn skip<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        left: u64,
+        on: fn(u64) -> FramingState,
+        then: FramingState,
+    ) -> &'b [u8] {
         let there = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let after = left.saturating_sub(there);
         self.state = if after == 0 { then } else { on(after) };
@@ -107,7 +117,7 @@ impl Framing {
     }
 
     /// Reads a line, or the part of it that has arrived. Returns the bytes after it.
-    fn line<'b>(&mut self, bytes: &'b [u8], learnt: &mut Learnt) -> &'b [u8] {
+    fn line<'b>(&mut self, bytes: &'b [u8], learnt: &mut FramingFacts) -> &'b [u8] {
         let end = memchr(b'\n', bytes);
         let (part, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
         if end.is_some() && part.len() <= LINE_BYTES_KEPT && self.line.is_nothing() {
@@ -116,7 +126,7 @@ impl Framing {
         } else {
             self.line.add(part);
             if end.is_some() {
-                let Line { mut kept, is_cut } = std::mem::take(&mut self.line);
+                let HeadLine { mut kept, is_cut } = std::mem::take(&mut self.line);
                 self.line_ended(&kept, is_cut, learnt);
                 // The allocation is reused for the next line.
                 kept.clear();
@@ -126,10 +136,10 @@ impl Framing {
         rest.get(1..).unwrap_or_default()
     }
 
-    fn line_ended(&mut self, line: &[u8], is_cut: bool, learnt: &mut Learnt) {
+    fn line_ended(&mut self, line: &[u8], is_cut: bool, learnt: &mut FramingFacts) {
         let text = line.strip_suffix(b"\r").unwrap_or(line);
         self.state = match self.state {
-            State::Head if text.is_empty() => {
+            FramingState::Head if text.is_empty() => {
                 let index = self.heads;
                 self.heads = self.heads.saturating_add(1);
                 self.upgrade_asked = self.head.upgrade;
@@ -138,26 +148,26 @@ impl Framing {
                 }
                 self.head.body()
             }
-            State::Head => {
+            FramingState::Head => {
                 self.head.learn(text, is_cut);
-                State::Head
+                FramingState::Head
             }
-            State::ChunkSize => match chunk_size(text).filter(|_| !is_cut) {
-                Some(0) => State::Trailers,
-                Some(size) => State::Chunk(size.saturating_add(2)),
+            FramingState::ChunkSize => match chunk_size(text).filter(|_| !is_cut) {
+                Some(0) => FramingState::Trailers,
+                Some(size) => FramingState::Chunk(size.saturating_add(2)),
                 None => {
                     // The start of the next head is unknown from here on.
                     learnt.ambiguous.get_or_insert(self.heads);
-                    State::Lost
+                    FramingState::Lost
                 }
             },
-            State::Trailers if text.is_empty() => State::Between,
+            FramingState::Trailers if text.is_empty() => FramingState::Between,
             other => other,
         };
     }
 }
 
-impl Line {
+impl HeadLine {
     fn is_nothing(&self) -> bool {
         self.kept.is_empty() && !self.is_cut
     }
@@ -169,7 +179,7 @@ impl Line {
     }
 }
 
-impl Head {
+impl HeadFacts {
     fn learn(&mut self, line: &[u8], is_cut: bool) {
         self.lines = self.lines.saturating_add(1);
         if self.lines == 1 {
@@ -197,11 +207,11 @@ impl Head {
             || (self.encodings > 0 && (self.lengths > 0 || self.http_10))
     }
 
-    const fn body(&self) -> State {
+    const fn body(&self) -> FramingState {
         match (self.chunked, self.length) {
-            (true, _) => State::ChunkSize,
-            (false, 0) => State::Between,
-            (false, length) => State::Body(length),
+            (true, _) => FramingState::ChunkSize,
+            (false, 0) => FramingState::Between,
+            (false, length) => FramingState::Body(length),
         }
     }
 }
@@ -231,12 +241,12 @@ mod tests {
 
     /// Feeds `text` in one piece and byte by byte. Both must give the same result.
     fn check(text: &str, ambiguous: Option<u64>, in_head: bool) {
-        let mut whole = Framing::default();
+        let mut whole = HttpFraming::default();
         let learnt = whole.feed(text.as_bytes());
         assert_eq!((learnt.ambiguous, learnt.in_head), (ambiguous, in_head), "{text:?}");
-        let mut dripped = Framing::default();
+        let mut dripped = HttpFraming::default();
         let mut first = None;
-        let mut last = Learnt::default();
+        let mut last = FramingFacts::default();
         for byte in text.bytes() {
             last = dripped.feed(&[byte]);
             first = first.or(last.ambiguous);
@@ -291,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_long_line_costs_no_memory() {
-        let mut framing = Framing::default();
+        let mut framing = HttpFraming::default();
         for _ in 0..1_000 {
             framing.feed(&[b'x'; 1_000]);
         }

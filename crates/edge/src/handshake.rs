@@ -2,7 +2,7 @@
 //! the messages that follow, or who is admitted.
 
 use bytes::Bytes;
-use headrace_call_api::{Credentials, Frames};
+use headrace_call_api::{AnswerFrames, Credentials};
 use headrace_domain::KeyId;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -17,7 +17,7 @@ const KEY_CHARACTERS: usize = 24;
 
 /// The headers with which a responses socket was admitted.
 #[derive(Debug)]
-pub(crate) struct Upgraded {
+pub(crate) struct UpgradedCaller {
     pub(crate) credentials: Credentials,
     pub(crate) traceparent: Option<String>,
     pub(crate) dialect: Vec<(&'static str, String)>,
@@ -25,7 +25,7 @@ pub(crate) struct Upgraded {
     pub(crate) place: SocketPlace,
 }
 
-impl Upgraded {
+impl UpgradedCaller {
     /// Returns the key that opened the socket.
     pub(crate) const fn key(&self) -> &KeyId {
         self.place.key()
@@ -48,7 +48,7 @@ pub(crate) fn is_websocket(head: &Parts) -> bool {
 }
 
 /// Returns the answer after which the connection uses WebSockets.
-pub(crate) fn switched<S: Frames>(head: &Parts) -> Response<OutBody<S>> {
+pub(crate) fn switched<S: AnswerFrames>(head: &Parts) -> Response<OutBody<S>> {
     let mut response = Response::new(OutBody::Whole(Bytes::new()));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();

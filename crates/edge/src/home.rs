@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use headrace_call_api::{Answer, AnswerBody, Peer};
+use headrace_call_api::{AnswerBody, CallAnswer, PeerAddress};
 use http::HeaderMap;
 use http::header::ACCEPT;
 
@@ -24,21 +24,21 @@ their base URL, with a key: <code>/v1/chat/completions</code>, <code>/v1/respons
 
 /// Data for the page.
 #[derive(Debug, Default)]
-pub(crate) struct Home {
+pub(crate) struct HomePage {
     /// URL of the console, once it is open.
     pub(crate) console: OnceLock<String>,
 }
 
-impl Home {
+impl HomePage {
     /// Answers a request for `/`. Only peers on this machine see the console's address.
-    pub(crate) fn answer<S>(&self, headers: &HeaderMap, peer: &Peer) -> Answer<S> {
+    pub(crate) fn answer<S>(&self, headers: &HeaderMap, peer: &PeerAddress) -> CallAnswer<S> {
         if !wants_html(headers) {
             return health().with_header("vary", "accept");
         }
         let console = self.console.get().filter(|_| peer.address.ip().to_canonical().is_loopback());
         let body = AnswerBody::Whole(Bytes::from(page(console.map(String::as_str))));
         let page =
-            Answer { status: 200, content_type: "text/html; charset=utf-8", headers: Vec::new(), body };
+            CallAnswer { status: 200, content_type: "text/html; charset=utf-8", headers: Vec::new(), body };
         page.with_header("content-security-policy", POLICY)
             .with_header("x-content-type-options", "nosniff")
             .with_header("referrer-policy", "no-referrer")
@@ -103,22 +103,22 @@ mod tests {
     use super::*;
     use http::HeaderValue;
 
-    fn answer(home: &Home, accept: Option<&str>, address: &str) -> Answer<()> {
+    fn answer(home: &HomePage, accept: Option<&str>, address: &str) -> CallAnswer<()> {
         let mut headers = HeaderMap::new();
         if let Some(accept) = accept {
             headers.insert(ACCEPT, HeaderValue::from_str(accept).unwrap());
         }
-        home.answer(&headers, &Peer { address: address.parse().unwrap() })
+        home.answer(&headers, &PeerAddress { address: address.parse().unwrap() })
     }
 
-    fn text(answer: Answer<()>) -> String {
+    fn text(answer: CallAnswer<()>) -> String {
         let AnswerBody::Whole(body) = answer.body else { panic!() };
         String::from_utf8(body.to_vec()).unwrap()
     }
 
     #[test]
     fn browsers_get_a_page_and_programs_the_json_that_they_know() {
-        let home = Home::default();
+        let home = HomePage::default();
         let browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8";
         for (accept, is_page) in [
             (Some(browser), true),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_console_is_shown_to_this_machine_alone() {
-        let home = Home::default();
+        let home = HomePage::default();
         home.console.set("http://127.0.0.1:8081\"><script>".to_owned()).unwrap();
         let shown = "href=\"http://127.0.0.1:8081&quot;&gt;&lt;script&gt;/docs/\"";
         for (peer, is_shown) in [

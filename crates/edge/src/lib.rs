@@ -30,11 +30,11 @@ mod turns;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};
-pub use cors::{BadOrigin, Origins};
+pub use cors::{AllowedOrigins, BadOrigin};
 pub use operations::{MetricsPage, no_metrics};
-pub use routes::{Access, ROUTES, Route, Target};
+pub use routes::{EdgeRoute, ROUTES, RouteAccess, RouteTarget};
 pub use service::STOPS_SOON;
 pub use serving::{Edge, ServeReport};
 pub use stats::EdgeNumber;
 pub use tickets::SessionSecret;
-pub use tls::Certificate;
+pub use tls::TlsCertificate;

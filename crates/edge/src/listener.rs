@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::EdgeError;
-use crate::stats::{Stats, count, value};
+use crate::stats::{EdgeStats, count, value};
 
 /// Maximum number of connections that the kernel queues until they are accepted.
 const BACKLOG: i32 = 1_024;
@@ -39,7 +39,7 @@ pub(crate) fn listen(address: SocketAddr, send_buffer_bytes: usize) -> Result<Tc
 /// it.
 pub(crate) async fn accept(
     listener: &TcpListener,
-    stats: &Stats,
+    stats: &EdgeStats,
     short: impl Fn(),
 ) -> (TcpStream, SocketAddr) {
     loop {

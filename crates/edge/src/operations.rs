@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Answer, AnswerBody, Front};
+use headrace_call_api::{AnswerBody, CallAnswer, CallService};
 use http::header::ACCEPT;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
@@ -12,14 +12,14 @@ use hyper::service::service_fn;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
-use crate::activity::Activity;
+use crate::activity::ConnectionActivity;
 use crate::answers::{health, ready, response, written_out};
 use crate::body::OutBody;
-use crate::connection::{Nothing, Unheard, Wiring};
+use crate::connection::{ConnectionSetup, NoSwitch, UnreadRequest};
 use crate::listener::accept;
-use crate::registry::Registry;
+use crate::registry::ConnectionRegistry;
 use crate::routes;
-use crate::service::Shared;
+use crate::service::EdgeShared;
 use crate::stats::EdgeNumber;
 
 /// Maximum number of connections. Operators are few.
@@ -39,12 +39,12 @@ pub fn no_metrics() -> Arc<MetricsPage> {
 }
 
 /// Serves until the future is dropped.
-pub(crate) async fn serve<F: Front>(
+pub(crate) async fn serve<F: CallService>(
     listener: &TcpListener,
-    wiring: Arc<Wiring>,
-    shared: Arc<Shared<F>>,
+    wiring: Arc<ConnectionSetup>,
+    shared: Arc<EdgeShared<F>>,
     metrics: Metrics,
-    registry: Arc<Registry>,
+    registry: Arc<ConnectionRegistry>,
     tracker: TaskTracker,
 ) {
     loop {
@@ -59,21 +59,21 @@ pub(crate) async fn serve<F: Front>(
             });
             let last_words = |why| {
                 let status = match why {
-                    Unheard::Slow => 408,
-                    Unheard::TooLarge => 431,
-                    Unheard::Malformed(_) => 400,
+                    UnreadRequest::Slow => 408,
+                    UnreadRequest::TooLarge => 431,
+                    UnreadRequest::Malformed(_) => 400,
                 };
                 written_out(&text::<F::Stream>(status, "This is no request in HTTP/1.1.\n".to_owned()))
             };
-            wiring.speak(stream, &registered.activity, service, (last_words, &Nothing)).await;
+            wiring.speak(stream, &registered.activity, service, (last_words, &NoSwitch)).await;
         });
     }
 }
 
-fn answer<F: Front>(
-    shared: &Shared<F>,
+fn answer<F: CallService>(
+    shared: &EdgeShared<F>,
     metrics: &Metrics,
-    activity: &Arc<Activity>,
+    activity: &Arc<ConnectionActivity>,
     request: &Request<Incoming>,
 ) -> Response<OutBody<F::Stream>> {
     let (_, in_flight) = activity.request();
@@ -85,7 +85,7 @@ fn answer<F: Front>(
             "/metrics" => {
                 let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
                 let (content_type, page) = metrics(accept, &shared.stats.numbers());
-                Answer { content_type, ..text(200, page) }
+                CallAnswer { content_type, ..text(200, page) }
             }
             "/healthz" => health(),
             "/readyz" => match &not_ready(shared, request)[..] {
@@ -102,13 +102,13 @@ fn answer<F: Front>(
 }
 
 /// Returns why calls, or those for the model in the query (`?model=NAME`), would not be served.
-fn not_ready<F: Front>(shared: &Shared<F>, request: &Request<Incoming>) -> Vec<String> {
+fn not_ready<F: CallService>(shared: &EdgeShared<F>, request: &Request<Incoming>) -> Vec<String> {
     let model = routes::model_asked(request.uri().query());
     shared.not_ready(model.as_deref())
 }
 
-fn text<S>(status: u16, body: String) -> Answer<S> {
-    Answer {
+fn text<S>(status: u16, body: String) -> CallAnswer<S> {
+    CallAnswer {
         status,
         content_type: "text/plain; charset=utf-8",
         headers: Vec::new(),

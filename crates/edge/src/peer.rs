@@ -16,12 +16,12 @@ const MOST_REMEMBERED: usize = 16 * 1024;
 
 /// A peer: an IPv4 address, or the /64 of an IPv6 address, which one customer usually has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Peer {
+pub(crate) enum PeerKey {
     V4([u8; 4]),
     V6([u8; 8]),
 }
 
-impl From<IpAddr> for Peer {
+impl From<IpAddr> for PeerKey {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
@@ -34,28 +34,28 @@ impl From<IpAddr> for Peer {
 }
 
 /// The refusal allowances of all peers.
-pub(crate) struct Allowances {
+pub(crate) struct RefusalAllowances {
     start: Instant,
     per_minute: u32,
-    peers: Mutex<HashMap<Peer, Arc<Allowance>>>,
+    peers: Mutex<HashMap<PeerKey, Arc<RefusalAllowance>>>,
 }
 
 /// How many more refusals a peer may receive. Stored as one number: the time at which the refusals so far are forgiven.
 #[derive(Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct RefusalAllowance {
     start: Instant,
     each: Duration,
     /// Nanoseconds since `start`. 0 if the peer was never refused.
     used_until_ns: AtomicU64,
 }
 
-impl Allowances {
+impl RefusalAllowances {
     pub(crate) fn new(per_minute: u32) -> Self {
         Self { start: Instant::now(), per_minute, peers: Mutex::default() }
     }
 
     /// Returns the allowance of `peer`, which all its connections share.
-    pub(crate) fn of(&self, peer: Peer) -> Arc<Allowance> {
+    pub(crate) fn of(&self, peer: PeerKey) -> Arc<RefusalAllowance> {
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= MOST_REMEMBERED && !peers.contains_key(&peer) {
             peers.retain(|_, allowance| Arc::strong_count(allowance) > 1 || !allowance.is_whole());
@@ -65,12 +65,12 @@ impl Allowances {
             }
         }
         let each = WINDOW / self.per_minute.max(1);
-        let new = || Arc::new(Allowance { start: self.start, each, used_until_ns: AtomicU64::new(0) });
+        let new = || Arc::new(RefusalAllowance { start: self.start, each, used_until_ns: AtomicU64::new(0) });
         Arc::clone(peers.entry(peer).or_insert_with(new))
     }
 }
 
-impl Allowance {
+impl RefusalAllowance {
     /// Records one more refusal.
     pub(crate) fn refused(&self) {
         let now = self.now_ns();
@@ -100,7 +100,7 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    fn peer(text: &str) -> Peer {
+    fn peer(text: &str) -> PeerKey {
         text.parse::<IpAddr>().unwrap().into()
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_allowance_is_a_minutes_worth_at_once_and_comes_back_with_time() {
-        let allowances = Allowances::new(60);
+        let allowances = RefusalAllowances::new(60);
         let allowance = allowances.of(peer("10.0.0.1"));
         for _ in 0..60 {
             assert!(!allowance.is_used_up());
@@ -138,10 +138,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn strangers_fill_no_memory() {
-        let allowances = Allowances::new(60);
+        let allowances = RefusalAllowances::new(60);
         for n in 0..3 * MOST_REMEMBERED {
             let [.., b, c, d] = n.to_be_bytes();
-            allowances.of(Peer::V4([10, b, c, d])).refused();
+            allowances.of(PeerKey::V4([10, b, c, d])).refused();
         }
         assert!(allowances.peers.lock().unwrap().len() <= MOST_REMEMBERED);
     }

@@ -6,7 +6,7 @@ use headrace_domain::Endpoint;
 
 /// The credential that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub enum RouteAccess {
     /// None. The answer reveals only whether the server lives.
     Public,
     /// A key. Requests without a valid one are answered with 401.
@@ -18,7 +18,7 @@ pub enum Access {
 
 /// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum RouteTarget {
     /// A call.
     Call(Endpoint),
     /// A question with a body.
@@ -29,7 +29,7 @@ pub enum Target {
     Model,
     /// The trace of a request.
     Request,
-    /// The page for people. Programs get the answer of [`Target::Health`].
+    /// The page for people. Programs get the answer of [`RouteTarget::Health`].
     Home,
     /// Whether the process is alive.
     Health,
@@ -43,19 +43,19 @@ pub enum Target {
 
 /// One path of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
+pub struct EdgeRoute {
     /// The methods, as in the `allow` header. `HEAD` accompanies every `GET`.
     pub methods: &'static str,
     /// The path. At its end, `{name}` matches one segment and `{*name}` everything that follows.
     pub path: &'static str,
     /// The required credential.
-    pub access: Access,
+    pub access: RouteAccess,
     /// The target of the path.
-    pub target: Target,
+    pub target: RouteTarget,
 }
 
 /// All routes.
-pub const ROUTES: &[Route] = &[
+pub const ROUTES: &[EdgeRoute] = &[
     post("/v1/chat/completions", Endpoint::ChatCompletions),
     post("/v1/completions", Endpoint::Completions),
     post("/v1/messages", Endpoint::Messages),
@@ -79,40 +79,45 @@ pub const ROUTES: &[Route] = &[
     post("/v1/rerank", Endpoint::Rerank),
     post("/v2/rerank", Endpoint::Rerank),
     post("/v1/score", Endpoint::Score),
-    get("/v1/models", Access::Key, Target::Models),
-    get("/v1/models/{*name}", Access::Key, Target::Model),
-    get("/v1/requests/{id}", Access::Key, Target::Request),
+    get("/v1/models", RouteAccess::Key, RouteTarget::Models),
+    get("/v1/models/{*name}", RouteAccess::Key, RouteTarget::Model),
+    get("/v1/requests/{id}", RouteAccess::Key, RouteTarget::Request),
     // Some clients check here whether the server is alive.
-    get("/", Access::Public, Target::Home),
-    get("/healthz", Access::Public, Target::Health),
-    get("/readyz", Access::Public, Target::Ready),
-    Route {
+    get("/", RouteAccess::Public, RouteTarget::Home),
+    get("/healthz", RouteAccess::Public, RouteTarget::Health),
+    get("/readyz", RouteAccess::Public, RouteTarget::Ready),
+    EdgeRoute {
         methods: "GET, HEAD, POST",
         path: "/internal/v1/{*name}",
-        access: Access::Ticket,
-        target: Target::Annex,
+        access: RouteAccess::Ticket,
+        target: RouteTarget::Annex,
     },
 ];
 
-const fn post(path: &'static str, endpoint: Endpoint) -> Route {
-    Route { methods: "POST", path, access: Access::Key, target: Target::Call(endpoint) }
+const fn post(path: &'static str, endpoint: Endpoint) -> EdgeRoute {
+    EdgeRoute { methods: "POST", path, access: RouteAccess::Key, target: RouteTarget::Call(endpoint) }
 }
 
-const fn ask(path: &'static str, question: Question) -> Route {
-    Route { methods: "POST", path, access: Access::Key, target: Target::Question(question) }
+const fn ask(path: &'static str, question: Question) -> EdgeRoute {
+    EdgeRoute { methods: "POST", path, access: RouteAccess::Key, target: RouteTarget::Question(question) }
 }
 
-const fn objects(path: &'static str) -> Route {
-    Route { methods: "GET, HEAD, POST, DELETE", path, access: Access::Key, target: Target::Objects }
+const fn objects(path: &'static str) -> EdgeRoute {
+    EdgeRoute {
+        methods: "GET, HEAD, POST, DELETE",
+        path,
+        access: RouteAccess::Key,
+        target: RouteTarget::Objects,
+    }
 }
 
-const fn get(path: &'static str, access: Access, target: Target) -> Route {
-    Route { methods: "GET, HEAD", path, access, target }
+const fn get(path: &'static str, access: RouteAccess, target: RouteTarget) -> EdgeRoute {
+    EdgeRoute { methods: "GET, HEAD", path, access, target }
 }
 
 /// Returns the route of `path` and the value of its parameter, still percent-encoded. The value is empty if the route
 /// has no parameter.
-pub(crate) fn find(path: &str) -> Option<(&'static Route, &str)> {
+pub(crate) fn find(path: &str) -> Option<(&'static EdgeRoute, &str)> {
     ROUTES.iter().find_map(|route| Some((route, route.rest_of(path)?)))
 }
 
@@ -128,7 +133,7 @@ pub(crate) fn meant(path: &str) -> Option<String> {
     [plain, prefixed].into_iter().find(|meant| find(meant).is_some())
 }
 
-impl Route {
+impl EdgeRoute {
     fn rest_of<'p>(&self, path: &'p str) -> Option<&'p str> {
         let Some((prefix, parameter)) = self.path.split_once('{') else {
             return (self.path == path).then_some("");

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Annex, AnnexHead, Answer, Credentials, EdgeRefusal, Front, Head, Memory, ObjectAsk,
-    ObjectMethod, Peer, Question,
+    Admitted, CallAnswer, CallHead, CallService, Credentials, EdgeRefusal, InternalApi, InternalHead,
+    MemoryAccount, ObjectAsk, ObjectMethod, PeerAddress, Question,
 };
 use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint, UnixNanos};
 use http::header::{self, HeaderValue};
@@ -16,43 +16,43 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
-use crate::activity::{Activity, InFlight, Wish};
+use crate::activity::{ConnectionActivity, InFlight, ServerWish};
 use crate::answers::{cut_short, health, ready, response};
-use crate::body::{OutBody, Source};
+use crate::body::{FrameSource, OutBody};
 use crate::connection::MOST_HTTP1_HEADERS;
-use crate::cors::Origins;
-use crate::handshake::{Upgraded, is_websocket, switched};
-use crate::home::Home;
-use crate::routes::{self, Access, Route, Target};
-use crate::sockets::{NoPlace, Sockets};
-use crate::stats::{Stats, count};
-use crate::told::{Told, joined, single};
-use crate::upload::{BodyLimits, Upload, head_bytes};
+use crate::cors::AllowedOrigins;
+use crate::handshake::{UpgradedCaller, is_websocket, switched};
+use crate::home::HomePage;
+use crate::routes::{self, EdgeRoute, RouteAccess, RouteTarget};
+use crate::sockets::{NoPlace, WebSocketTable};
+use crate::stats::{EdgeStats, count};
+use crate::told::{CallerHeaders, joined, single};
+use crate::upload::{BodyLimits, RequestUpload, head_bytes};
 
 /// Reason for a server that still accepts calls to be not ready.
 pub const STOPS_SOON: &str = "the server stops soon: new calls are taken for `server.drain_delay` only";
 
 /// State that all connections share.
-pub(crate) struct Shared<F> {
+pub(crate) struct EdgeShared<F> {
     pub(crate) front: Arc<F>,
     /// The internal API, if there is one.
-    pub(crate) annex: Option<Arc<dyn Annex>>,
+    pub(crate) annex: Option<Arc<dyn InternalApi>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: BodyLimits,
     pub(crate) max_header_bytes: usize,
-    pub(crate) memory: Memory,
-    pub(crate) stats: Arc<Stats>,
+    pub(crate) memory: MemoryAccount,
+    pub(crate) stats: Arc<EdgeStats>,
     /// Places for responses sockets, by key.
-    pub(crate) sockets: Arc<Sockets>,
+    pub(crate) sockets: Arc<WebSocketTable>,
     /// The origins whose pages may call.
-    pub(crate) origins: Origins,
+    pub(crate) origins: AllowedOrigins,
     /// The server stops soon. It still accepts calls, but is not ready for new clients.
     pub(crate) stops: Arc<AtomicBool>,
     /// The page at `/`.
-    pub(crate) home: Home,
+    pub(crate) home: HomePage,
 }
 
-impl<F: Front> Shared<F> {
+impl<F: CallService> EdgeShared<F> {
     /// Returns why calls, or calls for `model`, would not be served. Empty if they would be served.
     pub(crate) fn not_ready(&self, model: Option<&str>) -> Vec<String> {
         let mut why = self.front.not_ready(model);
@@ -64,18 +64,18 @@ impl<F: Front> Shared<F> {
 }
 
 /// Answers one request. `number` counts the requests of its connection.
-pub(crate) async fn answer<F: Front>(
-    shared: Arc<Shared<F>>,
-    (peer, turns): (Peer, Arc<OnceLock<Upgraded>>),
+pub(crate) async fn answer<F: CallService>(
+    shared: Arc<EdgeShared<F>>,
+    (peer, turns): (PeerAddress, Arc<OnceLock<UpgradedCaller>>),
     (number, in_flight): (u64, InFlight),
     request: Request<Incoming>,
-) -> Result<Response<OutBody<Source<F::Stream>>>, Infallible> {
-    let started = Moment { wall: shared.clock.now(), mono_ns: shared.clock.monotonic_nanos() };
+) -> Result<Response<OutBody<FrameSource<F::Stream>>>, Infallible> {
+    let started = HeadTime { wall: shared.clock.now(), mono_ns: shared.clock.monotonic_nanos() };
     count(&shared.stats.requests);
     let (parts, body) = request.into_parts();
     let (is_http1, is_head) = (parts.version < Version::HTTP_2, parts.method == Method::HEAD);
     let activity = in_flight.activity();
-    let mut asked = Asked {
+    let mut asked = RequestInProgress {
         shared: &shared,
         peer,
         activity,
@@ -89,21 +89,21 @@ pub(crate) async fn answer<F: Front>(
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::AmbiguousLength, None).map(Source::Front)
+        asked.refuse(&EdgeRefusal::AmbiguousLength, None).map(FrameSource::Front)
     } else if let Some(hosts) = wrong_hosts(&parts) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::BadHost { hosts }, None).map(Source::Front)
+        asked.refuse(&EdgeRefusal::BadHost { hosts }, None).map(FrameSource::Front)
     } else if !is_http1 && head_bytes(&parts) > shared.max_header_bytes {
         let limit_bytes = shared.max_header_bytes;
         let refusal = EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS };
-        asked.refuse(&refusal, None).map(Source::Front)
+        asked.refuse(&refusal, None).map(FrameSource::Front)
     } else {
         asked.reply().await
     };
     let (body_left, cut_short) = (!asked.body_was_read, asked.cut_short);
     drop(asked);
     if cut_short {
-        activity.wish(Wish::Finish);
+        activity.wish(ServerWish::Finish);
     }
     if reply.status == StatusCode::SWITCHING_PROTOCOLS.as_u16() {
         activity.switch();
@@ -119,7 +119,7 @@ pub(crate) async fn answer<F: Front>(
         // The rest of the body would be taken for the next request's head.
         activity.leave_body_unread();
     }
-    let retires = activity.wished() == Wish::Retire;
+    let retires = activity.wished() == ServerWish::Retire;
     if retires && !is_http1 && number == 0 {
         // The connection announces its end now that its first request has arrived.
         activity.remind();
@@ -134,50 +134,52 @@ pub(crate) async fn answer<F: Front>(
 
 /// The time at which a request's headers were complete.
 #[derive(Clone, Copy)]
-struct Moment {
+struct HeadTime {
     wall: UnixNanos,
     mono_ns: u64,
 }
 
 /// A request that is being answered.
-struct Asked<'a, F> {
-    shared: &'a Shared<F>,
-    peer: Peer,
-    activity: &'a Arc<Activity>,
+struct RequestInProgress<'a, F> {
+    shared: &'a EdgeShared<F>,
+    peer: PeerAddress,
+    activity: &'a Arc<ConnectionActivity>,
     parts: &'a Parts,
-    started: Moment,
+    started: HeadTime,
     connection: ConnectionTrace,
     body: Incoming,
     body_was_read: bool,
     /// The peer has used up its allowance of refusals, so it got the short answer.
     cut_short: bool,
     /// Set if the connection continues as a responses socket.
-    turns: &'a OnceLock<Upgraded>,
+    turns: &'a OnceLock<UpgradedCaller>,
 }
 
-impl<F: Front> Asked<'_, F> {
-    async fn reply(&mut self) -> Answer<Source<F::Stream>> {
+impl<F: CallService> RequestInProgress<'_, F> {
+    async fn reply(&mut self) -> CallAnswer<FrameSource<F::Stream>> {
         let found = routes::find(self.parts.uri.path());
-        if let (Some((Route { target: Target::Annex, .. }, _)), Some(annex)) = (found, &self.shared.annex) {
+        if let (Some((EdgeRoute { target: RouteTarget::Annex, .. }, _)), Some(annex)) =
+            (found, &self.shared.annex)
+        {
             return Box::pin(self.ask_annex(&**annex)).await;
         }
-        self.ask_front(found).await.map(Source::Front)
+        self.ask_front(found).await.map(FrameSource::Front)
     }
 
-    async fn ask_front(&mut self, found: Option<(&'static Route, &str)>) -> Answer<F::Stream> {
+    async fn ask_front(&mut self, found: Option<(&'static EdgeRoute, &str)>) -> CallAnswer<F::Stream> {
         let Some((route, rest)) = found else { return self.not_found() };
-        let takes_get = !matches!(route.target, Target::Call(_) | Target::Question(_));
+        let takes_get = !matches!(route.target, RouteTarget::Call(_) | RouteTarget::Question(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
-            Method::POST => !takes_get || matches!(route.target, Target::Annex | Target::Objects),
-            Method::DELETE => route.target == Target::Objects,
+            Method::POST => !takes_get || matches!(route.target, RouteTarget::Annex | RouteTarget::Objects),
+            Method::DELETE => route.target == RouteTarget::Objects,
             _ => false,
         };
-        if route.target == Target::Call(Endpoint::Responses) && is_websocket(self.parts) {
+        if route.target == RouteTarget::Call(Endpoint::Responses) && is_websocket(self.parts) {
             return Box::pin(self.upgrade()).await;
         }
         if !fits {
-            let endpoint = if let Target::Call(endpoint) = route.target { Some(endpoint) } else { None };
+            let endpoint = if let RouteTarget::Call(endpoint) = route.target { Some(endpoint) } else { None };
             if let Some(told) = self.shared.origins.preflight(self.parts, route.methods) {
                 return told;
             }
@@ -185,7 +187,7 @@ impl<F: Front> Asked<'_, F> {
         }
         let front = &self.shared.front;
         // A request with a valid key is served, even if other clients of the same address are refused.
-        if route.access == Access::Key
+        if route.access == RouteAccess::Key
             && self.activity.is_refused_too_often()
             && !front.knows(&self.credentials())
         {
@@ -196,32 +198,32 @@ impl<F: Front> Asked<'_, F> {
 
     /// Returns the call service's answer. A connection reserves memory for everything awaited here for as long as it is
     /// open, so everything except calls is boxed.
-    async fn ask(&mut self, target: Target, rest: &str) -> Answer<F::Stream> {
+    async fn ask(&mut self, target: RouteTarget, rest: &str) -> CallAnswer<F::Stream> {
         let front = &self.shared.front;
         let reply = match target {
-            Target::Call(endpoint) => self.call(endpoint).await,
-            Target::Question(question) => Box::pin(self.question(question)).await,
-            Target::Models => {
+            RouteTarget::Call(endpoint) => self.call(endpoint).await,
+            RouteTarget::Question(question) => Box::pin(self.question(question)).await,
+            RouteTarget::Models => {
                 let query = routes::query_fields(self.parts.uri.query()).unwrap_or_default();
                 front.list_models(&self.credentials(), self.dialect(), &query)
             }
-            Target::Model => match routes::percent_decoded(rest) {
+            RouteTarget::Model => match routes::percent_decoded(rest) {
                 Some(name) => front.show_model(&self.credentials(), &name, self.dialect()),
                 None => return self.not_found(),
             },
-            Target::Request => match routes::percent_decoded(rest) {
+            RouteTarget::Request => match routes::percent_decoded(rest) {
                 Some(id) => Box::pin(front.show_request(&self.credentials(), &id)).await,
                 None => return self.not_found(),
             },
-            Target::Objects => match self.objects_asked() {
+            RouteTarget::Objects => match self.objects_asked() {
                 Some(ask) => Box::pin(self.objects(ask)).await,
                 None => return self.not_found(),
             },
-            Target::Annex => return self.not_found(),
-            Target::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
-            Target::Health => return health(),
+            RouteTarget::Annex => return self.not_found(),
+            RouteTarget::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
+            RouteTarget::Health => return health(),
             // Unknown clients ask here, too, so the reasons are given only on the operators' listener.
-            Target::Ready => {
+            RouteTarget::Ready => {
                 let model = routes::model_asked(self.parts.uri.query());
                 return ready(self.shared.not_ready(model.as_deref()).is_empty());
             }
@@ -235,9 +237,9 @@ impl<F: Front> Asked<'_, F> {
         reply
     }
 
-    fn head(&self, endpoint: Endpoint) -> Head {
-        let Told { credentials, traceparent, dialect } = Told::by(&self.parts.headers);
-        Head {
+    fn head(&self, endpoint: Endpoint) -> CallHead {
+        let CallerHeaders { credentials, traceparent, dialect } = CallerHeaders::by(&self.parts.headers);
+        CallHead {
             endpoint,
             credentials,
             peer: self.peer,
@@ -251,9 +253,9 @@ impl<F: Front> Asked<'_, F> {
 
     /// Lets an admitted caller continue with a responses socket on this connection. The handshake counts as a request
     /// of the caller's key, and so does each later call.
-    async fn upgrade(&mut self) -> Answer<F::Stream> {
-        let Shared { front, sockets, .. } = self.shared;
-        let Head { credentials, traceparent, dialect, .. } = self.head(Endpoint::Responses);
+    async fn upgrade(&mut self) -> CallAnswer<F::Stream> {
+        let EdgeShared { front, sockets, .. } = self.shared;
+        let CallHead { credentials, traceparent, dialect, .. } = self.head(Endpoint::Responses);
         if self.activity.is_refused_too_often() && !front.knows(&credentials) {
             return self.cut_short();
         }
@@ -280,12 +282,12 @@ impl<F: Front> Asked<'_, F> {
             }
         };
         // A connection switches only once.
-        let _ = self.turns.set(Upgraded { credentials, traceparent, dialect, place });
-        Answer::json(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Bytes::new())
+        let _ = self.turns.set(UpgradedCaller { credentials, traceparent, dialect, place });
+        CallAnswer::json(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Bytes::new())
     }
 
-    async fn call(&mut self, endpoint: Endpoint) -> Answer<F::Stream> {
-        let Shared { front, limits, memory, stats, .. } = self.shared;
+    async fn call(&mut self, endpoint: Endpoint) -> CallAnswer<F::Stream> {
+        let EdgeShared { front, limits, memory, stats, .. } = self.shared;
         let head = self.head(endpoint);
         // The call is admitted before its body is requested.
         let admitted = match front.admit(head) {
@@ -295,12 +297,12 @@ impl<F: Front> Asked<'_, F> {
         self.activity.trust();
         let taken = memory.for_call_of(admitted.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        front.call(admitted, Upload { head, body, limits, stats, taken: &taken, was_read }).await
+        front.call(admitted, RequestUpload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
-    async fn question(&mut self, question: Question) -> Answer<F::Stream> {
-        let Shared { front, limits, memory, stats, .. } = self.shared;
-        let Told { credentials, dialect, .. } = Told::by(&self.parts.headers);
+    async fn question(&mut self, question: Question) -> CallAnswer<F::Stream> {
+        let EdgeShared { front, limits, memory, stats, .. } = self.shared;
+        let CallerHeaders { credentials, dialect, .. } = CallerHeaders::by(&self.parts.headers);
         let asked = match front.admit_question(question, &credentials, dialect) {
             Ok(asked) => asked,
             Err(refusal) => return refusal,
@@ -308,7 +310,9 @@ impl<F: Front> Asked<'_, F> {
         self.activity.trust();
         let taken = memory.for_call_of(asked.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        front.answer_question(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
+        front
+            .answer_question(asked, RequestUpload { head, body, limits, stats, taken: &taken, was_read })
+            .await
     }
 
     /// Returns a request for stored objects, or `None` if its path or query is broken.
@@ -323,8 +327,8 @@ impl<F: Front> Asked<'_, F> {
         Some(ObjectAsk { method, path, query, credentials: self.credentials() })
     }
 
-    async fn objects(&mut self, ask: ObjectAsk) -> Answer<F::Stream> {
-        let Shared { front, limits, memory, stats, .. } = self.shared;
+    async fn objects(&mut self, ask: ObjectAsk) -> CallAnswer<F::Stream> {
+        let EdgeShared { front, limits, memory, stats, .. } = self.shared;
         let asked = match front.admit_asked(ask) {
             Ok(asked) => asked,
             Err(refusal) => return refusal,
@@ -332,14 +336,14 @@ impl<F: Front> Asked<'_, F> {
         self.activity.trust();
         let taken = memory.for_call_of(asked.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        front.answer_asked(asked, Upload { head, body, limits, stats, taken: &taken, was_read }).await
+        front.answer_asked(asked, RequestUpload { head, body, limits, stats, taken: &taken, was_read }).await
     }
 
     /// Returns the internal API's answer.
-    async fn ask_annex(&mut self, annex: &dyn Annex) -> Answer<Source<F::Stream>> {
-        let Shared { limits, memory, stats, .. } = self.shared;
+    async fn ask_annex(&mut self, annex: &dyn InternalApi) -> CallAnswer<FrameSource<F::Stream>> {
+        let EdgeShared { limits, memory, stats, .. } = self.shared;
         let authorization = joined(&self.parts.headers, &header::AUTHORIZATION);
-        let head = AnnexHead {
+        let head = InternalHead {
             method: self.parts.method.as_str(),
             path: self.parts.uri.path_and_query().map_or("", |path| path.as_str()),
             authorization: authorization.as_deref(),
@@ -348,29 +352,31 @@ impl<F: Front> Asked<'_, F> {
         };
         let call = match annex.admit(&head) {
             Ok(call) => call,
-            Err(_) if self.activity.is_refused_too_often() => return self.cut_short().map(Source::Front),
+            Err(_) if self.activity.is_refused_too_often() => {
+                return self.cut_short().map(FrameSource::Front);
+            }
             Err(refusal) => {
                 self.activity.refused();
-                return refusal.map(Source::Annex);
+                return refusal.map(FrameSource::Annex);
             }
         };
         self.activity.trust();
         let taken = memory.for_call_of(call.payer().clone());
         let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        let upload = Upload { head, body, limits, stats, taken: &taken, was_read };
+        let upload = RequestUpload { head, body, limits, stats, taken: &taken, was_read };
         let answer = match upload.read_any().await {
             Ok(body) => call.answer(body).await,
             Err(refusal) => call.refuse(&refusal),
         };
-        answer.map(Source::Annex)
+        answer.map(FrameSource::Annex)
     }
 
-    fn not_found(&mut self) -> Answer<F::Stream> {
+    fn not_found(&mut self) -> CallAnswer<F::Stream> {
         let path = self.parts.uri.path();
         self.refuse(&EdgeRefusal::NotFound { path: path.to_owned(), meant: routes::meant(path) }, None)
     }
 
-    fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> Answer<F::Stream> {
+    fn refuse(&mut self, refusal: &EdgeRefusal, endpoint: Option<Endpoint>) -> CallAnswer<F::Stream> {
         if self.activity.is_refused_too_often() {
             return self.cut_short();
         }
@@ -386,7 +392,7 @@ impl<F: Front> Asked<'_, F> {
     }
 
     /// Refuses a peer that has used up its allowance: no trace, no reasons, and the connection ends.
-    fn cut_short(&mut self) -> Answer<F::Stream> {
+    fn cut_short(&mut self) -> CallAnswer<F::Stream> {
         self.cut_short = true;
         cut_short(&self.shared.stats)
     }
@@ -399,7 +405,7 @@ impl<F: Front> Asked<'_, F> {
     }
 
     fn credentials(&self) -> Credentials {
-        Told::by(&self.parts.headers).credentials
+        CallerHeaders::by(&self.parts.headers).credentials
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use headrace_call_api::{Annex, EdgeRefusal, Front, Memory, Peer};
+use headrace_call_api::{CallService, EdgeRefusal, InternalApi, MemoryAccount, PeerAddress};
 use headrace_domain::{Clock, Dialect};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
@@ -15,20 +15,22 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 
-use crate::activity::{Activity, Wish};
+use crate::activity::{ConnectionActivity, ServerWish};
 use crate::answers::{cut_short, written_out};
-use crate::connection::{Afterwards, MOST_HTTP1_HEADERS, Unheard, Wiring, refuse_and_close};
-use crate::handshake::Upgraded;
-use crate::home::Home;
+use crate::connection::{
+    ConnectionSetup, MOST_HTTP1_HEADERS, ProtocolSwitch, UnreadRequest, refuse_and_close,
+};
+use crate::handshake::UpgradedCaller;
+use crate::home::HomePage;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
-use crate::registry::{Full, Registered, Registry};
-use crate::service::{Shared, answer};
-use crate::sockets::Sockets;
-use crate::stats::{Stats, count, value};
-use crate::tls::Certificate;
-use crate::transport::Duplex;
-use crate::turns::Turns;
+use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
+use crate::service::{EdgeShared, answer};
+use crate::sockets::WebSocketTable;
+use crate::stats::{EdgeStats, count, value};
+use crate::tls::TlsCertificate;
+use crate::transport::DuplexStream;
+use crate::turns::ResponsesSocket;
 use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 
@@ -45,23 +47,23 @@ const LET_GO_AT_ONCE: usize = 16;
 /// Minimum time for the last bytes to reach the peers after all calls have ended.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
-/// Bound sockets in front of a [`Front`].
+/// Bound sockets in front of a [`CallService`].
 pub struct Edge<F> {
-    shared: Arc<Shared<F>>,
-    wiring: Arc<Wiring>,
+    shared: Arc<EdgeShared<F>>,
+    wiring: Arc<ConnectionSetup>,
     listener: TcpListener,
     local_addr: SocketAddr,
-    operations: Option<Operations>,
-    registry: Arc<Registry>,
+    operations: Option<OperationsListener>,
+    registry: Arc<ConnectionRegistry>,
     header_timeout: Duration,
     warnings: Vec<String>,
-    certificate: Option<Arc<Certificate>>,
+    certificate: Option<Arc<TlsCertificate>>,
 }
 
-struct Operations {
+struct OperationsListener {
     listener: TcpListener,
     local_addr: SocketAddr,
-    wiring: Arc<Wiring>,
+    wiring: Arc<ConnectionSetup>,
     metrics: Metrics,
 }
 
@@ -80,7 +82,7 @@ pub struct ServeReport {
     pub connections_cut_off: usize,
 }
 
-impl<F: Front> Edge<F> {
+impl<F: CallService> Edge<F> {
     /// Binds the sockets and reads the TLS files. `annex` is the internal API, with paths of its own. `metrics` renders
     /// the operators' page and receives the edge's own metrics.
     ///
@@ -89,23 +91,23 @@ impl<F: Front> Edge<F> {
     pub async fn bind(
         config: EdgeConfig,
         front: Arc<F>,
-        annex: Option<Arc<dyn Annex>>,
+        annex: Option<Arc<dyn InternalApi>>,
         metrics: Arc<MetricsPage>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
-        let read = |files| Certificate::read(files, config.session_secret.as_ref(), &clock);
+        let read = |files| TlsCertificate::read(files, config.session_secret.as_ref(), &clock);
         let certificate = config.tls.as_ref().map(read).transpose()?;
         let acceptor = certificate.as_ref().map(tls::acceptor).transpose()?;
         let send_buffer = config.kernel_buffer_request_bytes();
         let (listener, local_addr) = listen_at(config.listen, send_buffer)?;
-        let stats = Arc::new(Stats::default());
-        let wiring = |tls| Arc::new(Wiring::new(&config, tls, Arc::clone(&stats)));
+        let stats = Arc::new(EdgeStats::default());
+        let wiring = |tls| Arc::new(ConnectionSetup::new(&config, tls, Arc::clone(&stats)));
         let operations = match config.metrics_listen {
             None => None,
             Some(address) => {
                 let (listener, local_addr) = listen_at(address, send_buffer)?;
-                Some(Operations { listener, local_addr, wiring: wiring(None), metrics })
+                Some(OperationsListener { listener, local_addr, wiring: wiring(None), metrics })
             }
         };
         let limits = BodyLimits {
@@ -113,17 +115,17 @@ impl<F: Front> Edge<F> {
             pause: config.body_progress_timeout,
             total: config.body_total_timeout,
         };
-        let memory = Memory::new(config.memory_bytes, config.memory_bytes_per_key);
+        let memory = MemoryAccount::new(config.memory_bytes, config.memory_bytes_per_key);
         let wiring = wiring(acceptor);
-        let registry = Registry::new(
+        let registry = ConnectionRegistry::new(
             config.max_connections,
             config.max_connections_per_peer,
             config.max_refusals_per_peer,
         );
         let max_header_bytes = config.max_header_bytes;
-        let sockets = Sockets::new();
+        let sockets = WebSocketTable::new();
         let origins = config.origins.clone();
-        let shared = Shared {
+        let shared = EdgeShared {
             front,
             annex,
             clock,
@@ -134,7 +136,7 @@ impl<F: Front> Edge<F> {
             sockets,
             origins,
             stops: Arc::new(AtomicBool::new(false)),
-            home: Home::default(),
+            home: HomePage::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -165,7 +167,7 @@ impl<F: Front> Edge<F> {
     }
 
     /// Returns the certificate of the listener, so that it can be reloaded.
-    pub fn certificate(&self) -> Option<Arc<Certificate>> {
+    pub fn certificate(&self) -> Option<Arc<TlsCertificate>> {
         self.certificate.clone()
     }
 
@@ -197,7 +199,7 @@ impl<F: Front> Edge<F> {
         shutdown: impl Future<Output = ()>,
         drain: Duration,
     ) -> ServeReport {
-        let operations_registry = Registry::new(MOST_CONNECTIONS, MOST_CONNECTIONS, u32::MAX);
+        let operations_registry = ConnectionRegistry::new(MOST_CONNECTIONS, MOST_CONNECTIONS, u32::MAX);
         let operations_tasks = TaskTracker::new();
         let operate = async {
             let Some(operations) = &self.operations else { return std::future::pending().await };
@@ -212,7 +214,7 @@ impl<F: Front> Edge<F> {
             .await;
         };
         let shared = Arc::clone(&self.shared);
-        let public = Public {
+        let public = PublicListener {
             shared: Arc::clone(&self.shared),
             wiring: Arc::clone(&self.wiring),
             refusals: Arc::new(Semaphore::new(REFUSALS_AT_ONCE)),
@@ -246,7 +248,7 @@ impl<F: Front> Edge<F> {
             cut_off = serve => cut_off,
             () = operate => (0, 0),
         };
-        operations_registry.wish_all(Wish::Close);
+        operations_registry.wish_all(ServerWish::Close);
         operations_tasks.close();
         let _ = timeout(FLUSH_WAIT, operations_tasks.wait()).await;
         ServeReport {
@@ -271,31 +273,31 @@ fn most_sockets(places: usize) -> usize {
 }
 
 /// An accepted connection. Fields are dropped in order, so the permit is released after the socket is closed.
-struct Taken {
+struct AcceptedConnection {
     stream: TcpStream,
     _descriptor: OwnedSemaphorePermit,
 }
 
 /// The running public listener.
-struct Public<F> {
-    shared: Arc<Shared<F>>,
-    wiring: Arc<Wiring>,
+struct PublicListener<F> {
+    shared: Arc<EdgeShared<F>>,
+    wiring: Arc<ConnectionSetup>,
     refusals: Arc<Semaphore>,
     /// One permit per open socket, whether it has a place, was displaced or is being refused.
     descriptors: Arc<Semaphore>,
-    registry: Arc<Registry>,
+    registry: Arc<ConnectionRegistry>,
     tasks: TaskTracker,
     header_timeout: Duration,
 }
 
-impl<F: Front> Public<F> {
+impl<F: CallService> PublicListener<F> {
     async fn take_all(&self, listener: &TcpListener) {
         loop {
             // The semaphore is never closed.
             let Ok(descriptor) = Arc::clone(&self.descriptors).acquire_owned().await else { return };
             let short = || self.registry.let_go_of(LET_GO_AT_ONCE);
             let (stream, address) = accept(listener, &self.shared.stats, short).await;
-            let taken = Taken { stream, _descriptor: descriptor };
+            let taken = AcceptedConnection { stream, _descriptor: descriptor };
             match self.registry.register(address.ip().into()) {
                 Ok(registered) => self.take(taken, address, registered),
                 Err(full) => self.turn_away(taken, full),
@@ -303,19 +305,19 @@ impl<F: Front> Public<F> {
         }
     }
 
-    fn take(&self, taken: Taken, address: SocketAddr, registered: Registered) {
+    fn take(&self, taken: AcceptedConnection, address: SocketAddr, registered: RegisteredConnection) {
         count(&self.shared.stats.connections_accepted);
         let (shared, wiring) = (Arc::clone(&self.shared), Arc::clone(&self.wiring));
         let (seconds, limit_bytes) = (whole_seconds(self.header_timeout), self.shared.max_header_bytes);
         self.tasks.spawn(async move {
             // The connection is counted and uncounted on every path, including a panic in the call service.
             let open = OpenConnection(Arc::clone(&shared.stats));
-            let Taken { stream, _descriptor } = taken;
+            let AcceptedConnection { stream, _descriptor } = taken;
             let activity = Arc::clone(&registered.activity);
             let front = Arc::clone(&shared);
             // The request is in flight from its head on, not only when its task first runs, so that its connection is
             // not displaced.
-            let peer = Peer { address };
+            let peer = PeerAddress { address };
             let turns = Arc::new(OnceLock::new());
             let switch = Arc::clone(&turns);
             let service = service_fn(move |request| {
@@ -330,7 +332,7 @@ impl<F: Front> Public<F> {
                 last_words(&shared, &refusal(why, seconds, limit_bytes, activity))
             };
             let patience = wiring.write_patience();
-            let afterwards = Conversation {
+            let afterwards = SocketConversation {
                 shared: &shared,
                 peer,
                 turns: &turns,
@@ -343,7 +345,7 @@ impl<F: Front> Public<F> {
     }
 
     /// Answers a connection over the limit with 503, without giving it a place.
-    fn turn_away(&self, mut taken: Taken, full: Full) {
+    fn turn_away(&self, mut taken: AcceptedConnection, full: RegistryFull) {
         count(&self.shared.stats.connections_refused);
         tracing::debug!(?full, "a connection over the limit");
         if self.wiring.is_tls() {
@@ -353,8 +355,8 @@ impl<F: Front> Public<F> {
         let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             let refusal = match full {
-                Full::OfPeer(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: true },
-                Full::All(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: false },
+                RegistryFull::OfPeer(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: true },
+                RegistryFull::All(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: false },
             };
             let words = last_words(&shared, &refusal);
             refuse_and_close(&mut taken.stream, &words).await;
@@ -371,7 +373,7 @@ impl<F: Front> Public<F> {
     /// Ends all calls and connections. Returns how many of each were cancelled.
     async fn drain(&self, within: Duration) -> (usize, usize) {
         let began = Instant::now();
-        self.registry.wish_all(Wish::Finish);
+        self.registry.wish_all(ServerWish::Finish);
         let calls = self.shared.front.drain(within).await;
         self.tasks.close();
         // The last bytes of a finished call may still be on their way to a slow reader, which gets the remaining drain
@@ -380,33 +382,33 @@ impl<F: Front> Public<F> {
         if timeout(flush, self.tasks.wait()).await.is_ok() {
             return (calls, 0);
         }
-        let connections = self.registry.wish_all(Wish::Close);
+        let connections = self.registry.wish_all(ServerWish::Close);
         let _ = timeout(FLUSH_WAIT, self.tasks.wait()).await;
         (calls, connections)
     }
 }
 
 /// Continues a connection as a responses socket.
-struct Conversation<'c, F> {
-    shared: &'c Shared<F>,
-    peer: Peer,
-    turns: &'c OnceLock<Upgraded>,
-    activity: &'c Arc<Activity>,
+struct SocketConversation<'c, F> {
+    shared: &'c EdgeShared<F>,
+    peer: PeerAddress,
+    turns: &'c OnceLock<UpgradedCaller>,
+    activity: &'c Arc<ConnectionActivity>,
     patience: Duration,
 }
 
-impl<F: Front> Afterwards for Conversation<'_, F> {
-    fn go_on<'a>(&'a self, io: &'a mut dyn Duplex) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+impl<F: CallService> ProtocolSwitch for SocketConversation<'_, F> {
+    fn go_on<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         let &Self { shared, peer, turns, activity, patience } = self;
         Box::pin(async move {
             if let Some(upgraded) = turns.get() {
-                Turns { shared, peer, upgraded, activity, patience }.take_all(io).await;
+                ResponsesSocket { shared, peer, upgraded, activity, patience }.take_all(io).await;
             }
         })
     }
 }
 
-struct OpenConnection(Arc<Stats>);
+struct OpenConnection(Arc<EdgeStats>);
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
@@ -415,17 +417,26 @@ impl Drop for OpenConnection {
 }
 
 /// Returns the refusal for a request that was not read to the end.
-fn refusal(why: Unheard, seconds: u64, limit_bytes: usize, activity: &Activity) -> EdgeRefusal {
+fn refusal(
+    why: UnreadRequest,
+    seconds: u64,
+    limit_bytes: usize,
+    activity: &ConnectionActivity,
+) -> EdgeRefusal {
     match why {
-        Unheard::Slow => EdgeRefusal::HeaderTimeout { seconds },
-        Unheard::TooLarge => EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS },
-        Unheard::Malformed(_) if activity.is_ambiguous(activity.requests()) => EdgeRefusal::AmbiguousLength,
-        Unheard::Malformed(what) => EdgeRefusal::BadHead { what },
+        UnreadRequest::Slow => EdgeRefusal::HeaderTimeout { seconds },
+        UnreadRequest::TooLarge => {
+            EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS }
+        }
+        UnreadRequest::Malformed(_) if activity.is_ambiguous(activity.requests()) => {
+            EdgeRefusal::AmbiguousLength
+        }
+        UnreadRequest::Malformed(what) => EdgeRefusal::BadHead { what },
     }
 }
 
 /// Writes a refusal as the bytes of an HTTP/1.1 response, for requests whose dialect is still unknown.
-fn last_words<F: Front>(shared: &Shared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
+fn last_words<F: CallService>(shared: &EdgeShared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
     let reply = shared.front.refuse(Dialect::OpenAi, refusal, None, shared.clock.now());
     written_out(&reply)
 }

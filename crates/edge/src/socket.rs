@@ -8,16 +8,16 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::activity::Activity;
+use crate::activity::ConnectionActivity;
 
 /// A socket that records when its peer accepts no bytes.
-pub(crate) struct Socket<S> {
+pub(crate) struct WatchedSocket<S> {
     io: S,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
 }
 
-impl<S> Socket<S> {
-    pub(crate) const fn new(io: S, activity: Arc<Activity>) -> Self {
+impl<S> WatchedSocket<S> {
+    pub(crate) const fn new(io: S, activity: Arc<ConnectionActivity>) -> Self {
         Self { io, activity }
     }
 
@@ -29,13 +29,13 @@ impl<S> Socket<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Socket<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedSocket<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Socket<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedSocket<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let result = Pin::new(&mut this.io).poll_write(cx, bytes);

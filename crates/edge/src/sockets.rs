@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::KeyId;
 
-use crate::activity::{Activity, Wish};
+use crate::activity::{ConnectionActivity, ServerWish};
 
 /// Maximum number of open WebSockets.
 pub(crate) const MOST_SOCKETS: usize = 256;
@@ -15,23 +15,23 @@ pub(crate) const MOST_SOCKETS_PER_KEY: usize = MOST_SOCKETS / 4;
 
 /// The open WebSockets.
 #[derive(Debug)]
-pub(crate) struct Sockets {
-    table: Mutex<Table>,
+pub(crate) struct WebSocketTable {
+    table: Mutex<SocketCounts>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct SocketCounts {
     /// Total number of open WebSockets.
     open: usize,
     /// By key and number, so a key's oldest is first. Holds only keys with a WebSocket.
-    of_key: HashMap<KeyId, BTreeMap<u64, Arc<Activity>>>,
+    of_key: HashMap<KeyId, BTreeMap<u64, Arc<ConnectionActivity>>>,
     next: u64,
 }
 
 /// A WebSocket's place, until it is dropped or given to another key.
 #[derive(Debug)]
 pub(crate) struct SocketPlace {
-    sockets: Arc<Sockets>,
+    sockets: Arc<WebSocketTable>,
     key: KeyId,
     number: u64,
 }
@@ -45,7 +45,7 @@ pub(crate) enum NoPlace {
     All(usize),
 }
 
-impl Sockets {
+impl WebSocketTable {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { table: Mutex::default() })
     }
@@ -55,7 +55,7 @@ impl Sockets {
     pub(crate) fn take(
         self: &Arc<Self>,
         key: &KeyId,
-        activity: &Arc<Activity>,
+        activity: &Arc<ConnectionActivity>,
     ) -> Result<SocketPlace, NoPlace> {
         let mut table = self.table();
         let own = table.of_key.get(key).map_or(0, BTreeMap::len);
@@ -73,15 +73,15 @@ impl Sockets {
         Ok(SocketPlace { sockets: Arc::clone(self), key: key.clone(), number })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SocketCounts> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
+impl SocketCounts {
     /// Displaces an idle WebSocket of a key with at least `least`.
     fn displace(&mut self, least: usize) -> Option<()> {
-        let idle_of = |sockets: &BTreeMap<u64, Arc<Activity>>| {
+        let idle_of = |sockets: &BTreeMap<u64, Arc<ConnectionActivity>>| {
             let idle =
                 sockets.iter().filter_map(|(number, activity)| Some((activity.idle_since()?, *number)));
             idle.min()
@@ -91,11 +91,11 @@ impl Table {
         let (_, key, (_, number)) = candidates.max_by_key(|(open, ..)| *open)?;
         let key = key.clone();
         // The place is free at once. The WebSocket closes when its task sees the wish.
-        self.remove(&key, number)?.wish(Wish::Yield);
+        self.remove(&key, number)?.wish(ServerWish::Yield);
         Some(())
     }
 
-    fn remove(&mut self, key: &KeyId, number: u64) -> Option<Arc<Activity>> {
+    fn remove(&mut self, key: &KeyId, number: u64) -> Option<Arc<ConnectionActivity>> {
         let sockets = self.of_key.get_mut(key)?;
         let activity = sockets.remove(&number)?;
         if sockets.is_empty() {
@@ -122,21 +122,24 @@ impl Drop for SocketPlace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::{Allowances, Peer};
+    use crate::peer::{PeerKey, RefusalAllowances};
 
-    struct Held {
+    struct HeldSocket {
         place: SocketPlace,
-        activity: Arc<Activity>,
+        activity: Arc<ConnectionActivity>,
     }
 
-    fn take(sockets: &Arc<Sockets>, key: &str) -> Result<Held, NoPlace> {
-        let activity = Activity::new(Allowances::new(60).of(Peer::V4([127, 0, 0, 1])), Wish::Serve);
+    fn take(sockets: &Arc<WebSocketTable>, key: &str) -> Result<HeldSocket, NoPlace> {
+        let activity = ConnectionActivity::new(
+            RefusalAllowances::new(60).of(PeerKey::V4([127, 0, 0, 1])),
+            ServerWish::Serve,
+        );
         let place = sockets.take(&KeyId::new(key).unwrap(), &activity)?;
-        Ok(Held { place, activity })
+        Ok(HeldSocket { place, activity })
     }
 
     /// Takes all places that a key can get. Returns them, and why no further one is available.
-    fn all_of(sockets: &Arc<Sockets>, key: &str) -> (Vec<Held>, NoPlace) {
+    fn all_of(sockets: &Arc<WebSocketTable>, key: &str) -> (Vec<HeldSocket>, NoPlace) {
         let mut held = Vec::new();
         loop {
             match take(sockets, key) {
@@ -148,14 +151,16 @@ mod tests {
 
     #[test]
     fn keys_that_hold_all_places_give_one_to_each_newcomer() {
-        let sockets = Sockets::new();
+        let sockets = WebSocketTable::new();
         let greedy: Vec<_> = (0..4).map(|n| all_of(&sockets, &format!("greedy-{n}"))).collect();
         assert!(greedy.iter().all(|(held, why)| held.len() == 64 && *why == NoPlace::OfKey(64)));
         let newcomers: Vec<_> = (0..100).map(|n| take(&sockets, &format!("newcomer-{n}")).unwrap()).collect();
-        let left = |held: &[Held]| held.iter().filter(|one| one.activity.wished() == Wish::Serve).count();
+        let left = |held: &[HeldSocket]| {
+            held.iter().filter(|one| one.activity.wished() == ServerWish::Serve).count()
+        };
         let left: Vec<_> = greedy.iter().map(|(held, _)| left(held)).collect();
         assert_eq!(left, [39, 39, 39, 39], "those with the most gave");
-        assert!(newcomers.iter().all(|one| one.activity.wished() == Wish::Serve));
+        assert!(newcomers.iter().all(|one| one.activity.wished() == ServerWish::Serve));
         assert_eq!(sockets.table().open, MOST_SOCKETS);
         // A displaced WebSocket has no place to give back.
         drop(greedy);
@@ -167,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_socket_with_a_turn_under_way_never_gives_way() {
-        let sockets = Sockets::new();
+        let sockets = WebSocketTable::new();
         let greedy: Vec<_> = (0..4).map(|n| all_of(&sockets, &format!("greedy-{n}")).0).collect();
         let turns: Vec<_> = greedy.iter().flatten().map(|one| one.activity.request()).collect();
         assert_eq!(take(&sockets, "newcomer").err(), Some(NoPlace::All(MOST_SOCKETS)));

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters of one edge. Relaxed atomics suffice, because no decision depends on them.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct EdgeStats {
     pub(crate) connections_accepted: AtomicU64,
     pub(crate) connections_refused: AtomicU64,
     pub(crate) connections_closed: AtomicU64,
@@ -40,7 +40,7 @@ pub struct EdgeNumber {
     pub value: u64,
 }
 
-impl Stats {
+impl EdgeStats {
     /// Returns the current metrics.
     pub(crate) fn numbers(&self) -> [EdgeNumber; 10] {
         let open = value(&self.connections_accepted).saturating_sub(value(&self.connections_closed));

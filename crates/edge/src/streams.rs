@@ -17,9 +17,9 @@ const END_STREAM: u8 = 1;
 
 /// The streams of a connection.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    from_peer: Frames,
-    to_peer: Frames,
+pub(crate) struct Http2Streams {
+    from_peer: FrameScanner,
+    to_peer: FrameScanner,
     unanswered: Vec<u32>,
     /// The highest stream that the peer has opened. Streams are opened in ascending order.
     opened: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Streams {
 
 /// The current position of one direction in its sequence of frames.
 #[derive(Debug, Default)]
-struct Frames {
+struct FrameScanner {
     /// Bytes to skip: the rest of a frame's payload, or of the preface.
     skip: usize,
     head: [u8; FRAME_HEAD_BYTES],
@@ -36,15 +36,15 @@ struct Frames {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Frame {
+struct Http2Frame {
     kind: u8,
     flags: u8,
     stream: u32,
 }
 
-impl Streams {
+impl Http2Streams {
     pub(crate) const fn new() -> Self {
-        let (from_peer, to_peer) = (Frames::new(PREFACE_BYTES), Frames::new(0));
+        let (from_peer, to_peer) = (FrameScanner::new(PREFACE_BYTES), FrameScanner::new(0));
         Self { from_peer, to_peer, unanswered: Vec::new(), opened: 0 }
     }
 
@@ -97,13 +97,13 @@ impl Streams {
     }
 }
 
-impl Frames {
+impl FrameScanner {
     const fn new(skip: usize) -> Self {
         Self { skip, head: [0; FRAME_HEAD_BYTES], there: 0 }
     }
 
     /// Moves to the end of the next frame head in `bytes`, or to their end. Returns how many bytes that took.
-    fn next(&mut self, bytes: &[u8]) -> (usize, Option<Frame>) {
+    fn next(&mut self, bytes: &[u8]) -> (usize, Option<Http2Frame>) {
         let skipped = self.skip.min(bytes.len());
         self.skip -= skipped;
         let rest = bytes.get(skipped..).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Frames {
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         // The highest bit is reserved.
         let stream = u32::from_be_bytes([s0, s1, s2, s3]) & (u32::MAX >> 1);
-        (read, Some(Frame { kind, flags, stream }))
+        (read, Some(Http2Frame { kind, flags, stream }))
     }
 }
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     /// Sends `bytes` in steps of `step` bytes, as far as the streams let them pass. Returns what waits.
-    fn send<'b>(streams: &mut Streams, bytes: &'b [u8], step: usize) -> &'b [u8] {
+    fn send<'b>(streams: &mut Http2Streams, bytes: &'b [u8], step: usize) -> &'b [u8] {
         let mut sent = 0;
         while sent < bytes.len() && !streams.are_too_many() {
             let part = bytes.get(sent..(sent + step).min(bytes.len())).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn one_stream_too_many_waits_until_another_is_answered() {
         for step in [1, 7, usize::MAX >> 1] {
-            let mut streams = Streams::new();
+            let mut streams = Http2Streams::new();
             let mut all = PREFACE.to_vec();
             all.extend(frame(4, 0, 0, &[0; 6]));
             for id in (1..40).step_by(2) {
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn trailers_open_nothing_and_a_peer_may_take_back_what_it_asked() {
-        let mut streams = Streams::new();
+        let mut streams = Http2Streams::new();
         let mut all = PREFACE.to_vec();
         for id in (1..2_000).step_by(2) {
             all.extend(frame(HEADERS, 4, id, b"head"));

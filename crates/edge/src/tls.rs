@@ -23,7 +23,7 @@ pub(crate) const ALPN_HTTP11: &[u8] = b"http/1.1";
 
 /// The certificate that a listener presents.
 #[derive(Debug)]
-pub struct Certificate {
+pub struct TlsCertificate {
     files: TlsFiles,
     current: ArcSwap<CertifiedKey>,
     /// Shared by all listeners with this certificate. `None` if there is no randomness for a secret. Then no session is
@@ -31,7 +31,7 @@ pub struct Certificate {
     tickets: Option<Arc<SessionTickets>>,
 }
 
-impl Certificate {
+impl TlsCertificate {
     /// Reads the files. Sessions are sealed with `secret`, or with a fresh one.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl TlsFiles {
     }
 }
 
-impl ResolvesServerCert for Certificate {
+impl ResolvesServerCert for TlsCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.load_full())
     }
@@ -99,17 +99,20 @@ fn certified(files: &TlsFiles) -> Result<Arc<CertifiedKey>, EdgeError> {
 ///
 /// # Errors
 /// [`EdgeError::Tls`] if the library does not support TLS 1.3.
-pub(crate) fn acceptor(certificate: &Arc<Certificate>) -> Result<TlsAcceptor, EdgeError> {
+pub(crate) fn acceptor(certificate: &Arc<TlsCertificate>) -> Result<TlsAcceptor, EdgeError> {
     of_protocols(certificate, vec![ALPN_H2.to_vec(), ALPN_HTTP11.to_vec()])
 }
 
-fn of_protocols(certificate: &Arc<Certificate>, protocols: Vec<Vec<u8>>) -> Result<TlsAcceptor, EdgeError> {
+fn of_protocols(
+    certificate: &Arc<TlsCertificate>,
+    protocols: Vec<Vec<u8>>,
+) -> Result<TlsAcceptor, EdgeError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| fault(&certificate.files.cert, &error))?
         .with_no_client_auth()
-        .with_cert_resolver(Arc::<Certificate>::clone(certificate));
+        .with_cert_resolver(Arc::<TlsCertificate>::clone(certificate));
     config.alpn_protocols = protocols;
     // Allowed only because this listener asks for no client certificate: a resumed session skips that check.
     config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -4,7 +4,7 @@ use headrace_call_api::{Credentials, DIALECT_HEADERS};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// The request headers that the call service receives.
-pub(crate) struct Told {
+pub(crate) struct CallerHeaders {
     pub(crate) credentials: Credentials,
     /// The `traceparent` header, if there is exactly one and it is text.
     pub(crate) traceparent: Option<String>,
@@ -12,7 +12,7 @@ pub(crate) struct Told {
     pub(crate) dialect: Vec<(&'static str, String)>,
 }
 
-impl Told {
+impl CallerHeaders {
     /// Collects the headers.
     pub(crate) fn by(headers: &HeaderMap) -> Self {
         let (mut authorization, mut x_api_key, mut traceparent) = (None, None, None);
@@ -96,12 +96,12 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"));
         headers.append("traceparent", HeaderValue::from_static("x"));
-        let told = Told::by(&headers);
+        let told = CallerHeaders::by(&headers);
         assert_eq!(told.credentials.authorization.as_deref(), Some(&b"Bearer a"[..]));
         assert_eq!(told.traceparent.as_deref(), Some("x"));
         headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer b"));
         headers.append("traceparent", HeaderValue::from_static("x"));
-        let told = Told::by(&headers);
+        let told = CallerHeaders::by(&headers);
         assert_eq!(told.credentials.authorization.as_deref(), Some(&b"Bearer a, Bearer b"[..]));
         assert_eq!(told.traceparent, None);
     }
@@ -132,8 +132,8 @@ mod tests {
                     headers.append(*name, (*value).clone());
                 }
             }
-            let (told, lists) = (Told::by(&headers), Told::of_lists(&headers));
-            let shown = |told: Told| {
+            let (told, lists) = (CallerHeaders::by(&headers), CallerHeaders::of_lists(&headers));
+            let shown = |told: CallerHeaders| {
                 let Credentials { authorization, x_api_key } = told.credentials;
                 (authorization, x_api_key, told.traceparent, told.dialect)
             };

@@ -10,31 +10,31 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::activity::Activity;
-use crate::framing::Framing;
-use crate::streams::Streams;
+use crate::activity::ConnectionActivity;
+use crate::framing::HttpFraming;
+use crate::streams::Http2Streams;
 
 /// A byte stream in both directions.
-pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+pub(crate) trait DuplexStream: AsyncRead + AsyncWrite + Unpin + Send {}
 
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Duplex for T {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> DuplexStream for T {}
 
 /// A connection as the HTTP library sees it.
-pub(crate) struct Transport<S> {
+pub(crate) struct WatchedTransport<S> {
     io: S,
     ahead: Bytes,
     /// Bytes that were handed to the library earlier and returned by it. They were already followed.
     back: Bytes,
-    watched: Watched,
-    activity: Arc<Activity>,
+    watched: WatchedProtocol,
+    activity: Arc<ConnectionActivity>,
 }
 
 /// What is followed in the bytes.
-enum Watched {
+enum WatchedProtocol {
     /// HTTP/1: its heads, and whether the library's own answers are suppressed. Every write belongs to an answer.
-    Heads(Framing, Words),
+    Heads(HttpFraming, ErrorReplies),
     /// HTTP/2, until the peer has shown a valid key: its streams.
-    Streams(Streams),
+    Streams(Http2Streams),
     /// Nothing: HTTP/2 of a peer with a valid key, or the last answer on a connection.
     Nothing,
 }
@@ -42,7 +42,7 @@ enum Watched {
 /// Suppresses the library's own answers. The library refuses an invalid head by itself, without a body and without
 /// asking the service. The code that drives the connection learns the reason at its end and sends a better answer.
 #[derive(Default)]
-struct Words {
+struct ErrorReplies {
     /// Number of requests whose answers have begun to go out.
     answered: u64,
     kept_back: bool,
@@ -53,7 +53,7 @@ const FIRST_BYTES: usize = 16;
 /// The only bytes that may go out before an answer.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-impl Words {
+impl ErrorReplies {
     /// Returns whether `bytes`, which are about to be written, are the library's own refusal. It is an error status
     /// that answers none of the `asked` requests that the library passed on. The library writes it in one piece and
     /// alone, after all earlier answers.
@@ -69,16 +69,22 @@ impl Words {
     }
 }
 
-impl<S> Transport<S> {
+impl<S> WatchedTransport<S> {
     /// Creates an HTTP/1 transport. `ahead` was already read from `io`.
-    pub(crate) fn http1(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        let watched = Watched::Heads(Framing::default(), Words::default());
+    pub(crate) fn http1(io: S, ahead: Bytes, activity: Arc<ConnectionActivity>) -> Self {
+        let watched = WatchedProtocol::Heads(HttpFraming::default(), ErrorReplies::default());
         Self { io, ahead, back: Bytes::new(), watched, activity }
     }
 
     /// Creates an HTTP/2 transport. `ahead` was already read from `io`.
-    pub(crate) const fn http2(io: S, ahead: Bytes, activity: Arc<Activity>) -> Self {
-        Self { io, ahead, back: Bytes::new(), watched: Watched::Streams(Streams::new()), activity }
+    pub(crate) const fn http2(io: S, ahead: Bytes, activity: Arc<ConnectionActivity>) -> Self {
+        Self {
+            io,
+            ahead,
+            back: Bytes::new(),
+            watched: WatchedProtocol::Streams(Http2Streams::new()),
+            activity,
+        }
     }
 
     /// Returns whether the library's refusal was suppressed and the peer still needs an answer. From then on all writes
@@ -86,18 +92,18 @@ impl<S> Transport<S> {
     pub(crate) fn owes_a_refusal(&mut self) -> bool {
         let owes = self.has_kept_back();
         if owes {
-            self.watched = Watched::Nothing;
+            self.watched = WatchedProtocol::Nothing;
         }
         owes
     }
 
     const fn has_kept_back(&self) -> bool {
-        matches!(self.watched, Watched::Heads(_, Words { kept_back: true, .. }))
+        matches!(self.watched, WatchedProtocol::Heads(_, ErrorReplies { kept_back: true, .. }))
     }
 
     /// Returns whether these bytes must not go out, because a better answer follows.
     fn keeps_back(&mut self, bytes: &[u8]) -> bool {
-        let Watched::Heads(_, words) = &mut self.watched else { return false };
+        let WatchedProtocol::Heads(_, words) = &mut self.watched else { return false };
         words.kept_back |= words.are_the_librarys(bytes, self.activity.requests());
         words.kept_back
     }
@@ -105,9 +111,9 @@ impl<S> Transport<S> {
     /// Returns whether the peer must be answered before more is read from it. A change of that state wakes the
     /// connection.
     fn holds_back(&mut self) -> bool {
-        let Watched::Streams(streams) = &self.watched else { return false };
+        let WatchedProtocol::Streams(streams) = &self.watched else { return false };
         if self.activity.is_trusted() {
-            self.watched = Watched::Nothing;
+            self.watched = WatchedProtocol::Nothing;
             return false;
         }
         streams.are_too_many() || self.activity.has_been_refused_enough()
@@ -116,9 +122,9 @@ impl<S> Transport<S> {
     /// Follows bytes on the way in. Returns how many of them may pass now, at least one if there are any.
     fn watch(&mut self, bytes: &[u8]) -> usize {
         match &mut self.watched {
-            Watched::Nothing => bytes.len(),
-            Watched::Streams(streams) => streams.received(bytes),
-            Watched::Heads(framing, _) => {
+            WatchedProtocol::Nothing => bytes.len(),
+            WatchedProtocol::Streams(streams) => streams.received(bytes),
+            WatchedProtocol::Heads(framing, _) => {
                 let learnt = framing.feed(bytes);
                 if let Some(head) = learnt.ambiguous {
                     self.activity.ambiguous_from(head);
@@ -136,12 +142,12 @@ impl<S> Transport<S> {
     fn note(&mut self, cx: &Context<'_>, bytes: &[IoSlice<'_>], result: &Poll<io::Result<usize>>) {
         let Poll::Ready(result) = result else { return };
         match &mut self.watched {
-            Watched::Nothing => {}
-            Watched::Heads(_, words) => {
+            WatchedProtocol::Nothing => {}
+            WatchedProtocol::Heads(_, words) => {
                 self.activity.touch();
                 words.went_out(bytes.first().map_or(&[], |bytes| bytes), self.activity.requests());
             }
-            Watched::Streams(streams) => {
+            WatchedProtocol::Streams(streams) => {
                 let (held_back, mut left) = (streams.are_too_many(), *result.as_ref().unwrap_or(&0));
                 for bytes in bytes {
                     let written = left.min(bytes.len());
@@ -156,7 +162,7 @@ impl<S> Transport<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Transport<S> {
+impl<S: AsyncRead + Unpin> WatchedTransport<S> {
     /// Takes back bytes that the library has read but not used.
     pub(crate) fn take_back(&mut self, bytes: Bytes) {
         // An empty slice would keep the buffer that it was cut from alive.
@@ -166,7 +172,7 @@ impl<S: AsyncRead + Unpin> Transport<S> {
     /// Switches to another protocol. `read` was already read of it. Its bytes are not followed.
     pub(crate) fn switch(&mut self, read: Bytes) {
         self.take_back(read);
-        self.watched = Watched::Nothing;
+        self.watched = WatchedProtocol::Nothing;
     }
 
     /// Waits until the peer sends more, which the library reads next. Returns `false` if the peer has gone.
@@ -185,7 +191,10 @@ impl<S: AsyncRead + Unpin> Transport<S> {
     /// those bytes were passed alone, the library would double its buffer for the rest and keep it. An error or an end
     /// of the stream shows at the next read.
     fn read_on(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) {
-        if !self.ahead.is_empty() || buf.remaining() == 0 || !matches!(self.watched, Watched::Heads(..)) {
+        if !self.ahead.is_empty()
+            || buf.remaining() == 0
+            || !matches!(self.watched, WatchedProtocol::Heads(..))
+        {
             return;
         }
         let before = buf.filled().len();
@@ -196,7 +205,7 @@ impl<S: AsyncRead + Unpin> Transport<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WatchedTransport<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.holds_back() {
@@ -228,7 +237,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedTransport<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.keeps_back(bytes) {

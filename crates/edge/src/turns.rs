@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    Answer, AnswerBody, BodyRefusal, BodySource, Frames, Front, GiveUp, Head, Outlet, Peer, Reserved,
+    AnswerBody, AnswerFrames, BodyRefusal, BodySource, CallAnswer, CallHead, CallService, GiveUp,
+    MemoryReservation, PeerAddress, TransportOutlet,
 };
 use headrace_domain::{ConnectionTrace, Endpoint};
 use tokio::io::AsyncWriteExt;
@@ -26,15 +27,15 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
-use crate::activity::{Activity, Wish};
+use crate::activity::{ConnectionActivity, ServerWish};
 use crate::connection::linger;
-use crate::handshake::Upgraded;
-use crate::service::Shared;
+use crate::handshake::UpgradedCaller;
+use crate::service::EdgeShared;
 use crate::stats::count;
-use crate::transport::Duplex;
+use crate::transport::DuplexStream;
 
-use events::Events;
-use inbound::{Excess, Inbound};
+use events::SocketEvents;
+use inbound::{InboundExcess, InboundFrames};
 
 /// Maximum length of a client's message, in bytes.
 const MOST_TURN_BYTES: usize = 4 << 20;
@@ -99,24 +100,24 @@ const BAD_KEY: LastWords = LastWords {
     event: r#"{"type":"error","status":401,"error":{"type":"authentication_error","code":"invalid_api_key","message":"The key of this connection is no longer good: it was revoked, or has expired. Connect again with another key.","param":null}}"#,
 };
 
-type Socket<'a> = WebSocketStream<Inbound<'a>>;
+type Socket<'a> = WebSocketStream<InboundFrames<'a>>;
 
 /// A message of the peer, and the memory that it has reserved for its key.
-struct Received {
+struct SocketMessage {
     text: Utf8Bytes,
-    taken: Reserved,
+    taken: MemoryReservation,
 }
 
 /// State that is kept beside a call in progress.
-struct Ahead {
+struct QueuedTurn {
     /// The next message, which arrived during the call.
-    next: Option<Received>,
+    next: Option<SocketMessage>,
     /// When the connection is checked next.
     look_at: Instant,
 }
 
 /// Why the socket takes no more messages.
-enum End {
+enum SocketEnd {
     /// The peer went away, or violated the protocol.
     Gone,
     /// The connection is closed with this code.
@@ -130,29 +131,29 @@ enum End {
 }
 
 /// One responses socket.
-pub(crate) struct Turns<'a, F> {
-    pub(crate) shared: &'a Shared<F>,
-    pub(crate) peer: Peer,
-    pub(crate) upgraded: &'a Upgraded,
-    pub(crate) activity: &'a Arc<Activity>,
+pub(crate) struct ResponsesSocket<'a, F> {
+    pub(crate) shared: &'a EdgeShared<F>,
+    pub(crate) peer: PeerAddress,
+    pub(crate) upgraded: &'a UpgradedCaller,
+    pub(crate) activity: &'a Arc<ConnectionActivity>,
     /// How long a peer may leave its waiting bytes unread.
     pub(crate) patience: Duration,
 }
 
-impl<F: Front> Turns<'_, F> {
+impl<F: CallService> ResponsesSocket<'_, F> {
     /// Serves calls until the connection ends.
-    pub(crate) async fn take_all(&self, io: &mut dyn Duplex) {
+    pub(crate) async fn take_all(&self, io: &mut dyn DuplexStream) {
         let config = WebSocketConfig::default()
             .read_buffer_size(BUFFER_BYTES)
             .write_buffer_size(BUFFER_BYTES)
             .max_write_buffer_size(MOST_BUFFERED_BYTES)
             .max_message_size(Some(MOST_TURN_BYTES))
             .max_frame_size(Some(MOST_TURN_BYTES));
-        let inbound = Inbound::new(io, &self.shared.limits, self.charge());
+        let inbound = InboundFrames::new(io, &self.shared.limits, self.charge());
         let mut socket = WebSocketStream::from_raw_socket(inbound, Role::Server, Some(config)).await;
         let over = Instant::now() + LONGEST;
         let kept = F::Turns::default();
-        let mut ahead = Ahead { next: None, look_at: Instant::now() + LOOK_EVERY };
+        let mut ahead = QueuedTurn { next: None, look_at: Instant::now() + LOOK_EVERY };
         let end = loop {
             let message = match ahead.next.take() {
                 Some(message) => message,
@@ -165,45 +166,45 @@ impl<F: Front> Turns<'_, F> {
                 break end;
             }
             // The client reads the close frame after this answer. A message that arrived meanwhile is answered first.
-            if self.activity.wished() == Wish::Retire && ahead.next.is_none() {
-                break End::Told(CloseCode::Away);
+            if self.activity.wished() == ServerWish::Retire && ahead.next.is_none() {
+                break SocketEnd::Told(CloseCode::Away);
             }
         };
         self.part(socket, end).await;
     }
 
     /// Returns an empty reservation in the memory of the peer's key.
-    fn charge(&self) -> Reserved {
+    fn charge(&self) -> MemoryReservation {
         self.shared.memory.for_call_of(self.upgraded.key().clone())
     }
 
     /// Performs the regular check of a connection.
-    fn look(&self, socket: &Socket<'_>) -> Result<(), End> {
+    fn look(&self, socket: &Socket<'_>) -> Result<(), SocketEnd> {
         let now = Instant::now();
         if !self.shared.front.knows(&self.upgraded.credentials) {
-            return Err(End::Refused(&BAD_KEY));
+            return Err(SocketEnd::Refused(&BAD_KEY));
         }
         if socket.get_ref().due().is_some_and(|due| due <= now) {
             count(&self.shared.stats.body_timeouts);
-            return Err(End::Refused(&TOO_SLOW));
+            return Err(SocketEnd::Refused(&TOO_SLOW));
         }
-        if self.activity.blocked_for() >= self.patience { Err(End::Stalled) } else { Ok(()) }
+        if self.activity.blocked_for() >= self.patience { Err(SocketEnd::Stalled) } else { Ok(()) }
     }
 
     /// Waits for the next message of a peer with no call in progress.
-    async fn next(&self, socket: &mut Socket<'_>, over: Instant) -> Result<Received, End> {
+    async fn next(&self, socket: &mut Socket<'_>, over: Instant) -> Result<SocketMessage, SocketEnd> {
         let mut heard_at = Instant::now();
         let mut look_at = heard_at + LOOK_EVERY;
         let mut is_asked = false;
         loop {
-            if self.activity.wished() >= Wish::Finish {
-                return Err(End::Told(CloseCode::Away));
+            if self.activity.wished() >= ServerWish::Finish {
+                return Err(SocketEnd::Told(CloseCode::Away));
             }
             let patience = if is_asked { PONG_WAIT } else { PING_EVERY };
             tokio::select! {
                 biased;
                 () = self.activity.next_wish() => {}
-                () = sleep_until(over) => return Err(End::Refused(&TOO_LONG)),
+                () = sleep_until(over) => return Err(SocketEnd::Refused(&TOO_LONG)),
                 () = sleep_until(look_at) => {
                     look_at = Instant::now() + LOOK_EVERY;
                     self.look(socket)?;
@@ -216,7 +217,7 @@ impl<F: Front> Turns<'_, F> {
                 }
                 () = sleep_until(heard_at + patience) => {
                     if is_asked {
-                        return Err(End::Gone);
+                        return Err(SocketEnd::Gone);
                     }
                     (heard_at, is_asked) = (Instant::now(), true);
                     self.within_patience(socket.send(Message::Ping(Bytes::new()))).await?;
@@ -230,23 +231,23 @@ impl<F: Front> Turns<'_, F> {
         &self,
         socket: &mut Socket<'_>,
         came: Option<Result<Message, Error>>,
-    ) -> Result<Option<Received>, End> {
+    ) -> Result<Option<SocketMessage>, SocketEnd> {
         self.activity.touch();
         match came {
             Some(Ok(Message::Text(text))) => {
                 let taken = socket.get_mut().take_charge(self.charge());
-                Ok(Some(Received { text, taken }))
+                Ok(Some(SocketMessage { text, taken }))
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(None),
-            Some(Ok(Message::Binary(_))) => Err(End::Told(CloseCode::Unsupported)),
-            Some(Ok(Message::Close(_))) | None => Err(End::Gone),
-            Some(Err(Error::Capacity(_))) => Err(End::Refused(&TOO_LARGE)),
-            Some(Err(_)) => Err(socket.get_ref().excess().map_or(End::Gone, |excess| {
-                End::Refused(match excess {
-                    Excess::ControlFrames => &TOO_MANY_PINGS,
-                    Excess::Frames => &TOO_MANY_FRAMES,
-                    Excess::Memory(BodyRefusal::MemoryOfKey { .. }) => &NO_MEMORY_OF_KEY,
-                    Excess::Memory(_) => &NO_MEMORY,
+            Some(Ok(Message::Binary(_))) => Err(SocketEnd::Told(CloseCode::Unsupported)),
+            Some(Ok(Message::Close(_))) | None => Err(SocketEnd::Gone),
+            Some(Err(Error::Capacity(_))) => Err(SocketEnd::Refused(&TOO_LARGE)),
+            Some(Err(_)) => Err(socket.get_ref().excess().map_or(SocketEnd::Gone, |excess| {
+                SocketEnd::Refused(match excess {
+                    InboundExcess::ControlFrames => &TOO_MANY_PINGS,
+                    InboundExcess::Frames => &TOO_MANY_FRAMES,
+                    InboundExcess::Memory(BodyRefusal::MemoryOfKey { .. }) => &NO_MEMORY_OF_KEY,
+                    InboundExcess::Memory(_) => &NO_MEMORY,
                 })
             })),
         }
@@ -257,15 +258,15 @@ impl<F: Front> Turns<'_, F> {
     async fn beside<T>(
         &self,
         socket: &mut Socket<'_>,
-        ahead: &mut Ahead,
+        ahead: &mut QueuedTurn,
         work: impl Future<Output = T>,
-    ) -> Result<T, End> {
+    ) -> Result<T, SocketEnd> {
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 biased;
-                () = self.activity.next_wish() => if self.activity.wished() == Wish::Close {
-                    return Err(End::Closing);
+                () = self.activity.next_wish() => if self.activity.wished() == ServerWish::Close {
+                    return Err(SocketEnd::Closing);
                 },
                 () = sleep_until(ahead.look_at) => {
                     ahead.look_at = Instant::now() + LOOK_EVERY;
@@ -280,15 +281,15 @@ impl<F: Front> Turns<'_, F> {
     async fn turn(
         &self,
         socket: &mut Socket<'_>,
-        message: Received,
+        message: SocketMessage,
         kept: &F::Turns,
-        ahead: &mut Ahead,
-    ) -> Result<(), End> {
-        let Shared { front, stats, clock, .. } = self.shared;
+        ahead: &mut QueuedTurn,
+    ) -> Result<(), SocketEnd> {
+        let EdgeShared { front, stats, clock, .. } = self.shared;
         let (requests_before, in_flight) = self.activity.request();
         count(&stats.requests);
-        let Upgraded { credentials, traceparent, dialect, .. } = self.upgraded;
-        let head = Head {
+        let UpgradedCaller { credentials, traceparent, dialect, .. } = self.upgraded;
+        let head = CallHead {
             endpoint: Endpoint::Responses,
             credentials: credentials.clone(),
             peer: self.peer,
@@ -298,7 +299,7 @@ impl<F: Front> Turns<'_, F> {
             started_mono_ns: clock.monotonic_nanos(),
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
         };
-        let Received { text, taken } = message;
+        let SocketMessage { text, taken } = message;
         let message = Bytes::from(text);
         let admitted = match front.admit(head) {
             Ok(admitted) => admitted,
@@ -310,7 +311,7 @@ impl<F: Front> Turns<'_, F> {
             Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
         };
         drop(message);
-        let body = Turn { body, bytes, taken: &taken };
+        let body = SocketTurn { body, bytes, taken: &taken };
         let answer = self.beside(socket, ahead, front.call(front.in_turns(admitted, kept), body)).await?;
         if answer.status != 200 {
             return self.say_refused(socket, answer).await;
@@ -318,15 +319,15 @@ impl<F: Front> Turns<'_, F> {
         match answer.body {
             AnswerBody::Whole(body) => match Utf8Bytes::try_from(body) {
                 Ok(text) => self.say(socket, text).await?,
-                Err(_) => return Err(End::Told(CloseCode::Error)),
+                Err(_) => return Err(SocketEnd::Told(CloseCode::Error)),
             },
             AnswerBody::Stream(mut frames) | AnswerBody::Long { body: mut frames, .. } => {
-                frames.leads_to(Arc::<Activity>::clone(in_flight.activity()));
+                frames.leads_to(Arc::<ConnectionActivity>::clone(in_flight.activity()));
                 let told = self.tell(socket, ahead, &mut frames).await;
                 match &told {
-                    Err(End::Stalled) => frames.give_up(GiveUp::ReaderStalled),
-                    Err(End::Closing) => frames.give_up(GiveUp::ShuttingDown),
-                    Ok(()) | Err(End::Gone | End::Told(_) | End::Refused(_)) => {}
+                    Err(SocketEnd::Stalled) => frames.give_up(GiveUp::ReaderStalled),
+                    Err(SocketEnd::Closing) => frames.give_up(GiveUp::ShuttingDown),
+                    Ok(()) | Err(SocketEnd::Gone | SocketEnd::Told(_) | SocketEnd::Refused(_)) => {}
                 }
                 told?;
             }
@@ -339,21 +340,23 @@ impl<F: Front> Turns<'_, F> {
     async fn tell(
         &self,
         socket: &mut Socket<'_>,
-        ahead: &mut Ahead,
+        ahead: &mut QueuedTurn,
         frames: &mut F::Stream,
-    ) -> Result<(), End> {
-        let mut events = Events::default();
+    ) -> Result<(), SocketEnd> {
+        let mut events = SocketEvents::default();
         loop {
             let frame = self.beside(socket, ahead, poll_fn(|cx| frames.poll_frame(cx))).await?;
             match frame {
                 None => return Ok(()),
-                Some(Err(_)) => return Err(End::Told(CloseCode::Error)),
-                Some(Ok(bytes)) => events.push(&bytes).map_err(|_| End::Told(CloseCode::Error))?,
+                Some(Err(_)) => return Err(SocketEnd::Told(CloseCode::Error)),
+                Some(Ok(bytes)) => events.push(&bytes).map_err(|_| SocketEnd::Told(CloseCode::Error))?,
             }
             self.activity.touch();
             let mut any = false;
             while let Some(event) = events.next() {
-                let Ok(text) = Utf8Bytes::try_from(event) else { return Err(End::Told(CloseCode::Error)) };
+                let Ok(text) = Utf8Bytes::try_from(event) else {
+                    return Err(SocketEnd::Told(CloseCode::Error));
+                };
                 self.feed(socket, text).await?;
                 any = true;
             }
@@ -367,15 +370,19 @@ impl<F: Front> Turns<'_, F> {
     async fn refused(
         &self,
         socket: &mut Socket<'_>,
-        answer: Answer<F::Stream>,
+        answer: CallAnswer<F::Stream>,
         kept: &F::Turns,
         message: &[u8],
-    ) -> Result<(), End> {
+    ) -> Result<(), SocketEnd> {
         self.shared.front.turn_refused(kept, message);
         self.say_refused(socket, answer).await
     }
 
-    async fn say_refused(&self, socket: &mut Socket<'_>, answer: Answer<F::Stream>) -> Result<(), End> {
+    async fn say_refused(
+        &self,
+        socket: &mut Socket<'_>,
+        answer: CallAnswer<F::Stream>,
+    ) -> Result<(), SocketEnd> {
         let mut out = BytesMut::new();
         out.put_slice(format!("{{\"type\":\"error\",\"status\":{}", answer.status).as_bytes());
         match &answer.body {
@@ -387,17 +394,17 @@ impl<F: Front> Turns<'_, F> {
         }
         match Utf8Bytes::try_from(out.freeze()) {
             Ok(text) => self.say(socket, text).await,
-            Err(_) => Err(End::Told(CloseCode::Error)),
+            Err(_) => Err(SocketEnd::Told(CloseCode::Error)),
         }
     }
 
-    async fn say(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), End> {
+    async fn say(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), SocketEnd> {
         self.feed(socket, text).await?;
         self.within_patience(socket.flush()).await
     }
 
     /// Buffers a message in frames that fit the buffer, and writes what does not fit.
-    async fn feed(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), End> {
+    async fn feed(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), SocketEnd> {
         if text.len() <= BUFFER_BYTES {
             return self.within_patience(socket.feed(Message::Text(text))).await;
         }
@@ -412,20 +419,20 @@ impl<F: Front> Turns<'_, F> {
         Ok(())
     }
 
-    async fn within_patience(&self, write: impl Future<Output = Result<(), Error>>) -> Result<(), End> {
-        timeout(self.patience, write).await.map_err(|_| End::Stalled)?.map_err(|_| End::Gone)
+    async fn within_patience(&self, write: impl Future<Output = Result<(), Error>>) -> Result<(), SocketEnd> {
+        timeout(self.patience, write).await.map_err(|_| SocketEnd::Stalled)?.map_err(|_| SocketEnd::Gone)
     }
 
-    async fn part(&self, mut socket: Socket<'_>, end: End) {
+    async fn part(&self, mut socket: Socket<'_>, end: SocketEnd) {
         let (code, last_words) = match end {
-            End::Told(code) => (code, None),
-            End::Refused(LastWords { code, event }) => (*code, Some(*event)),
-            End::Gone => (CloseCode::Normal, None),
-            End::Stalled => {
+            SocketEnd::Told(code) => (code, None),
+            SocketEnd::Refused(LastWords { code, event }) => (*code, Some(*event)),
+            SocketEnd::Gone => (CloseCode::Normal, None),
+            SocketEnd::Stalled => {
                 count(&self.shared.stats.write_timeouts);
                 return;
             }
-            End::Closing => (CloseCode::Away, None),
+            SocketEnd::Closing => (CloseCode::Away, None),
         };
         let reason = if code == CloseCode::Unsupported { "turns are messages of text" } else { "" };
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
@@ -459,14 +466,14 @@ fn whole_characters(text: &[u8], most: usize) -> usize {
 }
 
 /// The body of a call on a responses socket. It has already arrived, and its message has already reserved its memory.
-struct Turn<'a> {
+struct SocketTurn<'a> {
     body: Bytes,
     /// Length of the message that contained the body.
     bytes: usize,
-    taken: &'a Reserved,
+    taken: &'a MemoryReservation,
 }
 
-impl BodySource for Turn<'_> {
+impl BodySource for SocketTurn<'_> {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
         // Reduces the reservation to the message's length, because the buffer of a fragmented message is gone.
         let _ = self.taken.resize(u64::try_from(self.bytes).unwrap_or(u64::MAX));

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, NoRoom, Reserved};
+use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, MemoryReservation, NoRoom};
 use http::header::{self, HeaderMap};
 use http::request::Parts;
 use http_body::{Body, Frame, SizeHint};
@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::stats::{Stats, count};
+use crate::stats::{EdgeStats, count};
 
 /// Maximum allocation for a body that relies on its `content-length` alone.
 const TRUSTED_LENGTH_BYTES: u64 = 64 * 1024;
@@ -43,17 +43,17 @@ pub(crate) struct BodyLimits {
 }
 
 /// A body that is still arriving.
-pub(crate) struct Upload<'a> {
+pub(crate) struct RequestUpload<'a> {
     pub(crate) head: &'a Parts,
     pub(crate) body: &'a mut Incoming,
     pub(crate) limits: &'a BodyLimits,
-    pub(crate) stats: &'a Stats,
+    pub(crate) stats: &'a EdgeStats,
     /// The memory that the body has reserved of its payer's share, until it is answered.
-    pub(crate) taken: &'a Reserved,
+    pub(crate) taken: &'a MemoryReservation,
     pub(crate) was_read: &'a mut bool,
 }
 
-impl BodySource for Upload<'_> {
+impl BodySource for RequestUpload<'_> {
     async fn read(self) -> Result<Bytes, BodyRefusal> {
         takes_json(&self.head.headers)?;
         self.read_any().await
@@ -66,13 +66,13 @@ impl BodySource for Upload<'_> {
         }
         take(self.taken, head_bytes(self.head).saturating_add(PIECE_BYTES))?;
         let deadline = Instant::now() + self.limits.total;
-        Ok(Opened { upload: self, most_bytes, bytes: 0, pieces: 0, deadline })
+        Ok(OpenUpload { upload: self, most_bytes, bytes: 0, pieces: 0, deadline })
     }
 }
 
 /// A body that is read piece by piece.
-struct Opened<'a> {
-    upload: Upload<'a>,
+struct OpenUpload<'a> {
+    upload: RequestUpload<'a>,
     most_bytes: u64,
     bytes: u64,
     pieces: u64,
@@ -80,7 +80,7 @@ struct Opened<'a> {
     deadline: Instant,
 }
 
-impl BodyPieces for Opened<'_> {
+impl BodyPieces for OpenUpload<'_> {
     fn content_type(&self) -> Option<&str> {
         let mut values = self.upload.head.headers.get_all(header::CONTENT_TYPE).iter();
         let first = values.next()?.to_str().ok()?;
@@ -121,7 +121,7 @@ impl BodyPieces for Opened<'_> {
     }
 }
 
-impl Upload<'_> {
+impl RequestUpload<'_> {
     /// Reads the whole body, of any media type.
     pub(crate) async fn read_any(self) -> Result<Bytes, BodyRefusal> {
         let hint = self.body.size_hint();
@@ -144,10 +144,10 @@ async fn gather(
     body: &mut Incoming,
     hint: &SizeHint,
     limits: &BodyLimits,
-    taken: &Reserved,
+    taken: &MemoryReservation,
 ) -> Result<Bytes, BodyRefusal> {
-    let mut whole = Gathered::default();
-    let mut waits = Waits { limits, deadline: None };
+    let mut whole = GatheredBody::default();
+    let mut waits = UploadWaits { limits, deadline: None };
     for pieces in 1_u64.. {
         let frame = match waits.frame(body).await? {
             None => return Ok(whole.into_bytes()),
@@ -171,13 +171,13 @@ async fn gather(
 }
 
 /// Timeouts of a body. The clock is not read for a body that has already arrived, as short ones have.
-struct Waits<'a> {
+struct UploadWaits<'a> {
     limits: &'a BodyLimits,
     /// Deadline of the whole body. `None` until the first wait.
     deadline: Option<Instant>,
 }
 
-impl Waits<'_> {
+impl UploadWaits<'_> {
     async fn frame(
         &mut self,
         body: &mut Incoming,
@@ -209,7 +209,7 @@ pub(crate) const fn are_too_many_pieces(pieces: u64, bytes: u64) -> bool {
 }
 
 /// Reserves memory for `bytes` more bytes of a request, or fails without a change.
-pub(crate) fn take(taken: &Reserved, bytes: usize) -> Result<(), BodyRefusal> {
+pub(crate) fn take(taken: &MemoryReservation, bytes: usize) -> Result<(), BodyRefusal> {
     taken.add(u64::try_from(bytes).unwrap_or(u64::MAX)).map_err(|no_room| match no_room {
         NoRoom::OfKey { needed, taken, bound } => {
             BodyRefusal::MemoryOfKey { limit_bytes: bound, observed_bytes: taken.saturating_add(needed) }
@@ -235,14 +235,14 @@ pub(crate) fn head_bytes(head: &Parts) -> usize {
 
 /// The bytes of a body so far. A long body that came in one piece is not copied.
 #[derive(Default)]
-enum Gathered {
+enum GatheredBody {
     #[default]
     Nothing,
     One(Bytes),
     Many(BytesMut),
 }
 
-impl Gathered {
+impl GatheredBody {
     fn len(&self) -> usize {
         match self {
             Self::Nothing => 0,

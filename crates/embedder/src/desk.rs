@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use headrace_engine_api::{
-    Capabilities, Continues, EventSender, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket, channel,
+    Capabilities, EngineHealth, EventSender, Job, JobTicket, LoadReport, ReportAge, ResumeSupport,
+    SubmitRefusal, channel,
 };
 use headrace_kernels::encode::EncodeShape;
 use headrace_kernels::forward::BLOCK_TOKENS;
@@ -74,7 +75,7 @@ impl Desk {
             context_window: count(shape.max_tokens),
             max_logprobs: 0,
             kv_tokens: shape.max_batch_tokens as u64,
-            continues: Continues::Never,
+            continues: ResumeSupport::Never,
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
@@ -95,7 +96,7 @@ impl Desk {
     }
 
     /// Queues a job, or returns why it was refused.
-    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<Ticket, SubmitRefusal> {
+    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.check(&job)?;
         let tokens = job.prompt.len().next_multiple_of(BLOCK_TOKENS);
         let now_ns = self.config.clock.monotonic_nanos();
@@ -174,12 +175,12 @@ impl Desk {
         }
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> EngineHealth {
         let state = self.state.lock();
         match (&state.dead, state.mode) {
-            (Some(why), _) => Health::Dead { why: why.clone() },
-            (None, Mode::Open) => Health::Up,
-            (None, Mode::Draining | Mode::CutOff) => Health::Draining,
+            (Some(why), _) => EngineHealth::Dead { why: why.clone() },
+            (None, Mode::Open) => EngineHealth::Up,
+            (None, Mode::Draining | Mode::CutOff) => EngineHealth::Draining,
         }
     }
 
@@ -188,7 +189,7 @@ impl Desk {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let pace = u32::try_from(self.pace.load(Ordering::Relaxed)).unwrap_or(u32::MAX);
         LoadReport {
-            reported: Reported::Now,
+            reported: ReportAge::Now,
             running: count(state.running),
             waiting: count(state.queue.texts()),
             waiting_tokens: state.queue.tokens(),

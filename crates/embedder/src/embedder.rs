@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{EngineTrace, FinishReason, PrefixKeys, Usage};
 use headrace_engine_api::{
-    Capabilities, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal, Ticket,
+    Capabilities, Engine, EngineHealth, Job, JobError, JobEvent, JobReport, JobTicket, LoadReport,
+    SubmitRefusal,
 };
 use headrace_kernels::encode::{Encode, Sequence, Vectors};
 use headrace_kernels::forward::ForwardError;
@@ -73,7 +74,7 @@ impl Engine for Embedder {
         &self.desk.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.desk.submit(job)
     }
 
@@ -85,7 +86,7 @@ impl Engine for Embedder {
         self.desk.load()
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         self.desk.health()
     }
 }
@@ -153,7 +154,7 @@ impl Turning<'_> {
         }
     }
 
-    /// Sends [`Event::Started`] to the text's reader. Returns `None` if the text's deadline has passed or its reader
+    /// Sends [`JobEvent::Started`] to the text's reader. Returns `None` if the text's deadline has passed or its reader
     /// has left.
     fn begun(&self, text: Text) -> Option<Begun> {
         let now_ns = self.desk.config.clock.monotonic_nanos();
@@ -162,7 +163,7 @@ impl Turning<'_> {
             fail(text, JobError::Expired { retry_after });
             return None;
         }
-        if text.events.is_cancelled() || !text.events.send(Event::Started { cached_tokens: 0 }) {
+        if text.events.is_cancelled() || !text.events.send(JobEvent::Started { cached_tokens: 0 }) {
             fail(text, JobError::Cancelled);
             return None;
         }
@@ -196,7 +197,7 @@ impl Turning<'_> {
             }
             Err(error) => {
                 for begun in batch {
-                    fail(begun.text, told(&error));
+                    fail(begun.text, to_job_error(&error));
                 }
             }
         }
@@ -220,13 +221,13 @@ impl Turning<'_> {
     }
 }
 
-/// A text whose reader has received [`Event::Started`].
+/// A text whose reader has received [`JobEvent::Started`].
 struct Begun {
     text: Text,
     began_ns: u64,
 }
 
-fn told(error: &ForwardError) -> JobError {
+fn to_job_error(error: &ForwardError) -> JobError {
     match error {
         ForwardError::Panicked { message } => JobError::Panicked { detail: message.clone() },
         ForwardError::BadBatch { .. } | ForwardError::Failed { .. } => {
@@ -236,7 +237,7 @@ fn told(error: &ForwardError) -> JobError {
 }
 
 fn fail(text: Text, error: JobError) {
-    text.events.finish(Event::Failed { error, report: Arc::default() });
+    text.events.finish(JobEvent::Failed { error, report: Arc::default() });
 }
 
 fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
@@ -259,10 +260,10 @@ fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
         },
     });
     if values.iter().any(|value| !value.is_finite()) {
-        return events.finish(Event::Failed { error: JobError::NotFinite { position: 0 }, report });
+        return events.finish(JobEvent::Failed { error: JobError::NotFinite { position: 0 }, report });
     }
     // Send errors are ignored: they mean that the reader is gone.
-    let _ = events.send(Event::Encoded(Arc::from(values)));
-    let _ = events.send(Event::Finished { choice: job.first_choice, reason: FinishReason::Stop });
-    events.finish(Event::Done(report));
+    let _ = events.send(JobEvent::Encoded(Arc::from(values)));
+    let _ = events.send(JobEvent::Finished { choice: job.first_choice, reason: FinishReason::Stop });
+    events.finish(JobEvent::Done(report));
 }

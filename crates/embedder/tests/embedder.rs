@@ -11,7 +11,7 @@ use headrace_domain::{
 };
 use headrace_embedder::{Embedder, EmbedderConfig};
 use headrace_engine_api::{
-    Engine, Event, Events, Health, Job, JobError, Priority, SubmitRefusal, Tenant, Ticket,
+    Engine, EngineHealth, Job, JobError, JobEvent, JobEvents, JobTicket, Priority, SubmitRefusal, Tenant,
 };
 use headrace_kernels::encode::{Encode, EncodeShape, Sequence, Vectors};
 use headrace_kernels::forward::ForwardError;
@@ -108,12 +108,12 @@ fn job(tenant: u64, tokens: &[u32]) -> Job {
     }
 }
 
-fn events(ticket: Ticket) -> Events {
+fn events(ticket: JobTicket) -> JobEvents {
     ticket.split().0
 }
 
 /// Returns all events of a job.
-fn told(mut events: Events) -> Vec<Event> {
+fn told(mut events: JobEvents) -> Vec<JobEvent> {
     std::iter::from_fn(|| events.next_blocking()).collect()
 }
 
@@ -128,15 +128,15 @@ fn asked(seen: &Seen, times: usize) {
 fn a_text_is_answered_with_what_the_model_makes_of_it() {
     let (_seen, engine) = start(|_| {});
     let told = told(events(engine.submit(job(1, &[3, SEPARATOR, 4, SEPARATOR])).unwrap()));
-    let [Event::Started { cached_tokens: 0 }, Event::Encoded(values), finished, Event::Done(report)] =
+    let [JobEvent::Started { cached_tokens: 0 }, JobEvent::Encoded(values), finished, JobEvent::Done(report)] =
         &told[..]
     else {
         panic!("{told:?}");
     };
     assert_eq!(**values, [4.0, 21.0, 2.0], "the second text begins behind the first separator");
-    assert_eq!(*finished, Event::Finished { choice: 5, reason: FinishReason::Stop });
+    assert_eq!(*finished, JobEvent::Finished { choice: 5, reason: FinishReason::Stop });
     assert_eq!((report.usage.input, report.usage.total(), report.engine.steps), (4, 4, 1));
-    assert_eq!((engine.capabilities().context_window, engine.health()), (64, Health::Up));
+    assert_eq!((engine.capabilities().context_window, engine.health()), (64, EngineHealth::Up));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn texts_of_many_calls_share_batches_the_longest_first() {
     assert_eq!((engine.load().running, engine.load().waiting), (1, 3));
     seen.hold(false);
     for ticket in others.into_iter().chain([first]) {
-        assert!(matches!(told(events(ticket)).last(), Some(Event::Done(_))));
+        assert!(matches!(told(events(ticket)).last(), Some(JobEvent::Done(_))));
     }
     let lengths: Vec<Vec<usize>> =
         seen.batches().iter().map(|batch| batch.iter().map(Vec::len).collect()).collect();
@@ -170,16 +170,16 @@ fn who_breaks_the_model_ends_alone() {
     for (id, ticket) in jobs {
         let told = told(events(ticket));
         match (id, told.last()) {
-            (PANICS, Some(Event::Failed { error: JobError::Panicked { detail }, .. })) => {
+            (PANICS, Some(JobEvent::Failed { error: JobError::Panicked { detail }, .. })) => {
                 assert!(detail.contains("a token to panic over"), "{detail}");
             }
-            (NO_NUMBER, Some(Event::Failed { error: JobError::NotFinite { .. }, .. })) => {}
-            (1..=3, Some(Event::Done(_))) => {}
+            (NO_NUMBER, Some(JobEvent::Failed { error: JobError::NotFinite { .. }, .. })) => {}
+            (1..=3, Some(JobEvent::Done(_))) => {}
             (id, last) => panic!("{id}: {last:?}"),
         }
     }
     let again = told(events(engine.submit(job(1, &[9])).unwrap()));
-    assert!(matches!(again.last(), Some(Event::Done(_))), "the engine goes on");
+    assert!(matches!(again.last(), Some(JobEvent::Done(_))), "the engine goes on");
 }
 
 #[test]
@@ -192,9 +192,9 @@ fn what_is_cancelled_while_it_waits_is_never_computed() {
     let stays = engine.submit(job(1, &[200])).unwrap();
     let _receipt = control.cancel();
     seen.hold(false);
-    assert!(matches!(told(events(stays)).last(), Some(Event::Done(_))));
-    assert!(matches!(gone.next_blocking(), Some(Event::Failed { error: JobError::Cancelled, .. })));
-    assert!(matches!(told(events(first)).last(), Some(Event::Done(_))));
+    assert!(matches!(told(events(stays)).last(), Some(JobEvent::Done(_))));
+    assert!(matches!(gone.next_blocking(), Some(JobEvent::Failed { error: JobError::Cancelled, .. })));
+    assert!(matches!(told(events(first)).last(), Some(JobEvent::Done(_))));
     assert!(!seen.batches().iter().flatten().any(|tokens| tokens == &[100]));
 }
 
@@ -225,7 +225,7 @@ fn what_cannot_be_taken_is_refused_at_once() {
     assert!(matches!(engine.submit(job(2, &[2])), Err(SubmitRefusal::QueueFull { .. })));
     seen.hold(false);
     for ticket in kept.into_iter().chain([first]) {
-        assert!(matches!(told(events(ticket)).last(), Some(Event::Done(_))));
+        assert!(matches!(told(events(ticket)).last(), Some(JobEvent::Done(_))));
     }
 }
 
@@ -236,7 +236,7 @@ fn a_shutdown_lets_what_waits_end_and_cuts_off_what_is_late() {
     engine.shutdown(Duration::from_secs(30));
     let ended = jobs.into_iter().map(|ticket| told(events(ticket)));
     // Ids 13 and 14 make the model fail.
-    assert_eq!(ended.filter(|told| matches!(told.last(), Some(Event::Done(_)))).count(), 18);
+    assert_eq!(ended.filter(|told| matches!(told.last(), Some(JobEvent::Done(_)))).count(), 18);
     assert!(matches!(engine.submit(job(1, &[1])), Err(SubmitRefusal::Unavailable { .. })));
     assert_eq!(seen.batches().len(), 20);
 
@@ -255,8 +255,11 @@ fn a_shutdown_lets_what_waits_end_and_cuts_off_what_is_late() {
         });
         engine.shutdown(Duration::ZERO);
     });
-    assert!(matches!(told(events(first)).last(), Some(Event::Done(_))));
-    assert!(matches!(told(events(waits)).last(), Some(Event::Failed { error: JobError::ShuttingDown, .. })));
+    assert!(matches!(told(events(first)).last(), Some(JobEvent::Done(_))));
+    assert!(matches!(
+        told(events(waits)).last(),
+        Some(JobEvent::Failed { error: JobError::ShuttingDown, .. })
+    ));
 }
 
 #[test]
@@ -270,8 +273,8 @@ fn a_text_past_its_deadline_is_not_begun() {
     seen.hold(false);
     let told_late = told(events(late));
     assert!(
-        matches!(told_late.last(), Some(Event::Failed { error: JobError::Expired { .. }, .. })),
+        matches!(told_late.last(), Some(JobEvent::Failed { error: JobError::Expired { .. }, .. })),
         "{told_late:?}"
     );
-    assert!(matches!(told(events(first)).last(), Some(Event::Done(_))));
+    assert!(matches!(told(events(first)).last(), Some(JobEvent::Done(_))));
 }

@@ -10,11 +10,11 @@ use std::task::{Context, Poll};
 
 use tokio::sync::{mpsc, watch};
 
-use crate::{Event, JobReport};
+use crate::{JobEvent, JobReport};
 
 /// State of one job's channel that both ends share, in addition to the events themselves.
 #[derive(Debug)]
-struct Way {
+struct JobChannel {
     /// Maximum bytes of unread events before the job is paused.
     bound: usize,
     /// Bytes of events that are sent and not yet read.
@@ -26,51 +26,51 @@ struct Way {
 
 /// An event and the bytes that it counts for.
 #[derive(Debug)]
-struct Posted {
-    event: Event,
+struct PostedEvent {
+    event: JobEvent,
     bytes: usize,
 }
 
 /// The engine's end of a job. If it is dropped without a terminal event, the reader learns that the engine died.
 #[derive(Debug)]
 pub struct EventSender {
-    events: mpsc::UnboundedSender<Posted>,
-    way: Arc<Way>,
+    events: mpsc::UnboundedSender<PostedEvent>,
+    way: Arc<JobChannel>,
     report: watch::Sender<Option<Arc<JobReport>>>,
 }
 
-/// Cancels a job after [`Ticket::split`] has taken its events.
+/// Cancels a job after [`JobTicket::split`] has taken its events.
 pub struct TicketControl {
-    way: Arc<Way>,
+    way: Arc<JobChannel>,
     report: watch::Receiver<Option<Arc<JobReport>>>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The reader's end of a job's events.
-pub struct Events {
-    events: mpsc::UnboundedReceiver<Posted>,
-    way: Arc<Way>,
+pub struct JobEvents {
+    events: mpsc::UnboundedReceiver<PostedEvent>,
+    way: Arc<JobChannel>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
 /// The caller's handle of an accepted job.
-pub struct Ticket {
-    events: Events,
+pub struct JobTicket {
+    events: JobEvents,
     control: TicketControl,
 }
 
 /// Resolves to the report of a cancelled job, once the engine has released the job.
 #[derive(Debug)]
-pub struct Cancelled {
+pub struct CancelledJob {
     report: watch::Receiver<Option<Arc<JobReport>>>,
 }
 
 /// Both ends call `wake` so that an idle engine looks at the job. They do so on a cancel, and when the reader of a
 /// paused job has caught up or is dropped.
-pub fn channel(unread_bytes: usize, wake: Arc<dyn Fn() + Send + Sync>) -> (EventSender, Ticket) {
+pub fn channel(unread_bytes: usize, wake: Arc<dyn Fn() + Send + Sync>) -> (EventSender, JobTicket) {
     let (events, reader) = mpsc::unbounded_channel();
     let (report, report_reader) = watch::channel(None);
-    let way = Arc::new(Way {
+    let way = Arc::new(JobChannel {
         bound: unread_bytes.max(1),
         unread: AtomicUsize::new(0),
         paused: AtomicBool::new(false),
@@ -78,10 +78,10 @@ pub fn channel(unread_bytes: usize, wake: Arc<dyn Fn() + Send + Sync>) -> (Event
     });
     let sender = EventSender { events, way: Arc::clone(&way), report };
     let control = TicketControl { way: Arc::clone(&way), report: report_reader, wake: Arc::clone(&wake) };
-    (sender, Ticket { events: Events { events: reader, way, wake }, control })
+    (sender, JobTicket { events: JobEvents { events: reader, way, wake }, control })
 }
 
-impl Way {
+impl JobChannel {
     /// Returns whether the reader has read enough for a paused job to continue: at most half of the bound is unread.
     fn is_drained(&self) -> bool {
         self.unread.load(Ordering::SeqCst) <= self.bound / 2
@@ -91,10 +91,10 @@ impl Way {
 impl EventSender {
     /// Sends an event that is not terminal. Never waits, and accepts events beyond the bound: see [`Self::is_full`].
     /// Returns `false` if the reader is gone, which counts as a cancel.
-    pub fn send(&self, event: Event) -> bool {
+    pub fn send(&self, event: JobEvent) -> bool {
         let bytes = event.bytes();
         self.way.unread.fetch_add(bytes, Ordering::SeqCst);
-        self.events.send(Posted { event, bytes }).is_ok()
+        self.events.send(PostedEvent { event, bytes }).is_ok()
     }
 
     /// Returns whether the unread events have reached the bound, so that the job should be paused. One atomic load.
@@ -130,45 +130,45 @@ impl EventSender {
         self.way.cancelled.load(Ordering::Acquire) || self.events.is_closed()
     }
 
-    /// Sends the terminal event and hands its report to every [`Cancelled`].
-    pub fn finish(self, last: Event) {
+    /// Sends the terminal event and hands its report to every [`CancelledJob`].
+    pub fn finish(self, last: JobEvent) {
         let report = match &last {
-            Event::Done(report) | Event::Failed { report, .. } => Arc::clone(report),
+            JobEvent::Done(report) | JobEvent::Failed { report, .. } => Arc::clone(report),
             _ => Arc::default(),
         };
         self.report.send_replace(Some(report));
-        // A reader that is gone has the report through its `Cancelled`.
+        // A reader that is gone has the report through its `CancelledJob`.
         self.send(last);
     }
 }
 
-impl Ticket {
+impl JobTicket {
     /// Splits the ticket into the events and the handle that cancels them.
-    pub fn split(self) -> (Events, TicketControl) {
+    pub fn split(self) -> (JobEvents, TicketControl) {
         (self.events, self.control)
     }
 }
 
-impl Events {
+impl JobEvents {
     /// Returns the next event. `None` after the terminal event, or if the engine died.
-    pub async fn next(&mut self) -> Option<Event> {
+    pub async fn next(&mut self) -> Option<JobEvent> {
         let posted = self.events.recv().await;
         self.take(posted)
     }
 
-    /// Like [`Events::next`], for readers of several jobs at once.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+    /// Like [`JobEvents::next`], for readers of several jobs at once.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<JobEvent>> {
         self.events.poll_recv(cx).map(|posted| self.take(posted))
     }
 
     /// Returns the next event if one is waiting.
-    pub fn try_next(&mut self) -> Option<Event> {
+    pub fn try_next(&mut self) -> Option<JobEvent> {
         let posted = self.events.try_recv().ok();
         self.take(posted)
     }
 
     /// Blocks until the next event. For tests and tools that run outside a runtime.
-    pub fn next_blocking(&mut self) -> Option<Event> {
+    pub fn next_blocking(&mut self) -> Option<JobEvent> {
         let posted = self.events.blocking_recv();
         self.take(posted)
     }
@@ -178,8 +178,8 @@ impl Events {
         self.way.unread.load(Ordering::SeqCst)
     }
 
-    fn take(&self, posted: Option<Posted>) -> Option<Event> {
-        let Posted { event, bytes } = posted?;
+    fn take(&self, posted: Option<PostedEvent>) -> Option<JobEvent> {
+        let PostedEvent { event, bytes } = posted?;
         self.way.unread.fetch_sub(bytes, Ordering::SeqCst);
         if self.way.paused.load(Ordering::SeqCst) && self.way.is_drained() {
             self.go_on();
@@ -195,7 +195,7 @@ impl Events {
     }
 }
 
-impl Drop for Events {
+impl Drop for JobEvents {
     fn drop(&mut self) {
         // A paused job is in no step, so no step would notice that its reader is gone.
         self.events.close();
@@ -203,7 +203,7 @@ impl Drop for Events {
     }
 }
 
-impl fmt::Debug for Events {
+impl fmt::Debug for JobEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Events").field("way", &self.way).finish_non_exhaustive()
     }
@@ -212,14 +212,14 @@ impl fmt::Debug for Events {
 impl TicketControl {
     /// Asks the engine to release the job. Its blocks are free within a step. The returned future yields what was
     /// computed.
-    pub fn cancel(&self) -> Cancelled {
+    pub fn cancel(&self) -> CancelledJob {
         self.way.cancelled.store(true, Ordering::Release);
         (self.wake)();
-        Cancelled { report: self.report.clone() }
+        CancelledJob { report: self.report.clone() }
     }
 }
 
-impl Cancelled {
+impl CancelledJob {
     /// Waits for the report of the job. Returns an empty report if the engine died.
     pub async fn report(mut self) -> Arc<JobReport> {
         match self.report.wait_for(Option::is_some).await {
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     /// A channel with a bound of 1,000 bytes, and a counter of wakes.
-    fn way() -> (EventSender, Events, Arc<AtomicUsize>) {
+    fn way() -> (EventSender, JobEvents, Arc<AtomicUsize>) {
         let woken = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&woken);
         let wake = Arc::new(move || {
@@ -244,8 +244,8 @@ mod tests {
         (sender, ticket.split().0, woken)
     }
 
-    fn tokens(text: usize) -> Event {
-        Event::Tokens { choice: 0, ids: vec![1], text: "x".repeat(text), logprobs: Vec::new() }
+    fn tokens(text: usize) -> JobEvent {
+        JobEvent::Tokens { choice: 0, ids: vec![1], text: "x".repeat(text), logprobs: Vec::new() }
     }
 
     #[test]

@@ -4,13 +4,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{Form, GrammarSyntax, JsonForm};
+use headrace_domain::{GrammarSyntax, JsonForm, ResponseFormat};
 use serde::{Deserialize, Serialize};
 
 /// A response format compiled for one vocabulary. All choices of all jobs with that format share it.
-pub trait Grammar: fmt::Debug + Send + Sync {
+pub trait CompiledGrammar: fmt::Debug + Send + Sync {
     /// The source of the grammar. Engines on other hosts compile it themselves.
-    fn form(&self) -> &Arc<Form>;
+    fn form(&self) -> &Arc<ResponseFormat>;
 
     /// Reasoning that may precede the format. `None` if the format begins at once.
     fn thought(&self) -> Option<&FormThought> {
@@ -26,7 +26,7 @@ pub trait Grammar: fmt::Debug + Send + Sync {
 }
 
 /// A grammar that several components share.
-pub type SharedGrammar = Arc<dyn Grammar>;
+pub type SharedGrammar = Arc<dyn CompiledGrammar>;
 
 /// Reasoning before the response format. Its content is free, and its markers are single tokens.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,19 +68,21 @@ impl FormKinds {
     pub const TAGS: Self = Self(1 << 6);
 
     /// Returns the kind of a response format, and its name for callers.
-    pub fn of(form: &Form) -> (Self, &'static str) {
+    pub fn of(form: &ResponseFormat) -> (Self, &'static str) {
         let spaced = |form: &JsonForm| form.compact || form.white_space.is_some();
         match form {
-            Form::JsonSchema(form) if spaced(form) => (Self::SPACED, "JSON whose white space is prescribed"),
-            Form::JsonObject | Form::JsonSchema(_) => (Self::JSON, "JSON"),
-            Form::Regex(_) => (Self::REGEX, "a regular expression"),
-            Form::Choice(_) => (Self::CHOICE, "a choice of texts"),
-            Form::Grammar { text, syntax } => match syntax {
+            ResponseFormat::JsonSchema(form) if spaced(form) => {
+                (Self::SPACED, "JSON whose white space is prescribed")
+            }
+            ResponseFormat::JsonObject | ResponseFormat::JsonSchema(_) => (Self::JSON, "JSON"),
+            ResponseFormat::Regex(_) => (Self::REGEX, "a regular expression"),
+            ResponseFormat::Choice(_) => (Self::CHOICE, "a choice of texts"),
+            ResponseFormat::Grammar { text, syntax } => match syntax {
                 GrammarSyntax::Gbnf => (Self::GBNF, "a grammar in GBNF"),
                 GrammarSyntax::Either if is_gbnf(text) => (Self::GBNF, "a grammar in GBNF"),
                 GrammarSyntax::Lark | GrammarSyntax::Either => (Self::LARK, "a grammar in Lark"),
             },
-            Form::Tags(_) => (Self::TAGS, "a structural tag"),
+            ResponseFormat::Tags(_) => (Self::TAGS, "a structural tag"),
         }
     }
 

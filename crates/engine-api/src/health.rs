@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The health of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
+pub enum EngineHealth {
     /// The engine takes jobs.
     Up,
     /// The engine is shutting down. It finishes running jobs and accepts no new ones.
@@ -21,14 +21,14 @@ pub enum Health {
     },
 }
 
-impl Health {
+impl EngineHealth {
     /// Returns whether the engine takes jobs.
     pub fn is_up(&self) -> bool {
         *self == Self::Up
     }
 }
 
-impl fmt::Display for Health {
+impl fmt::Display for EngineHealth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Up => f.write_str("it takes calls"),

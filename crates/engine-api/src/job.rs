@@ -10,7 +10,7 @@ use headrace_domain::{
 
 use crate::grammar::{GrammarFailed, SharedGrammar};
 use crate::load::SubmitRefusal;
-use crate::thought::ThoughtCap;
+use crate::thought::ReasoningBudget;
 
 /// The tenant for which the engine shares its capacity. A number, because the engine learns no names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,7 +46,7 @@ pub struct Job {
     pub grammar: Option<SharedGrammar>,
     /// The reasoning budget of each choice. `None` for no limit. Only for engines with
     /// [`crate::Capabilities::thought_caps`].
-    pub thought: Option<Arc<ThoughtCap>>,
+    pub thought: Option<Arc<ReasoningBudget>>,
     /// Separates prefix caches.
     pub salt: CacheSalt,
     /// The keys of the prompt's blocks, if they are already computed. Hashing is the cost of a cache lookup.
@@ -65,7 +65,7 @@ pub struct Job {
     /// The trace context for an upstream server: `traceparent` (<https://www.w3.org/TR/trace-context/>). `None` if
     /// nothing is sent. Engines in this process do not use it.
     pub trace: Option<Arc<str>>,
-    /// Maximum bytes of unread events ([`Event::bytes`]). At this bound the job is paused, and it continues once half
+    /// Maximum bytes of unread events ([`JobEvent::bytes`]). At this bound the job is paused, and it continues once half
     /// of them are read. The output of one step for all choices, and the prompt scores, may exceed the bound.
     pub unread_bytes: usize,
 }
@@ -87,7 +87,7 @@ pub struct PromptScores {
 
 /// Events that an engine sends about a job, in this order.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum JobEvent {
     /// The job's first step begins.
     Started {
         /// Prompt tokens taken from the prefix cache.
@@ -126,7 +126,7 @@ pub enum Event {
     },
 }
 
-impl Event {
+impl JobEvent {
     /// Approximate bytes that the event occupies while it waits to be read. Each heap allocation counts with its usual
     /// overhead.
     pub fn bytes(&self) -> usize {

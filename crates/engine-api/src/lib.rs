@@ -12,16 +12,19 @@ mod thought;
 
 use std::sync::Arc;
 
-pub use channel::{Cancelled, EventSender, Events, Ticket, TicketControl, channel};
-pub use grammar::{FormKinds, FormThought, Grammar, GrammarFailed, GrammarState, SharedGrammar, is_gbnf};
-pub use health::Health;
-pub use job::{Event, Job, JobError, JobReport, Priority, PromptScores, Tenant};
-pub use load::{Capabilities, Continues, LoadReport, Reported, SubmitRefusal};
-pub use relay::{
-    Abandoned, AnswerBounds, AnswerMemory, AnswerMemoryFull, PrefixCache, Relay, RelayAnswer, RelayAsk,
-    RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait, RelayedEvent, Resumes, Screening, SharedRelay,
+pub use channel::{CancelledJob, EventSender, JobEvents, JobTicket, TicketControl, channel};
+pub use grammar::{
+    CompiledGrammar, FormKinds, FormThought, GrammarFailed, GrammarState, SharedGrammar, is_gbnf,
 };
-pub use thought::{MOST_MARK_IDS, ThoughtCap};
+pub use health::EngineHealth;
+pub use job::{Job, JobError, JobEvent, JobReport, Priority, PromptScores, Tenant};
+pub use load::{Capabilities, LoadReport, ReportAge, ResumeSupport, SubmitRefusal};
+pub use relay::{
+    AbandonPolicy, AnswerBounds, AnswerMemory, AnswerMemoryFull, MessageRelay, MessageResume, PrefixCache,
+    RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayWait, RelayedEvent, Screening,
+    SharedRelay,
+};
+pub use thought::{MOST_MARK_IDS, ReasoningBudget};
 
 use headrace_domain::PrefixKeys;
 
@@ -31,8 +34,8 @@ pub trait Engine: Send + Sync {
     fn capabilities(&self) -> &Capabilities;
 
     /// Accepts or refuses a job. A refused job has cost nothing. An accepted job ends with exactly one terminal event
-    /// ([`Event::Done`] or [`Event::Failed`]).
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal>;
+    /// ([`JobEvent::Done`] or [`JobEvent::Failed`]).
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal>;
 
     /// Number of tokens of a prompt, from its first on, that are in the prefix cache now. A hint for placement and for
     /// the displayed estimate, never a promise.
@@ -42,7 +45,7 @@ pub trait Engine: Send + Sync {
     fn load(&self) -> LoadReport;
 
     /// Whether the engine takes jobs.
-    fn health(&self) -> Health;
+    fn health(&self) -> EngineHealth;
 }
 
 /// An engine that several components share.

@@ -28,7 +28,7 @@ pub struct Capabilities {
     pub kv_tokens: u64,
     /// How the engine continues an answer that another engine began.
     #[serde(default)]
-    pub continues: Continues,
+    pub continues: ResumeSupport,
     /// Whether the engine enforces grammars that are compiled here, or compiles and enforces them in the same way
     /// itself.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct Capabilities {
 
 /// How an engine continues an answer that another engine began ([`crate::Job::generated`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub enum Continues {
+pub enum ResumeSupport {
     /// Not at all.
     #[default]
     Never,
@@ -58,8 +58,8 @@ impl Capabilities {
     /// Returns whether this engine would continue an answer exactly as `other`, which began it.
     pub fn continue_of(&self, other: &Self, sampling: &Sampling) -> bool {
         match (self.continues, other.continues) {
-            (Continues::Exactly, Continues::Exactly) => self.numerics == other.numerics,
-            (Continues::Likeliest, Continues::Likeliest) => {
+            (ResumeSupport::Exactly, ResumeSupport::Exactly) => self.numerics == other.numerics,
+            (ResumeSupport::Likeliest, ResumeSupport::Likeliest) => {
                 self.compute_mode == other.compute_mode && is_plain(sampling)
             }
             _ => false,
@@ -75,7 +75,7 @@ fn is_plain(sampling: &Sampling) -> bool {
 
 /// The age of a load report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reported {
+pub enum ReportAge {
     /// The report is current.
     #[default]
     Now,
@@ -93,7 +93,7 @@ pub enum Reported {
 pub struct LoadReport {
     /// The age of this report. It is not serialised: a process that passes a report on states its age separately.
     #[serde(skip)]
-    pub reported: Reported,
+    pub reported: ReportAge,
     /// Sequences that are being computed.
     pub running: u32,
     /// Sequences that are paused until their readers have caught up.

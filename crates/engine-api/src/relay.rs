@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, Endpoint, RequestId};
 
-use crate::{Health, LoadReport, Tenant};
+use crate::{EngineHealth, LoadReport, Tenant};
 
 /// A model at an upstream server that takes messages in a dialect and answers in that dialect.
-pub trait Relay: Send + Sync {
+pub trait MessageRelay: Send + Sync {
     /// Facts about the upstream. They do not change while the server runs.
     fn facts(&self) -> &RelayFacts;
 
@@ -39,14 +39,14 @@ pub trait Relay: Send + Sync {
     fn load(&self) -> LoadReport;
 
     /// Whether the upstream takes calls.
-    fn health(&self) -> Health;
+    fn health(&self) -> EngineHealth;
 }
 
 /// A future that resolves to the verdict on the URLs of a call.
 pub type Screening = Pin<Box<dyn Future<Output = Result<(), usize>> + Send>>;
 
 /// A relay that several components share.
-pub type SharedRelay = Arc<dyn Relay>;
+pub type SharedRelay = Arc<dyn MessageRelay>;
 
 /// Facts about a relay's upstream, fixed while the server runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,9 +62,9 @@ pub struct RelayFacts {
     /// Maximum tokens of prompt and answer together. `None` if the upstream has not published it.
     pub context_window: Option<u32>,
     /// What happens to an answer whose client disconnects.
-    pub abandoned: Abandoned,
+    pub abandoned: AbandonPolicy,
     /// How the upstream resumes an answer that another upstream began.
-    pub resumes: Resumes,
+    pub resumes: MessageResume,
     /// How the upstream's prefix cache separates tenants.
     pub cache: PrefixCache,
     /// The extras that calls may use although no price is set for them.
@@ -100,7 +100,7 @@ impl PrefixCache {
 
 /// How a server resumes an answer in messages that another server began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Resumes {
+pub enum MessageResume {
     /// Not at all. The server starts a new answer.
     #[default]
     Never,
@@ -112,7 +112,7 @@ pub enum Resumes {
 
 /// What happens to an answer whose client disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Abandoned {
+pub enum AbandonPolicy {
     /// The connection is closed at once. Most servers stop generating then.
     #[default]
     Abort,

@@ -8,7 +8,7 @@ pub const MOST_MARK_IDS: usize = 256;
 
 /// A reasoning budget, and the ids that are inserted when it is used up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ThoughtCap {
+pub struct ReasoningBudget {
     /// Maximum reasoning tokens of one answer, over all its reasoning blocks. The markers and the inserted ending do
     /// not count.
     pub most_tokens: u32,
@@ -23,7 +23,7 @@ pub struct ThoughtCap {
     pub is_open: bool,
 }
 
-impl ThoughtCap {
+impl ReasoningBudget {
     /// Validates the ids. `vocab` is the size of the vocabulary.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The work that ran before a job and concurrently with it, so that its waiting time can be explained. Reads no
 //! clock.
 
-use headrace_domain::{Ahead, Beside};
+use headrace_domain::{ConcurrentWork, WorkAhead};
 use headrace_scheduler::{Scheduler, Work};
 
 /// The scheduler's totals at the key moments of one job.
@@ -32,11 +32,11 @@ impl Around {
 
     /// Records that the job's first chunk is planned, after a wait of `queue_ns`. Returns the work that was ahead of
     /// the job.
-    pub(crate) fn start(&mut self, scheduler: &Scheduler, queue_ns: u64) -> Ahead {
+    pub(crate) fn start(&mut self, scheduler: &Scheduler, queue_ns: u64) -> WorkAhead {
         let (all, own) = scheduler.work_of(self.tenant);
         self.begun = all;
         let (all, own) = (all.since(self.came.0), own.since(self.came.1));
-        let ahead = Ahead {
+        let ahead = WorkAhead {
             running: self.running,
             own: self.own,
             own_prefill_ns: own.prefill_ns,
@@ -56,10 +56,10 @@ impl Around {
 
     /// Returns the work that ran concurrently with the job, which has ended. `work` is the total work so far.
     /// `computed` is the number of prompt tokens computed for the job.
-    pub(crate) fn end(&self, work: Work, computed: u64, decode_ns: u64) -> Beside {
+    pub(crate) fn end(&self, work: Work, computed: u64, decode_ns: u64) -> ConcurrentWork {
         let generating = self.generating.unwrap_or(work);
         let (prefill, decode) = (generating.since(self.begun), work.since(generating));
-        Beside {
+        ConcurrentWork {
             prefill_tokens: prefill.prefill_tokens.saturating_sub(computed),
             decode_prefill_tokens: decode.prefill_tokens,
             decode_prefill_ns: decode.prefill_ns.min(decode_ns),

@@ -7,7 +7,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use headrace_domain::PrefixKeys;
-use headrace_engine_api::{Capabilities, Engine, Health, Job, JobError, LoadReport, SubmitRefusal, Ticket};
+use headrace_engine_api::{
+    Capabilities, Engine, EngineHealth, Job, JobError, JobTicket, LoadReport, SubmitRefusal,
+};
 use headrace_kernels::forward::Forward;
 use headrace_tokenizer::Tokenizer;
 use parking_lot::Mutex;
@@ -97,7 +99,7 @@ impl Engine for EmbeddedEngine {
         &self.intake.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.intake.submit(job)
     }
 
@@ -109,7 +111,7 @@ impl Engine for EmbeddedEngine {
         self.intake.load()
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         self.intake.health()
     }
 }

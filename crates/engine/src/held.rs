@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use headrace_engine_api::{Grammar, GrammarFailed, GrammarState};
+use headrace_engine_api::{CompiledGrammar, GrammarFailed, GrammarState};
 
 use crate::masks::{Link, MaskRunner, MaskTask, Reply, Wake, WorkBudget};
 
@@ -46,7 +46,7 @@ pub(crate) struct Held {
 impl Held {
     /// Creates the grammar at the start of an answer, over a vocabulary of `vocab` ids.
     pub(crate) fn new(
-        grammar: &dyn Grammar,
+        grammar: &dyn CompiledGrammar,
         (vocab, tenant): (u32, u64),
         budget: WorkBudget,
         wake: &Wake,
@@ -250,17 +250,17 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
-    use headrace_domain::Form;
+    use headrace_domain::ResponseFormat;
 
     use super::*;
     use crate::any_ids::AnyIds;
 
     /// A grammar that allows every id and forces none.
     #[derive(Debug)]
-    struct Free(Arc<Form>);
+    struct Free(Arc<ResponseFormat>);
 
-    impl Grammar for Free {
-        fn form(&self) -> &Arc<Form> {
+    impl CompiledGrammar for Free {
+        fn form(&self) -> &Arc<ResponseFormat> {
             &self.0
         }
 
@@ -294,7 +294,7 @@ mod tests {
     /// The ids that end a reasoning section are accepted without asking the grammar, while a task may have its state.
     #[test]
     fn ids_that_come_while_the_state_is_away_are_sent_once_it_is_back() {
-        let grammar = Free(Arc::new(Form::Regex("a".into())));
+        let grammar = Free(Arc::new(ResponseFormat::Regex("a".into())));
         let wake: Wake = Arc::new(|| {});
         let mut held = Held::new(&grammar, (64, 1), WorkBudget::of_choice(1), &wake);
         let mut masks = Later::default();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{PrefixKeys, Sampling};
 use headrace_engine_api::{
-    Capabilities, Continues, GrammarFailed, Health, Job, LoadReport, Priority, Reported, SubmitRefusal,
-    Ticket, channel,
+    Capabilities, EngineHealth, GrammarFailed, Job, JobTicket, LoadReport, Priority, ReportAge,
+    ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec, Work};
@@ -73,12 +73,12 @@ impl Desk {
         self.attention || self.masks_ready || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         match &self.mode {
-            Mode::Open => Health::Up,
-            Mode::Draining | Mode::CutOff => Health::Draining,
-            Mode::Restarting { why } => Health::Restarting { why: why.clone() },
-            Mode::Dead { why } => Health::Dead { why: why.clone() },
+            Mode::Open => EngineHealth::Up,
+            Mode::Draining | Mode::CutOff => EngineHealth::Draining,
+            Mode::Restarting { why } => EngineHealth::Restarting { why: why.clone() },
+            Mode::Dead { why } => EngineHealth::Dead { why: why.clone() },
         }
     }
 }
@@ -100,7 +100,7 @@ impl Intake {
             context_window: to_u32(scheduler.config().context_window),
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
-            continues: Continues::Exactly,
+            continues: ResumeSupport::Exactly,
             grammars: true,
             thought_caps: true,
             forms: headrace_engine_api::FormKinds::NONE,
@@ -114,7 +114,7 @@ impl Intake {
     }
 
     /// Queues a job, or returns why it was refused.
-    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<Ticket, SubmitRefusal> {
+    pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.check(&job)?;
         let (own, generated) = job.parts();
         let now_ns = self.config.clock.monotonic_nanos();
@@ -196,7 +196,7 @@ impl Intake {
             (desk.scheduler.load(), desk.times, desk.restarts)
         };
         LoadReport {
-            reported: Reported::Now,
+            reported: ReportAge::Now,
             running: to_u32(load.running),
             paused: to_u32(load.paused),
             waiting: to_u32(load.waiting),
@@ -215,7 +215,7 @@ impl Intake {
         }
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> EngineHealth {
         self.desk.lock().health()
     }
 

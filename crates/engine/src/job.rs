@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
-use headrace_engine_api::{Event, EventSender, GrammarFailed, Job, JobError, JobReport, PromptScores};
+use headrace_engine_api::{EventSender, GrammarFailed, Job, JobError, JobEvent, JobReport, PromptScores};
 use headrace_scheduler::{Pinned, Scheduler, SeqId, Started, Work, usable_blocks};
 use headrace_tokenizer::StopMatcher;
 
@@ -98,7 +98,7 @@ pub(crate) struct JobState {
     /// Prompt scores so far. `None` if they were not requested or are delivered.
     scores: Option<Vec<TokenLogprob>>,
     /// Events of the choices that wait for the scores, which must come first.
-    held: Vec<Event>,
+    held: Vec<JobEvent>,
     held_bytes: usize,
     /// Which choices are paused, and since when.
     still: Still,
@@ -316,7 +316,7 @@ impl JobState {
         let (number, mut text) = (ended.number, String::new());
         let matched = ended.finish_text(&self.rules, &mut text);
         if !text.is_empty() {
-            self.emit(Event::Tokens { choice: number, ids: Vec::new(), text, logprobs: Vec::new() });
+            self.emit(JobEvent::Tokens { choice: number, ids: Vec::new(), text, logprobs: Vec::new() });
         }
         self.end(choice, matched.unwrap_or(FinishReason::Stop));
     }
@@ -359,7 +359,7 @@ impl JobState {
         self.trace.miss = miss;
         self.times = times;
         self.trace.cached_blocks = (cached_tokens / BLOCK_TOKENS) as u32;
-        self.send(Event::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
+        self.send(JobEvent::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
     }
 
     /// Records that step `step` contains one of the job's chunks and `batch` sequences. `work` is the total work when
@@ -409,7 +409,7 @@ impl JobState {
             return;
         }
         if let Some(tokens) = self.scores.take() {
-            self.send(Event::Scored(PromptScores { tokens }));
+            self.send(JobEvent::Scored(PromptScores { tokens }));
             self.held_bytes = 0;
             for event in std::mem::take(&mut self.held) {
                 self.send(event);
@@ -460,10 +460,10 @@ impl JobState {
             let rest = ids.split_off(end - told);
             told = end;
             let ids = std::mem::replace(&mut ids, rest);
-            self.emit(Event::Tokens { choice: number, ids, text, logprobs: Vec::new() });
+            self.emit(JobEvent::Tokens { choice: number, ids, text, logprobs: Vec::new() });
         }
         let logprobs = logprob.into_iter().collect();
-        self.emit(Event::Tokens { choice: number, ids, text, logprobs });
+        self.emit(JobEvent::Tokens { choice: number, ids, text, logprobs });
         Ok(match finish {
             None => true,
             Some(reason) => {
@@ -480,11 +480,11 @@ impl JobState {
         ended.held = None;
         ended.pending = None;
         let number = ended.number;
-        self.emit(Event::Finished { choice: number, reason });
+        self.emit(JobEvent::Finished { choice: number, reason });
     }
 
     /// Sends an event, or keeps it while scores are pending.
-    fn emit(&mut self, event: Event) {
+    fn emit(&mut self, event: JobEvent) {
         if self.scores.is_some() {
             self.held_bytes += event.bytes();
             self.held.push(event);
@@ -517,7 +517,7 @@ impl JobState {
         };
     }
 
-    fn send(&mut self, event: Event) {
+    fn send(&mut self, event: JobEvent) {
         if !self.sender.send(event) {
             self.fail(JobError::Cancelled);
         }
@@ -559,8 +559,8 @@ impl JobState {
         };
         let report = Arc::new(JobReport { usage, engine: self.trace });
         self.sender.finish(match self.failure {
-            None => Event::Done(report),
-            Some(error) => Event::Failed { error, report },
+            None => JobEvent::Done(report),
+            Some(error) => JobEvent::Failed { error, report },
         });
     }
 }

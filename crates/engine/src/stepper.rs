@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headrace_domain::PrefixKeys;
-use headrace_engine_api::{Capabilities, Job, JobError, LoadReport, SubmitRefusal, Ticket};
+use headrace_engine_api::{Capabilities, Job, JobError, JobTicket, LoadReport, SubmitRefusal};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId, Work};
 
@@ -190,7 +190,7 @@ impl Stepper {
     ///
     /// # Errors
     /// [`SubmitRefusal`] if the job was refused. It has then consumed nothing.
-    pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    pub fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.intake.submit(job)
     }
 

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use headrace_engine_api::{GrammarFailed, ThoughtCap};
+use headrace_engine_api::{GrammarFailed, ReasoningBudget};
 
 /// The reasoning state of one answer.
 #[derive(Debug)]
 pub(crate) struct Thinking {
-    cap: Arc<ThoughtCap>,
+    cap: Arc<ReasoningBudget>,
     at: At,
     /// Reasoning tokens so far.
     tokens: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Turn {
 impl Thinking {
     /// Creates the state at the start of an answer. `once` means that the answer has a grammar: it may reason before
     /// the structured part, not within it.
-    pub(crate) fn new(cap: &Arc<ThoughtCap>, once: bool) -> Self {
+    pub(crate) fn new(cap: &Arc<ReasoningBudget>, once: bool) -> Self {
         let at = if cap.is_open { At::Inside } else { At::Outside { opened: 0 } };
         let mut thinking = Self { cap: Arc::clone(cap), at, tokens: 0, cut: false, once };
         thinking.bound();
@@ -116,13 +116,13 @@ mod tests {
     const OPEN: [u32; 2] = [7, 8];
     const CLOSE: u32 = 9;
 
-    fn cap(most_tokens: u32, is_open: bool) -> Arc<ThoughtCap> {
+    fn cap(most_tokens: u32, is_open: bool) -> Arc<ReasoningBudget> {
         let (open, ending) = (OPEN.to_vec(), vec![1, 2, CLOSE, 3]);
-        Arc::new(ThoughtCap { most_tokens, open, close: CLOSE, ending, is_open })
+        Arc::new(ReasoningBudget { most_tokens, open, close: CLOSE, ending, is_open })
     }
 
     /// Follows ids that a model would choose. Forced ids replace the model's choice.
-    fn follow(cap: &Arc<ThoughtCap>, wishes: &[u32]) -> (Vec<u32>, u32) {
+    fn follow(cap: &Arc<ReasoningBudget>, wishes: &[u32]) -> (Vec<u32>, u32) {
         let (mut thinking, mut came, mut cuts) = (Thinking::new(cap, false), Vec::new(), 0);
         for wish in wishes {
             let id = thinking.forced().unwrap_or(*wish);

@@ -2,8 +2,8 @@
 //! losses, discounts, and what upstreams charge. Reads no price list, because a trace keeps the prices that applied.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, NanoDollars, NanoDollarsPerMillion, Outcome, PriceTier, Rounding, TokenClass,
-    TraceRecord, UsageSource,
+    Attempt, AttemptOutcome, CallOutcome, NanoDollars, NanoDollarsPerMillion, PriceTier, Rounding,
+    TokenClass, TraceRecord, UsageSource,
 };
 use headrace_trace::{grouped, percent, plain, utc_date};
 use serde::Serialize;
@@ -129,7 +129,7 @@ fn sentence(record: &TraceRecord) -> String {
     let cost = record.cost;
     let lines = record.billed.as_deref().map_or(&[][..], |billed| &billed.lines);
     let free = match &record.outcome {
-        Outcome::Refused(_) => Some("It was refused, and a refused call costs nothing.".to_owned()),
+        CallOutcome::Refused(_) => Some("It was refused, and a refused call costs nothing.".to_owned()),
         _ if cost == NanoDollars::ZERO && record.loss > NanoDollars::ZERO => {
             Some(format!("Nothing was charged: {} of it went to the loss account.", record.loss))
         }

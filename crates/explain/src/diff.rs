@@ -1,6 +1,6 @@
 //! Compares two calls: which terms make up the difference, and in which facts they differ. Blames no party.
 
-use headrace_domain::{Outcome, TraceRecord};
+use headrace_domain::{CallOutcome, TraceRecord};
 use headrace_trace::{grouped, humane_duration, plain};
 use serde::Serialize;
 
@@ -135,11 +135,11 @@ fn facts(a: &TraceRecord, b: &TraceRecord) -> Vec<Fact> {
     rows.into_iter().filter_map(|(name, of)| row(name, of)).collect()
 }
 
-fn outcome(outcome: &Outcome) -> String {
+fn outcome(outcome: &CallOutcome) -> String {
     match outcome {
-        Outcome::Completed { finish } => plain(&finish.join(", ")),
-        Outcome::Refused(refusal) => format!("{} {}", refusal.status, plain(&refusal.code)),
-        Outcome::Cancelled { .. } => "cancelled".to_owned(),
-        Outcome::Failed { stage, .. } => format!("failed in {}", stage.name()),
+        CallOutcome::Completed { finish } => plain(&finish.join(", ")),
+        CallOutcome::Refused(refusal) => format!("{} {}", refusal.status, plain(&refusal.code)),
+        CallOutcome::Cancelled { .. } => "cancelled".to_owned(),
+        CallOutcome::Failed { stage, .. } => format!("failed in {}", stage.name()),
     }
 }

@@ -1,7 +1,7 @@
 //! The explanation of one call. It lists the call's terms beside the usual and the published values, the dearest term
 //! in a sentence, and what would have helped. Plain data: it serializes, and `render` turns it into text.
 
-use headrace_domain::{Code, Outcome, TraceRecord, TracedRefusal};
+use headrace_domain::{CallOutcome, Code, TraceRecord, TracedRefusal};
 use headrace_trace::plain;
 use serde::Serialize;
 
@@ -127,7 +127,7 @@ pub struct Refusal {
 /// Explains a call by comparison with the usual values.
 pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
     let cut = cut(record);
-    let is_answered = matches!(record.outcome, Outcome::Completed { .. });
+    let is_answered = matches!(record.outcome, CallOutcome::Completed { .. });
     let terms: Vec<Term> = cut.iter().map(|(name, nanos)| term(*name, *nanos, record, usual)).collect();
     let dearest = dearest(&cut);
     let found = dearest.and_then(|name| terms.iter().find(|term| term.name == name));
@@ -157,7 +157,7 @@ pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
 }
 
 fn compared(record: &TraceRecord, usual: &Usual) -> Compared {
-    if matches!(record.outcome, Outcome::Refused(_)) {
+    if matches!(record.outcome, CallOutcome::Refused(_)) {
         let what = "a refused call is not compared with calls that were answered".to_owned();
         return Compared { calls: 0, what };
     }
@@ -197,10 +197,10 @@ fn term(name: TermName, nanos: u64, record: &TraceRecord, usual: &Usual) -> Term
 /// spent less time on its answer. A failed one is compared only in its waits.
 fn is_comparable(name: TermName, record: &TraceRecord) -> bool {
     match record.outcome {
-        Outcome::Completed { .. } => true,
-        Outcome::Refused(_) => false,
-        Outcome::Cancelled { .. } => !takes_as_long_as_the_answer(name),
-        Outcome::Failed { .. } => name.is_a_wait(),
+        CallOutcome::Completed { .. } => true,
+        CallOutcome::Refused(_) => false,
+        CallOutcome::Cancelled { .. } => !takes_as_long_as_the_answer(name),
+        CallOutcome::Failed { .. } => name.is_a_wait(),
     }
 }
 
@@ -245,7 +245,7 @@ fn unusual(terms: &[Term]) -> Vec<String> {
 
 /// The refusal of a call, with the meaning of its code from the table of refusals.
 fn refusal(record: &TraceRecord) -> Option<Refusal> {
-    let Outcome::Refused(TracedRefusal { stage, rule, status, code, message }) = &record.outcome else {
+    let CallOutcome::Refused(TracedRefusal { stage, rule, status, code, message }) = &record.outcome else {
         return None;
     };
     let named = |name: &str| Code::ALL.iter().copied().find(|code| code.name() == name);

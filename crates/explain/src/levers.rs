@@ -4,7 +4,7 @@
 use std::fmt;
 
 use headrace_domain::{
-    BLOCK_TOKENS, BilledLine, MissReason, NanoDollars, Outcome, Rounding, TokenClass, TraceRecord,
+    BLOCK_TOKENS, BilledLine, CallOutcome, MissReason, NanoDollars, Rounding, TokenClass, TraceRecord,
 };
 use headrace_trace::{grouped, humane_duration, percent, plain};
 use serde::{Serialize, Serializer};
@@ -274,7 +274,7 @@ impl Call<'_> {
 
     fn stream(&self) -> Option<Saving> {
         let first = self.record.first_token_ns?;
-        let answered = matches!(self.record.outcome, Outcome::Completed { .. });
+        let answered = matches!(self.record.outcome, CallOutcome::Completed { .. });
         if self.record.stream || !answered || self.shape.output_tokens < 2 {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Tests a lever: compares the saving forecast for a call's shape with the saving measured on an engine. Runs nothing
 //! itself.
 
-use headrace_domain::{Outcome, RequestId, Stage, StageSpan, TraceRecord};
+use headrace_domain::{CallOutcome, RequestId, Stage, StageSpan, TraceRecord};
 use headrace_trace::{humane_duration, percent, three_digits};
 use serde::Serialize;
 
@@ -157,7 +157,7 @@ fn recorded(of: &TraceRecord, ran: &Ran) -> TraceRecord {
         attempts: Vec::new(),
         billed: None,
         connection: None,
-        outcome: Outcome::Completed { finish: vec!["length".to_owned()] },
+        outcome: CallOutcome::Completed { finish: vec!["length".to_owned()] },
         ..of.clone()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use headrace_domain::{Attempt, AttemptOutcome, Outcome, TraceRecord};
+use headrace_domain::{Attempt, AttemptOutcome, CallOutcome, TraceRecord};
 
 use crate::cut::{Cut, cut};
 use crate::shape::CallShape;
@@ -111,7 +111,7 @@ impl Usual {
 
 fn is_comparable(of: &TraceRecord, other: &TraceRecord) -> bool {
     other.request_id != of.request_id
-        && matches!(other.outcome, Outcome::Completed { .. })
+        && matches!(other.outcome, CallOutcome::Completed { .. })
         && other.endpoint == of.endpoint
         && other.stream == of.stream
         && (of.model_served.is_none() || other.model_served == of.model_served)
@@ -154,7 +154,7 @@ fn speeds(records: &[&TraceRecord], of: &TraceRecord) -> Vec<Speed> {
         let Some(model) = record.model_served.as_deref() else { continue };
         let shape = CallShape::of(record);
         let is_other = !same.contains(model) && record.endpoint == of.endpoint;
-        let answered = matches!(record.outcome, Outcome::Completed { .. }) && shape.output_tokens > 1;
+        let answered = matches!(record.outcome, CallOutcome::Completed { .. }) && shape.output_tokens > 1;
         if !is_other || !answered {
             continue;
         }

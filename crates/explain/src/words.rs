@@ -1,7 +1,7 @@
 //! All wording about calls, in one place: plain sentences, numbers with units. Must not know how a term was cut or
 //! where a text is shown.
 
-use headrace_domain::{Attempt, AttemptOutcome, EngineTrace, Outcome, TraceRecord};
+use headrace_domain::{Attempt, AttemptOutcome, CallOutcome, EngineTrace, TraceRecord};
 use headrace_trace::{grouped, humane_duration, miss_words, percent, plain, three_digits};
 
 use crate::shape::CallShape;
@@ -289,8 +289,8 @@ pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Op
     });
     let spent_besides = if fault.is_some() && waited_for_fault { String::new() } else { format!(" {spent}") };
     match &record.outcome {
-        Outcome::Completed { .. } => spent,
-        Outcome::Refused(refusal) => {
+        CallOutcome::Completed { .. } => spent,
+        CallOutcome::Refused(refusal) => {
             let fault = fault.map(|fault| format!(" {}", ended(&fault))).unwrap_or_default();
             format!(
                 "It was refused in `{}` with {} `{}` after {whole}: {}{fault}",
@@ -300,7 +300,7 @@ pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Op
                 ended(&plain(&refusal.message))
             )
         }
-        Outcome::Failed { stage, message } => {
+        CallOutcome::Failed { stage, message } => {
             let told = ended(&plain(message));
             let what = match fault {
                 Some(fault) => format!("{} Its caller was told: {told}", ended(&fault)),
@@ -308,7 +308,9 @@ pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Op
             };
             format!("It failed in `{}` after {whole}: {what}{spent_besides}", stage.name())
         }
-        Outcome::Cancelled { why } => format!("It was cut off after {whole}: {} {spent}", ended(&plain(why))),
+        CallOutcome::Cancelled { why } => {
+            format!("It was cut off after {whole}: {} {spent}", ended(&plain(why)))
+        }
     }
 }
 
@@ -353,7 +355,7 @@ pub(crate) fn notes(record: &TraceRecord) -> Vec<String> {
             humane_duration(nanos)
         ));
     }
-    if let Outcome::Completed { finish } = &record.outcome
+    if let CallOutcome::Completed { finish } = &record.outcome
         && finish.iter().any(|reason| reason == "length" || reason == "max_tokens")
     {
         notes.push("The answer was cut off at `max_tokens`: it was not finished.".to_owned());

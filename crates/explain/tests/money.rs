@@ -4,8 +4,8 @@
 mod support;
 
 use headrace_domain::{
-    Billed, BilledLine, CacheMiss, EngineTrace, MissReason, NanoDollars, NanoDollarsPerMillion, PriceTier,
-    Rounding, Stage, TokenClass, TraceRecord, UnixNanos,
+    BilledLine, BilledPrices, CacheMiss, EngineTrace, MissReason, NanoDollars, NanoDollarsPerMillion,
+    PriceTier, Rounding, Stage, TokenClass, TraceRecord, UnixNanos,
 };
 use headrace_explain::{LeverName, Usual, explain, why_cost};
 
@@ -29,7 +29,7 @@ fn billed() -> TraceRecord {
         line(TokenClass::Output, 48, 10),
     ];
     let cost = lines.iter().map(|line| line.amount.get()).sum();
-    let billed = Billed {
+    let billed = BilledPrices {
         at: UnixNanos::new(1_795_224_848_123_456_789),
         held_prompt_tokens: 412,
         held_output_tokens: 1_000,

@@ -5,7 +5,8 @@
 mod support;
 
 use headrace_domain::{
-    Ahead, Attempt, AttemptOutcome, Beside, EngineTrace, Outcome, Stage, StageSpan, TraceRecord,
+    Attempt, AttemptOutcome, CallOutcome, ConcurrentWork, EngineTrace, Stage, StageSpan, TraceRecord,
+    WorkAhead,
 };
 use headrace_explain::{LeverName, TermName, Usual, diff, explain};
 use headrace_trace::decode_record;
@@ -45,8 +46,8 @@ proptest! {
     ) {
         let [own_prefill_ns, own_decode_ns, others_prefill_ns, others_decode_ns, decode_prefill_ns] = parts;
         let ahead =
-            Ahead { own_prefill_ns, own_decode_ns, others_prefill_ns, others_decode_ns, ..Ahead::default() };
-        let beside = Beside { decode_prefill_ns, ..Beside::default() };
+            WorkAhead { own_prefill_ns, own_decode_ns, others_prefill_ns, others_decode_ns, ..WorkAhead::default() };
+        let beside = ConcurrentWork { decode_prefill_ns, ..ConcurrentWork::default() };
         let engine = EngineTrace { ahead: Some(ahead), beside: Some(beside), ..EngineTrace::default() };
         let attempts = tries.into_iter().map(|(start, took, fails)| Attempt {
             prompt: 0,
@@ -104,24 +105,28 @@ fn a_wait_is_told_by_what_was_ahead() {
     let mut engine = completed().engine.unwrap();
     engine.queue_ns = 900 * MS;
     engine.queue_depth = 3;
-    let of = |ahead: Ahead| {
+    let of = |ahead: WorkAhead| {
         let engine = EngineTrace { ahead: Some(ahead), ..engine.clone() };
         TraceRecord { engine: Some(engine), ..delayed(Stage::Queue, 4_000 * MS) }
     };
     for (ahead, name, words) in [
-        (Ahead { own_decode_ns: 3_000 * MS, own: 3, ..Ahead::default() }, "queue_own", "same organisation"),
         (
-            Ahead { own_prefill_ns: 3_000 * MS, own: 1, ..Ahead::default() },
+            WorkAhead { own_decode_ns: 3_000 * MS, own: 3, ..WorkAhead::default() },
+            "queue_own",
+            "same organisation",
+        ),
+        (
+            WorkAhead { own_prefill_ns: 3_000 * MS, own: 1, ..WorkAhead::default() },
             "queue_own_prompts",
             "prompts of the same",
         ),
         (
-            Ahead { others_decode_ns: 3_000 * MS, running: 4, ..Ahead::default() },
+            WorkAhead { others_decode_ns: 3_000 * MS, running: 4, ..WorkAhead::default() },
             "queue_others",
             "7 answers of others",
         ),
         (
-            Ahead { others_prefill_ns: 3_000 * MS, prefill_tokens: 9_000, ..Ahead::default() },
+            WorkAhead { others_prefill_ns: 3_000 * MS, prefill_tokens: 9_000, ..WorkAhead::default() },
             "queue_others_prompts",
             "9,000 prompt tokens",
         ),
@@ -149,7 +154,11 @@ fn a_wait_is_told_by_what_was_ahead() {
 #[test]
 fn prompts_of_others_in_the_middle_of_an_answer_are_told() {
     let mut record = delayed(Stage::Decode, 4_000 * MS);
-    let beside = Beside { decode_prefill_ns: 3_500 * MS, decode_prefill_tokens: 6_000, ..Beside::default() };
+    let beside = ConcurrentWork {
+        decode_prefill_ns: 3_500 * MS,
+        decode_prefill_tokens: 6_000,
+        ..ConcurrentWork::default()
+    };
     record.engine.as_mut().unwrap().beside = Some(beside);
     let told = explain(&record, &Usual::unknown());
     assert_eq!(told.dearest, Some(TermName::DecodeBehindPrompts));
@@ -188,7 +197,7 @@ fn what_is_usual_comes_from_comparable_calls() {
     // Calls of another model, and failed ones, do not count.
     let other = TraceRecord { model_served: Some("other".to_owned()), ..delayed(Stage::Render, 900 * MS) };
     let broken = TraceRecord {
-        outcome: Outcome::Cancelled { why: "gone".to_owned() },
+        outcome: CallOutcome::Cancelled { why: "gone".to_owned() },
         ..delayed(Stage::Render, 900 * MS)
     };
     let mut calls: Vec<TraceRecord> = (1..20).map(|n| numbered(completed(), n)).collect();
@@ -272,7 +281,10 @@ fn a_failure_of_an_upstream_is_named() {
         let record = TraceRecord {
             upstream: Some("far".into()),
             attempts: vec![tried("gpu1/m", failed("worker_lost", "gone")), tried("far/m", outcome)],
-            outcome: Outcome::Failed { stage: Stage::Upstream, message: "The upstream failed.".to_owned() },
+            outcome: CallOutcome::Failed {
+                stage: Stage::Upstream,
+                message: "The upstream failed.".to_owned(),
+            },
             ..delayed(Stage::Upstream, 4_000 * MS)
         };
         let told = explain(&record, &Usual::unknown());
@@ -296,7 +308,7 @@ fn a_failure_of_an_upstream_is_named() {
 fn the_largest_part_is_the_largest() {
     let mut record = delayed(Stage::Queue, 3_370 * MS);
     let engine = record.engine.as_mut().unwrap();
-    engine.ahead = Some(Ahead { own_decode_ns: 2_990 * MS, own: 3, ..Ahead::default() });
+    engine.ahead = Some(WorkAhead { own_decode_ns: 2_990 * MS, own: 3, ..WorkAhead::default() });
     let told = explain(&record, &Usual::unknown());
     let queue: f64 =
         told.terms.iter().filter(|term| term.name.name().starts_with("queue")).map(|term| term.us).sum();
@@ -329,7 +341,7 @@ fn a_refused_call_is_compared_with_none() {
     assert!(told.compared.what.contains("refused"), "{:?}", told.compared);
     // A failed call is compared only in its waits.
     let failed = TraceRecord {
-        outcome: Outcome::Failed { stage: Stage::Upstream, message: "It broke.".to_owned() },
+        outcome: CallOutcome::Failed { stage: Stage::Upstream, message: "It broke.".to_owned() },
         ..delayed(Stage::Render, 4_000 * MS)
     };
     assert_eq!(explain(&failed, &Usual::of(&calls, &failed)).unusual, Vec::<String>::new());
@@ -377,7 +389,7 @@ fn hostile_names_do_not_reach_the_terminal() {
     let record = TraceRecord {
         model_served: Some("m\u{1b}[2J".to_owned()),
         upstream: Some("u\u{1b}]0;x".into()),
-        outcome: Outcome::Cancelled { why: "\u{202e}gone\u{7}".to_owned() },
+        outcome: CallOutcome::Cancelled { why: "\u{202e}gone\u{7}".to_owned() },
         ..delayed(Stage::Upstream, 4_000 * MS)
     };
     let calls: Vec<TraceRecord> = (1..9).map(|n| numbered(record.clone(), n)).collect();

@@ -3,7 +3,7 @@
 //! randomness are arguments. Must not know what a call is.
 
 use crate::random::unit;
-use crate::window::Window;
+use crate::window::SlidingCounter;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Consecutive failures that open it.
@@ -22,14 +22,14 @@ const JITTER: f64 = 0.2;
 
 /// A failed call, as far as the breaker judges it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Fault {
+pub(crate) struct BreakerFault {
     /// The caller whose request body may have caused it. `None` if no body can cause such a fault.
     pub(crate) caller: Option<u64>,
     /// Random bits for the jitter of the open time.
     pub(crate) random: u64,
 }
 
-impl Fault {
+impl BreakerFault {
     /// For an outcome that is not a failure, and no caller.
     pub(crate) const NONE: Self = Self { caller: None, random: 0 };
 }
@@ -60,10 +60,10 @@ impl LastTwo {
 /// A circuit breaker. It is used behind a lock.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    state: State,
+    state: BreakerState,
     in_a_row: u32,
-    calls: Window<11>,
-    failures: Window<11>,
+    calls: SlidingCounter<11>,
+    failures: SlidingCounter<11>,
     failed: LastTwo,
     answered: LastTwo,
     /// How often it was opened since it was last closed.
@@ -74,7 +74,7 @@ pub(crate) struct Breaker {
 
 /// The state of a breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum BreakerState {
     /// Calls go through.
     Closed,
     /// No calls pass until `until_ns`. After that the next one is a trial.
@@ -85,7 +85,7 @@ pub(crate) enum State {
 
 /// Whether a call may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum CallPermission {
     /// It may.
     Free,
     /// It may, as the trial call.
@@ -98,17 +98,26 @@ pub(crate) enum Leave {
 
 impl Breaker {
     pub(crate) const fn new() -> Self {
-        let (calls, failures) = (Window::new(SECOND_NS), Window::new(SECOND_NS));
+        let (calls, failures) = (SlidingCounter::new(SECOND_NS), SlidingCounter::new(SECOND_NS));
         let (failed, answered) = (LastTwo::NONE, LastTwo::NONE);
-        Self { state: State::Closed, in_a_row: 0, calls, failures, failed, answered, opened: 0, trips: 0 }
+        Self {
+            state: BreakerState::Closed,
+            in_a_row: 0,
+            calls,
+            failures,
+            failed,
+            answered,
+            opened: 0,
+            trips: 0,
+        }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> BreakerState {
         self.state
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.state == State::Closed
+        self.state == BreakerState::Closed
     }
 
     pub(crate) fn trips(&self) -> u64 {
@@ -116,21 +125,21 @@ impl Breaker {
     }
 
     /// Whether a call may pass now. Changes nothing.
-    pub(crate) fn leave(&self, now_ns: u64) -> Leave {
+    pub(crate) fn leave(&self, now_ns: u64) -> CallPermission {
         match self.state {
-            State::Closed => Leave::Free,
-            State::Open { until_ns } if now_ns < until_ns => Leave::NotBefore(until_ns),
-            State::Open { .. } | State::HalfOpen { out: false } => Leave::Trial,
-            State::HalfOpen { out: true } => Leave::TrialIsOut,
+            BreakerState::Closed => CallPermission::Free,
+            BreakerState::Open { until_ns } if now_ns < until_ns => CallPermission::NotBefore(until_ns),
+            BreakerState::Open { .. } | BreakerState::HalfOpen { out: false } => CallPermission::Trial,
+            BreakerState::HalfOpen { out: true } => CallPermission::TrialIsOut,
         }
     }
 
-    /// Lets a call pass if it may. A caller that gets [`Leave::Trial`] must report how the call ended, or that it
+    /// Lets a call pass if it may. A caller that gets [`CallPermission::Trial`] must report how the call ended, or that it
     /// showed nothing.
-    pub(crate) fn enter(&mut self, now_ns: u64) -> Leave {
+    pub(crate) fn enter(&mut self, now_ns: u64) -> CallPermission {
         let leave = self.leave(now_ns);
-        if leave == Leave::Trial {
-            self.state = State::HalfOpen { out: true };
+        if leave == CallPermission::Trial {
+            self.state = BreakerState::HalfOpen { out: true };
         }
         leave
     }
@@ -150,7 +159,7 @@ impl Breaker {
 
     /// Records a failed call, and opens the breaker if there were too many. While the breaker is open, only a failed
     /// trial opens it anew.
-    pub(crate) fn failed(&mut self, now_ns: u64, trial: bool, fault: Fault) {
+    pub(crate) fn failed(&mut self, now_ns: u64, trial: bool, fault: BreakerFault) {
         let is_of_one_caller = fault.caller.is_some_and(|caller| {
             self.failed.add(caller, now_ns);
             let from_ns = now_ns.saturating_sub(RATE_SPAN_NS);
@@ -166,15 +175,15 @@ impl Breaker {
 
     /// Records that the trial call showed nothing. The next call is a trial.
     pub(crate) fn came_to_nothing(&mut self) {
-        if self.state == (State::HalfOpen { out: true }) {
-            self.state = State::HalfOpen { out: false };
+        if self.state == (BreakerState::HalfOpen { out: true }) {
+            self.state = BreakerState::HalfOpen { out: false };
         }
     }
 
     /// Makes the next call a trial without waiting, because there are signs of recovery.
     pub(crate) fn need_not_wait(&mut self) {
-        if matches!(self.state, State::Open { .. }) {
-            self.state = State::HalfOpen { out: false };
+        if matches!(self.state, BreakerState::Open { .. }) {
+            self.state = BreakerState::HalfOpen { out: false };
         }
     }
 
@@ -187,14 +196,14 @@ impl Breaker {
     fn open(&mut self, now_ns: u64, random: u64) {
         let doubled = FIRST_OPEN_NS.saturating_mul(1u64.checked_shl(self.opened).unwrap_or(u64::MAX));
         let open_ns = doubled.min(LONGEST_OPEN_NS) as f64 * (1.0 - JITTER * unit(random));
-        self.state = State::Open { until_ns: now_ns.saturating_add(open_ns as u64) };
+        self.state = BreakerState::Open { until_ns: now_ns.saturating_add(open_ns as u64) };
         // A larger shift would exceed the longest open time anyway.
         self.opened = (self.opened + 1).min(32);
         self.trips += 1;
     }
 
     fn close(&mut self) {
-        self.state = State::Closed;
+        self.state = BreakerState::Closed;
         self.opened = 0;
         // Earlier calls say nothing about the present state.
         self.calls.clear();
@@ -208,13 +217,13 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    const fn of(caller: Option<u64>) -> Fault {
-        Fault { caller, random: 0 }
+    const fn of(caller: Option<u64>) -> BreakerFault {
+        BreakerFault { caller, random: 0 }
     }
 
     fn open(breaker: &mut Breaker, now_ns: u64) -> u64 {
         (0..FAILURES_IN_A_ROW).for_each(|_| breaker.failed(now_ns, false, of(None)));
-        let State::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
+        let BreakerState::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
         until_ns
     }
 
@@ -228,11 +237,11 @@ mod tests {
                 4 => breaker.succeeded(now_ns, false, None),
                 _ => breaker.failed(now_ns, false, of(None)),
             }
-            assert_eq!(breaker.leave(now_ns), Leave::Free, "{at}");
+            assert_eq!(breaker.leave(now_ns), CallPermission::Free, "{at}");
         }
         let until_ns = open(&mut breaker, 50 * SECOND_NS);
         assert_eq!((until_ns, breaker.trips()), (51 * SECOND_NS, 1));
-        assert_eq!(breaker.leave(until_ns - 1), Leave::NotBefore(until_ns));
+        assert_eq!(breaker.leave(until_ns - 1), CallPermission::NotBefore(until_ns));
     }
 
     #[test]
@@ -263,23 +272,23 @@ mod tests {
         let mut breaker = Breaker::new();
         let mut until_ns = open(&mut breaker, 0);
         for seconds in [2, 4, 8, 16, 30, 30, 30] {
-            assert_eq!(breaker.enter(until_ns), Leave::Trial);
-            assert_eq!(breaker.enter(until_ns), Leave::TrialIsOut);
+            assert_eq!(breaker.enter(until_ns), CallPermission::Trial);
+            assert_eq!(breaker.enter(until_ns), CallPermission::TrialIsOut);
             // Calls that were in flight when it opened decide nothing.
             breaker.succeeded(until_ns, false, None);
             breaker.failed(until_ns, false, of(None));
-            assert_eq!(breaker.leave(until_ns), Leave::TrialIsOut);
+            assert_eq!(breaker.leave(until_ns), CallPermission::TrialIsOut);
             // A trial that shows nothing passes its turn to the next call.
             breaker.came_to_nothing();
-            assert_eq!(breaker.enter(until_ns), Leave::Trial);
+            assert_eq!(breaker.enter(until_ns), CallPermission::Trial);
             let from_ns = until_ns;
             breaker.failed(from_ns, true, of(None));
             until_ns = from_ns + seconds * SECOND_NS;
-            assert_eq!(breaker.state(), State::Open { until_ns });
+            assert_eq!(breaker.state(), BreakerState::Open { until_ns });
         }
-        assert_eq!(breaker.enter(until_ns), Leave::Trial);
+        assert_eq!(breaker.enter(until_ns), CallPermission::Trial);
         breaker.succeeded(until_ns, true, None);
-        assert_eq!(breaker.leave(until_ns), Leave::Free);
+        assert_eq!(breaker.leave(until_ns), CallPermission::Free);
         assert_eq!(open(&mut breaker, until_ns), until_ns + SECOND_NS, "it begins with the first time again");
     }
 
@@ -287,11 +296,11 @@ mod tests {
     fn times_are_jittered_and_good_news_ends_them() {
         let mut breaker = Breaker::new();
         (0..FAILURES_IN_A_ROW)
-            .for_each(|_| breaker.failed(0, false, Fault { caller: None, random: u64::MAX }));
-        let State::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
+            .for_each(|_| breaker.failed(0, false, BreakerFault { caller: None, random: u64::MAX }));
+        let BreakerState::Open { until_ns } = breaker.state() else { panic!("{breaker:?}") };
         assert!((800 * MS..801 * MS).contains(&until_ns), "{until_ns}");
         breaker.need_not_wait();
-        assert_eq!((breaker.enter(1), breaker.enter(1)), (Leave::Trial, Leave::TrialIsOut));
+        assert_eq!((breaker.enter(1), breaker.enter(1)), (CallPermission::Trial, CallPermission::TrialIsOut));
     }
 
     #[test]

@@ -16,29 +16,29 @@ const REFILL_NS: u64 = 1_000_000_000;
 
 /// A token bucket for the retries of one model.
 #[derive(Debug)]
-pub(crate) struct Budget {
-    level: Mutex<Level>,
+pub(crate) struct RetryBudget {
+    level: Mutex<BudgetLevel>,
 }
 
 #[derive(Debug)]
-struct Level {
+struct BudgetLevel {
     units: u64,
     refilled_ns: u64,
 }
 
-impl Budget {
+impl RetryBudget {
     pub(crate) const fn new() -> Self {
-        Self { level: Mutex::new(Level { units: BEGINNING, refilled_ns: 0 }) }
+        Self { level: Mutex::new(BudgetLevel { units: BEGINNING, refilled_ns: 0 }) }
     }
 
     /// Credits the budget for a first attempt.
-    pub(crate) fn pay_in(&self) {
+    pub(crate) fn record_call(&self) {
         let mut level = self.level.lock();
         level.units = (level.units + CALL).min(MOST);
     }
 
     /// Takes one retry from the budget. Returns `false` if the budget is exhausted.
-    pub(crate) fn take(&self, now_ns: u64) -> bool {
+    pub(crate) fn try_take_retry(&self, now_ns: u64) -> bool {
         let mut level = self.level.lock();
         let periods = now_ns.saturating_sub(level.refilled_ns) / REFILL_NS;
         if periods > 0 {
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn retries_are_a_tenth_of_calls_beyond_what_it_begins_with_and_a_floor() {
-        let budget = Budget::new();
-        let take = |now_ns| (0..10_000).take_while(|_| budget.take(now_ns)).count();
+        let budget = RetryBudget::new();
+        let take = |now_ns| (0..10_000).take_while(|_| budget.try_take_retry(now_ns)).count();
         assert_eq!(take(0), 100);
-        (0..1000).for_each(|_| budget.pay_in());
+        (0..1000).for_each(|_| budget.record_call());
         assert_eq!(take(0), 100);
         assert_eq!((take(REFILL_NS - 1), take(REFILL_NS), take(REFILL_NS)), (0, 1, 0));
         assert_eq!(take(1000 * REFILL_NS), 10);
-        (0..100_000).for_each(|_| budget.pay_in());
+        (0..100_000).for_each(|_| budget.record_call());
         assert_eq!(take(2000 * REFILL_NS), 1000);
     }
 }

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use headrace_domain::BLOCK_TOKENS;
-use headrace_engine_api::Reported;
+use headrace_engine_api::ReportAge;
 
-use crate::figures::{FLOW_NS, Flow};
-use crate::random::Random;
-use crate::remembered::Marks;
+use crate::figures::{FLOW_NS, TrafficSince};
+use crate::random::AtomicSplitMix;
+use crate::remembered::PrefixMarks;
 use crate::worker::Worker;
 
 /// Work of one sequence ahead, in blocks: about the cost of one step of one sequence.
@@ -29,9 +29,9 @@ const MOST_OTHERS: f64 = 16.0;
 
 /// The call to place.
 #[derive(Clone, Copy)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct PlacementQuery<'a> {
     pub(crate) prompt_tokens: usize,
-    pub(crate) marks: Marks<'a>,
+    pub(crate) marks: PrefixMarks<'a>,
 }
 
 /// A worker that could take the call, with its state at this moment.
@@ -39,7 +39,7 @@ pub(crate) struct Candidate<'a> {
     pub(crate) worker: &'a Arc<Worker>,
     weight: f64,
     in_flight: f64,
-    load: Load,
+    load: WorkerLoad,
     /// Tokens of the prompt that are likely to be in its cache.
     cached: usize,
     /// Expected time to the first output. Known only for workers that are judged by their calls.
@@ -47,7 +47,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 /// The load of a worker, as far as it is known.
-enum Load {
+enum WorkerLoad {
     Unknown,
     Known {
         /// Sequences that run or wait there.
@@ -55,17 +55,17 @@ enum Load {
         /// Blocks of prompts that wait to be computed.
         blocks: f64,
         /// Our own calls since the report. `None` if the report is current.
-        since: Option<Flow>,
+        since: Option<TrafficSince>,
     },
 }
 
 impl<'a> Candidate<'a> {
-    pub(crate) fn of(worker: &'a Arc<Worker>, ask: &Ask<'_>, now_ns: u64) -> Self {
+    pub(crate) fn of(worker: &'a Arc<Worker>, ask: &PlacementQuery<'_>, now_ns: u64) -> Self {
         let report = worker.backend.load();
         let age_ns = match report.reported {
-            Reported::Now => Some(0),
-            Reported::Ago { nanos } if nanos <= FLOW_NS => Some(nanos),
-            Reported::Ago { .. } | Reported::Never => None,
+            ReportAge::Now => Some(0),
+            ReportAge::Ago { nanos } if nanos <= FLOW_NS => Some(nanos),
+            ReportAge::Ago { .. } | ReportAge::Never => None,
         };
         let (mut since, mut expected_ns) = (None, None);
         if worker.is_judged() {
@@ -74,8 +74,8 @@ impl<'a> Candidate<'a> {
             expected_ns = figures.first.expected_ns(now_ns);
         }
         let load = match age_ns {
-            None => Load::Unknown,
-            Some(_) => Load::Known {
+            None => WorkerLoad::Unknown,
+            Some(_) => WorkerLoad::Known {
                 sequences: f64::from(report.running) + f64::from(report.waiting),
                 blocks: report.waiting_tokens.div_ceil(BLOCK_TOKENS as u64) as f64,
                 since,
@@ -92,20 +92,20 @@ impl<'a> Candidate<'a> {
     }
 
     /// Blocks of the prompt that it would have to compute.
-    pub(crate) fn blocks(&self, ask: &Ask<'_>) -> u64 {
+    pub(crate) fn blocks(&self, ask: &PlacementQuery<'_>) -> u64 {
         ask.prompt_tokens.saturating_sub(self.cached).div_ceil(BLOCK_TOKENS) as u64
     }
 
     /// Estimated number of sequences that run or wait there now. `None` if its load is unknown.
     fn sequences(&self, others: f64) -> Option<f64> {
-        let Load::Known { sequences, since, .. } = &self.load else { return None };
+        let WorkerLoad::Known { sequences, since, .. } = &self.load else { return None };
         let flow = since.unwrap_or_default();
         Some((sequences + others * (flow.started - flow.ended)).max(self.in_flight))
     }
 
     /// Estimated work ahead of a call there, in blocks. `None` if its load is unknown.
     fn ahead(&self, others: f64) -> Option<f64> {
-        let Load::Known { blocks, since, .. } = &self.load else { return None };
+        let WorkerLoad::Known { blocks, since, .. } = &self.load else { return None };
         let (flow, sequences) = (since.unwrap_or_default(), self.sequences(others)?);
         let blocks = (blocks + others * flow.blocks).max(0.0);
         Some(blocks + sequences * BLOCKS_PER_SEQUENCE_AHEAD)
@@ -113,18 +113,22 @@ impl<'a> Candidate<'a> {
 }
 
 /// Index of the chosen candidate. `None` if there are no candidates.
-pub(crate) fn choose(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Option<usize> {
+pub(crate) fn choose(
+    candidates: &[Candidate<'_>],
+    ask: &PlacementQuery<'_>,
+    random: &AtomicSplitMix,
+) -> Option<usize> {
     if let [_] = candidates {
         return Some(0);
     }
-    if candidates.iter().all(|candidate| matches!(candidate.load, Load::Unknown)) {
+    if candidates.iter().all(|candidate| matches!(candidate.load, WorkerLoad::Unknown)) {
         return by_time(candidates, random);
     }
     by_work(candidates, ask, random)
 }
 
 /// Chooses the least work before the first token: the blocks to compute of the prompt, and the work ahead.
-fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Option<usize> {
+fn by_work(candidates: &[Candidate<'_>], ask: &PlacementQuery<'_>, random: &AtomicSplitMix) -> Option<usize> {
     let others = others(candidates);
     let mean_weight = mean(candidates.iter().map(|candidate| candidate.weight));
     // A worker with an unknown load does not count as idle.
@@ -134,7 +138,8 @@ fn by_work(candidates: &[Candidate<'_>], ask: &Ask<'_>, random: &Random) -> Opti
         let ahead = candidate.ahead(others).unwrap_or_else(|| most.max(own));
         candidate.blocks(ask) as f64 + ahead * mean_weight / candidate.weight
     };
-    let is_exact = |candidate: &Candidate<'_>| matches!(candidate.load, Load::Known { since: None, .. });
+    let is_exact =
+        |candidate: &Candidate<'_>| matches!(candidate.load, WorkerLoad::Known { since: None, .. });
     let all_exact = candidates.iter().all(is_exact);
     if let Some(idle) = idle_among_busy(candidates, others).filter(|_| !all_exact) {
         return Some(idle);
@@ -163,7 +168,7 @@ fn idle_among_busy(candidates: &[Candidate<'_>], others: f64) -> Option<usize> {
 fn others(candidates: &[Candidate<'_>]) -> f64 {
     let (mut all, mut ours) = (0.0, 0.0);
     for candidate in candidates {
-        if let Load::Known { sequences, since: Some(flow), .. } = &candidate.load {
+        if let WorkerLoad::Known { sequences, since: Some(flow), .. } = &candidate.load {
             all += sequences;
             ours += (candidate.in_flight - flow.started + flow.ended).max(0.0);
         }
@@ -173,7 +178,7 @@ fn others(candidates: &[Candidate<'_>]) -> f64 {
 
 /// Power of two choices: of two random candidates, the one with the shorter expected time. A conversation stays with
 /// its worker unless that takes much longer.
-fn by_time(candidates: &[Candidate<'_>], random: &Random) -> Option<usize> {
+fn by_time(candidates: &[Candidate<'_>], random: &AtomicSplitMix) -> Option<usize> {
     let weighted = || candidates.iter().enumerate().map(|(at, candidate)| (at, candidate.weight));
     let a = by_chance(weighted(), random)?;
     let b = by_chance(weighted().filter(|&(at, _)| at != a), random)?;
@@ -206,7 +211,7 @@ fn times(left: &Candidate<'_>, right: &Candidate<'_>) -> (f64, f64) {
 }
 
 /// Draws one candidate, with a probability proportional to its weight.
-fn by_chance(of: impl Iterator<Item = (usize, f64)>, random: &Random) -> Option<usize> {
+fn by_chance(of: impl Iterator<Item = (usize, f64)>, random: &AtomicSplitMix) -> Option<usize> {
     // One pass: each candidate replaces the previous choice with its share of the weight so far.
     let (mut chosen, mut sum) = (None, 0.0);
     for (at, weight) in of {

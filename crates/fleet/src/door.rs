@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::breaker::{Breaker, Fault, Leave, State};
+use crate::breaker::{Breaker, BreakerFault, BreakerState, CallPermission};
 
 /// A breaker behind a lock, with a lock-free hint for the closed state.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct BreakerGate {
     /// Whether the breaker is closed and every call may pass. A hint, written under the lock.
     free: AtomicBool,
     breaker: Mutex<Breaker>,
@@ -17,7 +17,7 @@ pub(crate) struct Door {
 
 /// What a call says about its worker or upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum CallJudgement {
     /// It works.
     Good,
     /// It does not work.
@@ -26,31 +26,39 @@ pub(crate) enum Verdict {
     Nothing,
 }
 
-impl Door {
+impl BreakerGate {
     pub(crate) const fn new() -> Self {
         Self { free: AtomicBool::new(true), breaker: Mutex::new(Breaker::new()) }
     }
 
     /// Whether a call may pass now. Changes nothing.
-    pub(crate) fn leave(&self, now_ns: u64) -> Leave {
-        if self.free.load(Ordering::Relaxed) { Leave::Free } else { self.breaker.lock().leave(now_ns) }
+    pub(crate) fn leave(&self, now_ns: u64) -> CallPermission {
+        if self.free.load(Ordering::Relaxed) {
+            CallPermission::Free
+        } else {
+            self.breaker.lock().leave(now_ns)
+        }
     }
 
     /// Lets a call pass if it may, as a trial if one is due.
-    pub(crate) fn enter(&self, now_ns: u64) -> Leave {
-        if self.free.load(Ordering::Relaxed) { Leave::Free } else { self.breaker.lock().enter(now_ns) }
+    pub(crate) fn enter(&self, now_ns: u64) -> CallPermission {
+        if self.free.load(Ordering::Relaxed) {
+            CallPermission::Free
+        } else {
+            self.breaker.lock().enter(now_ns)
+        }
     }
 
     /// Records the verdict of a call that ended, or that already shows how it goes. `trial` marks the trial call.
-    pub(crate) fn told(&self, now_ns: u64, verdict: Verdict, trial: bool, fault: Fault) {
-        if verdict == Verdict::Nothing && !trial {
+    pub(crate) fn record(&self, now_ns: u64, verdict: CallJudgement, trial: bool, fault: BreakerFault) {
+        if verdict == CallJudgement::Nothing && !trial {
             return;
         }
         let mut breaker = self.breaker.lock();
         match verdict {
-            Verdict::Good => breaker.succeeded(now_ns, trial, fault.caller),
-            Verdict::Bad => breaker.failed(now_ns, trial, fault),
-            Verdict::Nothing => breaker.came_to_nothing(),
+            CallJudgement::Good => breaker.succeeded(now_ns, trial, fault.caller),
+            CallJudgement::Bad => breaker.failed(now_ns, trial, fault),
+            CallJudgement::Nothing => breaker.came_to_nothing(),
         }
         self.free.store(breaker.is_closed(), Ordering::Relaxed);
     }
@@ -64,7 +72,7 @@ impl Door {
     }
 
     /// The breaker's state, and how often it was opened.
-    pub(crate) fn state(&self) -> (State, u64) {
+    pub(crate) fn state(&self) -> (BreakerState, u64) {
         let breaker = self.breaker.lock();
         (breaker.state(), breaker.trips())
     }

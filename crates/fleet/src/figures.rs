@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::hedge::Spread;
+use crate::hedge::LatencyHistogram;
 use crate::latency::PeakEwma;
-use crate::outcome::Outcome;
-use crate::window::Window;
+use crate::outcome::WorkerOutcome;
+use crate::window::SlidingCounter;
 
 const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) const MINUTE_NS: u64 = 60 * SECOND_NS;
@@ -17,30 +17,30 @@ pub(crate) const FLOW_NS: u64 = 8 * SECOND_NS;
 
 /// The statistics of one worker. Held under a lock, so every operation is short.
 #[derive(Debug)]
-pub(crate) struct Figures {
-    pub(crate) totals: Totals,
+pub(crate) struct WorkerStats {
+    pub(crate) totals: OutcomeTotals,
     /// Calls that say something about the worker, and the failed ones among them.
-    judged: Window<61>,
-    failed: Window<61>,
+    judged: SlidingCounter<61>,
+    failed: SlidingCounter<61>,
     pub(crate) last_error: Option<Arc<str>>,
     /// Time from placing a call to its first output.
     pub(crate) first: PeakEwma,
     /// Histogram of the same times.
-    pub(crate) firsts: Spread,
+    pub(crate) firsts: LatencyHistogram,
     /// Time from placing a call to its end.
     pub(crate) whole: PeakEwma,
-    started: Window<65>,
-    ended: Window<65>,
+    started: SlidingCounter<65>,
+    ended: SlidingCounter<65>,
     /// Blocks of sent prompts that were not in its cache, and the blocks among them that no longer wait.
-    blocks: Window<65>,
-    blocks_done: Window<65>,
+    blocks: SlidingCounter<65>,
+    blocks_done: SlidingCounter<65>,
     /// Calls since the last outlier comparison.
-    pub(crate) sample: Sample,
+    pub(crate) sample: RecentCalls,
 }
 
 /// Number of calls by outcome, since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
+pub struct OutcomeTotals {
     /// All ended calls.
     pub calls: u64,
     /// Failed calls.
@@ -51,7 +51,7 @@ pub struct Totals {
 
 /// Calls since workers were last compared.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Sample {
+pub(crate) struct RecentCalls {
     pub(crate) calls: u32,
     pub(crate) failures: u32,
     /// Sum of the times to the first output; `firsts` is their number.
@@ -61,30 +61,30 @@ pub(crate) struct Sample {
 
 /// Traffic to a worker since some time.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Flow {
+pub(crate) struct TrafficSince {
     pub(crate) started: f64,
     pub(crate) ended: f64,
     /// Change in the blocks to compute.
     pub(crate) blocks: f64,
 }
 
-impl Figures {
+impl WorkerStats {
     pub(crate) fn new() -> Self {
-        let flow = || Window::new(FLOW_SLOT_NS);
-        let lately = || Window::new(5 * SECOND_NS);
+        let flow = || SlidingCounter::new(FLOW_SLOT_NS);
+        let lately = || SlidingCounter::new(5 * SECOND_NS);
         Self {
-            totals: Totals::default(),
+            totals: OutcomeTotals::default(),
             judged: lately(),
             failed: lately(),
             last_error: None,
             first: PeakEwma::NONE,
-            firsts: Spread::NONE,
+            firsts: LatencyHistogram::NONE,
             whole: PeakEwma::NONE,
             started: flow(),
             ended: flow(),
             blocks: flow(),
             blocks_done: flow(),
-            sample: Sample::default(),
+            sample: RecentCalls::default(),
         }
     }
 
@@ -117,15 +117,15 @@ impl Figures {
     }
 
     /// Records how a call ended.
-    pub(crate) fn end(&mut self, now_ns: u64, took_ns: u64, outcome: &Outcome) {
+    pub(crate) fn end(&mut self, now_ns: u64, took_ns: u64, outcome: &WorkerOutcome) {
         self.totals.calls += 1;
         match outcome {
-            Outcome::Answered => {
+            WorkerOutcome::Answered => {
                 self.judged.add(now_ns, 1);
                 self.whole.add(now_ns, took_ns);
                 self.sample.calls = self.sample.calls.saturating_add(1);
             }
-            Outcome::Failed { failure, why } => {
+            WorkerOutcome::Failed { failure, why } => {
                 self.judged.add(now_ns, 1);
                 self.failed.add(now_ns, 1);
                 self.totals.failures += 1;
@@ -133,8 +133,8 @@ impl Figures {
                 self.sample.calls = self.sample.calls.saturating_add(1);
                 self.sample.failures = self.sample.failures.saturating_add(1);
             }
-            Outcome::Refused { .. } => self.totals.refusals += 1,
-            Outcome::CallersFault | Outcome::Cancelled => {}
+            WorkerOutcome::Refused { .. } => self.totals.refusals += 1,
+            WorkerOutcome::CallersFault | WorkerOutcome::Cancelled => {}
         }
     }
 
@@ -145,8 +145,8 @@ impl Figures {
     }
 
     /// Traffic since a report of this age.
-    pub(crate) fn since(&self, now_ns: u64, age_ns: u64) -> Flow {
-        Flow {
+    pub(crate) fn since(&self, now_ns: u64, age_ns: u64) -> TrafficSince {
+        TrafficSince {
             started: self.started.within(now_ns, age_ns),
             ended: self.ended.within(now_ns, age_ns),
             blocks: self.blocks.within(now_ns, age_ns) - self.blocks_done.within(now_ns, age_ns),

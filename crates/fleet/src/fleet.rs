@@ -7,36 +7,36 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use headrace_domain::{Clock, ModelName, PrefixKeys, Region, Residency, SystemClock};
-use headrace_engine_api::{Health, SharedRelay};
+use headrace_engine_api::{EngineHealth, SharedRelay};
 use smallvec::SmallVec;
 
-use crate::choice::{Ask, Candidate, choose};
-use crate::hedge::{Hedge, Spread};
-use crate::outlier::Outliers;
-use crate::placement::{Chance, Placement, Tried};
-use crate::random::Random;
-use crate::remembered::Marks;
-use crate::site::Site;
-use crate::status::{Readiness, SiteStatus, Standing, WorkerStatus};
+use crate::choice::{Candidate, PlacementQuery, choose};
+use crate::hedge::{HedgePolicy, LatencyHistogram};
+use crate::outlier::OutlierSchedule;
+use crate::placement::{FleetContext, Placement, TriedWorkers};
+use crate::random::AtomicSplitMix;
+use crate::remembered::PrefixMarks;
+use crate::site::WorkerSite;
+use crate::status::{Readiness, SiteStatus, WorkerStanding, WorkerStatus};
 use crate::worker::Worker;
 
 /// The workers of all models. The crate's page describes how one is chosen.
 #[derive(Debug)]
 pub struct Fleet {
-    by_model: HashMap<ModelName, Group, RandomState>,
-    chance: Arc<Chance>,
+    by_model: HashMap<ModelName, ModelWorkers, RandomState>,
+    chance: Arc<FleetContext>,
 }
 
 /// The workers of a model.
 #[derive(Debug, Default)]
-struct Group {
+struct ModelWorkers {
     workers: Vec<Arc<Worker>>,
-    outliers: Outliers,
+    outliers: OutlierSchedule,
 }
 
 /// Prefix marks of a call to a messages backend, so that it can go to the worker that had its prefix before.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Trail<'a> {
+pub struct PrefixHashes<'a> {
     /// One mark per part, such as the system prompt and each message so far. Each mark covers all parts before it and
     /// the tenant. Marks are keyed hashes, so no client can forge another's.
     pub marks: &'a [u64],
@@ -63,12 +63,12 @@ impl Fleet {
         clock: Arc<dyn Clock>,
         seed: u64,
     ) -> Self {
-        let mut by_model = HashMap::<ModelName, Group, RandomState>::default();
+        let mut by_model = HashMap::<ModelName, ModelWorkers, RandomState>::default();
         for worker in workers {
             let worker = worker.into();
             by_model.entry(worker.model().clone()).or_default().workers.push(worker);
         }
-        Self { by_model, chance: Arc::new(Chance { clock, random: Random::new(seed) }) }
+        Self { by_model, chance: Arc::new(FleetContext { clock, random: AtomicSplitMix::new(seed) }) }
     }
 
     /// Whether any worker serves `model`.
@@ -95,7 +95,7 @@ impl Fleet {
     /// breakers and similar transient states, which are in [`Self::readiness`].
     pub fn down(&self) -> Vec<(&ModelName, String)> {
         let why = |worker: &Arc<Worker>| match worker.backend.health() {
-            Health::Up => None,
+            EngineHealth::Up => None,
             health => Some(format!("worker {}: {health}", worker.id())),
         };
         let down = self.by_model.iter().filter_map(|(model, group)| {
@@ -131,7 +131,7 @@ impl Fleet {
     }
 
     /// The status of an upstream.
-    pub fn site_status(&self, site: &Site) -> SiteStatus {
+    pub fn site_status(&self, site: &WorkerSite) -> SiteStatus {
         site.status(self.now_ns())
     }
 
@@ -147,7 +147,7 @@ impl Fleet {
 
     /// Records the answer to a health probe of an upstream. After an answer, open breakers of the upstream and its
     /// workers let the next call try. No answer, with a reason, counts as a failure.
-    pub fn probed(&self, site: &Arc<Site>, answer: Result<(), &str>) {
+    pub fn probed(&self, site: &Arc<WorkerSite>, answer: Result<(), &str>) {
         match answer {
             Err(why) => site.is_silent(self.now_ns(), why, self.chance.random.next()),
             Ok(()) => {
@@ -161,33 +161,33 @@ impl Fleet {
 
     /// Whether a failed call of `model` may be retried. At most a tenth of the model's calls are retried, beyond a
     /// saved balance and a small floor for lone calls.
-    pub fn may_retry(&self, model: &ModelName) -> bool {
+    pub fn try_take_retry(&self, model: &ModelName) -> bool {
         // The first listed worker holds the budget, because it outlives this fleet.
         let first = self.of(model).and_then(<[_]>::first);
-        first.is_some_and(|worker| worker.retries.take(self.now_ns()))
+        first.is_some_and(|worker| worker.retries.try_take_retry(self.now_ns()))
     }
 
     /// How long a call may wait for its first output before a second worker is tried. It is a percentile of the
     /// first-output times of the other workers that the call may go to. `None` if there are no others, or too little is
     /// known of them. Each call asks once, and so pays its part of a race.
-    pub fn patience(
+    pub fn record_and_get_hedge_delay(
         &self,
         model: &ModelName,
         placement: &Placement,
-        hedge: &Hedge,
+        hedge: &HedgePolicy,
         residency: &Residency,
     ) -> Option<Duration> {
         let workers = self.of(model)?;
         workers.first()?.races.pay_in(hedge);
         let allowed = workers.iter().filter(|worker| residency.allows(worker.region()));
         let others = allowed.filter(|worker| !Arc::ptr_eq(worker, placement.worker()));
-        let mut firsts = Spread::NONE;
+        let mut firsts = LatencyHistogram::NONE;
         others.for_each(|worker| firsts.with(&worker.figures().firsts));
         firsts.percentile(hedge.after_percent)
     }
 
     /// Whether a call of `model` may race on a second worker. The policy limits the share of calls that do.
-    pub fn may_race(&self, model: &ModelName) -> bool {
+    pub fn try_take_race(&self, model: &ModelName) -> bool {
         self.of(model).and_then(<[_]>::first).is_some_and(|first| first.races.take())
     }
 
@@ -198,10 +198,10 @@ impl Fleet {
         &self,
         model: &ModelName,
         keys: &PrefixKeys,
-        tried: &Tried,
+        tried: &TriedWorkers,
         residency: &Residency,
     ) -> Option<Placement> {
-        let ask = Ask { prompt_tokens: keys.ids().len(), marks: Marks::Keys(keys) };
+        let ask = PlacementQuery { prompt_tokens: keys.ids().len(), marks: PrefixMarks::Keys(keys) };
         self.pick(model, &ask, tried, residency)
     }
 
@@ -209,11 +209,11 @@ impl Fleet {
     pub fn place_near(
         &self,
         model: &ModelName,
-        trail: Trail<'_>,
-        tried: &Tried,
+        trail: PrefixHashes<'_>,
+        tried: &TriedWorkers,
         residency: &Residency,
     ) -> Option<Placement> {
-        let ask = Ask { prompt_tokens: trail.tokens, marks: Marks::Trail(trail.marks) };
+        let ask = PlacementQuery { prompt_tokens: trail.tokens, marks: PrefixMarks::Trail(trail.marks) };
         self.pick(model, &ask, tried, residency)
     }
 
@@ -229,8 +229,8 @@ impl Fleet {
     fn pick(
         &self,
         model: &ModelName,
-        ask: &Ask<'_>,
-        tried: &Tried,
+        ask: &PlacementQuery<'_>,
+        tried: &TriedWorkers,
         residency: &Residency,
     ) -> Option<Placement> {
         let group = self.by_model.get(model)?;
@@ -241,7 +241,7 @@ impl Fleet {
             many => {
                 group.outliers.look(many, now_ns);
                 if let Some(first) = many.first().filter(|_| tried.is_empty()) {
-                    first.retries.pay_in();
+                    first.retries.record_call();
                 }
                 let allowed = many.iter().filter(|worker| residency.allows(worker.region()));
                 self.one_of(allowed, ask, tried, now_ns)
@@ -249,11 +249,14 @@ impl Fleet {
         }
     }
 
-    fn the_only_one(&self, only: &Arc<Worker>, tried: &Tried, now_ns: u64) -> Option<Placement> {
+    fn the_only_one(&self, only: &Arc<Worker>, tried: &TriedWorkers, now_ns: u64) -> Option<Placement> {
         // A worker in this process reports its own state. For others, the fleet knows what their calls showed.
         let takes = match only.is_judged() {
             false => !only.is_drained(),
-            true => matches!(only.standing(now_ns), Standing::Ready | Standing::Trial | Standing::Down(_)),
+            true => matches!(
+                only.standing(now_ns),
+                WorkerStanding::Ready | WorkerStanding::Trial | WorkerStanding::Down(_)
+            ),
         };
         if !takes || tried.has(only) {
             return None;
@@ -264,16 +267,16 @@ impl Fleet {
     fn one_of<'a>(
         &self,
         workers: impl Iterator<Item = &'a Arc<Worker>>,
-        ask: &Ask<'_>,
-        tried: &Tried,
+        ask: &PlacementQuery<'_>,
+        tried: &TriedWorkers,
         now_ns: u64,
     ) -> Option<Placement> {
         let (mut candidates, mut trials) =
             (SmallVec::<[Candidate<'_>; 16]>::new(), SmallVec::<[&'a Arc<Worker>; 4]>::new());
         for worker in workers.filter(|worker| !tried.has(worker)) {
             match worker.standing(now_ns) {
-                Standing::Ready => candidates.push(Candidate::of(worker, ask, now_ns)),
-                Standing::Trial => trials.push(worker),
+                WorkerStanding::Ready => candidates.push(Candidate::of(worker, ask, now_ns)),
+                WorkerStanding::Trial => trials.push(worker),
                 _ => {}
             }
         }
@@ -297,7 +300,13 @@ impl Fleet {
     }
 
     /// Places the call on this worker. `None` if the worker no longer takes calls.
-    fn enter(&self, worker: &Arc<Worker>, ask: &Ask<'_>, blocks: u64, now_ns: u64) -> Option<Placement> {
+    fn enter(
+        &self,
+        worker: &Arc<Worker>,
+        ask: &PlacementQuery<'_>,
+        blocks: u64,
+        now_ns: u64,
+    ) -> Option<Placement> {
         let trials = worker.enter(now_ns)?;
         worker.sent(now_ns, ask.marks, blocks);
         Some(Placement::new(worker, &self.chance, now_ns, blocks, trials))

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 /// When a call is sent to a second worker, and how many calls are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hedge {
+pub struct HedgePolicy {
     /// Percentile, 1 to 99, of the first-output times of the model's other workers. A call that waits longer may race.
     pub after_percent: u8,
     /// Most races per thousand calls, beyond a small saved balance.
@@ -21,15 +21,15 @@ const SAVED: u32 = 10 * RACE;
 
 /// Balance for races, earned by calls. It starts at zero.
 #[derive(Debug)]
-pub(crate) struct Purse(Mutex<u32>);
+pub(crate) struct RaceBudget(Mutex<u32>);
 
-impl Purse {
+impl RaceBudget {
     pub(crate) const fn new() -> Self {
         Self(Mutex::new(0))
     }
 
     /// Credits the balance for a call.
-    pub(crate) fn pay_in(&self, hedge: &Hedge) {
+    pub(crate) fn pay_in(&self, hedge: &HedgePolicy) {
         let mut units = self.0.lock();
         *units = units.saturating_add(hedge.most_permille.into()).min(SAVED);
     }
@@ -56,12 +56,12 @@ const LEAST_TIMES: u32 = 20;
 
 /// A histogram of recent durations, in logarithmic steps.
 #[derive(Debug, Clone)]
-pub(crate) struct Spread {
+pub(crate) struct LatencyHistogram {
     counts: [u32; COUNTS],
     total: u32,
 }
 
-impl Spread {
+impl LatencyHistogram {
     /// No samples yet.
     pub(crate) const NONE: Self = Self { counts: [0; COUNTS], total: 0 };
 
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_percentile_is_met_from_above_and_within_a_step() {
-        let mut spread = Spread::NONE;
+        let mut spread = LatencyHistogram::NONE;
         for took in 1..LEAST_TIMES {
             spread.add(u64::from(took) * 1_000_000);
         }
@@ -117,7 +117,7 @@ mod tests {
             assert!(told >= expected_ms && told <= expected_ms * 1.1, "{percent}: {told}");
         }
         // Values far out of range are in the first or the last step.
-        let mut ends = Spread::NONE;
+        let mut ends = LatencyHistogram::NONE;
         (0..30).for_each(|at| ends.add(if at < 15 { 0 } else { u64::MAX }));
         assert_eq!(ends.percentile(50), Some(Duration::from_nanos(1 << 14)));
         assert_eq!(ends.percentile(51), Some(Duration::from_nanos(1 << 40)));
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn what_was_long_ago_is_outweighed() {
-        let mut spread = Spread::NONE;
+        let mut spread = LatencyHistogram::NONE;
         (0..1_000).for_each(|_| spread.add(1 << 30));
         (0..2_000).for_each(|_| spread.add(1 << 20));
         assert_eq!(spread.percentile(90), Some(Duration::from_nanos(1 << 20)));
         let mut both = spread.clone();
-        let mut slow = Spread::NONE;
+        let mut slow = LatencyHistogram::NONE;
         (0..500).for_each(|_| slow.add(1 << 30));
         both.with(&slow);
         assert_eq!(both.percentile(90), Some(Duration::from_nanos(1 << 30)));
@@ -138,8 +138,8 @@ mod tests {
 
     #[test]
     fn races_are_the_share_of_calls_and_a_few_that_are_saved_up() {
-        let hedge = Hedge { after_percent: 95, most_permille: 50 };
-        let purse = Purse::new();
+        let hedge = HedgePolicy { after_percent: 95, most_permille: 50 };
+        let purse = RaceBudget::new();
         let takes = || (0..1_000).take_while(|_| purse.take()).count();
         assert_eq!(takes(), 0);
         (0..19).for_each(|_| purse.pay_in(&hedge));

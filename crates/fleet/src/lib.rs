@@ -5,7 +5,7 @@
 //! # How a worker is chosen
 //!
 //! A worker gets calls while it reports that it is up, no operator has drained it, and nothing speaks against it. No
-//! breaker is open for it or its upstream ([`Site`]). It has not just refused a call as overloaded. It is not much
+//! breaker is open for it or its upstream ([`WorkerSite`]). It has not just refused a call as overloaded. It is not much
 //! worse than the other workers of its model. When a breaker's open time is over, one trial call decides for all.
 //!
 //! A call never goes to a worker outside its regions ([`headrace_domain::Residency`]). The caller must pass them for
@@ -51,12 +51,12 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
-pub use figures::Totals;
-pub use fleet::{Fleet, Trail};
-pub use hedge::Hedge;
-pub use outcome::{Failure, Outcome};
-pub use placement::{Placement, Tried};
-pub use prefix_index::{Held, IndexFault, PrefixIndex, Stored, Whose};
-pub use site::Site;
-pub use status::{BreakerStatus, Readiness, SiteStatus, Standing, WorkerStatus};
+pub use figures::OutcomeTotals;
+pub use fleet::{Fleet, PrefixHashes};
+pub use hedge::HedgePolicy;
+pub use outcome::{FailureKind, WorkerOutcome};
+pub use placement::{Placement, TriedWorkers};
+pub use prefix_index::{BlockOwner, CachedTokens, IndexFault, PrefixIndex, StoredRun};
+pub use site::WorkerSite;
+pub use status::{BreakerStatus, Readiness, SiteStatus, WorkerStanding, WorkerStatus};
 pub use worker::Worker;

@@ -8,7 +8,7 @@ use headrace_engine_api::{JobError, RelayError, SubmitRefusal};
 
 /// How a call ended, as far as it concerns the worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WorkerOutcome {
     /// It was answered to its end.
     Answered,
     /// The worker is overloaded, or the caller's share there is used up. This is not a failure of its health.
@@ -19,7 +19,7 @@ pub enum Outcome {
     /// It failed.
     Failed {
         /// The kind of failure.
-        failure: Failure,
+        failure: FailureKind,
         /// Description for operators.
         why: String,
     },
@@ -31,7 +31,7 @@ pub enum Outcome {
 
 /// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum FailureKind {
     /// No connection.
     Connect,
     /// No answer in time.
@@ -44,14 +44,14 @@ pub enum Failure {
     Broke,
 }
 
-impl Outcome {
+impl WorkerOutcome {
     /// Whether the request body may have caused it. No body makes a server refuse connections.
     pub(crate) fn may_be_of_the_body(&self) -> bool {
-        !matches!(self, Self::Failed { failure: Failure::Connect, .. })
+        !matches!(self, Self::Failed { failure: FailureKind::Connect, .. })
     }
 }
 
-impl Failure {
+impl FailureKind {
     /// Whether the server behind the worker may be down, with all its models.
     pub(crate) fn is_of_the_site(self) -> bool {
         match self {
@@ -61,7 +61,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailureKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect => f.write_str("no connection"),
@@ -73,12 +73,12 @@ impl fmt::Display for Failure {
     }
 }
 
-impl From<&SubmitRefusal> for Outcome {
+impl From<&SubmitRefusal> for WorkerOutcome {
     fn from(refusal: &SubmitRefusal) -> Self {
         match refusal {
             SubmitRefusal::QueueFull { retry_after, .. } => Self::Refused { retry_after: Some(*retry_after) },
             SubmitRefusal::Unavailable { why } => {
-                Self::Failed { failure: Failure::Connect, why: why.clone() }
+                Self::Failed { failure: FailureKind::Connect, why: why.clone() }
             }
             // These concern the length of this prompt and this deadline.
             SubmitRefusal::DoesNotFit { .. }
@@ -88,7 +88,7 @@ impl From<&SubmitRefusal> for Outcome {
     }
 }
 
-impl From<&JobError> for Outcome {
+impl From<&JobError> for WorkerOutcome {
     fn from(error: &JobError) -> Self {
         match error {
             JobError::Cancelled => Self::Cancelled,
@@ -98,29 +98,31 @@ impl From<&JobError> for Outcome {
             | JobError::NotFinite { .. }
             | JobError::Form { .. } => Self::CallersFault,
             JobError::Refused(refusal) => Self::from(refusal),
-            JobError::ShuttingDown => Self::Failed { failure: Failure::Broke, why: error.to_string() },
-            JobError::Internal { detail } => Self::Failed { failure: Failure::Broke, why: detail.clone() },
+            JobError::ShuttingDown => Self::Failed { failure: FailureKind::Broke, why: error.to_string() },
+            JobError::Internal { detail } => {
+                Self::Failed { failure: FailureKind::Broke, why: detail.clone() }
+            }
         }
     }
 }
 
-impl From<&RelayError> for Outcome {
+impl From<&RelayError> for WorkerOutcome {
     fn from(error: &RelayError) -> Self {
         let failure = match error {
-            RelayError::Connect { .. } | RelayError::ConnectTimeout { .. } => Failure::Connect,
-            RelayError::Timeout { .. } => Failure::Timeout,
+            RelayError::Connect { .. } | RelayError::ConnectTimeout { .. } => FailureKind::Connect,
+            RelayError::Timeout { .. } => FailureKind::Timeout,
             RelayError::Status { status, retry_after, .. } => match status {
                 // 529 is Anthropic's status for an overloaded server.
                 429 | 529 => return Self::Refused { retry_after: *retry_after },
                 503 if retry_after.is_some() => return Self::Refused { retry_after: *retry_after },
                 // Our key, our account or our name for the model is wrong there; or the server took too long.
-                401..=404 | 408 | 500..=599 => Failure::Status(*status),
+                401..=404 | 408 | 500..=599 => FailureKind::Status(*status),
                 _ => return Self::CallersFault,
             },
-            RelayError::Redirect { status, .. } => Failure::Status(*status),
-            RelayError::NotTheDialect { .. } | RelayError::TooLarge { .. } => Failure::NoAnswer,
+            RelayError::Redirect { status, .. } => FailureKind::Status(*status),
+            RelayError::NotTheDialect { .. } | RelayError::TooLarge { .. } => FailureKind::NoAnswer,
             RelayError::NoMemory => return Self::CallersFault,
-            RelayError::Cut { .. } => Failure::Broke,
+            RelayError::Cut { .. } => FailureKind::Broke,
             RelayError::Unavailable { retry_after, .. } => {
                 return Self::Refused { retry_after: *retry_after };
             }
@@ -137,7 +139,7 @@ mod tests {
     fn what_an_upstream_says_counts_against_it_only_where_it_is_its_own_doing() {
         let status = |status, seconds: Option<u64>| {
             let retry_after = seconds.map(Duration::from_secs);
-            Outcome::from(&RelayError::Status { status, body: bytes::Bytes::new(), retry_after })
+            WorkerOutcome::from(&RelayError::Status { status, body: bytes::Bytes::new(), retry_after })
         };
         for (outcome, expected) in [
             (status(429, Some(7)), "refused Some(7s)"),
@@ -152,9 +154,9 @@ mod tests {
             (status(422, None), "caller"),
         ] {
             let told = match &outcome {
-                Outcome::Refused { retry_after } => format!("refused {retry_after:?}"),
-                Outcome::Failed { failure, .. } => format!("failed {failure}"),
-                Outcome::CallersFault => "caller".to_owned(),
+                WorkerOutcome::Refused { retry_after } => format!("refused {retry_after:?}"),
+                WorkerOutcome::Failed { failure, .. } => format!("failed {failure}"),
+                WorkerOutcome::CallersFault => "caller".to_owned(),
                 other => format!("{other:?}"),
             };
             assert_eq!(told, expected);

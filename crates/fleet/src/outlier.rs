@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::figures::Sample;
+use crate::figures::RecentCalls;
 use crate::worker::Worker;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -30,13 +30,13 @@ const EJECTED_MOST: u64 = 30;
 
 /// Schedule of the comparisons of a model's workers.
 #[derive(Debug, Default)]
-pub(crate) struct Outliers {
+pub(crate) struct OutlierSchedule {
     due_ns: AtomicU64,
     /// Start of the present collection of calls.
     since_ns: AtomicU64,
 }
 
-impl Outliers {
+impl OutlierSchedule {
     /// Compares the workers if a comparison is due.
     pub(crate) fn look(&self, workers: &[Arc<Worker>], now_ns: u64) {
         let due_ns = self.due_ns.load(Ordering::Relaxed);
@@ -50,13 +50,13 @@ impl Outliers {
         let compared = compare(workers, now_ns);
         let collected_ns = now_ns.saturating_sub(self.since_ns.load(Ordering::Relaxed));
         if compared || collected_ns >= COLLECTED_NS {
-            workers.iter().for_each(|worker| worker.figures().sample = Sample::default());
+            workers.iter().for_each(|worker| worker.figures().sample = RecentCalls::default());
             self.since_ns.store(now_ns, Ordering::Relaxed);
         }
     }
 }
 
-struct Seen<'a> {
+struct ComparedWorker<'a> {
     worker: &'a Worker,
     failed: f64,
     first_ns: f64,
@@ -64,26 +64,26 @@ struct Seen<'a> {
 
 /// Compares the workers and ejects outliers. Returns `false` if there were too few calls.
 fn compare(workers: &[Arc<Worker>], now_ns: u64) -> bool {
-    let seen: SmallVec<[Seen<'_>; 16]> = workers.iter().filter_map(seen).collect();
+    let seen: SmallVec<[ComparedWorker<'_>; 16]> = workers.iter().filter_map(seen).collect();
     if seen.len() < LEAST_WORKERS {
         return false;
     }
     let failed = median(seen.iter().map(|seen| seen.failed));
     let first_ns = median(seen.iter().map(|seen| seen.first_ns));
-    let is_far_off = |seen: &Seen<'_>| {
+    let is_far_off = |seen: &ComparedWorker<'_>| {
         seen.failed > failed + WORSE_SHARE
             || (seen.first_ns > first_ns * SLOWER_TIMES && seen.first_ns > first_ns + SLOWER_NS)
     };
     let is_out = |worker: &&Arc<Worker>| worker.ejected_until_ns.load(Ordering::Relaxed) > now_ns;
     let mut out = workers.iter().filter(is_out).count();
-    let (mut far_off, fine): (SmallVec<[&Seen<'_>; 16]>, SmallVec<[&Seen<'_>; 16]>) =
+    let (mut far_off, fine): (SmallVec<[&ComparedWorker<'_>; 16]>, SmallVec<[&ComparedWorker<'_>; 16]>) =
         seen.iter().partition(|seen| is_far_off(seen));
     for seen in fine {
         let less = |times: u32| Some(times.saturating_sub(1));
         let _ = seen.worker.ejections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
     // The worst first, because at most half of the workers may be out.
-    let badness = |seen: &Seen<'_>| (seen.failed, seen.first_ns);
+    let badness = |seen: &ComparedWorker<'_>| (seen.failed, seen.first_ns);
     far_off.sort_by(|a, b| badness(b).partial_cmp(&badness(a)).unwrap_or(Equal));
     for seen in far_off {
         if (out + 1) * 2 > workers.len() {
@@ -97,14 +97,14 @@ fn compare(workers: &[Arc<Worker>], now_ns: u64) -> bool {
     true
 }
 
-fn seen(worker: &Arc<Worker>) -> Option<Seen<'_>> {
+fn seen(worker: &Arc<Worker>) -> Option<ComparedWorker<'_>> {
     let sample = worker.figures().sample;
     if !worker.is_judged() || sample.calls < LEAST_CALLS {
         return None;
     }
     let failed = f64::from(sample.failures) / f64::from(sample.calls);
     let first_ns = if sample.firsts > 0 { sample.first_sum_ns / f64::from(sample.firsts) } else { 0.0 };
-    Some(Seen { worker, failed, first_ns })
+    Some(ComparedWorker { worker, failed, first_ns })
 }
 
 /// The median; the lower one of two for an even number of values.

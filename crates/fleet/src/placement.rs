@@ -5,20 +5,20 @@ use std::fmt;
 use std::sync::Arc;
 
 use headrace_domain::Clock;
-use headrace_engine_api::{Capabilities, Job, SharedRelay, SubmitRefusal, Ticket};
+use headrace_engine_api::{Capabilities, Job, JobTicket, SharedRelay, SubmitRefusal};
 
-use crate::breaker::Fault;
-use crate::outcome::Outcome;
-use crate::random::Random;
-use crate::worker::{Backend, Trials, Worker};
+use crate::breaker::BreakerFault;
+use crate::outcome::WorkerOutcome;
+use crate::random::AtomicSplitMix;
+use crate::worker::{TrialCall, Worker, WorkerBackend};
 
 /// The clock and the random numbers of a fleet.
-pub(crate) struct Chance {
+pub(crate) struct FleetContext {
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) random: Random,
+    pub(crate) random: AtomicSplitMix,
 }
 
-impl fmt::Debug for Chance {
+impl fmt::Debug for FleetContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Chance").field("random", &self.random).finish_non_exhaustive()
     }
@@ -29,11 +29,11 @@ impl fmt::Debug for Chance {
 #[derive(Debug)]
 pub struct Placement {
     worker: Arc<Worker>,
-    chance: Arc<Chance>,
+    chance: Arc<FleetContext>,
     placed_ns: u64,
     /// Prompt blocks to compute before the first output.
     blocks: u64,
-    trials: Trials,
+    trials: TrialCall,
     /// Number of the organisation that makes the call. `None` if it is unknown.
     caller: Option<u64>,
     began: bool,
@@ -43,10 +43,10 @@ pub struct Placement {
 impl Placement {
     pub(crate) fn new(
         worker: &Arc<Worker>,
-        chance: &Arc<Chance>,
+        chance: &Arc<FleetContext>,
         placed_ns: u64,
         blocks: u64,
-        trials: Trials,
+        trials: TrialCall,
     ) -> Self {
         let (worker, chance) = (Arc::clone(worker), Arc::clone(chance));
         Self { worker, chance, placed_ns, blocks, trials, caller: None, began: false, ended: false }
@@ -64,10 +64,10 @@ impl Placement {
     ///
     /// # Errors
     /// [`SubmitRefusal`] if the engine does not take the job. Nothing was computed then.
-    pub fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    pub fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         match &self.worker.backend {
-            Backend::Engine(engine) => engine.submit(job),
-            Backend::Relay(_) => {
+            WorkerBackend::Engine(engine) => engine.submit(job),
+            WorkerBackend::Relay(_) => {
                 Err(SubmitRefusal::Unavailable { why: "it takes messages, not tokens".to_owned() })
             }
         }
@@ -76,8 +76,8 @@ impl Placement {
     /// The capabilities of its engine. `None` if it takes messages.
     pub fn capabilities(&self) -> Option<&Capabilities> {
         match &self.worker.backend {
-            Backend::Engine(engine) => Some(engine.capabilities()),
-            Backend::Relay(_) => None,
+            WorkerBackend::Engine(engine) => Some(engine.capabilities()),
+            WorkerBackend::Relay(_) => None,
         }
     }
 
@@ -109,22 +109,22 @@ impl Placement {
     }
 
     /// Reports how the call ended. Further calls have no effect. It still counts as dispatched until dropped.
-    pub fn ended(&mut self, outcome: &Outcome) {
+    pub fn ended(&mut self, outcome: &WorkerOutcome) {
         if self.ended {
             return;
         }
-        if *outcome == Outcome::Answered {
+        if *outcome == WorkerOutcome::Answered {
             self.began();
         }
         self.ended = true;
         let now_ns = self.chance.clock.monotonic_nanos();
         // Only a failure needs jitter, for the breaker's open time.
         let random = match outcome {
-            Outcome::Failed { .. } => self.chance.random.next(),
+            WorkerOutcome::Failed { .. } => self.chance.random.next(),
             _ => 0,
         };
         let took_ns = now_ns.saturating_sub(self.placed_ns);
-        let fault = Fault { caller: self.caller.filter(|_| outcome.may_be_of_the_body()), random };
+        let fault = BreakerFault { caller: self.caller.filter(|_| outcome.may_be_of_the_body()), random };
         self.worker.ended(now_ns, took_ns, outcome, std::mem::take(&mut self.trials), fault);
     }
 
@@ -134,7 +134,7 @@ impl Placement {
             let now_ns = self.chance.clock.monotonic_nanos();
             self.worker.outrun(now_ns, now_ns.saturating_sub(self.placed_ns));
         }
-        self.ended(&Outcome::Cancelled);
+        self.ended(&WorkerOutcome::Cancelled);
     }
 
     /// Whether this is the trial call of the worker's or the upstream's breaker.
@@ -148,7 +148,7 @@ impl Placement {
 
     fn let_go(&mut self) {
         if !self.ended && self.trials.any() {
-            self.ended(&Outcome::Cancelled);
+            self.ended(&WorkerOutcome::Cancelled);
         }
         let now_ns = if self.worker.is_judged() { self.chance.clock.monotonic_nanos() } else { 0 };
         self.worker.let_go(now_ns, self.blocks);
@@ -163,11 +163,11 @@ impl Drop for Placement {
 
 /// The workers already tried for a prompt. It does not go to any of them again.
 #[derive(Debug, Clone, Default)]
-pub struct Tried {
+pub struct TriedWorkers {
     workers: Vec<Arc<Worker>>,
 }
 
-impl Tried {
+impl TriedWorkers {
     /// Excludes a worker from now on. The call no longer counts as dispatched to it.
     pub fn add(&mut self, placement: Placement) {
         self.workers.push(Arc::clone(&placement.worker));

@@ -2,13 +2,13 @@
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-pub(crate) type Plain = BuildHasherDefault<Fold>;
+pub(crate) type Plain = BuildHasherDefault<FoldHasher>;
 
 /// Folds its input into 64 bits.
 #[derive(Debug, Default)]
-pub(crate) struct Fold(u64);
+pub(crate) struct FoldHasher(u64);
 
-impl Hasher for Fold {
+impl Hasher for FoldHasher {
     fn write(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(8) {
             let word = piece.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
@@ -27,7 +27,7 @@ impl Hasher for Fold {
 
 /// A key reduced to 64 bits, which is enough for a hint.
 pub(crate) fn mark(key: &impl Hash) -> u64 {
-    let mut fold = Fold::default();
+    let mut fold = FoldHasher::default();
     key.hash(&mut fold);
     fold.finish()
 }

@@ -8,13 +8,13 @@ use std::hash::{BuildHasherDefault, Hash as _, Hasher as _};
 
 use headrace_domain::{CacheLabel, PrefixKeys};
 
-use crate::plain_hash::{Fold, Plain};
+use crate::plain_hash::{FoldHasher, Plain};
 
 /// An index of a server's cached blocks.
 #[derive(Debug)]
 pub struct PrefixIndex {
     /// By the server's own hashes.
-    blocks: HashMap<u128, Block, BuildHasherDefault<std::hash::DefaultHasher>>,
+    blocks: HashMap<u128, IndexedBlock, BuildHasherDefault<std::hash::DefaultHasher>>,
     /// The marks of all blocks, and how many blocks have each. No server should have two.
     marks: HashMap<u64, u32, Plain>,
     /// Tokens per block; 0 before the first block.
@@ -26,7 +26,7 @@ pub struct PrefixIndex {
 
 /// One block of the server.
 #[derive(Debug, Clone, Copy)]
-struct Block {
+struct IndexedBlock {
     /// How often it was stored and not removed: on several ranks, or in several kinds of memory.
     copies: u32,
     /// Hash of its tokens, of all tokens before them, and of their owner.
@@ -35,7 +35,7 @@ struct Block {
 
 /// The owner of a prompt, for a block at the beginning of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Whose {
+pub enum BlockOwner {
     /// Calls that were sent with this label.
     Labelled(CacheLabel),
     /// Calls without a label, or with a label of another system. No call from here hits these blocks.
@@ -46,7 +46,7 @@ pub enum Whose {
 
 /// Consecutive blocks that a server has stored.
 #[derive(Debug, Clone, Copy)]
-pub struct Stored<'a> {
+pub struct StoredRun<'a> {
     /// The block before the first one.
     pub parent: Option<u128>,
     /// The server's hash of each block.
@@ -56,12 +56,12 @@ pub struct Stored<'a> {
     /// Tokens per block.
     pub block_tokens: usize,
     /// The owner, if there is no parent.
-    pub whose: Whose,
+    pub whose: BlockOwner,
 }
 
 /// Number of leading prompt tokens in the server's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct CachedTokens {
     /// From calls with the prompt's own label.
     pub own: usize,
     /// From calls of an unknown owner. The server may keep them apart from this prompt.
@@ -94,7 +94,7 @@ impl PrefixIndex {
     ///
     /// # Errors
     /// Why the blocks, or the last of them, were not indexed.
-    pub fn stored(&mut self, stored: &Stored<'_>) -> Result<(), IndexFault> {
+    pub fn stored(&mut self, stored: &StoredRun<'_>) -> Result<(), IndexFault> {
         let taken = self.take(stored);
         if taken.is_err() {
             self.left_out += stored.blocks.len() as u64;
@@ -102,8 +102,8 @@ impl PrefixIndex {
         taken
     }
 
-    fn take(&mut self, stored: &Stored<'_>) -> Result<(), IndexFault> {
-        let Stored { parent, blocks, tokens, block_tokens, whose } = *stored;
+    fn take(&mut self, stored: &StoredRun<'_>) -> Result<(), IndexFault> {
+        let StoredRun { parent, blocks, tokens, block_tokens, whose } = *stored;
         let needed = blocks.len().checked_mul(block_tokens);
         let is_its = self.block_tokens == 0 || self.block_tokens == block_tokens;
         if block_tokens == 0 || needed != Some(tokens.len()) || !is_its {
@@ -125,7 +125,7 @@ impl PrefixIndex {
             }
             mark = follow(mark, tokens);
             *self.marks.entry(mark).or_default() += 1;
-            self.blocks.insert(*hash, Block { copies: 1, mark });
+            self.blocks.insert(*hash, IndexedBlock { copies: 1, mark });
         }
         Ok(())
     }
@@ -155,9 +155,9 @@ impl PrefixIndex {
     }
 
     /// Number of leading tokens of a prompt in the server's cache.
-    pub fn held(&self, keys: &PrefixKeys) -> Held {
+    pub fn held(&self, keys: &PrefixKeys) -> CachedTokens {
         if self.marks.is_empty() {
-            return Held::default();
+            return CachedTokens::default();
         }
         let from = |whose| {
             let mut mark = begin(whose);
@@ -167,7 +167,10 @@ impl PrefixIndex {
             };
             keys.ids().chunks_exact(self.block_tokens).take_while(is_there).count() * self.block_tokens
         };
-        Held { own: from(Whose::Labelled(keys.salt().label())), anyones: from(Whose::Untold) }
+        CachedTokens {
+            own: from(BlockOwner::Labelled(keys.salt().label())),
+            anyones: from(BlockOwner::Untold),
+        }
     }
 
     /// Whether the index covers everything in the server's cache.
@@ -187,19 +190,19 @@ impl PrefixIndex {
 }
 
 /// The mark before the first token.
-fn begin(whose: Whose) -> u64 {
-    let mut fold = Fold::default();
+fn begin(whose: BlockOwner) -> u64 {
+    let mut fold = FoldHasher::default();
     match whose {
-        Whose::Labelled(label) => label.hash(&mut fold),
-        Whose::Others => fold.write_u64(u64::MAX),
-        Whose::Untold => fold.write_u64(1),
+        BlockOwner::Labelled(label) => label.hash(&mut fold),
+        BlockOwner::Others => fold.write_u64(u64::MAX),
+        BlockOwner::Untold => fold.write_u64(1),
     }
     fold.finish()
 }
 
 /// The mark of a block with these tokens after another block.
 fn follow(before: u64, tokens: &[u32]) -> u64 {
-    let mut fold = Fold::default();
+    let mut fold = FoldHasher::default();
     fold.write_u64(before);
     for pair in tokens.chunks(2) {
         fold.write_u64(pair.iter().fold(0, |word, token| word << 32 | u64::from(*token)));

@@ -6,11 +6,11 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 #[derive(Debug)]
-pub(crate) struct Random {
+pub(crate) struct AtomicSplitMix {
     state: AtomicU64,
 }
 
-impl Random {
+impl AtomicSplitMix {
     pub(crate) const fn new(seed: u64) -> Self {
         Self { state: AtomicU64::new(seed) }
     }

@@ -17,12 +17,12 @@ pub(crate) const USUAL_MARKS: usize = 65_536;
 
 /// Prefix marks of a prompt, from its beginning. Each mark covers a part of the prompt and all parts before it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Marks<'a> {
+pub(crate) enum PrefixMarks<'a> {
     Keys(&'a PrefixKeys),
     Trail(&'a [u64]),
 }
 
-impl Marks<'_> {
+impl PrefixMarks<'_> {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Keys(keys) => keys.keys().len() / STRIDE,
@@ -50,14 +50,14 @@ impl Marks<'_> {
 /// when it is full the old one is dropped. A prompt's marks go into one generation together, so a mark never outlives
 /// those before it.
 #[derive(Debug)]
-pub(crate) struct Remembered {
+pub(crate) struct RememberedMarks {
     young: HashSet<u64, Plain>,
     old: HashSet<u64, Plain>,
     /// Most marks in one generation.
     most: usize,
 }
 
-impl Remembered {
+impl RememberedMarks {
     /// Creates the memory for a cache of this many tokens.
     pub(crate) fn of_tokens(tokens: u64) -> Self {
         let marks = usize::try_from(tokens / STRIDE_TOKENS as u64).unwrap_or(usize::MAX);
@@ -69,7 +69,7 @@ impl Remembered {
     }
 
     /// Remembers a prompt that was sent.
-    pub(crate) fn sent(&mut self, marks: Marks<'_>) {
+    pub(crate) fn sent(&mut self, marks: PrefixMarks<'_>) {
         let count = marks.len().min(self.most);
         if self.young.len() + count > self.most {
             std::mem::swap(&mut self.young, &mut self.old);
@@ -79,7 +79,7 @@ impl Remembered {
     }
 
     /// Number of the prompt's leading marks that are remembered.
-    pub(crate) fn held(&self, marks: Marks<'_>) -> usize {
+    pub(crate) fn held(&self, marks: PrefixMarks<'_>) -> usize {
         let has = |at| {
             let found = marks.get(at).map(|mark| self.young.contains(&mark) || self.old.contains(&mark));
             found.unwrap_or(false)
@@ -105,28 +105,28 @@ mod tests {
 
     #[test]
     fn the_common_beginning_is_found_and_the_oldest_is_forgotten() {
-        let mut sent = Remembered::of_marks(16);
-        sent.sent(Marks::Trail(&[1, 2, 3, 4]));
-        sent.sent(Marks::Trail(&[1, 2, 9]));
+        let mut sent = RememberedMarks::of_marks(16);
+        sent.sent(PrefixMarks::Trail(&[1, 2, 3, 4]));
+        sent.sent(PrefixMarks::Trail(&[1, 2, 9]));
         for (trail, held) in
             [(&[1u64, 2, 3, 5][..], 3), (&[1, 2, 9, 8], 3), (&[7, 2], 0), (&[], 0), (&[1], 1)]
         {
-            assert_eq!(sent.held(Marks::Trail(trail)), held, "{trail:?}");
+            assert_eq!(sent.held(PrefixMarks::Trail(trail)), held, "{trail:?}");
         }
         // A prefix that is sent again stays, and others go.
         for at in 0..20u64 {
-            sent.sent(Marks::Trail(&[1, 2]));
-            sent.sent(Marks::Trail(&[100 + at * 2, 101 + at * 2]));
+            sent.sent(PrefixMarks::Trail(&[1, 2]));
+            sent.sent(PrefixMarks::Trail(&[100 + at * 2, 101 + at * 2]));
             assert!(sent.young.len() + sent.old.len() <= 16);
         }
-        assert_eq!(sent.held(Marks::Trail(&[1, 2, 3])), 2);
+        assert_eq!(sent.held(PrefixMarks::Trail(&[1, 2, 3])), 2);
     }
 
     #[test]
     fn a_prompt_longer_than_a_generation_is_remembered_by_its_beginning() {
-        let mut sent = Remembered::of_marks(8);
+        let mut sent = RememberedMarks::of_marks(8);
         let long: Vec<u64> = (0..100).collect();
-        sent.sent(Marks::Trail(&long));
-        assert_eq!(sent.held(Marks::Trail(&long)), 4);
+        sent.sent(PrefixMarks::Trail(&long));
+        assert_eq!(sent.held(PrefixMarks::Trail(&long)), 4);
     }
 }

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use headrace_domain::PrefixKeys;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-use crate::breaker::{Fault, Leave};
-use crate::door::{Door, Verdict};
-use crate::outcome::Outcome;
-use crate::prefix_index::{Held, PrefixIndex};
+use crate::breaker::{BreakerFault, CallPermission};
+use crate::door::{BreakerGate, CallJudgement};
+use crate::outcome::WorkerOutcome;
+use crate::prefix_index::{CachedTokens, PrefixIndex};
 use crate::status::{BreakerStatus, SiteStatus};
 
 /// The shared state of an upstream's workers. It outlives fleets.
-pub struct Site {
+pub struct WorkerSite {
     name: Arc<str>,
-    door: Door,
+    door: BreakerGate,
     drained: AtomicBool,
     in_flight: AtomicU32,
     last_error: Mutex<Option<Arc<str>>>,
@@ -26,18 +26,18 @@ pub struct Site {
 }
 
 /// What an upstream's events say about a prompt.
-pub(crate) struct Told {
-    pub(crate) held: Held,
+pub(crate) struct ReportedCache {
+    pub(crate) held: CachedTokens,
     /// Whether the events cover its whole cache.
     pub(crate) whole: bool,
 }
 
-impl Site {
+impl WorkerSite {
     /// Creates an upstream with this name.
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
-            door: Door::new(),
+            door: BreakerGate::new(),
             drained: AtomicBool::new(false),
             in_flight: AtomicU32::new(0),
             last_error: Mutex::new(None),
@@ -72,8 +72,11 @@ impl Site {
     }
 
     /// What its events say about a prompt. `None` if it sends no events.
-    pub(crate) fn cached(&self, keys: &PrefixKeys) -> Option<Told> {
-        self.cache.read().as_ref().map(|index| Told { held: index.held(keys), whole: index.is_whole() })
+    pub(crate) fn cached(&self, keys: &PrefixKeys) -> Option<ReportedCache> {
+        self.cache
+            .read()
+            .as_ref()
+            .map(|index| ReportedCache { held: index.held(keys), whole: index.is_whole() })
     }
 
     /// Number of blocks in its cache by its events. `None` if it sends no events.
@@ -92,11 +95,11 @@ impl Site {
         }
     }
 
-    pub(crate) fn leave(&self, now_ns: u64) -> Leave {
+    pub(crate) fn leave(&self, now_ns: u64) -> CallPermission {
         self.door.leave(now_ns)
     }
 
-    pub(crate) fn enter(&self, now_ns: u64) -> Leave {
+    pub(crate) fn enter(&self, now_ns: u64) -> CallPermission {
         self.door.enter(now_ns)
     }
 
@@ -110,20 +113,22 @@ impl Site {
 
     /// Records that the trial call has produced its first output.
     pub(crate) fn shows_life(&self, now_ns: u64) {
-        self.door.told(now_ns, Verdict::Good, true, Fault::NONE);
+        self.door.record(now_ns, CallJudgement::Good, true, BreakerFault::NONE);
     }
 
     /// Records how a call of one of its workers ended. An error response shows that the server is alive.
-    pub(crate) fn told(&self, now_ns: u64, outcome: &Outcome, trial: bool, fault: Fault) {
+    pub(crate) fn record(&self, now_ns: u64, outcome: &WorkerOutcome, trial: bool, fault: BreakerFault) {
         let verdict = match outcome {
-            Outcome::Failed { failure, why } if failure.is_of_the_site() => {
+            WorkerOutcome::Failed { failure, why } if failure.is_of_the_site() => {
                 *self.last_error.lock() = Some(format!("{failure}: {why}").into());
-                Verdict::Bad
+                CallJudgement::Bad
             }
-            Outcome::Answered | Outcome::Refused { .. } | Outcome::Failed { .. } => Verdict::Good,
-            Outcome::CallersFault | Outcome::Cancelled => Verdict::Nothing,
+            WorkerOutcome::Answered | WorkerOutcome::Refused { .. } | WorkerOutcome::Failed { .. } => {
+                CallJudgement::Good
+            }
+            WorkerOutcome::CallersFault | WorkerOutcome::Cancelled => CallJudgement::Nothing,
         };
-        self.door.told(now_ns, verdict, trial, fault);
+        self.door.record(now_ns, verdict, trial, fault);
     }
 
     /// Records an answer to a health probe. Returns `false` if the breaker is closed, so that the answer is no news.
@@ -135,11 +140,11 @@ impl Site {
     pub(crate) fn is_silent(&self, now_ns: u64, why: &str, random: u64) {
         *self.last_error.lock() = Some(why.into());
         // While the breaker is open a failed probe changes nothing, because it is not the trial call.
-        self.door.told(now_ns, Verdict::Bad, false, Fault { caller: None, random });
+        self.door.record(now_ns, CallJudgement::Bad, false, BreakerFault { caller: None, random });
     }
 }
 
-impl fmt::Debug for Site {
+impl fmt::Debug for WorkerSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Site").field("name", &self.name).finish_non_exhaustive()
     }

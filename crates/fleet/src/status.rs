@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::ModelName;
-use headrace_engine_api::{Health, LoadReport};
+use headrace_engine_api::{EngineHealth, LoadReport};
 
-use crate::breaker::State;
-use crate::figures::Totals;
+use crate::breaker::BreakerState;
+use crate::figures::OutcomeTotals;
 
 /// The status of a worker.
 #[derive(Debug, Clone)]
@@ -20,11 +20,11 @@ pub struct WorkerStatus {
     /// Its upstream. `None` if it is in this process.
     pub site: Option<Arc<str>>,
     /// Whether it gets calls now.
-    pub standing: Standing,
+    pub standing: WorkerStanding,
     /// Its breaker.
     pub breaker: BreakerStatus,
     /// Its own report on its health.
-    pub health: Health,
+    pub health: EngineHealth,
     /// Its own report on its load, with the report's age.
     pub load: LoadReport,
     /// Its share of the calls, relative to other workers.
@@ -32,7 +32,7 @@ pub struct WorkerStatus {
     /// Calls sent to it that have not ended.
     pub in_flight: u32,
     /// Calls since the start.
-    pub totals: Totals,
+    pub totals: OutcomeTotals,
     /// Fraction of the last minute's calls that failed. `None` if there were none.
     pub failed_last_minute: Option<f64>,
     /// The same for the last five minutes.
@@ -74,13 +74,13 @@ pub struct BreakerStatus {
 }
 
 impl BreakerStatus {
-    pub(crate) fn of((state, trips): (State, u64), now_ns: u64) -> Self {
+    pub(crate) fn of((state, trips): (BreakerState, u64), now_ns: u64) -> Self {
         let (state, left) = match state {
-            State::Closed => ("closed", Duration::ZERO),
-            State::Open { until_ns } if until_ns > now_ns => {
+            BreakerState::Closed => ("closed", Duration::ZERO),
+            BreakerState::Open { until_ns } if until_ns > now_ns => {
                 ("open", Duration::from_nanos(until_ns - now_ns))
             }
-            State::Open { .. } | State::HalfOpen { .. } => ("half-open", Duration::ZERO),
+            BreakerState::Open { .. } | BreakerState::HalfOpen { .. } => ("half-open", Duration::ZERO),
         };
         Self { state, left, trips }
     }
@@ -88,7 +88,7 @@ impl BreakerStatus {
 
 /// Whether a worker gets calls now, or why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
+pub enum WorkerStanding {
     /// It gets calls.
     Ready,
     /// It gets the next call, as a trial.
@@ -98,7 +98,7 @@ pub enum Standing {
     /// An operator has drained it or its upstream.
     Drained,
     /// It reports that it is down.
-    Down(Health),
+    Down(EngineHealth),
     /// It refused a call as overloaded. Holds the remaining pause.
     Cooling(Duration),
     /// It is much worse than the other workers of its model. Holds the remaining time.
@@ -107,7 +107,7 @@ pub enum Standing {
     Open(Duration),
 }
 
-impl Standing {
+impl WorkerStanding {
     /// Whether it may get a call.
     pub fn takes_calls(&self) -> bool {
         matches!(self, Self::Ready | Self::Trial)
@@ -122,7 +122,7 @@ impl Standing {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for WorkerStanding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready => f.write_str("it takes calls"),

@@ -2,22 +2,22 @@
 
 /// Counts events over the last `N` slots of time.
 #[derive(Debug)]
-pub(crate) struct Window<const N: usize> {
+pub(crate) struct SlidingCounter<const N: usize> {
     slot_ns: u64,
-    slots: [Slot; N],
+    slots: [TimeSlot; N],
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slot {
+struct TimeSlot {
     /// Index of the slot's time, counted from the clock's start.
     number: u64,
     count: u64,
 }
 
-impl<const N: usize> Window<N> {
+impl<const N: usize> SlidingCounter<N> {
     /// Creates an empty window with slots of this length.
     pub(crate) const fn new(slot_ns: u64) -> Self {
-        Self { slot_ns, slots: [Slot { number: 0, count: 0 }; N] }
+        Self { slot_ns, slots: [TimeSlot { number: 0, count: 0 }; N] }
     }
 
     /// Counts `count` events.
@@ -26,7 +26,7 @@ impl<const N: usize> Window<N> {
         let Ok(at) = usize::try_from(number % N as u64) else { return };
         let Some(slot) = self.slots.get_mut(at) else { return };
         if slot.number != number {
-            *slot = Slot { number, count: 0 };
+            *slot = TimeSlot { number, count: 0 };
         }
         slot.count = slot.count.saturating_add(count);
     }
@@ -39,7 +39,7 @@ impl<const N: usize> Window<N> {
         // The slot before the window's first slot has been reused.
         let oldest = oldest.max((newest + 1).saturating_sub(N as u64));
         let part = 1.0 - (from_ns % self.slot_ns) as f64 / self.slot_ns as f64;
-        let share = |slot: &Slot| match slot.number {
+        let share = |slot: &TimeSlot| match slot.number {
             number if number > newest || number < oldest => 0.0,
             number if number == from_ns / self.slot_ns && number != newest => slot.count as f64 * part,
             _ => slot.count as f64,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn what_is_older_than_the_span_or_the_window_does_not_count() {
-        let mut window = Window::<4>::new(10);
+        let mut window = SlidingCounter::<4>::new(10);
         for (now, count) in [(5, 1), (12, 2), (25, 4), (39, 8)] {
             window.add(now, count);
         }

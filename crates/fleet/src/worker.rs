@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use headrace_domain::{ModelName, PrefixKeys, Region};
-use headrace_engine_api::{Health, LoadReport, SharedEngine, SharedRelay};
+use headrace_engine_api::{EngineHealth, LoadReport, SharedEngine, SharedRelay};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::breaker::{Fault, Leave};
-use crate::budget::Budget;
-use crate::door::{Door, Verdict};
-use crate::figures::{Figures, MINUTE_NS};
-use crate::hedge::Purse;
-use crate::outcome::Outcome;
-use crate::prefix_index::Held;
-use crate::remembered::{Marks, Remembered, USUAL_MARKS};
-use crate::site::{Site, Told};
-use crate::status::{BreakerStatus, Standing, WorkerStatus};
+use crate::breaker::{BreakerFault, CallPermission};
+use crate::budget::RetryBudget;
+use crate::door::{BreakerGate, CallJudgement};
+use crate::figures::{MINUTE_NS, WorkerStats};
+use crate::hedge::RaceBudget;
+use crate::outcome::WorkerOutcome;
+use crate::prefix_index::CachedTokens;
+use crate::remembered::{PrefixMarks, RememberedMarks, USUAL_MARKS};
+use crate::site::{ReportedCache, WorkerSite};
+use crate::status::{BreakerStatus, WorkerStanding, WorkerStatus};
 
 /// Pause after a refusal that names no retry time.
 const COOLING_UNTOLD: Duration = Duration::from_secs(1);
@@ -27,14 +27,14 @@ const COOLING_UNTOLD: Duration = Duration::from_secs(1);
 const COOLING_MOST: Duration = Duration::from_mins(10);
 
 /// The engine or server behind a worker.
-pub(crate) enum Backend {
+pub(crate) enum WorkerBackend {
     /// Takes tokens.
     Engine(SharedEngine),
     /// Takes messages.
     Relay(SharedRelay),
 }
 
-impl Backend {
+impl WorkerBackend {
     pub(crate) fn load(&self) -> LoadReport {
         match self {
             Self::Engine(engine) => engine.load(),
@@ -50,7 +50,7 @@ impl Backend {
         }
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> EngineHealth {
         match self {
             Self::Engine(engine) => engine.health(),
             Self::Relay(relay) => relay.health(),
@@ -70,54 +70,54 @@ impl Backend {
 pub struct Worker {
     id: Arc<str>,
     model: ModelName,
-    pub(crate) backend: Backend,
-    site: Option<Arc<Site>>,
+    pub(crate) backend: WorkerBackend,
+    site: Option<Arc<WorkerSite>>,
     /// The region where it runs.
     region: Option<Region>,
     weight: AtomicU32,
     /// Calls dispatched and not yet ended. More current than the engine's own report, which may be a step old.
     dispatched: AtomicU32,
     drained: AtomicBool,
-    door: Door,
+    door: BreakerGate,
     /// End of the pause after a refusal, by the fleet's clock.
     cooling_until_ns: AtomicU64,
     pub(crate) ejected_until_ns: AtomicU64,
     /// Number of consecutive ejections.
     pub(crate) ejections: AtomicU32,
     /// Retries of its model, if it is listed first.
-    pub(crate) retries: Budget,
-    pub(crate) races: Purse,
-    figures: Mutex<Figures>,
-    remembered: Mutex<Remembered>,
+    pub(crate) retries: RetryBudget,
+    pub(crate) races: RaceBudget,
+    figures: Mutex<WorkerStats>,
+    remembered: Mutex<RememberedMarks>,
 }
 
 /// Whether a call is the trial call of the worker's or the upstream's breaker.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Trials {
+pub(crate) struct TrialCall {
     own: bool,
     site: bool,
 }
 
-impl Trials {
+impl TrialCall {
     pub(crate) fn any(self) -> bool {
         self.own || self.site
     }
 }
 
 impl Worker {
-    /// Creates a worker that takes tokens. Unless it gets a [`Site`] it is in this process and reports its own state.
+    /// Creates a worker that takes tokens. Unless it gets a [`WorkerSite`] it is in this process and reports its own state.
     /// It then has no breaker, and its cache is not guessed.
     pub fn new(id: &str, model: ModelName, engine: SharedEngine) -> Self {
         let tokens = engine.capabilities().kv_tokens;
-        Self::of(id, model, Backend::Engine(engine), Remembered::of_tokens(tokens))
+        Self::of(id, model, WorkerBackend::Engine(engine), RememberedMarks::of_tokens(tokens))
     }
 
     /// Creates a worker that takes messages.
     pub fn relay(id: &str, model: ModelName, relay: SharedRelay) -> Self {
-        Self::of(id, model, Backend::Relay(relay), Remembered::of_marks(USUAL_MARKS))
+        Self::of(id, model, WorkerBackend::Relay(relay), RememberedMarks::of_marks(USUAL_MARKS))
     }
 
-    fn of(id: &str, model: ModelName, backend: Backend, remembered: Remembered) -> Self {
+    fn of(id: &str, model: ModelName, backend: WorkerBackend, remembered: RememberedMarks) -> Self {
         Self {
             id: id.into(),
             model,
@@ -127,20 +127,20 @@ impl Worker {
             weight: AtomicU32::new(1),
             dispatched: AtomicU32::new(0),
             drained: AtomicBool::new(false),
-            door: Door::new(),
+            door: BreakerGate::new(),
             cooling_until_ns: AtomicU64::new(0),
             ejected_until_ns: AtomicU64::new(0),
             ejections: AtomicU32::new(0),
-            retries: Budget::new(),
-            races: Purse::new(),
-            figures: Mutex::new(Figures::new()),
+            retries: RetryBudget::new(),
+            races: RaceBudget::new(),
+            figures: Mutex::new(WorkerStats::new()),
             remembered: Mutex::new(remembered),
         }
     }
 
     /// Makes it one of the models of this upstream.
     #[must_use]
-    pub fn at(mut self, site: &Arc<Site>) -> Self {
+    pub fn at(mut self, site: &Arc<WorkerSite>) -> Self {
         self.site = Some(Arc::clone(site));
         self
     }
@@ -180,15 +180,15 @@ impl Worker {
     }
 
     /// The upstream behind it.
-    pub fn site(&self) -> Option<&Arc<Site>> {
+    pub fn site(&self) -> Option<&Arc<WorkerSite>> {
         self.site.as_ref()
     }
 
     /// Its upstream, and the model's name there. `None` for an engine in this process.
     pub fn target(&self) -> Option<(&str, &str)> {
         match &self.backend {
-            Backend::Relay(relay) => Some((&relay.facts().upstream, &relay.facts().model)),
-            Backend::Engine(_) => {
+            WorkerBackend::Relay(relay) => Some((&relay.facts().upstream, &relay.facts().model)),
+            WorkerBackend::Engine(_) => {
                 let site = self.site.as_ref()?.name();
                 Some((site, self.id.strip_prefix(&**site)?.strip_prefix('/')?))
             }
@@ -216,7 +216,7 @@ impl Worker {
 
     /// Whether it is judged by how its calls end. An engine in this process is not, because it reports its own state.
     pub(crate) fn is_judged(&self) -> bool {
-        self.site.is_some() || matches!(self.backend, Backend::Relay(_))
+        self.site.is_some() || matches!(self.backend, WorkerBackend::Relay(_))
     }
 
     /// Calls sent to it that have not ended.
@@ -224,95 +224,109 @@ impl Worker {
         self.dispatched.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn figures(&self) -> MutexGuard<'_, Figures> {
+    pub(crate) fn figures(&self) -> MutexGuard<'_, WorkerStats> {
         self.figures.lock()
     }
 
     /// Estimated number of the prompt's tokens in its cache.
-    pub(crate) fn cached(&self, marks: Marks<'_>, prompt_tokens: usize) -> usize {
+    pub(crate) fn cached(&self, marks: PrefixMarks<'_>, prompt_tokens: usize) -> usize {
         let said = match marks {
-            Marks::Keys(keys) => self.backend.cached_prefix(keys),
-            Marks::Trail(_) => 0,
+            PrefixMarks::Keys(keys) => self.backend.cached_prefix(keys),
+            PrefixMarks::Trail(_) => 0,
         };
         if !self.is_judged() {
             return said;
         }
         let sent = || marks.tokens(self.remembered.lock().held(marks), prompt_tokens);
         let told = match (marks, &self.site) {
-            (Marks::Keys(keys), Some(site)) => site.cached(keys),
+            (PrefixMarks::Keys(keys), Some(site)) => site.cached(keys),
             _ => None,
         };
         let likely = match told {
             None => sent(),
-            Some(Told { held, whole: false }) => held.own.max(sent()),
-            Some(Told { held: Held { own, anyones: 0 }, whole: true }) => own,
+            Some(ReportedCache { held, whole: false }) => held.own.max(sent()),
+            Some(ReportedCache { held: CachedTokens { own, anyones: 0 }, whole: true }) => own,
             // These blocks may belong to another tenant. They count only as far as this tenant sent the same prefix
             // there.
-            Some(Told { held: Held { own, anyones }, whole: true }) => own.max(anyones.min(sent())),
+            Some(ReportedCache { held: CachedTokens { own, anyones }, whole: true }) => {
+                own.max(anyones.min(sent()))
+            }
         };
         said.max(likely).min(prompt_tokens)
     }
 
     /// Whether it gets calls now, and why not.
-    pub(crate) fn standing(&self, now_ns: u64) -> Standing {
+    pub(crate) fn standing(&self, now_ns: u64) -> WorkerStanding {
         if self.is_drained() {
-            return Standing::Drained;
+            return WorkerStanding::Drained;
         }
         let health = self.backend.health();
         if !health.is_up() {
-            return Standing::Down(health);
+            return WorkerStanding::Down(health);
         }
         if !self.is_judged() {
-            return Standing::Ready;
+            return WorkerStanding::Ready;
         }
         let left =
             |until: &AtomicU64| until.load(Ordering::Relaxed).checked_sub(now_ns).filter(|&left| left > 0);
-        let site = self.site.as_ref().map_or(Leave::Free, |site| site.leave(now_ns));
-        let open = |until_ns: u64| Standing::Open(Duration::from_nanos(until_ns.saturating_sub(now_ns)));
+        let site = self.site.as_ref().map_or(CallPermission::Free, |site| site.leave(now_ns));
+        let open =
+            |until_ns: u64| WorkerStanding::Open(Duration::from_nanos(until_ns.saturating_sub(now_ns)));
         match (self.door.leave(now_ns), site) {
-            (Leave::NotBefore(own_ns), Leave::NotBefore(site_ns)) => return open(own_ns.max(site_ns)),
-            (Leave::NotBefore(until_ns), _) | (_, Leave::NotBefore(until_ns)) => return open(until_ns),
-            (Leave::TrialIsOut, _) | (_, Leave::TrialIsOut) => return Standing::TrialIsOut,
+            (CallPermission::NotBefore(own_ns), CallPermission::NotBefore(site_ns)) => {
+                return open(own_ns.max(site_ns));
+            }
+            (CallPermission::NotBefore(until_ns), _) | (_, CallPermission::NotBefore(until_ns)) => {
+                return open(until_ns);
+            }
+            (CallPermission::TrialIsOut, _) | (_, CallPermission::TrialIsOut) => {
+                return WorkerStanding::TrialIsOut;
+            }
             (own, site) => {
                 if let Some(left) = left(&self.cooling_until_ns) {
-                    return Standing::Cooling(Duration::from_nanos(left));
+                    return WorkerStanding::Cooling(Duration::from_nanos(left));
                 }
-                if own == Leave::Trial || site == Leave::Trial {
-                    return Standing::Trial;
+                if own == CallPermission::Trial || site == CallPermission::Trial {
+                    return WorkerStanding::Trial;
                 }
             }
         }
         match left(&self.ejected_until_ns) {
-            Some(left) => Standing::Ejected(Duration::from_nanos(left)),
-            None => Standing::Ready,
+            Some(left) => WorkerStanding::Ejected(Duration::from_nanos(left)),
+            None => WorkerStanding::Ready,
         }
     }
 
     /// Sends a call to it. `None` if the breaker allows one trial call and another call was faster.
-    pub(crate) fn enter(&self, now_ns: u64) -> Option<Trials> {
+    pub(crate) fn enter(&self, now_ns: u64) -> Option<TrialCall> {
         if !self.is_judged() {
             self.dispatched.fetch_add(1, Ordering::Relaxed);
-            return Some(Trials::default());
+            return Some(TrialCall::default());
         }
-        let lets_in = |leave| matches!(leave, Leave::Free | Leave::Trial);
+        let lets_in = |leave| matches!(leave, CallPermission::Free | CallPermission::Trial);
         let own = self.door.enter(now_ns);
         if !lets_in(own) {
             return None;
         }
-        let site = self.site.as_ref().map_or(Leave::Free, |site| site.enter(now_ns));
+        let site = self.site.as_ref().map_or(CallPermission::Free, |site| site.enter(now_ns));
         if !lets_in(site) {
-            self.door.told(now_ns, Verdict::Nothing, own == Leave::Trial, Fault::NONE);
+            self.door.record(
+                now_ns,
+                CallJudgement::Nothing,
+                own == CallPermission::Trial,
+                BreakerFault::NONE,
+            );
             return None;
         }
         self.dispatched.fetch_add(1, Ordering::Relaxed);
         if let Some(site) = &self.site {
             site.count();
         }
-        Some(Trials { own: own == Leave::Trial, site: site == Leave::Trial })
+        Some(TrialCall { own: own == CallPermission::Trial, site: site == CallPermission::Trial })
     }
 
     /// Records that a prompt was sent to it, with `blocks` blocks to compute.
-    pub(crate) fn sent(&self, now_ns: u64, marks: Marks<'_>, blocks: u64) {
+    pub(crate) fn sent(&self, now_ns: u64, marks: PrefixMarks<'_>, blocks: u64) {
         if self.is_judged() {
             self.figures.lock().start(now_ns, blocks);
             if marks.len() > 0 {
@@ -322,10 +336,10 @@ impl Worker {
     }
 
     /// Records the first output of a call. A trial call thereby shows that the worker works.
-    pub(crate) fn began(&self, now_ns: u64, after_ns: u64, blocks: u64, trials: Trials) {
+    pub(crate) fn began(&self, now_ns: u64, after_ns: u64, blocks: u64, trials: TrialCall) {
         self.figures.lock().began(now_ns, after_ns, blocks);
         if trials.own {
-            self.door.told(now_ns, Verdict::Good, true, Fault::NONE);
+            self.door.record(now_ns, CallJudgement::Good, true, BreakerFault::NONE);
         }
         if let Some(site) = self.site.as_ref().filter(|_| trials.site) {
             site.shows_life(now_ns);
@@ -339,25 +353,32 @@ impl Worker {
     }
 
     /// Records how a call ended.
-    pub(crate) fn ended(&self, now_ns: u64, took_ns: u64, outcome: &Outcome, trials: Trials, fault: Fault) {
+    pub(crate) fn ended(
+        &self,
+        now_ns: u64,
+        took_ns: u64,
+        outcome: &WorkerOutcome,
+        trials: TrialCall,
+        fault: BreakerFault,
+    ) {
         self.figures.lock().end(now_ns, took_ns, outcome);
         if !self.is_judged() {
             return;
         }
         let verdict = match outcome {
             // An overloaded worker is alive.
-            Outcome::Answered | Outcome::Refused { .. } => Verdict::Good,
-            Outcome::Failed { .. } => Verdict::Bad,
-            Outcome::CallersFault | Outcome::Cancelled => Verdict::Nothing,
+            WorkerOutcome::Answered | WorkerOutcome::Refused { .. } => CallJudgement::Good,
+            WorkerOutcome::Failed { .. } => CallJudgement::Bad,
+            WorkerOutcome::CallersFault | WorkerOutcome::Cancelled => CallJudgement::Nothing,
         };
-        if let Outcome::Refused { retry_after } = outcome {
+        if let WorkerOutcome::Refused { retry_after } = outcome {
             let cooling = retry_after.unwrap_or(COOLING_UNTOLD).min(COOLING_MOST);
             let until_ns = now_ns.saturating_add(u64::try_from(cooling.as_nanos()).unwrap_or(u64::MAX));
             self.cooling_until_ns.fetch_max(until_ns, Ordering::Relaxed);
         }
-        self.door.told(now_ns, verdict, trials.own, fault);
+        self.door.record(now_ns, verdict, trials.own, fault);
         if let Some(site) = &self.site {
-            site.told(now_ns, outcome, trials.site, fault);
+            site.record(now_ns, outcome, trials.site, fault);
         }
     }
 

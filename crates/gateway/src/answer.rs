@@ -3,6 +3,6 @@
 use crate::Delivery;
 
 /// The answer to a caller.
-pub type Answer = headrace_call_api::Answer<Delivery>;
-/// The body of an [`Answer`].
+pub type Answer = headrace_call_api::CallAnswer<Delivery>;
+/// The body of an [`CallAnswer`].
 pub type AnswerBody = headrace_call_api::AnswerBody<Delivery>;

@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use headrace_domain::{HoldId, NanoDollars, RequestId, Stage, UnixNanos};
 use headrace_identity::{AuthRefusal, KeyEnd};
-use headrace_ledger::{Command, LedgerRefusal, Verdict};
+use headrace_ledger::{CommandResult, LedgerOperation, LedgerRefusal};
 use headrace_objects::{
     BatchFault, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, LineEnd, LineRecord,
 };
@@ -27,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 use crate::Gateway;
 use crate::batch_line::{BatchLine, Paid};
 use crate::pump::settle;
-use crate::refused::Why;
+use crate::refused::Rejection;
 
-use places::Batches;
-use read::Read;
+use places::RunningBatches;
+use read::ReadOutcome;
 
 /// Requests of one batch that run concurrently.
 const LINES_OF_ONE: usize = 16;
@@ -46,7 +46,7 @@ const MEMORY: u64 = 4 << 20;
 
 /// Why a batch starts no further request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+enum BatchStopReason {
     /// All requests have ended.
     Done,
     /// The batch was cancelled.
@@ -85,7 +85,7 @@ impl Gateway {
         Ok(count)
     }
 
-    fn batches(&self) -> &Batches {
+    fn batches(&self) -> &RunningBatches {
         self.objects().batches()
     }
 
@@ -115,7 +115,7 @@ impl Gateway {
     async fn work_on(self: &Arc<Self>, mut batch: BatchRecord, ends: CancellationToken) {
         let mut pause = FIRST_PAUSE;
         while !batch.state.status.is_over() && !self.is_draining() {
-            let job = Job { gateway: self, ends: &ends, batch: &batch };
+            let job = BatchJob { gateway: self, ends: &ends, batch: &batch };
             let step = AssertUnwindSafe(job.step()).catch_unwind().await;
             match step {
                 Ok(Ok(Some(next))) => {
@@ -140,7 +140,7 @@ impl Gateway {
         &self,
         id: &str,
         change: impl FnOnce(&mut BatchState, UnixNanos) + Send + 'static,
-    ) -> Result<Option<BatchRecord>, Why> {
+    ) -> Result<Option<BatchRecord>, Rejection> {
         let (id, now) = (id.to_owned(), self.parts().clock.now());
         let gone = now.after(self.config().object_retention);
         let mut change = Some(change);
@@ -157,25 +157,25 @@ impl Gateway {
 
 /// A batch that is being run.
 #[derive(Clone, Copy)]
-struct Job<'a> {
+struct BatchJob<'a> {
     gateway: &'a Arc<Gateway>,
     ends: &'a CancellationToken,
     batch: &'a BatchRecord,
 }
 
-impl Job<'_> {
+impl BatchJob<'_> {
     /// Performs the batch's next step and returns its new record. Returns `None` if there is nothing to do for now.
-    async fn step(self) -> Result<Option<BatchRecord>, Why> {
+    async fn step(self) -> Result<Option<BatchRecord>, Rejection> {
         let memory = self.gateway.memory().reserve(&self.batch.state.key, MEMORY);
         let _memory = memory.map_err(|full| full.at(Stage::Receive))?;
         match self.batch.state.status {
             BatchStatus::Validating => self.read().await,
             BatchStatus::InProgress => match self.run().await? {
-                Stop::Draining => Ok(None),
-                Stop::Cancelled => self.look_again().await,
-                Stop::KeyOver => self.end_for_its_key().await,
-                stop @ (Stop::Done | Stop::Expired) => {
-                    if stop == Stop::Expired {
+                BatchStopReason::Draining => Ok(None),
+                BatchStopReason::Cancelled => self.look_again().await,
+                BatchStopReason::KeyOver => self.end_for_its_key().await,
+                stop @ (BatchStopReason::Done | BatchStopReason::Expired) => {
+                    if stop == BatchStopReason::Expired {
                         self.end_rest(LineEnd::Expired).await?;
                     }
                     self.goes_on(BatchStatus::InProgress, BatchStatus::Finalizing, |times, now| {
@@ -186,7 +186,7 @@ impl Job<'_> {
             },
             BatchStatus::Cancelling => {
                 // Requests that an earlier process started may have been paid for.
-                if self.run().await? == Stop::Draining {
+                if self.run().await? == BatchStopReason::Draining {
                     return Ok(None);
                 }
                 self.end_rest(LineEnd::Cancelled).await?;
@@ -200,7 +200,7 @@ impl Job<'_> {
     }
 
     /// Reads the batch's current record from the store.
-    async fn look_again(self) -> Result<Option<BatchRecord>, Why> {
+    async fn look_again(self) -> Result<Option<BatchRecord>, Rejection> {
         let (project, id) = (self.batch.project.clone(), self.batch.id.clone());
         self.gateway.objects().ask_files(move |store| store.batch(&project, &id)).await
     }
@@ -212,7 +212,7 @@ impl Job<'_> {
         from: BatchStatus,
         to: BatchStatus,
         note: impl FnOnce(&mut BatchTimes, UnixNanos) + Send + 'static,
-    ) -> Result<Option<BatchRecord>, Why> {
+    ) -> Result<Option<BatchRecord>, Rejection> {
         let change = move |state: &mut BatchState, now| {
             if state.status == from {
                 state.status = to;
@@ -223,7 +223,7 @@ impl Job<'_> {
     }
 
     /// Cancels the batch and records that its key is the reason.
-    async fn end_for_its_key(self) -> Result<Option<BatchRecord>, Why> {
+    async fn end_for_its_key(self) -> Result<Option<BatchRecord>, Rejection> {
         let refusal = if self.key_refusal() == Some(AuthRefusal::Expired) {
             ("expired_api_key", "The batch's API key has expired: requests that had not ended were not run.")
         } else {
@@ -249,13 +249,13 @@ impl Job<'_> {
         }
     }
 
-    async fn end_rest(self, end: LineEnd) -> Result<(), Why> {
+    async fn end_rest(self, end: LineEnd) -> Result<(), Rejection> {
         let id = self.batch.id.clone();
         self.gateway.objects().ask_files(move |store| store.end_rest(&id, end)).await
     }
 
     /// Reads the requests from the batch's input file.
-    async fn read(self) -> Result<Option<BatchRecord>, Why> {
+    async fn read(self) -> Result<Option<BatchRecord>, Rejection> {
         let (batch, limits) = (self.batch.clone(), self.gateway.config().wire.clone());
         let ends = self.ends.clone();
         let found = self
@@ -264,14 +264,14 @@ impl Job<'_> {
             .ask_files(move |store| read::read_within_bounds(store, &batch, &limits, &ends))
             .await?;
         match found {
-            Read::Stopped => self.look_again().await,
-            Read::Whole => {
+            ReadOutcome::Stopped => self.look_again().await,
+            ReadOutcome::Whole => {
                 self.goes_on(BatchStatus::Validating, BatchStatus::InProgress, |times, now| {
                     times.in_progress = Some(now);
                 })
                 .await
             }
-            Read::Faults(faults) => {
+            ReadOutcome::Faults(faults) => {
                 let change = move |state: &mut BatchState, now| {
                     if state.status == BatchStatus::Validating {
                         (state.status, state.faults, state.times.failed) =
@@ -286,7 +286,7 @@ impl Job<'_> {
     }
 
     /// Runs requests concurrently until no further one may start and all started ones have ended.
-    async fn run(self) -> Result<Stop, Why> {
+    async fn run(self) -> Result<BatchStopReason, Rejection> {
         let Self { gateway, ends, batch } = self;
         self.end_begun().await?;
         let (mut waiting, mut from, mut is_all) = (VecDeque::new(), 0, false);
@@ -294,7 +294,7 @@ impl Job<'_> {
         let mut under_way = FuturesUnordered::new();
         loop {
             stop = stop.or_else(|| self.stops());
-            if stop == Some(Stop::KeyOver) {
+            if stop == Some(BatchStopReason::KeyOver) {
                 // Wakes the requests that wait to be retried, so that they stop.
                 ends.cancel();
             }
@@ -325,7 +325,7 @@ impl Job<'_> {
                 }
             }
             if under_way.is_empty() {
-                return failed.map_or(Ok(stop.unwrap_or(Stop::Done)), Err);
+                return failed.map_or(Ok(stop.unwrap_or(BatchStopReason::Done)), Err);
             }
             tokio::select! {
                 // If one request fails, the others are still awaited: a call that is dropped is charged for its work.
@@ -340,7 +340,7 @@ impl Job<'_> {
 
     /// Ends the requests whose answers an earlier process wrote down and charged, but did not mark as ended. Requests
     /// that were not charged run again.
-    async fn end_begun(self) -> Result<(), Why> {
+    async fn end_begun(self) -> Result<(), Rejection> {
         let id = self.batch.id.clone();
         let begun = self.gateway.objects().ask_files(move |store| store.begun_lines(&id)).await?;
         for line in begun {
@@ -354,14 +354,14 @@ impl Job<'_> {
 
     /// The hold that paid for a request, if it was paid for. Asks the ledger for a hold of zero under the request's
     /// idempotency claim. The ledger refuses it as a replay if the request was paid for.
-    async fn paid(self, line: &LineRecord) -> Result<Option<HoldId>, Why> {
+    async fn paid(self, line: &LineRecord) -> Result<Option<HoldId>, Rejection> {
         let parts = self.gateway.parts();
         let Some(key) = parts.directory.key(&self.batch.state.key) else { return Ok(None) };
         let of =
             BatchLine::new(&self.batch.id, line.at, &line.custom_id, line.body.as_bytes(), Paid::default());
         let now = parts.clock.now();
         let hold = RequestId::fresh(now).hold();
-        let asked = Command::Hold {
+        let asked = LedgerOperation::Hold {
             hold,
             org: key.org,
             project: key.project,
@@ -371,7 +371,7 @@ impl Job<'_> {
             idempotency: Some(of.claim()),
         };
         let mut told = parts.books.decide(vec![asked], now).await;
-        match told.verdicts.pop().map(Verdict::into_result) {
+        match told.verdicts.pop().map(CommandResult::into_result) {
             Some(Err(LedgerRefusal::IdempotencyReplay { hold, .. })) => Ok(Some(hold)),
             Some(Err(refusal)) => Err(refusal.into()),
             _ => {
@@ -382,15 +382,15 @@ impl Job<'_> {
     }
 
     /// Why no further request may start. `None` if more may start.
-    fn stops(self) -> Option<Stop> {
+    fn stops(self) -> Option<BatchStopReason> {
         if self.gateway.is_draining() {
-            Some(Stop::Draining)
+            Some(BatchStopReason::Draining)
         } else if self.ends.is_cancelled() || self.batch.state.status == BatchStatus::Cancelling {
-            Some(Stop::Cancelled)
+            Some(BatchStopReason::Cancelled)
         } else if self.key_refusal().is_some() {
-            Some(Stop::KeyOver)
+            Some(BatchStopReason::KeyOver)
         } else if self.gateway.parts().clock.now() >= self.batch.state.expires {
-            Some(Stop::Expired)
+            Some(BatchStopReason::Expired)
         } else {
             None
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::task::AtomicWaker;
 use headrace_domain::{Clock, HoldId, KeyId, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, KeyEnd};
-use headrace_ledger::Books;
+use headrace_ledger::LedgerClient;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -27,26 +27,26 @@ const SHORTEST_STEP: Duration = Duration::from_millis(5);
 const CLOSING_STEP: Duration = Duration::from_millis(100);
 
 /// The ticker: the calls that it serves, and what it needs to keep their holds.
-pub(crate) struct Beats {
-    calls: Mutex<Calls>,
+pub(crate) struct HoldKeeper {
+    calls: Mutex<KeptCalls>,
     period: Duration,
     hold_lifetime: Duration,
     clock: Arc<dyn Clock>,
-    books: Arc<dyn Books>,
+    books: Arc<dyn LedgerClient>,
     directory: Arc<Directory>,
     cut_off: CancellationToken,
 }
 
 #[derive(Default)]
-struct Calls {
+struct KeptCalls {
     /// A call keeps its index, so that one period lies between two of its ticks.
-    places: Vec<Option<Arc<Beating>>>,
+    places: Vec<Option<Arc<KeptCall>>>,
     free: Vec<usize>,
     /// A ticker task is running.
     is_beating: bool,
 }
 
-struct Beating {
+struct KeptCall {
     /// `None` for a call without a hold, such as a stream of stored events.
     hold: Option<HoldId>,
     key: Option<KeyWatch>,
@@ -72,14 +72,14 @@ const REVOKED: u8 = 1;
 const EXPIRED: u8 = 2;
 
 /// A call's registration with the ticker. Dropping it frees its place.
-pub(crate) struct Beat {
-    all: Arc<Beats>,
+pub(crate) struct KeptCallHandle {
+    all: Arc<HoldKeeper>,
     at: usize,
-    call: Arc<Beating>,
+    call: Arc<KeptCall>,
     seen: u32,
 }
 
-impl Beats {
+impl HoldKeeper {
     /// A ticker without calls. Cancelling `cut_off` prompts all calls at once.
     pub(crate) fn new(config: &GatewayConfig, parts: &GatewayParts, cut_off: CancellationToken) -> Arc<Self> {
         let (clock, books) = (Arc::clone(&parts.clock), Arc::clone(&parts.books));
@@ -91,20 +91,20 @@ impl Beats {
     /// Registers a call. Its hold does not expire while it is registered, even if the wall clock jumps. The call
     /// itself bounds that time by monotonic time.
     ///
-    /// If the key is revoked or expires meanwhile, [`Beat::key_refusal`] says so within a period.
-    pub(crate) fn join(self: &Arc<Self>, hold: HoldId, key: Option<KeyId>) -> Beat {
+    /// If the key is revoked or expires meanwhile, [`KeptCallHandle::key_refusal`] says so within a period.
+    pub(crate) fn join(self: &Arc<Self>, hold: HoldId, key: Option<KeyId>) -> KeptCallHandle {
         self.look_after(Some(hold), key)
     }
 
     /// Registers a stream without a hold. Only its key is watched.
-    pub(crate) fn join_stream(self: &Arc<Self>, key: KeyId) -> Beat {
+    pub(crate) fn join_stream(self: &Arc<Self>, key: KeyId) -> KeptCallHandle {
         self.look_after(None, Some(key))
     }
 
-    fn look_after(self: &Arc<Self>, hold: Option<HoldId>, key: Option<KeyId>) -> Beat {
+    fn look_after(self: &Arc<Self>, hold: Option<HoldId>, key: Option<KeyId>) -> KeptCallHandle {
         let (kept, beats) = (AtomicU64::new(0), AtomicU32::new(0));
         let key = key.map(KeyWatch::new);
-        let call = Arc::new(Beating { hold, key, kept, beats, waker: AtomicWaker::new() });
+        let call = Arc::new(KeptCall { hold, key, kept, beats, waker: AtomicWaker::new() });
         let mut calls = self.calls.lock();
         let at = calls.free.pop().unwrap_or(calls.places.len());
         match calls.places.get_mut(at) {
@@ -114,21 +114,21 @@ impl Beats {
         let begins = !std::mem::replace(&mut calls.is_beating, true);
         drop(calls);
         if begins {
-            let mut beater = Beater { beats: Arc::clone(self), is_over: false };
+            let mut beater = KeeperTask { beats: Arc::clone(self), is_over: false };
             tokio::spawn(async move {
                 beat(&beater.beats).await;
                 beater.is_over = true;
                 drop(beater);
             });
         }
-        Beat { all: Arc::clone(self), at, call, seen: 0 }
+        KeptCallHandle { all: Arc::clone(self), at, call, seen: 0 }
     }
 
     /// The calls of one group. `None` if no call is registered.
-    fn part(&self, part: u32, parts: u32) -> Option<Vec<Arc<Beating>>> {
+    fn part(&self, part: u32, parts: u32) -> Option<Vec<Arc<KeptCall>>> {
         let mut calls = self.calls.lock();
         if calls.free.len() == calls.places.len() {
-            *calls = Calls::default();
+            *calls = KeptCalls::default();
             return None;
         }
         let of_part = calls.places.iter().skip(part as usize).step_by(parts as usize);
@@ -136,7 +136,7 @@ impl Beats {
     }
 }
 
-impl Beat {
+impl KeptCallHandle {
     /// Returns when the next check is due: once a period, and at once when calls are cut off. May be polled any
     /// number of times between two checks, by one task.
     pub(crate) async fn next(&mut self) {
@@ -167,7 +167,7 @@ impl Beat {
     }
 }
 
-impl Drop for Beat {
+impl Drop for KeptCallHandle {
     fn drop(&mut self) {
         let mut calls = self.all.calls.lock();
         // The list is cleared only when all places are free, so this index is still valid.
@@ -178,9 +178,9 @@ impl Drop for Beat {
     }
 }
 
-impl Beating {
+impl KeptCall {
     /// Checks the call's key, and extends its hold in the ledger if that is due.
-    fn keep(&self, beats: &Beats) {
+    fn keep(&self, beats: &HoldKeeper) {
         let (now, lifetime) = (beats.clock.now(), beats.hold_lifetime);
         if let Some(key) = &self.key {
             key.look(&beats.directory, now);
@@ -224,13 +224,13 @@ impl KeyWatch {
 }
 
 /// Owned by the ticker task. If the task ends early, dropping this lets the next call start another one.
-struct Beater {
-    beats: Arc<Beats>,
+struct KeeperTask {
+    beats: Arc<HoldKeeper>,
     /// The ticker ended because no call was left. By now another ticker may serve newer calls.
     is_over: bool,
 }
 
-impl Drop for Beater {
+impl Drop for KeeperTask {
     fn drop(&mut self) {
         if !self.is_over {
             self.beats.calls.lock().is_beating = false;
@@ -239,8 +239,8 @@ impl Drop for Beater {
 }
 
 /// Serves the calls until none is left.
-async fn beat(beats: &Beats) {
-    let Beats { period, cut_off, .. } = beats;
+async fn beat(beats: &HoldKeeper) {
+    let HoldKeeper { period, cut_off, .. } = beats;
     let parts = u32::try_from(period.as_millis() / SHORTEST_STEP.as_millis()).unwrap_or(MOST_PARTS);
     let (mut part, mut parts, mut is_cut_off) = (0, parts.clamp(1, MOST_PARTS), false);
     loop {
@@ -272,7 +272,7 @@ mod tests {
         RequestId::fresh(UnixNanos::new(1)).hold()
     }
 
-    fn places(beats: &Beats) -> (usize, usize) {
+    fn places(beats: &HoldKeeper) -> (usize, usize) {
         let calls = beats.calls.lock();
         (calls.places.iter().flatten().count(), calls.places.len())
     }
@@ -281,7 +281,7 @@ mod tests {
     async fn each_call_is_looked_after_once_a_period_and_nobody_when_nobody_is_left() {
         let world = World::new(Setup::default());
         let (beats, period) = (world.gateway.beats(), world.gateway.config().period());
-        let mut calls: Vec<Beat> = (0..40).map(|_| beats.join(hold(), None)).collect();
+        let mut calls: Vec<KeptCallHandle> = (0..40).map(|_| beats.join(hold(), None)).collect();
         assert_eq!(places(beats), (40, 40));
         tokio::time::sleep(period * 10 + period / 2).await;
         for call in &mut calls {
@@ -308,7 +308,7 @@ mod tests {
         let beats = world.gateway.beats();
         let _call = beats.join(hold(), None);
         for (is_over, is_beating) in [(true, true), (false, false)] {
-            drop(Beater { beats: Arc::clone(beats), is_over });
+            drop(KeeperTask { beats: Arc::clone(beats), is_over });
             assert_eq!(beats.calls.lock().is_beating, is_beating);
         }
     }
@@ -317,7 +317,7 @@ mod tests {
     async fn a_cut_wakes_everybody_at_once_and_then_often() {
         let world = World::new(Setup::default());
         let beats = world.gateway.beats();
-        let mut calls: Vec<Beat> = (0..20).map(|_| beats.join(hold(), None)).collect();
+        let mut calls: Vec<KeptCallHandle> = (0..20).map(|_| beats.join(hold(), None)).collect();
         tokio::task::yield_now().await;
         world.gateway.cut_off().cancel();
         for call in &mut calls {

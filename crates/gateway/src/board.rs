@@ -18,12 +18,12 @@ const FREE: u64 = 0;
 const TAKEN: u64 = u64::MAX;
 
 /// The table of slots.
-pub(crate) struct Board {
-    seats: Box<[Place]>,
+pub(crate) struct InFlightTable {
+    seats: Box<[InFlightRow]>,
 }
 
 #[repr(align(64))]
-struct Place {
+struct InFlightRow {
     /// Monotonic nanoseconds at the call's first byte, plus one. Otherwise [`FREE`] or [`TAKEN`].
     since: AtomicU64,
     high: AtomicU64,
@@ -32,20 +32,20 @@ struct Place {
     /// Tokens of the answer so far.
     written: AtomicU64,
     /// A lock per slot. Only a reader of the table can contend for it.
-    names: Mutex<Names>,
+    names: Mutex<CallNames>,
 }
 
 /// The names of a call, as far as they are known: who pays, and which model serves.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Names {
+struct CallNames {
     org: Option<OrgId>,
     key: Option<KeyId>,
     model: Option<ModelName>,
 }
 
 /// A call's slot. Dropping it frees the slot.
-pub(crate) struct Seat {
-    board: Arc<Board>,
+pub(crate) struct InFlightSlot {
+    board: Arc<InFlightTable>,
     at: usize,
 }
 
@@ -68,9 +68,9 @@ pub struct InFlightCall {
     pub completion_tokens: u64,
 }
 
-impl Board {
+impl InFlightTable {
     pub(crate) fn new() -> Arc<Self> {
-        let free = |_| Place {
+        let free = |_| InFlightRow {
             since: AtomicU64::new(FREE),
             high: AtomicU64::new(0),
             low: AtomicU64::new(0),
@@ -82,7 +82,7 @@ impl Board {
     }
 
     /// Takes a slot for a call. Returns `None` if all slots near the one that its id hashes to are taken.
-    pub(crate) fn sit(self: &Arc<Self>, id: RequestId, started_mono_ns: u64) -> Option<Seat> {
+    pub(crate) fn sit(self: &Arc<Self>, id: RequestId, started_mono_ns: u64) -> Option<InFlightSlot> {
         let bits = id.bits();
         // The low bits of an id are random.
         let first = usize::try_from(bits % SEATS as u128).unwrap_or(0);
@@ -99,7 +99,7 @@ impl Board {
         place.stage.store(Stage::Connect as u8, Ordering::Relaxed);
         place.written.store(0, Ordering::Relaxed);
         place.since.store(started_mono_ns.saturating_add(1).min(TAKEN - 1), Ordering::Release);
-        Some(Seat { board: Arc::clone(self), at: free })
+        Some(InFlightSlot { board: Arc::clone(self), at: free })
     }
 
     /// The calls in the table, oldest first.
@@ -111,7 +111,7 @@ impl Board {
     }
 }
 
-impl Place {
+impl InFlightRow {
     fn look(&self, mono_ns: u64) -> Option<InFlightCall> {
         let since = self.since.load(Ordering::Acquire);
         if matches!(since, FREE | TAKEN) {
@@ -121,7 +121,7 @@ impl Place {
             | u128::from(self.low.load(Ordering::Relaxed));
         let stage = Stage::ALL.get(usize::from(self.stage.load(Ordering::Relaxed))).copied()?;
         let completion_tokens = self.written.load(Ordering::Relaxed);
-        let Names { org, key, model } = self.names.lock().clone();
+        let CallNames { org, key, model } = self.names.lock().clone();
         // Another call may have taken the slot meanwhile. The values read would then mix both calls.
         fence(Ordering::Acquire);
         let still = self.since.load(Ordering::Relaxed) == since;
@@ -137,7 +137,7 @@ impl Place {
     }
 }
 
-impl Seat {
+impl InFlightSlot {
     /// Records that the call is now in `stage`.
     pub(crate) fn is_in(&self, stage: Stage) {
         if let Some(place) = self.board.seats.get(self.at) {
@@ -175,7 +175,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for InFlightSlot {
     fn drop(&mut self) {
         if let Some(place) = self.board.seats.get(self.at) {
             drop(std::mem::take(&mut *place.names.lock()));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_call_is_seen_where_it_is_until_it_leaves() {
-        let board = Board::new();
+        let board = InFlightTable::new();
         let id = RequestId::from_bits(7 << 64 | 5);
         let seat = board.sit(id, 1_000).unwrap();
         let later = board.sit(RequestId::from_bits(5), 3_000).unwrap();
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_seat_does_without_and_takes_nobodys() {
-        let board = Board::new();
+        let board = InFlightTable::new();
         let seats: Vec<_> = (0..TRIES + 3).map(|_| board.sit(RequestId::from_bits(9), 1)).collect();
         assert_eq!(seats.iter().flatten().count(), TRIES);
         drop(seats);
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn nobody_sees_a_call_that_never_was() {
-        let board = Board::new();
+        let board = InFlightTable::new();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             for n in 1..=3_u64 {

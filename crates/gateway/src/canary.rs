@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 mod rule;
 
-use rule::{MOST_CALLS, Rate};
+use rule::{BadCallRate, MOST_CALLS};
 
 /// Calls of the canary between two evaluations.
 const LOOK_EVERY: u32 = 8;
@@ -37,14 +37,14 @@ pub struct CanarySpec {
 
 /// How a call ended, as far as the model is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Went {
+pub(crate) enum CallVerdict {
     Well,
     /// The content of the call was refused.
     Refused,
     Failed,
 }
 
-impl Went {
+impl CallVerdict {
     /// The outcome that a refusal counts as. `None` if the refusal says nothing of the model.
     pub(crate) const fn of_refusal(code: Code, status: u16) -> Option<Self> {
         match code {
@@ -59,7 +59,7 @@ impl Went {
 
 /// When and why a canary was rolled back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RolledBack {
+pub struct CanaryRollback {
     /// Time of the rollback.
     pub at: UnixNanos,
     /// The evidence, in words.
@@ -76,7 +76,7 @@ pub struct CanaryNews {
     /// Fingerprint of the canary's configuration entry. Another entry is another trial.
     pub fingerprint: String,
     /// When and why.
-    pub rolled_back: RolledBack,
+    pub rolled_back: CanaryRollback,
 }
 
 /// A canary's figures, as operators see them.
@@ -91,38 +91,38 @@ pub struct CanaryView {
     /// The 95th percentile of the time to the first token, in microseconds.
     pub first_token_p95_us: [Option<u32>; 2],
     /// When and why the canary was rolled back. `None` while it is on trial.
-    pub rolled_back: Option<RolledBack>,
+    pub rolled_back: Option<CanaryRollback>,
 }
 
 /// A canary's configuration entry besides its name. Another entry is another trial.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Entry {
+struct CanaryEntry {
     weight: u32,
     spec: CanarySpec,
 }
 
 /// Observations of one canary. Outlives the catalogue for as long as the canary's entry stays the same.
-pub(crate) struct Watch {
+pub(crate) struct CanaryWatch {
     pub(crate) route: ModelName,
     pub(crate) model: ModelName,
-    entry: Entry,
+    entry: CanaryEntry,
     out: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
 }
 
 #[derive(Default)]
-struct State {
-    canary: Sample,
-    stable: Sample,
+struct WatchState {
+    canary: CallWindow,
+    stable: CallWindow,
     since_look: u32,
     looks: u64,
-    rolled_back: Option<RolledBack>,
+    rolled_back: Option<CanaryRollback>,
     told: bool,
 }
 
 #[derive(Default)]
-struct Sample {
-    calls: VecDeque<Seen>,
+struct CallWindow {
+    calls: VecDeque<WatchedCall>,
     errors: usize,
     refusals: usize,
     /// Number of calls by caller.
@@ -130,16 +130,16 @@ struct Sample {
 }
 
 #[derive(Clone, Copy)]
-struct Seen {
+struct WatchedCall {
     at: UnixNanos,
-    went: Went,
+    went: CallVerdict,
     first_token_us: Option<u32>,
     /// Hash of the key that made the call.
     caller: u64,
 }
 
-impl Sample {
-    fn put(&mut self, seen: Seen) {
+impl CallWindow {
+    fn put(&mut self, seen: WatchedCall) {
         if self.calls.len() == MOST_CALLS {
             self.drop_first();
         }
@@ -166,23 +166,23 @@ impl Sample {
         }
     }
 
-    fn count(&mut self, went: Went, more: bool) {
+    fn count(&mut self, went: CallVerdict, more: bool) {
         let counter = match went {
-            Went::Well => return,
-            Went::Refused => &mut self.refusals,
-            Went::Failed => &mut self.errors,
+            CallVerdict::Well => return,
+            CallVerdict::Refused => &mut self.refusals,
+            CallVerdict::Failed => &mut self.errors,
         };
         *counter = if more { *counter + 1 } else { counter.saturating_sub(1) };
     }
 
     /// The calls of all callers except those in `left_out`.
-    fn without<'a>(&'a self, left_out: &'a [u64]) -> impl Iterator<Item = &'a Seen> {
+    fn without<'a>(&'a self, left_out: &'a [u64]) -> impl Iterator<Item = &'a WatchedCall> {
         self.calls.iter().filter(|seen| !left_out.contains(&seen.caller))
     }
 
-    fn rate(&self, left_out: &[u64], went: Went) -> Rate {
+    fn rate(&self, left_out: &[u64], went: CallVerdict) -> BadCallRate {
         let all = || self.without(left_out);
-        Rate { bad: all().filter(|seen| seen.went == went).count(), of: all().count() }
+        BadCallRate { bad: all().filter(|seen| seen.went == went).count(), of: all().count() }
     }
 
     fn times(&self, left_out: &[u64]) -> Vec<u32> {
@@ -196,7 +196,7 @@ impl Sample {
     }
 
     /// The caller with the most calls for which `counts` is true.
-    fn most_of(&self, left_out: &[u64], counts: impl Fn(&Seen) -> bool) -> Option<u64> {
+    fn most_of(&self, left_out: &[u64], counts: impl Fn(&WatchedCall) -> bool) -> Option<u64> {
         let mut callers: HashMap<u64, u32> = HashMap::new();
         for seen in self.without(left_out).filter(|seen| counts(seen)) {
             *callers.entry(seen.caller).or_default() += 1;
@@ -205,10 +205,10 @@ impl Sample {
     }
 }
 
-impl Watch {
+impl CanaryWatch {
     /// Starts to watch a canary with this weight in the route.
     pub(crate) fn new(route: &ModelName, model: &ModelName, weight: u32, spec: CanarySpec) -> Self {
-        let (out, state, entry) = (AtomicBool::new(false), Mutex::default(), Entry { weight, spec });
+        let (out, state, entry) = (AtomicBool::new(false), Mutex::default(), CanaryEntry { weight, spec });
         Self { route: route.clone(), model: model.clone(), entry, out, state }
     }
 
@@ -221,7 +221,7 @@ impl Watch {
     pub(crate) fn ended(
         &self,
         canary: bool,
-        went: Went,
+        went: CallVerdict,
         first_token_us: Option<u32>,
         (caller, now): (u64, UnixNanos),
     ) {
@@ -232,7 +232,7 @@ impl Watch {
         let oldest = UnixNanos::new(now.get().saturating_sub(nanos(self.entry.spec.window)));
         state.canary.forget_before(oldest);
         state.stable.forget_before(oldest);
-        let seen = Seen { at: now, went, first_token_us, caller };
+        let seen = WatchedCall { at: now, went, first_token_us, caller };
         if !canary {
             return state.stable.put(seen);
         }
@@ -246,12 +246,12 @@ impl Watch {
             self.out.store(true, Ordering::Relaxed);
             let (route, model) = (&self.route, &self.model);
             tracing::warn!(%route, %model, %why, "a canary is worse than what it is compared with: it gets no more calls");
-            state.rolled_back = Some(RolledBack { at: now, why });
+            state.rolled_back = Some(CanaryRollback { at: now, why });
         }
     }
 
     /// Restores an earlier rollback. It is not reported as news again.
-    pub(crate) fn roll_back(&self, why: RolledBack) {
+    pub(crate) fn roll_back(&self, why: CanaryRollback) {
         let mut state = self.state.lock();
         (state.rolled_back, state.told) = (Some(why), true);
         self.out.store(true, Ordering::Relaxed);
@@ -259,7 +259,7 @@ impl Watch {
 
     /// Starts the trial again from scratch. Returns whether the canary had been rolled back.
     pub(crate) fn resume(&self) -> bool {
-        *self.state.lock() = State::default();
+        *self.state.lock() = WatchState::default();
         self.out.swap(false, Ordering::Relaxed)
     }
 
@@ -301,7 +301,7 @@ impl Watch {
     /// The current figures.
     pub(crate) fn view(&self) -> CanaryView {
         let state = self.state.lock();
-        let State { canary, stable, rolled_back, .. } = &*state;
+        let WatchState { canary, stable, rolled_back, .. } = &*state;
         CanaryView {
             calls: [canary.calls.len(), stable.calls.len()],
             errors: [canary.errors, stable.errors],
@@ -314,36 +314,37 @@ impl Watch {
 
 /// The respects in which a canary can be worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Signal {
+enum CanarySignal {
     Failed,
     Refused,
     Slow,
 }
 
-impl Signal {
+impl CanarySignal {
     const ALL: [Self; 3] = [Self::Failed, Self::Refused, Self::Slow];
 }
 
 /// One signal of the canary and of the stable models.
-struct Measured {
-    own: Rate,
-    beside: Rate,
+struct SignalComparison {
+    own: BadCallRate,
+    beside: BadCallRate,
     /// By how much the canary's rate may exceed the stable one.
     tolerated: f64,
     /// The canary's time to the first token, in microseconds, beyond which a call counts as slow.
     slow_us: u32,
 }
 
-impl State {
+impl WatchState {
     /// In which respect the canary is worse, in words. `None` if it is not worse.
     fn breach(&self, spec: &CanarySpec) -> Option<String> {
         let level = rule::at_look(self.looks);
         if !self.has_several_callers() {
-            return Signal::ALL.into_iter().find_map(|signal| self.worse(spec, signal, &[], level));
+            return CanarySignal::ALL.into_iter().find_map(|signal| self.worse(spec, signal, &[], level));
         }
         let busiest = self.canary.busiest();
         let without = [&[][..], busiest.as_slice()];
-        let tests = without.into_iter().flat_map(|left_out| Signal::ALL.map(|signal| (signal, left_out)));
+        let tests =
+            without.into_iter().flat_map(|left_out| CanarySignal::ALL.map(|signal| (signal, left_out)));
         tests.into_iter().find_map(|(signal, left_out)| {
             let why = self.worse(spec, signal, left_out, level / 2.0)?;
             self.others_bear_out(spec, signal, left_out).then_some(why)
@@ -358,48 +359,48 @@ impl State {
     }
 
     /// Whether the signal is also worse without the key that has most of the bad calls.
-    fn others_bear_out(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64]) -> bool {
+    fn others_bear_out(&self, spec: &CanarySpec, signal: CanarySignal, left_out: &[u64]) -> bool {
         let Some(measured) = self.measure(spec, signal, left_out) else { return false };
-        let bad = |seen: &Seen| match signal {
-            Signal::Failed => seen.went == Went::Failed,
-            Signal::Refused => seen.went == Went::Refused,
-            Signal::Slow => seen.first_token_us.is_some_and(|us| us > measured.slow_us),
+        let bad = |seen: &WatchedCall| match signal {
+            CanarySignal::Failed => seen.went == CallVerdict::Failed,
+            CanarySignal::Refused => seen.went == CallVerdict::Refused,
+            CanarySignal::Slow => seen.first_token_us.is_some_and(|us| us > measured.slow_us),
         };
         let Some(most) = self.canary.most_of(left_out, bad) else { return false };
         let left_out = [left_out, &[most]].concat();
         let others = self.measure(spec, signal, &left_out);
-        others.is_some_and(|Measured { own, beside, tolerated, .. }| {
+        others.is_some_and(|SignalComparison { own, beside, tolerated, .. }| {
             rule::worse(own, beside, tolerated, rule::corroborates(self.looks)).is_some()
         })
     }
 
-    fn measure(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64]) -> Option<Measured> {
+    fn measure(&self, spec: &CanarySpec, signal: CanarySignal, left_out: &[u64]) -> Option<SignalComparison> {
         let Self { canary, stable, .. } = self;
         let rates = |went, tolerated| {
             let [own, beside] = [canary, stable].map(|sample| sample.rate(left_out, went));
-            Some(Measured { own, beside, tolerated, slow_us: u32::MAX })
+            Some(SignalComparison { own, beside, tolerated, slow_us: u32::MAX })
         };
         match signal {
-            Signal::Failed => rates(Went::Failed, spec.errors),
-            Signal::Refused => rates(Went::Refused, spec.refusals),
-            Signal::Slow => {
+            CanarySignal::Failed => rates(CallVerdict::Failed, spec.errors),
+            CanarySignal::Refused => rates(CallVerdict::Refused, spec.refusals),
+            CanarySignal::Slow => {
                 let [own, beside] = [canary, stable].map(|sample| sample.times(left_out));
                 let ([own, beside], slow_us) = rule::slow(&own, &beside, spec.first_token)?;
-                Some(Measured { own, beside, tolerated: 0.0, slow_us })
+                Some(SignalComparison { own, beside, tolerated: 0.0, slow_us })
             }
         }
     }
 
     /// Describes how the signal is worse without the callers in `left_out`. `None` if it is not worse at this level.
-    fn worse(&self, spec: &CanarySpec, signal: Signal, left_out: &[u64], level: f64) -> Option<String> {
-        let Measured { own, beside, tolerated, .. } = self.measure(spec, signal, left_out)?;
+    fn worse(&self, spec: &CanarySpec, signal: CanarySignal, left_out: &[u64], level: f64) -> Option<String> {
+        let SignalComparison { own, beside, tolerated, .. } = self.measure(spec, signal, left_out)?;
         let likely = rule::worse(own, beside, tolerated, level)?;
-        let figures = Compared { own, beside, likely };
+        let figures = RateComparison { own, beside, likely };
         let of_whom = if left_out.is_empty() { "" } else { " (without the key that calls it most)" };
         Some(match signal {
-            Signal::Failed => format!("calls that fail{of_whom}: {figures}"),
-            Signal::Refused => format!("calls whose content is refused{of_whom}: {figures}"),
-            Signal::Slow => {
+            CanarySignal::Failed => format!("calls that fail{of_whom}: {figures}"),
+            CanarySignal::Refused => format!("calls whose content is refused{of_whom}: {figures}"),
+            CanarySignal::Slow => {
                 let times = [&self.canary, &self.stable].map(|sample| rule::p95(&mut sample.times(left_out)));
                 let [own, beside] = times.map(|us| us.map_or(0.0, |us| f64::from(us) / 1000.0));
                 let most = spec.first_token;
@@ -416,16 +417,16 @@ impl State {
 const CERTAIN_ODDS: f64 = 1e9;
 
 /// Two rates, formatted for people.
-struct Compared {
-    own: Rate,
-    beside: Rate,
+struct RateComparison {
+    own: BadCallRate,
+    beside: BadCallRate,
     likely: f64,
 }
 
-impl fmt::Display for Compared {
+impl fmt::Display for RateComparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { own, beside, likely } = self;
-        let part = |rate: &Rate| 100.0 * rate.share();
+        let part = |rate: &BadCallRate| 100.0 * rate.share();
         write!(
             f,
             "{} of {} ({:.1} %), beside {} of {} ({:.1} %)",
@@ -451,26 +452,26 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 /// The canaries of one route.
-pub(crate) struct Trials {
-    arms: Vec<Place>,
+pub(crate) struct RouteCanaries {
+    arms: Vec<WatchHandle>,
 }
 
 /// The watch of one canary: the catalogue's own, or that of an earlier catalogue with the same entry.
-struct Place {
-    own: Arc<Watch>,
-    former: OnceLock<Arc<Watch>>,
+struct WatchHandle {
+    own: Arc<CanaryWatch>,
+    former: OnceLock<Arc<CanaryWatch>>,
 }
 
-impl Place {
-    fn watch(&self) -> &Arc<Watch> {
+impl WatchHandle {
+    fn watch(&self) -> &Arc<CanaryWatch> {
         self.former.get().unwrap_or(&self.own)
     }
 }
 
-impl Trials {
+impl RouteCanaries {
     /// Returns `None` if the route has no canary.
-    pub(crate) fn of(watches: impl Iterator<Item = Watch>) -> Option<Self> {
-        let place = |own| Place { own: Arc::new(own), former: OnceLock::new() };
+    pub(crate) fn of(watches: impl Iterator<Item = CanaryWatch>) -> Option<Self> {
+        let place = |own| WatchHandle { own: Arc::new(own), former: OnceLock::new() };
         let arms: Vec<_> = watches.map(place).collect();
         (!arms.is_empty()).then_some(Self { arms })
     }
@@ -486,8 +487,8 @@ impl Trials {
         }
     }
 
-    pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<Watch>> {
-        self.arms.iter().map(Place::watch)
+    pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<CanaryWatch>> {
+        self.arms.iter().map(WatchHandle::watch)
     }
 
     /// Whether this model was rolled back and gets no more calls.
@@ -497,27 +498,27 @@ impl Trials {
 
     /// The watches that a call to this model counts towards: its own, or those of all canaries if it is a stable
     /// model.
-    pub(crate) fn call(&self, model: &ModelName) -> Option<Box<Trial>> {
-        let own = |watch: &&Arc<Watch>| watch.model == *model;
+    pub(crate) fn call(&self, model: &ModelName) -> Option<Box<CallCanaries>> {
+        let own = |watch: &&Arc<CanaryWatch>| watch.model == *model;
         let watches = match self.watches().find(own) {
             Some(watch) => vec![(Arc::clone(watch), true)],
             None => self.watches().map(|watch| (Arc::clone(watch), false)).collect(),
         };
-        Some(Box::new(Trial { watches, model: model.clone() }))
+        Some(Box::new(CallCanaries { watches, model: model.clone() }))
     }
 }
 
 /// A call that counts towards canary watches.
-pub(crate) struct Trial {
-    watches: Vec<(Arc<Watch>, bool)>,
+pub(crate) struct CallCanaries {
+    watches: Vec<(Arc<CanaryWatch>, bool)>,
     model: ModelName,
 }
 
-impl Trial {
+impl CallCanaries {
     /// Records the end of the call. If another model took the call over in the end, the call counts as failed.
-    pub(crate) fn ended(&self, went: Went, record: &TraceRecord, now: UnixNanos) {
+    pub(crate) fn ended(&self, went: CallVerdict, record: &TraceRecord, now: UnixNanos) {
         let taken_over = record.model_served.as_deref() != Some(self.model.as_str());
-        let went = if taken_over { Went::Failed } else { went };
+        let went = if taken_over { CallVerdict::Failed } else { went };
         let first_token = record.time_to_first_token_ns().filter(|_| !taken_over);
         let first_token_us = first_token.map(|ns| u32::try_from(ns / 1000).unwrap_or(u32::MAX));
         let mut hasher = DefaultHasher::new();

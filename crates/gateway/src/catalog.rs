@@ -12,12 +12,12 @@ use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
 
-use crate::canary::{CanaryView, Trial, Trials, Watch};
-use crate::lane::Lane;
+use crate::canary::{CallCanaries, CanaryView, CanaryWatch, RouteCanaries};
+use crate::lane::Backend;
 use crate::names::{ModelStatus, NameRules, name_faults};
-use crate::notices::Notice;
-use crate::policy::Policy;
-use crate::routes::{Arm, Asker, Draw, Fallbacks, Route};
+use crate::notices::RetirementNotice;
+use crate::policy::ModelPolicy;
+use crate::routes::{FallbackModels, ModelRoute, RouteArm, RouteAsker, RouteDraw};
 use crate::shadows::ShadowSpec;
 
 /// The most successors that are followed for one name.
@@ -29,7 +29,7 @@ pub struct ServedModel {
     /// The name it is served under.
     pub name: ModelName,
     /// How the model is addressed.
-    pub lane: Lane,
+    pub lane: Backend,
     /// Creation time in seconds since 1970. Shown as `created`.
     pub created_unix_s: u64,
     /// Answer length in tokens if the caller sets none. `None` means the gateway's default.
@@ -37,15 +37,15 @@ pub struct ServedModel {
     /// Limits over all callers together.
     pub limits: LimitSpec,
     /// The operator's choices for this model's calls.
-    pub policy: Policy,
+    pub policy: ModelPolicy,
 }
 
 /// The parts of a catalogue.
-pub struct Offer {
+pub struct CatalogOffer {
     /// The served models.
     pub models: Vec<Arc<ServedModel>>,
     /// Further names, and the routes behind them.
-    pub aliases: BTreeMap<ModelName, Route>,
+    pub aliases: BTreeMap<ModelName, ModelRoute>,
     /// Prices of tokens.
     pub prices: PriceList,
     /// What upstreams charge for their tokens.
@@ -63,7 +63,7 @@ pub struct Offer {
 /// The models, names, prices, workers and rules in force.
 pub struct Catalog {
     models: HashMap<ModelName, Arc<ServedModel>>,
-    aliases: BTreeMap<ModelName, Route>,
+    aliases: BTreeMap<ModelName, ModelRoute>,
     prices: PriceList,
     costs: CostList,
     fleet: Arc<Fleet>,
@@ -71,7 +71,7 @@ pub struct Catalog {
     weights: BTreeMap<OrgId, u32>,
     rules: NameRules,
     /// Canary watches by route.
-    trials: BTreeMap<ModelName, Trials>,
+    trials: BTreeMap<ModelName, RouteCanaries>,
     /// The body must be inspected before it is parsed, because it decides which model takes the call or how it is
     /// read. True if a model has a message backend or a name leads to several models.
     looks: bool,
@@ -85,8 +85,9 @@ impl Catalog {
     ///
     /// # Errors
     /// All faults at once.
-    pub fn checked(offer: Offer, now: UnixNanos) -> Result<Arc<Self>, GatewayError> {
-        let Offer { models: offered, aliases, prices, costs, fleet, judge, weights, names: rules } = offer;
+    pub fn checked(offer: CatalogOffer, now: UnixNanos) -> Result<Arc<Self>, GatewayError> {
+        let CatalogOffer { models: offered, aliases, prices, costs, fleet, judge, weights, names: rules } =
+            offer;
         let mut faults = Vec::new();
         let mut free_model = false;
         let mut models = HashMap::new();
@@ -116,7 +117,7 @@ impl Catalog {
             return Err(GatewayError { faults });
         }
         let looks = models.values().any(|model: &Arc<ServedModel>| model.lane.is_messages())
-            || aliases.values().any(Route::has_choice);
+            || aliases.values().any(ModelRoute::has_choice);
         let trials = aliases.iter().filter_map(|(name, route)| Some((name.clone(), trials(name, route)?)));
         let trials = trials.collect();
         Ok(Arc::new(Self {
@@ -188,20 +189,25 @@ impl Catalog {
     /// The models that may take calls for `name`.
     fn models_of<'a>(&'a self, name: &'a ModelName) -> impl Iterator<Item = &'a ModelName> {
         let route = self.aliases.get(name);
-        let arms = route.into_iter().flat_map(Route::open).map(|arm| &arm.model);
+        let arms = route.into_iter().flat_map(ModelRoute::open).map(|arm| &arm.model);
         arms.chain(route.is_none().then_some(name))
     }
 
     /// Chooses the model for a call with this body that asks for `name`, or for the successor that `name` has moved
     /// to. Prefers models that are offered within the call's residency.
-    pub(crate) fn choose(&self, name: &ModelName, asker: &Asker, body: &[u8]) -> Option<Arc<ServedModel>> {
+    pub(crate) fn choose(
+        &self,
+        name: &ModelName,
+        asker: &RouteAsker,
+        body: &[u8],
+    ) -> Option<Arc<ServedModel>> {
         let name = self.current(name, asker.now);
         let model = match self.aliases.get(name) {
             Some(route) if route.has_choice() => {
-                let draw = Draw::new(name, route, asker, body);
+                let draw = RouteDraw::new(name, route, asker, body);
                 let trials = self.trials.get(name);
-                let stays = |arm: &Arm| !trials.is_some_and(|trials| trials.is_out(&arm.model));
-                let within = |arm: &Arm| self.fleet.serves_within(&arm.model, &asker.principal.regions);
+                let stays = |arm: &RouteArm| !trials.is_some_and(|trials| trials.is_out(&arm.model));
+                let within = |arm: &RouteArm| self.fleet.serves_within(&arm.model, &asker.principal.regions);
                 &route
                     .choose(&draw, |arm| stays(arm) && within(arm))
                     .or_else(|| route.choose(&draw, stays))?
@@ -224,7 +230,7 @@ impl Catalog {
         &'a self,
         asked: &'a ModelName,
         model: &'a ModelName,
-    ) -> Option<(&'a ModelName, &'a Notice)> {
+    ) -> Option<(&'a ModelName, &'a RetirementNotice)> {
         let notices = &self.rules.notices;
         let named = |name| notices.get(name).map(|notice| (name, notice));
         named(asked).or_else(|| named(model))
@@ -254,8 +260,8 @@ impl Catalog {
         let asked = ModelName::new(asked).ok()?;
         let route = self.aliases.get(&asked)?;
         let trials = self.trials.get(&asked);
-        let stays = |arm: &&Arm| !trials.is_some_and(|trials| trials.is_out(&arm.model));
-        let arms = route.open().filter(|_| Fallbacks::is_of_the_model(code, stage)).filter(stays);
+        let stays = |arm: &&RouteArm| !trials.is_some_and(|trials| trials.is_out(&arm.model));
+        let arms = route.open().filter(|_| FallbackModels::is_of_the_model(code, stage)).filter(stays);
         let others = route.fallbacks.after(code, stage).chain(arms.map(|arm| &arm.model));
         let mut others = others.filter(|name| **name != failed.name && !tried.contains(name));
         others.find_map(|name| {
@@ -272,7 +278,7 @@ impl Catalog {
     }
 
     /// The canary watches that a call for `asked` counts towards when `model` serves it.
-    pub(crate) fn trial(&self, asked: &ModelName, model: &ModelName) -> Option<Box<Trial>> {
+    pub(crate) fn trial(&self, asked: &ModelName, model: &ModelName) -> Option<Box<CallCanaries>> {
         self.trials.get(asked)?.call(model)
     }
 
@@ -286,12 +292,12 @@ impl Catalog {
     }
 
     /// All canary watches.
-    pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<Watch>> {
-        self.trials.values().flat_map(Trials::watches)
+    pub(crate) fn watches(&self) -> impl Iterator<Item = &Arc<CanaryWatch>> {
+        self.trials.values().flat_map(RouteCanaries::watches)
     }
 
     /// The names that lead to several models, with their routes.
-    pub fn routes(&self) -> impl Iterator<Item = (&ModelName, &Route)> {
+    pub fn routes(&self) -> impl Iterator<Item = (&ModelName, &ModelRoute)> {
         self.aliases.iter().filter(|(_, route)| route.has_choice())
     }
 
@@ -345,9 +351,9 @@ impl Catalog {
 }
 
 /// The canary watches of a route.
-fn trials(name: &ModelName, route: &Route) -> Option<Trials> {
-    let watch = |arm: &Arm| Some(Watch::new(name, &arm.model, arm.weight, arm.canary?));
-    Trials::of(route.arms.iter().filter_map(watch))
+fn trials(name: &ModelName, route: &ModelRoute) -> Option<RouteCanaries> {
+    let watch = |arm: &RouteArm| Some(CanaryWatch::new(name, &arm.model, arm.weight, arm.canary?));
+    RouteCanaries::of(route.arms.iter().filter_map(watch))
 }
 
 /// The faults of a configuration that cannot be served, all at once.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
-use headrace_ledger::{Books, Owner};
+use headrace_ledger::{LedgerClient, Owner};
 use headrace_limits::Limits;
 use headrace_objects::{BatchStore, ObjectStore};
 use headrace_wire::WireLimits;
@@ -23,11 +23,11 @@ pub struct GatewayParts {
     /// Rate and concurrency limits.
     pub limits: Limits,
     /// The ledger.
-    pub books: Arc<dyn Books>,
+    pub books: Arc<dyn LedgerClient>,
     /// Takes finished trace records.
     pub traces: Arc<dyn TraceSink>,
     /// Finds trace records again.
-    pub records: Arc<dyn Records>,
+    pub records: Arc<dyn TraceLookup>,
     /// Stores clients' responses and conversations.
     pub objects: Arc<dyn ObjectStore>,
     /// Stores clients' files and batches. `None` if they are not supported.
@@ -45,7 +45,7 @@ pub type Stored<'a> = Pin<Box<dyn Future<Output = Option<Arc<TraceRecord>>> + Se
 pub type StoredTrace<'a> = Pin<Box<dyn Future<Output = Vec<Arc<TraceRecord>>> + Send + 'a>>;
 
 /// Finds the trace of a request for its owner.
-pub trait Records: Send + Sync {
+pub trait TraceLookup: Send + Sync {
     /// The record, if it is still in memory.
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>>;
     /// The record, if the store has it. Reads a bounded amount at once, off the event loop.
@@ -56,7 +56,7 @@ pub trait Records: Send + Sync {
         let _ = trace_id;
         Vec::new()
     }
-    /// The newest such records in the store, newest first. Bounded like [`Records::stored`].
+    /// The newest such records in the store, newest first. Bounded like [`TraceLookup::stored`].
     fn stored_of_trace(&self, trace_id: String) -> StoredTrace<'_> {
         let _ = trace_id;
         Box::pin(std::future::ready(Vec::new()))

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::{Broken, Frames, GiveUp, Outlet, Reserved};
+use headrace_call_api::{AnswerFrames, BrokenBody, GiveUp, MemoryReservation, TransportOutlet};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -17,29 +17,29 @@ const JOIN_BYTES: usize = 16 * 1024;
 /// The largest frame. Bytes that the transport has taken count as written, and a stalled transport keeps them.
 const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// The transport's end. Dropping it means that the client went away, unless [`Frames::give_up`] gave another reason.
+/// The transport's end. Dropping it means that the client went away, unless [`AnswerFrames::give_up`] gave another reason.
 pub struct Delivery {
-    shared: Arc<Shared>,
+    shared: Arc<DeliveryShared>,
 }
 
 /// The task's end. Dropping it breaks the body off, unless [`DeliverySender::finish`] ended it.
 pub(crate) struct DeliverySender {
-    shared: Arc<Shared>,
+    shared: Arc<DeliveryShared>,
     limit_bytes: usize,
 }
 
 /// A copy of everything that is pushed, up to a bound.
-pub(crate) struct Kept {
+pub(crate) struct DeliveredCopy {
     bytes: BytesMut,
     most_bytes: usize,
-    memory: Arc<Reserved>,
+    memory: Arc<MemoryReservation>,
     /// The copy became too long, or there was no memory for it.
     given_up: bool,
 }
 
-impl Kept {
+impl DeliveredCopy {
     /// An empty copy. Its bytes are reserved from `memory`.
-    pub(crate) fn new(memory: Arc<Reserved>, most_bytes: usize) -> Self {
+    pub(crate) fn new(memory: Arc<MemoryReservation>, most_bytes: usize) -> Self {
         Self { bytes: BytesMut::new(), most_bytes, memory, given_up: false }
     }
 
@@ -54,17 +54,17 @@ impl Kept {
     }
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct DeliveryShared {
+    state: Mutex<DeliveryState>,
     /// Notified when the reader takes something or goes away.
     reader: Notify,
     /// The call's memory reservation, held until both ends are gone.
-    _memory: Arc<Reserved>,
+    _memory: Arc<MemoryReservation>,
 }
 
 #[derive(Default)]
-struct State {
-    frames: VecDeque<Frame>,
+struct DeliveryState {
+    frames: VecDeque<QueuedFrame>,
     buffered: usize,
     /// Answer tokens up to the end of what was pushed.
     put_tokens: u64,
@@ -73,15 +73,15 @@ struct State {
     taken_frames: u64,
     /// The last frame taken ended inside something that was pushed as a whole.
     within: bool,
-    end: End,
+    end: DeliveryEnd,
     given_up: Option<GiveUp>,
     waker: Option<Waker>,
-    outlet: Option<Arc<dyn Outlet>>,
-    kept: Option<Box<Kept>>,
+    outlet: Option<Arc<dyn TransportOutlet>>,
+    kept: Option<Box<DeliveredCopy>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum End {
+enum DeliveryEnd {
     #[default]
     Open,
     /// Everything was pushed.
@@ -89,7 +89,7 @@ enum End {
     Broken,
 }
 
-struct Frame {
+struct QueuedFrame {
     bytes: BytesMut,
     /// Answer tokens up to the end of this frame.
     tokens: u64,
@@ -101,7 +101,7 @@ struct Frame {
 
 /// What had been taken when the rest was discarded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct DeliveryCut {
     /// Answer tokens that the transport has taken.
     pub(crate) tokens: u64,
     /// The transport is inside something that was pushed as a whole, so nothing meaningful can follow.
@@ -109,9 +109,9 @@ pub(crate) struct Cut {
 }
 
 /// Creates a body. The sender reports that it is full once `limit_bytes` are unread.
-pub(crate) fn channel(limit_bytes: usize, memory: Arc<Reserved>) -> (DeliverySender, Delivery) {
-    let (state, reader) = (Mutex::new(State::default()), Notify::new());
-    let shared = Arc::new(Shared { state, reader, _memory: memory });
+pub(crate) fn channel(limit_bytes: usize, memory: Arc<MemoryReservation>) -> (DeliverySender, Delivery) {
+    let (state, reader) = (Mutex::new(DeliveryState::default()), Notify::new());
+    let shared = Arc::new(DeliveryShared { state, reader, _memory: memory });
     (DeliverySender { shared: Arc::clone(&shared), limit_bytes }, Delivery { shared })
 }
 
@@ -126,7 +126,7 @@ impl DeliverySender {
             if let Some(kept) = &mut state.kept {
                 kept.put(bytes);
             }
-            if state.given_up.is_some() || state.end != End::Open {
+            if state.given_up.is_some() || state.end != DeliveryEnd::Open {
                 bytes.clear();
                 return;
             }
@@ -165,7 +165,7 @@ impl DeliverySender {
     }
 
     /// Keeps a copy of what is pushed from now on.
-    pub(crate) fn keep(&self, kept: Kept) {
+    pub(crate) fn keep(&self, kept: DeliveredCopy) {
         self.shared.state.lock().kept = Some(Box::new(kept));
     }
 
@@ -176,23 +176,23 @@ impl DeliverySender {
     }
 
     /// Discards what was not taken.
-    pub(crate) fn cut(&self) -> Cut {
+    pub(crate) fn cut(&self) -> DeliveryCut {
         let mut state = self.shared.state.lock();
         if let Some(kept) = &mut state.kept {
             kept.bytes.clear();
         }
         state.clear();
-        Cut { tokens: state.taken_tokens, within: state.within }
+        DeliveryCut { tokens: state.taken_tokens, within: state.within }
     }
 
     /// Marks the body as complete. It ends well once everything is taken.
     pub(crate) fn finish(&self) {
-        self.end(End::Whole);
+        self.end(DeliveryEnd::Whole);
     }
 
     /// Discards what was not taken and ends the body with an error.
     pub(crate) fn break_off(&self) {
-        self.end(End::Broken);
+        self.end(DeliveryEnd::Broken);
     }
 
     /// Returns when the reader has taken something or gone away.
@@ -200,12 +200,12 @@ impl DeliverySender {
         self.shared.reader.notified().await;
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: DeliveryEnd) {
         let waker = {
             let mut state = self.shared.state.lock();
-            if end == End::Broken {
+            if end == DeliveryEnd::Broken {
                 state.clear();
-            } else if state.end != End::Open {
+            } else if state.end != DeliveryEnd::Open {
                 return;
             }
             state.end = end;
@@ -219,13 +219,13 @@ impl DeliverySender {
 
 impl Drop for DeliverySender {
     fn drop(&mut self) {
-        if self.shared.state.lock().end == End::Open {
+        if self.shared.state.lock().end == DeliveryEnd::Open {
             self.break_off();
         }
     }
 }
 
-impl State {
+impl DeliveryState {
     fn put(&mut self, bytes: &mut BytesMut, tokens: u64) {
         self.buffered += bytes.len();
         let before = self.put_tokens;
@@ -242,9 +242,9 @@ impl State {
         let is_piece = bytes.len() > MAX_FRAME_BYTES;
         while bytes.len() > MAX_FRAME_BYTES {
             let bytes = bytes.split_to(MAX_FRAME_BYTES);
-            self.frames.push_back(Frame { bytes, tokens: before, goes_on: true, is_piece });
+            self.frames.push_back(QueuedFrame { bytes, tokens: before, goes_on: true, is_piece });
         }
-        self.frames.push_back(Frame { bytes: bytes.split(), tokens, goes_on: false, is_piece });
+        self.frames.push_back(QueuedFrame { bytes: bytes.split(), tokens, goes_on: false, is_piece });
     }
 
     fn clear(&mut self) {
@@ -253,8 +253,8 @@ impl State {
     }
 }
 
-impl Frames for Delivery {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+impl AnswerFrames for Delivery {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         let mut state = self.shared.state.lock();
         if let Some(frame) = state.frames.pop_front() {
             state.buffered = state.buffered.saturating_sub(frame.bytes.len());
@@ -266,9 +266,9 @@ impl Frames for Delivery {
             return Poll::Ready(Some(Ok(frame.into_bytes())));
         }
         match state.end {
-            End::Whole => Poll::Ready(None),
-            End::Broken => Poll::Ready(Some(Err(Broken))),
-            End::Open => {
+            DeliveryEnd::Whole => Poll::Ready(None),
+            DeliveryEnd::Broken => Poll::Ready(Some(Err(BrokenBody))),
+            DeliveryEnd::Open => {
                 if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                     state.waker = Some(cx.waker().clone());
                 }
@@ -277,7 +277,7 @@ impl Frames for Delivery {
         }
     }
 
-    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
         self.shared.state.lock().outlet = Some(outlet);
     }
 
@@ -291,7 +291,7 @@ impl Frames for Delivery {
     }
 }
 
-impl Frame {
+impl QueuedFrame {
     /// Copies a piece: a transport that keeps the frame must not keep the whole allocation that it was cut from.
     fn into_bytes(self) -> Bytes {
         if self.is_piece { Bytes::copy_from_slice(&self.bytes) } else { self.bytes.freeze() }
@@ -315,14 +315,14 @@ mod tests {
     use headrace_domain::KeyId;
 
     use super::*;
-    use crate::memory::{Memory, MemoryBounds};
+    use crate::memory::{CallMemory, MemoryBounds};
 
     fn pair(limit_bytes: usize) -> (DeliverySender, Delivery) {
-        let memory = Memory::new(MemoryBounds::default()).reserve(&KeyId::new("k").unwrap(), 1).unwrap();
+        let memory = CallMemory::new(MemoryBounds::default()).reserve(&KeyId::new("k").unwrap(), 1).unwrap();
         channel(limit_bytes, Arc::new(memory))
     }
 
-    fn take(delivery: &mut Delivery) -> Poll<Option<Result<Bytes, Broken>>> {
+    fn take(delivery: &mut Delivery) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         delivery.poll_frame(&mut Context::from_waker(Waker::noop()))
     }
 
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(sender.waits_after(), Some(1));
         assert_eq!(taken(&mut delivery), 2);
         assert!(take(&mut delivery).is_pending() && sender.is_empty());
-        assert_eq!(sender.cut(), Cut { tokens: 5, within: false });
+        assert_eq!(sender.cut(), DeliveryCut { tokens: 5, within: false });
         sender.finish();
         drop(sender);
         assert_eq!(take(&mut delivery), Poll::Ready(None));
@@ -358,13 +358,13 @@ mod tests {
         let (sender, mut delivery) = pair(4);
         put(&sender, 4, 1);
         assert!(sender.is_full());
-        assert_eq!(sender.cut(), Cut { tokens: 0, within: false });
+        assert_eq!(sender.cut(), DeliveryCut { tokens: 0, within: false });
         assert!(!sender.is_full() && take(&mut delivery).is_pending());
         put(&sender, 3, 2);
         assert_eq!(taken(&mut delivery), 3);
         put(&sender, 3, 4);
         drop(sender);
-        assert_eq!(take(&mut delivery), Poll::Ready(Some(Err(Broken))));
+        assert_eq!(take(&mut delivery), Poll::Ready(Some(Err(BrokenBody))));
     }
 
     #[test]
@@ -381,7 +381,7 @@ mod tests {
             (taken(&mut delivery), taken(&mut delivery), taken(&mut delivery)),
             (MAX_FRAME_BYTES, 10, 5)
         );
-        assert_eq!(sender.cut(), Cut { tokens: 10, within: false });
+        assert_eq!(sender.cut(), DeliveryCut { tokens: 10, within: false });
     }
 
     #[test]

@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::Head;
+use headrace_call_api::CallHead;
 use headrace_domain::{
-    Clock, Dialect, Endpoint, NanoDollars, Outcome, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
+    CallOutcome, Clock, Dialect, Endpoint, NanoDollars, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
     TraceRecord, UnixNanos, Usage, UsageSource, parse_traceparent,
 };
 use headrace_identity::Principal;
 
 use crate::batch_line::BatchLine;
-use crate::board::Seat;
-use crate::canary::Trial;
+use crate::board::InFlightSlot;
+use crate::canary::CallCanaries;
 use crate::catalog::ServedModel;
-use crate::objects::newest::Turns;
-use crate::shadows::{Running, Shadow};
+use crate::objects::newest::SocketSession;
+use crate::shadows::{RunningCopy, ShadowRole};
 
-/// State of one request. Stages call [`Dossier::mark`] as they end, which times them back to back.
-pub(crate) struct Dossier {
+/// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
+pub(crate) struct RequestContext {
     pub(crate) id: RequestId,
     pub(crate) dialect: Dialect,
     /// Headers by which the caller's dialect changes the meaning of its body.
@@ -28,21 +28,21 @@ pub(crate) struct Dossier {
     /// How the request's time is divided among the stages so far.
     pub(crate) line: Timeline,
     /// Set if this request is a shadow copy or may be copied.
-    pub(crate) shadow: Option<Box<Shadow>>,
+    pub(crate) shadow: Option<Box<ShadowRole>>,
     /// The batch request that this call runs, if it is one.
     pub(crate) batch: Option<Box<BatchLine>>,
     /// State of the WebSocket session that the request came on, if it came on one.
-    pub(crate) turns: Option<Turns>,
+    pub(crate) turns: Option<SocketSession>,
     /// The canary watches that this request counts towards, if any.
-    pub(crate) trial: Option<Box<Trial>>,
+    pub(crate) trial: Option<Box<CallCanaries>>,
     /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
-    pub(crate) seat: Option<Seat>,
+    pub(crate) seat: Option<InFlightSlot>,
     start_ns: u64,
 }
 
 /// The minimum needed to write a trace if the request panics.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Stub {
+pub(crate) struct RequestStart {
     pub(crate) id: RequestId,
     pub(crate) dialect: Dialect,
     endpoint: Option<Endpoint>,
@@ -50,9 +50,9 @@ pub(crate) struct Stub {
     start_ns: u64,
 }
 
-impl Stub {
+impl RequestStart {
     /// Starts a request that arrives now, under a fresh id.
-    pub(crate) fn of(head: &Head) -> Self {
+    pub(crate) fn of(head: &CallHead) -> Self {
         Self {
             id: RequestId::fresh(head.started),
             dialect: head.endpoint.dialect(),
@@ -63,8 +63,8 @@ impl Stub {
     }
 
     /// Creates the state of the request.
-    pub(crate) fn open(self, clock: Arc<dyn Clock>) -> Dossier {
-        let mut dossier = Dossier::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
+    pub(crate) fn open(self, clock: Arc<dyn Clock>) -> RequestContext {
+        let mut dossier = RequestContext::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
         dossier.record.endpoint = self.endpoint;
         dossier
     }
@@ -74,12 +74,12 @@ impl Stub {
     pub(crate) fn panicked(self, clock: Arc<dyn Clock>) -> Box<TraceRecord> {
         let message = "a panic inside; what was known of the call went with it".to_owned();
         let mut record = self.open(clock).record;
-        record.outcome = Outcome::Failed { stage: Stage::Deliver, message };
+        record.outcome = CallOutcome::Failed { stage: Stage::Deliver, message };
         record
     }
 }
 
-impl Dossier {
+impl RequestContext {
     pub(crate) fn open(
         clock: Arc<dyn Clock>,
         started: UnixNanos,
@@ -134,7 +134,7 @@ impl Dossier {
             billed: None,
             connection: None,
             moderation: None,
-            outcome: Outcome::Cancelled { why: "the client went away before an answer".into() },
+            outcome: CallOutcome::Cancelled { why: "the client went away before an answer".into() },
             kept_answers: None,
             told_of_cache: None,
             failed_with: None,
@@ -158,13 +158,13 @@ impl Dossier {
     }
 
     /// The shadow copy that this request is, if it is one.
-    pub(crate) fn copy(&self) -> Option<&Running> {
-        self.shadow.as_deref().and_then(Shadow::copy)
+    pub(crate) fn copy(&self) -> Option<&RunningCopy> {
+        self.shadow.as_deref().and_then(ShadowRole::copy)
     }
 
     /// Seed for sampling if the client sent none. A shadow copy uses the original request's id.
     pub(crate) fn drawn_bits(&self) -> u128 {
-        self.copy().map_or(self.id, Running::of).bits()
+        self.copy().map_or(self.id, RunningCopy::of).bits()
     }
 
     /// Monotonic time of the request's first byte, in nanoseconds.
@@ -173,8 +173,8 @@ impl Dossier {
     }
 
     /// The minimum needed to write a trace if the request panics.
-    pub(crate) fn stub(&self) -> Stub {
-        Stub {
+    pub(crate) fn stub(&self) -> RequestStart {
+        RequestStart {
             id: self.id,
             dialect: self.dialect,
             endpoint: self.record.endpoint,
@@ -228,7 +228,7 @@ impl Dossier {
     }
 
     /// Ends `stage`. It began when the previous stage ended.
-    pub(crate) fn mark(&mut self, stage: Stage) {
+    pub(crate) fn end_stage(&mut self, stage: Stage) {
         self.line.mark(stage, self.elapsed_ns());
         if let Some(seat) = &self.seat {
             seat.has_done(stage);
@@ -243,7 +243,7 @@ impl Dossier {
     }
 
     /// Publishes the number of answer tokens to the in-flight table.
-    pub(crate) fn has_written(&self, tokens: u64) {
+    pub(crate) fn publish_token_count(&self, tokens: u64) {
         if let Some(seat) = &self.seat {
             seat.has_written(tokens);
         }
@@ -256,14 +256,14 @@ impl Dossier {
     }
 
     /// Writes the outcome and the times into the record. The request ended when its last stage did.
-    pub(crate) fn seal(&mut self, outcome: Outcome) {
+    pub(crate) fn seal(&mut self, outcome: CallOutcome) {
         self.record.outcome = outcome;
         self.record.duration_ns = self.line.end_ns();
         self.record.stages = std::mem::take(&mut self.line).into_spans();
     }
 
     /// Finishes the request and returns its trace record.
-    pub(crate) fn close(mut self, outcome: Outcome) -> Box<TraceRecord> {
+    pub(crate) fn into_record(mut self, outcome: CallOutcome) -> Box<TraceRecord> {
         self.seal(outcome);
         self.record
     }

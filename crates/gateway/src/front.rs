@@ -6,36 +6,36 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    BodyRefusal, BodySource, Credentials, EdgeRefusal, Front, Head, ObjectAsk, Question,
+    BodyRefusal, BodySource, CallHead, CallService, Credentials, EdgeRefusal, ObjectAsk, Question,
 };
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
 use headrace_wire::turn_body;
 
-use crate::dossier::Dossier;
-use crate::objects::newest::Turns;
-use crate::questions::Questioner;
-use crate::refused::Why;
-use crate::stages::{self, Entered};
-use crate::{Answer, Asked, Delivery, Gateway};
+use crate::dossier::RequestContext;
+use crate::objects::newest::SocketSession;
+use crate::questions::AdmittedQuestion;
+use crate::refused::Rejection;
+use crate::stages::{self, EnteredCall};
+use crate::{Answer, Delivery, Gateway, ObjectRequest};
 
-impl headrace_call_api::Admitted for Entered {
+impl headrace_call_api::Admitted for EnteredCall {
     fn payer(&self) -> &KeyId {
         &self.admitted.principal.key
     }
 }
 
-impl Front for Gateway {
+impl CallService for Gateway {
     type Stream = Delivery;
-    type Admitted = Entered;
-    type Questioner = Questioner;
-    type Asked = Asked;
-    type Turns = Turns;
+    type AdmittedWork = EnteredCall;
+    type Questioner = AdmittedQuestion;
+    type Asked = ObjectRequest;
+    type Turns = SocketSession;
 
-    fn admit(self: &Arc<Self>, head: Head) -> Result<Entered, Answer> {
+    fn admit(self: &Arc<Self>, head: CallHead) -> Result<EnteredCall, Answer> {
         stages::enter(self, head, None, |_| ())
     }
 
-    async fn call<B: BodySource>(self: &Arc<Self>, entered: Entered, body: B) -> Answer {
+    async fn call<B: BodySource>(self: &Arc<Self>, entered: EnteredCall, body: B) -> Answer {
         // Boxed, because a connection reserves space for the future that it awaits for as long as it is open.
         Box::pin(stages::travel(self, entered, body)).await
     }
@@ -44,7 +44,7 @@ impl Front for Gateway {
         self.would_let_in(credentials)
     }
 
-    fn in_turns(&self, mut entered: Entered, turns: &Turns) -> Entered {
+    fn in_turns(&self, mut entered: EnteredCall, turns: &SocketSession) -> EnteredCall {
         entered.dossier.turns = Some(turns.clone());
         entered
     }
@@ -53,12 +53,12 @@ impl Front for Gateway {
         turn_body(&message, &self.config().wire).map_err(|bad| {
             let clock = &self.parts().clock;
             let (now, mono_ns) = (clock.now(), clock.monotonic_nanos());
-            let dossier = Dossier::open(Arc::clone(clock), now, mono_ns, Dialect::OpenAi);
-            Why::from(bad).answer(&dossier)
+            let dossier = RequestContext::open(Arc::clone(clock), now, mono_ns, Dialect::OpenAi);
+            Rejection::from(bad).answer(&dossier)
         })
     }
 
-    fn turn_refused(&self, turns: &Turns, message: &[u8]) {
+    fn turn_refused(&self, turns: &SocketSession, message: &[u8]) {
         turns.refused(message);
     }
 
@@ -67,11 +67,11 @@ impl Front for Gateway {
         question: Question,
         credentials: &Credentials,
         headers: Vec<(&'static str, String)>,
-    ) -> Result<Questioner, Answer> {
+    ) -> Result<AdmittedQuestion, Answer> {
         self.let_ask(question, credentials, headers)
     }
 
-    async fn answer_question<B: BodySource>(self: &Arc<Self>, asked: Questioner, body: B) -> Answer {
+    async fn answer_question<B: BodySource>(self: &Arc<Self>, asked: AdmittedQuestion, body: B) -> Answer {
         self.answer_to(asked, body).await
     }
 
@@ -87,11 +87,11 @@ impl Front for Gateway {
         self.request_for(credentials, id).await
     }
 
-    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Asked, Answer> {
+    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<ObjectRequest, Answer> {
         Gateway::admit_asked(self, ask)
     }
 
-    async fn answer_asked<B: BodySource>(self: &Arc<Self>, asked: Asked, body: B) -> Answer {
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, asked: ObjectRequest, body: B) -> Answer {
         Gateway::answer_asked(self, asked, body).await
     }
 
@@ -105,11 +105,11 @@ impl Front for Gateway {
         let clock = Arc::clone(&self.parts().clock);
         let waited = u64::try_from(clock.now().since(started).as_nanos()).unwrap_or(0);
         let started_mono_ns = clock.monotonic_nanos().saturating_sub(waited);
-        let mut dossier = Dossier::open(clock, started, started_mono_ns, dialect);
+        let mut dossier = RequestContext::open(clock, started, started_mono_ns, dialect);
         if let Some(endpoint) = endpoint {
             dossier.describe(endpoint, None);
         }
-        let (answer, record) = dossier.refuse(&Why::of_edge(refusal));
+        let (answer, record) = dossier.refuse(&Rejection::of_edge(refusal));
         self.parts().traces.record(record);
         match refusal {
             EdgeRefusal::MethodNotAllowed { allowed } => answer.with_header("allow", *allowed),
@@ -129,7 +129,7 @@ impl Front for Gateway {
 /// When to try again if other calls must finish first.
 const SHORT_WAIT: Duration = Duration::from_secs(1);
 
-impl Why {
+impl Rejection {
     /// Converts a refusal that the edge made.
     fn of_edge(refusal: &EdgeRefusal) -> Self {
         match refusal {

@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::beat::Beats;
-use crate::board::{Board, InFlightCall};
-use crate::canary::{CanaryNews, Watch};
+use crate::beat::HoldKeeper;
+use crate::board::{InFlightCall, InFlightTable};
+use crate::canary::{CanaryNews, CanaryWatch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
-use crate::kept_ids::KeptIds;
-use crate::memory::Memory;
-use crate::pasts::Pasts;
-use crate::shadows::{ShadowFigures, ShadowSpending, Shadows};
-use crate::shelf::Objects;
-use crate::turns::Turns;
+use crate::kept_ids::GeneratedIdCache;
+use crate::memory::CallMemory;
+use crate::pasts::AnswerOrigins;
+use crate::shadows::{ShadowCopies, ShadowFigures, ShadowSpending};
+use crate::shelf::StoredObjects;
+use crate::turns::RenderGate;
 
 /// Trace look-ups that are answered concurrently.
 const TRACE_SEATS: usize = 256;
@@ -31,18 +31,18 @@ pub struct Gateway {
     config: GatewayConfig,
     /// What new calls are served by.
     catalog: ArcSwap<Catalog>,
-    turns: Turns,
-    memory: Memory,
+    turns: RenderGate,
+    memory: CallMemory,
     tasks: TaskTracker,
-    shadows: Shadows,
-    objects: Objects,
-    pasts: Pasts,
-    kept_ids: Arc<KeptIds>,
+    shadows: ShadowCopies,
+    objects: StoredObjects,
+    pasts: AnswerOrigins,
+    kept_ids: Arc<GeneratedIdCache>,
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
-    board: Arc<Board>,
-    beats: Arc<Beats>,
+    board: Arc<InFlightTable>,
+    beats: Arc<HoldKeeper>,
 }
 
 impl Gateway {
@@ -60,24 +60,25 @@ impl Gateway {
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
-        let objects = Objects::new(Arc::clone(&parts.objects), parts.files.clone(), config.object_retention);
+        let objects =
+            StoredObjects::new(Arc::clone(&parts.objects), parts.files.clone(), config.object_retention);
         let cut_off = CancellationToken::new();
         Ok(Arc::new(Self {
-            beats: Beats::new(&config, &parts, cut_off.clone()),
+            beats: HoldKeeper::new(&config, &parts, cut_off.clone()),
             objects,
-            pasts: Pasts::default(),
+            pasts: AnswerOrigins::default(),
             kept_ids: Arc::default(),
             parts,
-            turns: Turns::new(config.render_bytes_at_once),
-            memory: Memory::new(config.memory),
+            turns: RenderGate::new(config.render_bytes_at_once),
+            memory: CallMemory::new(config.memory),
             config,
             catalog: ArcSwap::new(catalog),
             tasks: TaskTracker::new(),
-            shadows: Shadows::new(),
+            shadows: ShadowCopies::new(),
             draining: CancellationToken::new(),
             cut_off,
             trace_seats: Semaphore::new(TRACE_SEATS),
-            board: Board::new(),
+            board: InFlightTable::new(),
         }))
     }
 
@@ -102,7 +103,7 @@ impl Gateway {
     /// Restores a rollback of a canary, if its entry is still the same.
     pub fn roll_back(&self, news: CanaryNews) {
         let catalog = self.catalog();
-        let same = |watch: &&Arc<Watch>| watch.is_of(&news);
+        let same = |watch: &&Arc<CanaryWatch>| watch.is_of(&news);
         if let Some(watch) = catalog.watches().find(same) {
             watch.roll_back(news.rolled_back.clone());
         }
@@ -194,12 +195,12 @@ impl Gateway {
     }
 
     /// The in-flight table.
-    pub(crate) const fn board(&self) -> &Arc<Board> {
+    pub(crate) const fn board(&self) -> &Arc<InFlightTable> {
         &self.board
     }
 
     /// The hold keeper.
-    pub(crate) const fn beats(&self) -> &Arc<Beats> {
+    pub(crate) const fn beats(&self) -> &Arc<HoldKeeper> {
         &self.beats
     }
 
@@ -226,17 +227,17 @@ impl Gateway {
     }
 
     /// Objects that clients store.
-    pub(crate) const fn objects(&self) -> &Objects {
+    pub(crate) const fn objects(&self) -> &StoredObjects {
         &self.objects
     }
 
     /// The prompts of earlier answers.
-    pub(crate) const fn pasts(&self) -> &Pasts {
+    pub(crate) const fn pasts(&self) -> &AnswerOrigins {
         &self.pasts
     }
 
     /// Shadow copies.
-    pub(crate) const fn shadows(&self) -> &Shadows {
+    pub(crate) const fn shadows(&self) -> &ShadowCopies {
         &self.shadows
     }
 
@@ -256,17 +257,17 @@ impl Gateway {
     }
 
     /// The generated ids of earlier answers.
-    pub(crate) fn kept_ids(&self) -> &Arc<KeptIds> {
+    pub(crate) fn kept_ids(&self) -> &Arc<GeneratedIdCache> {
         &self.kept_ids
     }
 
     /// The gate where long bodies wait to be parsed and rendered.
-    pub(crate) fn turns(&self) -> &Turns {
+    pub(crate) fn turns(&self) -> &RenderGate {
         &self.turns
     }
 
     /// The memory that calls take.
-    pub(crate) fn memory(&self) -> &Memory {
+    pub(crate) fn memory(&self) -> &CallMemory {
         &self.memory
     }
 

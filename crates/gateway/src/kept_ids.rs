@@ -30,40 +30,40 @@ const EACH_BYTES: usize = 192;
 
 /// The cache, shared by all calls.
 #[derive(Debug, Default)]
-pub(crate) struct KeptIds(Mutex<Inner>);
+pub(crate) struct GeneratedIdCache(Mutex<CacheState>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    tenants: HashMap<CacheSalt, Shelf, RandomState>,
+struct CacheState {
+    tenants: HashMap<CacheSalt, TenantAnswers, RandomState>,
     /// All answers in order of arrival. Some may be gone already.
-    order: VecDeque<(CacheSalt, Place)>,
+    order: VecDeque<(CacheSalt, AnswerKey)>,
     bytes: usize,
     next: u64,
 }
 
 /// The answers of one tenant.
 #[derive(Debug, Default)]
-struct Shelf {
-    answers: HashMap<u64, Vec<Kept>, RandomState>,
-    order: VecDeque<Place>,
+struct TenantAnswers {
+    answers: HashMap<u64, Vec<CachedAnswer>, RandomState>,
+    order: VecDeque<AnswerKey>,
     bytes: usize,
 }
 
 /// Identifies a kept answer: a hash of what precedes it, and its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct AnswerKey {
     before: u64,
     number: u64,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedAnswer {
     number: u64,
     ids: Arc<[u32]>,
     at: UnixNanos,
 }
 
-impl Kept {
+impl CachedAnswer {
     fn bytes(&self) -> usize {
         EACH_BYTES + size_of_val(&*self.ids)
     }
@@ -75,7 +75,7 @@ impl Kept {
 
 /// A prompt in which known answers have been replaced by their generated ids.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Continued {
+pub(crate) struct ReusedPrompt {
     /// The changed prompt. `None` if nothing was replaced.
     pub(crate) ids: Option<Vec<u32>>,
     /// Number of answers that were replaced by their generated ids.
@@ -83,12 +83,12 @@ pub(crate) struct Continued {
     /// Number of ids that these answers have.
     pub(crate) tokens: u32,
     /// The position under which the answer to this prompt can be kept. `None` if it cannot be kept.
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<AnswerStart>,
 }
 
 /// The position at which the answer to a prompt begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct AnswerStart {
     /// Hash of everything up to and including the last markup token.
     before: u64,
     /// The ids after that token.
@@ -97,15 +97,15 @@ pub(crate) struct End {
 
 /// Keeps the answers of one call.
 #[derive(Debug, Clone)]
-pub(crate) struct Keeper {
-    kept: Arc<KeptIds>,
+pub(crate) struct AnswerRecorder {
+    kept: Arc<GeneratedIdCache>,
     salt: CacheSalt,
-    end: End,
+    end: AnswerStart,
 }
 
-impl Keeper {
+impl AnswerRecorder {
     /// A keeper for a call with this salt whose prompt ends at `end`.
-    pub(crate) const fn new(kept: Arc<KeptIds>, salt: CacheSalt, end: End) -> Self {
+    pub(crate) const fn new(kept: Arc<GeneratedIdCache>, salt: CacheSalt, end: AnswerStart) -> Self {
         Self { kept, salt, end }
     }
 
@@ -115,9 +115,9 @@ impl Keeper {
     }
 }
 
-impl KeptIds {
+impl GeneratedIdCache {
     /// Keeps the ids of an answer to a prompt that ended at `end`. Evicts the oldest answers if there is no space.
-    pub(crate) fn put(&self, salt: &CacheSalt, end: &End, answer: &[u32], now: UnixNanos) {
+    pub(crate) fn put(&self, salt: &CacheSalt, end: &AnswerStart, answer: &[u32], now: UnixNanos) {
         if answer.is_empty() || answer.len() > MOST_ANSWER_TOKENS {
             return;
         }
@@ -133,12 +133,12 @@ impl KeptIds {
         tokenizer: &Tokenizer,
         (prompt, said): (&[u32], Option<&str>),
         now: UnixNanos,
-    ) -> Continued {
+    ) -> ReusedPrompt {
         if !tokenizer.is_bytewise() {
-            return Continued::default();
+            return ReusedPrompt::default();
         }
         let knows_any = self.0.lock().tenants.contains_key(salt);
-        let mut walk = Walk::new(salt, tokenizer, prompt, said);
+        let mut walk = PromptWalk::new(salt, tokenizer, prompt, said);
         while walk.step() {
             if knows_any && walk.is_behind_markup() {
                 let known = self.0.lock().find(salt, walk.hash.value(), now);
@@ -149,11 +149,11 @@ impl KeptIds {
     }
 }
 
-impl Inner {
+impl CacheState {
     fn put(&mut self, salt: CacheSalt, before: u64, ids: Arc<[u32]>, now: UnixNanos) {
-        let place = Place { before, number: self.next };
+        let place = AnswerKey { before, number: self.next };
         self.next += 1;
-        let kept = Kept { number: place.number, ids, at: now };
+        let kept = CachedAnswer { number: place.number, ids, at: now };
         let bytes = kept.bytes();
         let shelf = self.tenants.entry(salt).or_default();
         let same = shelf.answers.entry(before).or_default();
@@ -190,12 +190,12 @@ impl Inner {
         }
     }
 
-    fn kept(&self, salt: &CacheSalt, place: Place) -> Option<&Kept> {
+    fn kept(&self, salt: &CacheSalt, place: AnswerKey) -> Option<&CachedAnswer> {
         let same = self.tenants.get(salt)?.answers.get(&place.before)?;
         same.iter().find(|kept| kept.number == place.number)
     }
 
-    fn forget(&mut self, salt: &CacheSalt, place: Place) {
+    fn forget(&mut self, salt: &CacheSalt, place: AnswerKey) {
         let Some(shelf) = self.tenants.get_mut(salt) else { return };
         // If this is the oldest answer of all, it is also its tenant's oldest.
         if shelf.order.front() == Some(&place) {
@@ -224,14 +224,14 @@ impl Inner {
 }
 
 /// Reads a prompt from its beginning to its end.
-struct Walk<'a> {
+struct PromptWalk<'a> {
     tokenizer: &'a Tokenizer,
     prompt: &'a [u32],
     /// Number of ids of the prompt that have been read.
     at: usize,
     /// Text of the ids that have not been read yet, if it is known.
     rest: Option<&'a [u8]>,
-    hash: Hash,
+    hash: TextHash,
     /// The new prompt so far. `None` as long as nothing was replaced.
     other: Option<Vec<u32>>,
     /// State after the last markup token: the hash, and the number of ids up to there.
@@ -240,9 +240,9 @@ struct Walk<'a> {
     tokens: u32,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PromptWalk<'a> {
     fn new(salt: &CacheSalt, tokenizer: &'a Tokenizer, prompt: &'a [u32], said: Option<&'a str>) -> Self {
-        let (hash, rest) = (Hash::of(salt), said.map(str::as_bytes));
+        let (hash, rest) = (TextHash::of(salt), said.map(str::as_bytes));
         Self { tokenizer, prompt, at: 0, rest, hash, other: None, markup: None, answers: 0, tokens: 0 }
     }
 
@@ -355,14 +355,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn end(self) -> Continued {
+    fn end(self) -> ReusedPrompt {
         let Self { prompt, other, markup, answers, tokens, .. } = self;
         let ids = other.as_deref().unwrap_or(prompt);
         let tail = markup.and_then(|(before, behind)| Some((before, ids.get(behind..)?)));
         let end = tail
             .filter(|(_, tail)| tail.len() <= MOST_TAIL_TOKENS)
-            .map(|(before, tail)| End { before, tail: tail.to_vec() });
-        Continued { ids: other, answers, tokens, end }
+            .map(|(before, tail)| AnswerStart { before, tail: tail.to_vec() });
+        ReusedPrompt { ids: other, answers, tokens, end }
     }
 }
 
@@ -407,7 +407,7 @@ fn in_common(tokenizer: &Tokenizer, one: &[u32], other: &[u32]) -> (usize, usize
 /// finds candidates, which are then compared. It takes eight bytes at a time, because every token of every prompt
 /// passes through it.
 #[derive(Debug, Clone, Copy)]
-struct Hash {
+struct TextHash {
     state: u64,
     /// Bytes that are not in the state yet, the first one lowest.
     word: u64,
@@ -418,7 +418,7 @@ struct Hash {
 /// Odd, with as many ones as zeros: the fraction of the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-impl Hash {
+impl TextHash {
     fn of(salt: &CacheSalt) -> Self {
         let mut hash = Self { state: 0xcbf2_9ce4_8422_2325, word: 0, bytes: 0 };
         hash.bytes(&salt.to_bytes());

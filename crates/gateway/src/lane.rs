@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use headrace_domain::{MediaKind, SamplingDefaults};
 use headrace_engine_api::Capabilities;
-use headrace_grammar::Compiler;
+use headrace_grammar::FormCompiler;
 use headrace_prompt::{ChatTemplate, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 
 /// How a model is addressed.
 #[derive(Clone)]
-pub enum Lane {
+pub enum Backend {
     /// By tokens: ids go to an engine and ids come back. This server applies templates, counts tokens, handles stop
     /// strings and parses replies.
-    Tokens(TokenLane),
+    Tokens(TokenBackend),
     /// By texts to be encoded: ids go to an engine, and a vector or a score comes back for each text.
-    Vectors(VectorLane),
+    Vectors(VectorBackend),
     /// By messages: a body in a dialect goes to another provider's server, and an answer in that dialect comes back.
-    Messages(MessageLane),
+    Messages(MessageBackend),
 }
 
 /// Tokenizer and template of a model, and the capabilities of its engines.
 #[derive(Clone)]
-pub struct TokenLane {
+pub struct TokenBackend {
     /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// The chat template. `None` if the model takes only completions.
@@ -35,18 +35,18 @@ pub struct TokenLane {
     /// The capabilities of the model's engines.
     pub capabilities: Capabilities,
     /// Compiles the grammars that answers must match.
-    pub grammars: Arc<Compiler>,
+    pub grammars: Arc<FormCompiler>,
 }
 
 /// Tokenizer of an encoder, and what its engines compute.
 #[derive(Clone)]
-pub struct VectorLane {
+pub struct VectorBackend {
     /// The tokenizer.
     pub tokenizer: Arc<Tokenizer>,
     /// The capabilities of the model's engines.
     pub capabilities: Capabilities,
     /// What is computed for a text.
-    pub makes: Makes,
+    pub makes: EncoderOutput,
     /// Texts are converted to lower case before they are tokenized.
     pub lower_case: bool,
     /// Prefixes that are put before a text, by the name of their purpose.
@@ -57,7 +57,7 @@ pub struct VectorLane {
 
 /// What an encoder computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Makes {
+pub enum EncoderOutput {
     /// A vector for each text.
     Vectors {
         /// The number of components.
@@ -69,22 +69,22 @@ pub enum Makes {
 
 /// What is known of a model at another provider's server.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct MessageLane {
+pub struct MessageBackend {
     /// The most tokens of prompt and answer together. `None` if it is not configured.
     pub context_window: Option<u32>,
     /// Media that the model takes besides text. `None` if it is not configured: then its servers decide.
-    pub inputs: Option<Inputs>,
+    pub inputs: Option<InputKinds>,
     /// All of the model's servers speak the Responses API, so responses are forwarded in it.
     pub passes_responses: bool,
 }
 
 /// The kinds of media that a model takes besides text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Inputs {
+pub struct InputKinds {
     kinds: [bool; 4],
 }
 
-impl Inputs {
+impl InputKinds {
     /// All kinds.
     pub const ALL: [MediaKind; 4] =
         [MediaKind::Image, MediaKind::Document, MediaKind::Audio, MediaKind::Video];
@@ -106,7 +106,7 @@ impl Inputs {
     }
 }
 
-impl Lane {
+impl Backend {
     /// The most tokens of one sequence, prompt and answer together. `None` if it is not known.
     pub fn context_window(&self) -> Option<u32> {
         match self {
@@ -119,11 +119,11 @@ impl Lane {
     /// The endpoints at which the model answers, by their paths below `/v1/`. Empty if only the upstream knows.
     pub const fn endpoints(&self) -> &'static [&'static str] {
         match self {
-            Self::Tokens(TokenLane { template: Some(_), .. }) => {
+            Self::Tokens(TokenBackend { template: Some(_), .. }) => {
                 &["chat/completions", "responses", "messages", "completions"]
             }
             Self::Tokens(_) => &["completions"],
-            Self::Vectors(VectorLane { makes: Makes::Vectors { .. }, .. }) => &["embeddings"],
+            Self::Vectors(VectorBackend { makes: EncoderOutput::Vectors { .. }, .. }) => &["embeddings"],
             Self::Vectors(_) => &["rerank", "score"],
             Self::Messages(_) => &[],
         }
@@ -132,7 +132,7 @@ impl Lane {
     /// The number of components of the model's vectors. `None` if it makes no vectors.
     pub const fn vector_width(&self) -> Option<u32> {
         match self {
-            Self::Vectors(VectorLane { makes: Makes::Vectors { width }, .. }) => Some(*width),
+            Self::Vectors(VectorBackend { makes: EncoderOutput::Vectors { width }, .. }) => Some(*width),
             Self::Tokens(_) | Self::Vectors(_) | Self::Messages(_) => None,
         }
     }
@@ -154,11 +154,11 @@ impl Lane {
 
     /// Whether responses are forwarded unchanged.
     pub(crate) const fn passes_responses(&self) -> bool {
-        matches!(self, Self::Messages(MessageLane { passes_responses: true, .. }))
+        matches!(self, Self::Messages(MessageBackend { passes_responses: true, .. }))
     }
 
     /// The token backend, if the model has one.
-    pub(crate) const fn tokens(&self) -> Option<&TokenLane> {
+    pub(crate) const fn tokens(&self) -> Option<&TokenBackend> {
         match self {
             Self::Tokens(lane) => Some(lane),
             Self::Vectors(_) | Self::Messages(_) => None,

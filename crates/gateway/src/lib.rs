@@ -45,19 +45,23 @@ extern crate self as headrace_gateway;
 
 pub use answer::{Answer, AnswerBody};
 pub use board::InFlightCall;
-pub use canary::{CanaryNews, CanarySpec, CanaryView, RolledBack};
-pub use catalog::{Catalog, GatewayError, Offer, ServedModel};
-pub use config::{GatewayConfig, GatewayParts, Records, Stored, StoredTrace};
+pub use canary::{CanaryNews, CanaryRollback, CanarySpec, CanaryView};
+pub use catalog::{Catalog, CatalogOffer, GatewayError, ServedModel};
+pub use config::{GatewayConfig, GatewayParts, Stored, StoredTrace, TraceLookup};
 pub use delivery::Delivery;
 pub use gateway::Gateway;
-pub use lane::{Inputs, Lane, Makes, MessageLane, TokenLane, VectorLane};
+pub use lane::{Backend, EncoderOutput, InputKinds, MessageBackend, TokenBackend, VectorBackend};
 pub use memory::MemoryBounds;
 pub use names::{ModelStatus, NameFault, NameRules, name_faults};
-pub use notices::Notice;
-pub use objects::Asked;
-pub use objects::newest::Turns;
-pub use policy::{OffForm, OnBreak, PastAnswers, Policy, Spellers, ThinkingPolicy, ToolsOrder};
-pub use questions::Questioner;
-pub use routes::{Arm, Fallbacks, Route, Sticky};
-pub use shadows::{SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec, ShadowSpending, ShadowSpent, Spent};
-pub use stages::Entered;
+pub use notices::RetirementNotice;
+pub use objects::ObjectRequest;
+pub use objects::newest::SocketSession;
+pub use policy::{
+    ControlTokenPolicy, ModelPolicy, OffForm, OnBreak, PastAnswers, ThinkingPolicy, ToolsOrder,
+};
+pub use questions::AdmittedQuestion;
+pub use routes::{FallbackModels, ModelRoute, RouteArm, StickyBy};
+pub use shadows::{
+    SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec, ShadowSpend, ShadowSpending, ShadowSpent,
+};
+pub use stages::EnteredCall;

@@ -13,9 +13,9 @@ use headrace_wire::{
 use tokio::time::{Instant, sleep};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::Dossier;
-use crate::notices::Notice;
-use crate::refused::Why;
+use crate::dossier::RequestContext;
+use crate::notices::RetirementNotice;
+use crate::refused::Rejection;
 use crate::refused::unauthenticated;
 use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
@@ -27,7 +27,7 @@ const RECORD_WAIT: Duration = Duration::from_millis(500);
 /// How often it checks whether the record is there.
 const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 
-pub(crate) type Looked = Result<Answer, Why>;
+pub(crate) type Looked = Result<Answer, Rejection>;
 
 impl Gateway {
     /// `GET /v1/models`: the models that the caller may use and that are offered within its residency.
@@ -71,7 +71,7 @@ impl Gateway {
                 }
                 Some((model, name)) => match catalog.notice(&name, &model.name) {
                     Some((ended, notice)) if notice.is_over(self.parts().clock.now()) && !notice.moves => {
-                        Err(Why::retired(notice.refusal(ended)))
+                        Err(Rejection::retired(notice.refusal(ended)))
                     }
                     notice => {
                         let now = self.parts().clock.now();
@@ -139,7 +139,7 @@ impl Gateway {
         &self,
         credentials: &Credentials,
         dialect: Dialect,
-    ) -> (Dossier, Result<Arc<Principal>, Why>) {
+    ) -> (RequestContext, Result<Arc<Principal>, Rejection>) {
         let parts = self.parts();
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let shown = shown.and_then(|key| parts.directory.authenticate(key, parts.clock.now()));
@@ -151,17 +151,18 @@ impl Gateway {
         &self,
         found: Result<Arc<Principal>, AuthRefusal>,
         dialect: Dialect,
-    ) -> (Dossier, Result<Arc<Principal>, Why>) {
+    ) -> (RequestContext, Result<Arc<Principal>, Rejection>) {
         let parts = self.parts();
         let now = parts.clock.now();
-        let dossier = Dossier::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
+        let dossier =
+            RequestContext::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
         let principal = match found {
             Ok(principal) => {
                 let scopes = caller_scopes(&principal);
                 match parts.limits.count(&scopes, now) {
                     Ok(()) => Ok(principal),
                     Err(refusal) => {
-                        Err(Why::limited(refusal, &parts.limits.standing(&scopes, now), dialect, now))
+                        Err(Rejection::limited(refusal, &parts.limits.standing(&scopes, now), dialect, now))
                     }
                 }
             }
@@ -171,7 +172,7 @@ impl Gateway {
     }
 }
 
-pub(crate) fn tell(dossier: &Dossier, looked: Looked) -> Answer {
+pub(crate) fn tell(dossier: &RequestContext, looked: Looked) -> Answer {
     match looked {
         Ok(answer) => answer.with_headers(dossier.id_headers()),
         Err(why) => why.answer(dossier),
@@ -192,7 +193,7 @@ fn pricing(catalog: &Catalog, model: &ServedModel, now: UnixNanos) -> Option<Mod
 fn card(
     name: &ModelName,
     model: &ServedModel,
-    notice: Option<&Notice>,
+    notice: Option<&RetirementNotice>,
     pricing: Option<ModelPricing>,
 ) -> ModelCard {
     ModelCard {
@@ -210,16 +211,16 @@ fn card(
     }
 }
 
-fn unknown_request() -> Why {
-    Why::new(
+fn unknown_request() -> Rejection {
+    Rejection::new(
         Code::RequestNotFound,
         "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a \
          bounded time.",
     )
 }
 
-fn too_many_look_ups() -> Why {
-    Why::new(
+fn too_many_look_ups() -> Rejection {
+    Rejection::new(
         Code::TooManyLookUps,
         "As many questions for traces are being answered as are taken at once. Try again shortly.",
     )

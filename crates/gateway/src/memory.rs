@@ -4,7 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use headrace_call_api::{NoRoom, Reserved};
+use headrace_call_api::{MemoryReservation, NoRoom};
 use headrace_domain::KeyId;
 use headrace_tokenizer::{Bounds, TokenizerError};
 
@@ -27,9 +27,9 @@ impl Default for MemoryBounds {
 }
 
 /// The bounds, and the reservations in force.
-pub(crate) struct Memory {
+pub(crate) struct CallMemory {
     bounds: MemoryBounds,
-    calls: headrace_call_api::Memory,
+    calls: headrace_call_api::MemoryAccount,
 }
 
 /// Why a reservation failed.
@@ -43,9 +43,9 @@ pub(crate) enum NoMemory {
     All { needed: u64, taken: u64, bound: u64 },
 }
 
-impl Memory {
+impl CallMemory {
     pub(crate) fn new(bounds: MemoryBounds) -> Self {
-        Self { bounds, calls: headrace_call_api::Memory::new(bounds.all, bounds.key) }
+        Self { bounds, calls: headrace_call_api::MemoryAccount::new(bounds.all, bounds.key) }
     }
 
     pub(crate) fn bounds(&self) -> MemoryBounds {
@@ -63,18 +63,18 @@ impl Memory {
     }
 
     /// An empty reservation for a call of `key`.
-    pub(crate) fn none_yet(&self, key: &KeyId) -> Reserved {
+    pub(crate) fn none_yet(&self, key: &KeyId) -> MemoryReservation {
         self.calls.for_call_of(key.clone())
     }
 
     /// Reserves `bytes` for a call of `key`, all or nothing.
-    pub(crate) fn reserve(&self, key: &KeyId, bytes: u64) -> Result<Reserved, NoMemory> {
+    pub(crate) fn reserve(&self, key: &KeyId, bytes: u64) -> Result<MemoryReservation, NoMemory> {
         let reserved = self.none_yet(key);
         self.resize(&reserved, bytes).map(|()| reserved)
     }
 
     /// Changes a reservation to `bytes`. Leaves it unchanged on failure.
-    pub(crate) fn resize(&self, reserved: &Reserved, bytes: u64) -> Result<(), NoMemory> {
+    pub(crate) fn resize(&self, reserved: &MemoryReservation, bytes: u64) -> Result<(), NoMemory> {
         let most = self.bounds.key.min(self.bounds.all);
         reserved.resize(bytes).map_err(|no_room| match no_room {
             _ if bytes > most => NoMemory::Never { needed: bytes, bound: most },
@@ -84,7 +84,7 @@ impl Memory {
 }
 
 impl NoMemory {
-    pub(crate) fn of(reserved: &Reserved, no_room: NoRoom) -> Self {
+    pub(crate) fn of(reserved: &MemoryReservation, no_room: NoRoom) -> Self {
         match no_room {
             NoRoom::OfKey { needed, bound, .. } | NoRoom::OfAll { needed, bound, .. } if needed > bound => {
                 Self::Never { needed, bound }
@@ -99,7 +99,7 @@ impl NoMemory {
 
 /// The memory of a call, from which its tokenizer takes what it needs beyond the call's estimate.
 #[derive(Clone, Copy)]
-pub(crate) struct Room<'a>(pub(crate) &'a Reserved);
+pub(crate) struct TokenizerMemory<'a>(pub(crate) &'a MemoryReservation);
 
 /// Why a text could not be encoded.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ pub(crate) enum NotEncoded {
     Failed(TokenizerError),
 }
 
-impl Room<'_> {
+impl TokenizerMemory<'_> {
     /// Runs `encode` within this memory, for at most `most_ids` ids. The memory is given back when it returns.
     pub(crate) fn encode<T>(
         self,
@@ -156,10 +156,10 @@ mod tests {
 
     #[test]
     fn a_call_is_told_which_bound_it_would_pass() {
-        let memory = Memory::new(MemoryBounds { call: 100, key: 100, all: 150 });
+        let memory = CallMemory::new(MemoryBounds { call: 100, key: 100, all: 150 });
         let (a, b) = (KeyId::new("a").unwrap(), KeyId::new("b").unwrap());
         let _first = memory.reserve(&a, 60).unwrap();
-        let refused = |reserved: Result<Reserved, NoMemory>| reserved.map(drop).unwrap_err();
+        let refused = |reserved: Result<MemoryReservation, NoMemory>| reserved.map(drop).unwrap_err();
         assert_eq!(refused(memory.reserve(&a, 101)), NoMemory::Never { needed: 101, bound: 100 });
         let full = NoMemory::Key { key: a.clone(), needed: 41, taken: 60, bound: 100 };
         assert_eq!(refused(memory.reserve(&a, 41)), full);

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use headrace_domain::ModelName;
 
-use crate::notices::Notice;
-use crate::routes::{Arm, Route};
+use crate::notices::RetirementNotice;
+use crate::routes::{ModelRoute, RouteArm};
 use crate::shadows::ShadowSpec;
 
 /// Rules for the names of models, aliases and routes.
@@ -16,7 +16,7 @@ pub struct NameRules {
     /// The names whose calls are copied, and how.
     pub shadows: BTreeMap<ModelName, Arc<ShadowSpec>>,
     /// The names that retire, and when.
-    pub notices: BTreeMap<ModelName, Notice>,
+    pub notices: BTreeMap<ModelName, RetirementNotice>,
     /// Answers to calls for an alias name the model that it led to, because the alias may lead to another model
     /// later.
     pub tell_aliases: bool,
@@ -45,23 +45,23 @@ pub struct NameFault {
 /// All faults of routes and of the rules for names. `status` says which models are served.
 pub fn name_faults(
     status: &dyn Fn(&ModelName) -> ModelStatus,
-    aliases: &BTreeMap<ModelName, Route>,
+    aliases: &BTreeMap<ModelName, ModelRoute>,
     rules: &NameRules,
 ) -> Vec<NameFault> {
-    let mut names = Names { status, aliases, faults: Vec::new() };
+    let mut names = NameChecker { status, aliases, faults: Vec::new() };
     aliases.iter().for_each(|(alias, route)| names.check_route(alias, route));
     rules.notices.iter().for_each(|(name, notice)| names.check_notice(name, notice));
     rules.shadows.iter().for_each(|(name, shadow)| names.check_shadow(name, shadow));
     names.faults
 }
 
-struct Names<'a> {
+struct NameChecker<'a> {
     status: &'a dyn Fn(&ModelName) -> ModelStatus,
-    aliases: &'a BTreeMap<ModelName, Route>,
+    aliases: &'a BTreeMap<ModelName, ModelRoute>,
     faults: Vec<NameFault>,
 }
 
-impl Names<'_> {
+impl NameChecker<'_> {
     fn add(&mut self, name: &ModelName, why: String) {
         self.faults.push(NameFault { name: name.clone(), why });
     }
@@ -74,14 +74,14 @@ impl Names<'_> {
         self.is_model(name) || self.aliases.contains_key(name)
     }
 
-    fn check_route(&mut self, alias: &ModelName, route: &Route) {
+    fn check_route(&mut self, alias: &ModelName, route: &ModelRoute) {
         if (self.status)(alias) == ModelStatus::Served {
             self.add(alias, format!("`{alias}` has the name of a served model"));
         }
         if route.arms.iter().all(|arm| arm.weight == 0) {
             self.add(alias, format!("`{alias}` leads nowhere: give a model a weight above 0"));
         }
-        let on_trial = |arm: &Arm| arm.weight == 0 || arm.canary.is_some();
+        let on_trial = |arm: &RouteArm| arm.weight == 0 || arm.canary.is_some();
         if route.arms.iter().any(|arm| arm.canary.is_some()) && route.arms.iter().all(on_trial) {
             let why = format!("`{alias}` has only canaries: give it a model that they are compared with");
             self.add(alias, why);
@@ -100,7 +100,7 @@ impl Names<'_> {
         }
     }
 
-    fn check_notice(&mut self, name: &ModelName, notice: &Notice) {
+    fn check_notice(&mut self, name: &ModelName, notice: &RetirementNotice) {
         if !self.is_known(name) {
             self.add(name, format!("`{name}` has a day on which it retires and is not served"));
         }

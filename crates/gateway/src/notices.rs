@@ -6,7 +6,7 @@ use headrace_domain::{HttpDate, ModelName, UnixNanos};
 
 /// When a name retires, and what replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct RetirementNotice {
     /// When the name retires.
     pub retires: UnixNanos,
     /// From when on the name should not be used for anything new. If absent, the time of retirement.
@@ -19,7 +19,7 @@ pub struct Notice {
     pub moves: bool,
 }
 
-impl Notice {
+impl RetirementNotice {
     /// Whether the name has retired.
     pub(crate) fn is_over(&self, now: UnixNanos) -> bool {
         now >= self.retires

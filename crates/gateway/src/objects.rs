@@ -26,39 +26,43 @@ use headrace_call_api::{BodySource, ObjectAsk, ObjectMethod};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_identity::{EntitlementRefusal, Principal};
 
-use crate::dossier::Dossier;
-use crate::refused::Why;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
 use crate::stages::authenticate::could_pay;
 use crate::{Answer, Gateway};
 
 /// An authenticated request for stored objects.
-pub struct Asked {
+pub struct ObjectRequest {
     principal: Arc<Principal>,
-    dossier: Dossier,
+    dossier: RequestContext,
     ask: ObjectAsk,
 }
 
-impl headrace_call_api::Admitted for Asked {
+impl headrace_call_api::Admitted for ObjectRequest {
     fn payer(&self) -> &KeyId {
         &self.principal.key
     }
 }
 
 /// The result of such a request.
-type Told = Result<Answer, Why>;
+type Told = Result<Answer, Rejection>;
 
 impl Gateway {
     /// Authenticates a request for stored objects and counts it.
-    pub(crate) fn admit_asked(&self, ask: ObjectAsk) -> Result<Asked, Answer> {
+    pub(crate) fn admit_asked(&self, ask: ObjectAsk) -> Result<ObjectRequest, Answer> {
         let (dossier, principal) = self.identify(&ask.credentials, dialect_of(&ask.path));
         match principal.and_then(|principal| entitled(principal, &ask.path)) {
-            Ok(principal) => Ok(Asked { principal, dossier, ask }),
+            Ok(principal) => Ok(ObjectRequest { principal, dossier, ask }),
             Err(why) => Err(why.answer(&dossier)),
         }
     }
 
-    pub(crate) async fn answer_asked(self: &Arc<Self>, asked: Asked, body: impl BodySource) -> Answer {
-        let Asked { principal, dossier, ask } = asked;
+    pub(crate) async fn answer_asked(
+        self: &Arc<Self>,
+        asked: ObjectRequest,
+        body: impl BodySource,
+    ) -> Answer {
+        let ObjectRequest { principal, dossier, ask } = asked;
         match self.look(&principal, &ask, body).await {
             Ok(answer) => answer.with_headers(dossier.id_headers()),
             Err(why) => why.answer(&dossier),
@@ -111,15 +115,15 @@ impl Gateway {
             (Post, ["uploads", id, "parts"]) => self.add_part(principal, id, body).await,
             (Post, ["uploads", id, "complete"]) => self.complete_upload(principal, id, body).await,
             (Post, ["uploads", id, "cancel"]) => self.cancel_upload(principal, id).await,
-            _ => Err(Why::new(Code::NotFound, "There is no such path here, or not by this method.")
+            _ => Err(Rejection::new(Code::NotFound, "There is no such path here, or not by this method.")
                 .keeping("There is no such path here.")),
         }
     }
 
     /// The bounds on files.
-    fn file_limits(&self) -> Result<headrace_objects::FileLimits, Why> {
+    fn file_limits(&self) -> Result<headrace_objects::FileLimits, Rejection> {
         let files = self.objects().files();
-        let none = || Why::new(Code::NotFound, "Files and batches are not kept here.");
+        let none = || Rejection::new(Code::NotFound, "Files and batches are not kept here.");
         files.map(|files| files.limits()).ok_or_else(none)
     }
 
@@ -135,13 +139,13 @@ fn dialect_of(path: &str) -> Dialect {
 
 /// A caller that may not request responses may not look them up either. Files need no entitlement, and each request
 /// of a batch is admitted like any other call.
-fn entitled(principal: Arc<Principal>, path: &str) -> Result<Arc<Principal>, Why> {
+fn entitled(principal: Arc<Principal>, path: &str) -> Result<Arc<Principal>, Rejection> {
     let is_of_responses = path.starts_with("responses") || path.starts_with("conversations");
     if !is_of_responses || principal.endpoints.allows(Endpoint::Responses) {
         return Ok(principal);
     }
     let refusal = EntitlementRefusal::Endpoint(Endpoint::Responses);
-    Err(Why::new(
+    Err(Rejection::new(
         Code::EndpointNotEntitled,
         format!("{refusal} Ask for a key that may, or use another endpoint."),
     ))

@@ -18,7 +18,7 @@ const EACH_BYTES: usize = 512;
 
 /// The prompt and the tools of an earlier answer.
 #[derive(Debug, Clone)]
-pub(crate) struct Past {
+pub(crate) struct AnswerOrigin {
     pub(crate) project: ProjectId,
     pub(crate) model: ModelName,
     pub(crate) prompt: Arc<[u32]>,
@@ -29,23 +29,23 @@ pub(crate) struct Past {
 
 /// The earlier answers that are known.
 #[derive(Debug, Default)]
-pub(crate) struct Pasts(Mutex<Inner>);
+pub(crate) struct AnswerOrigins(Mutex<OriginTable>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    by_answer: HashMap<RequestId, Past>,
+struct OriginTable {
+    by_answer: HashMap<RequestId, AnswerOrigin>,
     /// In order of arrival.
     order: VecDeque<RequestId>,
     bytes: usize,
 }
 
-fn bytes_of(past: &Past) -> usize {
+fn bytes_of(past: &AnswerOrigin) -> usize {
     EACH_BYTES + size_of_val(&*past.prompt)
 }
 
-impl Pasts {
+impl AnswerOrigins {
     /// Stores the prompt of an answer. Evicts expired entries, and the oldest ones while a bound is exceeded.
-    pub(crate) fn put(&self, answer: RequestId, past: Past) {
+    pub(crate) fn put(&self, answer: RequestId, past: AnswerOrigin) {
         let now = past.at;
         let mut inner = self.0.lock();
         inner.bytes = inner.bytes.saturating_add(bytes_of(&past));
@@ -66,14 +66,14 @@ impl Pasts {
     }
 
     /// The prompt of an answer of this project. `None` if it is unknown, expired or of another project.
-    pub(crate) fn get(&self, answer: RequestId, project: &ProjectId, now: UnixNanos) -> Option<Past> {
+    pub(crate) fn get(&self, answer: RequestId, project: &ProjectId, now: UnixNanos) -> Option<AnswerOrigin> {
         let inner = self.0.lock();
         let past = inner.by_answer.get(&answer)?;
         (past.project == *project && !is_over(past, now)).then(|| past.clone())
     }
 }
 
-fn is_over(past: &Past, now: UnixNanos) -> bool {
+fn is_over(past: &AnswerOrigin, now: UnixNanos) -> bool {
     now.get().saturating_sub(past.at.get()) > KNOWN_FOR_NS
 }
 
@@ -81,8 +81,8 @@ fn is_over(past: &Past, now: UnixNanos) -> bool {
 mod tests {
     use super::*;
 
-    fn past(project: &str, ids: usize, at: u64) -> Past {
-        Past {
+    fn past(project: &str, ids: usize, at: u64) -> AnswerOrigin {
+        AnswerOrigin {
             project: ProjectId::new(project).unwrap(),
             model: ModelName::new("m").unwrap(),
             prompt: vec![7; ids].into(),
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_known_to_its_project_for_an_hour() {
-        let pasts = Pasts::default();
+        let pasts = AnswerOrigins::default();
         let (own, other) = (ProjectId::new("a").unwrap(), ProjectId::new("b").unwrap());
         let answer = RequestId::from_bits(1);
         pasts.put(answer, past("a", 10, 5));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_may_be() {
-        let pasts = Pasts::default();
+        let pasts = AnswerOrigins::default();
         let mut most = 0;
         for n in 0..3_000_u128 {
             // One entry alone exceeds the bound.

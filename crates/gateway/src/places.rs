@@ -10,47 +10,47 @@ use tokio::sync::oneshot;
 
 /// The slots, and the queues of those that wait for one.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct OrgSlots {
     /// Slots that all organisations share.
     shared: usize,
     /// Slots that each organisation may have even if all shared ones are taken.
     own: usize,
-    state: Mutex<State>,
+    state: Mutex<SlotState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SlotState {
     /// Slots taken by all organisations.
     taken: usize,
     /// Slots granted so far. Serves as the logical time of this file.
     handed_out: u64,
     /// Organisations that have a slot or wait for one.
-    orgs: HashMap<OrgId, Share>,
+    orgs: HashMap<OrgId, OrgShare>,
 }
 
 #[derive(Debug, Default)]
-struct Share {
+struct OrgShare {
     taken: usize,
     /// Logical time at which the organisation last got a slot.
     last: u64,
-    waiting: VecDeque<oneshot::Sender<Place>>,
+    waiting: VecDeque<oneshot::Sender<OrgSlot>>,
 }
 
 /// A slot of an organisation. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct OrgSlot {
+    places: Arc<OrgSlots>,
     org: OrgId,
 }
 
-impl Places {
+impl OrgSlots {
     /// Creates `shared` slots for all, and `own` slots for each organisation.
     pub(crate) fn new(shared: usize, own: usize) -> Arc<Self> {
         Arc::new(Self { shared, own, state: Mutex::default() })
     }
 
     /// Waits for a slot. Within an organisation the request that has waited longest is next.
-    pub(crate) async fn take(self: &Arc<Self>, org: &OrgId) -> Place {
+    pub(crate) async fn take(self: &Arc<Self>, org: &OrgId) -> OrgSlot {
         loop {
             let (sender, receiver) = oneshot::channel();
             self.state.lock().orgs.entry(org.clone()).or_default().waiting.push_back(sender);
@@ -71,25 +71,25 @@ impl Places {
     }
 
     /// The next request that gets a slot. The slot is counted as taken.
-    fn next(self: &Arc<Self>) -> Option<(oneshot::Sender<Place>, Place)> {
+    fn next(self: &Arc<Self>) -> Option<(oneshot::Sender<OrgSlot>, OrgSlot)> {
         let state = &mut *self.state.lock();
         for share in state.orgs.values_mut() {
             share.waiting.retain(|sender| !sender.is_closed());
         }
         state.orgs.retain(|_, share| share.taken > 0 || !share.waiting.is_empty());
         let is_free = state.taken < self.shared;
-        let may = |share: &Share| !share.waiting.is_empty() && (is_free || share.taken < self.own);
+        let may = |share: &OrgShare| !share.waiting.is_empty() && (is_free || share.taken < self.own);
         let next = state.orgs.iter_mut().filter(|(_, share)| may(share));
         let (org, share) = next.min_by_key(|(_, share)| (share.taken, share.last))?;
         let sender = share.waiting.pop_front()?;
         state.taken += 1;
         state.handed_out += 1;
         (share.taken, share.last) = (share.taken + 1, state.handed_out);
-        Some((sender, Place { places: Arc::clone(self), org: org.clone() }))
+        Some((sender, OrgSlot { places: Arc::clone(self), org: org.clone() }))
     }
 }
 
-impl Drop for Place {
+impl Drop for OrgSlot {
     fn drop(&mut self) {
         {
             let mut state = self.places.state.lock();
@@ -112,13 +112,13 @@ mod tests {
         OrgId::new(name).unwrap()
     }
 
-    async fn is_free(places: &Arc<Places>, org: &OrgId) -> Option<Place> {
+    async fn is_free(places: &Arc<OrgSlots>, org: &OrgId) -> Option<OrgSlot> {
         tokio::time::timeout(Duration::from_millis(1), places.take(org)).await.ok()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_organisation_that_has_all_places_keeps_no_other_from_its_own() {
-        let places = Places::new(4, 2);
+        let places = OrgSlots::new(4, 2);
         let (a, b, c) = (org("a"), org("b"), org("c"));
         let mut held = Vec::new();
         while let Some(place) = is_free(&places, &a).await {
@@ -139,7 +139,7 @@ mod tests {
     /// Under any load, a free slot goes to the organisation with the fewest, and every waiting request is served.
     #[tokio::test(start_paused = true)]
     async fn a_free_place_goes_to_the_organisation_with_the_fewest() {
-        let places = Places::new(4, 1);
+        let places = OrgSlots::new(4, 1);
         let (a, b) = (org("a"), org("b"));
         let mut of_a: Vec<_> = Vec::new();
         for _ in 0..4 {
@@ -185,7 +185,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_that_waits_no_longer_takes_no_place_along() {
-        let places = Places::new(1, 0);
+        let places = OrgSlots::new(1, 0);
         let (a, b) = (org("a"), org("b"));
         let held = places.take(&a).await;
         for _ in 0..3 {

@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use headrace_domain::KeyId;
-use headrace_fleet::Hedge;
+use headrace_fleet::HedgePolicy;
 
 /// The policy of one model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Policy {
+pub struct ModelPolicy {
     /// What happens if an answer breaks off after the client may have seen part of it.
     pub on_break: OnBreak,
     /// When a call that waits for its first token is also sent to a second worker. `None` means never.
-    pub hedge: Option<Hedge>,
+    pub hedge: Option<HedgePolicy>,
     /// The order in which tool schemas name properties.
     pub tools_order: ToolsOrder,
     /// What happens if a finished answer violates the requested response format.
@@ -21,7 +21,7 @@ pub struct Policy {
     /// How much the model reasons.
     pub thinking: ThinkingPolicy,
     /// The keys whose raw prompts may contain control tokens written out as text.
-    pub parse_special: Spellers,
+    pub parse_special: ControlTokenPolicy,
     /// How earlier answers in a prompt are encoded.
     pub past_answers: PastAnswers,
 }
@@ -99,7 +99,7 @@ impl ThinkingPolicy {
 /// The keys whose raw prompts may contain control tokens written out as text. With these tokens, a prompt can end its
 /// own turn and speak in another role.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Spellers {
+pub enum ControlTokenPolicy {
     /// No key.
     #[default]
     Nobody,
@@ -109,7 +109,7 @@ pub enum Spellers {
     Keys(Arc<BTreeSet<KeyId>>),
 }
 
-impl Spellers {
+impl ControlTokenPolicy {
     /// Whether a key may write control tokens.
     pub fn allows(&self, key: &KeyId) -> bool {
         match self {

@@ -8,20 +8,20 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use headrace_call_api::GiveUp;
-use headrace_domain::{Code, FinishReason, ModelName, Outcome, Stage, Usage};
+use headrace_domain::{CallOutcome, Code, FinishReason, ModelName, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
 
 use crate::Gateway;
 use crate::answer::Answer;
-use crate::beat::Beat;
-use crate::canary::Went;
-use crate::delivery::Cut;
-use crate::dossier::Dossier;
-use crate::objects::keep::Noted;
-use crate::refused::Why;
+use crate::beat::KeptCallHandle;
+use crate::canary::CallVerdict;
+use crate::delivery::DeliveryCut;
+use crate::dossier::RequestContext;
+use crate::objects::keep::StoreProgress;
+use crate::refused::Rejection;
 use crate::shadows;
-use crate::state::Funded;
+use crate::state::FundedCall;
 
 // In the order of the path, then what runs when the call is over.
 mod round;
@@ -50,14 +50,14 @@ mod stored;
 
 mod miss;
 
-use ahead::Ahead;
+use ahead::EventBatcher;
 use cut_short::{cut_off, key_over, too_long};
-use line::Line;
+use line::ClientStream;
 use place::Placed;
-use reply::Reply;
+use reply::ReplyWriter;
 use round::Round;
-use settle::{Bill, Haste, Settled, Settlement};
-use source::said::{Lost, Said};
+use settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
+use source::said::{LostJob, SourceEvent};
 
 pub(crate) use miss::located;
 pub(crate) use reply::reply_meta;
@@ -69,47 +69,49 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Everything that a request has and owes from its hold on. It is kept outside of the steps that work on it, so a panic
 /// in one of them loses nothing. No step repeats what is already done.
-pub(crate) struct Carried {
-    dossier: Dossier,
-    settlement: Settlement,
-    line: Line,
-    reply: Option<Reply>,
+pub(crate) struct CallTask {
+    dossier: RequestContext,
+    settlement: CallSettlement,
+    line: ClientStream,
+    reply: Option<ReplyWriter>,
     /// The end of the answer's body, once it is encoded.
     end: Option<BytesMut>,
     located: bool,
-    ended: Option<Ended>,
+    ended: Option<SettledEnd>,
     round: Round,
     /// Models that failed, or that were chosen to take over.
     passed_over: Vec<ModelName>,
-    noted: Noted,
+    noted: StoreProgress,
     /// While this exists the call counts as alive, and its hold is kept from expiring.
-    beat: Beat,
+    beat: KeptCallHandle,
 }
 
 /// How the call ended, as it was settled.
-struct Ended {
-    ending: Ending,
-    outcome: Outcome,
-    cut: Cut,
+struct SettledEnd {
+    ending: CallEnding,
+    outcome: CallOutcome,
+    cut: DeliveryCut,
     told: bool,
 }
 
-impl Ended {
+impl SettledEnd {
     /// What the ending says about the model. `None` if it says nothing.
-    fn went(&self) -> Option<Went> {
+    fn went(&self) -> Option<CallVerdict> {
         match (&self.ending, &self.outcome) {
-            (Ending::Completed, Outcome::Completed { finish }) => {
+            (CallEnding::Completed, CallOutcome::Completed { finish }) => {
                 let refused = finish.iter().any(|name| name == FinishReason::ContentFilter.name());
-                Some(if refused { Went::Refused } else { Went::Well })
+                Some(if refused { CallVerdict::Refused } else { CallVerdict::Well })
             }
-            (Ending::Failed(why) | Ending::Refused(why), _) => Went::of_refusal(why.code, why.status),
+            (CallEnding::Failed(why) | CallEnding::Refused(why), _) => {
+                CallVerdict::of_refusal(why.code, why.status)
+            }
             _ => None,
         }
     }
 }
 
 /// How the work ended, before the client is answered or charged.
-enum Ending {
+enum CallEnding {
     Completed,
     /// The client went away. It pays for what was computed.
     ClientGone,
@@ -118,23 +120,23 @@ enum Ending {
         waited: Duration,
     },
     /// The key was revoked or expired. The client pays for what was computed.
-    KeyOver(Why),
+    KeyOver(Rejection),
     /// The gateway or the engine failed. The client pays for what was delivered to it.
-    Failed(Why),
+    Failed(Rejection),
     /// No worker took the call, or the hold never reached the disk. Nothing happened.
-    Refused(Why),
+    Refused(Rejection),
 }
 
 /// Owns the request until it is settled, answered and traced, and its last byte is taken. Returns the shadow copy that
 /// is to be made of it.
 pub(crate) async fn carry(
     gateway: Arc<Gateway>,
-    dossier: Dossier,
-    funded: Funded,
+    dossier: RequestContext,
+    funded: FundedCall,
     head: oneshot::Sender<Answer>,
-) -> Option<Box<shadows::Copy>> {
+) -> Option<Box<shadows::ShadowCopy>> {
     // Boxed, so that moving the call copies nothing.
-    let mut call = Box::new(Carried::new(&gateway, dossier, funded, head));
+    let mut call = Box::new(CallTask::new(&gateway, dossier, funded, head));
     if guarded(call.travel(&gateway)).await.is_none() {
         Box::pin(call.salvage(&gateway)).await;
     }
@@ -150,11 +152,16 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(step)).ok()
 }
 
-impl Carried {
-    fn new(gateway: &Gateway, dossier: Dossier, funded: Funded, head: oneshot::Sender<Answer>) -> Self {
-        let Funded { work, settlement, headers } = funded;
+impl CallTask {
+    fn new(
+        gateway: &Gateway,
+        dossier: RequestContext,
+        funded: FundedCall,
+        head: oneshot::Sender<Answer>,
+    ) -> Self {
+        let FundedCall { work, settlement, headers } = funded;
         let beat = gateway.beats().join(settlement.hold(), dossier.record.key.clone());
-        let line = Line::new(gateway.config(), head, headers, &work);
+        let line = ClientStream::new(gateway.config(), head, headers, &work);
         if let Some(kept) = Self::keeps(&dossier, &work) {
             line.sender.keep(kept);
         }
@@ -168,7 +175,7 @@ impl Carried {
             ended: None,
             round: Round::new(work),
             passed_over: Vec::new(),
-            noted: Noted::default(),
+            noted: StoreProgress::default(),
             beat,
         }
     }
@@ -179,10 +186,10 @@ impl Carried {
     }
 
     /// The steps that end every call, once: the end of its answer, its settlement, its last event.
-    async fn finish(&mut self, gateway: &Gateway, ending: Ending) {
+    async fn finish(&mut self, gateway: &Gateway, ending: CallEnding) {
         // An answer that cannot be encoded is not charged, so its end is encoded before it is settled.
         let ending = match ending {
-            Ending::Completed => self.complete(gateway).await,
+            CallEnding::Completed => self.complete(gateway).await,
             other => other,
         };
         let settled = self.settle(gateway, ending).await;
@@ -200,13 +207,13 @@ impl Carried {
 
     /// Runs a round: places its prompts, reads the answers, and adds the round to the call's record. If it fails before
     /// anything has gone out, it may start again with the same or a fallback model. Rounds share one hold and line.
-    async fn round(&mut self, gateway: &Gateway) -> Ending {
+    async fn round(&mut self, gateway: &Gateway) -> CallEnding {
         let ending = loop {
             let ending = match self.round.place(gateway, &mut self.dossier) {
                 Ok(placed) => self.judged_run(gateway, &placed).await,
-                Err(why) => Ending::Refused(why),
+                Err(why) => CallEnding::Refused(why),
             };
-            if matches!(ending, Ending::Completed) {
+            if matches!(ending, CallEnding::Completed) {
                 break ending;
             }
             self.round.source.cancel().await;
@@ -220,8 +227,8 @@ impl Carried {
     }
 
     /// Replaces the ending if the hold never reached the disk: then nothing happened, and no money is held.
-    async fn held(&mut self, ending: Ending) -> Ending {
-        if matches!(ending, Ending::Refused(_)) {
+    async fn held(&mut self, ending: CallEnding) -> CallEnding {
+        if matches!(ending, CallEnding::Refused(_)) {
             return ending;
         }
         match tokio::time::timeout(HOLD_WAIT, self.settlement.held()).await {
@@ -231,7 +238,7 @@ impl Carried {
     }
 
     /// Reads the source until its answers are complete or something else ends the call.
-    async fn run(&mut self, gateway: &Gateway, _: &Placed) -> Ending {
+    async fn run(&mut self, gateway: &Gateway, _: &Placed) -> CallEnding {
         let config = gateway.config();
         let longest = config.longest_call();
         let period = config.period();
@@ -239,13 +246,13 @@ impl Carried {
         let Self { dossier, settlement, line, reply, round, beat, .. } = self;
         round.source.listen(dossier.id);
         // One answer in one encoder, however many rounds it takes.
-        let reply = reply.get_or_insert_with(|| Reply::new(&round.work, dossier));
-        let (mut events, mut ahead) = (Vec::new(), Ahead::default());
+        let reply = reply.get_or_insert_with(|| ReplyWriter::new(&round.work, dossier));
+        let (mut events, mut ahead) = (Vec::new(), EventBatcher::default());
         let patience = round.patience(gateway, dossier);
         let mut has_patience = patience.is_some();
         let mut impatient = std::pin::pin!(tokio::time::sleep(patience.unwrap_or_default()));
         if gateway.cut_off().is_cancelled() {
-            return Ending::Failed(cut_off());
+            return CallEnding::Failed(cut_off());
         }
         line.content_type = reply.content_type();
         loop {
@@ -269,21 +276,21 @@ impl Carried {
                 },
                 () = beat.next() => {
                     if gateway.cut_off().is_cancelled() {
-                        return Ending::Failed(cut_off());
+                        return CallEnding::Failed(cut_off());
                     }
                     if let Some(refusal) = beat.key_refusal() {
-                        return Ending::KeyOver(key_over(&refusal));
+                        return CallEnding::KeyOver(key_over(&refusal));
                     }
                     // The first beat comes at any time within the first period, so it counts as no wait.
                     waited = Some(waited.map_or(Duration::ZERO, |waited| waited + period));
                     silent += period;
                     let now_ns = dossier.clock.monotonic_nanos();
                     if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
-                        return Ending::Failed(too_long(longest));
+                        return CallEnding::Failed(too_long(longest));
                     }
                     let stalled = line.stalled(now_ns);
                     if stalled >= config.stall_timeout {
-                        return Ending::Stalled { waited: stalled };
+                        return CallEnding::Stalled { waited: stalled };
                     }
                     if line.has_begun() && silent >= config.keep_alive {
                         silent = Duration::ZERO;
@@ -291,19 +298,19 @@ impl Carried {
                     }
                 }
                 said = ahead.next(&mut round.source, dossier, &mut events), if !full => match said {
-                    Said::Over => break,
-                    Said::Lost(lost) => {
+                    SourceEvent::Over => break,
+                    SourceEvent::Lost(lost) => {
                         if let Err(why) = move_on(gateway, dossier, line, reply, round, *lost) {
-                            return Ending::Failed(why);
+                            return CallEnding::Failed(why);
                         }
                     }
-                    Said::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
-                    Said::Passed(passed) => {
+                    SourceEvent::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
+                    SourceEvent::Passed(passed) => {
                         reply.pass(passed, dossier);
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
                     }
-                    Said::More(more) => {
+                    SourceEvent::More(more) => {
                         ahead.take_in(reply, &mut round.source, more, &mut events, dossier).await;
                         silent = Duration::ZERO;
                         reply.hand_over(&line.sender, dossier);
@@ -321,7 +328,7 @@ impl Carried {
                 }
             }
         }
-        settlement.held().await.map_or_else(|failed| not_held(&failed), |()| Ending::Completed)
+        settlement.held().await.map_or_else(|failed| not_held(&failed), |()| CallEnding::Completed)
     }
 
     /// Encodes the end of the answer, with its cost and the place of a cache miss if the caller asked for them.
@@ -343,52 +350,52 @@ impl Carried {
         if let Some(reply) = &mut self.reply {
             self.end = Some(reply.finish(&used, explained, self.dossier.clock.now()).await);
         }
-        self.dossier.mark(Stage::Deliver);
+        self.dossier.end_stage(Stage::Deliver);
     }
 
     /// Ends the hold, once. What the transport has not taken is discarded: nothing unpaid goes out afterwards.
-    async fn settle(&mut self, gateway: &Gateway, ending: Ending) -> Settled {
+    async fn settle(&mut self, gateway: &Gateway, ending: CallEnding) -> SettledProof {
         if let Some(settled) = self.settlement.settled() {
             return settled;
         }
         let used = self.dossier.record.usage;
         let cut = match ending {
-            Ending::Completed => Cut::default(),
+            CallEnding::Completed => DeliveryCut::default(),
             _ => self.line.sender.cut(),
         };
         let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
-        if let Ending::Failed(why) = &ending {
+        if let CallEnding::Failed(why) = &ending {
             self.dossier.record.failed_with = Some(why.failure());
         }
         let bill = bill.map(|bill| if self.dossier.copy().is_some() { bill.on_the_house() } else { bill });
-        self.ended = Some(Ended { ending, outcome, cut, told: false });
+        self.ended = Some(SettledEnd { ending, outcome, cut, told: false });
         let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier).await,
             None => self.settlement.release(gateway, ReleaseReason::Refused).await,
         };
         if let (Some(message), Some(ended)) = (self.settlement.unpaid(), &mut self.ended) {
-            ended.outcome = Outcome::Failed { stage: Stage::Settle, message };
+            ended.outcome = CallOutcome::Failed { stage: Stage::Settle, message };
         }
-        self.dossier.mark(Stage::Settle);
+        self.dossier.end_stage(Stage::Settle);
         settled
     }
 
-    /// Completes or fails the answer, once. Needs a [`Settled`]: a client with its whole answer finds no money held.
-    fn tell(&mut self, _: Settled) {
+    /// Completes or fails the answer, once. Needs a [`SettledProof`]: a client with its whole answer finds no money held.
+    fn tell(&mut self, _: SettledProof) {
         let Self { dossier, line, reply, end, ended, .. } = self;
         let Some(ended) = ended.as_mut().filter(|ended| !ended.told) else { return };
         ended.told = true;
         match &ended.ending {
-            Ending::Completed => {
-                let tokens = reply.as_ref().map_or(0, Reply::written);
+            CallEnding::Completed => {
+                let tokens = reply.as_ref().map_or(0, ReplyWriter::written);
                 line.complete(dossier, end.take().unwrap_or_default(), tokens);
             }
-            Ending::Failed(why) | Ending::Refused(why) | Ending::KeyOver(why) => {
+            CallEnding::Failed(why) | CallEnding::Refused(why) | CallEnding::KeyOver(why) => {
                 line.fail(reply.as_mut(), dossier, why, ended.cut)
             }
-            Ending::ClientGone | Ending::Stalled { .. } => line.sender.break_off(),
+            CallEnding::ClientGone | CallEnding::Stalled { .. } => line.sender.break_off(),
         }
-        dossier.mark(Stage::Deliver);
+        dossier.end_stage(Stage::Deliver);
     }
 
     /// Finishes a call after a step panicked. Each part is guarded by itself, and the money comes first.
@@ -396,7 +403,7 @@ impl Carried {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
         guarded(self.round.source.cancel()).await;
         attempt(|| self.round.note(&mut self.dossier, self.reply.as_mut()));
-        let broken = || Ending::Failed(panicked());
+        let broken = || CallEnding::Failed(panicked());
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
         if guarded(self.settle(gateway, ending)).await.is_none() {
             guarded(self.settlement.release(gateway, ReleaseReason::Failed)).await;
@@ -417,7 +424,7 @@ impl Carried {
     /// How each choice ended. A suffix after a colon says why a text that looked like a tool call stayed text, or that
     /// a stop string ended the reasoning.
     fn finish_names(&self) -> Vec<String> {
-        let names = self.reply.as_ref().map(Reply::finish_names).unwrap_or_default();
+        let names = self.reply.as_ref().map(ReplyWriter::finish_names).unwrap_or_default();
         let source = &self.round.source;
         let told = |(choice, name): (usize, &&'static str)| match source.fault(choice) {
             Some(fault) => format!("{name}:{fault}"),
@@ -428,12 +435,12 @@ impl Carried {
 
     /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns
     /// the shadow copy that is to be made of the call.
-    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::Copy>> {
+    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::ShadowCopy>> {
         let Self { mut dossier, mut settlement, mut line, ended, reply, round, mut beat, .. } = *self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
         let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
-        let went = ended.as_ref().and_then(Ended::went);
+        let went = ended.as_ref().and_then(SettledEnd::went);
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
         attempt(|| dossier.seal(outcome));
         if let (Some(trial), Some(went)) = (dossier.trial.take(), went) {
@@ -454,8 +461,8 @@ impl Carried {
         let lines = guarded(see_off(gateway, &mut line, &mut beat, taken_ns));
         let books = async {
             // Tried again if it panics. The settlement has been sent: only its way to the disk is watched.
-            if guarded(settlement.written(gateway, Haste::Watches)).await.is_none() {
-                guarded(settlement.written(gateway, Haste::Watches)).await;
+            if guarded(settlement.written(gateway, SettleHaste::Watches)).await.is_none() {
+                guarded(settlement.written(gateway, SettleHaste::Watches)).await;
             }
         };
         tokio::join!(lines, books);
@@ -484,15 +491,15 @@ impl Carried {
 /// Moves a lost part of the call to another worker, unseen by the client or with a remark in the stream.
 fn move_on(
     gateway: &Gateway,
-    dossier: &mut Dossier,
-    line: &Line,
-    reply: &mut Reply,
+    dossier: &mut RequestContext,
+    line: &ClientStream,
+    reply: &mut ReplyWriter,
     round: &mut Round,
-    mut lost: Lost,
-) -> Result<(), Why> {
+    mut lost: LostJob,
+) -> Result<(), Rejection> {
     if lost.unless_seen && !line.has_begun() {
         line.sender.cut();
-        *reply = Reply::new(&round.work, dossier);
+        *reply = ReplyWriter::new(&round.work, dossier);
         round.source.unsaid();
         lost.may_move = true;
     }
@@ -503,7 +510,7 @@ fn move_on(
 }
 
 /// Keeps the answer until its last byte is taken. If the reader stops, the remaining bytes are discarded.
-async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: u64) {
+async fn see_off(gateway: &Gateway, line: &mut ClientStream, beat: &mut KeptCallHandle, taken_ns: u64) {
     let config = gateway.config();
     let clock = &gateway.parts().clock;
     let began_ns = clock.monotonic_nanos();
@@ -536,7 +543,12 @@ async fn see_off(gateway: &Gateway, line: &mut Line, beat: &mut Beat, taken_ns: 
 
 /// What the client pays and what is lost (`docs/internals/ledger.md`, "What is charged"), and the outcome for the trace.
 /// The bill is `None` if nothing happened.
-fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> (Option<Bill>, Outcome) {
+fn reckon(
+    ending: &CallEnding,
+    used: Usage,
+    delivered: u64,
+    finish: Vec<String>,
+) -> (Option<CallBill>, CallOutcome) {
     // Reasoning precedes the text, so delivered tokens count as reasoning first. Reasoning that was never delivered is
     // not charged if the answer is not.
     let reasoning = used.reasoning.min(delivered);
@@ -547,50 +559,52 @@ fn reckon(ending: &Ending, used: Usage, delivered: u64, finish: Vec<String>) -> 
         ..Usage::default()
     };
     let nothing = Usage::default();
-    let bill = |charged, lost, outcome| Some(Bill { charged, lost, outcome });
-    let cancelled = |why: String| Outcome::Cancelled { why };
+    let bill = |charged, lost, outcome| Some(CallBill { charged, lost, outcome });
+    let cancelled = |why: String| CallOutcome::Cancelled { why };
     match ending {
-        Ending::Completed => (bill(used, nothing, SettleOutcome::Completed), Outcome::Completed { finish }),
-        Ending::ClientGone => {
+        CallEnding::Completed => {
+            (bill(used, nothing, SettleOutcome::Completed), CallOutcome::Completed { finish })
+        }
+        CallEnding::ClientGone => {
             (bill(used, nothing, SettleOutcome::Cancelled), cancelled("the client went away".to_owned()))
         }
-        Ending::KeyOver(why) => {
+        CallEnding::KeyOver(why) => {
             (bill(used, nothing, SettleOutcome::Cancelled), cancelled(why.traced().message))
         }
-        Ending::Stalled { waited } => (
+        CallEnding::Stalled { waited } => (
             bill(written, unwritten, SettleOutcome::Cancelled),
             cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
         // The caller's own form ended the answer, so its usage is charged as if the client had cancelled.
-        Ending::Failed(why) if why.code == Code::FormLost => {
+        CallEnding::Failed(why) if why.code == Code::FormLost => {
             (bill(used, nothing, SettleOutcome::Failed), failed(why))
         }
-        Ending::Failed(why) => {
+        CallEnding::Failed(why) => {
             let (charged, lost) = if delivered > 0 { (written, unwritten) } else { (nothing, used) };
             (bill(charged, lost, SettleOutcome::Failed), failed(why))
         }
-        Ending::Refused(why) => (None, Outcome::Refused(why.traced())),
+        CallEnding::Refused(why) => (None, CallOutcome::Refused(why.traced())),
     }
 }
 
-fn failed(why: &Why) -> Outcome {
-    Outcome::Failed { stage: why.stage, message: why.traced().message }
+fn failed(why: &Rejection) -> CallOutcome {
+    CallOutcome::Failed { stage: why.stage, message: why.traced().message }
 }
 
-fn not_held(failed: &headrace_ledger::JournalFailed) -> Ending {
-    Ending::Refused(Why::journal_unavailable(&failed.why))
+fn not_held(failed: &headrace_ledger::JournalFailed) -> CallEnding {
+    CallEnding::Refused(Rejection::journal_unavailable(&failed.why))
 }
 
-fn gave_up(why: GiveUp, waited: Duration) -> Ending {
+fn gave_up(why: GiveUp, waited: Duration) -> CallEnding {
     match why {
-        GiveUp::ClientGone => Ending::ClientGone,
-        GiveUp::ReaderStalled => Ending::Stalled { waited },
-        GiveUp::ShuttingDown => Ending::Failed(cut_off()),
+        GiveUp::ClientGone => CallEnding::ClientGone,
+        GiveUp::ReaderStalled => CallEnding::Stalled { waited },
+        GiveUp::ShuttingDown => CallEnding::Failed(cut_off()),
     }
 }
 
-fn panicked() -> Why {
-    Why::new(Code::InternalError, "The call failed inside. What was not delivered is not charged.")
+fn panicked() -> Rejection {
+    Rejection::new(Code::InternalError, "The call failed inside. What was not delivered is not charged.")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod passed;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Admitted, BodySource, Credentials, Question, Reserved};
+use headrace_call_api::{Admitted, BodySource, Credentials, MemoryReservation, Question};
 use headrace_domain::{
     Call, Code, Conversation, Endpoint, KeyId, ModelName, Prompt, PromptItem, Stage, UnixNanos,
 };
@@ -17,19 +17,19 @@ use headrace_prompt::RenderOptions;
 use headrace_tokenizer::Tokenizer;
 use headrace_wire::relay::{model_named, skim_question};
 use headrace_wire::{
-    Tokenize, WireLimits, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
+    TokenizeRequest, WireLimits, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
     tokenize_body,
 };
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::Dossier;
-use crate::kept_ids::KeptIds;
-use crate::lane::{Lane, Makes, TokenLane, VectorLane};
+use crate::dossier::RequestContext;
+use crate::kept_ids::GeneratedIdCache;
+use crate::lane::{Backend, EncoderOutput, TokenBackend, VectorBackend};
 use crate::look_up::{Looked, tell};
-use crate::memory::{NoMemory, NotEncoded, Room};
+use crate::memory::{NoMemory, NotEncoded, TokenizerMemory};
 use crate::objects::reads::keeping;
-use crate::refused::Why;
-use crate::routes::Asker;
+use crate::refused::Rejection;
+use crate::routes::RouteAsker;
 use crate::stages::authenticate::draining;
 use crate::stages::authorize::{name_kept, unknown_model_of};
 use crate::stages::moderate::may_pass;
@@ -42,7 +42,7 @@ use crate::stages::render::{
 use crate::stages::route::region_not_allowed;
 use crate::{Answer, Gateway};
 
-use passed::{For, Passed};
+use passed::{CountRequester, RelayedCount};
 
 /// Bytes that a token id takes in an answer: as a number, and as JSON in a growing buffer.
 const WRITTEN_ID: u64 = 40;
@@ -54,14 +54,14 @@ const DECODED_ID: u64 = 112;
 const DECODED_BYTE: u64 = 16;
 
 /// An admitted question.
-pub struct Questioner {
+pub struct AdmittedQuestion {
     question: Question,
     principal: Arc<Principal>,
-    dossier: Dossier,
+    dossier: RequestContext,
     headers: Vec<(&'static str, String)>,
 }
 
-impl Admitted for Questioner {
+impl Admitted for AdmittedQuestion {
     fn payer(&self) -> &KeyId {
         &self.principal.key
     }
@@ -74,7 +74,7 @@ impl Gateway {
         question: Question,
         credentials: &Credentials,
         headers: Vec<(&'static str, String)>,
-    ) -> Result<Questioner, Answer> {
+    ) -> Result<AdmittedQuestion, Answer> {
         let (dossier, principal) = self.identify(credentials, question.dialect());
         questioner(question, dossier, principal, headers)
     }
@@ -83,30 +83,30 @@ impl Gateway {
     ///
     /// # Errors
     /// The answer if the request limit is reached.
-    pub fn ask_as(&self, question: Question, principal: Arc<Principal>) -> Result<Questioner, Answer> {
+    pub fn ask_as(&self, question: Question, principal: Arc<Principal>) -> Result<AdmittedQuestion, Answer> {
         let (dossier, principal) = self.identify_as(Ok(principal), question.dialect());
         questioner(question, dossier, principal, Vec::new())
     }
 
     /// Answers a question. A refused question leaves a trace, as a refused call does.
-    pub(crate) async fn answer_to(&self, mut asked: Questioner, body: impl BodySource) -> Answer {
+    pub(crate) async fn answer_to(&self, mut asked: AdmittedQuestion, body: impl BodySource) -> Answer {
         match self.look_into(&mut asked, body).await {
             Ok(answer) => tell(&asked.dossier, Ok(answer)),
             Err(why) => refuse(self, asked.dossier, &why),
         }
     }
 
-    async fn look_into(&self, asked: &mut Questioner, body: impl BodySource) -> Looked {
+    async fn look_into(&self, asked: &mut AdmittedQuestion, body: impl BodySource) -> Looked {
         let read = tokio::select! {
             biased;
             read = body.read() => read,
             () = self.cut_off().cancelled() => return Err(draining()),
         };
-        let body = read.map_err(|refusal| Why::of_body(&refusal))?;
+        let body = read.map_err(|refusal| Rejection::of_body(&refusal))?;
         let taken = take(self, &asked.principal.key, &body, false).await?;
         // Found before the body is read: a refusal keeps the name, too.
         asked.dossier.record.model_asked = model_named(&body).as_deref().and_then(name_kept);
-        let asker = Asker {
+        let asker = RouteAsker {
             secret: self.parts().cache_secret,
             principal: Arc::clone(&asked.principal),
             request: asked.dossier.id,
@@ -115,7 +115,8 @@ impl Gateway {
         };
         let (catalog, limits) = (self.catalog(), self.config().wire.clone());
         let kept = Arc::clone(self.kept_ids());
-        let desk = Desk { question: asked.question, asker, catalog: Arc::clone(&catalog), kept, limits };
+        let desk =
+            QuestionContext { question: asked.question, asker, catalog: Arc::clone(&catalog), kept, limits };
         let (answered, taken) = if taken.turn.is_none() {
             (desk.answer(body, &taken.memory)?, taken)
         } else {
@@ -124,21 +125,24 @@ impl Gateway {
             let reading = tokio::task::spawn_blocking(move || {
                 let mut taken = taken;
                 taken.reserve_trees(&body)?;
-                Ok::<_, Why>((desk.answer(body, &taken.memory)?, taken))
+                Ok::<_, Rejection>((desk.answer(body, &taken.memory)?, taken))
             });
             let stopped = |_| {
-                Why::new(Code::InternalError, "The question could not be read: its reading was stopped.")
-                    .at(Stage::Parse)
+                Rejection::new(
+                    Code::InternalError,
+                    "The question could not be read: its reading was stopped.",
+                )
+                .at(Stage::Parse)
             };
             reading.await.map_err(stopped)??
         };
         let passed = match answered {
-            Answered::Here(body) => return Ok(keeping(taken.memory, Answer::json(200, body))),
-            Answered::Elsewhere(passed) => passed,
+            QuestionAnswer::Here(body) => return Ok(keeping(taken.memory, Answer::json(200, body))),
+            QuestionAnswer::Elsewhere(passed) => passed,
         };
-        let Questioner { principal, dossier, headers, .. } = asked;
+        let AdmittedQuestion { principal, dossier, headers, .. } = asked;
         let now = self.parts().clock.now();
-        let asks = For { principal, request: dossier.id, headers, now };
+        let asks = CountRequester { principal, request: dossier.id, headers, now };
         tokio::select! {
             biased;
             told = passed.answer(&catalog, asks) => told,
@@ -149,44 +153,44 @@ impl Gateway {
 
 fn questioner(
     question: Question,
-    mut dossier: Dossier,
-    principal: Result<Arc<Principal>, Why>,
+    mut dossier: RequestContext,
+    principal: Result<Arc<Principal>, Rejection>,
     headers: Vec<(&'static str, String)>,
-) -> Result<Questioner, Answer> {
+) -> Result<AdmittedQuestion, Answer> {
     match principal {
         Ok(principal) => {
             dossier.is_of(&principal);
-            Ok(Questioner { question, principal, dossier, headers })
+            Ok(AdmittedQuestion { question, principal, dossier, headers })
         }
         Err(why) => Err(tell(&dossier, Err(why))),
     }
 }
 
 /// The answer to a question, or the question to forward.
-enum Answered {
+enum QuestionAnswer {
     Here(Vec<u8>),
-    Elsewhere(Box<Passed>),
+    Elsewhere(Box<RelayedCount>),
 }
 
 /// A question whose body has arrived, with what answering it needs.
-struct Desk {
+struct QuestionContext {
     question: Question,
-    asker: Asker,
+    asker: RouteAsker,
     catalog: Arc<Catalog>,
-    kept: Arc<KeptIds>,
+    kept: Arc<GeneratedIdCache>,
     limits: WireLimits,
 }
 
-impl Desk {
-    fn answer(&self, body: Bytes, memory: &Reserved) -> Result<Answered, Why> {
+impl QuestionContext {
+    fn answer(&self, body: Bytes, memory: &MemoryReservation) -> Result<QuestionAnswer, Rejection> {
         match self.question {
-            Question::CountTokens => self.count(body, Room(memory)),
-            Question::Tokenize => self.tokenize(&body, memory).map(Answered::Here),
-            Question::Detokenize => self.detokenize(&body, memory).map(Answered::Here),
+            Question::CountTokens => self.count(body, TokenizerMemory(memory)),
+            Question::Tokenize => self.tokenize(&body, memory).map(QuestionAnswer::Here),
+            Question::Detokenize => self.detokenize(&body, memory).map(QuestionAnswer::Here),
         }
     }
 
-    fn count(&self, body: Bytes, room: Room<'_>) -> Result<Answered, Why> {
+    fn count(&self, body: Bytes, room: TokenizerMemory<'_>) -> Result<QuestionAnswer, Rejection> {
         // As with calls, the model decides how the body is read.
         let named = model_named(&body).and_then(|name| ModelName::new(&name).ok());
         let model = named.and_then(|name| self.catalog.choose(&name, &self.asker, &body));
@@ -195,13 +199,13 @@ impl Desk {
             let model = self.model(&call.model, Endpoint::Messages, &body)?;
             // Content that the rules keep out of forwarded calls is not forwarded in a question either.
             may_pass(&self.catalog, &model, &call)?;
-            return Ok(Answered::Elsewhere(Box::new(Passed { model, call })));
+            return Ok(QuestionAnswer::Elsewhere(Box::new(RelayedCount { model, call })));
         }
         let call = parse_count(&body, &self.limits)?;
         let model = self.model(&call.model, Endpoint::Messages, &body)?;
         text_alone(&model, &call)?;
         let call = shortened(&model, Box::new(call), (self.asker.now, room)).map_err(|(_, why)| why)?;
-        let (Lane::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
+        let (Backend::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
             return Err(unread());
         };
         let reasoning = Some(&call.reasoning);
@@ -210,10 +214,10 @@ impl Desk {
         // As for a call: earlier answers count with their generated ids.
         let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
         let past = with_past(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
-        Ok(Answered::Here(count_body(past.ids.len() as u64, false)))
+        Ok(QuestionAnswer::Here(count_body(past.ids.len() as u64, false)))
     }
 
-    fn tokenize(&self, body: &[u8], memory: &Reserved) -> Result<Vec<u8>, Why> {
+    fn tokenize(&self, body: &[u8], memory: &MemoryReservation) -> Result<Vec<u8>, Rejection> {
         let asked = parse_tokenize(body, &self.limits)?;
         let usual = match asked.prompt {
             Prompt::Conversation(_) => Endpoint::ChatCompletions,
@@ -224,10 +228,10 @@ impl Desk {
         let (tokenizer, capabilities) = words_of(&model)?;
         let is_spelt = asked.return_token_strs;
         let ids = match &model.lane {
-            Lane::Vectors(lane) => text_ids_of(&model, lane, asked, Room(memory))?,
+            Backend::Vectors(lane) => text_ids_of(&model, lane, asked, TokenizerMemory(memory))?,
             lane => {
                 let lane = lane.tokens().ok_or_else(unread)?;
-                tokenized(&model, lane, asked, endpoint, (self.asker.now, Room(memory)))?
+                tokenized(&model, lane, asked, endpoint, (self.asker.now, TokenizerMemory(memory)))?
             }
         };
         let each = if is_spelt { SPELT_ID } else { WRITTEN_ID };
@@ -238,7 +242,7 @@ impl Desk {
         Ok(tokenize_body(&ids, capabilities.context_window, strings.as_deref()))
     }
 
-    fn detokenize(&self, body: &[u8], memory: &Reserved) -> Result<Vec<u8>, Why> {
+    fn detokenize(&self, body: &[u8], memory: &MemoryReservation) -> Result<Vec<u8>, Rejection> {
         let asked = parse_detokenize(body, &self.limits)?;
         let endpoint = self.endpoint(&asked.model, Endpoint::Completions, body);
         let model = self.model(&asked.model, endpoint, body)?;
@@ -259,20 +263,22 @@ impl Desk {
         let name = ModelName::new(name).ok();
         let model = name.and_then(|name| self.catalog.choose(&name, &self.asker, body));
         match model.as_ref().map(|model| &model.lane) {
-            Some(Lane::Vectors(VectorLane { makes: Makes::Vectors { .. }, .. })) => Endpoint::Embeddings,
-            Some(Lane::Vectors(VectorLane { makes: Makes::Scores, .. })) => Endpoint::Rerank,
+            Some(Backend::Vectors(VectorBackend { makes: EncoderOutput::Vectors { .. }, .. })) => {
+                Endpoint::Embeddings
+            }
+            Some(Backend::Vectors(VectorBackend { makes: EncoderOutput::Scores, .. })) => Endpoint::Rerank,
             _ => usual,
         }
     }
 
     /// The model behind a name, if the caller may use it at this endpoint and it is offered within the caller's
     /// residency.
-    fn model(&self, name: &str, endpoint: Endpoint, body: &[u8]) -> Result<Arc<ServedModel>, Why> {
+    fn model(&self, name: &str, endpoint: Endpoint, body: &[u8]) -> Result<Arc<ServedModel>, Rejection> {
         let (catalog, principal) = (&self.catalog, &self.asker.principal);
         let unknown = || unknown_model_of(name, principal, catalog);
         may_use(principal, name, endpoint).map_err(|refusal| match refusal {
             EntitlementRefusal::Endpoint(_) => {
-                Why::new(Code::EndpointNotEntitled, format!("{refusal} Ask for a key that may."))
+                Rejection::new(Code::EndpointNotEntitled, format!("{refusal} Ask for a key that may."))
             }
             EntitlementRefusal::Model => unknown(),
         })?;
@@ -282,7 +288,7 @@ impl Desk {
             && notice.is_over(self.asker.now)
             && !notice.moves
         {
-            return Err(Why::retired(notice.refusal(ended)));
+            return Err(Rejection::retired(notice.refusal(ended)));
         }
         if !catalog.fleet().serves_within(&model.name, &principal.regions) {
             return Err(region_not_allowed(principal, catalog, &asked));
@@ -294,12 +300,12 @@ impl Desk {
 /// The token ids of the text or conversation in the question.
 fn tokenized(
     model: &ServedModel,
-    lane: &TokenLane,
-    asked: Tokenize,
+    lane: &TokenBackend,
+    asked: TokenizeRequest,
     endpoint: Endpoint,
-    (now, room): (UnixNanos, Room<'_>),
-) -> Result<Vec<u32>, Why> {
-    let Tokenize { model: name, prompt, add_generation_prompt, add_special_tokens, .. } = asked;
+    (now, room): (UnixNanos, TokenizerMemory<'_>),
+) -> Result<Vec<u32>, Rejection> {
+    let TokenizeRequest { model: name, prompt, add_generation_prompt, add_special_tokens, .. } = asked;
     let call = Call::of_prompt(endpoint, name, prompt);
     match &call.prompt {
         Prompt::Conversation(conversation) => {
@@ -323,11 +329,11 @@ fn tokenized(
 
 fn conversation_ids(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     (conversation, options): (&Conversation, &RenderOptions<'_>),
-    room: Room<'_>,
-) -> Result<Vec<u32>, Why> {
+    room: TokenizerMemory<'_>,
+) -> Result<Vec<u32>, Rejection> {
     text_alone(model, call)?;
     could_fit(model, call)?;
     rendered(model, lane, conversation, options, room).map(|(ids, _)| ids)
@@ -336,10 +342,10 @@ fn conversation_ids(
 /// The token ids of a text as an encoder would take it.
 fn text_ids_of(
     model: &ServedModel,
-    lane: &VectorLane,
-    asked: Tokenize,
-    room: Room<'_>,
-) -> Result<Vec<u32>, Why> {
+    lane: &VectorBackend,
+    asked: TokenizeRequest,
+    room: TokenizerMemory<'_>,
+) -> Result<Vec<u32>, Rejection> {
     let Prompt::Raw(items) = asked.prompt else { return Err(encodes(model, lane)) };
     let Some(PromptItem::Text(text)) = items.into_iter().next() else { return Err(unread()) };
     text_ids(model, lane, text, asked.add_special_tokens, room)
@@ -349,20 +355,20 @@ fn text_ids_of(
 ///
 /// # Errors
 /// The model's tokenizer is at another provider's server.
-fn words_of(model: &ServedModel) -> Result<(&Tokenizer, &Capabilities), Why> {
+fn words_of(model: &ServedModel) -> Result<(&Tokenizer, &Capabilities), Rejection> {
     match &model.lane {
-        Lane::Tokens(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
-        Lane::Vectors(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
-        Lane::Messages(_) => {
+        Backend::Tokens(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
+        Backend::Vectors(lane) => Ok((&lane.tokenizer, &lane.capabilities)),
+        Backend::Messages(_) => {
             let message = format!(
                 "Only the server that answers for `{}` knows its tokens. Ask that server.",
                 model.name
             );
-            Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("model"))
+            Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("model"))
         }
     }
 }
 
-fn unread() -> Why {
-    Why::new(Code::RenderFailed, "The question could not be read as it was sent. Nothing was charged.")
+fn unread() -> Rejection {
+    Rejection::new(Code::RenderFailed, "The question could not be read as it was sent. Nothing was charged.")
 }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use headrace_domain::{
-    Code, Dialect, ErrorKind, NanoDollars, Outcome, Stage, TraceRecord, TracedFailure, TracedRefusal,
+    CallOutcome, Code, Dialect, ErrorKind, NanoDollars, Stage, TraceRecord, TracedFailure, TracedRefusal,
     UnixNanos,
 };
 use headrace_engine_api::{JobError, SubmitRefusal};
@@ -15,18 +15,18 @@ use headrace_limits::{LimitRefusal, RateStanding};
 use headrace_wire::{BadRequest, ErrorFacts, LimitFacts, error_body};
 
 use crate::Answer;
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 use crate::memory::{NoMemory, mib};
 use crate::rates::rate_headers;
 use crate::turns::NoRoom;
 
 /// Why a request is rejected. `domain::Code` documents each code. This type carries the numbers.
 #[derive(Debug, Clone)]
-pub(crate) struct Why(Box<Reason>);
+pub(crate) struct Rejection(Box<RejectionFacts>);
 
 /// The facts of a rejection, before the request's id is added.
 #[derive(Debug, Clone)]
-pub(crate) struct Reason {
+pub(crate) struct RejectionFacts {
     pub(crate) code: Code,
     pub(crate) stage: Stage,
     pub(crate) status: u16,
@@ -43,30 +43,30 @@ pub(crate) struct Reason {
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-impl Deref for Why {
-    type Target = Reason;
+impl Deref for Rejection {
+    type Target = RejectionFacts;
 
-    fn deref(&self) -> &Reason {
+    fn deref(&self) -> &RejectionFacts {
         &self.0
     }
 }
 
-impl DerefMut for Why {
-    fn deref_mut(&mut self) -> &mut Reason {
+impl DerefMut for Rejection {
+    fn deref_mut(&mut self) -> &mut RejectionFacts {
         &mut self.0
     }
 }
 
-impl Dossier {
+impl RequestContext {
     /// Ends the request: returns the answer to the caller and the trace record.
-    pub(crate) fn refuse(mut self, why: &Why) -> (Answer, Box<TraceRecord>) {
-        self.mark(why.stage);
+    pub(crate) fn refuse(mut self, why: &Rejection) -> (Answer, Box<TraceRecord>) {
+        self.end_stage(why.stage);
         let answer = why.answer(&self);
-        (answer, self.close(Outcome::Refused(why.traced())))
+        (answer, self.into_record(CallOutcome::Refused(why.traced())))
     }
 }
 
-impl Why {
+impl Rejection {
     /// The name that was asked for has retired.
     pub(crate) fn retired(message: String) -> Self {
         Self::new(Code::ModelNotFound, message).with_param("model")
@@ -74,7 +74,7 @@ impl Why {
 
     /// A rejection with the stage, status and kind of its code.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
-        Self(Box::new(Reason {
+        Self(Box::new(RejectionFacts {
             code,
             stage: code.stage(),
             status: code.status(),
@@ -131,7 +131,7 @@ impl Why {
         self
     }
 
-    pub(crate) fn facts(&self, dossier: &Dossier) -> ErrorFacts {
+    pub(crate) fn facts(&self, dossier: &RequestContext) -> ErrorFacts {
         ErrorFacts {
             status: self.status,
             kind: self.kind,
@@ -145,7 +145,7 @@ impl Why {
         }
     }
 
-    pub(crate) fn answer(&self, dossier: &Dossier) -> Answer {
+    pub(crate) fn answer(&self, dossier: &RequestContext) -> Answer {
         let body = error_body(dossier.dialect, &self.facts(dossier));
         let answer = Answer::json(self.status, body).with_headers(dossier.id_headers());
         let answer = answer.with_headers(self.headers.iter().cloned());
@@ -177,7 +177,7 @@ fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
 }
 
-impl Why {
+impl Rejection {
     /// A limit was reached. The answer carries the state of the counters, as a successful one does.
     pub(crate) fn limited(
         refusal: LimitRefusal,
@@ -191,7 +191,7 @@ impl Why {
     }
 }
 
-impl From<LimitRefusal> for Why {
+impl From<LimitRefusal> for Rejection {
     fn from(refusal: LimitRefusal) -> Self {
         let message = match refusal.retry_after {
             Some(_) => format!("Limit reached: {refusal}."),
@@ -209,7 +209,7 @@ impl From<LimitRefusal> for Why {
     }
 }
 
-impl From<BadRequest> for Why {
+impl From<BadRequest> for Rejection {
     fn from(bad: BadRequest) -> Self {
         let kept = bad.for_record();
         let mut why = Self::new(bad.code, bad.message).keeping(kept);
@@ -223,7 +223,7 @@ const MEMORY_WAIT: Duration = Duration::from_secs(1);
 
 impl NoMemory {
     /// The rejection at `stage`.
-    pub(crate) fn at(self, stage: Stage) -> Why {
+    pub(crate) fn at(self, stage: Stage) -> Rejection {
         match self {
             Self::Never { needed, bound } => {
                 let message = format!(
@@ -232,7 +232,7 @@ impl NoMemory {
                     mib(needed),
                     mib(bound)
                 );
-                Why::new(Code::CallTooLarge, message).at(stage)
+                Rejection::new(Code::CallTooLarge, message).at(stage)
             }
             Self::Key { key, needed, taken, bound } => {
                 let message = format!(
@@ -243,7 +243,7 @@ impl NoMemory {
                     mib(bound)
                 );
                 let rule = Code::KeyMemoryFull;
-                Why::new(rule, message)
+                Rejection::new(rule, message)
                     .at(stage)
                     .with_limit(rule.name(), format!("key:{key}"), bound, taken.saturating_add(needed))
                     .retry_after(MEMORY_WAIT)
@@ -256,13 +256,13 @@ impl NoMemory {
                     mib(taken),
                     mib(bound)
                 );
-                Why::new(Code::MemoryFull, message).at(stage).retry_after(MEMORY_WAIT)
+                Rejection::new(Code::MemoryFull, message).at(stage).retry_after(MEMORY_WAIT)
             }
         }
     }
 }
 
-impl From<NoRoom> for Why {
+impl From<NoRoom> for Rejection {
     fn from(full: NoRoom) -> Self {
         let (limit, seconds) = (mib(full.limit_bytes as u64), full.waited.as_secs());
         let why = if full.own {
@@ -270,13 +270,13 @@ impl From<NoRoom> for Why {
                 "Long requests of this key are being read already, {limit} of them at most at once \
                  (half of `gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Send fewer at once."
             );
-            Why::new(Code::KeyRenderingFull, message)
+            Rejection::new(Code::KeyRenderingFull, message)
         } else {
             let message = format!(
                 "Long requests are being read already, {limit} of them at most at once \
                  (`gateway.max_render_bytes_at_once`); this one waited for {seconds} s. Try again."
             );
-            Why::new(Code::RenderingFull, message)
+            Rejection::new(Code::RenderingFull, message)
         };
         why.retry_after(full.waited)
     }
@@ -285,7 +285,7 @@ impl From<NoRoom> for Why {
 /// How long a caller is asked to wait while its own calls hold the money.
 const HELD_IN_FLIGHT_WAIT: Duration = Duration::from_secs(1);
 
-impl From<LedgerRefusal> for Why {
+impl From<LedgerRefusal> for Rejection {
     fn from(refusal: LedgerRefusal) -> Self {
         let why = |message: String| Self::new(refusal.code(), message);
         match &refusal {
@@ -321,7 +321,7 @@ impl From<LedgerRefusal> for Why {
     }
 }
 
-impl Why {
+impl Rejection {
     /// No money is left, not even for the cheapest call.
     pub(crate) fn nothing_to_spend(balance: NanoDollars, held: NanoDollars) -> Self {
         let why = if held > NanoDollars::ZERO {
@@ -388,7 +388,7 @@ impl Why {
     }
 }
 
-impl From<SubmitRefusal> for Why {
+impl From<SubmitRefusal> for Rejection {
     fn from(refusal: SubmitRefusal) -> Self {
         let why = |code, message| Self::new(code, message).at(Stage::Place);
         let uncharged = format!("{refusal}. Nothing was charged.");
@@ -418,14 +418,14 @@ impl From<SubmitRefusal> for Why {
 }
 
 /// The rejection of a credential.
-pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Why {
+pub(crate) fn unauthenticated(refusal: &AuthRefusal) -> Rejection {
     let code = match refusal {
         AuthRefusal::Missing => Code::MissingApiKey,
         AuthRefusal::Conflicting => Code::ConflictingCredentials,
         AuthRefusal::Expired => Code::ExpiredApiKey,
         _ => Code::InvalidApiKey,
     };
-    let mut why = Why::new(code, refusal.to_string());
+    let mut why = Rejection::new(code, refusal.to_string());
     why.rule = Some(refusal.rule());
     why
 }
@@ -471,7 +471,7 @@ mod tests {
                 seconds(7),
             ),
         ] {
-            let why = Why::job_failed(&error);
+            let why = Rejection::job_failed(&error);
             assert_eq!((why.status, why.retry_after), (status, retry_after), "{error}");
         }
     }

@@ -12,21 +12,21 @@ use crate::canary::CanarySpec;
 
 /// The models behind a name: one, or several with weights.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Route {
+pub struct ModelRoute {
     /// At least one arm.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<RouteArm>,
     /// Which calls stay with the same model.
-    pub sticky: Sticky,
+    pub sticky: StickyBy,
     /// Changing the seed changes all choices.
     pub seed: u64,
     /// The models that answer if the chosen model fails.
-    pub fallbacks: Fallbacks,
+    pub fallbacks: FallbackModels,
 }
 
 /// Models that replace a failed model before anything of an answer has gone out: one ordered list per kind of
 /// failure. Faults of the call itself are not listed, because every model would reject it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Fallbacks {
+pub struct FallbackModels {
     /// For prompts that exceed the model's context window.
     pub context_too_long: Vec<ModelName>,
     /// For models that are overloaded, or whose quota for this server is used up.
@@ -37,7 +37,7 @@ pub struct Fallbacks {
     pub content_refused: Vec<ModelName>,
 }
 
-impl Fallbacks {
+impl FallbackModels {
     /// The fallbacks for calls that end with this code at this stage.
     pub(crate) fn after(&self, code: Code, stage: Stage) -> impl Iterator<Item = &ModelName> {
         const NOBODY: &[ModelName] = &[];
@@ -91,7 +91,7 @@ impl Fallbacks {
 
 /// A model behind a name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Arm {
+pub struct RouteArm {
     /// The name under which it is served.
     pub model: ModelName,
     /// Its share of the calls, relative to the sum of all weights. An arm with weight 0 gets no calls.
@@ -102,7 +102,7 @@ pub struct Arm {
 
 /// Which calls stay with the same model, for as long as the weights stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sticky {
+pub enum StickyBy {
     /// No calls: each one is drawn separately.
     None,
     /// All calls of an API key.
@@ -116,7 +116,7 @@ pub enum Sticky {
     Conversation,
 }
 
-impl Sticky {
+impl StickyBy {
     /// All variants, in the order in which they are listed.
     pub const ALL: [Self; 4] = [Self::None, Self::Key, Self::User, Self::Conversation];
 
@@ -131,10 +131,10 @@ impl Sticky {
     }
 }
 
-impl Route {
+impl ModelRoute {
     /// A route to a single model.
     pub fn to(model: ModelName) -> Self {
-        Self { arms: vec![Arm { model, weight: 1, canary: None }], ..Self::default() }
+        Self { arms: vec![RouteArm { model, weight: 1, canary: None }], ..Self::default() }
     }
 
     /// Whether the route only renames one model, without a canary or fallbacks.
@@ -157,7 +157,7 @@ impl Route {
     }
 
     /// The arms that get calls.
-    pub(crate) fn open(&self) -> impl Iterator<Item = &Arm> {
+    pub(crate) fn open(&self) -> impl Iterator<Item = &RouteArm> {
         self.arms.iter().filter(|arm| arm.weight > 0)
     }
 
@@ -170,15 +170,15 @@ impl Route {
     /// on the draw and on that arm (weighted rendezvous hashing: Schindelhauer and Schomaker, "Weighted distributed
     /// hash tables", 2005). A changed weight therefore moves draws only to that arm or only away from it. Arms for
     /// which `among` is false get no draws. The other arms keep theirs.
-    pub(crate) fn choose(&self, draw: &Draw, among: impl Fn(&Arm) -> bool) -> Option<&Arm> {
-        let near = |arm: &Arm| draw.at(&arm.model) / f64::from(arm.weight);
+    pub(crate) fn choose(&self, draw: &RouteDraw, among: impl Fn(&RouteArm) -> bool) -> Option<&RouteArm> {
+        let near = |arm: &RouteArm| draw.at(&arm.model) / f64::from(arm.weight);
         let arms = self.open().filter(|arm| among(arm));
         arms.min_by(|a, b| near(a).total_cmp(&near(b)))
     }
 }
 
 /// The attributes of a call on which the choice may depend.
-pub(crate) struct Asker {
+pub(crate) struct RouteAsker {
     /// The key of the hash.
     pub(crate) secret: [u8; 32],
     pub(crate) principal: Arc<Principal>,
@@ -189,11 +189,11 @@ pub(crate) struct Asker {
 }
 
 /// A keyed hash of what a choice depends on. Without the key, callers cannot steer their calls.
-pub(crate) struct Draw([u8; 32]);
+pub(crate) struct RouteDraw([u8; 32]);
 
-impl Draw {
+impl RouteDraw {
     /// The draw for a call with this body that asks for `name`.
-    pub(crate) fn new(name: &ModelName, route: &Route, asker: &Asker, body: &[u8]) -> Self {
+    pub(crate) fn new(name: &ModelName, route: &ModelRoute, asker: &RouteAsker, body: &[u8]) -> Self {
         let tenant = asker.principal.project.as_str().as_bytes();
         let of_user = || Some([b"user".as_slice(), tenant, user_named(body)?.as_bytes()].map(put).concat());
         let of_begun = || {
@@ -201,10 +201,10 @@ impl Draw {
             (!texts.is_empty()).then(|| [b"conversation".as_slice(), tenant, &texts].map(put).concat())
         };
         let stays = match route.sticky {
-            Sticky::None => Some(put(&asker.request.bits().to_le_bytes())),
-            Sticky::Key => None,
-            Sticky::User => of_user(),
-            Sticky::Conversation => of_begun(),
+            StickyBy::None => Some(put(&asker.request.bits().to_le_bytes())),
+            StickyBy::Key => None,
+            StickyBy::User => of_user(),
+            StickyBy::Conversation => of_begun(),
         };
         let stays = stays.unwrap_or_else(|| {
             [b"key".as_slice(), asker.principal.key.as_str().as_bytes()].map(put).concat()

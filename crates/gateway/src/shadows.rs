@@ -8,23 +8,23 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use headrace_call_api::{Credentials, Head, Memory, Peer, Reserved};
+use headrace_call_api::{CallHead, Credentials, MemoryAccount, MemoryReservation, PeerAddress};
 use headrace_domain::{
-    Clock, Endpoint, KeyId, ModelName, NanoDollars, Outcome, RequestId, ShadowOf, ShadowedCall, TraceRecord,
-    UnixNanos,
+    CallOutcome, Clock, Endpoint, KeyId, ModelName, NanoDollars, RequestId, ShadowOf, ShadowedCall,
+    TraceRecord, UnixNanos,
 };
 use headrace_identity::{ModelAccess, Principal, RateLimits};
 use parking_lot::Mutex;
 
-use crate::delivery::Kept;
+use crate::delivery::DeliveredCopy;
 
 mod compare;
 
 mod lane;
 
-use compare::Form;
-use lane::{Lane, Skipped, Taken};
-pub use lane::{ShadowBudget, ShadowFigures, Spent};
+use compare::ComparedShape;
+use lane::{CopyQueue, SkipReason, SpendReservation};
+pub use lane::{ShadowBudget, ShadowFigures, ShadowSpend};
 
 /// The key id under which copies are traced and take memory. No real key has it.
 pub const SHADOW_KEY: &str = "shadow";
@@ -53,9 +53,9 @@ pub struct ShadowSpec {
 }
 
 /// All shadow copies, by the name that was asked for and the model that gets the copies. Outlives a catalogue.
-pub(crate) struct Shadows {
+pub(crate) struct ShadowCopies {
     lanes: Mutex<BTreeMap<(ModelName, ModelName), Arc<CopyLane>>>,
-    memory: Memory,
+    memory: MemoryAccount,
     spending: OnceLock<Arc<dyn ShadowSpending>>,
 }
 
@@ -79,26 +79,26 @@ pub struct ShadowSpent {
     /// The model that got the copies.
     pub model: ModelName,
     /// The period and the amount.
-    pub spent: Spent,
+    pub spent: ShadowSpend,
 }
 
 /// The queue of copies of one name's calls at one model.
-pub(crate) type CopyLane = Lane<Box<Copy>>;
+pub(crate) type CopyLane = CopyQueue<Box<ShadowCopy>>;
 
 /// A call's relation to shadow copies.
-pub(crate) enum Shadow {
+pub(crate) enum ShadowRole {
     /// A copy is to be made of this call, if it is served.
-    Sampled(Sample),
+    Sampled(ShadowSample),
     /// The call is a copy itself.
-    Copy(Running),
+    Copy(RunningCopy),
 }
 
 /// Everything that a copy is made from.
-pub(crate) struct Sample {
+pub(crate) struct ShadowSample {
     spec: Arc<ShadowSpec>,
     lane: Arc<CopyLane>,
     body: Bytes,
-    memory: Arc<Reserved>,
+    memory: Arc<MemoryReservation>,
     endpoint: Endpoint,
     dialect: Vec<(&'static str, String)>,
     principal: Arc<Principal>,
@@ -135,34 +135,34 @@ impl SpendingKeeper {
 }
 
 /// A copy that is to be made.
-pub(crate) struct Copy {
-    sample: Sample,
+pub(crate) struct ShadowCopy {
+    sample: ShadowSample,
     of: ShadowOf,
-    answer: Option<Real>,
+    answer: Option<OriginalAnswer>,
 }
 
 /// The caller's answer that the copy is compared with.
-struct Real {
-    form: Form,
+struct OriginalAnswer {
+    form: ComparedShape,
     bytes: Bytes,
 }
 
 /// A copy that is running.
-pub(crate) struct Running {
+pub(crate) struct RunningCopy {
     model: ModelName,
     spec: Arc<ShadowSpec>,
     lane: Arc<CopyLane>,
-    answer: Option<Real>,
-    memory: Arc<Reserved>,
+    answer: Option<OriginalAnswer>,
+    memory: Arc<MemoryReservation>,
     keeper: Option<SpendingKeeper>,
-    taken: Option<Taken<Box<Copy>>>,
+    taken: Option<SpendReservation<Box<ShadowCopy>>>,
     /// Id of the original request.
     of: RequestId,
 }
 
-impl Shadows {
+impl ShadowCopies {
     pub(crate) fn new() -> Self {
-        let memory = Memory::new(MEMORY_BYTES, MEMORY_BYTES);
+        let memory = MemoryAccount::new(MEMORY_BYTES, MEMORY_BYTES);
         Self { lanes: Mutex::default(), memory, spending: OnceLock::new() }
     }
 
@@ -186,12 +186,12 @@ impl Shadows {
 
 /// Decides whether a copy is made of a call, and keeps what it needs. `name` is the name that the rule applies to.
 pub(crate) fn sample(
-    (shadows, now): (&Shadows, UnixNanos),
+    (shadows, now): (&ShadowCopies, UnixNanos),
     (name, spec): (&ModelName, &Arc<ShadowSpec>),
     id: RequestId,
     what: (Endpoint, Bytes, &[(&'static str, String)]),
     principal: &Arc<Principal>,
-) -> Option<Box<Shadow>> {
+) -> Option<Box<ShadowRole>> {
     // The low bits of an id are random.
     let drawn = f64::from(u32::try_from(id.bits() & u128::from(u32::MAX)).unwrap_or(u32::MAX));
     if drawn >= spec.share * 2_f64.powi(32) {
@@ -200,12 +200,12 @@ pub(crate) fn sample(
     let (endpoint, body, dialect) = what;
     let lane = shadows.lane(name, &spec.model);
     if !lane.could_pay(&spec.budget, now) {
-        lane.skip(Skipped::Unpaid);
+        lane.skip(SkipReason::Unpaid);
         return None;
     }
     let memory = shadows.memory.for_call_of(house_key()?);
     if memory.add(body.len() as u64).is_err() {
-        lane.skip(Skipped::Full);
+        lane.skip(SkipReason::Full);
         return None;
     }
     let keeper = shadows.spending.get().map(|spending| SpendingKeeper {
@@ -213,7 +213,7 @@ pub(crate) fn sample(
         name: name.clone(),
         model: spec.model.clone(),
     });
-    Some(Box::new(Shadow::Sampled(Sample {
+    Some(Box::new(ShadowRole::Sampled(ShadowSample {
         keeper,
         spec: Arc::clone(spec),
         lane,
@@ -229,28 +229,28 @@ fn house_key() -> Option<KeyId> {
     KeyId::new(SHADOW_KEY).ok()
 }
 
-impl Shadow {
+impl ShadowRole {
     /// A buffer that keeps the answer for the comparison. `None` if the answer is not compared.
-    pub(crate) fn keeps(&self) -> Option<Kept> {
+    pub(crate) fn keeps(&self) -> Option<DeliveredCopy> {
         let memory = match self {
             Self::Sampled(sample) => sample.spec.compare.then_some(&sample.memory)?,
             Self::Copy(copy) => copy.answer.is_some().then_some(&copy.memory)?,
         };
-        Some(Kept::new(Arc::clone(memory), COMPARED_BYTES))
+        Some(DeliveredCopy::new(Arc::clone(memory), COMPARED_BYTES))
     }
 
     /// The running copy, if the call is one.
-    pub(crate) fn copy(&self) -> Option<&Running> {
+    pub(crate) fn copy(&self) -> Option<&RunningCopy> {
         if let Self::Copy(copy) = self { Some(copy) } else { None }
     }
 
     /// As [`Self::copy`], mutable.
-    pub(crate) fn copy_mut(&mut self) -> Option<&mut Running> {
+    pub(crate) fn copy_mut(&mut self) -> Option<&mut RunningCopy> {
         if let Self::Copy(copy) = self { Some(copy) } else { None }
     }
 }
 
-impl Copy {
+impl ShadowCopy {
     /// Starts the copy if the queue has a free slot: returns the copy and its queue. The caller then runs copies
     /// until none waits. Otherwise the copy waits in the queue, or is dropped if the queue is full.
     pub(crate) fn enter(self: Box<Self>) -> Option<(Box<Self>, Arc<CopyLane>)> {
@@ -266,9 +266,9 @@ impl Copy {
     pub(crate) fn into_call(
         self,
         clock: &dyn Clock,
-    ) -> Option<(Head, Arc<Principal>, Bytes, Running, ShadowOf)> {
+    ) -> Option<(CallHead, Arc<Principal>, Bytes, RunningCopy, ShadowOf)> {
         let Self { sample, of, answer } = self;
-        let Sample { spec, lane, body, memory, endpoint, dialect, principal, keeper } = sample;
+        let ShadowSample { spec, lane, body, memory, endpoint, dialect, principal, keeper } = sample;
         let house = Principal {
             key: house_key()?,
             models: ModelAccess::All,
@@ -277,10 +277,10 @@ impl Copy {
             org_limits: RateLimits::default(),
             ..(*principal).clone()
         };
-        let head = Head {
+        let head = CallHead {
             endpoint,
             credentials: Credentials::default(),
-            peer: Peer { address: ([127, 0, 0, 1], 0).into() },
+            peer: PeerAddress { address: ([127, 0, 0, 1], 0).into() },
             traceparent: None,
             dialect,
             started: clock.now(),
@@ -288,12 +288,12 @@ impl Copy {
             connection: None,
         };
         let model = spec.model.clone();
-        let running = Running { model, of: of.call, spec, lane, answer, memory, keeper, taken: None };
+        let running = RunningCopy { model, of: of.call, spec, lane, answer, memory, keeper, taken: None };
         Some((head, Arc::new(house), body, running, of))
     }
 }
 
-impl Running {
+impl RunningCopy {
     /// The model that gets the copy.
     pub(crate) fn model(&self) -> &ModelName {
         &self.model
@@ -326,15 +326,15 @@ impl Running {
 /// `record`. For a sampled call, returns the copy to make, unless the call failed or the server is stopping.
 pub(crate) async fn ended(
     (stopping, secret): (bool, [u8; 32]),
-    shadow: Option<Box<Shadow>>,
+    shadow: Option<Box<ShadowRole>>,
     kept: Option<Bytes>,
     record: &mut TraceRecord,
-) -> Option<Box<Copy>> {
+) -> Option<Box<ShadowCopy>> {
     let form = form(record);
     match *shadow? {
-        Shadow::Sampled(sample) => {
+        ShadowRole::Sampled(sample) => {
             let (Some(form), false) = (form, stopping) else {
-                sample.lane.skip(Skipped::Unserved);
+                sample.lane.skip(SkipReason::Unserved);
                 return None;
             };
             let of = ShadowOf {
@@ -348,9 +348,13 @@ pub(crate) async fn ended(
                 },
                 compared: None,
             };
-            Some(Box::new(Copy { sample, of, answer: kept.map(|bytes| Real { form, bytes }) }))
+            Some(Box::new(ShadowCopy {
+                sample,
+                of,
+                answer: kept.map(|bytes| OriginalAnswer { form, bytes }),
+            }))
         }
-        Shadow::Copy(mut copy) => {
+        ShadowRole::Copy(mut copy) => {
             if let Some(taken) = &mut copy.taken {
                 taken.spend(record.loss);
             }
@@ -373,8 +377,8 @@ pub(crate) async fn ended(
 }
 
 /// The form of an answer that completed. `None` for other outcomes.
-fn form(record: &TraceRecord) -> Option<Form> {
-    let Outcome::Completed { finish } = &record.outcome else { return None };
+fn form(record: &TraceRecord) -> Option<ComparedShape> {
+    let CallOutcome::Completed { finish } = &record.outcome else { return None };
     let choices = u32::try_from(finish.len()).ok()?;
-    Some(Form { endpoint: record.endpoint?, stream: record.stream, choices })
+    Some(ComparedShape { endpoint: record.endpoint?, stream: record.stream, choices })
 }

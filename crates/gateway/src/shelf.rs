@@ -10,9 +10,9 @@ use headrace_objects::{BatchStore, ItemRecord, ObjectError, ObjectStore, Respons
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::batches::places::Batches;
-use crate::objects::running::Running;
-use crate::refused::Why;
+use crate::batches::places::RunningBatches;
+use crate::objects::running::RunningResponse;
+use crate::refused::Rejection;
 
 /// Store operations that run concurrently. Memory for what they read is reserved before they start.
 const SEATS: usize = 32;
@@ -24,19 +24,19 @@ const PUTS: usize = 256;
 const FULL_WAIT: Duration = Duration::from_secs(30);
 
 /// The stores, and the work in progress on what they hold.
-pub(crate) struct Objects {
+pub(crate) struct StoredObjects {
     store: Arc<dyn ObjectStore>,
     /// Stores files and batches. `None` if they are not supported.
     files: Option<Arc<dyn BatchStore>>,
     seats: Arc<Semaphore>,
     puts: Arc<Semaphore>,
     /// Background responses by id.
-    pub(crate) running: Mutex<HashMap<String, Arc<Running>>>,
-    batches: Batches,
+    pub(crate) running: Mutex<HashMap<String, Arc<RunningResponse>>>,
+    batches: RunningBatches,
     retention: Duration,
 }
 
-impl Objects {
+impl StoredObjects {
     pub(crate) fn new(
         store: Arc<dyn ObjectStore>,
         files: Option<Arc<dyn BatchStore>>,
@@ -48,7 +48,7 @@ impl Objects {
             seats: Arc::new(Semaphore::new(SEATS)),
             puts: Arc::new(Semaphore::new(PUTS)),
             running: Mutex::default(),
-            batches: Batches::default(),
+            batches: RunningBatches::default(),
             retention,
         }
     }
@@ -57,22 +57,26 @@ impl Objects {
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn ObjectStore) -> Result<T, ObjectError> + Send + 'static,
-    ) -> Result<T, Why> {
+    ) -> Result<T, Rejection> {
         let store = Arc::clone(&self.store);
         self.blocking(move || ask(&*store)).await
     }
 
     /// Refuses to store anything if the disk was full at the last check. Never waits.
-    pub(crate) fn check_room(&self) -> Result<(), Why> {
+    pub(crate) fn check_room(&self) -> Result<(), Rejection> {
         if self.store.is_full() {
             let why = "there was none at the last look".to_owned();
-            return Err(Why::of_objects(&ObjectError::DiskFull { why }));
+            return Err(Rejection::of_objects(&ObjectError::DiskFull { why }));
         }
         Ok(())
     }
 
     /// Stores a response or its new state. Adds `items`, if any, to its conversation.
-    pub(crate) async fn put(&self, response: ResponseRecord, items: Vec<ItemRecord>) -> Result<(), Why> {
+    pub(crate) async fn put(
+        &self,
+        response: ResponseRecord,
+        items: Vec<ItemRecord>,
+    ) -> Result<(), Rejection> {
         // The semaphore is never closed. The permit is free again once the store has reported the result, whether or
         // not a caller still waits for it.
         let place = Arc::clone(&self.puts).acquire_owned().await;
@@ -83,16 +87,16 @@ impl Objects {
             let _ = tell.send(done);
         });
         self.store.put_response_then(response, items, told_to);
-        told.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| Why::of_objects(&error)))
+        told.await.map_or_else(|_| Err(stopped()), |done| done.map_err(|error| Rejection::of_objects(&error)))
     }
 
     /// Runs an operation on the file store, off the event loop.
     pub(crate) async fn ask_files<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&dyn BatchStore) -> Result<T, ObjectError> + Send + 'static,
-    ) -> Result<T, Why> {
+    ) -> Result<T, Rejection> {
         let Some(store) = self.files() else {
-            return Err(Why::new(Code::NotFound, "Files and batches are not kept here."));
+            return Err(Rejection::new(Code::NotFound, "Files and batches are not kept here."));
         };
         self.blocking(move || ask(&*store)).await
     }
@@ -100,15 +104,15 @@ impl Objects {
     async fn blocking<T: Send + 'static>(
         &self,
         ask: impl FnOnce() -> Result<T, ObjectError> + Send + 'static,
-    ) -> Result<T, Why> {
-        self.off_loop(ask).await?.map_err(|error| Why::of_objects(&error))
+    ) -> Result<T, Rejection> {
+        self.off_loop(ask).await?.map_err(|error| Rejection::of_objects(&error))
     }
 
     /// Runs blocking work off the event loop, within the bound on concurrent operations.
     pub(crate) async fn off_loop<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Why> {
+    ) -> Result<T, Rejection> {
         // The semaphore is never closed. The work keeps its permit to the end, even if its caller stops waiting.
         let seat = Arc::clone(&self.seats).acquire_owned().await;
         let work = move || {
@@ -119,7 +123,7 @@ impl Objects {
     }
 
     /// State that all batches share.
-    pub(crate) const fn batches(&self) -> &Batches {
+    pub(crate) const fn batches(&self) -> &RunningBatches {
         &self.batches
     }
 
@@ -134,11 +138,11 @@ impl Objects {
     }
 }
 
-fn stopped() -> Why {
-    Why::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")
+fn stopped() -> Rejection {
+    Rejection::new(Code::ObjectsUnavailable, "The look-up was stopped. Try again.")
 }
 
-impl Why {
+impl Rejection {
     /// The rejection for a failed store operation.
     pub(crate) fn of_objects(error: &ObjectError) -> Self {
         match error {

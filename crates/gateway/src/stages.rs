@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use headrace_call_api::{BodySource, Frames, Head};
+use headrace_call_api::{AnswerFrames, BodySource, CallHead};
 use headrace_domain::{Code, Dialect, RequestId, Stage};
 use headrace_identity::Principal;
 use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::dossier::{Dossier, Stub};
+use crate::dossier::{RequestContext, RequestStart};
 use crate::objects::background;
-use crate::refused::Why;
-use crate::shadows::{self, CopyLane, Shadow};
-use crate::state::{Admitted, Arrived, Keyed};
+use crate::refused::Rejection;
+use crate::shadows::{self, CopyLane, ShadowRole};
+use crate::state::{AdmittedRequest, ArrivedRequest, KeyedCall};
 use crate::{Answer, AnswerBody, Gateway, pump};
 
 // In the order of the path.
@@ -49,10 +49,10 @@ pub(crate) mod hold;
 const LONGEST_COPY: Duration = Duration::from_secs(600);
 
 /// An admitted call whose body has not been read yet. A drain waits for it.
-pub struct Entered {
-    pub(crate) admitted: Admitted,
-    pub(crate) dossier: Dossier,
-    stub: Stub,
+pub struct EnteredCall {
+    pub(crate) admitted: AdmittedRequest,
+    pub(crate) dossier: RequestContext,
+    stub: RequestStart,
     counted: TaskTrackerToken,
 }
 
@@ -62,7 +62,7 @@ impl Gateway {
     ///
     /// # Errors
     /// The answer to a caller that is not admitted.
-    pub fn admit_as(&self, principal: Arc<Principal>, head: Head) -> Result<Entered, Answer> {
+    pub fn admit_as(&self, principal: Arc<Principal>, head: CallHead) -> Result<EnteredCall, Answer> {
         enter(self, head, Some(principal), |_| ())
     }
 }
@@ -71,11 +71,11 @@ impl Gateway {
 /// that an in-process caller acts for.
 pub(crate) fn enter(
     gateway: &Gateway,
-    head: Head,
+    head: CallHead,
     vouched: Option<Arc<Principal>>,
-    describe: impl FnOnce(&mut Dossier),
-) -> Result<Entered, Answer> {
-    let stub = Stub::of(&head);
+    describe: impl FnOnce(&mut RequestContext),
+) -> Result<EnteredCall, Answer> {
+    let stub = RequestStart::of(&head);
     // Counted before the drain check: a drain that has not begun by then waits for this call.
     let counted = gateway.counted();
     let enter = || {
@@ -85,9 +85,9 @@ pub(crate) fn enter(
         if dossier.copy().is_none() {
             dossier.seat = gateway.board().sit(dossier.id, dossier.started_mono_ns());
         }
-        let arrived = Arrived::new(head, &mut dossier);
+        let arrived = ArrivedRequest::new(head, &mut dossier);
         match decide_on_head(gateway, arrived, vouched, &mut dossier) {
-            Ok(admitted) => Ok(Entered { admitted, dossier, stub, counted }),
+            Ok(admitted) => Ok(EnteredCall { admitted, dossier, stub, counted }),
             Err(why) => Err(refuse(gateway, dossier, &why)),
         }
     };
@@ -97,8 +97,8 @@ pub(crate) fn enter(
 /// Takes an admitted request to the head of its answer. Before the hold, dropping this future returns everything that
 /// was taken (the client went away). From the hold on the request lives in a task of its own, and this future only
 /// listens. The token that makes a drain wait moves into that task.
-pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl BodySource) -> Answer {
-    let Entered { admitted, mut dossier, stub, counted } = entered;
+pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: EnteredCall, body: impl BodySource) -> Answer {
+    let EnteredCall { admitted, mut dossier, stub, counted } = entered;
     let travel = async {
         match decide(gateway, admitted, body, &mut dossier).await {
             Ok(keyed) if keyed.is_in_background(&dossier) => {
@@ -115,8 +115,8 @@ pub(crate) async fn travel(gateway: &Arc<Gateway>, entered: Entered, body: impl 
 /// Answers at once with the queued response, and runs the call while no client waits.
 async fn in_background(
     gateway: &Arc<Gateway>,
-    dossier: Dossier,
-    mut keyed: Keyed,
+    dossier: RequestContext,
+    mut keyed: KeyedCall,
     counted: TaskTrackerToken,
 ) -> Answer {
     let begun = match background::begin(gateway, &dossier, &mut keyed).await {
@@ -135,10 +135,10 @@ async fn in_background(
 /// The answer to a request that some stage rejects.
 pub(crate) async fn count(
     gateway: &Arc<Gateway>,
-    entered: Entered,
+    entered: EnteredCall,
     body: impl BodySource,
 ) -> Result<u64, Answer> {
-    let Entered { admitted, mut dossier, stub, .. } = entered;
+    let EnteredCall { admitted, mut dossier, stub, .. } = entered;
     let walk = async {
         match decide(gateway, admitted, body, &mut dossier).await {
             Ok(keyed) => Ok(keyed.work.prompt_tokens()),
@@ -150,20 +150,20 @@ pub(crate) async fn count(
 }
 
 /// Turns the rejection of any stage into one answer and one trace.
-pub(crate) fn refuse(gateway: &Gateway, dossier: Dossier, why: &Why) -> Answer {
+pub(crate) fn refuse(gateway: &Gateway, dossier: RequestContext, why: &Rejection) -> Answer {
     let (answer, record) = dossier.refuse(why);
     gateway.parts().traces.record(record);
     answer
 }
 
 /// Handles a panic before the hold, when nothing is taken yet. From the hold on the call task handles its own panics.
-fn panicked(gateway: &Gateway, stub: Stub) -> Answer {
+fn panicked(gateway: &Gateway, stub: RequestStart) -> Answer {
     leave_trace(gateway, stub);
     internal_error(stub.id, stub.dialect)
 }
 
 /// Records the trace of a call that panicked.
-fn leave_trace(gateway: &Gateway, stub: Stub) {
+fn leave_trace(gateway: &Gateway, stub: RequestStart) {
     let record = || gateway.parts().traces.record(stub.panicked(Arc::clone(&gateway.parts().clock)));
     let _ = catch_unwind(AssertUnwindSafe(record));
 }
@@ -172,10 +172,10 @@ fn leave_trace(gateway: &Gateway, stub: Stub) {
 /// it.
 fn decide_on_head(
     gateway: &Gateway,
-    arrived: Arrived,
+    arrived: ArrivedRequest,
     vouched: Option<Arc<Principal>>,
-    dossier: &mut Dossier,
-) -> Result<Admitted, Why> {
+    dossier: &mut RequestContext,
+) -> Result<AdmittedRequest, Rejection> {
     // Who the caller is, before anything that costs more than a hash.
     let authenticated = match vouched {
         None => arrived.authenticate(gateway, dossier)?,
@@ -190,10 +190,10 @@ fn decide_on_head(
 /// The second part of the list, from the admission check on.
 pub(crate) async fn decide(
     gateway: &Arc<Gateway>,
-    admitted: Admitted,
+    admitted: AdmittedRequest,
     body: impl BodySource,
-    dossier: &mut Dossier,
-) -> Result<Keyed, Why> {
+    dossier: &mut RequestContext,
+) -> Result<KeyedCall, Rejection> {
     let keyed = admitted
         // The body: only a known caller with funds may fill memory with it.
         .receive(gateway, body, dossier)
@@ -221,8 +221,8 @@ pub(crate) async fn decide(
 
 async fn dispatch(
     gateway: &Arc<Gateway>,
-    dossier: Dossier,
-    keyed: Keyed,
+    dossier: RequestContext,
+    keyed: KeyedCall,
     counted: TaskTrackerToken,
 ) -> Answer {
     let (id, dialect) = (dossier.id, dossier.dialect);
@@ -236,14 +236,14 @@ async fn dispatch(
 /// every hold that it grants must have an owner. `_counted` keeps a drain waiting until this task ends.
 async fn own(
     gateway: Arc<Gateway>,
-    mut dossier: Dossier,
-    keyed: Keyed,
+    mut dossier: RequestContext,
+    keyed: KeyedCall,
     head: oneshot::Sender<Answer>,
     _counted: TaskTrackerToken,
 ) {
     let (stub, hold) = (dossier.stub(), dossier.id.hold());
     let taken = async {
-        dossier.mark(Stage::Handover);
+        dossier.end_stage(Stage::Handover);
         // Limits and money are taken together or not at all. Once taken, they are settled in every case.
         match keyed.hold(&gateway, &mut dossier).await {
             Ok(funded) => Some((dossier, funded, head)),
@@ -258,7 +258,7 @@ async fn own(
         // Boxed, so that starting the task does not copy the space for everything that a call may need.
         Ok(Some((dossier, funded, head))) => {
             let copy = Box::pin(pump::carry(Arc::clone(&gateway), dossier, funded, head)).await;
-            if let Some((copy, lane)) = copy.and_then(shadows::Copy::enter) {
+            if let Some((copy, lane)) = copy.and_then(shadows::ShadowCopy::enter) {
                 tokio::spawn(copies(gateway, lane, copy));
             }
         }
@@ -276,14 +276,14 @@ async fn own(
 fn copies(
     gateway: Arc<Gateway>,
     lane: Arc<CopyLane>,
-    first: Box<shadows::Copy>,
+    first: Box<shadows::ShadowCopy>,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(make_copies(gateway, lane, first))
 }
 
 /// Makes one copy after another, until none is queued. A drain does not wait for copies: it cancels the one in
 /// progress, and the rest are counted as left out.
-async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shadows::Copy>) {
+async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shadows::ShadowCopy>) {
     let mut next = Some(first);
     while let Some(copy) = next {
         if gateway.is_draining() {
@@ -301,11 +301,11 @@ async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shad
 }
 
 /// Takes a copy through the path as an in-process caller, and discards its answer.
-async fn make_copy(gateway: &Arc<Gateway>, copy: shadows::Copy) {
+async fn make_copy(gateway: &Arc<Gateway>, copy: shadows::ShadowCopy) {
     let Some((head, house, body, running, of)) = copy.into_call(&*gateway.parts().clock) else { return };
     let entered = enter(gateway, head, Some(house), |dossier| {
         dossier.record.shadow_of = Some(Box::new(of));
-        dossier.shadow = Some(Box::new(Shadow::Copy(running)));
+        dossier.shadow = Some(Box::new(ShadowRole::Copy(running)));
     });
     let Ok(entered) = entered else { return };
     let answer = travel(gateway, entered, body).await;

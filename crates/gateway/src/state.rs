@@ -5,31 +5,31 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Credentials, Reserved};
+use headrace_call_api::{Credentials, MemoryReservation};
 use headrace_domain::{
-    Billed, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Prompt, Residency, Sampling,
+    BilledPrices, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Prompt, Residency, Sampling,
     UnixNanos,
 };
-use headrace_engine_api::{SharedGrammar, ThoughtCap};
+use headrace_engine_api::{ReasoningBudget, SharedGrammar};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_wire::{BadRequest, CacheDiagnosis};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::Dossier;
-use crate::kept_ids::Keeper;
+use crate::dossier::RequestContext;
+use crate::kept_ids::AnswerRecorder;
 use crate::notices::alias_header;
-use crate::pump::settle::Settlement;
-use crate::turns::Turn;
+use crate::pump::settle::CallSettlement;
+use crate::turns::RenderPermit;
 
 /// The head of the request has arrived.
-pub(crate) struct Arrived {
+pub(crate) struct ArrivedRequest {
     pub(crate) credentials: Credentials,
     pub(crate) endpoint: Endpoint,
 }
 
 /// The caller is known.
-pub(crate) struct Authenticated {
+pub(crate) struct AuthenticatedRequest {
     pub(crate) principal: Arc<Principal>,
     /// The directory's revocation count when the key was looked up.
     pub(crate) revocations: u64,
@@ -37,20 +37,20 @@ pub(crate) struct Authenticated {
 }
 
 /// The request is admitted: it is counted, and it holds a place within the concurrency limits.
-pub(crate) struct Admitted {
-    pub(crate) principal: Caller,
+pub(crate) struct AdmittedRequest {
+    pub(crate) principal: AdmittedCaller,
     pub(crate) endpoint: Endpoint,
 }
 
 /// An admitted caller with the lease of its limits. Dropping it, at any stage, gives the lease back.
-pub(crate) struct Caller {
+pub(crate) struct AdmittedCaller {
     pub(crate) principal: Arc<Principal>,
     pub(crate) lease: Lease,
-    /// See [`Authenticated::revocations`].
+    /// See [`AuthenticatedRequest::revocations`].
     pub(crate) revocations: u64,
 }
 
-impl Deref for Caller {
+impl Deref for AdmittedCaller {
     type Target = Principal;
 
     fn deref(&self) -> &Principal {
@@ -59,30 +59,30 @@ impl Deref for Caller {
 }
 
 /// The body has arrived.
-pub(crate) struct Received {
-    pub(crate) principal: Caller,
+pub(crate) struct ReceivedRequest {
+    pub(crate) principal: AdmittedCaller,
     pub(crate) endpoint: Endpoint,
     pub(crate) body: Bytes,
 }
 
 /// What a call has reserved to be parsed and rendered.
-pub(crate) struct Taken {
+pub(crate) struct RequestMemory {
     /// Bytes of the body and of any history before it: an upper bound of all text that a template may show.
     pub(crate) body_bytes: usize,
     /// Bytes that the JSON elements of that text take as trees.
     pub(crate) tree_bytes: u64,
-    pub(crate) memory: Arc<Reserved>,
+    pub(crate) memory: Arc<MemoryReservation>,
     /// The turn at the gate for long bodies. `None` for a short body.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) turn: Option<RenderPermit>,
     /// The body, kept if the call was parsed to be rendered and may fall back to a model with a message backend.
     pub(crate) body: Option<Bytes>,
 }
 
 /// The meaning of the body is known.
-pub(crate) struct Parsed {
-    pub(crate) principal: Caller,
+pub(crate) struct ParsedCall {
+    pub(crate) principal: AdmittedCaller,
     pub(crate) call: Box<Call>,
-    pub(crate) taken: Taken,
+    pub(crate) taken: RequestMemory,
     /// The catalogue that serves the call to its end, even if a reload replaces it meanwhile.
     pub(crate) catalog: Arc<Catalog>,
     /// The name that was asked for. `None` if it cannot be a model's name.
@@ -92,61 +92,61 @@ pub(crate) struct Parsed {
 }
 
 /// The caller may use the model that it names.
-pub(crate) struct Authorized {
-    pub(crate) principal: Caller,
+pub(crate) struct AuthorizedCall {
+    pub(crate) principal: AdmittedCaller,
     pub(crate) call: Box<Call>,
-    pub(crate) taken: Taken,
+    pub(crate) taken: RequestMemory,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) asked: ModelName,
     pub(crate) model: Option<Arc<ServedModel>>,
 }
 
 /// The model that serves the call is known.
-pub(crate) struct Routed {
-    pub(crate) principal: Caller,
+pub(crate) struct RoutedCall {
+    pub(crate) principal: AdmittedCaller,
     pub(crate) call: Box<Call>,
-    pub(crate) taken: Taken,
+    pub(crate) taken: RequestMemory,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
 }
 
 /// The content rules accept the input.
-pub(crate) struct Moderated(pub(crate) Routed);
+pub(crate) struct ModeratedCall(pub(crate) RoutedCall);
 
 /// The prompt is ready to send: token ids, or a body in the upstream's dialect.
-pub(crate) struct Rendered {
-    pub(crate) principal: Caller,
+pub(crate) struct RenderedCall {
+    pub(crate) principal: AdmittedCaller,
     /// Boxed, so that the following stages pass it on without a copy.
-    pub(crate) work: Box<Work>,
+    pub(crate) work: Box<RenderedWork>,
 }
 
 /// The work of a call for a worker.
-pub(crate) struct Work {
+pub(crate) struct RenderedWork {
     pub(crate) call: Box<Call>,
-    /// As [`Taken::body_bytes`]. Decides whether work on the call's text stays on the event loop.
+    /// As [`RequestMemory::body_bytes`]. Decides whether work on the call's text stays on the event loop.
     pub(crate) body_bytes: usize,
     /// Bytes that the JSON elements of that text take as trees.
     pub(crate) tree_bytes: u64,
     /// The body of a call that was parsed to be rendered and may fall back to a model with a message backend.
     pub(crate) body: Option<Bytes>,
     /// The memory that the call may take, held until the last byte of its answer has gone.
-    pub(crate) memory: Arc<Reserved>,
+    pub(crate) memory: Arc<MemoryReservation>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) model: Arc<ServedModel>,
     /// The token ids of each prompt, in the caller's order. Empty for a message backend.
     pub(crate) prompts: Vec<Arc<[u32]>>,
     /// The call as it is sent upstream. Set only for a message backend.
-    pub(crate) messages: Option<Messages>,
+    pub(crate) messages: Option<RelayedMessages>,
     /// The text that the template produced from a conversation.
     pub(crate) text: Option<String>,
     /// The grammar that the answers must match, if any.
     pub(crate) grammar: Option<SharedGrammar>,
     /// The reasoning budget, if there is one.
-    pub(crate) thought: Option<Arc<ThoughtCap>>,
+    pub(crate) thought: Option<Arc<ReasoningBudget>>,
     /// The parts of the prompt that the client asks to keep in the prefix cache.
     pub(crate) pins: Arc<[CachePin]>,
     /// Keeps the generated ids of the answers, if they can be reused.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) keeper: Option<AnswerRecorder>,
     /// The diagnosis of cache misses, if the client asks for one.
     pub(crate) diagnosis: Option<CacheDiagnosis>,
     pub(crate) sampling: Sampling,
@@ -163,7 +163,7 @@ pub(crate) struct Work {
 }
 
 /// A call as it is sent to other providers' servers.
-pub(crate) struct Messages {
+pub(crate) struct RelayedMessages {
     /// Upper estimate of the prompt tokens, for limits and the hold. Never used for a bill.
     pub(crate) most_prompt_tokens: u64,
     /// Best estimate of the prompt tokens, for placement and for calls whose upstream reports no usage.
@@ -188,22 +188,22 @@ pub(crate) struct Messages {
 }
 
 /// The block keys of the prompts are known. From here on the work is immutable and may be shared.
-pub(crate) struct Keyed {
-    pub(crate) principal: Caller,
-    pub(crate) work: Arc<Work>,
+pub(crate) struct KeyedCall {
+    pub(crate) principal: AdmittedCaller,
+    pub(crate) work: Arc<RenderedWork>,
 }
 
 /// The limits and the money of the call are taken.
-pub(crate) struct Funded {
-    pub(crate) work: Arc<Work>,
-    pub(crate) settlement: Settlement,
+pub(crate) struct FundedCall {
+    pub(crate) work: Arc<RenderedWork>,
+    pub(crate) settlement: CallSettlement,
     /// The `x-ratelimit-*` headers.
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
-impl Work {
+impl RenderedWork {
     /// The headers that describe the name that was asked for.
-    pub(crate) fn told(&self, dossier: &Dossier) -> Vec<(&'static str, String)> {
+    pub(crate) fn name_headers(&self, dossier: &RequestContext) -> Vec<(&'static str, String)> {
         let (catalog, served) = (&self.catalog, &self.model.name);
         let Some(asked) = dossier.record.model_asked.as_deref() else { return Vec::new() };
         let name = if catalog.has_notices() { ModelName::new(asked).ok() } else { None };
@@ -245,8 +245,8 @@ impl Work {
     }
 
     /// What the call is held for at `now`, as its trace records it.
-    pub(crate) fn held_for(&self, now: UnixNanos) -> Billed {
-        Billed {
+    pub(crate) fn held_for(&self, now: UnixNanos) -> BilledPrices {
+        BilledPrices {
             at: now,
             held_prompt_tokens: self.prompt_tokens(),
             held_output_tokens: self.most_output_tokens(),

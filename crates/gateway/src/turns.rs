@@ -18,31 +18,31 @@ const MOST_CALLS: usize = 64;
 const MOST_WAIT: Duration = Duration::from_secs(5);
 
 /// The bound, and the calls within it.
-pub(crate) struct Turns {
+pub(crate) struct RenderGate {
     most_bytes: usize,
     /// The least bytes that a call counts as.
     least_bytes: usize,
     most_wait: Duration,
     all: Arc<Semaphore>,
-    keys: Arc<Mutex<HashMap<KeyId, Share>>>,
+    keys: Arc<Mutex<HashMap<KeyId, KeyShare>>>,
 }
 
 /// One key's half of the bound. Exists while a call of the key holds or awaits a turn.
-struct Share {
+struct KeyShare {
     turns: Arc<Semaphore>,
     calls: usize,
 }
 
 /// A call's turn. Dropping it frees its share.
-pub(crate) struct Turn {
+pub(crate) struct RenderPermit {
     _all: OwnedSemaphorePermit,
     _own: OwnedSemaphorePermit,
-    _call: Registered,
+    _call: RegisteredCall,
 }
 
 /// Registers a call that holds or awaits a turn.
-struct Registered {
-    keys: Arc<Mutex<HashMap<KeyId, Share>>>,
+struct RegisteredCall {
+    keys: Arc<Mutex<HashMap<KeyId, KeyShare>>>,
     key: KeyId,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct NoRoom {
     pub(crate) waited: Duration,
 }
 
-impl Turns {
+impl RenderGate {
     /// Creates a gate for `most_bytes` in all on this machine.
     pub(crate) fn new(most_bytes: usize) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -71,7 +71,7 @@ impl Turns {
     }
 
     /// Waits for a turn of `bytes`. A call larger than a key's half counts as that half, so that it can proceed.
-    pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<Turn, NoRoom> {
+    pub(crate) async fn enter(&self, key: &KeyId, bytes: usize) -> Result<RenderPermit, NoRoom> {
         let part = self.most_bytes / 2;
         let weight = units(bytes.max(self.least_bytes)).min(units(part));
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
@@ -82,15 +82,15 @@ impl Turns {
         let Ok(Ok(own)) = own else { return Err(full(true, part)) };
         let all = tokio::time::timeout_at(until, Arc::clone(&self.all).acquire_many_owned(weight)).await;
         let Ok(Ok(all)) = all else { return Err(full(false, self.most_bytes)) };
-        Ok(Turn { _all: all, _own: own, _call: call })
+        Ok(RenderPermit { _all: all, _own: own, _call: call })
     }
 
-    fn register(&self, key: &KeyId, part: usize) -> (Registered, Arc<Semaphore>) {
+    fn register(&self, key: &KeyId, part: usize) -> (RegisteredCall, Arc<Semaphore>) {
         let mut keys = self.keys.lock();
-        let new = || Share { turns: Arc::new(Semaphore::new(part)), calls: 0 };
+        let new = || KeyShare { turns: Arc::new(Semaphore::new(part)), calls: 0 };
         let share = keys.entry(key.clone()).or_insert_with(new);
         share.calls += 1;
-        (Registered { keys: Arc::clone(&self.keys), key: key.clone() }, Arc::clone(&share.turns))
+        (RegisteredCall { keys: Arc::clone(&self.keys), key: key.clone() }, Arc::clone(&share.turns))
     }
 }
 
@@ -98,7 +98,7 @@ fn units(bytes: usize) -> usize {
     bytes.div_ceil(UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS)
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredCall {
     fn drop(&mut self) {
         let mut keys = self.keys.lock();
         if let Some(share) = keys.get_mut(&self.key) {
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_has_half_and_everybody_the_whole() {
         let waited = Duration::from_millis(50);
-        let turns = Turns { most_wait: waited, ..Turns::of(8 * UNIT_BYTES, 8) };
+        let turns = RenderGate { most_wait: waited, ..RenderGate::of(8 * UNIT_BYTES, 8) };
         let (a, b, c) = (key("a"), key("b"), key("c"));
         let first = turns.enter(&a, 3 * UNIT_BYTES).await.unwrap();
         let own = turns.enter(&a, 2 * UNIT_BYTES).await.map(drop).unwrap_err();
@@ -140,7 +140,8 @@ mod tests {
     #[tokio::test]
     async fn short_calls_do_not_fill_it_with_threads() {
         for most in [2, 8, MOST_CALLS] {
-            let turns = Turns { most_wait: Duration::ZERO, ..Turns::of(MOST_CALLS * 4 * UNIT_BYTES, most) };
+            let turns =
+                RenderGate { most_wait: Duration::ZERO, ..RenderGate::of(MOST_CALLS * 4 * UNIT_BYTES, most) };
             let mut taken = Vec::new();
             for name in ["a", "b", "c"] {
                 let before = taken.len();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_checkpoint::TokenizerConfig;
-use headrace_domain::{Form, JsonForm};
-use headrace_grammar::{Bounds, Compiler};
+use headrace_domain::{JsonForm, ResponseFormat};
+use headrace_grammar::{FormCompiler, FormLimits};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
@@ -20,9 +20,15 @@ use vocabulary::{Rng, VOCAB, tokenizer_json};
 const ANSWERS: u64 = 40;
 const MOST_IDS: usize = 120;
 
-fn forms() -> Vec<(&'static str, Form)> {
+fn forms() -> Vec<(&'static str, ResponseFormat)> {
     let schema = |schema| {
-        Form::JsonSchema(JsonForm { name: None, schema, strict: false, compact: false, white_space: None })
+        ResponseFormat::JsonSchema(JsonForm {
+            name: None,
+            schema,
+            strict: false,
+            compact: false,
+            white_space: None,
+        })
     };
     let person = json!({
         "type": "object", "additionalProperties": false, "required": ["name", "age", "tags", "address"],
@@ -36,19 +42,21 @@ fn forms() -> Vec<(&'static str, Form)> {
     let many: Map<String, Value> =
         (0..60).map(|at| (format!("field_{at}"), json!({"type": ["string", "null"]}))).collect();
     vec![
-        ("any object", Form::JsonObject),
+        ("any object", ResponseFormat::JsonObject),
         ("a person", schema(person)),
         (
             "60 optional fields",
             schema(json!({"type": "object", "properties": many, "additionalProperties": false})),
         ),
-        ("an address", Form::Regex("[a-z0-9._-]{1,40}@[a-z0-9-]+(\\.[a-z]{2,10}){1,3}".to_owned())),
-        ("a verdict", Form::Regex("(yes|no|maybe): [^\\n]{20,300}\\.".to_owned())),
+        ("an address", ResponseFormat::Regex("[a-z0-9._-]{1,40}@[a-z0-9-]+(\\.[a-z]{2,10}){1,3}".to_owned())),
+        ("a verdict", ResponseFormat::Regex("(yes|no|maybe): [^\\n]{20,300}\\.".to_owned())),
         (
             "a path of names",
-            Form::Regex("[A-Za-z_][A-Za-z0-9_]{0,62}(::[A-Za-z_][A-Za-z0-9_]{0,62}){2,8}".to_owned()),
+            ResponseFormat::Regex(
+                "[A-Za-z_][A-Za-z0-9_]{0,62}(::[A-Za-z_][A-Za-z0-9_]{0,62}){2,8}".to_owned(),
+            ),
         ),
-        ("a sentence", Form::Regex("[A-Z][a-z]+( [a-z]+){3,20}\\.".to_owned())),
+        ("a sentence", ResponseFormat::Regex("[A-Z][a-z]+( [a-z]+){3,20}\\.".to_owned())),
     ]
 }
 
@@ -57,10 +65,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let tokenizer = Arc::new(Tokenizer::new(tokenizer_json().as_bytes(), &TokenizerConfig::default())?);
     println!("made a vocabulary of {VOCAB} in {:.1} s", began.elapsed().as_secs_f64());
     let end = VOCAB as u32 - 1;
-    let compiler = Compiler::new(tokenizer, &[end], VOCAB as u32);
-    let bounds = Bounds::default();
+    let compiler = FormCompiler::new(tokenizer, &[end], VOCAB as u32);
+    let bounds = FormLimits::default();
     let began = Instant::now();
-    compiler.compile(&Arc::new(Form::Choice(vec!["a".to_owned()])), &bounds)?;
+    compiler.compile(&Arc::new(ResponseFormat::Choice(vec!["a".to_owned()])), &bounds)?;
     println!("read it in {:.0} ms", began.elapsed().as_secs_f64() * 1e3);
     let mut all: Vec<f64> = Vec::new();
     for (name, form) in forms() {

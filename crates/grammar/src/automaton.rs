@@ -14,24 +14,24 @@ use parking_lot::Mutex;
 
 use crate::bounds::KEPT_MASK_BYTES;
 use kinds::AllKinds;
-use table::{DEAD, FIRST, Table};
-use words::Words;
+use table::{DEAD, FIRST, TransitionTable};
+use words::TokenTrie;
 
 /// The automaton of an expression, over a vocabulary.
 pub(crate) struct Automaton {
-    table: Table,
+    table: TransitionTable,
     /// The reduced vocabulary, and the states that it is for. For other states the vocabulary itself is walked. They
     /// usually allow only a small part of it.
-    words: Option<(Words, Vec<bool>)>,
+    words: Option<(TokenTrie, Vec<bool>)>,
     env: TokEnv,
     ends: Vec<u32>,
     mask_words: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<MaskCache>,
 }
 
 /// Computed masks by state. Equal masks are stored once.
 #[derive(Default)]
-struct Kept {
+struct MaskCache {
     by_state: HashMap<u32, Arc<[u32]>>,
     by_content: HashMap<[u8; 32], Arc<[u32]>>,
 }
@@ -40,9 +40,10 @@ impl Automaton {
     /// Creates the automaton of an expression in llguidance's notation. Returns `None` if the expression needs more
     /// than an automaton, or one that is too large. The result depends only on the expression and the vocabulary.
     pub(crate) fn of(pattern: &str, env: &TokEnv, ends: &[u32]) -> Option<Self> {
-        let table = Table::of(pattern)?;
+        let table = TransitionTable::of(pattern)?;
         let shared = AllKinds::most_shared(&table);
-        let words = shared.and_then(|(kinds, its)| Some((Words::of(env.tok_trie(), &table, &kinds)?, its)));
+        let words =
+            shared.and_then(|(kinds, its)| Some((TokenTrie::of(env.tok_trie(), &table, &kinds)?, its)));
         let size = env.tok_trie().vocab_size();
         let ends = ends.iter().copied().filter(|end| (*end as usize) < size).collect();
         Some(Self {

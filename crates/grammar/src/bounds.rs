@@ -80,7 +80,7 @@ pub(crate) const WORDS: [&str; 4] = ["[a-z]{1,10}", " [a-z]{1,9}", "[a-z]{11,30}
 
 /// Limits for one form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct FormLimits {
     /// Size of its text, in bytes.
     pub form_bytes: usize,
     /// Size of the compiled form, in bytes.
@@ -89,7 +89,7 @@ pub struct Bounds {
     pub compile_time: Duration,
 }
 
-impl Default for Bounds {
+impl Default for FormLimits {
     fn default() -> Self {
         Self { form_bytes: 256 << 10, compiled_bytes: 32 << 20, compile_time: Duration::from_millis(100) }
     }

@@ -1,7 +1,7 @@
 //! Validates finished answers against their JSON schema, with an independent validator. So no server has to be trusted
 //! to have enforced the form. The cost is bounded, because schemas and answers are untrusted. Knows no grammar.
 
-use headrace_domain::Form;
+use headrace_domain::ResponseFormat;
 use jsonschema::error::ValidationErrorKind;
 use jsonschema::{Draft, PatternOptions};
 use serde_json::Value;
@@ -21,7 +21,7 @@ const MAX_PATTERN_PROGRAM_BYTES: usize = 256 << 10;
 
 /// The result of validating an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Checked {
+pub enum ValidationResult {
     /// The answer matches its form.
     Fits,
     /// The answer does not match.
@@ -40,39 +40,42 @@ pub enum Checked {
 }
 
 /// Whether answers of this form are validated at all.
-pub const fn is_checked(form: &Form) -> bool {
-    matches!(form, Form::JsonObject | Form::JsonSchema(_))
+pub const fn is_checked(form: &ResponseFormat) -> bool {
+    matches!(form, ResponseFormat::JsonObject | ResponseFormat::JsonSchema(_))
 }
 
 /// Validates the text of a finished answer. Takes as long as parsing the text, and up to some milliseconds for the
 /// schema.
-pub fn check(form: &Form, text: &str) -> Checked {
+pub fn check(form: &ResponseFormat, text: &str) -> ValidationResult {
     let schema = match form {
-        Form::JsonObject => None,
-        Form::JsonSchema(form) => Some(&form.schema),
-        Form::Regex(_) | Form::Choice(_) | Form::Grammar { .. } | Form::Tags(_) => {
-            return Checked::Unknown { why: "it is no form of JSON" };
+        ResponseFormat::JsonObject => None,
+        ResponseFormat::JsonSchema(form) => Some(&form.schema),
+        ResponseFormat::Regex(_)
+        | ResponseFormat::Choice(_)
+        | ResponseFormat::Grammar { .. }
+        | ResponseFormat::Tags(_) => {
+            return ValidationResult::Unknown { why: "it is no form of JSON" };
         }
     };
     if text.len() > MAX_JUDGED_BYTES {
-        return Checked::Unknown { why: "the answer is too long" };
+        return ValidationResult::Unknown { why: "the answer is too long" };
     }
     let Ok(answer) = serde_json::from_str::<Value>(text) else { return off("", "json") };
     match schema {
-        None if answer.is_object() => Checked::Fits,
+        None if answer.is_object() => ValidationResult::Fits,
         None => off("", "type"),
         Some(schema) => against(schema, &answer),
     }
 }
 
-fn off(path: &str, keyword: &str) -> Checked {
-    Checked::Off { path: path.to_owned(), keyword: keyword.to_owned() }
+fn off(path: &str, keyword: &str) -> ValidationResult {
+    ValidationResult::Off { path: path.to_owned(), keyword: keyword.to_owned() }
 }
 
-fn against(schema: &Value, answer: &Value) -> Checked {
-    let mut walk = Walk { root: schema, left: MAX_VISITS };
+fn against(schema: &Value, answer: &Value) -> ValidationResult {
+    let mut walk = StepCounter { root: schema, left: MAX_VISITS };
     if let Err(why) = patterns(schema, 0).and_then(|_| walk.visit(answer, schema, 0)) {
-        return Checked::Unknown { why };
+        return ValidationResult::Unknown { why };
     }
     let options = jsonschema::options()
         .with_draft(draft(schema))
@@ -80,14 +83,16 @@ fn against(schema: &Value, answer: &Value) -> Checked {
         .with_pattern_options(PatternOptions::regex().size_limit(MAX_PATTERN_PROGRAM_BYTES))
         .offline();
     let Ok(validator) = options.build(schema) else {
-        return Checked::Unknown { why: "its schema is none that the validator takes" };
+        return ValidationResult::Unknown { why: "its schema is none that the validator takes" };
     };
     match validator.validate(answer) {
-        Ok(()) => Checked::Fits,
+        Ok(()) => ValidationResult::Fits,
         Err(fault) => match fault.kind() {
             ValidationErrorKind::BacktrackLimitExceeded { .. }
             | ValidationErrorKind::RegexEngineFailure { .. }
-            | ValidationErrorKind::Referencing(_) => Checked::Unknown { why: "the validator gave up" },
+            | ValidationErrorKind::Referencing(_) => {
+                ValidationResult::Unknown { why: "the validator gave up" }
+            }
             kind => off(fault.instance_path().as_str(), kind.keyword()),
         },
     }
@@ -128,12 +133,12 @@ fn patterns(schema: &Value, depth: usize) -> Result<usize, &'static str> {
 
 /// Counts the validator's steps before it runs. A schema may refer to itself in many ways. The validator's work then
 /// grows with every level of the answer, or never ends.
-struct Walk<'s> {
+struct StepCounter<'s> {
     root: &'s Value,
     left: u32,
 }
 
-impl<'s> Walk<'s> {
+impl<'s> StepCounter<'s> {
     fn visit(&mut self, value: &Value, schema: &'s Value, depth: u32) -> Result<(), &'static str> {
         let Value::Object(map) = schema else { return Ok(()) };
         self.left = self.left.checked_sub(1).ok_or("judging it would take too long")?;
@@ -228,9 +233,9 @@ mod tests {
 
     use super::*;
 
-    fn checked(schema: Value, text: &str) -> Checked {
+    fn checked(schema: Value, text: &str) -> ValidationResult {
         check(
-            &Form::JsonSchema(JsonForm {
+            &ResponseFormat::JsonSchema(JsonForm {
                 name: None,
                 schema,
                 strict: false,
@@ -249,8 +254,8 @@ mod tests {
             "$defs": {"word": {"type": "string", "pattern": "^[a-z]+$"}},
         });
         for (text, expected) in [
-            (r#" {"n": 1, "all": ["a"]} "#, Checked::Fits),
-            (r#"{"n": 1.0, "all": []}"#, Checked::Fits),
+            (r#" {"n": 1, "all": ["a"]} "#, ValidationResult::Fits),
+            (r#"{"n": 1.0, "all": []}"#, ValidationResult::Fits),
             (r#"{"n": 10, "all": []}"#, off("/n", "maximum")),
             (r#"{"n": "1", "all": []}"#, off("/n", "type")),
             (r#"{"n": 1, "all": ["a", "B"]}"#, off("/all/1", "pattern")),
@@ -262,8 +267,8 @@ mod tests {
         ] {
             assert_eq!(checked(schema.clone(), text), expected, "{text}");
         }
-        assert_eq!(check(&Form::JsonObject, "{}"), Checked::Fits);
-        assert_eq!(check(&Form::JsonObject, "[]"), off("", "type"));
+        assert_eq!(check(&ResponseFormat::JsonObject, "{}"), ValidationResult::Fits);
+        assert_eq!(check(&ResponseFormat::JsonObject, "[]"), off("", "type"));
     }
 
     #[test]
@@ -295,13 +300,13 @@ mod tests {
             let is_quick = (0..5).any(|_| {
                 let began = std::time::Instant::now();
                 let told = checked(schema.clone(), text);
-                assert!(matches!(told, Checked::Unknown { .. }), "{schema}: {told:?}");
+                assert!(matches!(told, ValidationResult::Unknown { .. }), "{schema}: {told:?}");
                 began.elapsed().as_millis() < 2_000
             });
             assert!(is_quick, "{schema}");
         }
         let long = "1".repeat(MAX_JUDGED_BYTES + 1);
-        assert!(matches!(checked(json!({}), &long), Checked::Unknown { .. }));
-        assert!(!is_checked(&Form::Choice(Vec::new())) && is_checked(&Form::JsonObject));
+        assert!(matches!(checked(json!({}), &long), ValidationResult::Unknown { .. }));
+        assert!(!is_checked(&ResponseFormat::Choice(Vec::new())) && is_checked(&ResponseFormat::JsonObject));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use headrace_domain::Form;
+use headrace_domain::ResponseFormat;
 use headrace_engine_api::{FormThought, SharedGrammar};
 use headrace_tokenizer::Tokenizer;
 use llguidance::api::ParserLimits;
@@ -17,21 +17,21 @@ use parking_lot::Mutex;
 
 use crate::automaton::Automaton;
 use crate::bounds::{
-    Bounds, COMPILE_FUEL_UNITS, LEAST_WAIT, MASK_FUEL_UNITS, MASK_ITEMS, MAX_GRAMMAR_SYMBOLS,
+    COMPILE_FUEL_UNITS, FormLimits, LEAST_WAIT, MASK_FUEL_UNITS, MASK_ITEMS, MAX_GRAMMAR_SYMBOLS,
     MAX_LEXER_STATES, SLOWED_TIMES, STACK_BYTES, WORDS,
 };
-use crate::cache::Cache;
-use crate::effort::{Effort, Spent};
+use crate::cache::FormCache;
+use crate::effort::{CpuTime, CpuTimer};
 use crate::fault::GrammarFault;
-use crate::forms::{self, Written};
+use crate::forms::{self, TranslatedForm};
 use crate::numbers::NumberTokens;
-use crate::places::{Place, Places};
-use crate::state::Compiled;
+use crate::places::{CompileSlot, CompileSlots};
+use crate::state::CompiledForm;
 use crate::thought;
 use crate::vocabulary::Vocabulary;
 
 /// Compiles forms for one model. Cheap to create: the vocabulary is read when the first form arrives.
-pub struct Compiler(Arc<Inner>);
+pub struct FormCompiler(Arc<CompilerInner>);
 
 /// The tenant for whom a form is compiled.
 #[derive(Clone, Copy, Default)]
@@ -45,15 +45,15 @@ pub struct FormOwner<'a> {
 
 /// Stops the work on a form that no caller waits for any more.
 #[derive(Default)]
-struct Stop(Mutex<Stopped>);
+struct CompileStop(Mutex<StopState>);
 
 #[derive(Default)]
-struct Stopped {
+struct StopState {
     now: bool,
     parser: Option<CancellationHandle>,
 }
 
-impl Stop {
+impl CompileStop {
     fn now(&self) {
         let mut stopped = self.0.lock();
         stopped.now = true;
@@ -73,32 +73,32 @@ impl Stop {
     }
 }
 
-struct Inner {
+struct CompilerInner {
     tokenizer: Arc<Tokenizer>,
     ends: Vec<u32>,
     size: u32,
-    read: OnceLock<Result<Read, GrammarFault>>,
-    cache: Mutex<Cache>,
-    places: Arc<Places>,
+    read: OnceLock<Result<VocabularyData, GrammarFault>>,
+    cache: Mutex<FormCache>,
+    places: Arc<CompileSlots>,
 }
 
 /// The parts of a vocabulary that compiling needs.
-struct Read {
+struct VocabularyData {
     factory: ParserFactory,
     env: TokEnv,
     numbers: Arc<NumberTokens>,
 }
 
-impl std::fmt::Debug for Compiler {
+impl std::fmt::Debug for FormCompiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Compiler").field("ids", &self.0.size).finish_non_exhaustive()
     }
 }
 
-impl Compiler {
+impl FormCompiler {
     /// Creates a compiler for a model with `size` ids, where the ids in `ends` end an answer.
     pub fn new(tokenizer: Arc<Tokenizer>, ends: &[u32], size: u32) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(CompilerInner {
             tokenizer,
             ends: ends.to_vec(),
             size,
@@ -108,25 +108,29 @@ impl Compiler {
         }))
     }
 
-    /// Returns the grammar of a form. Takes up to [`Bounds::compile_time`], and somewhat longer for the first form of a
+    /// Returns the grammar of a form. Takes up to [`FormLimits::compile_time`], and somewhat longer for the first form of a
     /// vocabulary. Must not be called from a thread on which others wait.
     ///
     /// # Errors
     /// [`GrammarFault`] says why the form cannot be enforced.
-    pub fn compile(&self, form: &Arc<Form>, bounds: &Bounds) -> Result<SharedGrammar, GrammarFault> {
+    pub fn compile(
+        &self,
+        form: &Arc<ResponseFormat>,
+        bounds: &FormLimits,
+    ) -> Result<SharedGrammar, GrammarFault> {
         self.compile_for(&FormOwner::default(), form, bounds)
     }
 
-    /// As [`Compiler::compile`], for a tenant. No tenant takes all compile slots, and the memory for compiling is
+    /// As [`FormCompiler::compile`], for a tenant. No tenant takes all compile slots, and the memory for compiling is
     /// charged to the tenant.
     ///
     /// # Errors
-    /// As [`Compiler::compile`].
+    /// As [`FormCompiler::compile`].
     pub fn compile_for(
         &self,
         owner: &FormOwner<'_>,
-        form: &Arc<Form>,
-        bounds: &Bounds,
+        form: &Arc<ResponseFormat>,
+        bounds: &FormLimits,
     ) -> Result<SharedGrammar, GrammarFault> {
         let key = forms::key(form, bounds)?;
         if let Some(kept) = self.0.cache.lock().get(&key) {
@@ -134,7 +138,7 @@ impl Compiler {
         }
         let written = forms::written(form)?;
         self.0.read_vocabulary()?;
-        let place = Place::take(&self.0.places, key, owner.tenant)?;
+        let place = CompileSlot::take(&self.0.places, key, owner.tenant)?;
         // Another caller may have compiled it in the meantime.
         if let Some(kept) = self.0.cache.lock().get(&key) {
             return Ok(kept);
@@ -144,20 +148,21 @@ impl Compiler {
             reserve(needed).ok_or(GrammarFault::NoMemory { needed })
         };
         let memory = owner.memory.map(reserve).transpose()?;
-        let compiled = Inner::compile_within(&self.0, (place, memory), Arc::clone(form), written, bounds)?;
+        let compiled =
+            CompilerInner::compile_within(&self.0, (place, memory), Arc::clone(form), written, bounds)?;
         Ok(compiled)
     }
 
-    /// As [`Compiler::compile_for`], but the form applies after the reasoning, if `thought` is given.
+    /// As [`FormCompiler::compile_for`], but the form applies after the reasoning, if `thought` is given.
     ///
     /// # Errors
-    /// As [`Compiler::compile`].
+    /// As [`FormCompiler::compile`].
     pub fn compile_behind(
         &self,
         thought: Option<FormThought>,
         owner: &FormOwner<'_>,
-        form: &Arc<Form>,
-        bounds: &Bounds,
+        form: &Arc<ResponseFormat>,
+        bounds: &FormLimits,
     ) -> Result<SharedGrammar, GrammarFault> {
         let grammar = self.compile_for(owner, form, bounds)?;
         Ok(match thought {
@@ -172,8 +177,8 @@ impl Compiler {
     }
 }
 
-impl Inner {
-    fn read_vocabulary(&self) -> Result<&Read, GrammarFault> {
+impl CompilerInner {
+    fn read_vocabulary(&self) -> Result<&VocabularyData, GrammarFault> {
         let read = self.read.get_or_init(|| {
             let read = catch_unwind(AssertUnwindSafe(|| self.read_now()));
             read.unwrap_or_else(|_| Err(broke("reading the vocabulary panicked")))
@@ -181,7 +186,7 @@ impl Inner {
         read.as_ref().map_err(Clone::clone)
     }
 
-    fn read_now(&self) -> Result<Read, GrammarFault> {
+    fn read_now(&self) -> Result<VocabularyData, GrammarFault> {
         if !self.tokenizer.is_bytewise() {
             let why = "its tokenizer decides by the tokens beside it what text a token stands for".to_owned();
             return Err(GrammarFault::Vocabulary { why });
@@ -205,7 +210,7 @@ impl Inner {
             verbose_errors: false,
             ..ParserLimits::default()
         };
-        Ok(Read { factory, env, numbers })
+        Ok(VocabularyData { factory, env, numbers })
     }
 
     /// Compiles on a thread of its own, with a stack deep enough for the allowed nesting. The caller waits until the
@@ -213,16 +218,16 @@ impl Inner {
     /// stays in the cache for the next caller.
     fn compile_within(
         this: &Arc<Self>,
-        (place, memory): (Place, Option<Box<dyn Send>>),
-        form: Arc<Form>,
-        written: Written,
-        bounds: &Bounds,
-    ) -> Result<Arc<Compiled>, GrammarFault> {
+        (place, memory): (CompileSlot, Option<Box<dyn Send>>),
+        form: Arc<ResponseFormat>,
+        written: TranslatedForm,
+        bounds: &FormLimits,
+    ) -> Result<Arc<CompiledForm>, GrammarFault> {
         let (sender, result) = sync_channel(1);
         let bytes = bounds.compiled_bytes;
-        let effort = Arc::new(Effort::default());
+        let effort = Arc::new(CpuTimer::default());
         let its_own = Arc::clone(&effort);
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(CompileStop::default());
         let (inner, waited_for) = (Arc::clone(this), Arc::clone(&stop));
         let work = move || {
             its_own.is_mine();
@@ -253,12 +258,12 @@ impl Inner {
     /// Compiles a form into at most `bytes`. Returns [`GrammarFault::Busy`] once `stop` says that no caller waits.
     fn make(
         &self,
-        form: Arc<Form>,
-        written: &Written,
+        form: Arc<ResponseFormat>,
+        written: &TranslatedForm,
         bytes: usize,
-        stop: &Stop,
-    ) -> Result<Arc<Compiled>, GrammarFault> {
-        let Read { factory, env, numbers } = self.read_vocabulary()?;
+        stop: &CompileStop,
+    ) -> Result<Arc<CompiledForm>, GrammarFault> {
+        let VocabularyData { factory, env, numbers } = self.read_vocabulary()?;
         let parser = factory.create_parser(written.grammar.clone());
         let mut first = parser.map_err(|error| written.fault(&format!("{error:#}")))?;
         stop.ends(first.enable_cancellation())?;
@@ -274,17 +279,17 @@ impl Inner {
         let begun = if first.stopped() { Ok(()) } else { first.compute_mask().map(drop) };
         begun.map_err(|error| written.fault(&format!("{error:#}")))?;
         let numbers = written.bounds_numbers.then(|| Arc::clone(numbers));
-        Ok(Arc::new(Compiled::new(form, first, automaton, numbers, taken, &self.ends)))
+        Ok(Arc::new(CompiledForm::new(form, first, automaton, numbers, taken, &self.ends)))
     }
 }
 
 /// How much longer to wait for a thread that has not used up its CPU time. Fails if it has, or if `until` is over.
-fn longer(bounds: &Bounds, effort: &Effort, until: Instant) -> Result<Duration, GrammarFault> {
+fn longer(bounds: &FormLimits, effort: &CpuTimer, until: Instant) -> Result<Duration, GrammarFault> {
     let left = match effort.spent() {
-        Spent::Time(spent) => bounds.compile_time.saturating_sub(spent),
+        CpuTime::Time(spent) => bounds.compile_time.saturating_sub(spent),
         // The thread has ended, so its result is here.
-        Spent::All => LEAST_WAIT,
-        Spent::Unknown => Duration::ZERO,
+        CpuTime::All => LEAST_WAIT,
+        CpuTime::Unknown => Duration::ZERO,
     };
     if left.is_zero() {
         let limit = u64::try_from(bounds.compile_time.as_millis()).unwrap_or(u64::MAX);

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// A thread whose CPU time is measured.
 #[derive(Debug, Default)]
-pub(crate) struct Effort(OnceLock<Option<PathBuf>>);
+pub(crate) struct CpuTimer(OnceLock<Option<PathBuf>>);
 
 /// The CPU time of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Spent {
+pub(crate) enum CpuTime {
     /// CPU time so far.
     Time(Duration),
     /// The thread has ended.
@@ -21,7 +21,7 @@ pub(crate) enum Spent {
     Unknown,
 }
 
-impl Effort {
+impl CpuTimer {
     /// Registers the calling thread. Called by the measured thread when it starts.
     pub(crate) fn is_mine(&self) {
         let of_process = std::fs::read_link("/proc/thread-self").ok();
@@ -29,30 +29,30 @@ impl Effort {
     }
 
     /// The thread's CPU time until now.
-    pub(crate) fn spent(&self) -> Spent {
+    pub(crate) fn spent(&self) -> CpuTime {
         if !cfg!(target_os = "linux") {
-            return Spent::Unknown;
+            return CpuTime::Unknown;
         }
         // The thread has not started yet.
-        let Some(path) = self.0.get() else { return Spent::Time(Duration::ZERO) };
-        path.as_deref().map_or(Spent::Unknown, told_by)
+        let Some(path) = self.0.get() else { return CpuTime::Time(Duration::ZERO) };
+        path.as_deref().map_or(CpuTime::Unknown, told_by)
     }
 }
 
 /// Parses a thread's `schedstat` file.
-fn told_by(path: &Path) -> Spent {
+fn told_by(path: &Path) -> CpuTime {
     let told = match std::fs::read_to_string(path) {
         Ok(told) => told,
-        Err(error) if is_gone(&error, path) => return Spent::All,
+        Err(error) if is_gone(&error, path) => return CpuTime::All,
         // A kernel without these statistics has no such file.
-        Err(_) => return Spent::Unknown,
+        Err(_) => return CpuTime::Unknown,
     };
     // Nanoseconds on a processor, nanoseconds waiting for one, and number of time slices. No time slice means that
     // nothing is counted.
     let mut numbers = told.split_ascii_whitespace().map_while(|number| number.parse().ok());
     match (numbers.next(), numbers.nth(1)) {
-        (Some(nanos), Some(1..)) => Spent::Time(Duration::from_nanos(nanos)),
-        _ => Spent::Unknown,
+        (Some(nanos), Some(1..)) => CpuTime::Time(Duration::from_nanos(nanos)),
+        _ => CpuTime::Unknown,
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
         if !cfg!(target_os = "linux") {
             return;
         }
-        let effort = Arc::new(Effort::default());
-        assert_eq!(effort.spent(), Spent::Time(Duration::ZERO));
+        let effort = Arc::new(CpuTimer::default());
+        assert_eq!(effort.spent(), CpuTime::Time(Duration::ZERO));
         let ((asleep, told), (wake, woken)) = (channel(), channel::<()>());
         let its = Arc::clone(&effort);
         let thread = std::thread::spawn(move || {
@@ -90,31 +90,31 @@ mod tests {
         });
         told.recv().unwrap();
         std::thread::sleep(Duration::from_millis(5));
-        let Spent::Time(spent) = effort.spent() else { panic!("{:?}", effort.spent()) };
+        let CpuTime::Time(spent) = effort.spent() else { panic!("{:?}", effort.spent()) };
         assert!(!spent.is_zero());
         std::thread::sleep(Duration::from_millis(50));
-        let Spent::Time(later) = effort.spent() else { panic!("{:?}", effort.spent()) };
+        let CpuTime::Time(later) = effort.spent() else { panic!("{:?}", effort.spent()) };
         assert!(later - spent < Duration::from_millis(5), "{spent:?}, then {later:?}");
         drop(wake);
         thread.join().unwrap();
-        assert_eq!(effort.spent(), Spent::All);
+        assert_eq!(effort.spent(), CpuTime::All);
     }
 
     #[test]
     fn where_nobody_counts_that_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("schedstat");
-        assert_eq!(told_by(&path), Spent::Unknown, "no such file, beside a thread that is there");
+        assert_eq!(told_by(&path), CpuTime::Unknown, "no such file, beside a thread that is there");
         for (told, spent) in [
-            ("0 0 0", Spent::Unknown),
-            ("version 17", Spent::Unknown),
-            ("", Spent::Unknown),
-            ("0 9 1", Spent::Time(Duration::ZERO)),
-            ("7000 9 3", Spent::Time(Duration::from_micros(7))),
+            ("0 0 0", CpuTime::Unknown),
+            ("version 17", CpuTime::Unknown),
+            ("", CpuTime::Unknown),
+            ("0 9 1", CpuTime::Time(Duration::ZERO)),
+            ("7000 9 3", CpuTime::Time(Duration::from_micros(7))),
         ] {
             std::fs::write(&path, told).unwrap();
             assert_eq!(told_by(&path), spent, "{told}");
         }
-        assert_eq!(told_by(&folder.path().join("1/schedstat")), Spent::All);
+        assert_eq!(told_by(&folder.path().join("1/schedstat")), CpuTime::All);
     }
 }

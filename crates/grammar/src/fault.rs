@@ -102,9 +102,9 @@ impl GrammarFault {
 }
 
 /// Displays ` at /properties/a`, or nothing for an empty path.
-struct At<'a>(&'a str);
+struct AtPath<'a>(&'a str);
 
-impl fmt::Display for At<'_> {
+impl fmt::Display for AtPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, " at `{}`", self.0) }
     }
@@ -114,12 +114,12 @@ impl fmt::Display for GrammarFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported { keyword, path, why } => {
-                write!(f, "`{keyword}`{} is not supported: {why}", At(path))
+                write!(f, "`{keyword}`{} is not supported: {why}", AtPath(path))
             }
-            Self::Invalid { path, why } => write!(f, "it is not valid{}: {why}", At(path)),
+            Self::Invalid { path, why } => write!(f, "it is not valid{}: {why}", AtPath(path)),
             Self::Unsatisfiable { why } => write!(f, "nothing fits it: {why}"),
             Self::TooLarge { what, has, limit, path } => {
-                write!(f, "it has {has} {what}{}, and at most {limit} are taken", At(path))
+                write!(f, "it has {has} {what}{}, and at most {limit} are taken", AtPath(path))
             }
             Self::TooCostly { what, limit } => write!(f, "compiling it takes more than {limit} {what}"),
             Self::Busy => f.write_str("the processors are too busy to compile it now"),

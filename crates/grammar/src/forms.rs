@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use headrace_domain::{Form, GrammarSyntax, JsonForm, TaggedForm};
+use headrace_domain::{GrammarSyntax, JsonForm, ResponseFormat, TaggedForm};
 use headrace_engine_api::is_gbnf;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 use crate::bounds::{
-    Bounds, COMPILE_FUEL_UNITS, MAX_CHOICES, MAX_DEPTH_LEVELS, MAX_GRAMMAR_SYMBOLS, MAX_TAGS, WHITE_SPACE,
+    COMPILE_FUEL_UNITS, FormLimits, MAX_CHOICES, MAX_DEPTH_LEVELS, MAX_GRAMMAR_SYMBOLS, MAX_TAGS, WHITE_SPACE,
 };
 use crate::cache::Key;
 use crate::fault::GrammarFault;
@@ -20,7 +20,7 @@ use crate::tools::tool_schema;
 const CONTEXT: &str = "headrace 2026-11 form v1";
 
 /// A form in llguidance's notation.
-pub(crate) struct Written {
+pub(crate) struct TranslatedForm {
     pub(crate) grammar: TopLevelGrammar,
     /// Whether it generates JSON, whose numbers need a limit on their digits.
     pub(crate) bounds_numbers: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Written {
 ///
 /// # Errors
 /// [`GrammarFault::TooLarge`] if its text is too long.
-pub(crate) fn key(form: &Form, bounds: &Bounds) -> Result<Key, GrammarFault> {
+pub(crate) fn key(form: &ResponseFormat, bounds: &FormLimits) -> Result<Key, GrammarFault> {
     let text = serde_json::to_vec(form).map_err(|error| GrammarFault::invalid("", error.to_string()))?;
     if text.len() > bounds.form_bytes {
         return Err(too_large("bytes", text.len(), bounds.form_bytes));
@@ -47,34 +47,38 @@ pub(crate) fn key(form: &Form, bounds: &Bounds) -> Result<Key, GrammarFault> {
 ///
 /// # Errors
 /// The part of the form that cannot be enforced.
-pub(crate) fn written(form: &Form) -> Result<Written, GrammarFault> {
+pub(crate) fn written(form: &ResponseFormat) -> Result<TranslatedForm, GrammarFault> {
     match form {
-        Form::JsonObject => json_form(&json!({"type": "object"}), false, None),
-        Form::JsonSchema(JsonForm { schema, compact, white_space, .. }) => {
+        ResponseFormat::JsonObject => json_form(&json!({"type": "object"}), false, None),
+        ResponseFormat::JsonSchema(JsonForm { schema, compact, white_space, .. }) => {
             json_form(schema, *compact, white_space.as_deref())
         }
-        Form::Regex(pattern) => {
+        ResponseFormat::Regex(pattern) => {
             regex::check(pattern, "")?;
             Ok(matching(pattern))
         }
-        Form::Choice(choices) => choice(choices),
-        Form::Grammar { text, syntax } => grammar(text, *syntax),
-        Form::Tags(tagged) => tags(tagged),
+        ResponseFormat::Choice(choices) => choice(choices),
+        ResponseFormat::Grammar { text, syntax } => grammar(text, *syntax),
+        ResponseFormat::Tags(tagged) => tags(tagged),
     }
 }
 
 /// Text that an expression matches as a whole. As in JSON Schema, `\d` and `\w` are ASCII.
-fn matching(pattern: &str) -> Written {
+fn matching(pattern: &str) -> TranslatedForm {
     let pattern = llguidance::regex_to_lark(pattern, "dw");
     let grammar = TopLevelGrammar::from_lark(format!("start: /{pattern}/"));
-    Written { expression: Some(pattern), ..plain(grammar) }
+    TranslatedForm { expression: Some(pattern), ..plain(grammar) }
 }
 
-fn plain(grammar: TopLevelGrammar) -> Written {
-    Written { grammar, bounds_numbers: false, expression: None, schema: None }
+fn plain(grammar: TopLevelGrammar) -> TranslatedForm {
+    TranslatedForm { grammar, bounds_numbers: false, expression: None, schema: None }
 }
 
-fn json_form(schema: &Value, compact: bool, white_space: Option<&str>) -> Result<Written, GrammarFault> {
+fn json_form(
+    schema: &Value,
+    compact: bool,
+    white_space: Option<&str>,
+) -> Result<TranslatedForm, GrammarFault> {
     let prepared = prepared(schema)?;
     if let Some(pattern) = white_space {
         regex::check(pattern, "")?;
@@ -87,10 +91,10 @@ fn json_form(schema: &Value, compact: bool, white_space: Option<&str>) -> Result
         false => with_white_space(prepared, white_space.unwrap_or(WHITE_SPACE)),
     };
     let grammar = TopLevelGrammar::from_json_schema(prepared);
-    Ok(Written { grammar, bounds_numbers: true, expression: None, schema: Some(schema.clone()) })
+    Ok(TranslatedForm { grammar, bounds_numbers: true, expression: None, schema: Some(schema.clone()) })
 }
 
-fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
+fn choice(choices: &[String]) -> Result<TranslatedForm, GrammarFault> {
     if choices.is_empty() || choices.iter().any(String::is_empty) {
         return Err(GrammarFault::invalid("", "there must be a text to choose, and none may be empty"));
     }
@@ -102,7 +106,7 @@ fn choice(choices: &[String]) -> Result<Written, GrammarFault> {
     Ok(matching(&format!("({})", each.join("|"))))
 }
 
-fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {
+fn grammar(text: &str, syntax: GrammarSyntax) -> Result<TranslatedForm, GrammarFault> {
     nesting(text)?;
     let text = match syntax {
         GrammarSyntax::Gbnf => gbnf::to_lark(text)?,
@@ -113,7 +117,7 @@ fn grammar(text: &str, syntax: GrammarSyntax) -> Result<Written, GrammarFault> {
 }
 
 /// Free text up to a trigger, then one of the tags that begin with the trigger, repeatedly.
-fn tags(tagged: &TaggedForm) -> Result<Written, GrammarFault> {
+fn tags(tagged: &TaggedForm) -> Result<TranslatedForm, GrammarFault> {
     let TaggedForm { tags, triggers } = tagged;
     if tags.is_empty() || tags.len() > MAX_TAGS || triggers.len() > MAX_TAGS {
         return Err(too_large("tags", tags.len().max(triggers.len()), MAX_TAGS));
@@ -165,7 +169,7 @@ fn too_large(what: &'static str, has: usize, limit: usize) -> GrammarFault {
     GrammarFault::TooLarge { what, has: has as u64, limit: limit as u64, path: String::new() }
 }
 
-impl Written {
+impl TranslatedForm {
     /// Translates an error of llguidance about this form.
     pub(crate) fn fault(&self, said: &str) -> GrammarFault {
         let first: String = said.lines().next().unwrap_or_default().chars().take(300).collect();

@@ -24,7 +24,7 @@ const START: &str = "start";
 /// # Errors
 /// The line of the error, and the problem there.
 pub(crate) fn to_lark(text: &str) -> Result<String, GrammarFault> {
-    let mut reader = Reader { rest: text, line: 1, names: Names::default() };
+    let mut reader = GbnfReader { rest: text, line: 1, names: RuleNames::default() };
     let mut out = String::new();
     reader.skip(true);
     while !reader.rest.is_empty() {
@@ -58,27 +58,27 @@ pub(crate) fn to_lark(text: &str) -> Result<String, GrammarFault> {
 
 /// Numbers of rules by GBNF name, and whether each is defined.
 #[derive(Default)]
-struct Names {
+struct RuleNames {
     known: HashMap<String, (usize, bool)>,
 }
 
-struct Defined {
+struct DefinedRule {
     lark: String,
     /// Whether it was defined before.
     defined: bool,
 }
 
-impl Names {
+impl RuleNames {
     fn lark(&mut self, name: &str) -> String {
         let next = self.known.len();
         let (number, _) = self.known.entry(name.to_owned()).or_insert((next, false));
         if name == ROOT { START.to_owned() } else { format!("r{number}") }
     }
 
-    fn define(&mut self, name: &str) -> Defined {
+    fn define(&mut self, name: &str) -> DefinedRule {
         let lark = self.lark(name);
         let defined = self.known.get_mut(name).is_some_and(|known| std::mem::replace(&mut known.1, true));
-        Defined { lark, defined }
+        DefinedRule { lark, defined }
     }
 
     fn undefined(&self) -> Option<&str> {
@@ -87,13 +87,13 @@ impl Names {
     }
 }
 
-struct Reader<'a> {
+struct GbnfReader<'a> {
     rest: &'a str,
     line: usize,
-    names: Names,
+    names: RuleNames,
 }
 
-impl Reader<'_> {
+impl GbnfReader<'_> {
     fn fault(&self, why: &str) -> GrammarFault {
         GrammarFault::invalid(&format!("line {}", self.line), why)
     }

@@ -23,8 +23,8 @@ mod tools;
 mod vocabulary;
 mod watch;
 
-pub use bounds::Bounds;
-pub use compiler::{Compiler, FormOwner};
+pub use bounds::FormLimits;
+pub use compiler::{FormCompiler, FormOwner};
 pub use fault::GrammarFault;
 pub use gbnf::calls_as_gbnf;
 pub use quoted::within_json;

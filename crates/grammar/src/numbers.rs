@@ -50,20 +50,20 @@ fn is_of_number(byte: u8) -> bool {
 
 /// The position in a JSON text, as far as numbers need it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Place {
+struct JsonPosition {
     in_string: bool,
     after_backslash: bool,
-    number: Option<Number>,
+    number: Option<NumberSoFar>,
 }
 
 /// The digits of a number so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Number {
+struct NumberSoFar {
     mantissa: u32,
     exponent: Option<u32>,
 }
 
-impl Number {
+impl NumberSoFar {
     fn take(&mut self, byte: u8) {
         match (byte, &mut self.exponent) {
             (b'0'..=b'9', None) => self.mantissa += 1,
@@ -83,7 +83,7 @@ impl Number {
     }
 }
 
-impl Place {
+impl JsonPosition {
     fn take(&mut self, byte: u8) {
         if self.in_string {
             match byte {
@@ -106,14 +106,14 @@ impl Place {
 }
 
 /// Tracks the numbers of one answer.
-pub(crate) struct Numbers {
+pub(crate) struct NumberTracker {
     tokens: Arc<NumberTokens>,
-    place: Place,
+    place: JsonPosition,
 }
 
-impl Numbers {
+impl NumberTracker {
     pub(crate) fn new(tokens: Arc<NumberTokens>) -> Self {
-        Self { tokens, place: Place::default() }
+        Self { tokens, place: JsonPosition::default() }
     }
 
     /// Continues the answer with this id.

@@ -11,45 +11,45 @@ use crate::cache::Key;
 use crate::fault::GrammarFault;
 
 /// The compile slots of one vocabulary.
-pub(crate) struct Places {
-    taken: Mutex<Taken>,
+pub(crate) struct CompileSlots {
+    taken: Mutex<TakenSlots>,
     /// Signalled when a slot is freed or a waiter leaves.
     changed: Condvar,
 }
 
-struct Taken {
+struct TakenSlots {
     /// Number of slots, at least two.
     most: usize,
-    places: Vec<Entry>,
-    waiting: Vec<Entry>,
+    places: Vec<SlotEntry>,
+    waiting: Vec<SlotEntry>,
     /// Number of waiters so far.
     count: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct SlotEntry {
     number: u64,
     tenant: u64,
     key: Key,
 }
 
 /// A compile slot, held until this is dropped.
-pub(crate) struct Place {
-    places: Arc<Places>,
+pub(crate) struct CompileSlot {
+    places: Arc<CompileSlots>,
     pub(crate) key: Key,
 }
 
-impl Default for Places {
+impl Default for CompileSlots {
     /// One slot per processor, at least two and at most [`MAX_COMPILING_THREADS`], so that compiling keeps few
     /// processors busy.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let taken = Mutex::new(Taken::new(processors.clamp(2, MAX_COMPILING_THREADS)));
+        let taken = Mutex::new(TakenSlots::new(processors.clamp(2, MAX_COMPILING_THREADS)));
         Self { taken, changed: Condvar::new() }
     }
 }
 
-impl Taken {
+impl TakenSlots {
     fn new(most: usize) -> Self {
         Self { most, places: Vec::new(), waiting: Vec::new(), count: 0 }
     }
@@ -59,11 +59,11 @@ impl Taken {
     }
 
     /// The next waiter, if a slot is free for one.
-    fn next(&self) -> Option<Entry> {
+    fn next(&self) -> Option<SlotEntry> {
         if self.places.len() >= self.most {
             return None;
         }
-        let may = |waiter: &&Entry| {
+        let may = |waiter: &&SlotEntry| {
             self.places_of(waiter.tenant) < self.most / 2
                 && self.places.iter().all(|place| place.key != waiter.key)
         };
@@ -76,7 +76,7 @@ impl Taken {
             return Err(GrammarFault::Busy);
         }
         self.count += 1;
-        self.waiting.push(Entry { number: self.count, tenant, key });
+        self.waiting.push(SlotEntry { number: self.count, tenant, key });
         Ok(self.count)
     }
 
@@ -85,12 +85,12 @@ impl Taken {
     }
 }
 
-impl Place {
+impl CompileSlot {
     /// Waits for a slot, for at most [`MOST_WAIT`].
     ///
     /// # Errors
     /// [`GrammarFault::Busy`] if no slot is free in time, or too many of the tenant's forms wait.
-    pub(crate) fn take(places: &Arc<Places>, key: Key, tenant: u64) -> Result<Self, GrammarFault> {
+    pub(crate) fn take(places: &Arc<CompileSlots>, key: Key, tenant: u64) -> Result<Self, GrammarFault> {
         let until = Instant::now() + MOST_WAIT;
         let mut taken = places.taken.lock();
         let number = taken.wait(tenant, key)?;
@@ -111,7 +111,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CompileSlot {
     fn drop(&mut self) {
         self.places.taken.lock().places.retain(|place| place.key != self.key);
         self.places.changed.notify_all();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     /// Gives out slots while some waiter may have one. Returns the tenants in that order.
-    fn fill(taken: &mut Taken) -> Vec<u64> {
+    fn fill(taken: &mut TakenSlots) -> Vec<u64> {
         let mut given = Vec::new();
         while let Some(next) = taken.next() {
             taken.leave(next.number);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn no_tenant_has_all_places_and_who_has_fewest_comes_first() {
-        let mut taken = Taken::new(MAX_COMPILING_THREADS);
+        let mut taken = TakenSlots::new(MAX_COMPILING_THREADS);
         for at in 0..12 {
             taken.wait(1, key(at)).unwrap();
         }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn on_two_processors_a_tenant_has_one_place() {
-        let mut taken = Taken::new(2);
+        let mut taken = TakenSlots::new(2);
         for (at, tenant) in (0..).zip([1, 1, 1, 2, 3]) {
             taken.wait(tenant, key(at)).unwrap();
         }
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn forms_of_one_tenant_that_wait_are_bounded() {
-        let mut taken = Taken::new(MAX_COMPILING_THREADS);
+        let mut taken = TakenSlots::new(MAX_COMPILING_THREADS);
         let waits = (0..100).filter(|at| taken.wait(1, key(*at)).is_ok()).count();
         assert_eq!(waits, MAX_TENANT_WAITS);
         assert!(taken.wait(2, key(200)).is_ok());
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_same_form_is_compiled_once_at_a_time() {
-        let mut taken = Taken::new(MAX_COMPILING_THREADS);
+        let mut taken = TakenSlots::new(MAX_COMPILING_THREADS);
         taken.wait(1, key(1)).unwrap();
         taken.wait(2, key(1)).unwrap();
         taken.wait(3, key(2)).unwrap();

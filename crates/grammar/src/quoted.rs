@@ -46,7 +46,7 @@ const PLAIN: [&str; 14] = [
 /// # Errors
 /// Names the part that has no such form: special tokens, complements, nested grammars.
 pub fn within_json(lark: &str) -> Result<String, GrammarFault> {
-    let mut reader = Reader { rest: lark, line: 1, depth: 0, out: String::with_capacity(lark.len()) };
+    let mut reader = QuotedReader { rest: lark, line: 1, depth: 0, out: String::with_capacity(lark.len()) };
     while reader.step()? {}
     match reader.depth {
         0 => Ok(reader.out),
@@ -54,14 +54,14 @@ pub fn within_json(lark: &str) -> Result<String, GrammarFault> {
     }
 }
 
-struct Reader<'a> {
+struct QuotedReader<'a> {
     rest: &'a str,
     line: usize,
     depth: usize,
     out: String,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> QuotedReader<'a> {
     fn fault(&self, why: &str) -> GrammarFault {
         GrammarFault::invalid(&format!("line {}", self.line), why)
     }

@@ -30,7 +30,7 @@ pub(crate) const FORMATS: [&str; 10] =
 /// # Errors
 /// The first keyword, in text order, that cannot be enforced; or an exceeded limit.
 pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarFault> {
-    prepare(Walk::new(schema))
+    prepare(SchemaWalk::new(schema))
 }
 
 /// Prepares a schema that allows everything `schema` allows. Keywords that cannot be enforced are left out.
@@ -38,10 +38,10 @@ pub(crate) fn prepared(schema: &Value) -> Result<Value, GrammarFault> {
 /// # Errors
 /// The first part that is not a JSON Schema; or an exceeded limit.
 pub(crate) fn prepared_loosely(schema: &Value) -> Result<Value, GrammarFault> {
-    prepare(Walk { is_loose: true, ..Walk::new(schema) })
+    prepare(SchemaWalk { is_loose: true, ..SchemaWalk::new(schema) })
 }
 
-fn prepare(mut walk: Walk<'_>) -> Result<Value, GrammarFault> {
+fn prepare(mut walk: SchemaWalk<'_>) -> Result<Value, GrammarFault> {
     let schema = walk.root;
     let mut root = walk.schema(schema, "", 0)?;
     let mut definitions = Map::new();
@@ -81,7 +81,7 @@ pub(crate) fn guided(mut schema: Value, how: Value) -> Value {
     }
 }
 
-struct Walk<'a> {
+struct SchemaWalk<'a> {
     root: &'a Value,
     /// The schema's `$schema`, if it names a known draft.
     draft: Option<&'a str>,
@@ -97,7 +97,7 @@ struct Walk<'a> {
     pairs: PropertyPairs,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> SchemaWalk<'a> {
     fn new(root: &'a Value) -> Self {
         let said = root.get("$schema").and_then(Value::as_str);
         let draft = said.filter(|said| keywords::is_known_draft(said));

@@ -6,15 +6,15 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use headrace_domain::Form;
-use headrace_engine_api::{Grammar, GrammarFailed, GrammarState};
+use headrace_domain::ResponseFormat;
+use headrace_engine_api::{CompiledGrammar, GrammarFailed, GrammarState};
 use llguidance::earley::ParserStats;
 use llguidance::{CancellationHandle, TokenParser};
 
 use crate::automaton::Automaton;
 use crate::bounds::STEP_TIME;
-use crate::numbers::{NumberTokens, Numbers};
-use crate::watch::Watched;
+use crate::numbers::{NumberTokens, NumberTracker};
+use crate::watch::WatchGuard;
 
 /// Item comparisons per unit of work.
 const COMPARED_PER_UNIT: u64 = 40;
@@ -22,8 +22,8 @@ const COMPARED_PER_UNIT: u64 = 40;
 const NODES_PER_UNIT: u64 = 8;
 
 /// A form compiled for a vocabulary.
-pub(crate) struct Compiled {
-    form: Arc<Form>,
+pub(crate) struct CompiledForm {
+    form: Arc<ResponseFormat>,
     /// The parser at the beginning of an answer. Each answer gets a deep copy without shared caches, so none can fill
     /// another's.
     first: TokenParser,
@@ -33,9 +33,9 @@ pub(crate) struct Compiled {
     ends: Arc<[u32]>,
 }
 
-impl Compiled {
+impl CompiledForm {
     pub(crate) fn new(
-        form: Arc<Form>,
+        form: Arc<ResponseFormat>,
         first: TokenParser,
         automaton: Option<Arc<Automaton>>,
         numbers: Option<Arc<NumberTokens>>,
@@ -51,7 +51,7 @@ impl Compiled {
     }
 }
 
-impl fmt::Debug for Compiled {
+impl fmt::Debug for CompiledForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Compiled")
             .field("form", &self.form)
@@ -60,21 +60,21 @@ impl fmt::Debug for Compiled {
     }
 }
 
-impl Grammar for Compiled {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for CompiledForm {
+    fn form(&self) -> &Arc<ResponseFormat> {
         &self.form
     }
 
     fn begin(&self) -> Box<dyn GrammarState> {
         let mut parser = self.first.deep_clone();
         let handle = parser.enable_cancellation();
-        let mut state = State {
-            work: Work { counted: parser.parser.stats().clone(), units: 0 },
+        let mut state = ParserState {
+            work: ParserWork { counted: parser.parser.stats().clone(), units: 0 },
             parser,
             handle,
             walk: self.automaton.clone().map(|automaton| (automaton, Automaton::BEGINNING)),
             forced: VecDeque::new(),
-            numbers: self.numbers.clone().map(Numbers::new),
+            numbers: self.numbers.clone().map(NumberTracker::new),
             over: false,
             ends: Arc::clone(&self.ends),
         };
@@ -88,13 +88,13 @@ impl Grammar for Compiled {
 }
 
 /// The parser's work since the beginning of the answer.
-struct Work {
+struct ParserWork {
     /// The parser's counters when they were last read.
     counted: ParserStats,
     units: u64,
 }
 
-impl Work {
+impl ParserWork {
     /// Adds the parser's work since the last call. Each item is compared with the rows that it continues. In an
     /// ambiguous grammar those rows grow with the answer. Their length is estimated by the mean length of the new rows.
     fn count(&mut self, stats: &ParserStats) {
@@ -107,21 +107,21 @@ impl Work {
     }
 }
 
-struct State {
+struct ParserState {
     parser: TokenParser,
     /// Cancels the parser's current work.
     handle: CancellationHandle,
-    work: Work,
+    work: ParserWork,
     /// The automaton and its state, if masks come from an automaton. Its masks equal those of the matcher.
     walk: Option<(Arc<Automaton>, u32)>,
     /// The ids that must come next.
     forced: VecDeque<u32>,
-    numbers: Option<Numbers>,
+    numbers: Option<NumberTracker>,
     over: bool,
     ends: Arc<[u32]>,
 }
 
-impl State {
+impl ParserState {
     /// Finds the ids that must come next, if none is known yet.
     fn look_ahead(&mut self) {
         if self.forced.is_empty() && !self.over {
@@ -163,7 +163,7 @@ impl State {
     }
 }
 
-impl GrammarState for State {
+impl GrammarState for ParserState {
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), GrammarFailed> {
         allowed.fill(0);
         if self.over {
@@ -182,7 +182,7 @@ impl GrammarState for State {
                 return Ok(());
             }
         }
-        let watched = Watched::begin(&self.handle, STEP_TIME);
+        let watched = WatchGuard::begin(&self.handle, STEP_TIME);
         let mask = guarded(|| self.parser.compute_mask());
         drop(watched);
         self.work.count(self.parser.parser.stats());
@@ -201,7 +201,7 @@ impl GrammarState for State {
         if self.forced.pop_front().is_some_and(|next| next != id) {
             return Err(forbidden());
         }
-        let watched = Watched::begin(&self.handle, STEP_TIME);
+        let watched = WatchGuard::begin(&self.handle, STEP_TIME);
         let mut consumed = self.consume(id);
         if consumed.is_ok() {
             if let Some((automaton, at)) = self.walk.take() {

@@ -65,7 +65,7 @@ impl std::error::Error for SchemaFault {}
 /// The first rule that it breaks.
 /// The first rule that it breaks.
 pub fn check(schema: &Value) -> Result<(), SchemaFault> {
-    let mut walk = Walk::default();
+    let mut walk = StrictWalk::default();
     let kind = schema.get("type");
     if kind.and_then(Value::as_str) != Some("object") {
         let got = kind.map_or_else(|| "type: \"None\"".to_owned(), |kind| format!("type: {kind}"));
@@ -82,7 +82,7 @@ pub fn check(schema: &Value) -> Result<(), SchemaFault> {
 }
 
 #[derive(Default)]
-struct Walk {
+struct StrictWalk {
     context: Vec<String>,
     properties: usize,
     chars: usize,
@@ -91,7 +91,7 @@ struct Walk {
 
 type Checked = Result<(), SchemaFault>;
 
-impl Walk {
+impl StrictWalk {
     fn fault(&self, what: impl Into<String>) -> Checked {
         Err(SchemaFault { context: self.context.clone(), what: what.into() })
     }
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(schema: Value) -> String {
+    fn fault_of(schema: Value) -> String {
         check(&schema).expect_err("a fault").to_string()
     }
 
@@ -285,7 +285,7 @@ mod tests {
             ),
         ];
         for (schema, expected) in rows {
-            assert_eq!(told(schema), expected);
+            assert_eq!(fault_of(schema), expected);
         }
     }
 
@@ -296,19 +296,19 @@ mod tests {
                 .fold(object(json!({}), json!([])), |inner, _| object(json!({ "a": inner }), json!(["a"])))
         };
         assert_eq!(check(&deep(10)), Ok(()));
-        assert!(told(deep(11)).ends_with("the schema exceeds 10 levels of nesting."));
+        assert!(fault_of(deep(11)).ends_with("the schema exceeds 10 levels of nesting."));
         let values = |count: usize, chars: usize| {
             let values: Vec<String> = (0..count).map(|at| format!("{at:0chars$}")).collect();
             object(json!({"a": {"type": "string", "enum": values}}), json!(["a"]))
         };
         assert_eq!(check(&values(1000, 5)), Ok(()));
-        assert!(told(values(1001, 5)).contains("1001 enum values; at most 1000"));
+        assert!(fault_of(values(1001, 5)).contains("1001 enum values; at most 1000"));
         assert_eq!(check(&values(250, 100)), Ok(()));
-        assert!(told(values(251, 100)).contains("at most 15000"));
+        assert!(fault_of(values(251, 100)).contains("at most 15000"));
         let many: Map<String, Value> =
             (0..5001).map(|at| (at.to_string(), json!({"type": "null"}))).collect();
         let names: Vec<&String> = many.keys().collect();
-        assert!(told(object(json!(many), json!(names))).contains("5001 object properties"));
+        assert!(fault_of(object(json!(many), json!(names))).contains("5001 object properties"));
     }
 
     #[test]

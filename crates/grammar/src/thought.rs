@@ -3,30 +3,30 @@
 
 use std::sync::Arc;
 
-use headrace_domain::Form;
-use headrace_engine_api::{FormThought, Grammar, GrammarFailed, GrammarState, SharedGrammar};
+use headrace_domain::ResponseFormat;
+use headrace_engine_api::{CompiledGrammar, FormThought, GrammarFailed, GrammarState, SharedGrammar};
 
 /// A grammar that applies after the reasoning. The vocabulary has `ids` ids, and the ids in `ends` end an answer. None
 /// of those may come within the reasoning.
 pub(crate) fn after(thought: FormThought, ends: &[u32], ids: u32, grammar: SharedGrammar) -> SharedGrammar {
-    Arc::new(After { marks: Arc::new(Marks { thought, ends: ends.to_vec(), ids }), grammar })
+    Arc::new(WithReasoning { marks: Arc::new(MarkIds { thought, ends: ends.to_vec(), ids }), grammar })
 }
 
 #[derive(Debug)]
-struct Marks {
+struct MarkIds {
     thought: FormThought,
     ends: Vec<u32>,
     ids: u32,
 }
 
 #[derive(Debug)]
-struct After {
-    marks: Arc<Marks>,
+struct WithReasoning {
+    marks: Arc<MarkIds>,
     grammar: SharedGrammar,
 }
 
-impl Grammar for After {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for WithReasoning {
+    fn form(&self) -> &Arc<ResponseFormat> {
         self.grammar.form()
     }
 
@@ -36,9 +36,9 @@ impl Grammar for After {
 
     fn begin(&self) -> Box<dyn GrammarState> {
         let FormThought { is_open, close, .. } = self.marks.thought;
-        let mut state = State {
+        let mut state = ReasoningState {
             marks: Arc::clone(&self.marks),
-            at: if is_open { At::Thinking } else { At::Before },
+            at: if is_open { ReasoningPosition::Thinking } else { ReasoningPosition::Before },
             ids: 0,
             close: [close],
             inner: self.grammar.begin(),
@@ -53,7 +53,7 @@ impl Grammar for After {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum ReasoningPosition {
     /// Reasoning may begin, or the answer.
     Before,
     Thinking,
@@ -64,41 +64,43 @@ enum At {
     Answer,
 }
 
-struct State {
-    marks: Arc<Marks>,
-    at: At,
+struct ReasoningState {
+    marks: Arc<MarkIds>,
+    at: ReasoningPosition,
     /// Ids accepted before the answer so far.
     ids: u32,
     close: [u32; 1],
     inner: Box<dyn GrammarState>,
 }
 
-impl State {
+impl ReasoningState {
     fn bound(&mut self) {
-        if self.at == At::Thinking && self.marks.thought.most_ids.is_some_and(|most| self.ids >= most) {
-            self.at = At::Closing;
+        if self.at == ReasoningPosition::Thinking
+            && self.marks.thought.most_ids.is_some_and(|most| self.ids >= most)
+        {
+            self.at = ReasoningPosition::Closing;
         }
     }
 }
 
-impl GrammarState for State {
+impl GrammarState for ReasoningState {
     fn mask(&mut self, allowed: &mut [u32]) -> Result<(), GrammarFailed> {
-        let Marks { thought: FormThought { open, close, between, .. }, ends, ids } = &*self.marks;
+        let MarkIds { thought: FormThought { open, close, between, .. }, ends, ids } = &*self.marks;
         match self.at {
-            At::Answer => return self.inner.mask(allowed),
-            At::Before => {
+            ReasoningPosition::Answer => return self.inner.mask(allowed),
+            ReasoningPosition::Before => {
                 self.inner.mask(allowed)?;
                 set(allowed, *open, true);
             }
-            At::Behind => {
+            ReasoningPosition::Behind => {
                 self.inner.mask(allowed)?;
                 between.iter().for_each(|id| set(allowed, *id, true));
             }
-            At::Closing => {
+            ReasoningPosition::Closing => {
                 allowed.fill(0);
                 set(allowed, *close, true);
             }
-            At::Thinking => {
+            ReasoningPosition::Thinking => {
                 allowed.fill(u32::MAX);
                 let beyond = u32::try_from(allowed.len() * 32).unwrap_or(u32::MAX);
                 (*ids..beyond)
@@ -112,14 +114,20 @@ impl GrammarState for State {
 
     fn accept(&mut self, id: u32) -> Result<(), GrammarFailed> {
         self.at = match self.at {
-            At::Answer => return self.inner.accept(id),
-            At::Before if id == self.marks.thought.open => At::Thinking,
-            At::Thinking | At::Closing if id == self.marks.thought.close => At::Behind,
-            At::Thinking => At::Thinking,
-            At::Closing => return Err(GrammarFailed { why: "a thought that should end".to_owned() }),
-            At::Behind if self.marks.thought.between.contains(&id) => At::Answer,
-            At::Before | At::Behind => {
-                self.at = At::Answer;
+            ReasoningPosition::Answer => return self.inner.accept(id),
+            ReasoningPosition::Before if id == self.marks.thought.open => ReasoningPosition::Thinking,
+            ReasoningPosition::Thinking | ReasoningPosition::Closing if id == self.marks.thought.close => {
+                ReasoningPosition::Behind
+            }
+            ReasoningPosition::Thinking => ReasoningPosition::Thinking,
+            ReasoningPosition::Closing => {
+                return Err(GrammarFailed { why: "a thought that should end".to_owned() });
+            }
+            ReasoningPosition::Behind if self.marks.thought.between.contains(&id) => {
+                ReasoningPosition::Answer
+            }
+            ReasoningPosition::Before | ReasoningPosition::Behind => {
+                self.at = ReasoningPosition::Answer;
                 return self.inner.accept(id);
             }
         };
@@ -130,15 +138,15 @@ impl GrammarState for State {
 
     fn forced(&self) -> &[u32] {
         match self.at {
-            At::Answer => self.inner.forced(),
-            At::Closing => &self.close,
+            ReasoningPosition::Answer => self.inner.forced(),
+            ReasoningPosition::Closing => &self.close,
             // More than one continuation is possible.
-            At::Before | At::Behind | At::Thinking => &[],
+            ReasoningPosition::Before | ReasoningPosition::Behind | ReasoningPosition::Thinking => &[],
         }
     }
 
     fn is_over(&self) -> bool {
-        self.at == At::Answer && self.inner.is_over()
+        self.at == ReasoningPosition::Answer && self.inner.is_over()
     }
 
     fn work_units(&self) -> u64 {

@@ -8,7 +8,7 @@ use llguidance::CancellationHandle;
 use parking_lot::{Condvar, Mutex};
 
 use crate::bounds::SLOWED_TIMES;
-use crate::effort::{Effort, Spent};
+use crate::effort::{CpuTime, CpuTimer};
 
 /// Interval of the checks.
 const EVERY: Duration = Duration::from_millis(5);
@@ -17,15 +17,15 @@ const IDLE_LOOKS: u32 = 200;
 
 /// All watched work of this process.
 #[derive(Default)]
-struct Watch {
-    running: Mutex<Running>,
+struct WorkWatch {
+    running: Mutex<RunningWork>,
     /// Signalled when work begins while the thread sleeps.
     begins: Condvar,
 }
 
 #[derive(Default)]
-struct Running {
-    work: Vec<Work>,
+struct RunningWork {
+    work: Vec<WatchedItem>,
     next: u64,
     /// Whether the thread sleeps until it is signalled.
     asleep: bool,
@@ -33,33 +33,33 @@ struct Running {
     started: bool,
 }
 
-struct Work {
+struct WatchedItem {
     number: u64,
     begun: Instant,
     most: Duration,
-    effort: Arc<Effort>,
+    effort: Arc<CpuTimer>,
     /// CPU time of the work's thread at the first check.
     first: Option<Duration>,
     handle: CancellationHandle,
 }
 
 /// Watches work until this is dropped.
-pub(crate) struct Watched(u64);
+pub(crate) struct WatchGuard(u64);
 
 thread_local! {
-    static MINE: Arc<Effort> = {
-        let effort = Arc::new(Effort::default());
+    static MINE: Arc<CpuTimer> = {
+        let effort = Arc::new(CpuTimer::default());
         effort.is_mine();
         effort
     };
 }
 
-fn watch() -> &'static Watch {
-    static WATCH: OnceLock<Watch> = OnceLock::new();
-    WATCH.get_or_init(Watch::default)
+fn watch() -> &'static WorkWatch {
+    static WATCH: OnceLock<WorkWatch> = OnceLock::new();
+    WATCH.get_or_init(WorkWatch::default)
 }
 
-impl Watched {
+impl WatchGuard {
     /// Cancels `handle` if this thread uses more than `most` of CPU time from now on.
     pub(crate) fn begin(handle: &CancellationHandle, most: Duration) -> Self {
         let watch = watch();
@@ -68,7 +68,7 @@ impl Watched {
         let mut running = watch.running.lock();
         running.next += 1;
         let number = running.next;
-        running.work.push(Work { number, begun, most, effort, first: None, handle });
+        running.work.push(WatchedItem { number, begun, most, effort, first: None, handle });
         if !running.started {
             let builder = std::thread::Builder::new().name("grammar-watch".to_owned());
             // If the thread cannot start, the limits on units of work remain.
@@ -81,7 +81,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         watch().running.lock().work.retain(|work| work.number != self.0);
     }
@@ -110,19 +110,19 @@ fn look() {
     }
 }
 
-impl Work {
+impl WatchedItem {
     fn look(&mut self, now: Instant) {
         let elapsed = now.saturating_duration_since(self.begun);
         let is_over = match (self.effort.spent(), self.first) {
-            (Spent::Time(spent), None) => {
+            (CpuTime::Time(spent), None) => {
                 // The time before this check counts in full as CPU time.
                 self.first = Some(spent.saturating_sub(elapsed));
                 false
             }
-            (Spent::Time(spent), Some(first)) => {
+            (CpuTime::Time(spent), Some(first)) => {
                 elapsed >= self.most && spent.saturating_sub(first) >= self.most
             }
-            (Spent::All | Spent::Unknown, _) => elapsed >= self.most,
+            (CpuTime::All | CpuTime::Unknown, _) => elapsed >= self.most,
         };
         if is_over || elapsed >= self.most * SLOWED_TIMES {
             self.handle.cancel();

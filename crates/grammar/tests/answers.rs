@@ -6,7 +6,7 @@
 #[path = "support.rs"]
 mod support;
 
-use headrace_domain::{Form, FormTag, GrammarSyntax, TaggedForm};
+use headrace_domain::{FormTag, GrammarSyntax, ResponseFormat, TaggedForm};
 use headrace_engine_api::{FormThought, GrammarState};
 use headrace_grammar::within_json;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use support::{Rng, compile, demo, patient, schema, walk};
 
 #[test]
 fn json_objects_are_objects() {
-    let grammar = compile(Form::JsonObject).unwrap();
+    let grammar = compile(ResponseFormat::JsonObject).unwrap();
     for seed in 0..300 {
         let text = walk(&mut *grammar.begin(), &mut Rng(seed), 60).unwrap();
         let value: Value =
@@ -48,7 +48,7 @@ fn some_schemas() {
 }
 
 /// Walks over a form 60 times. Returns the complete answers.
-fn walks(form: Form) -> Vec<String> {
+fn walks(form: ResponseFormat) -> Vec<String> {
     let grammar = compile(form.clone()).unwrap_or_else(|fault| panic!("{form:?}: {fault}"));
     (0..60).filter_map(|seed| walk(&mut *grammar.begin(), &mut Rng(seed), 40)).collect()
 }
@@ -58,7 +58,7 @@ fn texts_match_their_expression_as_a_whole() {
     for pattern in
         ["[0-9]{3}-[a-z]{4}", "(yes|no|yes please)", "a|ab|abc", "\\d\\d:[0-5]\\d( am| pm)?", "[^é]{2}é?"]
     {
-        let all = walks(Form::Regex(pattern.to_owned()));
+        let all = walks(ResponseFormat::Regex(pattern.to_owned()));
         let judge = jsonschema::validator_for(&json!({"pattern": format!("^(?:{pattern})$")})).unwrap();
         assert!(all.len() > 30);
         for text in all {
@@ -70,7 +70,7 @@ fn texts_match_their_expression_as_a_whole() {
 #[test]
 fn a_choice_is_one_of_the_texts_whole() {
     let choices = ["yes", "no", "yes please", "ye", "1+1 (or so)"].map(str::to_owned);
-    let mut all = walks(Form::Choice(choices.to_vec()));
+    let mut all = walks(ResponseFormat::Choice(choices.to_vec()));
     assert!(all.iter().all(|text| choices.contains(text)), "{all:?}");
     all.sort();
     all.dedup();
@@ -85,7 +85,7 @@ fn grammars_of_both_notations_are_followed() {
     for (text, syntax) in
         [(lark, GrammarSyntax::Lark), (gbnf, GrammarSyntax::Gbnf), (gbnf, GrammarSyntax::Either)]
     {
-        let all = walks(Form::Grammar { text: text.to_owned(), syntax });
+        let all = walks(ResponseFormat::Grammar { text: text.to_owned(), syntax });
         assert!(all.len() > 20, "{syntax:?}: {all:?}");
         for sum in all {
             let open = sum.matches('(').count();
@@ -110,7 +110,8 @@ fn what_stands_in_tags_has_its_schema() {
         ),
         tag("say", json!({"type": "string", "maxLength": 3})),
     ];
-    let grammar = compile(Form::Tags(TaggedForm { tags, triggers: vec!["<fn=".to_owned()] })).unwrap();
+    let grammar =
+        compile(ResponseFormat::Tags(TaggedForm { tags, triggers: vec!["<fn=".to_owned()] })).unwrap();
     let tokenizer = &demo().tokenizer;
     let mut state = grammar.begin();
     for id in tokenizer.encode_plain("Let me: <fn=add>{\"n\": 12", false).unwrap() {
@@ -154,7 +155,7 @@ fn numbers_and_white_space_are_bounded() {
     let grammar = compile(schema(large)).unwrap();
     let text = walk(&mut *grammar.begin(), &mut Rng(1), 60).unwrap();
     assert_eq!(text.len(), 18, "{text}");
-    let object = compile(Form::JsonObject).unwrap();
+    let object = compile(ResponseFormat::JsonObject).unwrap();
     let mut state = object.begin();
     let space = demo().tokenizer.encode_plain(" ", false).unwrap()[0];
     state.accept(demo().tokenizer.encode_plain("{", false).unwrap()[0]).unwrap();
@@ -214,7 +215,7 @@ fn a_form_begins_behind_the_thought_that_stands_before_it() {
 }
 
 /// Whether a form accepts a text as a whole answer.
-fn takes(form: &Form, text: &str) -> bool {
+fn takes(form: &ResponseFormat, text: &str) -> bool {
     let ids = demo().tokenizer.encode_plain(text, false).unwrap();
     let mut state = compile(form.clone()).unwrap().begin();
     ids.iter().all(|id| state.accept(*id).is_ok()) && state.is_over() || may_end(&mut *state)
@@ -248,9 +249,9 @@ fn a_text_within_json_is_one_of_its_grammar() {
         let inner = within_json(lark).unwrap_or_else(|fault| panic!("{lark}: {fault}"));
         let whole =
             format!("start: \"{{\\\"input\\\": \\\"\" text \"\\\"}}\"\ntext: %lark {{\n {inner}\n }}\n");
-        let said = walks(Form::Grammar { text: whole, syntax: GrammarSyntax::Lark });
+        let said = walks(ResponseFormat::Grammar { text: whole, syntax: GrammarSyntax::Lark });
         assert!(said.len() > 30, "{lark}: {} walks came to an end", said.len());
-        let alone = Form::Grammar { text: lark.to_owned(), syntax: GrammarSyntax::Lark };
+        let alone = ResponseFormat::Grammar { text: lark.to_owned(), syntax: GrammarSyntax::Lark };
         for json in said {
             let value: Value =
                 serde_json::from_str(&json).unwrap_or_else(|error| panic!("{error}: {json}\n{lark}"));
@@ -258,6 +259,6 @@ fn a_text_within_json_is_one_of_its_grammar() {
             assert!(takes(&alone, text), "{text:?} is none of\n{lark}");
         }
     }
-    let yes = Form::Grammar { text: "start: \"yes\"".to_owned(), syntax: GrammarSyntax::Lark };
+    let yes = ResponseFormat::Grammar { text: "start: \"yes\"".to_owned(), syntax: GrammarSyntax::Lark };
     assert!(takes(&yes, "yes") && !takes(&yes, "no") && !takes(&yes, "ye"));
 }

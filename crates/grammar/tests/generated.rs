@@ -6,7 +6,7 @@
 #[path = "support.rs"]
 mod support;
 
-use headrace_domain::{Form, GrammarSyntax};
+use headrace_domain::{GrammarSyntax, ResponseFormat};
 use headrace_grammar::{GrammarFault, calls_as_gbnf, loose_tool_schema, tool_schema};
 use serde_json::{Map, Value, json};
 use support::{Rng, compile, schema, walk};
@@ -163,14 +163,15 @@ fn every_call_in_gbnf_fits_its_schema() {
                 }
                 Err(fault) => panic!("seed {seed}: {fault:?}: {asked}"),
             };
-        let grammar = match compile(Form::Grammar { text: text.clone(), syntax: GrammarSyntax::Gbnf }) {
-            Ok(grammar) => grammar,
-            Err(GrammarFault::TooCostly { .. }) => {
-                refused += 1;
-                continue;
-            }
-            Err(fault) => panic!("seed {seed}: {fault:?}\n{asked}\n{text}"),
-        };
+        let grammar =
+            match compile(ResponseFormat::Grammar { text: text.clone(), syntax: GrammarSyntax::Gbnf }) {
+                Ok(grammar) => grammar,
+                Err(GrammarFault::TooCostly { .. }) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(fault) => panic!("seed {seed}: {fault:?}\n{asked}\n{text}"),
+            };
         let validator =
             jsonschema::draft202012::options().should_validate_formats(true).build(&asked).unwrap();
         for again in 0..2 {
@@ -200,7 +201,7 @@ fn tools_of_generators_compile() {
         let name = format!("{} {}", tool["generator"], tool["name"]);
         let prepared = loose_tool_schema(&tool["schema"]).unwrap_or_else(|fault| panic!("{name}: {fault}"));
         let text = format!("start: \"<call>\" args \"</call>\"\nargs: %json {prepared}\n");
-        let compiled = compile(Form::Grammar { text, syntax: GrammarSyntax::Lark });
+        let compiled = compile(ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark });
         assert!(compiled.is_ok(), "{name}: {:?}", compiled.err());
     }
 }

@@ -5,13 +5,13 @@
 #[path = "support.rs"]
 mod support;
 
-use headrace_domain::{Form, GrammarSyntax};
+use headrace_domain::{GrammarSyntax, ResponseFormat};
 use headrace_grammar::GrammarFault;
 use serde_json::{Value, json};
 use support::{Rng, compile, compile_in_time, demo, schema, walk};
 
-fn lark(text: String) -> Form {
-    Form::Grammar { text, syntax: GrammarSyntax::Lark }
+fn lark(text: String) -> ResponseFormat {
+    ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark }
 }
 
 #[test]
@@ -35,14 +35,14 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
         lark("start: (((/a/?){1,10000}){1,10000}){1,10000}".to_owned()),
         lark("%import common.NOTHING\nstart: \"a\"".to_owned()),
         lark(format!("start: %json {}1{}", "[".repeat(5_000), "]".repeat(5_000))),
-        Form::Grammar { text: format!("root ::= {}", deep("(", ")")), syntax: GrammarSyntax::Gbnf },
-        Form::Grammar { text: "root ::= root root | root".to_owned(), syntax: GrammarSyntax::Gbnf },
-        Form::Regex(format!("{}a{}", "(".repeat(60_000), ")".repeat(60_000))),
-        Form::Regex("(a{1,1000}){1,1000}".to_owned()),
-        Form::Regex("(.*a){20}".to_owned()),
-        Form::Regex("(?=a)b".to_owned()),
-        Form::Choice(vec![String::new()]),
-        Form::Choice((0..20_000).map(|at| at.to_string()).collect()),
+        ResponseFormat::Grammar { text: format!("root ::= {}", deep("(", ")")), syntax: GrammarSyntax::Gbnf },
+        ResponseFormat::Grammar { text: "root ::= root root | root".to_owned(), syntax: GrammarSyntax::Gbnf },
+        ResponseFormat::Regex(format!("{}a{}", "(".repeat(60_000), ")".repeat(60_000))),
+        ResponseFormat::Regex("(a{1,1000}){1,1000}".to_owned()),
+        ResponseFormat::Regex("(.*a){20}".to_owned()),
+        ResponseFormat::Regex("(?=a)b".to_owned()),
+        ResponseFormat::Choice(vec![String::new()]),
+        ResponseFormat::Choice((0..20_000).map(|at| at.to_string()).collect()),
         schema(json!({"anyOf": wide})),
         schema(json!({"patternProperties": patterns})),
         schema(json!({"type": "string", "maxLength": 100_000_000})),
@@ -81,14 +81,14 @@ fn abuse_2_hostile_forms_are_refused_or_harmless() {
         }
     }
     // Other forms are still served.
-    let grammar = compile(Form::JsonObject).unwrap();
+    let grammar = compile(ResponseFormat::JsonObject).unwrap();
     assert!(walk(&mut *grammar.begin(), &mut Rng(1), 30).is_some());
 }
 
 #[test]
 fn abuse_2_a_repetition_of_a_repetition_is_refused() {
     for form in [
-        Form::Regex("(a+)+$".to_owned()),
+        ResponseFormat::Regex("(a+)+$".to_owned()),
         schema(json!({"type": "object", "properties": {"x": {"type": "string", "pattern": "^(a+)+$"}}})),
     ] {
         let fault = compile(form).unwrap_err();

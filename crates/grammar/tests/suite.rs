@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headrace_checkpoint::TokenizerConfig;
-use headrace_domain::{Form, JsonForm};
-use headrace_engine_api::Grammar;
-use headrace_grammar::{Bounds, Compiler, GrammarFault};
+use headrace_domain::{JsonForm, ResponseFormat};
+use headrace_engine_api::CompiledGrammar;
+use headrace_grammar::{FormCompiler, FormLimits, GrammarFault};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
@@ -37,7 +37,7 @@ const NEVER_WRITTEN: [&str; 9] = [
 ];
 
 /// A compiler over single bytes, so that tokenization does not matter.
-fn compiler() -> Compiler {
+fn compiler() -> FormCompiler {
     let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let letter = |byte: u8| {
         let before = (0..byte).filter(|byte| !printable(*byte)).count() as u32;
@@ -54,11 +54,11 @@ fn compiler() -> Compiler {
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
     });
     let tokenizer = Tokenizer::new(file.to_string().as_bytes(), &TokenizerConfig::default()).unwrap();
-    Compiler::new(Arc::new(tokenizer), &[END], END + 1)
+    FormCompiler::new(Arc::new(tokenizer), &[END], END + 1)
 }
 
 /// Whether a grammar accepts a text as a whole answer.
-fn passes(grammar: &dyn Grammar, text: &str) -> bool {
+fn passes(grammar: &dyn CompiledGrammar, text: &str) -> bool {
     let mut state = grammar.begin();
     if text.bytes().any(|byte| state.is_over() || state.accept(u32::from(byte)).is_err()) {
         return false;
@@ -123,14 +123,14 @@ fn what_passes_is_what_the_suite_says() {
     for (file, groups) in &suite {
         for group in groups {
             let name = format!("{file}: {}", group["description"].as_str().unwrap());
-            let form = Form::JsonSchema(JsonForm {
+            let form = ResponseFormat::JsonSchema(JsonForm {
                 name: None,
                 schema: group["schema"].clone(),
                 strict: false,
                 compact: false,
                 white_space: None,
             });
-            let grammar = match compiler.compile(&Arc::new(form), &Bounds::default()) {
+            let grammar = match compiler.compile(&Arc::new(form), &FormLimits::default()) {
                 Ok(grammar) => grammar,
                 Err(GrammarFault::Unsupported { keyword, path, why }) => {
                     assert!(!why.is_empty(), "{name}");

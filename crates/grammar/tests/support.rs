@@ -13,15 +13,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use headrace_checkpoint::Checkpoint;
-use headrace_domain::{Form, JsonForm};
+use headrace_domain::{JsonForm, ResponseFormat};
 use headrace_engine_api::{GrammarState, SharedGrammar};
-use headrace_grammar::{Bounds, Compiler, GrammarFault};
+use headrace_grammar::{FormCompiler, FormLimits, GrammarFault};
 use headrace_tokenizer::Tokenizer;
 use serde_json::Value;
 
 pub(crate) struct Demo {
     pub(crate) tokenizer: Arc<Tokenizer>,
-    pub(crate) compiler: Compiler,
+    pub(crate) compiler: FormCompiler,
     ends: Vec<u32>,
     words: usize,
 }
@@ -35,14 +35,14 @@ pub(crate) fn demo() -> &'static Demo {
             Arc::new(Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap());
         let ends = vec![tokenizer.id_of("<|im_end|>").unwrap()];
         let size = u32::try_from(tokenizer.vocab_size()).unwrap();
-        let compiler = Compiler::new(Arc::clone(&tokenizer), &ends, size);
+        let compiler = FormCompiler::new(Arc::clone(&tokenizer), &ends, size);
         Demo { tokenizer, compiler, ends, words: size.div_ceil(32) as usize }
     })
 }
 
 /// Compiles within a server's limits except the time limit, because parallel tests slow the machine down.
 /// Tests of one program share the compile slots, so it asks again while all slots are taken.
-pub(crate) fn compile(form: Form) -> Result<SharedGrammar, GrammarFault> {
+pub(crate) fn compile(form: ResponseFormat) -> Result<SharedGrammar, GrammarFault> {
     let (form, began) = (Arc::new(form), Instant::now());
     loop {
         match demo().compiler.compile(&form, &patient()) {
@@ -55,17 +55,23 @@ pub(crate) fn compile(form: Form) -> Result<SharedGrammar, GrammarFault> {
 }
 
 /// The limits of [`compile`].
-pub(crate) fn patient() -> Bounds {
-    Bounds { compile_time: Duration::from_secs(20), ..Bounds::default() }
+pub(crate) fn patient() -> FormLimits {
+    FormLimits { compile_time: Duration::from_secs(20), ..FormLimits::default() }
 }
 
 /// Compiles within all of a server's limits.
-pub(crate) fn compile_in_time(form: Form) -> Result<SharedGrammar, GrammarFault> {
-    demo().compiler.compile(&Arc::new(form), &Bounds::default())
+pub(crate) fn compile_in_time(form: ResponseFormat) -> Result<SharedGrammar, GrammarFault> {
+    demo().compiler.compile(&Arc::new(form), &FormLimits::default())
 }
 
-pub(crate) fn schema(schema: Value) -> Form {
-    Form::JsonSchema(JsonForm { name: None, schema, strict: false, compact: false, white_space: None })
+pub(crate) fn schema(schema: Value) -> ResponseFormat {
+    ResponseFormat::JsonSchema(JsonForm {
+        name: None,
+        schema,
+        strict: false,
+        compact: false,
+        white_space: None,
+    })
 }
 
 pub(crate) struct Rng(pub(crate) u64);

@@ -5,20 +5,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_admin::{AdminCommand, AdminReply, AdminService, LinkSource, SecretText};
-use headrace_admin_http::{AdminHttp, Asset, Connection, Listener, Pages, Parts, Secure, Secured, Sessions};
+use headrace_admin_http::{
+    AdminHttp, AdminParts, AdminSocket, ByteStream, ConsoleAsset, ConsolePages, OperatorSessions, Secure,
+    Secured,
+};
 use headrace_domain::{Clock, UnixNanos};
-use headrace_edge::Certificate;
+use headrace_edge::TlsCertificate;
 use headrace_identity::{Directory, OperatorId, Operators, Role};
 use secrecy::zeroize::Zeroizing;
 
 use crate::config::admin::{AdminListen, AdminSettings};
-use crate::inside::Inside;
+use crate::inside::AdminData;
 use crate::known_calls::KnownCalls;
 use crate::output;
 use crate::playground;
-use crate::prompts::Sights;
+use crate::prompts::PromptViews;
 use crate::session_file::SessionFile;
-use crate::welcome::Manner;
+use crate::welcome::StartManner;
 
 /// The address that `up` prefers.
 const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
@@ -27,39 +30,39 @@ const ACTOR: &str = "first start";
 const FIRST_OPERATOR: &str = "owner";
 
 /// The handlers behind the admin listener.
-pub(crate) struct Seen {
-    pub(crate) inside: Inside,
-    pub(crate) prompts: Sights,
+pub(crate) struct AdminSeams {
+    pub(crate) inside: AdminData,
+    pub(crate) prompts: PromptViews,
     pub(crate) calls: KnownCalls,
-    pub(crate) playground: playground::House,
+    pub(crate) playground: playground::PlaygroundRunner,
 }
 
 /// An admin listener that is bound but not serving yet.
-pub(crate) struct Door {
-    listener: Listener,
+pub(crate) struct AdminListener {
+    listener: AdminSocket,
     /// TLS, if it is configured.
     secure: Option<Secure>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<OperatorSessions>,
     operators: Arc<Operators>,
     url: String,
 }
 
-impl Door {
+impl AdminListener {
     /// Binds the listener, if it is wanted. If the API takes any free port, this listener does too.
     pub(crate) fn open(
         settings: &AdminSettings,
-        certificate: Option<&Arc<Certificate>>,
-        manner: Manner,
+        certificate: Option<&Arc<TlsCertificate>>,
+        manner: StartManner,
         chosen: bool,
         operators: Arc<Operators>,
         (dir, now): (&Path, UnixNanos),
     ) -> Result<Option<Self>, String> {
         let bound = match (settings.listen, manner) {
-            (AdminListen::Off, _) | (AdminListen::Usual, Manner::Serve) => return Ok(None),
-            (AdminListen::At(at), _) => Listener::bind(at, false).map_err(|error| (at, error)),
-            (AdminListen::Usual, Manner::Up) => {
+            (AdminListen::Off, _) | (AdminListen::Usual, StartManner::Serve) => return Ok(None),
+            (AdminListen::At(at), _) => AdminSocket::bind(at, false).map_err(|error| (at, error)),
+            (AdminListen::Usual, StartManner::Up) => {
                 let wanted = if chosen { USUAL } else { free() };
-                let bound = Listener::bind(wanted, true).or_else(|_| Listener::bind(free(), false));
+                let bound = AdminSocket::bind(wanted, true).or_else(|_| AdminSocket::bind(free(), false));
                 bound.map_err(|error| (wanted, error))
             }
         };
@@ -92,7 +95,7 @@ impl Door {
             ));
             Vec::new()
         });
-        let sessions = Sessions::continued(Arc::clone(&operators), stored, Box::new(file), now);
+        let sessions = OperatorSessions::continued(Arc::clone(&operators), stored, Box::new(file), now);
         let sessions = Arc::new(sessions);
         Ok(Some(Self { listener, secure, sessions, operators, url }))
     }
@@ -117,15 +120,15 @@ impl Door {
     pub(crate) fn welcome(
         &self,
         service: &AdminService,
-        manner: Manner,
+        manner: StartManner,
         now: UnixNanos,
     ) -> Result<Zeroizing<String>, String> {
         let how = match (manner, self.operators.first_owner()) {
-            (Manner::Serve, None) => {
+            (StartManner::Serve, None) => {
                 "; headrace operators create --name NAME --role owner makes the first operator"
             }
-            (Manner::Serve, Some(_)) => "; headrace operators link NAME lets one in",
-            (Manner::Up, owner) => {
+            (StartManner::Serve, Some(_)) => "; headrace operators link NAME lets one in",
+            (StartManner::Up, owner) => {
                 let id = owner.map_or_else(|| first_owner(service, now), |owner| Ok(owner.id))?;
                 return match execute(service, AdminCommand::LinkOperator { id }, now)? {
                     AdminReply::SignInLink { link, .. } => {
@@ -144,15 +147,15 @@ impl Door {
         service: Arc<AdminService>,
         directory: Arc<Directory>,
         clock: Arc<dyn Clock>,
-        seen: Seen,
+        seen: AdminSeams,
     ) {
         let Self { listener, secure, sessions, url, .. } = self;
         let port = listener.local_addr().port();
-        let pages = Pages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
-        let Seen { inside, prompts, calls, playground } = seen;
+        let pages = ConsolePages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
+        let AdminSeams { inside, prompts, calls, playground } = seen;
         let (house, prompts, calls, playground) =
             (Arc::new(inside), Arc::new(prompts), Arc::new(calls), Arc::new(playground));
-        let parts = Parts {
+        let parts = AdminParts {
             service,
             sessions,
             directory,
@@ -172,31 +175,31 @@ impl Door {
 }
 
 /// TLS with the API's certificate, which a reload refreshes for both listeners.
-fn secured(certificate: &Arc<Certificate>) -> Result<Secure, String> {
+fn secured(certificate: &Arc<TlsCertificate>) -> Result<Secure, String> {
     let acceptor = certificate.http1().map_err(|error| error.to_string())?;
     Ok(Arc::new(move |stream: tokio::net::TcpStream| {
         let handshake = acceptor.accept(stream);
-        Box::pin(async move { Ok(Box::new(handshake.await?) as Box<dyn Connection>) }) as Secured
+        Box::pin(async move { Ok(Box::new(handshake.await?) as Box<dyn ByteStream>) }) as Secured
     }))
 }
 
 /// The asset at a path: a page of the documentation, or a file of the console.
-fn page(path: &str) -> Option<Asset> {
+fn page(path: &str) -> Option<ConsoleAsset> {
     if let Some(found) = headrace_book::page(path) {
         return Some(of_book(found));
     }
     let found = headrace_console::asset(path)?;
-    Some(Asset { bytes: found.bytes, mime: found.mime, etag: found.etag })
+    Some(ConsoleAsset { bytes: found.bytes, mime: found.mime, etag: found.etag })
 }
 
 /// The page that replaces a missing documentation page.
-fn missing(path: &str) -> Option<Asset> {
+fn missing(path: &str) -> Option<ConsoleAsset> {
     (path == "docs" || path.starts_with("docs/")).then(|| of_book(headrace_book::missing()))
 }
 
-fn of_book(page: headrace_book::Page) -> Asset {
+fn of_book(page: headrace_book::Page) -> ConsoleAsset {
     let headrace_book::Page { bytes, mime, etag } = page;
-    Asset { bytes, mime, etag }
+    ConsoleAsset { bytes, mime, etag }
 }
 
 /// Any free port of this machine.

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use headrace_client::{Batch, Client, ClientError, FileContent, NewBatch};
 use serde_json::{Value, json};
 
-use crate::caller::{Reached, advice, reach};
+use crate::caller::{ReachedServer, advice, reach};
 use crate::cli::batches::{BatchesArgs, BatchesCommand, SubmitArgs};
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Exit status after Ctrl-C, by the convention of shells: 128 plus the signal's number.
 const INTERRUPTED: u8 = 130;
@@ -28,14 +28,14 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 const SENDING: Duration = Duration::from_millis(100);
 
 /// Why a command failed.
-enum Failure {
+enum CommandFailure {
     /// The request to the server failed.
     Asked(ClientError),
     /// Any other failure, as a message.
     Other(String),
 }
 
-impl From<ClientError> for Failure {
+impl From<ClientError> for CommandFailure {
     fn from(error: ClientError) -> Self {
         Self::Asked(error)
     }
@@ -62,9 +62,9 @@ async fn obey(args: &BatchesArgs) -> ExitCode {
     };
     let mut has_key = crate::caller::given(&args.caller.key).is_some();
     let done = async {
-        let Reached { config, house } = reach(&args.caller).await?;
+        let ReachedServer { config, house } = reach(&args.caller).await?;
         has_key = config.key.is_some();
-        let desk = Desk { client: Client::new(config)?, json: args.json, lent: house.is_some() };
+        let desk = BatchClient { client: Client::new(config)?, json: args.json, lent: house.is_some() };
         match &args.command {
             BatchesCommand::Submit(_) => match checked {
                 Some((submit, requests)) => desk.submit(submit, requests).await,
@@ -81,8 +81,8 @@ async fn obey(args: &BatchesArgs) -> ExitCode {
     };
     match done.await {
         Ok(code) => code,
-        Err(Failure::Other(why)) => output::fail(&why),
-        Err(Failure::Asked(error)) => {
+        Err(CommandFailure::Other(why)) => output::fail(&why),
+        Err(CommandFailure::Asked(error)) => {
             let code = output::fail(&error.to_string());
             if let Some(advice) = advice(&error, has_key).or_else(|| advice_on_batches(&error)) {
                 output::note(&format!("  {advice}"));
@@ -102,14 +102,14 @@ fn advice_on_batches(error: &ClientError) -> Option<&'static str> {
 }
 
 /// The client, and how its answers are shown.
-struct Desk {
+struct BatchClient {
     client: Client,
     json: bool,
     /// Whether the key is lent, and so expires after some hours.
     lent: bool,
 }
 
-impl Desk {
+impl BatchClient {
     fn tell(&self, told: &Value, text: &str) {
         if self.json {
             output::say(&format!("{told:#}\n"));
@@ -118,26 +118,30 @@ impl Desk {
         }
     }
 
-    async fn list(&self, limit: u32, after: Option<&str>) -> Result<ExitCode, Failure> {
+    async fn list(&self, limit: u32, after: Option<&str>) -> Result<ExitCode, CommandFailure> {
         let page = self.client.batches(limit, after).await?;
         let told: Vec<&Value> = page.batches.iter().map(|batch| &batch.told).collect();
         self.tell(&json!({"data": told, "has_more": page.has_more}), &view::list(&page));
         Ok(ExitCode::SUCCESS)
     }
 
-    fn show(&self, batch: &Batch) -> Result<ExitCode, Failure> {
+    fn show(&self, batch: &Batch) -> Result<ExitCode, CommandFailure> {
         self.tell(&batch.told, &view::whole(batch));
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn cancel(&self, id: &str) -> Result<ExitCode, Failure> {
+    async fn cancel(&self, id: &str) -> Result<ExitCode, CommandFailure> {
         let batch = self.client.cancel_batch(id).await?;
         let text = format!("{id} is {}: {}\n", batch.status, view::counts(&batch));
         self.tell(&batch.told, &text);
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn submit(&self, args: &SubmitArgs, requests: requests::Requests) -> Result<ExitCode, Failure> {
+    async fn submit(
+        &self,
+        args: &SubmitArgs,
+        requests: requests::RequestFile,
+    ) -> Result<ExitCode, CommandFailure> {
         let input_file = self.send(&args.file, requests.bytes).await?;
         let new = NewBatch {
             input_file: input_file.clone(),
@@ -166,13 +170,13 @@ impl Desk {
     }
 
     /// Uploads a file and returns its id.
-    async fn send(&self, path: &Path, bytes: u64) -> Result<String, Failure> {
+    async fn send(&self, path: &Path, bytes: u64) -> Result<String, CommandFailure> {
         let file = tokio::fs::File::open(path).await;
         let file =
-            file.map_err(|error| Failure::Other(format!("cannot read {}: {error}", path.display())))?;
+            file.map_err(|error| CommandFailure::Other(format!("cannot read {}: {error}", path.display())))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let sent = Arc::new(AtomicU64::new(0));
-        let mut progress = Progress::new(&format!("sending {name}"));
+        let mut progress = ProgressLine::new(&format!("sending {name}"));
         let upload = self.client.upload_requests(&name, file, bytes, Arc::clone(&sent));
         tokio::pin!(upload);
         let id = loop {
@@ -186,8 +190,8 @@ impl Desk {
     }
 
     /// Waits until a batch has ended, the timeout is over, or Ctrl-C.
-    async fn wait(&self, id: &str, timeout: Option<Duration>) -> Result<ExitCode, Failure> {
-        let mut progress = Progress::new(id);
+    async fn wait(&self, id: &str, timeout: Option<Duration>) -> Result<ExitCode, CommandFailure> {
+        let mut progress = ProgressLine::new(id);
         let watched = tokio::select! {
             biased;
             () = crate::signals::interrupted() => None,
@@ -211,7 +215,7 @@ impl Desk {
                 batch.status,
                 view::counts(&batch)
             );
-            return Err(Failure::Other(why));
+            return Err(CommandFailure::Other(why));
         }
         let text = format!("{id} is {}: {}\n{}", batch.status, view::counts(&batch), view::faults(&batch));
         self.tell(&batch.told, &text);
@@ -229,7 +233,7 @@ impl Desk {
         &self,
         id: &str,
         timeout: Option<Duration>,
-        progress: &mut Progress,
+        progress: &mut ProgressLine,
     ) -> Result<Batch, ClientError> {
         let began = Instant::now();
         let (mut pause, most) = LOOKS;
@@ -245,14 +249,14 @@ impl Desk {
         }
     }
 
-    async fn results(&self, id: &str, errors: bool, to: Option<&Path>) -> Result<ExitCode, Failure> {
+    async fn results(&self, id: &str, errors: bool, to: Option<&Path>) -> Result<ExitCode, CommandFailure> {
         let batch = self.client.batch(id).await?;
         let (file, other, flag) = match errors {
             false => (&batch.output_file, &batch.error_file, " --errors"),
             true => (&batch.error_file, &batch.output_file, ""),
         };
         let Some(file) = file else {
-            return Err(Failure::Other(match (batch.is_over(), other.is_some()) {
+            return Err(CommandFailure::Other(match (batch.is_over(), other.is_some()) {
                 (false, _) => format!(
                     "{id} is {} ({}): its results are there when it has ended\n  try: headrace batches wait {id}",
                     batch.status,
@@ -283,7 +287,7 @@ impl Desk {
 
 /// Writes a file to standard output. Stops without an error if the reader is gone. A terminal gets control characters
 /// escaped; a file or a pipe gets the bytes unchanged.
-async fn print(mut content: FileContent) -> Result<ExitCode, Failure> {
+async fn print(mut content: FileContent) -> Result<ExitCode, CommandFailure> {
     let (is_terminal, mut kept) = (std::io::stdout().is_terminal(), Vec::new());
     while let Some(bytes) = content.next().await? {
         if is_terminal {
@@ -304,8 +308,9 @@ async fn print(mut content: FileContent) -> Result<ExitCode, Failure> {
 }
 
 /// Writes to a new file. If the download breaks off, the file is removed.
-async fn keep(mut content: FileContent, path: &Path) -> Result<ExitCode, Failure> {
-    let cannot = |error: std::io::Error| Failure::Other(format!("cannot write {}: {error}", path.display()));
+async fn keep(mut content: FileContent, path: &Path) -> Result<ExitCode, CommandFailure> {
+    let cannot =
+        |error: std::io::Error| CommandFailure::Other(format!("cannot write {}: {error}", path.display()));
     let mut file = OpenOptions::new().create_new(true).write(true).open(path).map_err(cannot)?;
     let mut written = 0_usize;
     let whole = async {

@@ -3,7 +3,7 @@
 
 use std::sync::Weak;
 
-use headrace_fleet::{PrefixIndex, Site, Stored, Whose};
+use headrace_fleet::{BlockOwner, PrefixIndex, StoredRun, WorkerSite};
 use headrace_upstream::{CacheEvent, StoredBlocks, StoredLabel};
 
 /// Maximum number of blocks that are tracked per server: eight million tokens in blocks of 16. Each block takes some 80
@@ -11,7 +11,7 @@ use headrace_upstream::{CacheEvent, StoredBlocks, StoredLabel};
 const MAX_BLOCKS: usize = 1 << 19;
 
 /// Returns a callback that applies the cache events of one server to its prefix index.
-pub(crate) fn told(site: Weak<Site>) -> impl FnMut(CacheEvent) + Send {
+pub(crate) fn cache_event_handler(site: Weak<WorkerSite>) -> impl FnMut(CacheEvent) + Send {
     move |event| {
         if let Some(site) = site.upgrade() {
             take(&mut site.cache(), &event);
@@ -33,14 +33,14 @@ fn take(cache: &mut Option<PrefixIndex>, event: &CacheEvent) {
     }
 }
 
-fn stored(blocks: &StoredBlocks) -> Stored<'_> {
+fn stored(blocks: &StoredBlocks) -> StoredRun<'_> {
     let StoredBlocks { parent, blocks, tokens, block_tokens, label } = blocks;
     let whose = match label {
-        StoredLabel::Ours(label) => Whose::Labelled(*label),
-        StoredLabel::Others => Whose::Others,
-        StoredLabel::Untold => Whose::Untold,
+        StoredLabel::Ours(label) => BlockOwner::Labelled(*label),
+        StoredLabel::Others => BlockOwner::Others,
+        StoredLabel::Untold => BlockOwner::Untold,
     };
-    Stored { parent: *parent, blocks, tokens, block_tokens: *block_tokens, whose }
+    StoredRun { parent: *parent, blocks, tokens, block_tokens: *block_tokens, whose }
 }
 
 #[cfg(test)]
@@ -53,8 +53,8 @@ mod tests {
 
     #[test]
     fn an_index_is_there_from_the_first_word_until_nothing_is_told() {
-        let site = Arc::new(Site::new("gpu"));
-        let mut told = told(Arc::downgrade(&site));
+        let site = Arc::new(WorkerSite::new("gpu"));
+        let mut told = cache_event_handler(Arc::downgrade(&site));
         let label = StoredLabel::Ours(CacheSalt::derive(&[0; 32], "t", "m", None).label());
         let blocks = |blocks: &[u128]| {
             let tokens = vec![1; blocks.len() * 16];

@@ -1,8 +1,8 @@
 //! One log line per call and refusal, written when it is over. Contains no text of prompts or answers, nor upstream
 //! messages about them. Must not know where lines go.
 
-use headrace_domain::{Outcome, TraceRecord};
-use headrace_trace::{Recorded, Tap};
+use headrace_domain::{CallOutcome, TraceRecord};
+use headrace_trace::{RecordObserver, SharedRecord};
 
 /// The target of these lines in the log filter.
 pub(crate) const TARGET: &str = "headrace_calls";
@@ -12,14 +12,14 @@ const MICRO: u64 = 1_000;
 /// Logs each call that ends.
 pub(crate) struct CallLog;
 
-impl Tap for CallLog {
-    fn seen(&self, record: &Recorded) {
+impl RecordObserver for CallLog {
+    fn seen(&self, record: &SharedRecord) {
         // The gateway that sent a worker job logs its call.
         if record.worker_job.is_some() {
             return;
         }
         match &record.outcome {
-            Outcome::Failed { stage, .. } => {
+            CallOutcome::Failed { stage, .. } => {
                 if tracing::enabled!(target: TARGET, tracing::Level::WARN) {
                     let failure = record.failure();
                     let status = failure.as_ref().map_or(500, |failure| failure.status);
@@ -28,9 +28,9 @@ impl Tap for CallLog {
                 }
             }
             _ if !tracing::enabled!(target: TARGET, tracing::Level::INFO) => {}
-            Outcome::Completed { .. } => line(record, "completed", 200, None, None),
-            Outcome::Cancelled { .. } => line(record, "cancelled", 499, None, None),
-            Outcome::Refused(refusal) => {
+            CallOutcome::Completed { .. } => line(record, "completed", 200, None, None),
+            CallOutcome::Cancelled { .. } => line(record, "cancelled", 499, None, None),
+            CallOutcome::Refused(refusal) => {
                 line(record, "refused", refusal.status, Some(&refusal.code), Some(refusal.stage.name()));
             }
         }
@@ -71,7 +71,7 @@ fn line(record: &TraceRecord, outcome: &str, status: u16, code: Option<&str>, st
         };
     }
     match &record.outcome {
-        Outcome::Failed { .. } => log!(warn),
+        CallOutcome::Failed { .. } => log!(warn),
         _ => log!(info),
     }
 }

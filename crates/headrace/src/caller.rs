@@ -7,9 +7,9 @@ use headrace_client::{Client, ClientConfig, ClientError};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::ca::read_ca;
-use crate::cli::At;
-use crate::cli::caller::Caller;
-use crate::house::House;
+use crate::cli::ServerArgs;
+use crate::cli::caller::CallerArgs;
+use crate::house::LocalServer;
 use crate::output;
 
 /// The variable that holds a caller's key.
@@ -19,10 +19,10 @@ const KEY_VARIABLE: &str = "HEADRACE_API_KEY";
 const USUAL_URL: &str = "http://127.0.0.1:8080";
 
 /// How to reach a server.
-pub(crate) struct Reached {
+pub(crate) struct ReachedServer {
     pub(crate) config: ClientConfig,
     /// The server that lent the key, if the key is lent.
-    pub(crate) house: Option<House>,
+    pub(crate) house: Option<LocalServer>,
 }
 
 /// Finds the server and a key. A named data directory decides which server it is, unless an address is named too. If
@@ -30,7 +30,7 @@ pub(crate) struct Reached {
 ///
 /// # Errors
 /// Returns an error if a certificate file cannot be read, or if no server runs on a named data directory.
-pub(crate) async fn reach(caller: &Caller) -> Result<Reached, ClientError> {
+pub(crate) async fn reach(caller: &CallerArgs) -> Result<ReachedServer, ClientError> {
     let ca_pem = caller.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
     let key = given(&caller.key).cloned();
     let named = match &caller.data_dir {
@@ -44,7 +44,7 @@ pub(crate) async fn reach(caller: &Caller) -> Result<Reached, ClientError> {
         Some(key) => named.is_some() && is_of_environment(key) && !is_known(&config).await,
     };
     let house = if wants_lent { lender(caller).await } else { None };
-    let Some(house) = house else { return Ok(Reached { config, house: None }) };
+    let Some(house) = house else { return Ok(ReachedServer { config, house: None }) };
     if config.key.is_some() {
         output::note(&format!(
             "note: the key in {KEY_VARIABLE} is none of this server's: asking with a lent key"
@@ -52,7 +52,7 @@ pub(crate) async fn reach(caller: &Caller) -> Result<Reached, ClientError> {
     }
     let (url, key) = (house.url.clone(), Some(house.key.clone()));
     let config = ClientConfig { key, ca_pem: config.ca_pem, ..ClientConfig::new(url) };
-    Ok(Reached { config, house: Some(house) })
+    Ok(ReachedServer { config, house: Some(house) })
 }
 
 /// The given key. An empty key counts as none.
@@ -62,7 +62,7 @@ pub(crate) fn given(key: &Option<SecretString>) -> Option<&SecretString> {
 
 /// The address of the server that runs on a data directory.
 async fn server_of(dir: &str) -> Result<String, ClientError> {
-    let address = House::address(PathBuf::from(dir)).await;
+    let address = LocalServer::address(PathBuf::from(dir)).await;
     address.ok_or_else(|| {
         ClientError::Config(format!(
             "no server runs on the data directory {dir}; start one with `headrace up --data-dir {dir}`, or name a server with --url"
@@ -82,9 +82,9 @@ async fn is_known(config: &ClientConfig) -> bool {
 }
 
 /// The server of the data directory with a lent key, if it is the intended server.
-async fn lender(caller: &Caller) -> Option<House> {
-    let at = At { data_dir: caller.data_dir.clone(), config: None, json: false };
-    House::of(crate::commands::data_dir(&at).ok()?, caller.url.clone()).await
+async fn lender(caller: &CallerArgs) -> Option<LocalServer> {
+    let at = ServerArgs { data_dir: caller.data_dir.clone(), config: None, json: false };
+    LocalServer::of(crate::commands::data_dir(&at).ok()?, caller.url.clone()).await
 }
 
 /// What to do about an error that any call can meet. `None` if there is no advice.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_admin::{AdminError, CanaryFigures, RouteArmView, RouteSource, RouteView};
 use headrace_domain::{AdminCode, ModelName};
-use headrace_gateway::{Arm, CanaryNews, CanaryView, Gateway, RolledBack, Route};
+use headrace_gateway::{CanaryNews, CanaryRollback, CanaryView, Gateway, ModelRoute, RouteArm};
 use headrace_identity::{AuditEntry, AuditRow, Directory, IdentityError};
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ fn out_still(rolled_back: &[AuditRow], resumed: &[AuditRow]) -> Vec<CanaryNews> 
             return None;
         }
         let route = ModelName::new(&row.entry.subject).ok()?;
-        let rolled_back = RolledBack { at: row.entry.at, why: why?.to_owned() };
+        let rolled_back = CanaryRollback { at: row.entry.at, why: why?.to_owned() };
         Some(CanaryNews { route, model, fingerprint: fingerprint?.to_owned(), rolled_back })
     };
     rolled_back.iter().filter_map(read).collect()
@@ -125,8 +125,8 @@ pub(crate) fn source(gateway: Weak<Gateway>) -> RouteSource {
     })
 }
 
-fn view(name: &ModelName, route: &Route, canary: impl Fn(&Arm) -> Option<CanaryView>) -> RouteView {
-    let arm = |arm: &Arm| RouteArmView {
+fn view(name: &ModelName, route: &ModelRoute, canary: impl Fn(&RouteArm) -> Option<CanaryView>) -> RouteView {
+    let arm = |arm: &RouteArm| RouteArmView {
         model: arm.model.clone(),
         weight: arm.weight,
         canary: canary(arm).map(figures),
@@ -175,7 +175,7 @@ mod tests {
             route: name(route),
             model: name(model),
             fingerprint: "0123456789abcdef".to_owned(),
-            rolled_back: RolledBack {
+            rolled_back: CanaryRollback {
                 at: UnixNanos::new(second * 1_000_000_000),
                 why: "calls that fail: 12 of 40".to_owned(),
             },

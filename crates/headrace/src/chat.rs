@@ -19,12 +19,12 @@ mod waterfall;
 use std::process::ExitCode;
 
 use crate::cli::chat::ChatArgs;
-use command::Command;
-use input::Input;
-use screen::{OutputClosed, Screen};
-use session::Session;
-use turn::Turn;
-use typed::Typed;
+use command::ChatCommand;
+use input::ChatInput;
+use screen::{ChatScreen, OutputClosed};
+use session::ChatSession;
+use turn::TurnOutcome;
+use typed::TypedLine;
 
 /// Exit status after Ctrl-C, as shells report it: 128 plus the number of the signal.
 const INTERRUPTED: u8 = 130;
@@ -34,12 +34,12 @@ const INTERRUPTED: u8 = 130;
 /// Returns exit status 0, 1 if an answer failed, or 130 if the single question was cancelled. In a terminal's
 /// conversation, the status is 1 only if it could not begin.
 pub(crate) async fn run(args: ChatArgs) -> ExitCode {
-    let mut screen = Screen::of_process();
-    let opened = Session::open(&args).await;
+    let mut screen = ChatScreen::of_process();
+    let opened = ChatSession::open(&args).await;
     let ended = match opened {
         Ok(mut session) if args.prompt.is_empty() => {
             let history = if args.no_history { None } else { editor::history_file() };
-            session.converse(&Input::of_process(history), &mut screen).await
+            session.converse(&ChatInput::of_process(history), &mut screen).await
         }
         Ok(mut session) => session.once(&args.prompt.join(" "), &mut screen).await,
         Err(error) => {
@@ -51,16 +51,20 @@ pub(crate) async fn run(args: ChatArgs) -> ExitCode {
     ended.unwrap_or(ExitCode::FAILURE)
 }
 
-impl Session {
-    async fn once(&mut self, question: &str, screen: &mut Screen) -> Result<ExitCode, OutputClosed> {
+impl ChatSession {
+    async fn once(&mut self, question: &str, screen: &mut ChatScreen) -> Result<ExitCode, OutputClosed> {
         Ok(match self.turn(question, None, screen).await? {
-            Turn::Answered => ExitCode::SUCCESS,
-            Turn::Cancelled => ExitCode::from(INTERRUPTED),
-            Turn::Failed => ExitCode::FAILURE,
+            TurnOutcome::Answered => ExitCode::SUCCESS,
+            TurnOutcome::Cancelled => ExitCode::from(INTERRUPTED),
+            TurnOutcome::Failed => ExitCode::FAILURE,
         })
     }
 
-    async fn converse(&mut self, input: &Input, screen: &mut Screen) -> Result<ExitCode, OutputClosed> {
+    async fn converse(
+        &mut self,
+        input: &ChatInput,
+        screen: &mut ChatScreen,
+    ) -> Result<ExitCode, OutputClosed> {
         if input.is_person() {
             let lent = if self.house.is_some() { " · with a key lent to this machine's owner" } else { "" };
             let base = self.client.base();
@@ -73,25 +77,25 @@ impl Session {
         loop {
             let typed = tokio::select! {
                 biased;
-                () = turn::told_to_leave() => Typed::End,
+                () = turn::told_to_leave() => TypedLine::End,
                 typed = input.next("> ") => typed,
             };
             let line = match typed {
-                Typed::Line(line) => line,
-                Typed::Unreadable(why) => {
+                TypedLine::Line(line) => line,
+                TypedLine::Unreadable(why) => {
                     screen.error(&why);
                     failed = true;
                     continue;
                 }
-                Typed::Interrupted | Typed::End => break,
+                TypedLine::Interrupted | TypedLine::End => break,
             };
-            match Command::parse(&line) {
+            match ChatCommand::parse(&line) {
                 None => {}
-                Some(Command::Exit) => break,
-                Some(Command::Say(text)) => {
-                    failed |= self.turn(&text, Some(input), screen).await? == Turn::Failed;
+                Some(ChatCommand::Exit) => break,
+                Some(ChatCommand::Say(text)) => {
+                    failed |= self.turn(&text, Some(input), screen).await? == TurnOutcome::Failed;
                 }
-                Some(Command::Retry) => failed |= self.retry(input, screen).await? == Turn::Failed,
+                Some(ChatCommand::Retry) => failed |= self.retry(input, screen).await? == TurnOutcome::Failed,
                 Some(command) => self.obey(command, input, screen).await?,
             }
         }
@@ -99,10 +103,14 @@ impl Session {
     }
 
     /// Asks the last question again. The new answer replaces the last one.
-    async fn retry(&mut self, input: &Input, screen: &mut Screen) -> Result<Turn, OutputClosed> {
+    async fn retry(
+        &mut self,
+        input: &ChatInput,
+        screen: &mut ChatScreen,
+    ) -> Result<TurnOutcome, OutputClosed> {
         let Some((question, kept)) = self.last_question.take() else {
             screen.note("Nothing was asked yet.");
-            return Ok(Turn::Answered);
+            return Ok(TurnOutcome::Answered);
         };
         if kept {
             self.log.take_back();

@@ -16,22 +16,22 @@ use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::admin::AdminListen;
-use crate::config::layers::{Origin, Settings};
-use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig, find_upstream};
-use crate::config::{Config, ConfigError};
+use crate::config::layers::{SettingLayers, SettingOrigin};
+use crate::config::relayed::{RelayTarget, RelayedConfig, UpstreamConfig, find_upstream};
+use crate::config::{ConfigError, ServerSettings};
 use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
 use crate::key_text::read_key;
-use crate::models::Plan;
+use crate::models::ServingPlan;
 use crate::running::InMemory;
-use crate::upstreams::Upstreams;
+use crate::upstreams::UpstreamRegistry;
 use crate::wordbooks::{self, Wordbooks};
 
 /// A configuration without known faults.
-pub(crate) struct Checked {
-    pub(crate) config: Config,
+pub(crate) struct CheckedConfig {
+    pub(crate) config: ServerSettings,
     /// The models that will run.
-    pub(crate) plan: Plan,
+    pub(crate) plan: ServingPlan,
     /// The tokenizer assets of models whose targets get token ids.
     pub(crate) books: Wordbooks,
     /// The filter of the log.
@@ -44,13 +44,13 @@ pub(crate) struct Checked {
 /// # Errors
 /// Returns every fault.
 pub(crate) fn check(
-    settings: Settings,
+    settings: SettingLayers,
     play_prices: bool,
     first_key: Option<&SecretString>,
     present: &InMemory,
-) -> Result<Checked, ConfigError> {
-    let (config, settings) = Config::read(settings, play_prices);
-    let mut faults = Faults { settings };
+) -> Result<CheckedConfig, ConfigError> {
+    let (config, settings) = ServerSettings::read(settings, play_prices);
+    let mut faults = CheckFaults { settings };
     let log = log_filter(&config.log_filter).map_err(|why| faults.add("log.filter", why)).ok();
     listeners(&config, &mut faults);
     names(&config, &mut faults);
@@ -58,7 +58,7 @@ pub(crate) fn check(
     let (mut plan, mut books) = (None, Wordbooks::new());
     // Reads certificate and key files as a start does. Sends no request.
     if !faults.within("upstreams")
-        && let Err(found) = Upstreams::new(Arc::new(SystemClock::new()), None).sites_of(&config)
+        && let Err(found) = UpstreamRegistry::new(Arc::new(SystemClock::new()), None).sites_of(&config)
     {
         for fault in found {
             // Each fault begins with its setting.
@@ -68,7 +68,7 @@ pub(crate) fn check(
     }
     // A model that is not at its configured path has already been reported.
     if !faults.within("models") && !faults.within("engine") {
-        match Plan::new(&config, present) {
+        match ServingPlan::new(&config, present) {
             Ok(found) => plan = Some(found),
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }
@@ -79,14 +79,14 @@ pub(crate) fn check(
     }
     match (log, plan) {
         (Some(log), Some(plan)) if faults.settings.problems.is_empty() => {
-            Ok(Checked { config, plan, books, log })
+            Ok(CheckedConfig { config, plan, books, log })
         }
         _ => Err(ConfigError(faults.settings.problems)),
     }
 }
 
 /// Remarks on a valid configuration: servers that keep one prefix cache for all tenants.
-pub(crate) fn remarks(config: &Config) -> Vec<String> {
+pub(crate) fn remarks(config: &ServerSettings) -> Vec<String> {
     let remark = |upstream: &UpstreamConfig| {
         let (setting, spec) = (&upstream.setting, &upstream.spec);
         let (name, kind) = (&spec.name, spec.kind);
@@ -120,11 +120,11 @@ fn log_filter(text: &str) -> Result<EnvFilter, String> {
 }
 
 /// The settings, to which faults are added.
-struct Faults {
-    settings: Settings,
+struct CheckFaults {
+    settings: SettingLayers,
 }
 
-impl Faults {
+impl CheckFaults {
     fn add(&mut self, setting: &str, why: impl Display) {
         // `models[0].kv_memory` has the origin of `models`.
         let whole = setting.split('[').next().unwrap_or(setting);
@@ -140,7 +140,7 @@ impl Faults {
 
 /// Checks sockets and certificates. A taken address is no fault, because the running server may be about to be
 /// replaced.
-fn listeners(config: &Config, faults: &mut Faults) {
+fn listeners(config: &ServerSettings, faults: &mut CheckFaults) {
     if faults.within("server") {
         return;
     }
@@ -174,9 +174,9 @@ fn listeners(config: &Config, faults: &mut Faults) {
 }
 
 /// Checks that each target of a model exists, and takes token ids if the model sends them.
-fn targets(model: &RelayedConfig, config: &Config, faults: &mut Faults) {
+fn targets(model: &RelayedConfig, config: &ServerSettings, faults: &mut CheckFaults) {
     let setting = format!("{}.targets", model.setting);
-    for Target { upstream: name, .. } in &model.targets {
+    for RelayTarget { upstream: name, .. } in &model.targets {
         let Some(upstream) = find_upstream(&config.upstreams, name) else {
             let known: Vec<&str> =
                 config.upstreams.iter().map(|upstream| upstream.spec.name.as_str()).collect();
@@ -197,7 +197,7 @@ fn targets(model: &RelayedConfig, config: &Config, faults: &mut Faults) {
 }
 
 /// Checks aliases and prices against the models that they name.
-fn names(config: &Config, faults: &mut Faults) {
+fn names(config: &ServerSettings, faults: &mut CheckFaults) {
     if faults.within("models") {
         return;
     }
@@ -235,10 +235,10 @@ fn names(config: &Config, faults: &mut Faults) {
 }
 
 /// Whether a name could belong to a model that an upstream lists once it is asked.
-pub(crate) fn may_be_listed(config: &Config, name: &ModelName) -> bool {
+pub(crate) fn may_be_listed(config: &ServerSettings, name: &ModelName) -> bool {
     let upstream =
         name.as_str().split_once('/').and_then(|(upstream, _)| find_upstream(&config.upstreams, upstream));
-    let worker = |target: &Target| {
+    let worker = |target: &RelayTarget| {
         let upstream = find_upstream(&config.upstreams, &target.upstream);
         upstream.is_some_and(|upstream| upstream.spec.worker_secret.is_some())
     };
@@ -248,7 +248,7 @@ pub(crate) fn may_be_listed(config: &Config, name: &ModelName) -> bool {
 }
 
 /// Checks the files that hold secrets.
-fn files(config: &Config, first_key: Option<&SecretString>, faults: &mut Faults) {
+fn files(config: &ServerSettings, first_key: Option<&SecretString>, faults: &mut CheckFaults) {
     let secrets = [
         ("secrets.key_hash_file", &config.key_hash_file),
         ("secrets.cache_salt_file", &config.cache_salt_file),
@@ -261,7 +261,7 @@ fn files(config: &Config, first_key: Option<&SecretString>, faults: &mut Faults)
     // Later starts need no first key.
     let first = !datadir::has_keys(&config.data_dir);
     if let Some(key) = first_key.filter(|_| first) {
-        let origin = Origin::Environment(KEY_VARIABLE.to_owned());
+        let origin = SettingOrigin::Environment(KEY_VARIABLE.to_owned());
         if let Some(why) = unfit(key) {
             faults.settings.problem("the first key", origin, why);
         }

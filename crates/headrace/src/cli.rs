@@ -31,17 +31,17 @@ pub(crate) mod shells;
 pub(crate) mod upstreams;
 pub(crate) mod usage;
 
-pub(crate) use shared::At;
+pub(crate) use shared::ServerArgs;
 
 /// LLM gateway and engine in one program.
 ///
 /// The whole path of a call is in it: keys, limits, prices, prompt, engine, bill and trace.
 #[derive(Debug, Parser)]
 #[command(name = "headrace", version, long_version = VERSION.as_str(), propagate_version = true)]
-pub(crate) struct Cli {
+pub(crate) struct ProgramArgs {
     /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: ProgramCommand,
 }
 
 /// The output of `--version` after the name: the facts that a bug report or a benchmark figure needs.
@@ -50,7 +50,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("{}\ninstruction sets: {}\nkernels: {KERNEL_VERSION}", env!("CARGO_PKG_VERSION"), sets.join(", "))
 });
 
-impl Cli {
+impl ProgramArgs {
     /// Reads the command line of this process.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum ProgramCommand {
     /// Start a working LLM API: engine, data and key in one directory
     Up(UpArgs),
     /// Start a server from a configuration file
@@ -105,15 +105,15 @@ pub(crate) enum Command {
     /// What calls brought, and what upstreams charged for them
     Margin(margin::MarginArgs),
     /// Whether the server is ready, and what it serves
-    Status(At),
+    Status(ServerArgs),
     /// What a running server is doing at this moment
     ///
     /// Calls by stage, the last minute in figures, and what is slow, refused or failing.
-    Now(At),
+    Now(ServerArgs),
     /// Put a changed configuration in force, without dropping a call
     ///
     /// All of it is put in force, or nothing.
-    Reload(At),
+    Reload(ServerArgs),
     /// The servers that calls are sent on to: state, drain, resume
     ///
     /// `probe` asks one of them at once.
@@ -158,7 +158,7 @@ pub(crate) enum Command {
 
 /// Settings with flags of their own.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Flags {
+pub(crate) struct SettingFlags {
     /// Keys, ledger, traces and secrets [default: ./headrace-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
@@ -212,7 +212,7 @@ pub(crate) struct Flags {
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     #[command(flatten)]
-    pub(crate) flags: Flags,
+    pub(crate) flags: SettingFlags,
 }
 
 #[derive(Debug, Args)]
@@ -221,7 +221,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     #[command(flatten)]
-    pub(crate) flags: Flags,
+    pub(crate) flags: SettingFlags,
 }
 
 #[derive(Debug, Args)]
@@ -241,7 +241,7 @@ pub(crate) enum ConfigCommand {
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        flags: Box<Flags>,
+        flags: Box<SettingFlags>,
     },
     /// Print the reference of all settings (Markdown)
     Reference,
@@ -252,7 +252,7 @@ pub(crate) enum ConfigCommand {
 #[derive(Debug, Args)]
 pub(crate) struct CreditArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: CreditCommand,
 }
@@ -307,7 +307,7 @@ pub(crate) enum CreditCommand {
 #[derive(Debug, Args)]
 pub(crate) struct BudgetArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: BudgetCommand,
 }
@@ -337,7 +337,7 @@ pub(crate) enum BudgetCommand {
 #[derive(Debug, Args)]
 pub(crate) struct LedgerArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: LedgerCommand,
 }
@@ -360,7 +360,7 @@ pub(crate) enum LedgerCommand {
 )]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// The call's id: req_... of the x-request-id header, its answer's id (also an upstream's), or its W3C trace id
     #[arg(conflicts_with_all = ["last", "slowest"], required_unless_present_any = ["last", "slowest"])]
     #[arg(value_parser = call_id)]
@@ -391,7 +391,7 @@ pub(crate) struct TraceArgs {
 )]
 pub(crate) struct ErrorsArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// The code, as it stands in an error or a trace [default: a list of all]
     #[arg(value_name = "CODE")]
     pub(crate) code: Option<String>,
@@ -413,7 +413,7 @@ pub(crate) enum TraceCommand {
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// How many rows
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) last: u32,
@@ -428,7 +428,7 @@ pub(crate) struct ModelsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelsCommand {
     /// List what the server serves, and what other programs have stored on this machine (Hugging Face, Ollama, LM Studio, llama.cpp)
-    List(At),
+    List(ServerArgs),
     /// Show what a directory or GGUF file holds, the memory it needs, the context that fits, or why it is refused
     #[command(after_help = "Example:\n  headrace models inspect ~/models/Qwen3-0.6B-Q8_0.gguf")]
     Inspect(InspectArgs),
@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        super::ProgramArgs::command().debug_assert();
     }
 
     #[test]

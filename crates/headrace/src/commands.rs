@@ -36,8 +36,8 @@ use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
 use headrace_trace::decode_record;
 
-use crate::cli::{At, ConfigArgs, ConfigCommand};
-use crate::config::{Config, ConfigError, layered, reference};
+use crate::cli::{ConfigArgs, ConfigCommand, ServerArgs};
+use crate::config::{ConfigError, ServerSettings, layered, reference};
 use crate::datadir::{DataDir, DataDirError};
 use crate::{datadir, output};
 
@@ -84,29 +84,30 @@ impl CommandError {
 }
 
 /// Reads the configuration for a command.
-fn configuration(at: &At) -> Result<Config, CommandError> {
+fn configuration(at: &ServerArgs) -> Result<ServerSettings, CommandError> {
     let mut settings = layered(at.config.as_deref(), settings::variables());
     if let Some(dir) = &at.data_dir {
         settings.flag("data_dir", "--data-dir", dir);
     }
-    Config::from_settings(settings, true).map_err(CommandError::Config)
+    ServerSettings::from_settings(settings, true).map_err(CommandError::Config)
 }
 
 /// Reads the configuration of a file, for commands that need no server.
 ///
 /// # Errors
 /// All faults of the configuration.
-pub(crate) fn configuration_of(file: Option<&Path>) -> Result<Config, String> {
-    Config::from_settings(layered(file, settings::variables()), true).map_err(|error| error.to_string())
+pub(crate) fn configuration_of(file: Option<&Path>) -> Result<ServerSettings, String> {
+    ServerSettings::from_settings(layered(file, settings::variables()), true)
+        .map_err(|error| error.to_string())
 }
 
 /// Returns the data directory.
-pub(crate) fn data_dir(at: &At) -> Result<PathBuf, CommandError> {
+pub(crate) fn data_dir(at: &ServerArgs) -> Result<PathBuf, CommandError> {
     Ok(configuration(at)?.data_dir)
 }
 
 /// Returns the file of the traces. A running server first stores the traces of all ended calls.
-fn traces(at: &At) -> Result<PathBuf, CommandError> {
+fn traces(at: &ServerArgs) -> Result<PathBuf, CommandError> {
     let dir = data_dir(at)?;
     recent_calls(&dir, 0);
     let path = datadir::trace_file(&dir);
@@ -144,7 +145,11 @@ fn tell_by(say: fn(&str), told: Result<String, CommandError>) -> ExitCode {
 }
 
 /// Executes a command on the running server, or on the stopped one's directory, and prints the reply.
-pub(crate) fn execute(at: &At, command: AdminCommand, say: impl FnOnce(AdminReply) -> String) -> ExitCode {
+pub(crate) fn execute(
+    at: &ServerArgs,
+    command: AdminCommand,
+    say: impl FnOnce(AdminReply) -> String,
+) -> ExitCode {
     match ask(at, command) {
         Ok(reply) if at.json => match serde_json::to_string_pretty(&reply) {
             Ok(text) => {
@@ -162,7 +167,7 @@ pub(crate) fn execute(at: &At, command: AdminCommand, say: impl FnOnce(AdminRepl
 }
 
 /// Executes a command on the running server, or on the stopped one's directory.
-pub(crate) fn ask(at: &At, command: AdminCommand) -> Result<AdminReply, CommandError> {
+pub(crate) fn ask(at: &ServerArgs, command: AdminCommand) -> Result<AdminReply, CommandError> {
     let config = configuration(at)?;
     match control::call(&config.data_dir, &command) {
         Ok(reply) => Ok(reply),
@@ -172,7 +177,7 @@ pub(crate) fn ask(at: &At, command: AdminCommand) -> Result<AdminReply, CommandE
     }
 }
 
-fn alone(config: &Config, command: AdminCommand) -> Result<AdminReply, CommandError> {
+fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, CommandError> {
     let clock = SystemClock::new();
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;

@@ -38,10 +38,10 @@ use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
-use headrace_edge::{EdgeConfig, Origins, TlsFiles};
+use headrace_edge::{AllowedOrigins, EdgeConfig, TlsFiles};
 use headrace_gateway::{
-    GatewayConfig, MemoryBounds, NameRules, OffForm, PastAnswers, Policy, Route, Spellers, ThinkingPolicy,
-    ToolsOrder,
+    ControlTokenPolicy, GatewayConfig, MemoryBounds, ModelPolicy, ModelRoute, NameRules, OffForm,
+    PastAnswers, ThinkingPolicy, ToolsOrder,
 };
 use headrace_identity::RateLimits;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
@@ -53,14 +53,14 @@ use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_telemetry::TelemetryConfig;
 use headrace_wire::WireLimits;
-use headrace_worker::Secret;
+use headrace_worker::WorkerSecret;
 
 use admin::AdminSettings;
-use arithmetic::Arithmetic;
-use layers::{Origin, Problem, Settings};
+use arithmetic::ArithmeticConfig;
+use layers::{SettingLayers, SettingOrigin, SettingProblem};
 use relayed::{RelayedConfig, UpstreamConfig};
 use storage::StorageSettings;
-use value::Parsed;
+use value::ParsedValue;
 use variables::WORKER_SECRET;
 
 use crate::key_text::read_key;
@@ -73,7 +73,7 @@ pub(crate) const DEMO_NAME: &str = "headrace-demo";
 const AFTER_STALL: Duration = Duration::from_secs(5);
 
 /// The checked configuration.
-pub(crate) struct Config {
+pub(crate) struct ServerSettings {
     pub(crate) data_dir: PathBuf,
     pub(crate) server: ServerConfig,
     pub(crate) admin: AdminSettings,
@@ -91,7 +91,7 @@ pub(crate) struct Config {
     /// Whether models without a price of their own get the demo model's price.
     pub(crate) play_prices: bool,
     /// Further model names, each with the route that it leads to.
-    pub(crate) aliases: BTreeMap<ModelName, Route>,
+    pub(crate) aliases: BTreeMap<ModelName, ModelRoute>,
     /// Rules for names besides their routes: shadows, retirement notices, the alias header.
     pub(crate) names: NameRules,
     /// Engine shares per organisation. An organisation without an entry has 1.
@@ -107,7 +107,7 @@ pub(crate) struct Config {
     pub(crate) traces: TraceSettings,
     pub(crate) first_start: FirstStart,
     /// The secret with which other gateways sign jobs for the engines here. `None` disables the worker protocol.
-    pub(crate) worker_secret: Option<Secret>,
+    pub(crate) worker_secret: Option<WorkerSecret>,
     pub(crate) key_hash_file: Option<PathBuf>,
     pub(crate) cache_salt_file: Option<PathBuf>,
     pub(crate) log_filter: String,
@@ -142,7 +142,7 @@ pub(crate) struct ModelConfig {
     pub(crate) max_positions: Option<usize>,
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) limits: LimitSpec,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: ArithmeticConfig,
     /// The order in which tool schemas name properties in its prompts.
     pub(crate) tools_order: ToolsOrder,
     /// Its reasoning budgets per effort.
@@ -150,21 +150,21 @@ pub(crate) struct ModelConfig {
     /// What happens if an answer violates the requested response format.
     pub(crate) off_form: OffForm,
     /// The keys whose raw prompts may contain control tokens as text.
-    pub(crate) parse_special: Spellers,
+    pub(crate) parse_special: ControlTokenPolicy,
     /// How earlier answers in a prompt are encoded.
     pub(crate) past_answers: PastAnswers,
 }
 
 impl ModelConfig {
     /// The operator's choices about how this model's calls are handled.
-    pub(crate) fn policy(&self) -> Policy {
-        Policy {
+    pub(crate) fn policy(&self) -> ModelPolicy {
+        ModelPolicy {
             tools_order: self.tools_order,
             thinking: self.thinking.clone(),
             off_form: self.off_form,
             parse_special: self.parse_special.clone(),
             past_answers: self.past_answers,
-            ..Policy::default()
+            ..ModelPolicy::default()
         }
     }
 
@@ -183,7 +183,7 @@ pub(crate) struct EngineSettings {
     pub(crate) kv_bytes: Option<u64>,
     pub(crate) max_positions: Option<usize>,
     pub(crate) max_choices: u32,
-    pub(crate) arithmetic: Arithmetic,
+    pub(crate) arithmetic: ArithmeticConfig,
     pub(crate) runtime_threads: Option<usize>,
 }
 
@@ -203,7 +203,7 @@ pub(crate) struct FirstStart {
 
 /// Every fault of a configuration.
 #[derive(Debug)]
-pub(crate) struct ConfigError(pub(crate) Vec<Problem>);
+pub(crate) struct ConfigError(pub(crate) Vec<SettingProblem>);
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -216,20 +216,20 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-impl Config {
+impl ServerSettings {
     /// Reads the settings. With `play_prices`, a model without a price gets the demo model's.
     ///
     /// # Errors
     /// Returns every fault.
-    pub(crate) fn from_settings(settings: Settings, play_prices: bool) -> Result<Self, ConfigError> {
+    pub(crate) fn from_settings(settings: SettingLayers, play_prices: bool) -> Result<Self, ConfigError> {
         let (config, settings) = Self::read(settings, play_prices);
         if settings.problems.is_empty() { Ok(config) } else { Err(ConfigError(settings.problems)) }
     }
 
     /// Reads the settings as far as they are valid, and records faults in the settings that it returns. A rejected
     /// value is replaced by a neutral one.
-    pub(crate) fn read(settings: Settings, play_prices: bool) -> (Self, Settings) {
-        let mut read = Reader { settings, names: NameRules::default() };
+    pub(crate) fn read(settings: SettingLayers, play_prices: bool) -> (Self, SettingLayers) {
+        let mut read = SettingsReader { settings, names: NameRules::default() };
         let upstreams = read.upstreams();
         let (models, relayed) = read.models();
         let prices = read.prices(&models, &relayed, &upstreams, play_prices);
@@ -277,31 +277,31 @@ impl Config {
 
 /// Takes typed values out of the settings and records faults. A rejected value has already been recorded, so the server
 /// never starts with the neutral value that replaces it.
-struct Reader {
-    settings: Settings,
+struct SettingsReader {
+    settings: SettingLayers,
     /// Rules for names that the tables of models and routes contain.
     names: NameRules,
 }
 
-impl Reader {
-    fn parsed(&self, path: &str) -> Option<&Parsed> {
+impl SettingsReader {
+    fn parsed(&self, path: &str) -> Option<&ParsedValue> {
         self.settings.get(path).map(|setting| &setting.value)
     }
 
     fn text(&self, path: &str) -> Option<String> {
-        if let Some(Parsed::Text(text)) = self.parsed(path) { Some(text.clone()) } else { None }
+        if let Some(ParsedValue::Text(text)) = self.parsed(path) { Some(text.clone()) } else { None }
     }
 
     fn path(&self, path: &str) -> Option<PathBuf> {
-        if let Some(Parsed::Path(found)) = self.parsed(path) { Some(found.clone()) } else { None }
+        if let Some(ParsedValue::Path(found)) = self.parsed(path) { Some(found.clone()) } else { None }
     }
 
     fn address(&self, path: &str) -> Option<SocketAddr> {
-        if let Some(Parsed::Address(found)) = self.parsed(path) { Some(*found) } else { None }
+        if let Some(ParsedValue::Address(found)) = self.parsed(path) { Some(*found) } else { None }
     }
 
     fn long(&self, path: &str) -> Option<u64> {
-        if let Some(Parsed::Count(count)) = self.parsed(path) { Some(*count) } else { None }
+        if let Some(ParsedValue::Count(count)) = self.parsed(path) { Some(*count) } else { None }
     }
 
     fn size(&self, path: &str) -> Option<usize> {
@@ -313,15 +313,15 @@ impl Reader {
     }
 
     fn is_on(&self, path: &str) -> bool {
-        matches!(self.parsed(path), Some(Parsed::Flag(true)))
+        matches!(self.parsed(path), Some(ParsedValue::Flag(true)))
     }
 
     fn duration(&self, path: &str) -> Duration {
-        if let Some(Parsed::Duration(found)) = self.parsed(path) { *found } else { Duration::ZERO }
+        if let Some(ParsedValue::Duration(found)) = self.parsed(path) { *found } else { Duration::ZERO }
     }
 
     fn dollars(&self, path: &str) -> NanoDollars {
-        if let Some(Parsed::Dollars(found)) = self.parsed(path) { *found } else { NanoDollars::ZERO }
+        if let Some(ParsedValue::Dollars(found)) = self.parsed(path) { *found } else { NanoDollars::ZERO }
     }
 
     fn fault(&mut self, path: &str, why: impl fmt::Display) {
@@ -329,13 +329,13 @@ impl Reader {
         self.settings.problem(path, origin, why.to_string());
     }
 
-    fn worker_secret(&mut self) -> Option<Secret> {
+    fn worker_secret(&mut self) -> Option<WorkerSecret> {
         const SETTING: &str = "worker.secret_file";
         let read = match self.path(SETTING) {
             Some(path) => read_key(&path),
             None => Ok(std::env::var(WORKER_SECRET).ok().filter(|text| !text.is_empty())?.into()),
         };
-        let secret = read.and_then(|text| Secret::new(&text).map_err(|fault| fault.to_string()));
+        let secret = read.and_then(|text| WorkerSecret::new(&text).map_err(|fault| fault.to_string()));
         secret.map_err(|why| self.fault(SETTING, why)).ok()
     }
 
@@ -377,7 +377,10 @@ impl Reader {
                 .unwrap_or(usual.transport_buffer_bytes),
             ..usual
         };
-        match self.text("server.cors").map_or_else(|| Ok(Origins::default()), |list| Origins::parse(&list)) {
+        match self
+            .text("server.cors")
+            .map_or_else(|| Ok(AllowedOrigins::default()), |list| AllowedOrigins::parse(&list))
+        {
             Ok(origins) => edge.origins = origins,
             Err(bad) => self.fault("server.cors", bad),
         }
@@ -411,12 +414,12 @@ impl Reader {
     }
 
     /// Unknown names have already been reported.
-    fn arithmetic(&self) -> Arithmetic {
+    fn arithmetic(&self) -> ArithmeticConfig {
         let [device, mode, kv, quantize] =
             ["engine.device", "engine.compute", "engine.kv_type", "engine.quantize"]
                 .map(|path| self.text(path));
         let names = (device.as_deref(), mode.as_deref(), kv.as_deref(), quantize.as_deref());
-        Arithmetic::parse(names.0, names.1, names.2, names.3).unwrap_or_default()
+        ArithmeticConfig::parse(names.0, names.1, names.2, names.3).unwrap_or_default()
     }
 
     fn scheduler(&mut self) -> SchedulerConfig {
@@ -435,12 +438,12 @@ impl Reader {
             idle_patience_ns: u64::try_from(self.duration("scheduler.idle_patience").as_nanos())
                 .unwrap_or(u64::MAX),
             dedup_tokens: size("scheduler.dedup_tokens"),
-            prefix_cache: matches!(self.parsed("scheduler.prefix_cache"), Some(Parsed::Flag(true))),
+            prefix_cache: matches!(self.parsed("scheduler.prefix_cache"), Some(ParsedValue::Flag(true))),
             prefix_lifetime_ns: match self.parsed("scheduler.prefix_lifetime") {
-                Some(Parsed::Duration(lifetime)) => u64::try_from(lifetime.as_nanos()).ok(),
+                Some(ParsedValue::Duration(lifetime)) => u64::try_from(lifetime.as_nanos()).ok(),
                 _ => None,
             },
-            keep_aborted: matches!(self.parsed("scheduler.keep_aborted"), Some(Parsed::Flag(true))),
+            keep_aborted: matches!(self.parsed("scheduler.keep_aborted"), Some(ParsedValue::Flag(true))),
             pinned_percent: percent("scheduler.pinned_percent"),
             pinned_percent_of_one: percent("scheduler.pinned_percent_of_one"),
         };
@@ -483,7 +486,7 @@ impl Reader {
         let bytes = |path: &str, usual: u64| self.long(path).unwrap_or(usual);
         // A missing value was rejected, and its fault is recorded.
         let duration = |path: &str, usual: Duration| match self.parsed(path) {
-            Some(Parsed::Duration(found)) => *found,
+            Some(ParsedValue::Duration(found)) => *found,
             _ => usual,
         };
         let config = GatewayConfig {
@@ -564,15 +567,15 @@ pub(crate) fn without_ending(name: &str) -> &str {
 pub(crate) fn layered(
     file: Option<&Path>,
     variables: impl IntoIterator<Item = (String, String)>,
-) -> Settings {
-    let mut settings = Settings::defaults();
+) -> SettingLayers {
+    let mut settings = SettingLayers::defaults();
     if let Some(path) = file {
         match std::fs::read_to_string(path) {
             Ok(text) => settings.file(path, &text),
             Err(error) => {
                 settings.problem(
                     "the file",
-                    Origin::File(path.to_owned()),
+                    SettingOrigin::File(path.to_owned()),
                     format!("cannot be read: {error}"),
                 );
             }

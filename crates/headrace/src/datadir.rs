@@ -12,8 +12,8 @@ use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
 use headrace_domain::Clock;
 use headrace_edge::SessionSecret;
 use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
-use headrace_ledger::{Event, Ledger, LedgerError, OpenReport, Owner};
-use headrace_store::disk::Ballast;
+use headrace_ledger::{JournalEvent, Ledger, LedgerError, OpenReport, Owner};
+use headrace_store::disk::DiskBallast;
 use headrace_store::identity::SqliteKeyStore;
 use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
 use secrecy::zeroize::Zeroizing;
@@ -137,7 +137,7 @@ pub(crate) struct DataDir {
     cache_salt: Zeroizing<[u8; 32]>,
     session_secret: Zeroizing<[u8; 32]>,
     /// Disk space reserved for the ledger and the keys, for when the disk is full.
-    ballast: Arc<Ballast>,
+    ballast: Arc<DiskBallast>,
 }
 
 impl DataDir {
@@ -154,7 +154,7 @@ impl DataDir {
         let lock = DataDirLock::acquire(dir).map_err(DataDirError::Lock)?;
         // A killed process leaves its address file behind. The lock proves that the address is stale.
         let _ = std::fs::remove_file(dir.join(ADDRESS_FILE));
-        let ballast = Arc::new(Ballast::open(dir));
+        let ballast = Arc::new(DiskBallast::open(dir));
         let secrets = secrets_folder(dir);
         make_private(&secrets)?;
         let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
@@ -183,7 +183,7 @@ impl DataDir {
     }
 
     /// The disk space reserved for the ledger and the keys.
-    pub(crate) const fn ballast(&self) -> &Arc<Ballast> {
+    pub(crate) const fn ballast(&self) -> &Arc<DiskBallast> {
         &self.ballast
     }
 
@@ -228,7 +228,7 @@ impl DataDir {
         let path = ledger_file(self.path());
         Box::new(move |row, grant| {
             let found = find_after(&path, row, |transaction| match &transaction.event {
-                Event::Granted { org, kind, amount, reference } => {
+                JournalEvent::Granted { org, kind, amount, reference } => {
                     let Grant { org: of, amount: so_much, kind: from, reference: named } = grant;
                     org == of && amount == so_much && kind == from && **reference == **named
                 }

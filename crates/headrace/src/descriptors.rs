@@ -15,12 +15,12 @@ const ADMIN_SHARE: u64 = 16;
 
 /// The limit on open files of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorLimit {
     /// `None` if there is no limit.
     limit: Option<u64>,
 }
 
-impl Descriptors {
+impl DescriptorLimit {
     /// Raises the soft limit to the hard limit. If that fails, the soft limit stays.
     pub(crate) fn raise() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -112,10 +112,14 @@ mod tests {
             (4_096, false, 3_072),
             (1, false, 1),
         ] {
-            assert_eq!(Descriptors::of(limit).most_connections(4_096, sends_on), most, "{limit} {sends_on}");
+            assert_eq!(
+                DescriptorLimit::of(limit).most_connections(4_096, sends_on),
+                most,
+                "{limit} {sends_on}"
+            );
         }
-        assert_eq!(Descriptors { limit: None }.most_connections(4_096, true), 4_096);
-        assert_eq!(Descriptors::of(1_024).most_operators(), 64);
+        assert_eq!(DescriptorLimit { limit: None }.most_connections(4_096, true), 4_096);
+        assert_eq!(DescriptorLimit::of(1_024).most_operators(), 64);
     }
 
     #[test]
@@ -133,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_shortage_names_the_limit_and_the_way_out() {
-        let few = Descriptors::of(1_024);
+        let few = DescriptorLimit::of(1_024);
         let words = few.shortage(4_096, 704).unwrap();
         assert!(words.contains("1024") && words.contains("704") && words.contains("LimitNOFILE"), "{words}");
         assert_eq!(few.shortage(700, 700), None);

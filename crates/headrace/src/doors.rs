@@ -7,7 +7,7 @@ use std::path::Path;
 
 use headrace_admin::{AdminCommand, AdminReply, control};
 
-use crate::config::Config;
+use crate::config::ServerSettings;
 use crate::config::admin::AdminListen;
 use crate::port_holder::holder;
 
@@ -27,7 +27,7 @@ pub(crate) fn not_running(data_dir: &Path) -> Result<(), String> {
 }
 
 /// Checks that the addresses are free, before loading a model takes minutes.
-pub(crate) fn can_listen(config: &Config) -> Result<(), String> {
+pub(crate) fn can_listen(config: &ServerSettings) -> Result<(), String> {
     let edge = &config.server.edge;
     let admin = match config.admin.listen {
         AdminListen::At(at) => Some(at),

@@ -11,7 +11,7 @@ const FIBRE_NANOS_PER_KM: f64 = 5_000.0;
 
 /// A point on Earth.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct GeoPlace {
     /// Name of the city or region, or the coordinates as they were given.
     pub(crate) name: String,
     latitude: f64,
@@ -92,7 +92,7 @@ const CITIES: &[City] = &[
     ("zurich", 47.38, 8.54, &["eu-central-2", "europe-west6", "switzerlandnorth"]),
 ];
 
-impl Place {
+impl GeoPlace {
     /// The place of a server whose host name contains a cloud region, such as
     /// `bedrock-runtime.eu-central-1.amazonaws.com`. `None` if no label of the name is a known region.
     pub(crate) fn of_host(host: &str) -> Option<Self> {
@@ -130,7 +130,7 @@ pub(crate) fn floor(kilometres: f64) -> Duration {
     Duration::try_from_secs_f64(nanos / 1e9).unwrap_or_default()
 }
 
-impl FromStr for Place {
+impl FromStr for GeoPlace {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -162,7 +162,7 @@ impl FromStr for Place {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
+    fn place(text: &str) -> GeoPlace {
         text.parse().unwrap()
     }
 
@@ -200,7 +200,7 @@ mod tests {
             ("eu-central-12.example.com", None),
             ("127.0.0.1", None),
         ] {
-            assert_eq!(Place::of_host(host).map(|place| place.name).as_deref(), city, "{host}");
+            assert_eq!(GeoPlace::of_host(host).map(|place| place.name).as_deref(), city, "{host}");
         }
     }
 
@@ -209,7 +209,7 @@ mod tests {
         for (text, part) in
             [("atlantis", "LATITUDE,LONGITUDE"), ("91,0", "in degrees"), ("1,x", "in degrees")]
         {
-            let why = text.parse::<Place>().unwrap_err();
+            let why = text.parse::<GeoPlace>().unwrap_err();
             assert!(why.contains(part), "{why}");
         }
         for (at, (city, latitude, longitude, regions)) in CITIES.iter().enumerate() {

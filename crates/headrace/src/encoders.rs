@@ -9,16 +9,16 @@ use headrace_domain::Clock;
 use headrace_embedder::{Embedder, EmbedderConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
-use headrace_gateway::{Lane, Makes, Policy, ServedModel, VectorLane};
+use headrace_gateway::{Backend, EncoderOutput, ModelPolicy, ServedModel, VectorBackend};
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{Encoder, EncoderOptions};
 use headrace_quant::BlockType;
 use headrace_tokenizer::Tokenizer;
 
-use crate::config::{Config, EngineSettings, ModelConfig};
-use crate::progress::Progress;
-use crate::running::{InMemory, Loaded, Running, changed};
+use crate::config::{EngineSettings, ModelConfig, ServerSettings};
+use crate::progress::ProgressLine;
+use crate::running::{InMemory, LoadedModel, RunningModel, changed};
 
 /// Maximum tokens of a batch. Activations are allocated for as many.
 const BATCH_TOKENS: usize = 2_048;
@@ -85,8 +85,8 @@ impl PlannedEncoder {
             self.config.name.to_string(),
             format!("{} tokens", self.checkpoint.max_tokens()),
             match makes(&self.checkpoint) {
-                Makes::Vectors { width } => format!("embeddings of {width}"),
-                Makes::Scores => "scores of pairs".to_owned(),
+                EncoderOutput::Vectors { width } => format!("embeddings of {width}"),
+                EncoderOutput::Scores => "scores of pairs".to_owned(),
             },
             self.mode.to_string(),
             format!("{} MiB", self.bytes() >> 20),
@@ -100,13 +100,13 @@ impl PlannedEncoder {
     /// Returns why it cannot run.
     pub(crate) fn run(
         self,
-        config: &Config,
+        config: &ServerSettings,
         isa: Isa,
         workers: &Arc<Workers>,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Running, String> {
+    ) -> Result<RunningModel, String> {
         let (named, checkpoint) = (&self.config, &self.checkpoint);
-        let loaded = Loaded { config: named.clone(), kv_blocks: 0, bytes: self.bytes() };
+        let loaded = LoadedModel { config: named.clone(), kv_blocks: 0, bytes: self.bytes() };
         let options = EncoderOptions {
             isa,
             threads: named.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads()),
@@ -114,7 +114,7 @@ impl PlannedEncoder {
             quantize: self.quantize,
             batch_tokens: BATCH_TOKENS,
         };
-        let mut progress = Progress::new(&format!("loading {}", named.name));
+        let mut progress = ProgressLine::new(&format!("loading {}", named.name));
         let told = &mut |done, total| progress.bytes(done, total);
         let encoder = Encoder::load_over(workers, checkpoint, options, told);
         let encoder = encoder.map_err(|error| error.to_string())?;
@@ -127,7 +127,7 @@ impl PlannedEncoder {
         let modules = checkpoint.modules();
         let served = ServedModel {
             name: named.name.clone(),
-            lane: Lane::Vectors(VectorLane {
+            lane: Backend::Vectors(VectorBackend {
                 tokenizer: Arc::clone(&self.tokenizer),
                 capabilities: engine.capabilities().clone(),
                 makes: makes(checkpoint),
@@ -138,12 +138,12 @@ impl PlannedEncoder {
             created_unix_s: self.created_unix_s,
             default_max_tokens: None,
             limits: named.limits,
-            policy: Policy::default(),
+            policy: ModelPolicy::default(),
         };
         let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
         let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
         let worker = worker.within(config.gateway.region.clone());
-        Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered: None })
+        Ok(RunningModel { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered: None })
     }
 }
 
@@ -159,9 +159,11 @@ pub(crate) fn open(path: &Path) -> Result<(EncoderCheckpoint, Arc<Tokenizer>), S
 }
 
 /// What the encoder makes of a text.
-pub(crate) fn makes(checkpoint: &EncoderCheckpoint) -> Makes {
+pub(crate) fn makes(checkpoint: &EncoderCheckpoint) -> EncoderOutput {
     match checkpoint.config().score {
-        Some(_) => Makes::Scores,
-        None => Makes::Vectors { width: u32::try_from(checkpoint.config().hidden_size).unwrap_or(u32::MAX) },
+        Some(_) => EncoderOutput::Scores,
+        None => EncoderOutput::Vectors {
+            width: u32::try_from(checkpoint.config().hidden_size).unwrap_or(u32::MAX),
+        },
     }
 }

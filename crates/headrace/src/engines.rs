@@ -8,66 +8,67 @@ use std::time::Duration;
 use headrace_domain::Clock;
 use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 use headrace_fleet::Worker;
-use headrace_gateway::{Lane, TokenLane};
-use headrace_grammar::{Bounds, Compiler, FormOwner, GrammarFault};
+use headrace_gateway::{Backend, TokenBackend};
+use headrace_grammar::{FormCompiler, FormLimits, FormOwner, GrammarFault};
 use headrace_kernels::pool::Workers;
 use headrace_trace::Metrics;
-use headrace_worker::{HeldTo, Offer};
+use headrace_worker::{HeldTo, OfferedModel};
 
-use crate::config::Config;
+use crate::config::ServerSettings;
 use crate::gauges;
-use crate::hosted::Hosted;
-use crate::models::{self, ModelFaults, Plan};
-use crate::offers::Offered;
-use crate::running::{InMemory, Loaded, Running};
+use crate::hosted::LocalEngine;
+use crate::models::{self, ModelFaults, ServingPlan};
+use crate::offers::WorkerOffer;
+use crate::running::{InMemory, LoadedModel, RunningModel};
 
 /// Interval at which ending models are checked for remaining calls.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The models in this process. One per server.
-pub(crate) struct Engines {
+pub(crate) struct LocalEngines {
     workers: Arc<Workers>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    desk: Mutex<Desk>,
+    desk: Mutex<EngineTable>,
     /// Number of ending models. Readable without locking `desk`, because its reader may hold a lock that the owner of
     /// `desk` waits for.
     ending: AtomicUsize,
 }
 
-struct Desk {
-    running: Vec<Running>,
-    ending: Vec<Ending>,
+struct EngineTable {
+    running: Vec<RunningModel>,
+    ending: Vec<EndingEngine>,
     /// Set at shutdown. No new model may start afterwards.
     closed: bool,
 }
 
 /// A model that no new call reaches.
-struct Ending {
-    loaded: Loaded,
-    engine: Arc<dyn Hosted>,
+struct EndingEngine {
+    loaded: LoadedModel,
+    engine: Arc<dyn LocalEngine>,
     /// The catalogues hold the worker, and each call holds the catalogue that routed it. The worker is dropped with the
     /// last of these calls.
     worker: Weak<Worker>,
 }
 
 /// Compiles the grammar that a remote job's answers must match, for the vocabulary of this model.
-fn compile(grammars: &Compiler, held_to: HeldTo) -> Result<SharedGrammar, SubmitRefusal> {
+fn compile(grammars: &FormCompiler, held_to: HeldTo) -> Result<SharedGrammar, SubmitRefusal> {
     let HeldTo { form, thought } = held_to;
     let owner = FormOwner::default();
-    grammars.compile_behind(thought, &owner, &Arc::new(form), &Bounds::default()).map_err(|fault| match fault
-    {
-        GrammarFault::Busy | GrammarFault::NoMemory { .. } | GrammarFault::Broke { .. } => {
-            SubmitRefusal::Unavailable { why: format!("a form: {fault}") }
+    grammars.compile_behind(thought, &owner, &Arc::new(form), &FormLimits::default()).map_err(|fault| {
+        match fault {
+            GrammarFault::Busy | GrammarFault::NoMemory { .. } | GrammarFault::Broke { .. } => {
+                SubmitRefusal::Unavailable { why: format!("a form: {fault}") }
+            }
+            fault => SubmitRefusal::Invalid { what: format!("a form: {fault}") },
         }
-        fault => SubmitRefusal::Invalid { what: format!("a form: {fault}") },
     })
 }
 
-impl Engines {
+impl LocalEngines {
     /// A server that starts with these models.
     pub(crate) fn new(
-        running: Vec<Running>,
+        running: Vec<RunningModel>,
         workers: Arc<Workers>,
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
@@ -75,26 +76,26 @@ impl Engines {
         for model in &running {
             gauges::register_engine(&metrics, model.loaded.config.name.as_str(), &model.engine);
         }
-        let desk = Mutex::new(Desk { running, ending: Vec::new(), closed: false });
+        let desk = Mutex::new(EngineTable { running, ending: Vec::new(), closed: false });
         Self { workers, clock, metrics, desk, ending: AtomicUsize::new(0) }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, EngineTable> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The models that new calls reach.
-    pub(crate) fn running(&self) -> Vec<Running> {
+    pub(crate) fn running(&self) -> Vec<RunningModel> {
         self.desk().running.clone()
     }
 
     /// The models that other gateways may use.
-    pub(crate) fn offers(&self) -> Vec<Offer> {
-        let offer = |model: &Running| {
-            let Offered { bits, words } = model.offered.clone()?;
-            let Lane::Tokens(TokenLane { grammars, .. }) = &model.served.lane else { return None };
+    pub(crate) fn offers(&self) -> Vec<OfferedModel> {
+        let offer = |model: &RunningModel| {
+            let WorkerOffer { bits, words } = model.offered.clone()?;
+            let Backend::Tokens(TokenBackend { grammars, .. }) = &model.served.lane else { return None };
             let grammars = Arc::clone(grammars);
-            Some(Offer {
+            Some(OfferedModel {
                 engine: Arc::clone(&model.engine) as SharedEngine,
                 bits,
                 compile: Arc::new(move |held_to| compile(&grammars, held_to)),
@@ -124,13 +125,17 @@ impl Engines {
     ///
     /// # Errors
     /// Returns every model that cannot be loaded. In that case, none of the newly loaded ones stays in memory.
-    pub(crate) fn load(&self, config: &Config, plan: Plan) -> Result<Vec<Running>, ModelFaults> {
+    pub(crate) fn load(
+        &self,
+        config: &ServerSettings,
+        plan: ServingPlan,
+    ) -> Result<Vec<RunningModel>, ModelFaults> {
         models::start(config, plan, &self.workers, &self.clock)
     }
 
     /// Replaces the running models; `swap` routes new calls to them. Other models end with their last calls. Returns
     /// `false` and changes nothing during shutdown.
-    pub(crate) fn replace(&self, running: Vec<Running>, swap: impl FnOnce()) -> bool {
+    pub(crate) fn replace(&self, running: Vec<RunningModel>, swap: impl FnOnce()) -> bool {
         let mut desk = self.desk();
         if desk.closed {
             return false;
@@ -144,7 +149,7 @@ impl Engines {
         for model in former {
             if !desk.running.iter().any(|other| Arc::ptr_eq(&other.engine, &model.engine)) {
                 let worker = Arc::downgrade(&model.worker);
-                desk.ending.push(Ending { loaded: model.loaded, engine: model.engine, worker });
+                desk.ending.push(EndingEngine { loaded: model.loaded, engine: model.engine, worker });
             }
         }
         self.ending.store(desk.ending.len(), Relaxed);
@@ -156,7 +161,7 @@ impl Engines {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let engines = Arc::clone(&self);
-            if self.desk().ending.iter().any(Ending::is_done) {
+            if self.desk().ending.iter().any(EndingEngine::is_done) {
                 // If the runtime stops first, the model stays listed and is ended at shutdown.
                 let _ = tokio::task::spawn_blocking(move || engines.end_done()).await;
             }
@@ -205,7 +210,7 @@ impl Engines {
     }
 }
 
-impl Desk {
+impl EngineTable {
     /// The names of all models in memory.
     fn names(&self) -> impl Iterator<Item = &headrace_domain::ModelName> {
         let loaded = self.running.iter().map(|model| &model.loaded);
@@ -213,7 +218,7 @@ impl Desk {
     }
 }
 
-impl Ending {
+impl EndingEngine {
     fn is_done(&self) -> bool {
         self.worker.strong_count() == 0
     }

@@ -19,7 +19,7 @@ const ACTOR: &str = "first start";
 const LATER: &str = "later start";
 
 /// The state of the keys when a server is ready.
-pub(crate) enum Keys {
+pub(crate) enum FirstKeys {
     /// There was no key, and the first one was created.
     First(FirstKey),
     /// There were keys, and the environment has none.
@@ -41,14 +41,14 @@ pub(crate) struct FirstKey {
 }
 
 /// Everything that the setup needs.
-pub(crate) struct Setup<'a> {
+pub(crate) struct FirstSetup<'a> {
     pub(crate) service: &'a AdminService,
     pub(crate) directory: &'a Directory,
     pub(crate) ledger: &'a Ledger,
     pub(crate) now: UnixNanos,
 }
 
-impl Setup<'_> {
+impl FirstSetup<'_> {
     /// Sets up what is missing. With `play`, an unknown key in the environment is added to the directory.
     ///
     /// # Errors
@@ -58,18 +58,18 @@ impl Setup<'_> {
         config: &FirstStart,
         environment: Option<&SecretString>,
         play: bool,
-    ) -> Result<Keys, String> {
+    ) -> Result<FirstKeys, String> {
         if self.directory.list().is_empty() {
-            return self.first(config, environment).map(Keys::First);
+            return self.first(config, environment).map(FirstKeys::First);
         }
-        let Some(key) = environment else { return Ok(Keys::Kept) };
-        let refused = |why: &str| Ok(Keys::Refused(format!("the key in {KEY_VARIABLE} {why}")));
+        let Some(key) = environment else { return Ok(FirstKeys::Kept) };
+        let refused = |why: &str| Ok(FirstKeys::Refused(format!("the key in {KEY_VARIABLE} {why}")));
         match self.directory.authenticate(key.expose_secret(), self.now) {
-            Ok(_) => Ok(Keys::Works),
+            Ok(_) => Ok(FirstKeys::Works),
             Err(AuthRefusal::Unknown) if play => {
                 let project = ProjectId::new(DEFAULT).map_err(|error: IdError| error.to_string())?;
                 match self.create(project, LATER, Some(key)) {
-                    Ok(_) => Ok(Keys::Added),
+                    Ok(_) => Ok(FirstKeys::Added),
                     Err(why) => {
                         refused(&format!("is none of this data directory's and cannot be made one: {why}"))
                     }

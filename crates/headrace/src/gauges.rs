@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use headrace_engine_api::LoadReport;
 use headrace_gateway::{Gateway, ShadowFigures};
-use headrace_ledger::{Health, Ledger};
+use headrace_ledger::{JournalHealth, Ledger};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
-use headrace_upstream::{FAILURES, Figures, Upstream};
+use headrace_upstream::{FAILURES, ServerFigures, Upstream};
 
-use crate::config::Config;
-use crate::hosted::Hosted;
+use crate::config::ServerSettings;
+use crate::hosted::LocalEngine;
 
 /// Registers the figures of the ledger and the limits, which are read when scraped.
 pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {
@@ -71,7 +71,7 @@ pub(crate) fn register_shadows(metrics: &Metrics, gateway: &Arc<Gateway>) {
 }
 
 /// Registers the figures of a model's engine, in place of a former engine's.
-pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {
+pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEngine>) {
     register_health(metrics, name, engine);
     type Read = fn(&LoadReport) -> f64;
     let gauges: [(&str, &str, Read); 11] = [
@@ -119,7 +119,7 @@ pub(crate) fn register_engine(metrics: &Metrics, name: &str, engine: &Arc<dyn Ho
 pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
     let label = upstream.label();
     let labels = [("upstream", label.as_str())];
-    type Read = fn(&Figures) -> f64;
+    type Read = fn(&ServerFigures) -> f64;
     let gauges: [(&str, &str, Read); 2] = [
         ("headrace_upstream_in_flight", "Calls under way at an upstream.", |of| of.in_flight as f64),
         ("headrace_upstream_waiting", "Calls that wait for a place at an upstream.", |of| of.waiting as f64),
@@ -170,12 +170,12 @@ pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
 
 /// Models with a label of their own in metrics: those that the configuration names. An upstream's list is not under the
 /// operator's control, so its other models count as `other`.
-pub(crate) fn labelled(config: &Config) -> impl Iterator<Item = &str> {
+pub(crate) fn labelled(config: &ServerSettings) -> impl Iterator<Item = &str> {
     let relayed = config.relayed.iter().map(|model| model.name.as_str());
     relayed.chain(config.prices.iter().map(|price| price.model.as_str()))
 }
 
-fn register_health(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {
+fn register_health(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEngine>) {
     let (up, broken) = (Arc::clone(engine), Arc::clone(engine));
     let up = move || if up.health().is_up() { 1.0 } else { 0.0 };
     let help = "Whether the engine takes calls.";
@@ -187,7 +187,7 @@ fn register_health(metrics: &Metrics, name: &str, engine: &Arc<dyn Hosted>) {
 
 fn register_ledger(metrics: &Metrics, ledger: &Ledger) {
     const NANOS: f64 = 1e-9;
-    type Read = fn(&Health) -> f64;
+    type Read = fn(&JournalHealth) -> f64;
     let counters: [(&str, &str, Read); 6] = [
         ("headrace_ledger_holds_expired_total", "Holds that nobody ended in time; not charged.", |h| {
             h.expired as f64

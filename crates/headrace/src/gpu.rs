@@ -6,7 +6,7 @@ use headrace_kernels::forward::Forward;
 
 /// The settings that concern a model on a GPU.
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "read by what is not built"))]
-pub(crate) struct Wanted {
+pub(crate) struct GpuRequest {
     /// Bytes of the KV cache. `None` gives it all memory that the weights leave.
     pub(crate) kv_bytes: Option<u64>,
     /// Maximum number of positions.
@@ -39,7 +39,7 @@ pub(crate) fn possible() -> Result<(), String> {
 #[cfg(feature = "cuda")]
 pub(crate) fn load(
     checkpoint: &Checkpoint,
-    wanted: &Wanted,
+    wanted: &GpuRequest,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Forward>, String> {
     use headrace_cuda::device::Nvidia;
@@ -70,7 +70,7 @@ pub(crate) fn load(
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn load(
     _checkpoint: &Checkpoint,
-    _wanted: &Wanted,
+    _wanted: &GpuRequest,
     _progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Forward>, String> {
     possible().and(Err(String::new()))

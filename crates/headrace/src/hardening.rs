@@ -13,7 +13,7 @@ use crate::first_start::{KEY_VARIABLE, first_key};
 const SECRET_VARIABLES: [&str; 2] = [KEY_VARIABLE, "HEADRACE_API_KEY"];
 
 /// The secrets found, and the measures that failed.
-pub(crate) struct Hardened {
+pub(crate) struct HardeningReport {
     /// The key from the environment, which has been wiped there.
     pub(crate) first_key: Option<SecretString>,
     /// Measures that this system does not allow, for the log.
@@ -21,7 +21,7 @@ pub(crate) struct Hardened {
 }
 
 /// Hardens the process. Must come first, while there is only one thread and no other code has read the environment.
-pub(crate) fn harden() -> Hardened {
+pub(crate) fn harden() -> HardeningReport {
     let mut shortcomings = Vec::new();
     let first_key = first_key();
     // Wiping comes before `not_dumpable`, while the process may still open its own memory.
@@ -34,7 +34,7 @@ pub(crate) fn harden() -> Hardened {
     doing("core dumps cannot be limited", no_core_dumps());
     doing("core dumps cannot be forbidden", not_dumpable());
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
-    Hardened { first_key, shortcomings }
+    HardeningReport { first_key, shortcomings }
 }
 
 fn no_core_dumps() -> io::Result<()> {

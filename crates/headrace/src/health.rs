@@ -8,8 +8,8 @@ use headrace_admin::{ServerStatus, StoreView};
 use headrace_identity::Directory;
 use headrace_ledger::Ledger;
 use headrace_objects::{BatchStore, ObjectStore};
-use headrace_store::disk::Ballast;
-use headrace_trace::{Metrics, Recorder};
+use headrace_store::disk::DiskBallast;
+use headrace_trace::{Metrics, TraceRecorder};
 use parking_lot::Mutex;
 
 /// Interval of the checks.
@@ -17,24 +17,24 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 
 /// Everything that writes to the disk.
 #[derive(Clone)]
-pub(crate) struct Stores {
+pub(crate) struct StoreHealth {
     pub(crate) ledger: Ledger,
     pub(crate) directory: Arc<Directory>,
-    pub(crate) recorder: Arc<Recorder>,
-    pub(crate) objects: Watched,
-    pub(crate) files: Watched,
-    pub(crate) ballast: Arc<Ballast>,
+    pub(crate) recorder: Arc<TraceRecorder>,
+    pub(crate) objects: WatchedStore,
+    pub(crate) files: WatchedStore,
+    pub(crate) ballast: Arc<DiskBallast>,
 }
 
 /// Checks whether a store of customer data can be written, and caches the result, because a check may wait for the
 /// disk.
 #[derive(Clone)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedStore {
     look: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     found: Arc<Mutex<Option<String>>>,
 }
 
-impl Watched {
+impl WatchedStore {
     pub(crate) fn objects(store: &Arc<dyn ObjectStore>) -> Self {
         let store = Arc::clone(store);
         Self::by(move || store.failing())
@@ -58,7 +58,7 @@ impl Watched {
 }
 
 /// Returns why a store cannot be written now, or `None` if it can.
-type Failing = fn(&Stores) -> Option<String>;
+type Failing = fn(&StoreHealth) -> Option<String>;
 
 const TRACES: &str = "traces";
 
@@ -71,7 +71,7 @@ const STORES: [(&str, Failing); 5] = [
     ("files", |of| of.files.found.lock().clone()),
 ];
 
-impl Stores {
+impl StoreHealth {
     /// The stores' part of the server status.
     pub(crate) fn status(&self) -> ServerStatus {
         let view =

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
-use headrace_trace::Minute;
+use headrace_trace::MinuteStats;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -17,11 +17,11 @@ const SECONDS_PER_MINUTE: f64 = 60.0;
 
 /// A bounded list of samples, oldest first.
 #[derive(Default)]
-pub(crate) struct History(Mutex<VecDeque<Sample>>);
+pub(crate) struct StatsHistory(Mutex<VecDeque<MinuteSample>>);
 
 /// The figures of the minute before a point in time.
 #[derive(Clone, Copy)]
-struct Sample {
+struct MinuteSample {
     /// Seconds since 1970.
     at: u64,
     completion_per_s: f64,
@@ -32,11 +32,11 @@ struct Sample {
     queue_us: Option<u64>,
 }
 
-impl History {
+impl StatsHistory {
     /// Adds a sample. Drops the oldest one if the list is full.
-    pub(crate) fn add(&self, at: UnixNanos, minute: &Minute) {
+    pub(crate) fn add(&self, at: UnixNanos, minute: &MinuteStats) {
         let median = |of: &headrace_trace::Percentiles| (of.calls > 0).then_some(of.p50_ns / NANOS_PER_MICRO);
-        let sample = Sample {
+        let sample = MinuteSample {
             at: at.seconds(),
             completion_per_s: minute.completion_tokens as f64 / SECONDS_PER_MINUTE,
             prompt_per_s: minute.prompt_tokens as f64 / SECONDS_PER_MINUTE,
@@ -56,7 +56,7 @@ impl History {
     /// Each figure as a list, oldest first.
     pub(crate) fn json(&self) -> Value {
         let samples = self.0.lock();
-        let all = |of: &dyn Fn(&Sample) -> Value| samples.iter().map(of).collect::<Vec<_>>();
+        let all = |of: &dyn Fn(&MinuteSample) -> Value| samples.iter().map(of).collect::<Vec<_>>();
         json!({
             "at_unix_s": all(&|sample| sample.at.into()),
             "completion_tokens_per_s": all(&|sample| sample.completion_per_s.into()),
@@ -73,10 +73,10 @@ mod tests {
 
     #[test]
     fn samples_are_kept_in_order_and_bounded() {
-        let history = History::default();
+        let history = StatsHistory::default();
         let at = |seconds: u64| UnixNanos::new(seconds * 1_000_000_000);
         let minute = |completion_tokens| {
-            let mut minute = Minute::default();
+            let mut minute = MinuteStats::default();
             minute.completion_tokens = completion_tokens;
             minute
         };

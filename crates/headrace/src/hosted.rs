@@ -7,18 +7,18 @@ use headrace_engine::EmbeddedEngine;
 use headrace_engine_api::Engine;
 
 /// An engine whose thread runs in this process.
-pub(crate) trait Hosted: Engine {
+pub(crate) trait LocalEngine: Engine {
     /// Takes no new jobs, waits at most `grace` for running jobs, and frees thread, weights and memory. Blocks.
     fn shutdown(&self, grace: Duration);
 }
 
-impl Hosted for EmbeddedEngine {
+impl LocalEngine for EmbeddedEngine {
     fn shutdown(&self, grace: Duration) {
         Self::shutdown(self, grace);
     }
 }
 
-impl Hosted for Embedder {
+impl LocalEngine for Embedder {
     fn shutdown(&self, grace: Duration) {
         Self::shutdown(self, grace);
     }

@@ -8,13 +8,13 @@ use headrace_admin::{AdminCommand, AdminReply, control};
 use secrecy::SecretString;
 
 /// A running server on this machine, with a lent key for its API.
-pub(crate) struct House {
+pub(crate) struct LocalServer {
     pub(crate) url: String,
     pub(crate) key: SecretString,
     data_dir: PathBuf,
 }
 
-impl House {
+impl LocalServer {
     /// Finds the server that runs on `data_dir` and borrows a key from it. Returns `None` if no server runs there, if
     /// that server does not listen at `url`, or if it lends no key. The caller then treats the server like any other.
     pub(crate) async fn of(data_dir: PathBuf, url: Option<String>) -> Option<Self> {

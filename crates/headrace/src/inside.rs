@@ -6,16 +6,17 @@ use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
 use headrace_admin_http::{
-    Hold, House, ModelPrices, Money, ServedModel, Setting, StoredCheckpoint, Verified, VerifyFinding,
+    LedgerCheck, ModelPrices, Money, OpenHold, ServedModel, ServerAdmin, SettingInForce, StoredCheckpoint,
+    VerifyFinding,
 };
-use headrace_call_api::Front;
+use headrace_call_api::CallService;
 use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
-use headrace_gateway::{Gateway, Inputs, Lane, Route};
+use headrace_gateway::{Backend, Gateway, InputKinds, ModelRoute};
 use headrace_ledger::Ledger;
 use headrace_ledger::prices::PriceConfig;
 use headrace_store::journal::verify_file;
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Margin, MarginBy, TraceReader, shadow_pairs};
+use headrace_trace::{MarginBy, MarginReport, TraceReader, shadow_pairs};
 use serde_json::Value;
 
 use crate::commands::models;
@@ -23,25 +24,25 @@ use crate::config::fields::FIELDS;
 use crate::config::sections::is_live;
 use crate::datadir;
 use crate::prompts;
-use crate::reload::Reloader;
-use crate::stored::{Found, Places, Stored};
+use crate::reload::ConfigReloader;
+use crate::stored::{FoundCheckpoint, LocalCheckpoint, ModelFolders};
 
 /// Maximum number of shadow copies that are compared: a few megabytes of records.
 const MOST_COPIES: usize = 20_000;
 
 /// Answers operators' questions about the server.
-pub(crate) struct Inside {
+pub(crate) struct AdminData {
     gateway: Weak<Gateway>,
     ledger: Ledger,
-    reloader: Arc<Reloader>,
+    reloader: Arc<ConfigReloader>,
     data_dir: PathBuf,
 }
 
-impl Inside {
+impl AdminData {
     pub(crate) fn new(
         gateway: &Arc<Gateway>,
         ledger: Ledger,
-        reloader: &Arc<Reloader>,
+        reloader: &Arc<ConfigReloader>,
         data_dir: &Path,
     ) -> Self {
         let (gateway, reloader) = (Arc::downgrade(gateway), Arc::clone(reloader));
@@ -53,22 +54,22 @@ impl Inside {
     }
 }
 
-impl House for Inside {
+impl ServerAdmin for AdminData {
     fn models(&self) -> Vec<ServedModel> {
         let Some(gateway) = self.gateway.upgrade() else { return Vec::new() };
         let catalog = gateway.catalog();
-        let leads = |route: &Route, name: &str| route.models().all(|model| model.as_str() == name);
+        let leads = |route: &ModelRoute, name: &str| route.models().all(|model| model.as_str() == name);
         let told = catalog.models().map(|model| ServedModel {
             name: model.name.to_string(),
             lane: match &model.lane {
-                Lane::Tokens(_) => "tokens",
-                Lane::Vectors(_) => "texts",
-                Lane::Messages(_) => "messages",
+                Backend::Tokens(_) => "tokens",
+                Backend::Vectors(_) => "texts",
+                Backend::Messages(_) => "messages",
             },
             context_window: model.lane.context_window(),
             default_max_tokens: match &model.lane {
-                Lane::Vectors(_) => None,
-                Lane::Tokens(_) | Lane::Messages(_) => {
+                Backend::Vectors(_) => None,
+                Backend::Tokens(_) | Backend::Messages(_) => {
                     Some(model.default_max_tokens.unwrap_or_else(|| gateway.default_max_tokens()))
                 }
             },
@@ -87,7 +88,8 @@ impl House for Inside {
     fn inspect(&self, model: &str) -> Result<Value, AdminError> {
         let config = self.reloader.config()?;
         if let Some(own) = config.models.iter().find(|own| own.name.as_str() == model) {
-            return models::told(own.path.as_deref(), own.arithmetic.quantize).map_err(prompts::refused);
+            return models::inspect_to_json(own.path.as_deref(), own.arithmetic.quantize)
+                .map_err(prompts::refused);
         }
         if config.relayed.iter().any(|relayed| relayed.name.as_str() == model) {
             let message = format!("`{model}` is served by another server: none of its files are here");
@@ -97,7 +99,7 @@ impl House for Inside {
     }
 
     fn checkpoints(&self) -> Vec<StoredCheckpoint> {
-        let told = |stored: Stored| StoredCheckpoint {
+        let told = |stored: LocalCheckpoint| StoredCheckpoint {
             name: stored.name,
             program: stored.program,
             format: stored.format,
@@ -105,13 +107,15 @@ impl House for Inside {
             path: stored.path.display().to_string(),
             fault: stored.fault,
         };
-        Places::of_process().list().into_iter().map(told).collect()
+        ModelFolders::of_process().list().into_iter().map(told).collect()
     }
 
     fn inspect_checkpoint(&self, name: &str) -> Result<Value, AdminError> {
-        match Places::of_process().find(name) {
-            Found::One(stored) => models::told(Some(&stored.path), None).map_err(prompts::refused),
-            Found::None(why) => {
+        match ModelFolders::of_process().find(name) {
+            FoundCheckpoint::One(stored) => {
+                models::inspect_to_json(Some(&stored.path), None).map_err(prompts::refused)
+            }
+            FoundCheckpoint::None(why) => {
                 let remedy = "GET /admin/v1/checkpoints lists them";
                 Err(AdminError::new(AdminCode::UnknownCheckpoint, why, remedy))
             }
@@ -122,9 +126,9 @@ impl House for Inside {
         Ok(self.reloader.prices()?.into_iter().map(prices).collect())
     }
 
-    fn settings(&self) -> Result<Vec<Setting>, AdminError> {
+    fn settings(&self) -> Result<Vec<SettingInForce>, AdminError> {
         let settings = self.reloader.settings()?;
-        let shown = FIELDS.iter().map(|field| Setting {
+        let shown = FIELDS.iter().map(|field| SettingInForce {
             name: field.path,
             value: settings.get(field.path).map(|setting| setting.written.clone()),
             origin: settings.origin(field.path).to_string(),
@@ -134,7 +138,7 @@ impl House for Inside {
         Ok(shown.collect())
     }
 
-    fn verify(&self) -> Result<Verified, AdminError> {
+    fn verify(&self) -> Result<LedgerCheck, AdminError> {
         let report = verify_file(&datadir::ledger_file(&self.data_dir)).map_err(|error| AdminError {
             code: AdminCode::LedgerUnavailable,
             message: error.to_string(),
@@ -144,7 +148,7 @@ impl House for Inside {
             .findings
             .iter()
             .map(|found| VerifyFinding { row: found.sequence, what: found.what.to_string() });
-        Ok(Verified {
+        Ok(LedgerCheck {
             ok: report.ok(),
             rows: report.rows,
             transactions: report.transactions,
@@ -154,10 +158,10 @@ impl House for Inside {
         })
     }
 
-    fn holds(&self) -> Vec<Hold> {
+    fn holds(&self) -> Vec<OpenHold> {
         let told = self.ledger.open_holds().into_iter().map(|held| {
             let (org, project) = (held.org.to_string(), held.project.to_string());
-            Hold::new(held.hold.to_string(), org, project, held.amount, held.expires)
+            OpenHold::new(held.hold.to_string(), org, project, held.amount, held.expires)
         });
         told.collect()
     }
@@ -175,7 +179,7 @@ impl House for Inside {
         if from >= to {
             return Err(invalid("`from` must be before `to`".to_owned()));
         }
-        let mut margin = Margin::new(by);
+        let mut margin = MarginReport::new(by);
         self.traces()?.each(from, to, &mut |record| margin.add(record)).map_err(unreadable)?;
         Ok(margin.json())
     }
@@ -189,12 +193,12 @@ impl House for Inside {
 }
 
 /// The kinds of input that a model takes. `None` if only its upstream knows.
-fn input(lane: &Lane) -> Option<Vec<&'static str>> {
+fn input(lane: &Backend) -> Option<Vec<&'static str>> {
     let kinds = match lane {
-        Lane::Tokens(_) | Lane::Vectors(_) => Inputs::default(),
-        Lane::Messages(messages) => messages.inputs?,
+        Backend::Tokens(_) | Backend::Vectors(_) => InputKinds::default(),
+        Backend::Messages(messages) => messages.inputs?,
     };
-    let beside = Inputs::ALL.into_iter().filter(|kind| kinds.takes(*kind)).map(|kind| kind.name());
+    let beside = InputKinds::ALL.into_iter().filter(|kind| kinds.takes(*kind)).map(|kind| kind.name());
     Some(std::iter::once("text").chain(beside).collect())
 }
 

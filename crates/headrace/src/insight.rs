@@ -6,16 +6,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use headrace_domain::Clock;
-use headrace_engine_api::Health;
+use headrace_engine_api::EngineHealth;
 use headrace_gateway::{Gateway, InFlightCall};
 use headrace_store::usage::SqliteUsage;
-use headrace_trace::{CallNow, EngineNow, Live, MAX_CALLS_NAMED, Now, Recorder};
+use headrace_trace::{CallNow, EngineNow, LiveCalls, LiveView, MAX_CALLS_NAMED, TraceRecorder};
 
 use crate::datadir::{ledger_file, trace_file, usage_file};
-use crate::engines::Engines;
-use crate::history::{History, SAMPLE_EVERY};
+use crate::engines::LocalEngines;
+use crate::history::{SAMPLE_EVERY, StatsHistory};
 use crate::key_names::KeyNames;
-use crate::running::Running;
+use crate::running::RunningModel;
 
 /// Interval at which usage is brought up to date. It is well below the time for which traces of settled calls are
 /// looked for.
@@ -23,28 +23,28 @@ const CATCH_UP_EVERY: Duration = Duration::from_secs(30);
 
 /// State for the operators' view. Clones share everything.
 #[derive(Clone)]
-pub(crate) struct Insight {
+pub(crate) struct LiveStats {
     /// Usage derived from the ledger and the traces. Its methods block.
     pub(crate) usage: Arc<SqliteUsage>,
-    pub(crate) live: Arc<Live>,
+    pub(crate) live: Arc<LiveCalls>,
     gateway: Weak<Gateway>,
-    engines: Arc<Engines>,
+    engines: Arc<LocalEngines>,
     clock: Arc<dyn Clock>,
     names: KeyNames,
     /// Samples of the last minutes, for charts.
-    pub(crate) history: Arc<History>,
+    pub(crate) history: Arc<StatsHistory>,
 }
 
-impl Insight {
+impl LiveStats {
     /// Opens the usage store of a server's data directory.
     ///
     /// # Errors
     /// Returns why the usage store cannot be opened.
     pub(crate) fn new(
         dir: &Path,
-        recorder: &Recorder,
+        recorder: &TraceRecorder,
         gateway: &Arc<Gateway>,
-        engines: &Arc<Engines>,
+        engines: &Arc<LocalEngines>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
     ) -> Result<Self, String> {
@@ -84,7 +84,7 @@ impl Insight {
     }
 
     /// The current state of the server. Takes tens of microseconds and stops no call.
-    pub(crate) fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> LiveView {
         let at = self.clock.now();
         let gateway = self.gateway.upgrade();
         let seen = gateway.as_ref().map(|gateway| gateway.in_flight_calls()).unwrap_or_default();
@@ -97,7 +97,7 @@ impl Insight {
         };
         let calls = seen.into_iter().enumerate().map(shown).collect();
         let in_flight = gateway.map_or(0, |gateway| u64::try_from(gateway.in_flight()).unwrap_or(u64::MAX));
-        Now {
+        LiveView {
             at,
             in_flight,
             calls,
@@ -110,7 +110,7 @@ impl Insight {
     }
 }
 
-fn engine(model: &Running) -> EngineNow {
+fn engine(model: &RunningModel) -> EngineNow {
     let load = model.engine.load();
     EngineNow {
         model: model.served.name.to_string(),
@@ -123,7 +123,7 @@ fn engine(model: &Running) -> EngineNow {
         cached_blocks: load.blocks_cached,
         tokens_per_second: load.tokens_per_second,
         down: match model.engine.health() {
-            Health::Up => None,
+            EngineHealth::Up => None,
             down => Some(down.to_string()),
         },
     }

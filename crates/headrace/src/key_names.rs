@@ -15,7 +15,7 @@ pub(crate) struct KeyNames {
 }
 
 /// What operators see of a key.
-pub(crate) struct Known {
+pub(crate) struct KnownKey {
     pub(crate) name: String,
     /// `None` for the playground, which makes calls for any project.
     pub(crate) project: Option<ProjectId>,
@@ -27,12 +27,12 @@ impl KeyNames {
     }
 
     /// Returns a key's name and project. `None` if there is no such key.
-    pub(crate) fn of(&self, key: &KeyId) -> Option<Known> {
+    pub(crate) fn of(&self, key: &KeyId) -> Option<KnownKey> {
         if key.as_str() == playground::KEY {
-            return Some(Known { name: playground::KEY.to_owned(), project: None });
+            return Some(KnownKey { name: playground::KEY.to_owned(), project: None });
         }
         let record = self.directory.key(key)?;
-        Some(Known { name: record.name, project: Some(record.project) })
+        Some(KnownKey { name: record.name, project: Some(record.project) })
     }
 
     /// Adds `key_name` to an object that has a `key`. It is `null` if the key is unknown.

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_admin::AdminError;
-use headrace_admin_http::{Calls, Ended, Look};
+use headrace_admin_http::{CallRecords, CallView, Ended};
 use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
-    CacheQuery, CallQuery, Recorder, TraceError, TraceReader, UsageQuery, UsageReader, operator_json,
+    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, UsageReader, operator_json,
     trace_name,
 };
 use headrace_wire::{named_request, named_trace};
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::datadir;
-use crate::insight::Insight;
+use crate::insight::LiveStats;
 use crate::key_names::KeyNames;
 
 /// Maximum number of calls that are shown as concurrent with one call.
@@ -27,8 +27,8 @@ const MOST_BESIDE: usize = 100;
 
 /// Answers operators' questions about calls.
 pub(crate) struct KnownCalls {
-    insight: Insight,
-    recorder: Arc<Recorder>,
+    insight: LiveStats,
+    recorder: Arc<TraceRecorder>,
     /// Has a single connection, so simultaneous readers wait for each other.
     reader: SqliteTraceReader,
     clock: Arc<dyn Clock>,
@@ -42,8 +42,8 @@ impl KnownCalls {
     /// Returns an error if the traces cannot be read.
     pub(crate) fn new(
         dir: &Path,
-        insight: &Insight,
-        recorder: &Arc<Recorder>,
+        insight: &LiveStats,
+        recorder: &Arc<TraceRecorder>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
     ) -> Result<Self, String> {
@@ -92,7 +92,7 @@ impl KnownCalls {
     }
 }
 
-impl Calls for KnownCalls {
+impl CallRecords for KnownCalls {
     fn search(
         &self,
         named: &[(&'static str, String)],
@@ -107,13 +107,13 @@ impl Calls for KnownCalls {
         Ok(page)
     }
 
-    fn call(&self, id: &str, what: Look) -> Result<Option<Value>, AdminError> {
+    fn call(&self, id: &str, what: CallView) -> Result<Option<Value>, AdminError> {
         let Some(record) = self.find(id)? else { return Ok(None) };
         Ok(match what {
-            Look::Trace => Some(self.names.added(operator_json(&record))),
-            Look::Explain => Some(told(&explain_beside(&self.reader, &record).map_err(failed)?)?),
-            Look::Cost => Some(told(&why_cost(&record))?),
-            Look::Beside => {
+            CallView::Trace => Some(self.names.added(operator_json(&record))),
+            CallView::Explain => Some(to_json(&explain_beside(&self.reader, &record).map_err(failed)?)?),
+            CallView::Cost => Some(to_json(&why_cost(&record))?),
+            CallView::Beside => {
                 let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;
                 let beside = beside.unwrap_or_default();
                 let rows: Vec<Value> = beside.iter().map(|row| self.names.added(row.json())).collect();
@@ -124,7 +124,7 @@ impl Calls for KnownCalls {
 
     fn compare(&self, a: &str, b: &str) -> Result<Option<Value>, AdminError> {
         let (Some(a), Some(b)) = (self.find(a)?, self.find(b)?) else { return Ok(None) };
-        told(&diff(&a, &b)).map(Some)
+        to_json(&diff(&a, &b)).map(Some)
     }
 
     fn usage(&self, named: &[(&'static str, String)]) -> Result<Value, AdminError> {
@@ -173,7 +173,7 @@ impl Calls for KnownCalls {
     }
 }
 
-fn told(what: &impl Serialize) -> Result<Value, AdminError> {
+fn to_json(what: &impl Serialize) -> Result<Value, AdminError> {
     serde_json::to_value(what).map_err(|error| AdminError {
         code: AdminCode::Internal,
         message: error.to_string(),

@@ -23,19 +23,19 @@ use crate::reload::LogFilter;
 const QUEUE_LINES: usize = 8192;
 
 /// A line, or a request to signal when all earlier lines are written.
-enum Item {
+enum LogItem {
     Line(Vec<u8>),
     Flush(SyncSender<()>),
 }
 
 /// The log's queue.
 #[derive(Clone)]
-pub(crate) struct Log {
-    queue: SyncSender<Item>,
+pub(crate) struct LogQueue {
+    queue: SyncSender<LogItem>,
     dropped: Arc<AtomicU64>,
 }
 
-impl Log {
+impl LogQueue {
     /// Starts the log. Also returns the function that replaces its filter.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl Log {
         // Set once, at the start of the process.
         let reloads: LogFilter = match json {
             true => {
-                let format = format.event_format(Objects).with_filter_reloading();
+                let format = format.event_format(JsonFormat).with_filter_reloading();
                 let handle = format.reload_handle();
                 format.try_init().map_err(|error| error.to_string())?;
                 Box::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
@@ -73,7 +73,7 @@ impl Log {
 
     /// Queues a line. A line that does not fit is dropped and counted.
     pub(crate) fn line(&self, text: Vec<u8>) {
-        if let Err(TrySendError::Full(_)) = self.queue.try_send(Item::Line(text)) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(LogItem::Line(text)) {
             self.dropped.fetch_add(1, Relaxed);
         }
     }
@@ -87,20 +87,20 @@ impl Log {
     pub(crate) fn flush(&self, within: Duration) {
         let (done, written) = sync_channel(1);
         // If the queue is full and no reader drains it, waiting would be in vain.
-        if self.queue.try_send(Item::Flush(done)).is_ok() {
+        if self.queue.try_send(LogItem::Flush(done)).is_ok() {
             let _ = written.recv_timeout(within);
         }
     }
 }
 
 /// Writes lines until every sender is dropped.
-fn write(lines: &Receiver<Item>, dropped: &AtomicU64, out: &mut dyn Write) {
+fn write(lines: &Receiver<LogItem>, dropped: &AtomicU64, out: &mut dyn Write) {
     let mut told = 0;
     for item in lines {
         match item {
             // The reader may be gone.
-            Item::Line(line) => drop(out.write_all(&line)),
-            Item::Flush(done) => drop(done.try_send(())),
+            LogItem::Line(line) => drop(out.write_all(&line)),
+            LogItem::Flush(done) => drop(done.try_send(())),
         }
         let lost = dropped.load(Relaxed);
         if lost > told {
@@ -115,9 +115,9 @@ fn write(lines: &Receiver<Item>, dropped: &AtomicU64, out: &mut dyn Write) {
 }
 
 /// Formats events as JSON objects, one per line.
-struct Objects;
+struct JsonFormat;
 
-impl<S, N> FormatEvent<S, N> for Objects
+impl<S, N> FormatEvent<S, N> for JsonFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -131,7 +131,7 @@ where
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
         let about = event.metadata();
-        let mut object = Object(Map::new());
+        let mut object = JsonFields(Map::new());
         object.put("timestamp", time);
         object.put("level", about.level().to_string());
         object.put("target", about.target());
@@ -141,15 +141,15 @@ where
 }
 
 /// The fields of an event, in their order.
-struct Object(Map<String, Value>);
+struct JsonFields(Map<String, Value>);
 
-impl Object {
+impl JsonFields {
     fn put(&mut self, name: &str, value: impl Into<Value>) {
         self.0.insert(name.to_owned(), value.into());
     }
 }
 
-impl Visit for Object {
+impl Visit for JsonFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put(field.name(), format!("{value:?}"));
     }
@@ -176,12 +176,12 @@ impl Visit for Object {
 }
 
 /// A line that is being written. It is queued when dropped.
-pub(crate) struct Line<'a> {
-    log: &'a Log,
+pub(crate) struct LogLine<'a> {
+    log: &'a LogQueue,
     text: Vec<u8>,
 }
 
-impl Write for Line<'_> {
+impl Write for LogLine<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -192,17 +192,17 @@ impl Write for Line<'_> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for LogLine<'_> {
     fn drop(&mut self) {
         self.log.line(std::mem::take(&mut self.text));
     }
 }
 
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Line<'a>;
+impl<'a> MakeWriter<'a> for LogQueue {
+    type Writer = LogLine<'a>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        Line { log: self, text: Vec::new() }
+        LogLine { log: self, text: Vec::new() }
     }
 }
 
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_counted_and_told_and_nobody_waits() {
         let (queue, lines) = sync_channel(2);
-        let log = Log { queue, dropped: Arc::default() };
+        let log = LogQueue { queue, dropped: Arc::default() };
         for number in 0..5 {
             writeln!(log.make_writer(), "line {number}").unwrap();
         }

@@ -60,52 +60,52 @@ mod workers;
 
 use std::process::ExitCode;
 
-use cli::{Cli, Command};
+use cli::{ProgramArgs, ProgramCommand};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::read() {
+    let cli = match ProgramArgs::read() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
     match cli.command {
-        Command::Up(args) => server::up(&args),
-        Command::Serve(args) => server::serve(&args),
-        Command::Config(args) => commands::config(&args),
-        Command::Keys(args) => commands::keys::run(args),
-        Command::Operators(args) => commands::operators::run(args),
-        Command::Orgs(args) => commands::places::orgs(args),
-        Command::Projects(args) => commands::places::projects(args),
-        Command::Credit(args) => commands::money::credit(args),
-        Command::Budget(args) => commands::money::budget(args),
-        Command::Ledger(args) => commands::money::ledger(&args),
-        Command::Trace(args) => commands::trace::run(&args),
-        Command::Errors(args) => commands::errors::run(&args),
-        Command::Requests(args) => commands::requests::run(&args),
-        Command::Usage(args) => commands::usage::usage(&args),
-        Command::Statement(args) => commands::usage::statement(&args),
-        Command::Cache(args) => commands::cache::run(&args),
-        Command::Margin(args) => commands::margin::run(&args),
-        Command::Status(at) => commands::status::run(&at),
-        Command::Now(at) => commands::now::run(&at),
-        Command::Reload(at) => commands::status::reload(&at),
-        Command::Upstreams(args) => commands::upstreams::run(args),
-        Command::Routes(args) => commands::routes::run(args),
-        Command::Shadow(args) => commands::shadow::run(&args),
-        Command::Backup(args) => commands::backup::run(&args),
-        Command::Audit(args) => commands::status::audit(&args),
-        Command::Chat(args) => talk(args),
-        Command::Batches(args) => batches::run(&args),
-        Command::Bench(args) => commands::bench::run(&args),
-        Command::Ping(args) => commands::ping::run(&args),
-        Command::Models(args) => commands::models::run(&args),
-        Command::Render(args) => commands::lens::render(&args),
-        Command::Tokenize(args) => commands::lens::tokenize(&args),
-        Command::Doctor(args) => commands::lens::doctor(&args),
-        Command::Completions(args) => commands::shells::completions(&args),
-        Command::Man(args) => commands::shells::man(&args),
+        ProgramCommand::Up(args) => server::up(&args),
+        ProgramCommand::Serve(args) => server::serve(&args),
+        ProgramCommand::Config(args) => commands::config(&args),
+        ProgramCommand::Keys(args) => commands::keys::run(args),
+        ProgramCommand::Operators(args) => commands::operators::run(args),
+        ProgramCommand::Orgs(args) => commands::places::orgs(args),
+        ProgramCommand::Projects(args) => commands::places::projects(args),
+        ProgramCommand::Credit(args) => commands::money::credit(args),
+        ProgramCommand::Budget(args) => commands::money::budget(args),
+        ProgramCommand::Ledger(args) => commands::money::ledger(&args),
+        ProgramCommand::Trace(args) => commands::trace::run(&args),
+        ProgramCommand::Errors(args) => commands::errors::run(&args),
+        ProgramCommand::Requests(args) => commands::requests::run(&args),
+        ProgramCommand::Usage(args) => commands::usage::usage(&args),
+        ProgramCommand::Statement(args) => commands::usage::statement(&args),
+        ProgramCommand::Cache(args) => commands::cache::run(&args),
+        ProgramCommand::Margin(args) => commands::margin::run(&args),
+        ProgramCommand::Status(at) => commands::status::run(&at),
+        ProgramCommand::Now(at) => commands::now::run(&at),
+        ProgramCommand::Reload(at) => commands::status::reload(&at),
+        ProgramCommand::Upstreams(args) => commands::upstreams::run(args),
+        ProgramCommand::Routes(args) => commands::routes::run(args),
+        ProgramCommand::Shadow(args) => commands::shadow::run(&args),
+        ProgramCommand::Backup(args) => commands::backup::run(&args),
+        ProgramCommand::Audit(args) => commands::status::audit(&args),
+        ProgramCommand::Chat(args) => talk(args),
+        ProgramCommand::Batches(args) => batches::run(&args),
+        ProgramCommand::Bench(args) => commands::bench::run(&args),
+        ProgramCommand::Ping(args) => commands::ping::run(&args),
+        ProgramCommand::Models(args) => commands::models::run(&args),
+        ProgramCommand::Render(args) => commands::lens::render(&args),
+        ProgramCommand::Tokenize(args) => commands::lens::tokenize(&args),
+        ProgramCommand::Doctor(args) => commands::lens::doctor(&args),
+        ProgramCommand::Completions(args) => commands::shells::completions(&args),
+        ProgramCommand::Man(args) => commands::shells::man(&args),
     }
 }
 

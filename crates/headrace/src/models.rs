@@ -11,8 +11,8 @@ use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
-use headrace_gateway::{Lane, ServedModel, TokenLane};
-use headrace_grammar::Compiler;
+use headrace_gateway::{Backend, ServedModel, TokenBackend};
+use headrace_grammar::FormCompiler;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::Forward;
 use headrace_kernels::pool::Workers;
@@ -21,13 +21,13 @@ use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use headrace_prompt::ReplyFamily;
 
-use crate::config::arithmetic::{Arithmetic, Place};
-use crate::config::{Config, EngineSettings, ModelConfig};
+use crate::config::arithmetic::{ArithmeticConfig, ComputeDevice};
+use crate::config::{EngineSettings, ModelConfig, ServerSettings};
 use crate::encoders::PlannedEncoder;
-use crate::gpu::{self, Wanted};
-use crate::offers::Offered;
-use crate::progress::Progress;
-use crate::running::{InMemory, Loaded, Running, changed};
+use crate::gpu::{self, GpuRequest};
+use crate::offers::WorkerOffer;
+use crate::progress::ProgressLine;
+use crate::running::{InMemory, LoadedModel, RunningModel, changed};
 use crate::{machine, output};
 
 /// The date on which the demo model was trained: 2026-11-20.
@@ -69,7 +69,7 @@ impl ModelFaults {
 }
 
 /// A reason why a model cannot be served.
-pub(crate) struct Fault {
+pub(crate) struct ModelFault {
     /// The setting that could fix it.
     pub(crate) setting: String,
     /// What is wrong, with the numbers.
@@ -77,18 +77,18 @@ pub(crate) struct Fault {
 }
 
 /// The models to run: checkpoints opened, tokenizer assets read, memory divided. Nothing is loaded yet.
-pub(crate) struct Plan {
+pub(crate) struct ServingPlan {
     isa: Isa,
-    models: Vec<Planned>,
+    models: Vec<PlannedModel>,
     encoders: Vec<PlannedEncoder>,
 }
 
 /// One model of a plan.
-struct Planned {
+struct PlannedModel {
     config: ModelConfig,
     checkpoint: Checkpoint,
     text: Words,
-    arithmetic: Arithmetic,
+    arithmetic: ArithmeticConfig,
     mode: ComputeMode,
     kv: KvType,
     weight_bytes: u64,
@@ -99,12 +99,12 @@ struct Planned {
     runs: bool,
 }
 
-impl Plan {
+impl ServingPlan {
     /// Opens every model and divides the memory that `present` leaves.
     ///
     /// # Errors
     /// Returns every fault of a model that can be found without loading its weights.
-    pub(crate) fn new(config: &Config, present: &InMemory) -> Result<Self, Vec<Fault>> {
+    pub(crate) fn new(config: &ServerSettings, present: &InMemory) -> Result<Self, Vec<ModelFault>> {
         let mut faults = Vec::new();
         let isa = Isa::choose(config.engine.isa.as_deref());
         let isa = isa.map_err(|error| faults.push(fault("engine.isa", error.to_string()))).ok();
@@ -112,7 +112,7 @@ impl Plan {
         for model in &config.models {
             let found = match PlannedEncoder::open(model, &config.engine, present) {
                 Some(encoder) => encoder.map(|encoder| encoders.push(encoder)),
-                None => Planned::open(model, &config.engine, present).map(|model| models.push(model)),
+                None => PlannedModel::open(model, &config.engine, present).map(|model| models.push(model)),
             };
             if let Err(why) = found {
                 let why = format!("model `{}` cannot be served: {why}", model.name);
@@ -137,7 +137,7 @@ impl Plan {
     }
 
     /// A table with one line per model: how it will be served.
-    pub(crate) fn describe(&self, config: &Config) -> String {
+    pub(crate) fn describe(&self, config: &ServerSettings) -> String {
         let rows = self.models.iter().map(|model| {
             let (answer, from) = model.default_max_tokens(config);
             let held = model.kv_blocks.saturating_mul(BLOCK_TOKENS);
@@ -162,12 +162,12 @@ impl Plan {
     }
 }
 
-fn fault(setting: &str, why: String) -> Fault {
-    Fault { setting: setting.to_owned(), why }
+fn fault(setting: &str, why: String) -> ModelFault {
+    ModelFault { setting: setting.to_owned(), why }
 }
 
 /// Reports a model that asks for more threads than the process has. Only a restart can start more.
-fn too_many_threads(model: &ModelConfig, runs: bool, present: &InMemory) -> Option<Fault> {
+fn too_many_threads(model: &ModelConfig, runs: bool, present: &InMemory) -> Option<ModelFault> {
     let (asked, there) = (model.threads?, present.threads?);
     let why = || format!("{asked} threads, and the process computes on {there}: more need a restart");
     (!runs && asked > there).then(|| fault(&format!("{}.threads", model.setting), why()))
@@ -178,7 +178,7 @@ fn too_many_threads(model: &ModelConfig, runs: bool, present: &InMemory) -> Opti
 ///
 /// # Errors
 /// Returns why the system gives no threads.
-pub(crate) fn workers(config: &Config) -> Result<Arc<Workers>, String> {
+pub(crate) fn workers(config: &ServerSettings) -> Result<Arc<Workers>, String> {
     let all = config.engine.threads.unwrap_or_else(machine::processors);
     let most = config.models.iter().filter_map(|model| model.threads).fold(all, usize::max);
     Workers::new(most).map_err(|error| error.to_string())
@@ -189,11 +189,11 @@ pub(crate) fn workers(config: &Config) -> Result<Arc<Workers>, String> {
 /// # Errors
 /// Returns every model that cannot be loaded. In that case, none of the newly loaded ones stays in memory.
 pub(crate) fn start(
-    config: &Config,
-    plan: Plan,
+    config: &ServerSettings,
+    plan: ServingPlan,
     workers: &Arc<Workers>,
     clock: &Arc<dyn Clock>,
-) -> Result<Vec<Running>, ModelFaults> {
+) -> Result<Vec<RunningModel>, ModelFaults> {
     let (mut faults, mut running) = (Vec::new(), Vec::new());
     for model in plan.models.into_iter().filter(|model| !model.runs) {
         let name = model.config.name.to_string();
@@ -212,13 +212,13 @@ pub(crate) fn start(
     if faults.is_empty() { Ok(running) } else { Err(ModelFaults(faults)) }
 }
 
-impl Planned {
+impl PlannedModel {
     fn open(config: &ModelConfig, engine: &EngineSettings, present: &InMemory) -> Result<Self, String> {
         let checkpoint = open_checkpoint(config.path.as_deref())?;
         let text = words_of(&checkpoint, config.reply)?;
         checkpoint.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let arithmetic = config.arithmetic.or(engine.arithmetic);
-        if arithmetic.place() == Place::Cuda {
+        if arithmetic.place() == ComputeDevice::Cuda {
             gpu::possible()?;
             arithmetic.on_gpu()?;
         }
@@ -243,7 +243,7 @@ impl Planned {
     }
 
     fn on_gpu(&self) -> bool {
-        self.arithmetic.place() == Place::Cuda
+        self.arithmetic.place() == ComputeDevice::Cuda
     }
 
     /// Whether it needs memory of this machine that is not allocated yet.
@@ -257,7 +257,7 @@ impl Planned {
     }
 
     /// KV blocks that full contexts of all running sequences could use. Further blocks would be idle.
-    fn useful_blocks(&self, config: &Config) -> usize {
+    fn useful_blocks(&self, config: &ServerSettings) -> usize {
         let full = self.max_positions.div_ceil(BLOCK_TOKENS);
         full.saturating_mul(config.scheduler.max_running).max(LEAST_BLOCKS)
     }
@@ -276,7 +276,7 @@ impl Planned {
     }
 
     /// Answer length for callers that set none, and the setting or file that it comes from.
-    fn default_max_tokens(&self, config: &Config) -> (u32, &'static str) {
+    fn default_max_tokens(&self, config: &ServerSettings) -> (u32, &'static str) {
         let named = self.config.default_max_tokens.map(|count| (count, "its `default_max_tokens`"));
         let generation = self.recommended().map(|count| (count, "its generation_config.json"));
         named.or(generation).unwrap_or((config.gateway.default_max_tokens, "gateway.default_max_tokens"))
@@ -292,19 +292,19 @@ impl Planned {
 /// running sequences could use. Running models keep their pools, and ending models count until they have ended.
 /// Encoders have no pool; only their weights, `beside`, count.
 fn part_memory(
-    models: &mut [Planned],
+    models: &mut [PlannedModel],
     beside: u64,
-    config: &Config,
+    config: &ServerSettings,
     present: &InMemory,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ModelFault>,
 ) {
     let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.fold(0, u64::saturating_add);
     let here = || models.iter().filter(|model| !model.on_gpu());
     let weights = sum(&mut here().map(|model| model.weight_bytes)).saturating_add(beside);
-    let configured = |model: &Planned| model.config.kv_bytes.or(config.engine.kv_bytes);
-    let goes = |loaded: &&Loaded| !config.models.iter().any(|model| loaded.config.is_loaded_as(model));
+    let configured = |model: &PlannedModel| model.config.kv_bytes.or(config.engine.kv_bytes);
+    let goes = |loaded: &&LoadedModel| !config.models.iter().any(|model| loaded.config.is_loaded_as(model));
     let going = sum(&mut present.running.iter().filter(goes).map(|loaded| loaded.bytes));
-    let kept = sum(&mut here().filter(|model| model.runs).map(Planned::kv_bytes));
+    let kept = sum(&mut here().filter(|model| model.runs).map(PlannedModel::kv_bytes));
     let taken = weights.saturating_add(going).saturating_add(present.ending_bytes).saturating_add(kept);
     let pools = sum(&mut here().filter(|model| !model.runs).filter_map(configured));
     let free = machine::known_memory_bytes().map(|memory| memory.saturating_sub(taken));
@@ -330,7 +330,7 @@ fn part_memory(
         }
     }
     // A running server must not be put at risk, so new models must fit beside everything in memory.
-    let whole = sum(&mut models.iter().filter(|model| model.takes_memory()).map(Planned::kv_bytes))
+    let whole = sum(&mut models.iter().filter(|model| model.takes_memory()).map(PlannedModel::kv_bytes))
         .saturating_add(taken);
     let memory = machine::known_memory_bytes().filter(|memory| whole > *memory);
     if let Some(memory) = memory.filter(|_| faults.is_empty() && new > 0 && !present.running.is_empty()) {
@@ -346,7 +346,7 @@ fn part_memory(
 }
 
 /// Sizes a pool: the configured bytes, or what `left` bytes hold, between [`LEAST_BLOCKS`] and the useful blocks.
-fn size_pool(model: &mut Planned, config: &Config, left: u64, faults: &mut Vec<Fault>) {
+fn size_pool(model: &mut PlannedModel, config: &ServerSettings, left: u64, faults: &mut Vec<ModelFault>) {
     let block_bytes = model.block_bytes();
     let affordable = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / block_bytes;
     let full = model.max_positions.div_ceil(BLOCK_TOKENS);
@@ -373,7 +373,7 @@ fn size_pool(model: &mut Planned, config: &Config, left: u64, faults: &mut Vec<F
 }
 
 /// The setting that gives a configured pool its size.
-fn pool_setting(model: &Planned) -> String {
+fn pool_setting(model: &PlannedModel) -> String {
     let own = model.config.kv_bytes.is_some();
     if own { format!("{}.kv_memory", model.config.setting) } else { "engine.kv_memory".to_owned() }
 }
@@ -404,7 +404,7 @@ pub(crate) fn open_checkpoint(path: Option<&Path>) -> Result<Checkpoint, String>
 }
 
 /// Whether most weights are quantized blocks, or will be.
-fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: Arithmetic) -> bool {
+fn mostly_quantized(checkpoint: &Checkpoint, arithmetic: ArithmeticConfig) -> bool {
     let matrices = checkpoint.tensor_names().filter(|name| name.ends_with("_proj.weight"));
     let count = |(all, blocks), name| match checkpoint.dtype(name) {
         Some(DType::Block(_)) => (all + 1, blocks + 1),
@@ -436,18 +436,18 @@ pub(crate) fn recommended_sampling(generation: &GenerationDefaults) -> SamplingD
 }
 
 fn run(
-    model: Planned,
-    config: &Config,
+    model: PlannedModel,
+    config: &ServerSettings,
     isa: Isa,
     workers: &Arc<Workers>,
     clock: &Arc<dyn Clock>,
-) -> Result<Running, String> {
+) -> Result<RunningModel, String> {
     let recommended = model.recommended();
-    let mut progress = Progress::new(&format!("loading {}", model.config.name));
+    let mut progress = ProgressLine::new(&format!("loading {}", model.config.name));
     let forward = forward(&model, config, isa, workers, &mut |done, total| progress.bytes(done, total))?;
     progress.end();
     let (kv_blocks, bytes) = (forward.shape().block_count, model.bytes());
-    let loaded = Loaded { config: model.config.clone(), kv_blocks, bytes };
+    let loaded = LoadedModel { config: model.config.clone(), kv_blocks, bytes };
     let compute_mode = if model.on_gpu() { "bf16".to_owned() } else { model.mode.to_string() };
     let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);
     checkpoint.release_pages();
@@ -465,13 +465,13 @@ fn run(
     };
     let engine = EmbeddedEngine::start(forward, Arc::clone(&text.tokenizer), engine);
     let engine = Arc::new(engine.map_err(|error| error.to_string())?);
-    let offer = || Offered::new(checkpoint, engine.capabilities(), model.arithmetic);
+    let offer = || WorkerOffer::new(checkpoint, engine.capabilities(), model.arithmetic);
     let offered = config.worker_secret.is_some().then(offer).transpose()?;
-    let grammars = Compiler::new(Arc::clone(&text.tokenizer), &eos, engine.capabilities().vocab);
+    let grammars = FormCompiler::new(Arc::clone(&text.tokenizer), &eos, engine.capabilities().vocab);
     let shared: SharedEngine = Arc::clone(&engine) as SharedEngine;
     let served = ServedModel {
         name: named.name.clone(),
-        lane: Lane::Tokens(TokenLane {
+        lane: Backend::Tokens(TokenBackend {
             tokenizer: text.tokenizer,
             template: text.template,
             replies: text.replies,
@@ -486,20 +486,20 @@ fn run(
     };
     let worker = Worker::new(&format!("{}@local", named.name), named.name.clone(), shared);
     let worker = worker.within(config.gateway.region.clone());
-    Ok(Running { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered })
+    Ok(RunningModel { loaded, served: Arc::new(served), worker: Arc::new(worker), engine, offered })
 }
 
 /// Loads the weights to the device that computes the model.
 fn forward(
-    model: &Planned,
-    config: &Config,
+    model: &PlannedModel,
+    config: &ServerSettings,
     isa: Isa,
     workers: &Arc<Workers>,
     told: &mut dyn FnMut(u64, u64),
 ) -> Result<Box<dyn Forward>, String> {
     let threads = model.config.threads.or(config.engine.threads).unwrap_or_else(|| workers.threads());
     if model.on_gpu() {
-        let wanted = Wanted {
+        let wanted = GpuRequest {
             kv_bytes: model.config.kv_bytes.or(config.engine.kv_bytes),
             max_positions: model.max_positions,
             useful_blocks: model.useful_blocks(config),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{RequestId, Stage};
 use headrace_gateway::Gateway;
-use headrace_trace::{Recorded, Recorder};
+use headrace_trace::{SharedRecord, TraceRecorder};
 use serde_json::Value;
 
 /// Time limit for recording the calls that have sent their last byte.
@@ -19,11 +19,11 @@ const STORE_WAIT: Duration = Duration::from_secs(2);
 /// The recorder, and the gateway with the calls that have not reached it yet.
 pub(crate) struct NewestCalls {
     gateway: Weak<Gateway>,
-    recorder: Arc<Recorder>,
+    recorder: Arc<TraceRecorder>,
 }
 
 impl NewestCalls {
-    pub(crate) fn new(gateway: &Arc<Gateway>, recorder: &Arc<Recorder>) -> Self {
+    pub(crate) fn new(gateway: &Arc<Gateway>, recorder: &Arc<TraceRecorder>) -> Self {
         Self { gateway: Arc::downgrade(gateway), recorder: Arc::clone(recorder) }
     }
 
@@ -36,7 +36,7 @@ impl NewestCalls {
         }
         // If the store cannot be written, the records stay in memory and are returned nevertheless.
         self.recorder.flush(STORE_WAIT);
-        let json = |record: &Recorded| serde_json::to_value(&**record).ok();
+        let json = |record: &SharedRecord| serde_json::to_value(&**record).ok();
         self.recorder.newest(most).iter().filter_map(json).collect()
     }
 

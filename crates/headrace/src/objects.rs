@@ -12,9 +12,9 @@ use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_store::files::SqliteFiles;
 use headrace_store::objects::SqliteObjects;
 
-use crate::config::Config;
+use crate::config::ServerSettings;
 use crate::datadir::{self, DataDir};
-use crate::health::Watched;
+use crate::health::WatchedStore;
 use crate::output;
 
 /// Interval at which expired objects are removed.
@@ -23,21 +23,21 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 const TRY_EVERY: Duration = Duration::from_secs(2);
 
 /// The stores of client data.
-pub(crate) struct Objects {
+pub(crate) struct ObjectStores {
     pub(crate) objects: Arc<dyn ObjectStore>,
     pub(crate) files: Arc<dyn BatchStore>,
     /// Whether the stores can be written.
-    pub(crate) watched: [Watched; 2],
+    pub(crate) watched: [WatchedStore; 2],
     /// Keeps other processes out of an object directory that is not the data directory.
     _lock: Option<DataDirLock>,
 }
 
-impl Objects {
+impl ObjectStores {
     /// Opens the stores, in `objects_dir` or in the data directory.
     ///
     /// # Errors
     /// Returns an error if another process has the directory, or a file in it holds something else.
-    pub(crate) fn open(data_dir: &DataDir, config: &Config) -> Result<Self, String> {
+    pub(crate) fn open(data_dir: &DataDir, config: &ServerSettings) -> Result<Self, String> {
         let own = config.storage.objects_dir.as_deref();
         let lock = own.map(datadir::lock_objects).transpose().map_err(|error| error.to_string())?;
         let dir = lock.as_ref().map_or(data_dir.path(), |lock| lock.dir());
@@ -53,7 +53,7 @@ impl Objects {
         let objects = objects.map_err(|error| error.to_string())?;
         let (objects, files): (Arc<dyn ObjectStore>, Arc<dyn BatchStore>) =
             (Arc::new(objects), Arc::new(files.guarded(guard, ballast)));
-        let watched = [Watched::objects(&objects), Watched::files(&files)];
+        let watched = [WatchedStore::objects(&objects), WatchedStore::files(&files)];
         Ok(Self { objects, files, watched, _lock: lock })
     }
 }
@@ -61,7 +61,7 @@ impl Objects {
 /// Marks unfinished responses of an earlier process as failed, and resumes its batches. A task retries what cannot be
 /// done now.
 pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway>, started: UnixNanos) {
-    let mut left = Left { responses: true, batches: true, started };
+    let mut left = LeftoverWork { responses: true, batches: true, started };
     runtime.block_on(left.take_over(gateway, true));
     if left.is_some() {
         let gateway = Arc::downgrade(gateway);
@@ -76,14 +76,14 @@ pub(crate) fn take_over(runtime: &tokio::runtime::Runtime, gateway: &Arc<Gateway
 }
 
 /// What an earlier process left and has not been taken over yet.
-struct Left {
+struct LeftoverWork {
     responses: bool,
     batches: bool,
     /// Objects created after this time belong to this process.
     started: UnixNanos,
 }
 
-impl Left {
+impl LeftoverWork {
     const fn is_some(&self) -> bool {
         self.responses || self.batches
     }

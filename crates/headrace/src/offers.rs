@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_engine_api::Capabilities;
-use headrace_worker::Words;
+use headrace_worker::PackedAssets;
 
-use crate::config::arithmetic::Arithmetic;
+use crate::config::arithmetic::ArithmeticConfig;
 
 /// What other gateways learn of a model besides its engine.
 #[derive(Clone)]
-pub(crate) struct Offered {
+pub(crate) struct WorkerOffer {
     /// Hash of everything that decides the bits. Equal hashes mean equal bits.
     pub(crate) bits: Arc<str>,
-    pub(crate) words: Arc<Words>,
+    pub(crate) words: Arc<PackedAssets>,
 }
 
-impl Offered {
+impl WorkerOffer {
     /// Describes a loaded model.
     ///
     /// # Errors
@@ -25,9 +25,9 @@ impl Offered {
     pub(crate) fn new(
         checkpoint: &Checkpoint,
         capabilities: &Capabilities,
-        arithmetic: Arithmetic,
+        arithmetic: ArithmeticConfig,
     ) -> Result<Self, String> {
-        let words = Words::new(checkpoint.wording_files()).map_err(|fault| fault.to_string())?;
+        let words = PackedAssets::new(checkpoint.wording_files()).map_err(|fault| fault.to_string())?;
         let Capabilities { compute_mode, numerics, .. } = capabilities;
         let quantized = format!("{:?}", arithmetic.quantize);
         let mut hasher = blake3::Hasher::new_derive_key("headrace 2026-11 bits of a model v1");

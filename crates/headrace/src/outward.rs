@@ -7,28 +7,30 @@ use std::time::Duration;
 use headrace_domain::Clock;
 use headrace_edge::{EdgeNumber, MetricsPage};
 use headrace_telemetry::{Telemetry, TelemetryConfig};
-use headrace_trace::{Family, FamilyKind, Metrics, PageFormat, Recorder, Sample, SampleValue, Tap};
+use headrace_trace::{
+    FamilyKind, MetricFamily, MetricSample, Metrics, PageFormat, RecordObserver, SampleValue, TraceRecorder,
+};
 use tokio::runtime::Runtime;
 
 use crate::call_log::CallLog;
-use crate::log::Log;
+use crate::log::LogQueue;
 
 /// Time limit for sending the last telemetry.
 const CLOSE: Duration = Duration::from_secs(5);
 
 /// The exporters that run beside calls and see each call's record.
-pub(crate) struct Outward {
+pub(crate) struct Exporters {
     telemetry: Option<Arc<Telemetry>>,
 }
 
-impl Outward {
+impl Exporters {
     /// Starts the configured exporters.
     ///
     /// # Errors
     /// Returns why an exporter cannot run as configured.
     pub(crate) fn start(
         config: &TelemetryConfig,
-        recorder: &Recorder,
+        recorder: &TraceRecorder,
         metrics: &Arc<Metrics>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, String> {
@@ -37,8 +39,8 @@ impl Outward {
             .is_on()
             .then(|| Telemetry::start(config, version, metrics, clock).map_err(|error| error.to_string()));
         let telemetry = telemetry.transpose()?;
-        let sent = telemetry.iter().map(|telemetry| Arc::clone(telemetry) as Arc<dyn Tap>);
-        recorder.tap(sent.chain([Arc::new(CallLog) as Arc<dyn Tap>]).collect());
+        let sent = telemetry.iter().map(|telemetry| Arc::clone(telemetry) as Arc<dyn RecordObserver>);
+        recorder.tap(sent.chain([Arc::new(CallLog) as Arc<dyn RecordObserver>]).collect());
         Ok(Self { telemetry })
     }
 
@@ -52,7 +54,7 @@ impl Outward {
 }
 
 /// Registers the counter of dropped log lines.
-pub(crate) fn register_log(metrics: &Metrics, log: &Log) {
+pub(crate) fn register_log(metrics: &Metrics, log: &LogQueue) {
     let log = log.clone();
     let help = "Lines of the log that were dropped, because they were not read in time.";
     #[allow(clippy::cast_precision_loss, reason = "no count comes near 2^53")]
@@ -68,8 +70,8 @@ pub(crate) fn page(metrics: Arc<Metrics>) -> Arc<MetricsPage> {
     })
 }
 
-fn family(number: &EdgeNumber) -> Family {
+fn family(number: &EdgeNumber) -> MetricFamily {
     let kind = if number.grows { FamilyKind::Counter } else { FamilyKind::Gauge };
-    let samples = vec![Sample { labels: Vec::new(), value: SampleValue::Count(number.value) }];
-    Family { name: number.name.to_owned(), help: number.help.to_owned(), kind, samples }
+    let samples = vec![MetricSample { labels: Vec::new(), value: SampleValue::Count(number.value) }];
+    MetricFamily { name: number.name.to_owned(), help: number.help.to_owned(), kind, samples }
 }

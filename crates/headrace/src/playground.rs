@@ -8,8 +8,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use headrace_admin_http::{Ask, Pieces, Played, Playground};
-use headrace_call_api::{AnswerBody, Credentials, Frames, Front, Head, Peer, Question};
+use headrace_admin_http::{Pieces, PlaygroundAnswer, PlaygroundCaller, PlaygroundEndpoint};
+use headrace_call_api::{
+    AnswerBody, AnswerFrames, CallHead, CallService, Credentials, PeerAddress, Question,
+};
 use headrace_domain::{Clock, Endpoint, KeyId};
 use headrace_gateway::{Answer, Gateway};
 use headrace_identity::{
@@ -20,37 +22,37 @@ use headrace_identity::{
 pub(crate) const KEY: &str = "playground";
 
 /// Runs the playground's calls.
-pub(crate) struct House {
+pub(crate) struct PlaygroundRunner {
     gateway: Weak<Gateway>,
     directory: Arc<Directory>,
     clock: Arc<dyn Clock>,
 }
 
-impl House {
+impl PlaygroundRunner {
     pub(crate) fn new(gateway: &Arc<Gateway>, directory: &Arc<Directory>, clock: &Arc<dyn Clock>) -> Self {
         let (directory, clock) = (Arc::clone(directory), Arc::clone(clock));
         Self { gateway: Arc::downgrade(gateway), directory, clock }
     }
 }
 
-impl Playground for House {
+impl PlaygroundCaller for PlaygroundRunner {
     fn ask(
         &self,
-        ask: Ask,
+        ask: PlaygroundEndpoint,
         project: ProjectRecord,
         operator: &OperatorRecord,
         body: Bytes,
-    ) -> Pin<Box<dyn Future<Output = Played> + Send>> {
+    ) -> Pin<Box<dyn Future<Output = PlaygroundAnswer> + Send>> {
         let (gateway, clock) = (self.gateway.upgrade(), Arc::clone(&self.clock));
         let principal = self.directory.org(&project.org).and_then(|org| principal(project, &org, operator));
         Box::pin(async move {
             let (Some(gateway), Some(principal)) = (gateway, principal) else { return stopping() };
             let principal = Arc::new(principal);
             let endpoint = match ask {
-                Ask::Chat => Endpoint::ChatCompletions,
-                Ask::Responses => Endpoint::Responses,
-                Ask::Messages => Endpoint::Messages,
-                Ask::Tokenize => {
+                PlaygroundEndpoint::Chat => Endpoint::ChatCompletions,
+                PlaygroundEndpoint::Responses => Endpoint::Responses,
+                PlaygroundEndpoint::Messages => Endpoint::Messages,
+                PlaygroundEndpoint::Tokenize => {
                     return played(match gateway.ask_as(Question::Tokenize, principal) {
                         Ok(asked) => gateway.answer_question(asked, body).await,
                         Err(answer) => answer,
@@ -83,11 +85,11 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
     })
 }
 
-fn head(clock: &dyn Clock, endpoint: Endpoint) -> Head {
-    Head {
+fn head(clock: &dyn Clock, endpoint: Endpoint) -> CallHead {
+    CallHead {
         endpoint,
         credentials: Credentials::default(),
-        peer: Peer { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
+        peer: PeerAddress { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
         traceparent: None,
         dialect: Vec::new(),
         started: clock.now(),
@@ -96,25 +98,25 @@ fn head(clock: &dyn Clock, endpoint: Endpoint) -> Head {
     }
 }
 
-fn played(answer: Answer) -> Played {
+fn played(answer: Answer) -> PlaygroundAnswer {
     let Answer { status, content_type, headers, body } = answer;
     let body: Pieces = match body {
         AnswerBody::Whole(bytes) => Box::pin(futures_util::stream::iter([Ok(bytes)])),
-        AnswerBody::Stream(frames) | AnswerBody::Long { body: frames, .. } => Box::pin(Read(frames)),
+        AnswerBody::Stream(frames) | AnswerBody::Long { body: frames, .. } => Box::pin(FrameStream(frames)),
     };
-    Played { status, content_type, headers, body }
+    PlaygroundAnswer { status, content_type, headers, body }
 }
 
-fn stopping() -> Played {
+fn stopping() -> PlaygroundAnswer {
     let body = r#"{"error":{"code":"stopping","message":"the server is stopping"}}"#;
     let body = Box::pin(futures_util::stream::iter([Ok(Bytes::from_static(body.as_bytes()))]));
-    Played { status: 503, content_type: "application/json", headers: Vec::new(), body }
+    PlaygroundAnswer { status: 503, content_type: "application/json", headers: Vec::new(), body }
 }
 
 /// The frames of an answer as a stream. Its reader takes each frame at once and therefore never counts as stalled.
-struct Read<F>(F);
+struct FrameStream<F>(F);
 
-impl<F: Frames> Stream for Read<F> {
+impl<F: AnswerFrames> Stream for FrameStream<F> {
     type Item = std::io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -20,10 +20,10 @@ pub(crate) fn holder(address: SocketAddr) -> String {
     let process = process_of(address.port());
     let of = process.as_ref().map(|(pid, _)| format!(" (process {pid})")).unwrap_or_default();
     match (ask(address), process) {
-        (Some(Listener::Console), _) => {
+        (Some(PortUse::Console), _) => {
             format!("the console of another headrace{of}: `--admin-listen off` frees it there")
         }
-        (Some(Listener::Api), _) => format!("another headrace{of}, of another data directory"),
+        (Some(PortUse::Api), _) => format!("another headrace{of}, of another data directory"),
         (None, Some((pid, name))) => format!("`{name}` (process {pid})"),
         (None, None) => "another program".to_owned(),
     }
@@ -31,13 +31,13 @@ pub(crate) fn holder(address: SocketAddr) -> String {
 
 /// The kind of listener that a Headrace server has on an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Listener {
+enum PortUse {
     Api,
     Console,
 }
 
 /// Asks the program whether it is a Headrace server.
-fn ask(address: SocketAddr) -> Option<Listener> {
+fn ask(address: SocketAddr) -> Option<PortUse> {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
@@ -54,12 +54,12 @@ fn ask(address: SocketAddr) -> Option<Listener> {
     recognized(&String::from_utf8_lossy(&answer))
 }
 
-fn recognized(answer: &str) -> Option<Listener> {
+fn recognized(answer: &str) -> Option<PortUse> {
     let head = answer.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
     if answer.contains("\"not_signed_in\"") {
-        Some(Listener::Console)
+        Some(PortUse::Console)
     } else if head.contains("x-request-id: req_") {
-        Some(Listener::Api)
+        Some(PortUse::Api)
     } else {
         None
     }
@@ -105,9 +105,9 @@ mod tests {
     #[test]
     fn a_headrace_is_recognized_by_its_answer() {
         let console = "HTTP/1.1 401 Unauthorized\r\n\r\n{\"code\":\"not_signed_in\"}";
-        assert_eq!(recognized(console), Some(Listener::Console));
+        assert_eq!(recognized(console), Some(PortUse::Console));
         let api = "HTTP/1.1 404 Not Found\r\nX-Request-Id: req_01\r\n\r\n{}";
-        assert_eq!(recognized(api), Some(Listener::Api));
+        assert_eq!(recognized(api), Some(PortUse::Api));
         for other in ["", "SSH-2.0-OpenSSH\r\n", "HTTP/1.1 200 OK\r\n\r\nx-request-id: req_"] {
             assert_eq!(recognized(other), None, "{other}");
         }

@@ -12,14 +12,14 @@ const QUIET: Duration = Duration::from_secs(1);
 const PERIODS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 /// The progress of one piece of work.
-pub(crate) struct Progress {
+pub(crate) struct ProgressLine {
     what: String,
     start: Instant,
     shown: Option<Instant>,
     terminal: bool,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Starts the clock.
     pub(crate) fn new(what: &str) -> Self {
         let terminal = std::io::stderr().is_terminal();

@@ -4,9 +4,9 @@
 use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
-use headrace_admin_http::{AskedIn, Prompts, RenderAsk, TokenizeAsk};
+use headrace_admin_http::{AskedIn, PromptInspector, RenderAsk, TokenizeAsk};
 use headrace_domain::{AdminCode, Clock, Endpoint, ModelName, SystemClock};
-use headrace_gateway::{Gateway, Lane, ServedModel};
+use headrace_gateway::{Backend, Gateway, ServedModel};
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_lens::{Words, token_list};
 use headrace_prompt::ReplyStyle;
@@ -14,21 +14,21 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::commands::lens;
-use crate::reload::Reloader;
-use crate::sights::{self, Report};
+use crate::reload::ConfigReloader;
+use crate::sights::{self, RenderReport};
 
 /// Maximum number of tokens that are listed individually. A longer prompt is counted completely, and its beginning is
 /// listed.
 const MOST_TOKENS_LISTED: usize = 20_000;
 
 /// Answers operators' questions about prompts.
-pub(crate) struct Sights {
+pub(crate) struct PromptViews {
     gateway: Weak<Gateway>,
-    reloader: Arc<Reloader>,
+    reloader: Arc<ConfigReloader>,
 }
 
-impl Sights {
-    pub(crate) fn new(gateway: &Arc<Gateway>, reloader: &Arc<Reloader>) -> Self {
+impl PromptViews {
+    pub(crate) fn new(gateway: &Arc<Gateway>, reloader: &Arc<ConfigReloader>) -> Self {
         Self { gateway: Arc::downgrade(gateway), reloader: Arc::clone(reloader) }
     }
 
@@ -46,7 +46,7 @@ impl Sights {
     }
 }
 
-impl Prompts for Sights {
+impl PromptInspector for PromptViews {
     fn render(&self, model: &str, ask: RenderAsk) -> Result<Value, AdminError> {
         let served = self.served(model)?;
         let words = words(&served)?;
@@ -65,7 +65,7 @@ impl Prompts for Sights {
         let cost = sights::cost(self.quote(&served.name).as_ref(), &sight);
         sight.tokens.truncate(MOST_TOKENS_LISTED);
         let context = served.lane.context_window().and_then(|most| usize::try_from(most).ok());
-        told(&Report { model: model.to_owned(), context, cost, sight })
+        to_json(&RenderReport { model: model.to_owned(), context, cost, sight })
     }
 
     fn tokenize(&self, model: &str, ask: TokenizeAsk) -> Result<Value, AdminError> {
@@ -78,18 +78,18 @@ impl Prompts for Sights {
         };
         let mut list = list.map_err(refused)?;
         list.tokens.truncate(MOST_TOKENS_LISTED);
-        told(&list)
+        to_json(&list)
     }
 
     fn doctor(&self, model: &str) -> Result<Value, AdminError> {
         let served = self.served(model)?;
         let found = lens::of_name(&self.reloader.config()?, &served.name).map_err(refused)?;
-        told(&Examined { model, diagnosis: lens::examine(&found) })
+        to_json(&ExaminedModel { model, diagnosis: lens::examine(&found) })
     }
 }
 
 #[derive(Serialize)]
-struct Examined<'a> {
+struct ExaminedModel<'a> {
     model: &'a str,
     #[serde(flatten)]
     diagnosis: headrace_lens::Diagnosis,
@@ -98,16 +98,16 @@ struct Examined<'a> {
 /// The tokenizer assets that a model is served with.
 fn words(model: &ServedModel) -> Result<Words, AdminError> {
     match &model.lane {
-        Lane::Tokens(lane) => Ok(Words {
+        Backend::Tokens(lane) => Ok(Words {
             tokenizer: Arc::clone(&lane.tokenizer),
             template: lane.template.clone(),
             replies: lane.replies,
         }),
-        Lane::Vectors(lane) => {
+        Backend::Vectors(lane) => {
             let tokenizer = Arc::clone(&lane.tokenizer);
             Ok(Words { tokenizer, template: None, replies: ReplyStyle::PLAIN })
         }
-        Lane::Messages(_) => Err(AdminError {
+        Backend::Messages(_) => Err(AdminError {
             code: AdminCode::NoWords,
             message: format!(
                 "`{}` is asked in messages: its words are its server's, and nobody here knows them",
@@ -132,6 +132,6 @@ pub(crate) fn refused(message: String) -> AdminError {
     AdminError { code: AdminCode::Refused, message, remedy: String::new() }
 }
 
-fn told(report: &impl Serialize) -> Result<Value, AdminError> {
+fn to_json(report: &impl Serialize) -> Result<Value, AdminError> {
     serde_json::to_value(report).map_err(|error| refused(error.to_string()))
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use headrace_domain::{RequestId, TraceRecord};
-use headrace_gateway::{Records, Stored, StoredTrace};
+use headrace_gateway::{Stored, StoredTrace, TraceLookup};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Recorder, TraceContext, TraceError, TraceReader, answer_json, record_json};
+use headrace_trace::{TraceContext, TraceError, TraceReader, TraceRecorder, answer_json, record_json};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -15,13 +15,13 @@ const READS_AT_ONCE: usize = 1;
 
 /// Looks in the recorder's memory first, then in the store.
 pub(crate) struct StoredRecords {
-    recorder: Arc<Recorder>,
+    recorder: Arc<TraceRecorder>,
     reader: Arc<SqliteTraceReader>,
     turns: Arc<Semaphore>,
 }
 
 impl StoredRecords {
-    pub(crate) fn new(recorder: Arc<Recorder>, reader: SqliteTraceReader) -> Self {
+    pub(crate) fn new(recorder: Arc<TraceRecorder>, reader: SqliteTraceReader) -> Self {
         Self { recorder, reader: Arc::new(reader), turns: Arc::new(Semaphore::new(READS_AT_ONCE)) }
     }
 }
@@ -52,7 +52,7 @@ impl StoredRecords {
     }
 }
 
-impl Records for StoredRecords {
+impl TraceLookup for StoredRecords {
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
         self.recorder.recent(id).map(|record| record.to_arc())
     }

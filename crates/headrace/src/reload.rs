@@ -9,82 +9,82 @@ use std::time::{Duration, SystemTime};
 
 use headrace_admin::{AdminError, DefaultLimits};
 use headrace_domain::{AdminCode, Clock, ModelName, UnixNanos};
-use headrace_edge::Certificate;
+use headrace_edge::TlsCertificate;
 use headrace_fleet::Fleet;
-use headrace_gateway::{Catalog, Gateway, Offer};
+use headrace_gateway::{Catalog, CatalogOffer, Gateway};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_trace::Metrics;
 use tokio::runtime::Handle;
 use tracing_subscriber::EnvFilter;
 
-use crate::check::{Checked, check, may_be_listed};
-use crate::config::Config;
+use crate::check::{CheckedConfig, check, may_be_listed};
+use crate::config::ServerSettings;
 use crate::config::fields::FIELDS;
-use crate::config::layers::Settings;
+use crate::config::layers::SettingLayers;
 use crate::config::sections::is_live;
-use crate::engines::Engines;
+use crate::engines::LocalEngines;
 use crate::gauges;
-use crate::models::Plan;
+use crate::models::ServingPlan;
 use crate::output;
-use crate::running::{Loaded, Running};
-use crate::upstreams::{Fronted, Listed, Site, Upstreams, asked};
+use crate::running::{LoadedModel, RunningModel};
+use crate::upstreams::{ListedModels, UpstreamModels, UpstreamRegistry, UpstreamSite, asked};
 
 /// Reads all layers of the configuration again.
-pub(crate) type Source = Box<dyn Fn() -> Settings + Send + Sync>;
+pub(crate) type Source = Box<dyn Fn() -> SettingLayers + Send + Sync>;
 /// Replaces the filter of the log.
 pub(crate) type LogFilter = Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// The reloadable state that a server starts with, and the way to read it again.
-pub(crate) struct Beginning {
+pub(crate) struct ReloadBase {
     pub(crate) source: Source,
     /// The configuration file, if there is one.
     pub(crate) file: Option<PathBuf>,
     /// The settings in force.
-    pub(crate) settings: Settings,
+    pub(crate) settings: SettingLayers,
     pub(crate) play_prices: bool,
     pub(crate) log: LogFilter,
 }
 
 /// The running parts that a reload changes.
-pub(crate) struct Runs {
+pub(crate) struct ReloadTargets {
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) engines: Arc<Engines>,
-    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) engines: Arc<LocalEngines>,
+    pub(crate) upstreams: Arc<UpstreamRegistry>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) runtime: Handle,
 }
 
 /// Reloads the configuration. One per server.
-pub(crate) struct Reloader {
+pub(crate) struct ConfigReloader {
     source: Source,
     play_prices: bool,
     log: LogFilter,
     clock: Arc<dyn Clock>,
     gateway: Weak<Gateway>,
-    certificate: Option<Arc<Certificate>>,
-    engines: Arc<Engines>,
-    upstreams: Arc<Upstreams>,
+    certificate: Option<Arc<TlsCertificate>>,
+    engines: Arc<LocalEngines>,
+    upstreams: Arc<UpstreamRegistry>,
     metrics: Arc<Metrics>,
     runtime: Handle,
     defaults: Mutex<DefaultLimits>,
     /// Locked for the whole of a reload.
-    in_force: Mutex<Settings>,
+    in_force: Mutex<SettingLayers>,
     applied: AtomicU64,
     refused: AtomicU64,
     /// The time at which the configuration in force was read, in seconds since 1970.
     since: AtomicU64,
 }
 
-impl Reloader {
+impl ConfigReloader {
     pub(crate) fn new(
-        beginning: Beginning,
+        beginning: ReloadBase,
         defaults: DefaultLimits,
-        runs: Runs,
+        runs: ReloadTargets,
         gateway: &Arc<Gateway>,
-        certificate: Option<Arc<Certificate>>,
+        certificate: Option<Arc<TlsCertificate>>,
     ) -> Self {
-        let Runs { clock, engines, upstreams, metrics, runtime } = runs;
+        let ReloadTargets { clock, engines, upstreams, metrics, runtime } = runs;
         Self {
             source: beginning.source,
             play_prices: beginning.play_prices,
@@ -113,7 +113,7 @@ impl Reloader {
     ///
     /// # Errors
     /// Returns an error during a reload, which takes as long as loading the models.
-    pub(crate) fn settings(&self) -> Result<Settings, AdminError> {
+    pub(crate) fn settings(&self) -> Result<SettingLayers, AdminError> {
         let busy = || AdminError {
             code: AdminCode::Busy,
             message: "the configuration is being read again".to_owned(),
@@ -125,7 +125,7 @@ impl Reloader {
     /// The prices in force: those of the configuration, and those of models that upstreams list.
     ///
     /// # Errors
-    /// The same as for [`Reloader::settings`].
+    /// The same as for [`ConfigReloader::settings`].
     pub(crate) fn prices(&self) -> Result<Vec<PriceConfig>, AdminError> {
         let mut prices = self.config()?.prices;
         prices.extend(self.upstreams.prices());
@@ -135,9 +135,9 @@ impl Reloader {
     /// The configuration in force.
     ///
     /// # Errors
-    /// The same as for [`Reloader::settings`].
-    pub(crate) fn config(&self) -> Result<Config, AdminError> {
-        Ok(Config::read(self.settings()?, self.play_prices).0)
+    /// The same as for [`ConfigReloader::settings`].
+    pub(crate) fn config(&self) -> Result<ServerSettings, AdminError> {
+        Ok(ServerSettings::read(self.settings()?, self.play_prices).0)
     }
 
     /// Reads the configuration again, and reports the outcome on standard error. Blocks on files, and while models
@@ -210,12 +210,16 @@ impl Reloader {
     }
 
     /// Applies all of the settings, or returns why not. Returns the names of the changed settings.
-    fn take_over(&self, settings: Settings, in_force: &mut Settings) -> Result<Vec<String>, Vec<String>> {
+    fn take_over(
+        &self,
+        settings: SettingLayers,
+        in_force: &mut SettingLayers,
+    ) -> Result<Vec<String>, Vec<String>> {
         let checked = check(settings.clone(), self.play_prices, None, &self.engines.in_memory());
         let paths = FIELDS.iter().map(|field| field.path);
         let changed: Vec<&str> = paths.filter(|path| in_force.value(path) != settings.value(path)).collect();
         let frozen = changed.iter().filter(|path| !is_live(path)).map(|path| needs_restart(path));
-        let Checked { mut config, plan, books, log } = match checked {
+        let CheckedConfig { mut config, plan, books, log } = match checked {
             Err(error) => return Err(error.0.iter().map(ToString::to_string).chain(frozen).collect()),
             Ok(checked) => {
                 let frozen: Vec<String> = frozen.collect();
@@ -231,7 +235,7 @@ impl Reloader {
         let mut running = staying(&former, &config, &plan);
         // From here on, a failure drops the newly loaded models, which ends them.
         running.extend(self.engines.load(&config, plan).map_err(|faults| faults.lines())?);
-        let told = Self::told(&changed, &former, &running);
+        let told = Self::describe_changes(&changed, &former, &running);
         drop(former);
         let names: Vec<String> = gauges::labelled(&config).map(str::to_owned).collect();
         self.runtime.block_on(self.upstreams.look_up(&config));
@@ -264,12 +268,12 @@ impl Reloader {
     }
 
     /// The changed settings. For `models`, lists what happened to each model.
-    fn told(changed: &[&str], former: &[Running], running: &[Running]) -> Vec<String> {
-        let find = |models: &[Running], loaded: &Loaded| {
+    fn describe_changes(changed: &[&str], former: &[RunningModel], running: &[RunningModel]) -> Vec<String> {
+        let find = |models: &[RunningModel], loaded: &LoadedModel| {
             models.iter().find(|other| other.loaded.config.name == loaded.config.name).cloned()
         };
         let mut models = Vec::new();
-        for Running { loaded, engine, .. } in running {
+        for RunningModel { loaded, engine, .. } in running {
             match find(former, loaded) {
                 None => models.push(format!("`{}` is new", loaded.config.name)),
                 Some(other) if !Arc::ptr_eq(&other.engine, engine) => {
@@ -278,7 +282,9 @@ impl Reloader {
                 Some(_) => {}
             }
         }
-        for Running { loaded, .. } in former.iter().filter(|model| find(running, &model.loaded).is_none()) {
+        for RunningModel { loaded, .. } in
+            former.iter().filter(|model| find(running, &model.loaded).is_none())
+        {
             models.push(format!("`{}` is gone", loaded.config.name));
         }
         let tell = |path: &&str| match *path {
@@ -290,7 +296,7 @@ impl Reloader {
 
     /// Registers the number of reloads by outcome, and the time of the configuration in force.
     pub(crate) fn register(self: &Arc<Self>, metrics: &Metrics) {
-        type Read = fn(&Reloader) -> &AtomicU64;
+        type Read = fn(&ConfigReloader) -> &AtomicU64;
         let outcomes: [(&str, Read); 2] = [("applied", |of| &of.applied), ("refused", |of| &of.refused)];
         for (outcome, read) in outcomes {
             let reloader = Arc::clone(self);
@@ -332,7 +338,7 @@ impl Reloader {
 }
 
 /// The running models that stay, with their new limits and policies.
-fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
+fn staying(running: &[RunningModel], config: &ServerSettings, plan: &ServingPlan) -> Vec<RunningModel> {
     let stays = running.iter().filter_map(|model| {
         let named = config.models.iter().find(|named| model.loaded.config.is_loaded_as(named))?;
         let mut model = model.clone();
@@ -351,11 +357,11 @@ fn staying(running: &[Running], config: &Config, plan: &Plan) -> Vec<Running> {
 /// # Errors
 /// Returns every fault of the prices.
 pub(crate) fn offer(
-    config: &mut Config,
-    running: &[Running],
-    fronted: &Fronted,
+    config: &mut ServerSettings,
+    running: &[RunningModel],
+    fronted: &UpstreamModels,
     clock: &Arc<dyn Clock>,
-) -> Result<Offer, Vec<PriceError>> {
+) -> Result<CatalogOffer, Vec<PriceError>> {
     let judge = |rules: Rules| Arc::new(rules) as Arc<dyn Judge>;
     let models: Vec<_> = running.iter().map(|model| &model.served).chain(&fronted.models).cloned().collect();
     let served: BTreeSet<&ModelName> = models.iter().map(|model| &model.name).collect();
@@ -381,7 +387,7 @@ pub(crate) fn offer(
     });
     let prices: Vec<_> = config.prices.iter().chain(&fronted.prices).cloned().collect();
     let workers = running.iter().map(|model| &model.worker).chain(&fronted.workers);
-    Ok(Offer {
+    Ok(CatalogOffer {
         aliases,
         prices: PriceList::from_config(&prices)?,
         costs: CostList::from_config(&config.costs)?,
@@ -394,9 +400,9 @@ pub(crate) fn offer(
 }
 
 /// Asks the servers that have not been asked yet for their models.
-pub(crate) async fn ask_new(sites: Vec<Site>) -> Vec<Site> {
-    let (new, known): (Vec<Site>, Vec<Site>) =
-        sites.into_iter().partition(|site| matches!(site.listed, Listed::NotAsked));
+pub(crate) async fn ask_new(sites: Vec<UpstreamSite>) -> Vec<UpstreamSite> {
+    let (new, known): (Vec<UpstreamSite>, Vec<UpstreamSite>) =
+        sites.into_iter().partition(|site| matches!(site.listed, ListedModels::NotAsked));
     known.into_iter().chain(asked(new).await).collect()
 }
 

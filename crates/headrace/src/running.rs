@@ -7,27 +7,27 @@ use headrace_fleet::Worker;
 use headrace_gateway::ServedModel;
 
 use crate::config::ModelConfig;
-use crate::hosted::Hosted;
-use crate::offers::Offered;
+use crate::hosted::LocalEngine;
+use crate::offers::WorkerOffer;
 
 /// A running model.
 #[derive(Clone)]
-pub(crate) struct Running {
+pub(crate) struct RunningModel {
     /// Its loaded configuration and its memory.
-    pub(crate) loaded: Loaded,
+    pub(crate) loaded: LoadedModel,
     /// The model for the gateway.
     pub(crate) served: Arc<ServedModel>,
     /// The worker for the fleet.
     pub(crate) worker: Arc<Worker>,
     /// The engine, for gauges and for shutdown.
-    pub(crate) engine: Arc<dyn Hosted>,
+    pub(crate) engine: Arc<dyn LocalEngine>,
     /// The offer to other gateways, if they may send jobs.
-    pub(crate) offered: Option<Offered>,
+    pub(crate) offered: Option<WorkerOffer>,
 }
 
 /// The configuration with which a model was loaded, and its memory.
 #[derive(Clone)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedModel {
     pub(crate) config: ModelConfig,
     pub(crate) kv_blocks: usize,
     /// Bytes of weights and KV pool.
@@ -39,7 +39,7 @@ pub(crate) struct Loaded {
 pub(crate) struct InMemory {
     /// Models that need not be loaded again. A model that is no longer wanted, or wanted in another way, stays until
     /// its calls have ended.
-    pub(crate) running: Vec<Loaded>,
+    pub(crate) running: Vec<LoadedModel>,
     /// Bytes of models that end with their last calls.
     pub(crate) ending_bytes: u64,
     /// Number of compute threads. `None` before they are started.

@@ -11,46 +11,46 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use headrace_admin::{AdminService, ServerStatus};
-use headrace_call_api::{Annex, Front};
+use headrace_call_api::{CallService, InternalApi};
 use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
-use headrace_ledger::{Command, Ledger, Owner, Receipt, Verdict};
+use headrace_ledger::{CommandResult, Ledger, LedgerOperation, Owner, Receipt};
 use headrace_limits::Limits;
 use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_store::late::LateTraceStore;
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig};
-use headrace_worker::{Desk, ProcessId, Tickets};
+use headrace_trace::{Metrics, MetricsConfig, RecorderConfig, TraceRecorder};
+use headrace_worker::{ProcessId, TicketVerifier, WorkerEndpoint};
 use tokio::task::JoinHandle;
 
-use self::serving::{Behind, End, Open, left_open};
-use crate::admin_door::{Door, Seen};
+use self::serving::{OpenServer, ServingEnd, ServingParts, left_open};
+use crate::admin_door::{AdminListener, AdminSeams};
 use crate::check::check;
-use crate::cli::{Flags, ServeArgs, UpArgs};
-use crate::config::Config;
+use crate::cli::{ServeArgs, SettingFlags, UpArgs};
+use crate::config::ServerSettings;
 use crate::datadir::{self, DataDir};
-use crate::descriptors::{Descriptors, in_proportion};
+use crate::descriptors::{DescriptorLimit, in_proportion};
 use crate::doors::{can_listen, not_running, url};
-use crate::engines::Engines;
-use crate::first_start::{FirstKey, Keys, Setup};
-use crate::health::Stores;
-use crate::inside::Inside;
-use crate::insight::Insight;
+use crate::engines::LocalEngines;
+use crate::first_start::{FirstKey, FirstKeys, FirstSetup};
+use crate::health::StoreHealth;
+use crate::inside::AdminData;
+use crate::insight::LiveStats;
 use crate::key_names::KeyNames;
 use crate::known_calls::KnownCalls;
-use crate::log::Log;
-use crate::models::Plan;
+use crate::log::LogQueue;
+use crate::models::ServingPlan;
 use crate::newest::NewestCalls;
-use crate::objects::Objects;
-use crate::outward::{Outward, page, register_log};
-use crate::prompts::Sights;
+use crate::objects::ObjectStores;
+use crate::outward::{Exporters, page, register_log};
+use crate::prompts::PromptViews;
 use crate::records::StoredRecords;
-use crate::reload::{Beginning, Reloader, Runs};
+use crate::reload::{ConfigReloader, ReloadBase, ReloadTargets};
 use crate::running::InMemory;
-use crate::upstreams::{Fronted, Upstreams};
-use crate::welcome::{Manner, Offer, Welcome};
+use crate::upstreams::{UpstreamModels, UpstreamRegistry};
+use crate::welcome::{ModelOffer, StartManner, WelcomeBanner};
 use crate::wordbooks::Wordbooks;
 use crate::{
     canaries, commands, descriptors, gauges, hardening, machine, models, objects, output, playground, reload,
@@ -78,24 +78,24 @@ const WORKER_PAYER: &str = "worker";
 
 /// `headrace up`
 pub(crate) fn up(args: &UpArgs) -> ExitCode {
-    run(None, &args.flags, Manner::Up)
+    run(None, &args.flags, StartManner::Up)
 }
 
 /// `headrace serve`
 pub(crate) fn serve(args: &ServeArgs) -> ExitCode {
-    run(Some(&args.config), &args.flags, Manner::Serve)
+    run(Some(&args.config), &args.flags, StartManner::Serve)
 }
 
-fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
+fn run(file: Option<&Path>, flags: &SettingFlags, manner: StartManner) -> ExitCode {
     let began = Instant::now();
     let hardened = hardening::harden();
     let settings = commands::settings::settings(file, flags);
-    let (first_key, play_prices) = (hardened.first_key, manner == Manner::Up);
+    let (first_key, play_prices) = (hardened.first_key, manner == StartManner::Up);
     let checked = match check(settings.clone(), play_prices, first_key.as_ref(), &InMemory::default()) {
         Ok(checked) => checked,
         Err(error) => return output::refuse(&error.to_string()),
     };
-    let (log, filter) = match Log::start(checked.log, checked.config.log_json) {
+    let (log, filter) = match LogQueue::start(checked.log, checked.config.log_json) {
         Ok(started) => started,
         Err(error) => return output::refuse(&format!("log.filter: {error}")),
     };
@@ -104,10 +104,10 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
         let file = file.clone();
         move || commands::settings::settings(file.as_deref(), &flags)
     };
-    let beginning = Beginning { source: Box::new(source), file, settings, play_prices, log: filter };
+    let beginning = ReloadBase { source: Box::new(source), file, settings, play_prices, log: filter };
     hardened.shortcomings.iter().for_each(|what| tracing::warn!("{what}"));
     let mut config = checked.config;
-    let descriptors = Descriptors::raise();
+    let descriptors = DescriptorLimit::raise();
     fit_connections(&mut config, descriptors);
     let workers = config.engine.runtime_threads.unwrap_or_else(|| (machine::processors() / 2).max(2));
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -121,10 +121,10 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
     };
     let lines = log.clone();
     output::hand_notes_to(move |line| lines.line(line.into_bytes()));
-    let code = match House::build(config, checked.plan, checked.books) {
+    let code = match ServerParts::build(config, checked.plan, checked.books) {
         Ok(house) => {
             register_log(&house.metrics, &log);
-            house.live(&runtime, Start { began, manner, first_key }, beginning)
+            house.live(&runtime, ServerStart { began, manner, first_key }, beginning)
         }
         Err(why) => output::fail(&why),
     };
@@ -134,7 +134,7 @@ fn run(file: Option<&Path>, flags: &Flags, manner: Manner) -> ExitCode {
 }
 
 /// Lowers the connection limits, in total and per peer, to what the process's file descriptors allow.
-fn fit_connections(config: &mut Config, descriptors: Descriptors) {
+fn fit_connections(config: &mut ServerSettings, descriptors: DescriptorLimit) {
     let edge = &mut config.server.edge;
     let wanted = edge.max_connections;
     let most = descriptors.most_connections(wanted, !config.upstreams.is_empty());
@@ -147,15 +147,15 @@ fn fit_connections(config: &mut Config, descriptors: Descriptors) {
 }
 
 /// How the server was started.
-struct Start {
+struct ServerStart {
     began: Instant,
-    manner: Manner,
+    manner: StartManner,
     first_key: Option<SecretString>,
 }
 
 /// State of the server before its sockets are open.
-struct House {
-    config: Config,
+struct ServerParts {
+    config: ServerSettings,
     books: Wordbooks,
     clock: Arc<dyn Clock>,
     data_dir: DataDir,
@@ -165,15 +165,15 @@ struct House {
     owner: Owner,
     limits: Limits,
     metrics: Arc<Metrics>,
-    recorder: Arc<Recorder>,
-    objects: Objects,
-    engines: Arc<Engines>,
-    upstreams: Arc<Upstreams>,
+    recorder: Arc<TraceRecorder>,
+    objects: ObjectStores,
+    engines: Arc<LocalEngines>,
+    upstreams: Arc<UpstreamRegistry>,
 }
 
-impl House {
+impl ServerParts {
     /// Opens and loads everything. Blocks.
-    fn build(config: Config, plan: Plan, books: Wordbooks) -> Result<Self, String> {
+    fn build(config: ServerSettings, plan: ServingPlan, books: Wordbooks) -> Result<Self, String> {
         // A step of the wall clock must not end the holds, limits or budgets of running calls.
         let clock: Arc<dyn Clock> = Arc::new(SteadyClock::new(SystemClock::new()));
         not_running(&config.data_dir)?;
@@ -191,7 +191,7 @@ impl House {
             models: names,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }));
-        let engines = Engines::new(running, workers, Arc::clone(&clock), Arc::clone(&metrics));
+        let engines = LocalEngines::new(running, workers, Arc::clone(&clock), Arc::clone(&metrics));
         let timed = Arc::clone(&metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
         let (ledger, report, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
@@ -211,7 +211,7 @@ impl House {
                 report.orphans.len()
             ));
         }
-        let objects = Objects::open(&data_dir, &config)?;
+        let objects = ObjectStores::open(&data_dir, &config)?;
         let guard = DiskGuard::of(data_dir.path(), config.storage.min_free_bytes);
         let max_bytes = config.storage.traces_on(DiskSpace::of(data_dir.path()).ok());
         let file = datadir::trace_file(data_dir.path());
@@ -223,14 +223,17 @@ impl House {
             strangers_per_second: config.traces.strangers_per_second,
             ..RecorderConfig::default()
         };
-        let recorder = Recorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
+        let recorder = TraceRecorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
         // Longer than any call, so no call outlives its hold.
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
         Ok(Self {
             config,
             books,
-            upstreams: Arc::new(Upstreams::new(Arc::clone(&clock), Some(data_dir.path().join(WORDS_CACHE)))),
+            upstreams: Arc::new(UpstreamRegistry::new(
+                Arc::clone(&clock),
+                Some(data_dir.path().join(WORDS_CACHE)),
+            )),
             clock,
             data_dir,
             directory,
@@ -246,14 +249,19 @@ impl House {
     }
 
     /// Serves until a stop signal, then closes every part in order.
-    fn live(mut self, runtime: &tokio::runtime::Runtime, start: Start, beginning: Beginning) -> ExitCode {
-        let outward = Outward::start(&self.config.telemetry, &self.recorder, &self.metrics, &self.clock);
+    fn live(
+        mut self,
+        runtime: &tokio::runtime::Runtime,
+        start: ServerStart,
+        beginning: ReloadBase,
+    ) -> ExitCode {
+        let outward = Exporters::start(&self.config.telemetry, &self.recorder, &self.metrics, &self.clock);
         let outward = match outward {
             Ok(outward) => outward,
             Err(why) => return output::fail(&why),
         };
         let outcome = self.open_doors(runtime, start, beginning);
-        let stopped = matches!(&outcome, Ok(End::Interrupted));
+        let stopped = matches!(&outcome, Ok(ServingEnd::Interrupted));
         if stopped {
             output::note("stopped at once: calls in flight are released at the next start and not charged");
             return ExitCode::from(INTERRUPTED);
@@ -281,13 +289,13 @@ impl House {
     fn open_doors(
         &mut self,
         runtime: &tokio::runtime::Runtime,
-        start: Start,
-        beginning: Beginning,
-    ) -> Result<End, String> {
+        start: ServerStart,
+        beginning: ReloadBase,
+    ) -> Result<ServingEnd, String> {
         let fronted = self.front(runtime)?;
         let running = self.engines.running();
         let served = running.iter().map(|model| &model.served).chain(&fronted.models);
-        let models: Vec<Offer> = served.map(|model| Offer::of(model)).collect();
+        let models: Vec<ModelOffer> = served.map(|model| ModelOffer::of(model)).collect();
         drop(running);
         let gateway = self.begin(runtime, fronted)?;
         let edge = Edge::bind(
@@ -307,21 +315,28 @@ impl House {
         let (manner, operators) = (start.manner, Arc::clone(&self.operators));
         let chosen = self.config.server.edge.listen.port() != 0;
         let here = (self.data_dir.path(), self.clock.now());
-        let door =
-            Door::open(&self.config.admin, edge.certificate().as_ref(), manner, chosen, operators, here)?;
+        let door = AdminListener::open(
+            &self.config.admin,
+            edge.certificate().as_ref(),
+            manner,
+            chosen,
+            operators,
+            here,
+        )?;
         if let Some(door) = &door {
             edge.show_console(door.url());
         }
         let dir = self.data_dir.path();
         let names = KeyNames::new(&self.directory);
-        let insight = Insight::new(dir, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
+        let insight =
+            LiveStats::new(dir, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
         let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock, names)?;
         let (usage, service) =
             (insight.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));
         let newest = NewestCalls::new(&gateway, &self.recorder);
         let service = service.with_recent(Box::new(move |most| newest.settled(most)));
-        let service = Arc::new(service.with_links(Door::links(door.as_ref())));
+        let service = Arc::new(service.with_links(AdminListener::links(door.as_ref())));
         let keys = self.keys(&service, &start)?;
         let admin = door.as_ref().map(|door| door.welcome(&service, manner, self.clock.now()));
         let admin = admin.transpose()?;
@@ -333,7 +348,7 @@ impl House {
                 None
             }
         };
-        let welcome = Welcome {
+        let welcome = WelcomeBanner {
             url: &url,
             metrics: edge.metrics_addr().map(|at| crate::doors::url(at, false)),
             data_dir: &self.config.data_dir,
@@ -345,13 +360,13 @@ impl House {
         }
         .text();
         drop((keys, admin));
-        let seen = Seen {
-            inside: Inside::new(&gateway, self.ledger.clone(), &reloader, dir),
-            prompts: Sights::new(&gateway, &reloader),
+        let seen = AdminSeams {
+            inside: AdminData::new(&gateway, self.ledger.clone(), &reloader, dir),
+            prompts: PromptViews::new(&gateway, &reloader),
             calls,
-            playground: playground::House::new(&gateway, &self.directory, &self.clock),
+            playground: playground::PlaygroundRunner::new(&gateway, &self.directory, &self.clock),
         };
-        let behind = Behind {
+        let behind = ServingParts {
             data_dir: dir.to_owned(),
             clock: Arc::clone(&self.clock),
             directory: Arc::clone(&self.directory),
@@ -360,12 +375,17 @@ impl House {
             drain_delay: self.config.server.drain_delay.unwrap_or_else(|| manner.drain_delay()),
             drain: self.config.server.drain,
         };
-        let open = Open { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind };
+        let open =
+            OpenServer { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind };
         runtime.block_on(async { open.serve(&gateway, self.tick()).await })
     }
 
     /// Builds the gateway, resumes the work that an earlier process left, and registers the gauges.
-    fn begin(&mut self, runtime: &tokio::runtime::Runtime, fronted: Fronted) -> Result<Arc<Gateway>, String> {
+    fn begin(
+        &mut self,
+        runtime: &tokio::runtime::Runtime,
+        fronted: UpstreamModels,
+    ) -> Result<Arc<Gateway>, String> {
         let gateway = self.gateway(&fronted)?;
         gateway.keep_shadow_spending(spending::of(self.data_dir.path()));
         objects::take_over(runtime, &gateway, self.clock.now());
@@ -384,7 +404,7 @@ impl House {
     }
 
     /// The files whose changes trigger a reload of the configuration: the configuration file and the TLS pair.
-    fn watched(&self, beginning: &Beginning) -> Vec<PathBuf> {
+    fn watched(&self, beginning: &ReloadBase) -> Vec<PathBuf> {
         let tls = self.config.server.edge.tls.iter();
         let pairs = tls.flat_map(|tls| [tls.cert.clone(), tls.key.clone()]);
         beginning.file.iter().cloned().chain(pairs).collect()
@@ -393,18 +413,18 @@ impl House {
     fn reloader(
         &self,
         runtime: &tokio::runtime::Runtime,
-        beginning: Beginning,
+        beginning: ReloadBase,
         gateway: &Arc<Gateway>,
         edge: &Edge<Gateway>,
-    ) -> Arc<Reloader> {
-        let runs = Runs {
+    ) -> Arc<ConfigReloader> {
+        let runs = ReloadTargets {
             clock: Arc::clone(&self.clock),
             engines: Arc::clone(&self.engines),
             upstreams: Arc::clone(&self.upstreams),
             metrics: Arc::clone(&self.metrics),
             runtime: runtime.handle().clone(),
         };
-        let reloader = Reloader::new(beginning, self.config.limits, runs, gateway, edge.certificate());
+        let reloader = ConfigReloader::new(beginning, self.config.limits, runs, gateway, edge.certificate());
         let reloader = Arc::new(reloader);
         reloader.register(&self.metrics);
         reloader
@@ -412,7 +432,7 @@ impl House {
 
     /// The internal API that takes jobs from other gateways. `None` if no worker secret is configured, or if no random
     /// process id could be drawn.
-    fn annex(&self) -> Option<Arc<dyn Annex>> {
+    fn annex(&self) -> Option<Arc<dyn InternalApi>> {
         let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
         let process = match ProcessId::fresh() {
             Ok(process) => process,
@@ -423,16 +443,16 @@ impl House {
                 return None;
             }
         };
-        let tickets = Tickets::new(secret, process);
+        let tickets = TicketVerifier::new(secret, process);
         let offers = move || engines.offers();
         let payer = KeyId::new(WORKER_PAYER).ok()?;
         let version = env!("CARGO_PKG_VERSION");
         let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.recorder) as Arc<dyn TraceSink>);
-        Some(Arc::new(Desk::new(tickets, clock, payer, version, traces, offers)))
+        Some(Arc::new(WorkerEndpoint::new(tickets, clock, payer, version, traces, offers)))
     }
 
     /// Sets up the first keys and warns the operator about problems with them.
-    fn keys(&self, service: &AdminService, start: &Start) -> Result<Keys, String> {
+    fn keys(&self, service: &AdminService, start: &ServerStart) -> Result<FirstKeys, String> {
         let now = self.clock.now();
         let lost = service.reconcile(now).map_err(|error| error.to_string())?;
         if !lost.is_empty() {
@@ -442,12 +462,12 @@ impl House {
                 names.join(", ")
             ));
         }
-        let setup = Setup { service, directory: &self.directory, ledger: &self.ledger, now };
-        let play = start.manner == Manner::Up;
+        let setup = FirstSetup { service, directory: &self.directory, ledger: &self.ledger, now };
+        let play = start.manner == StartManner::Up;
         let keys = setup.run(&self.config.first_start, start.first_key.as_ref(), play)?;
         match &keys {
-            Keys::Refused(why) => output::note(&format!("warning: {why}")),
-            Keys::First(FirstKey { secret: Some(secret), .. }) if start.manner == Manner::Serve => {
+            FirstKeys::Refused(why) => output::note(&format!("warning: {why}")),
+            FirstKeys::First(FirstKey { secret: Some(secret), .. }) if start.manner == StartManner::Serve => {
                 self.data_dir.keep_first_key(secret).map_err(|error| error.to_string())?;
             }
             _ => {}
@@ -456,7 +476,7 @@ impl House {
     }
 
     /// Asks the upstreams for their models. A fault of one upstream is reported and does not stop the others.
-    fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<Fronted, String> {
+    fn front(&mut self, runtime: &tokio::runtime::Runtime) -> Result<UpstreamModels, String> {
         runtime.block_on(self.upstreams.look_up(&self.config));
         let sites = self.upstreams.sites_of(&self.config).map_err(|faults| faults.join("\n"))?;
         let sites = runtime.block_on(reload::ask_new(sites));
@@ -470,7 +490,7 @@ impl House {
         Ok(fronted)
     }
 
-    fn gateway(&mut self, fronted: &Fronted) -> Result<Arc<Gateway>, String> {
+    fn gateway(&mut self, fronted: &UpstreamModels) -> Result<Arc<Gateway>, String> {
         let reader = SqliteTraceReader::late(&datadir::trace_file(self.data_dir.path()));
         let offer = reload::offer(&mut self.config, &self.engines.running(), fronted, &self.clock);
         let offer =
@@ -496,7 +516,7 @@ impl House {
         runtime: &tokio::runtime::Runtime,
         gateway: &Arc<Gateway>,
         (url, stops_soon): (&str, Arc<AtomicBool>),
-        reloader: &Arc<Reloader>,
+        reloader: &Arc<ConfigReloader>,
     ) -> AdminService {
         let gateway = Arc::downgrade(gateway);
         let (front, routes) = (gateway.clone(), gateway.clone());
@@ -531,8 +551,8 @@ impl House {
         let expire = async move {
             loop {
                 tokio::time::sleep(EXPIRE_EVERY).await;
-                let done = ledger.transact(vec![Command::ExpireHolds], clock.now());
-                if let [Verdict::Done(Receipt::ReleasedMany { holds, .. })] = done.verdicts.as_slice()
+                let done = ledger.transact(vec![LedgerOperation::ExpireHolds], clock.now());
+                if let [CommandResult::Done(Receipt::ReleasedMany { holds, .. })] = done.verdicts.as_slice()
                     && !holds.is_empty()
                 {
                     let (count, first) = (holds.len(), holds.first());
@@ -562,11 +582,11 @@ impl House {
         ]
     }
 
-    fn stores(&self) -> Stores {
+    fn stores(&self) -> StoreHealth {
         let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
         let (recorder, ballast) = (Arc::clone(&self.recorder), Arc::clone(self.data_dir.ballast()));
         let [objects, files] = self.objects.watched.clone();
-        Stores { ledger, directory, recorder, objects, files, ballast }
+        StoreHealth { ledger, directory, recorder, objects, files, ballast }
     }
 }
 

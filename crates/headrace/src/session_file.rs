@@ -22,7 +22,7 @@ pub(crate) struct SessionFile {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Row {
+struct SessionRow {
     /// In hexadecimal.
     token_hash: String,
     operator: OperatorId,
@@ -50,10 +50,10 @@ impl SessionFile {
             return Err(format!("it has {length} bytes, more than {MAX_BYTES}"));
         }
         let bytes = std::fs::read(&self.path).map_err(told)?;
-        let rows: Vec<Row> = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+        let rows: Vec<SessionRow> = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
         let hash = |text: &str| blake3::Hash::from_hex(text).map(|hash| *hash.as_bytes());
         let stored = rows.into_iter().map(|row| {
-            let Row { token_hash, operator, expires_unix_ns, used_unix_ns } = row;
+            let SessionRow { token_hash, operator, expires_unix_ns, used_unix_ns } = row;
             let token = hash(&token_hash).map_err(|error| format!("`token_hash`: {error}"))?;
             let (expires, used) = (UnixNanos::new(expires_unix_ns), UnixNanos::new(used_unix_ns));
             Ok(StoredSession { token, operator, expires, used })
@@ -77,13 +77,13 @@ impl SessionFile {
 
 impl SessionStore for SessionFile {
     fn replace(&self, sessions: &[StoredSession]) -> Result<(), String> {
-        let row = |session: &StoredSession| Row {
+        let row = |session: &StoredSession| SessionRow {
             token_hash: blake3::Hash::from_bytes(session.token).to_hex().to_string(),
             operator: session.operator.clone(),
             expires_unix_ns: session.expires.get(),
             used_unix_ns: session.used.get(),
         };
-        let rows: Vec<Row> = sessions.iter().map(row).collect();
+        let rows: Vec<SessionRow> = sessions.iter().map(row).collect();
         let bytes = serde_json::to_vec(&rows).map_err(|error| error.to_string())?;
         self.write(&bytes).map_err(|error| format!("{}: {error}", self.path.display()))
     }

@@ -17,19 +17,19 @@ pub(crate) const NO_NAME: &str = "unnamed";
 
 /// What a model sees of a call.
 #[derive(Serialize)]
-pub(crate) struct Report {
+pub(crate) struct RenderReport {
     pub(crate) model: String,
     /// Maximum context, in positions.
     pub(crate) context: Option<usize>,
     /// The cost of the prompt. `None` if there is no price.
-    pub(crate) cost: Option<Cost>,
+    pub(crate) cost: Option<PromptCost>,
     #[serde(flatten)]
     pub(crate) sight: PromptSight,
 }
 
 /// The cost of a prompt, in nano-dollars.
 #[derive(Clone, Copy, Serialize)]
-pub(crate) struct Cost {
+pub(crate) struct PromptCost {
     /// Cost if no token comes from a cache.
     pub(crate) uncached_nano_dollars: i64,
     /// Cost if every token that can be cached comes from a cache.
@@ -97,14 +97,14 @@ fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation
 }
 
 /// The cost of a prompt at these prices. `None` without a quote, or if the arithmetic overflows.
-pub(crate) fn cost(quote: Option<&Quote>, sight: &PromptSight) -> Option<Cost> {
+pub(crate) fn cost(quote: Option<&Quote>, sight: &PromptSight) -> Option<PromptCost> {
     let all = u64::try_from(sight.count).ok()?;
     let cached = u64::try_from(sight.cached_tokens.unwrap_or(sight.cacheable_tokens)).ok()?;
     let rates = quote?.rates(PriceTier::Standard, all);
     let whole = rates.cost(&Usage { input: all, ..Usage::default() }).ok()?;
     let usage = Usage { input: all.saturating_sub(cached), cached_input: cached, ..Usage::default() };
     let cached = rates.cost(&usage).ok()?;
-    Some(Cost { uncached_nano_dollars: whole.get(), cached_nano_dollars: cached.get() })
+    Some(PromptCost { uncached_nano_dollars: whole.get(), cached_nano_dollars: cached.get() })
 }
 
 /// The text of token ids, and each token.

@@ -7,23 +7,23 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use crate::machine;
-use crate::reload::Reloader;
-use crate::welcome::Manner;
+use crate::reload::ConfigReloader;
+use crate::welcome::StartManner;
 
 /// Signals that end a server, and SIGHUP, which reloads a server under `serve`.
-pub(crate) struct Signals {
+pub(crate) struct ProcessSignals {
     interrupt: Signal,
     terminate: Signal,
     /// `None` if SIGHUP was ignored when the process started, as under `nohup`, or after the first SIGHUP under `up`.
     hang_up: Option<Signal>,
-    manner: Manner,
-    reloader: Arc<Reloader>,
+    manner: StartManner,
+    reloader: Arc<ConfigReloader>,
     /// A running reload, which may take as long as loading a model.
     reading: Option<JoinHandle<()>>,
 }
 
-impl Signals {
-    pub(crate) fn new(manner: Manner, reloader: Arc<Reloader>) -> std::io::Result<Self> {
+impl ProcessSignals {
+    pub(crate) fn new(manner: StartManner, reloader: Arc<ConfigReloader>) -> std::io::Result<Self> {
         let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let hang_up = if machine::ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
         Ok(Self { interrupt, terminate, hang_up, manner, reloader, reading: None })
@@ -59,11 +59,11 @@ impl Signals {
             match self.manner {
                 // The terminal is gone, so no user can press Ctrl-C. Shell and kernel may both send SIGHUP, and the
                 // second one does not ask for an immediate stop.
-                Manner::Up => {
+                StartManner::Up => {
                     self.hang_up = None;
                     return;
                 }
-                Manner::Serve => {
+                StartManner::Serve => {
                     let reloader = Arc::clone(&self.reloader);
                     self.reading = Some(tokio::task::spawn_blocking(move || drop(reloader.reload("SIGHUP"))));
                 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use headrace_domain::ModelName;
-use headrace_gateway::{ShadowSpending, ShadowSpent, Spent};
+use headrace_gateway::{ShadowSpend, ShadowSpending, ShadowSpent};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +21,11 @@ const FILE: &str = "shadows.json";
 /// The file of shadow spending.
 pub(crate) struct SpendingFile {
     path: PathBuf,
-    rows: Mutex<BTreeMap<(String, String), Row>>,
+    rows: Mutex<BTreeMap<(String, String), SpendingRow>>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Row {
+struct SpendingRow {
     name: String,
     model: String,
     period_s: u64,
@@ -43,15 +43,15 @@ pub(crate) fn of(dir: &Path) -> Arc<dyn ShadowSpending> {
                 "warning: no copies of calls are made, since what they have cost cannot be read: {why}\n  try: remove the file if it is \
                  damaged (budgets begin anew), then start again"
             ));
-            Arc::new(Unreadable(why))
+            Arc::new(UnreadableFile(why))
         }
     }
 }
 
 /// Replaces a file that cannot be read. Refuses all spending.
-struct Unreadable(String);
+struct UnreadableFile(String);
 
-impl ShadowSpending for Unreadable {
+impl ShadowSpending for UnreadableFile {
     fn kept(&self) -> Vec<ShadowSpent> {
         Vec::new()
     }
@@ -69,7 +69,7 @@ impl SpendingFile {
     pub(crate) fn open(dir: &Path) -> Result<Self, String> {
         let path = dir.join(FILE);
         let cannot = |error: String| format!("{}: {error}", path.display());
-        let rows: Vec<Row> = match std::fs::read(&path) {
+        let rows: Vec<SpendingRow> = match std::fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| cannot(error.to_string()))?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(cannot(error.to_string())),
@@ -79,7 +79,7 @@ impl SpendingFile {
     }
 
     /// Writes the file completely or not at all, even across a power cut.
-    fn write(&self, rows: &BTreeMap<(String, String), Row>) -> std::io::Result<()> {
+    fn write(&self, rows: &BTreeMap<(String, String), SpendingRow>) -> std::io::Result<()> {
         let bytes = serde_json::to_vec(&rows.values().collect::<Vec<_>>()).map_err(std::io::Error::other)?;
         let part = self.path.with_extension("part");
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
@@ -95,9 +95,9 @@ impl SpendingFile {
 
 impl ShadowSpending for SpendingFile {
     fn kept(&self) -> Vec<ShadowSpent> {
-        let spent = |row: &Row| {
+        let spent = |row: &SpendingRow| {
             let (name, model) = (ModelName::new(&row.name).ok()?, ModelName::new(&row.model).ok()?);
-            let spent = Spent { period_s: row.period_s, period: row.period, amount: row.nano_dollars };
+            let spent = ShadowSpend { period_s: row.period_s, period: row.period, amount: row.nano_dollars };
             Some(ShadowSpent { name, model, spent })
         };
         self.rows.lock().values().filter_map(spent).collect()
@@ -105,9 +105,14 @@ impl ShadowSpending for SpendingFile {
 
     fn keep(&self, spent: &ShadowSpent) -> Result<(), String> {
         let ShadowSpent { name, model, spent } = spent;
-        let Spent { period_s, period, amount } = *spent;
-        let row =
-            Row { name: name.to_string(), model: model.to_string(), period_s, period, nano_dollars: amount };
+        let ShadowSpend { period_s, period, amount } = *spent;
+        let row = SpendingRow {
+            name: name.to_string(),
+            model: model.to_string(),
+            period_s,
+            period,
+            nano_dollars: amount,
+        };
         // Locked until the file is written, so that an older state never replaces a newer one.
         let mut rows = self.rows.lock();
         let key = (row.name.clone(), row.model.clone());
@@ -134,7 +139,7 @@ mod tests {
         let spent = |to: &str, amount| ShadowSpent {
             name: name("a/b c"),
             model: name(to),
-            spent: Spent { period_s: 3600, period: 480_000, amount },
+            spent: ShadowSpend { period_s: 3600, period: 480_000, amount },
         };
         let file = SpendingFile::open(dir.path()).unwrap();
         assert!(file.kept().is_empty());

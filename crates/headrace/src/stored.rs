@@ -12,9 +12,9 @@ mod ollama;
 
 use std::path::{Path, PathBuf};
 
-use files::{Budget, entries, gguf_files};
+use files::{EntryBudget, entries, gguf_files};
 
-pub(crate) use files::Stored;
+pub(crate) use files::LocalCheckpoint;
 
 /// Maximum number of directory entries that one listing reads.
 const MAX_ENTRIES: usize = 50_000;
@@ -23,7 +23,7 @@ const NAMED: usize = 5;
 
 /// The directories in which the programs store their models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Places {
+pub(crate) struct ModelFolders {
     hub: Vec<PathBuf>,
     ollama: Vec<PathBuf>,
     lm_studio: Vec<PathBuf>,
@@ -32,13 +32,13 @@ pub(crate) struct Places {
 
 /// The result of a search by name.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    One(Stored),
+pub(crate) enum FoundCheckpoint {
+    One(LocalCheckpoint),
     /// An error message that says why, and what to do.
     None(String),
 }
 
-impl Places {
+impl ModelFolders {
     /// The directories for this process's environment.
     pub(crate) fn of_process() -> Self {
         Self::of(|name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from))
@@ -83,8 +83,8 @@ impl Places {
     }
 
     /// All checkpoints, sorted by name.
-    pub(crate) fn list(&self) -> Vec<Stored> {
-        let mut budget = Budget(MAX_ENTRIES);
+    pub(crate) fn list(&self) -> Vec<LocalCheckpoint> {
+        let mut budget = EntryBudget(MAX_ENTRIES);
         let mut found = Vec::new();
         for place in &self.hub {
             hub::list(place, &mut budget, &mut found);
@@ -103,20 +103,20 @@ impl Places {
     }
 
     /// Finds the checkpoint with that name. If several or none match, returns a message that says what to do.
-    pub(crate) fn find(&self, name: &str) -> Found {
+    pub(crate) fn find(&self, name: &str) -> FoundCheckpoint {
         let all = self.list();
         let wanted = name.to_lowercase();
-        let called = |test: &dyn Fn(&str) -> bool| -> Vec<&Stored> {
+        let called = |test: &dyn Fn(&str) -> bool| -> Vec<&LocalCheckpoint> {
             all.iter().filter(|stored| test(&stored.name.to_lowercase())).collect()
         };
         let exact = called(&|name| name == wanted || name.strip_suffix(":latest") == Some(&wanted));
         let named = if exact.is_empty() { called(&|name| is_called(name, &wanted)) } else { exact };
-        let (whole, broken): (Vec<&Stored>, Vec<&Stored>) =
+        let (whole, broken): (Vec<&LocalCheckpoint>, Vec<&LocalCheckpoint>) =
             named.into_iter().partition(|stored| stored.fault.is_none());
         match (whole.as_slice(), broken.as_slice()) {
-            ([one], _) => Found::One((*one).clone()),
-            ([], []) => Found::None(self.how_to_get(name, &all)),
-            ([], [broken, ..]) => Found::None(format!(
+            ([one], _) => FoundCheckpoint::One((*one).clone()),
+            ([], []) => FoundCheckpoint::None(self.how_to_get(name, &all)),
+            ([], [broken, ..]) => FoundCheckpoint::None(format!(
                 "{}'s {} at {} {}",
                 broken.program,
                 broken.name,
@@ -124,18 +124,18 @@ impl Places {
                 broken.fault.unwrap_or_default()
             )),
             (several, _) => {
-                let line = |stored: &&Stored| {
+                let line = |stored: &&LocalCheckpoint| {
                     format!("\n  {} ({}): {}", stored.name, stored.program, stored.path.display())
                 };
                 let lines: String = several.iter().take(NAMED).map(line).collect();
-                Found::None(format!(
+                FoundCheckpoint::None(format!(
                     "`{name}` could be any of several; give the whole name, or the path:{lines}"
                 ))
             }
         }
     }
 
-    fn how_to_get(&self, name: &str, all: &[Stored]) -> String {
+    fn how_to_get(&self, name: &str, all: &[LocalCheckpoint]) -> String {
         let mut text = format!("`{name}` is no file or directory, and ");
         match all {
             [] => text.push_str("no model of another program is stored on this machine"),
@@ -200,7 +200,7 @@ fn alike(known: &str, name: &str) -> usize {
 }
 
 /// Layout: `PUBLISHER/REPOSITORY/FILE.gguf`.
-fn lm_studio(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
+fn lm_studio(place: &Path, budget: &mut EntryBudget, found: &mut Vec<LocalCheckpoint>) {
     for (publisher, path) in entries(place, budget) {
         for (repository, path) in entries(&path, budget) {
             files(&path, "LM Studio", |stem| format!("{publisher}/{repository}:{stem}"), budget, found);
@@ -212,11 +212,11 @@ fn files(
     dir: &Path,
     program: &'static str,
     name: impl Fn(&str) -> String,
-    budget: &mut Budget,
-    found: &mut Vec<Stored>,
+    budget: &mut EntryBudget,
+    found: &mut Vec<LocalCheckpoint>,
 ) {
     for (stem, path, bytes) in gguf_files(dir, budget) {
-        found.push(Stored { name: name(&stem), program, path, format: "GGUF", bytes, fault: None });
+        found.push(LocalCheckpoint { name: name(&stem), program, path, format: "GGUF", bytes, fault: None });
     }
 }
 

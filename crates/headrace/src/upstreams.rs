@@ -19,24 +19,24 @@ use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
 use headrace_domain::{AdminCode, Clock, ModelName, steers_terminals};
 use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::{Worker, WorkerStatus};
-use headrace_gateway::{Gateway, Lane, MessageLane, Policy, ServedModel};
+use headrace_gateway::{Backend, Gateway, MessageBackend, ModelPolicy, ServedModel};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_trace::Metrics;
-use headrace_upstream::{ListedModel, Listing, Upstream};
+use headrace_upstream::{ListedModel, ModelListing, Upstream};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::caches;
-use crate::config::Config;
-use crate::config::relayed::{RelayedConfig, Target, UpstreamConfig};
+use crate::config::ServerSettings;
+use crate::config::relayed::{RelayTarget, RelayedConfig, UpstreamConfig};
 use crate::gauges;
 use crate::output;
-use crate::wordbooks::{Wordbook, Wordbooks};
-use crate::workers::{self, Theirs};
+use crate::wordbooks::{TokenizerAssets, Wordbooks};
+use crate::workers::{self, WorkerModels};
 
-use listed::{NAMES_TOLD, short_id, told};
-use names::{Names, Resolver, resolver};
+use listed::{NAMES_TOLD, describe, short_id};
+use names::{NameTable, Resolver, resolver};
 
 /// Time limit for a server's model list.
 const ASK_WITHIN: Duration = Duration::from_secs(3);
@@ -50,20 +50,20 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// The upstream registry. One per process.
-pub(crate) struct Upstreams {
+pub(crate) struct UpstreamRegistry {
     clock: Arc<dyn Clock>,
     /// Cache directory for the tokenizer assets that workers send.
     cache: Option<PathBuf>,
-    desk: Mutex<Desk>,
+    desk: Mutex<RegistryState>,
     resolver: Resolver,
     /// Notified when a connection to one address of a name with several addresses failed.
     unreached: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Desk {
-    sites: Vec<Site>,
-    names: Names,
+struct RegistryState {
+    sites: Vec<UpstreamSite>,
+    names: NameTable,
     workers: BTreeMap<WorkerKey, Arc<Worker>>,
     books: Wordbooks,
     /// Prices of listed models that `[[prices]]` does not name.
@@ -86,7 +86,7 @@ struct WorkerKey {
 }
 
 /// The state before a reload, from which workers are reused.
-struct Before<'a> {
+struct FormerWorkers<'a> {
     workers: &'a BTreeMap<WorkerKey, Arc<Worker>>,
     created_unix_s: u64,
     clock: &'a Arc<dyn Clock>,
@@ -94,38 +94,38 @@ struct Before<'a> {
 
 /// One server.
 #[derive(Clone)]
-pub(crate) struct Site {
+pub(crate) struct UpstreamSite {
     pub(crate) config: UpstreamConfig,
     pub(crate) upstream: Upstream,
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListedModels,
     /// The models that it reported, if it is asked as a worker.
-    theirs: Arc<Theirs>,
-    by: Asking,
+    theirs: Arc<WorkerModels>,
+    by: AskContext,
     /// What is observed of the server across all its models.
-    seen: Arc<headrace_fleet::Site>,
+    seen: Arc<headrace_fleet::WorkerSite>,
 }
 
 /// What is needed to ask servers for their models.
 #[derive(Clone)]
-struct Asking {
+struct AskContext {
     clock: Arc<dyn Clock>,
     cache: Option<PathBuf>,
 }
 
 /// Result of the last question to a server about its models.
 #[derive(Clone)]
-pub(crate) enum Listed {
+pub(crate) enum ListedModels {
     /// The server has not been asked.
     NotAsked,
     /// The models that it lists.
-    Models(Arc<Listing>),
+    Models(Arc<ModelListing>),
     /// The request failed, or its answer was unusable, with the reason.
     Failed(String),
 }
 
 /// Models that upstreams answer for, ready to be served.
 #[derive(Default)]
-pub(crate) struct Fronted {
+pub(crate) struct UpstreamModels {
     pub(crate) models: Vec<Arc<ServedModel>>,
     pub(crate) workers: Vec<Arc<Worker>>,
     /// Prices of models that the configuration does not price itself.
@@ -134,21 +134,21 @@ pub(crate) struct Fronted {
     pub(crate) notes: Vec<String>,
     workers_by_key: BTreeMap<WorkerKey, Arc<Worker>>,
     books: Wordbooks,
-    sites: Vec<Site>,
+    sites: Vec<UpstreamSite>,
 }
 
-impl Upstreams {
+impl UpstreamRegistry {
     /// `cache`: the directory for tokenizer assets that workers send.
     pub(crate) fn new(clock: Arc<dyn Clock>, cache: Option<PathBuf>) -> Self {
         Self { clock, cache, desk: Mutex::default(), resolver: resolver(), unreached: Arc::default() }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, RegistryState> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The servers that calls are sent to now.
-    pub(crate) fn sites(&self) -> Vec<Site> {
+    pub(crate) fn sites(&self) -> Vec<UpstreamSite> {
         self.desk().sites.clone()
     }
 
@@ -158,14 +158,19 @@ impl Upstreams {
     }
 
     /// The models that these servers make available. Sends no request.
-    pub(crate) fn fronted(&self, config: &Config, books: Wordbooks, sites: Vec<Site>) -> Fronted {
+    pub(crate) fn fronted(
+        &self,
+        config: &ServerSettings,
+        books: Wordbooks,
+        sites: Vec<UpstreamSite>,
+    ) -> UpstreamModels {
         let (workers, former) = {
             let desk = self.desk();
             (desk.workers.clone(), desk.books.clone())
         };
         let created_unix_s = self.clock.now().seconds();
-        let before = Before { workers: &workers, created_unix_s, clock: &self.clock };
-        let mut fronted = Fronted { books, ..Fronted::default() };
+        let before = FormerWorkers { workers: &workers, created_unix_s, clock: &self.clock };
+        let mut fronted = UpstreamModels { books, ..UpstreamModels::default() };
         for book in fronted.books.values_mut() {
             // Workers that stay keep their tokenizer assets, so equal assets are shared instead of held twice.
             let same = former.values().find(|other| other.fingerprint == book.fingerprint);
@@ -185,9 +190,11 @@ impl Upstreams {
     }
 
     /// Routes new calls to these servers from now on, and starts to follow their load.
-    pub(crate) fn take_over(&self, fronted: Fronted, metrics: &Metrics, runtime: &Handle) {
+    pub(crate) fn take_over(&self, fronted: UpstreamModels, metrics: &Metrics, runtime: &Handle) {
         let mut desk = self.desk();
-        let stays = |of: &Site, sites: &[Site]| sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen));
+        let stays = |of: &UpstreamSite, sites: &[UpstreamSite]| {
+            sites.iter().any(|site| Arc::ptr_eq(&site.seen, &of.seen))
+        };
         for gone in desk.sites.iter().filter(|site| !stays(site, &fronted.sites)) {
             metrics.unregister(("upstream", gone.upstream.label().as_str()));
         }
@@ -200,7 +207,7 @@ impl Upstreams {
                 let told = Arc::clone(&self.unreached);
                 runtime.spawn(new.upstream.follow_connections(move || told.notify_one()));
             }
-            runtime.spawn(new.upstream.follow_cache(caches::told(Arc::downgrade(&new.seen))));
+            runtime.spawn(new.upstream.follow_cache(caches::cache_event_handler(Arc::downgrade(&new.seen))));
         }
         desk.sites = fronted.sites;
         desk.workers = fronted.workers_by_key;
@@ -224,8 +231,8 @@ impl Upstreams {
             if all {
                 since_look = Duration::ZERO;
             }
-            let ask = |site: &Site| all || !matches!(site.listed, Listed::Models(_));
-            let sites: Vec<Site> = self.sites().into_iter().filter(ask).collect();
+            let ask = |site: &UpstreamSite| all || !matches!(site.listed, ListedModels::Models(_));
+            let sites: Vec<UpstreamSite> = self.sites().into_iter().filter(ask).collect();
             for site in asked(sites).await {
                 if let Some(gateway) = gateway.upgrade() {
                     gateway.catalog().fleet().probed(&site.seen, site.answered());
@@ -243,7 +250,9 @@ impl Upstreams {
     pub(crate) async fn watch_loads(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOADS_EVERY).await;
-            let up = |site: &Site| site.upstream.is_worker() && matches!(site.listed, Listed::Models(_));
+            let up = |site: &UpstreamSite| {
+                site.upstream.is_worker() && matches!(site.listed, ListedModels::Models(_))
+            };
             for site in self.sites().into_iter().filter(up) {
                 let now = self.clock.now();
                 // A task each, so that a slow worker does not delay the reports of others.
@@ -264,10 +273,10 @@ impl Upstreams {
             let sites = upstreams.sites();
             if let Some(act) = act {
                 // The bare name of an upstream means all of its servers.
-                let named = |site: &&Site| {
+                let named = |site: &&UpstreamSite| {
                     site.upstream.name() == act.upstream() || site.upstream.label() == act.upstream()
                 };
-                let named: Vec<&Site> = sites.iter().filter(named).collect();
+                let named: Vec<&UpstreamSite> = sites.iter().filter(named).collect();
                 if named.is_empty() {
                     return Err(unknown(act.upstream(), &sites));
                 }
@@ -292,7 +301,7 @@ impl Upstreams {
 
     fn views(&self, workers: &[WorkerStatus]) -> Vec<UpstreamView> {
         let desk = self.desk();
-        let lanes = |site: &Site| {
+        let lanes = |site: &UpstreamSite| {
             let ip = site.upstream.spec().ip;
             let is_own = |key: &&WorkerKey| key.fingerprint == site.config.fingerprint && key.ip == ip;
             let own = desk.workers.keys().filter(is_own);
@@ -304,16 +313,16 @@ impl Upstreams {
     }
 
     /// Records a server's answer. Returns the upstream's name if the set of served models changes.
-    fn heard(&self, said: Site) -> Option<String> {
+    fn heard(&self, said: UpstreamSite) -> Option<String> {
         let mut desk = self.desk();
         let site = desk.sites.iter_mut().find(|site| Arc::ptr_eq(&site.seen, &said.seen))?;
         let differs = match (&site.listed, &said.listed) {
-            (Listed::Models(before), Listed::Models(now)) => {
+            (ListedModels::Models(before), ListedModels::Models(now)) => {
                 before != now || !site.theirs.is_same(&said.theirs)
             }
             // Its models stay served, because the server may be back in a moment.
-            (Listed::Models(_), _) => return None,
-            (_, Listed::Models(_)) => true,
+            (ListedModels::Models(_), _) => return None,
+            (_, ListedModels::Models(_)) => true,
             _ => false,
         };
         (site.listed, site.theirs) = (said.listed, said.theirs);
@@ -322,19 +331,19 @@ impl Upstreams {
 }
 
 /// Asks servers for their models, all at once, for a bounded time.
-pub(crate) async fn asked(mut sites: Vec<Site>) -> Vec<Site> {
+pub(crate) async fn asked(mut sites: Vec<UpstreamSite>) -> Vec<UpstreamSite> {
     let answers: Vec<_> = sites.iter().cloned().map(|site| tokio::spawn(ask(site))).collect();
     for (site, answer) in sites.iter_mut().zip(answers) {
         match answer.await {
             Ok(said) => *site = said,
-            Err(_) => site.listed = Listed::Failed("the question was cut off".to_owned()),
+            Err(_) => site.listed = ListedModels::Failed("the question was cut off".to_owned()),
         }
     }
     sites
 }
 
-async fn ask(mut site: Site) -> Site {
-    let Site { upstream, theirs, by, .. } = &site;
+async fn ask(mut site: UpstreamSite) -> UpstreamSite {
+    let UpstreamSite { upstream, theirs, by, .. } = &site;
     let within = if upstream.is_worker() { WORDS_WITHIN } else { ASK_WITHIN };
     let asking = async {
         if upstream.is_worker() {
@@ -348,14 +357,14 @@ async fn ask(mut site: Site) -> Site {
     match said.unwrap_or_else(|_| Err(format!("it did not say within {} s", within.as_secs()))) {
         Ok((models, theirs)) => {
             site.theirs = theirs;
-            site.listed = Listed::Models(Arc::new(models));
+            site.listed = ListedModels::Models(Arc::new(models));
         }
-        Err(why) => site.listed = Listed::Failed(why),
+        Err(why) => site.listed = ListedModels::Failed(why),
     }
     site
 }
 
-fn unknown(name: &str, sites: &[Site]) -> AdminError {
+fn unknown(name: &str, sites: &[UpstreamSite]) -> AdminError {
     let known: Vec<String> = sites.iter().map(|site| site.upstream.label()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let message = format!("there is no upstream `{name}`; there is {known}");
@@ -366,27 +375,27 @@ fn unknown(name: &str, sites: &[Site]) -> AdminError {
     }
 }
 
-impl Site {
+impl UpstreamSite {
     /// Whether the server answered the last request, and if not, why.
     fn answered(&self) -> Result<(), &str> {
         match &self.listed {
-            Listed::Failed(why) => Err(why),
-            Listed::NotAsked | Listed::Models(_) => Ok(()),
+            ListedModels::Failed(why) => Err(why),
+            ListedModels::NotAsked | ListedModels::Models(_) => Ok(()),
         }
     }
 
     fn lists(&self, model: &str) -> Option<&ListedModel> {
-        let Listed::Models(models) = &self.listed else { return None };
+        let ListedModels::Models(models) = &self.listed else { return None };
         models.iter().find(|listed| listed.id == model)
     }
 }
 
-impl Fronted {
+impl UpstreamModels {
     /// Adds a model that is configured with its targets.
-    fn relayed(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
+    fn relayed(&mut self, model: &RelayedConfig, sites: &[UpstreamSite], before: &FormerWorkers<'_>) {
         let book = self.books.get(&model.name).map(Arc::clone);
-        let at = |target: &Target| sites.iter().find(|site| site.config.spec.name == target.upstream);
-        let is_worker = |target: &Target| at(target).is_some_and(|site| site.upstream.is_worker());
+        let at = |target: &RelayTarget| sites.iter().find(|site| site.config.spec.name == target.upstream);
+        let is_worker = |target: &RelayTarget| at(target).is_some_and(|site| site.upstream.is_worker());
         if model.targets.iter().any(is_worker) {
             return self.by_workers(model, sites, before);
         }
@@ -412,11 +421,11 @@ impl Fronted {
                     .targets
                     .iter()
                     .all(|target| at(target).is_some_and(|site| site.config.passes_responses));
-                let lane = MessageLane { context_window: window, inputs: model.inputs, passes_responses };
-                (Lane::Messages(lane), None)
+                let lane = MessageBackend { context_window: window, inputs: model.inputs, passes_responses };
+                (Backend::Messages(lane), None)
             }
             Some(book) => match book.lane(&engines) {
-                Some(lane) => (Lane::Tokens(lane), book.default_max_tokens),
+                Some(lane) => (Backend::Tokens(lane), book.default_max_tokens),
                 None => return,
             },
         };
@@ -431,21 +440,27 @@ impl Fronted {
     }
 
     /// Adds a note if a server does not list a model that is configured for it.
-    fn note_unlisted(&mut self, name: &ModelName, site: &Site, theirs: &str) {
-        if let Listed::Models(models) = &site.listed
+    fn note_unlisted(&mut self, name: &ModelName, site: &UpstreamSite, theirs: &str) {
+        if let ListedModels::Models(models) = &site.listed
             && site.lists(theirs).is_none()
         {
             self.notes.push(format!(
                 "upstream `{}` lists no model `{theirs}`, which `{name}` is to be answered by; it has {}",
                 site.upstream.name(),
-                told(models)
+                describe(models)
             ));
         }
     }
 
     /// Adds every model that a server lists, under the upstream's name.
-    fn listed(&mut self, config: &Config, site: &Site, named: &BTreeSet<ModelName>, before: &Before<'_>) {
-        let Listed::Models(models) = &site.listed else { return };
+    fn listed(
+        &mut self,
+        config: &ServerSettings,
+        site: &UpstreamSite,
+        named: &BTreeSet<ModelName>,
+        before: &FormerWorkers<'_>,
+    ) {
+        let ListedModels::Models(models) = &site.listed else { return };
         self.note_faults(site);
         if models.left_out > 0 {
             let (name, kept, left_out) = (site.upstream.name(), models.len(), models.left_out);
@@ -491,11 +506,11 @@ impl Fronted {
                 if let Some(lane) = their.lane(&capabilities).filter(|_| !is_served) {
                     self.models.push(Arc::new(ServedModel {
                         name,
-                        lane: Lane::Tokens(lane),
+                        lane: Backend::Tokens(lane),
                         created_unix_s: their.about.created_unix_s,
                         default_max_tokens: their.about.default_max_tokens,
                         limits: LimitSpec::UNLIMITED,
-                        policy: Policy::default(),
+                        policy: ModelPolicy::default(),
                     }));
                 }
                 continue;
@@ -506,7 +521,7 @@ impl Fronted {
             }
             self.models.push(Arc::new(ServedModel {
                 name,
-                lane: Lane::Messages(MessageLane {
+                lane: Backend::Messages(MessageBackend {
                     context_window: listed.context_window,
                     inputs: None,
                     passes_responses: site.config.passes_responses,
@@ -514,7 +529,7 @@ impl Fronted {
                 created_unix_s: listed.created.unwrap_or(before.created_unix_s),
                 default_max_tokens: None,
                 limits: LimitSpec::UNLIMITED,
-                policy: Policy::default(),
+                policy: ModelPolicy::default(),
             }));
         }
         // A list of thousands of names must not become thousands of lines.
@@ -534,10 +549,10 @@ impl Fronted {
     fn relay(
         &mut self,
         name: &ModelName,
-        site: &Site,
+        site: &UpstreamSite,
         theirs: &str,
         window: Option<u32>,
-        before: &Before<'_>,
+        before: &FormerWorkers<'_>,
     ) {
         let key = key(name, site, theirs, None);
         let worker = before.workers.get(&key).cloned().unwrap_or_else(|| {
@@ -554,11 +569,11 @@ impl Fronted {
     fn engine(
         &mut self,
         name: &ModelName,
-        site: &Site,
+        site: &UpstreamSite,
         theirs: &str,
-        book: &Wordbook,
+        book: &TokenizerAssets,
         window: u32,
-        before: &Before<'_>,
+        before: &FormerWorkers<'_>,
     ) -> Option<Capabilities> {
         let engine = match book.engine(&site.upstream, theirs, window, before.clock) {
             Ok(engine) => engine,
@@ -579,16 +594,19 @@ impl Fronted {
     }
 }
 
-fn id(site: &Site, theirs: &str) -> String {
+fn id(site: &UpstreamSite, theirs: &str) -> String {
     format!("{}/{theirs}", site.upstream.label())
 }
 
 /// The servers of a target's upstream: one, or one per address.
-fn sites_at<'s>(target: &'s Target, sites: &'s [Site]) -> impl Iterator<Item = &'s Site> {
+fn sites_at<'s>(
+    target: &'s RelayTarget,
+    sites: &'s [UpstreamSite],
+) -> impl Iterator<Item = &'s UpstreamSite> {
     sites.iter().filter(|site| site.config.spec.name == target.upstream)
 }
 
-fn key(name: &ModelName, site: &Site, theirs: &str, words: Option<(Arc<str>, u32)>) -> WorkerKey {
+fn key(name: &ModelName, site: &UpstreamSite, theirs: &str, words: Option<(Arc<str>, u32)>) -> WorkerKey {
     let (fingerprint, ip) = (site.config.fingerprint, site.upstream.spec().ip);
     WorkerKey { name: name.clone(), fingerprint, ip, theirs: theirs.to_owned(), words }
 }

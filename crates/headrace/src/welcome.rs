@@ -9,18 +9,18 @@ use secrecy::zeroize::Zeroizing;
 
 use crate::config::stopping::SERVE_DRAIN_DELAY;
 use crate::datadir::first_key_file;
-use crate::first_start::{FirstKey, KEY_VARIABLE, Keys};
+use crate::first_start::{FirstKey, FirstKeys, KEY_VARIABLE};
 
 /// How a server was started, which decides for whom it prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum StartManner {
     /// By a person at a terminal: play prices, a key and lines to paste.
     Up,
     /// From a file, usually by a machine: no secret is printed.
     Serve,
 }
 
-impl Manner {
+impl StartManner {
     /// How long calls are accepted after SIGTERM by default.
     pub(crate) const fn drain_delay(self) -> Duration {
         match self {
@@ -31,7 +31,7 @@ impl Manner {
 }
 
 /// A served model.
-pub(crate) struct Offer {
+pub(crate) struct ModelOffer {
     pub(crate) name: String,
     /// Maximum length of a prompt or text in tokens, if known.
     pub(crate) context: Option<u32>,
@@ -39,7 +39,7 @@ pub(crate) struct Offer {
     pub(crate) endpoints: &'static [&'static str],
 }
 
-impl Offer {
+impl ModelOffer {
     pub(crate) fn of(model: &ServedModel) -> Self {
         let (name, lane) = (model.name.to_string(), &model.lane);
         Self { name, context: lane.context_window(), endpoints: lane.endpoints() }
@@ -63,7 +63,7 @@ impl Offer {
 }
 
 /// A first call to a model.
-struct Example {
+struct ExampleCall {
     /// The path behind `/v1/`.
     path: &'static str,
     /// The JSON of the body after the model's name.
@@ -72,13 +72,13 @@ struct Example {
     python: Option<String>,
 }
 
-impl Offer {
+impl ModelOffer {
     /// A call that the model answers.
-    fn example(&self) -> Example {
+    fn example(&self) -> ExampleCall {
         let name = &self.name;
         let is_at = |path| self.endpoints.contains(&path);
         if is_at("embeddings") {
-            return Example {
+            return ExampleCall {
                 path: "embeddings",
                 fields: format!("\"input\": \"{QUESTION}\""),
                 python: Some(format!(
@@ -90,10 +90,10 @@ impl Offer {
         if is_at("rerank") {
             let documents = "\"documents\": [\"A gateway checks the key.\", \"Bananas are yellow.\"]";
             let fields = format!("\"query\": \"{QUESTION}\", {documents}");
-            return Example { path: "rerank", fields, python: None };
+            return ExampleCall { path: "rerank", fields, python: None };
         }
         if !self.endpoints.is_empty() && !is_at("chat/completions") {
-            return Example {
+            return ExampleCall {
                 path: "completions",
                 fields: format!("\"prompt\": \"{QUESTION}\", \"max_tokens\": 50"),
                 python: Some(format!(
@@ -102,7 +102,7 @@ impl Offer {
                 )),
             };
         }
-        Example {
+        ExampleCall {
             path: "chat/completions",
             fields: format!("\"messages\": [{{\"role\": \"user\", \"content\": \"{QUESTION}\"}}]"),
             python: Some(format!(
@@ -115,17 +115,17 @@ impl Offer {
 }
 
 /// What the text is made from.
-pub(crate) struct Welcome<'a> {
+pub(crate) struct WelcomeBanner<'a> {
     /// The API's base, without a path: `http://127.0.0.1:8080`.
     pub(crate) url: &'a str,
     /// The address of the metrics.
     pub(crate) metrics: Option<String>,
     pub(crate) data_dir: &'a Path,
-    pub(crate) models: &'a [Offer],
-    pub(crate) keys: &'a Keys,
+    pub(crate) models: &'a [ModelOffer],
+    pub(crate) keys: &'a FirstKeys,
     /// The address at which operators sign in.
     pub(crate) admin: Option<&'a str>,
-    pub(crate) manner: Manner,
+    pub(crate) manner: StartManner,
     /// Time since the process started.
     pub(crate) took: Duration,
 }
@@ -135,10 +135,11 @@ const MODELS_NAMED: usize = 12;
 /// A question that the demo model was trained on.
 const QUESTION: &str = "What happens when I call an LLM API?";
 
-impl Welcome<'_> {
+impl WelcomeBanner<'_> {
     /// The text.
     pub(crate) fn text(&self) -> Zeroizing<String> {
-        let mut models: Vec<String> = self.models.iter().take(MODELS_NAMED).map(Offer::described).collect();
+        let mut models: Vec<String> =
+            self.models.iter().take(MODELS_NAMED).map(ModelOffer::described).collect();
         if self.models.len() > MODELS_NAMED {
             models.push(format!("and {} more", self.models.len() - MODELS_NAMED));
         }
@@ -157,15 +158,15 @@ impl Welcome<'_> {
             text.push_str(&format!("  console  {admin}\n"));
         }
         match (self.keys, self.manner) {
-            (Keys::First(first), Manner::Up) => text.push_str(&self.first_steps(first)),
-            (Keys::First(first), Manner::Serve) => text.push_str(&self.where_the_key_is(first)),
-            (Keys::Works, _) => text.push_str(&format!("  key      the one in {KEY_VARIABLE}\n")),
-            (Keys::Added, _) => text.push_str(&format!(
+            (FirstKeys::First(first), StartManner::Up) => text.push_str(&self.first_steps(first)),
+            (FirstKeys::First(first), StartManner::Serve) => text.push_str(&self.where_the_key_is(first)),
+            (FirstKeys::Works, _) => text.push_str(&format!("  key      the one in {KEY_VARIABLE}\n")),
+            (FirstKeys::Added, _) => text.push_str(&format!(
                 "  key      the one in {KEY_VARIABLE}: added to project `default`, beside the keys that were here\n"
             )),
-            (Keys::Kept | Keys::Refused(_), _) => {}
+            (FirstKeys::Kept | FirstKeys::Refused(_), _) => {}
         }
-        if !matches!((self.keys, self.manner), (Keys::First(_), Manner::Up)) {
+        if !matches!((self.keys, self.manner), (FirstKeys::First(_), StartManner::Up)) {
             text.push_str(&format!(
                 "  keys     headrace keys list{0}; headrace keys create --name NAME{0} makes a new one\n",
                 self.at()
@@ -202,9 +203,9 @@ impl Welcome<'_> {
         let import = if first.secret.is_some() { "" } else { "  import os\n" };
         let (url, at) = (self.url, self.at());
         let answers = self.models.iter().find(|model| model.answers());
-        let unknown = Offer { name: "MODEL".to_owned(), context: None, endpoints: &[] };
+        let unknown = ModelOffer { name: "MODEL".to_owned(), context: None, endpoints: &[] };
         let model = answers.or(self.models.first()).unwrap_or(&unknown);
-        let Example { path, fields, python } = model.example();
+        let ExampleCall { path, fields, python } = model.example();
         let client = python.map_or(String::new(), |lines| {
             format!(
                 "From Python, with the official SDK (pip install openai):
@@ -261,28 +262,37 @@ mod tests {
     use headrace_admin::SecretText;
     use headrace_domain::NanoDollars;
 
-    fn welcome(keys: &Keys, manner: Manner) -> String {
-        let encodes = Offer { name: "e".to_owned(), context: Some(9), endpoints: &["embeddings"] };
-        let models = [encodes, Offer { name: "m".to_owned(), context: Some(8), endpoints: &["completions"] }];
+    fn welcome(keys: &FirstKeys, manner: StartManner) -> String {
+        let encodes = ModelOffer { name: "e".to_owned(), context: Some(9), endpoints: &["embeddings"] };
+        let models =
+            [encodes, ModelOffer { name: "m".to_owned(), context: Some(8), endpoints: &["completions"] }];
         welcome_of(&models, keys, manner)
     }
 
-    fn welcome_of(models: &[Offer], keys: &Keys, manner: Manner) -> String {
+    fn welcome_of(models: &[ModelOffer], keys: &FirstKeys, manner: StartManner) -> String {
         let data_dir = Path::new("/d");
         let took = Duration::from_millis(12);
-        let welcome =
-            Welcome { url: "http://h:1", metrics: None, data_dir, models, keys, admin: None, manner, took };
+        let welcome = WelcomeBanner {
+            url: "http://h:1",
+            metrics: None,
+            data_dir,
+            models,
+            keys,
+            admin: None,
+            manner,
+            took,
+        };
         welcome.text().to_string()
     }
 
-    fn made() -> Keys {
+    fn made() -> FirstKeys {
         let secret = Some(SecretText::new("sk-made".to_owned()));
-        Keys::First(FirstKey { secret, credit: NanoDollars::new(10_000_000_000) })
+        FirstKeys::First(FirstKey { secret, credit: NanoDollars::new(10_000_000_000) })
     }
 
     #[test]
     fn a_key_is_shown_when_it_was_made_and_never_when_it_was_chosen() {
-        let shown = welcome(&made(), Manner::Up);
+        let shown = welcome(&made(), StartManner::Up);
         for part in [
             "http://h:1",
             "sk-made",
@@ -297,11 +307,11 @@ mod tests {
             assert!(shown.contains(part), "{part}\n{shown}");
         }
         let chosen = FirstKey { secret: None, credit: NanoDollars::ZERO };
-        let chosen = welcome(&Keys::First(chosen), Manner::Up);
+        let chosen = welcome(&FirstKeys::First(chosen), StartManner::Up);
         assert!(chosen.contains("$HEADRACE_BOOTSTRAP_KEY") && chosen.contains("import os"), "{chosen}");
-        let again = welcome(&Keys::Kept, Manner::Up);
+        let again = welcome(&FirstKeys::Kept, StartManner::Up);
         assert!(again.contains("keys list") && !again.contains("curl"), "{again}");
-        let added = welcome(&Keys::Added, Manner::Up);
+        let added = welcome(&FirstKeys::Added, StartManner::Up);
         assert!(added.contains("added to project `default`"), "{added}");
     }
 
@@ -320,9 +330,9 @@ mod tests {
             (&["rerank", "score"], "/v1/rerank", false, false),
         ] {
             let shown = welcome_of(
-                &[Offer { name: "only".to_owned(), context: None, endpoints }],
+                &[ModelOffer { name: "only".to_owned(), context: None, endpoints }],
                 &made(),
-                Manner::Up,
+                StartManner::Up,
             );
             assert!(shown.contains(&format!("curl http://h:1{path} ")), "{shown}");
             assert_eq!(shown.contains("OpenAI("), has_python, "{shown}");
@@ -331,13 +341,13 @@ mod tests {
             let body: serde_json::Value = serde_json::from_str(body).unwrap();
             assert_eq!(body["model"], "only");
         }
-        let none = welcome_of(&[], &made(), Manner::Up);
+        let none = welcome_of(&[], &made(), StartManner::Up);
         assert!(none.contains("sk-made"), "the key is shown once, whatever is served: {none}");
     }
 
     #[test]
     fn a_service_manager_s_journal_gets_no_key_and_no_tutorial() {
-        let shown = welcome(&made(), Manner::Serve);
+        let shown = welcome(&made(), StartManner::Serve);
         assert!(!shown.contains("sk-") && !shown.contains("curl"), "{shown}");
         assert!(shown.contains("/d/first-key") && shown.contains("$10.00"), "{shown}");
     }

@@ -8,29 +8,29 @@ use std::sync::Arc;
 use headrace_checkpoint::Wording;
 use headrace_domain::{Clock, ModelName, SamplingDefaults};
 use headrace_engine_api::Capabilities;
-use headrace_gateway::TokenLane;
-use headrace_grammar::Compiler;
+use headrace_gateway::TokenBackend;
+use headrace_grammar::FormCompiler;
 use headrace_lens::Words;
 use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};
 
-use crate::config::Config;
+use crate::config::ServerSettings;
 use crate::config::relayed::{RelayedConfig, WordsAt};
-use crate::models::{Fault, demo_files, recommended_sampling};
+use crate::models::{ModelFault, demo_files, recommended_sampling};
 
 /// The tokenizer assets of every model whose targets get token ids.
-pub(crate) type Wordbooks = BTreeMap<ModelName, Arc<Wordbook>>;
+pub(crate) type Wordbooks = BTreeMap<ModelName, Arc<TokenizerAssets>>;
 
 /// The tokenizer assets of one model.
-pub(crate) struct Wordbook {
+pub(crate) struct TokenizerAssets {
     tokenizer: Arc<Tokenizer>,
     template: Option<Arc<ChatTemplate>>,
     replies: ReplyStyle,
     defaults: SamplingDefaults,
     eos: Vec<u32>,
     vocab: u32,
-    grammars: Arc<Compiler>,
+    grammars: Arc<FormCompiler>,
     /// Maximum length of prompt and answer together in tokens, if the files state it.
     pub(crate) context_window: Option<u32>,
     /// The answer length that the model's authors recommend.
@@ -43,22 +43,22 @@ pub(crate) struct Wordbook {
 ///
 /// # Errors
 /// Returns every model whose assets cannot be read.
-pub(crate) fn read(config: &Config) -> Result<Wordbooks, Vec<Fault>> {
+pub(crate) fn read(config: &ServerSettings) -> Result<Wordbooks, Vec<ModelFault>> {
     let (mut books, mut faults) = (Wordbooks::new(), Vec::new());
     for model in &config.relayed {
         let Some(at) = &model.words else { continue };
-        match Wordbook::open(at, model) {
+        match TokenizerAssets::open(at, model) {
             Ok(book) => drop(books.insert(model.name.clone(), Arc::new(book))),
             Err(why) => {
                 let why = format!("model `{}` cannot be served: {why}", model.name);
-                faults.push(Fault { setting: model.setting.clone(), why });
+                faults.push(ModelFault { setting: model.setting.clone(), why });
             }
         }
     }
     if faults.is_empty() { Ok(books) } else { Err(faults) }
 }
 
-impl Wordbook {
+impl TokenizerAssets {
     fn open(at: &WordsAt, model: &RelayedConfig) -> Result<Self, String> {
         let wording = match at {
             WordsAt::Demo => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
@@ -85,7 +85,7 @@ impl Wordbook {
             .map_err(|error| error.to_string())?;
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let vocab = count(wording.vocab_size());
-        let grammars = Compiler::new(Arc::clone(&words.tokenizer), wording.eos(), vocab);
+        let grammars = FormCompiler::new(Arc::clone(&words.tokenizer), wording.eos(), vocab);
         Ok(Self {
             grammars: Arc::new(grammars),
             tokenizer: words.tokenizer,
@@ -125,7 +125,10 @@ impl Wordbook {
 
     /// The token backend of a model that these engines answer for, with the capabilities that all of them share.
     /// Returns `None` if there are no engines.
-    pub(crate) fn lane<'a>(&self, engines: impl IntoIterator<Item = &'a Capabilities>) -> Option<TokenLane> {
+    pub(crate) fn lane<'a>(
+        &self,
+        engines: impl IntoIterator<Item = &'a Capabilities>,
+    ) -> Option<TokenBackend> {
         let mut engines = engines.into_iter();
         let mut capabilities = engines.next()?.clone();
         for engine in engines {
@@ -139,7 +142,7 @@ impl Wordbook {
             capabilities.thought_caps &= engine.thought_caps;
             capabilities.forms = capabilities.forms.and(engine.forms);
         }
-        Some(TokenLane {
+        Some(TokenBackend {
             tokenizer: Arc::clone(&self.tokenizer),
             template: self.template.clone(),
             replies: self.replies,

@@ -10,46 +10,46 @@ use std::sync::Arc;
 use headrace_checkpoint::Wording;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::Capabilities;
-use headrace_gateway::TokenLane;
-use headrace_upstream::{ListedModel, Listing, Upstream};
-use headrace_worker::{About, AboutModel, Words};
+use headrace_gateway::TokenBackend;
+use headrace_upstream::{ListedModel, ModelListing, Upstream};
+use headrace_worker::{AboutModel, PackedAssets, WorkerInfo};
 
-use crate::wordbooks::Wordbook;
+use crate::wordbooks::TokenizerAssets;
 
 /// The models of a worker whose tokenizer assets are here.
 #[derive(Clone, Default)]
-pub(crate) struct Theirs {
-    models: BTreeMap<String, Their>,
+pub(crate) struct WorkerModels {
+    models: BTreeMap<String, RemoteModel>,
     /// Models that cannot be served, each with the reason.
     pub(crate) faults: Vec<String>,
 }
 
 /// One model of a worker.
 #[derive(Clone)]
-pub(crate) struct Their {
+pub(crate) struct RemoteModel {
     pub(crate) about: AboutModel,
-    pub(crate) book: Arc<Wordbook>,
+    pub(crate) book: Arc<TokenizerAssets>,
 }
 
-impl Theirs {
-    pub(crate) fn get(&self, model: &str) -> Option<&Their> {
+impl WorkerModels {
+    pub(crate) fn get(&self, model: &str) -> Option<&RemoteModel> {
         self.models.get(model)
     }
 
     /// The worker's models as any server lists its models.
-    pub(crate) fn listed(&self) -> Listing {
-        let listed = |(id, their): (&String, &Their)| ListedModel {
+    pub(crate) fn listed(&self) -> ModelListing {
+        let listed = |(id, their): (&String, &RemoteModel)| ListedModel {
             id: id.clone(),
             context_window: Some(their.about.capabilities.context_window),
             created: Some(their.about.created_unix_s),
             owned_by: None,
         };
-        Listing { models: self.models.iter().map(listed).collect(), left_out: 0 }
+        ModelListing { models: self.models.iter().map(listed).collect(), left_out: 0 }
     }
 
     /// Whether both answer for the same models in the same way. Compares what a call can depend on.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        let kept = |their: &Their| {
+        let kept = |their: &RemoteModel| {
             let AboutModel { bits, words, capabilities, default_max_tokens, .. } = their.about.clone();
             (bits, words, capabilities, default_max_tokens)
         };
@@ -62,9 +62,12 @@ impl Theirs {
     }
 }
 
-impl Their {
+impl RemoteModel {
     /// The token backend of a model that these engines answer for. Returns `None` if there are no engines.
-    pub(crate) fn lane<'a>(&self, engines: impl IntoIterator<Item = &'a Capabilities>) -> Option<TokenLane> {
+    pub(crate) fn lane<'a>(
+        &self,
+        engines: impl IntoIterator<Item = &'a Capabilities>,
+    ) -> Option<TokenBackend> {
         let mut lane = self.book.lane(engines)?;
         // Workers are compared by their bits. Callers are shown the same numerics as for a local engine.
         if !lane.capabilities.numerics.is_empty() {
@@ -81,12 +84,12 @@ impl Their {
 /// Returns why the worker does not list its models, as a message.
 pub(crate) async fn ask(
     upstream: &Upstream,
-    known: &Theirs,
+    known: &WorkerModels,
     cache: Option<&Path>,
     now: UnixNanos,
-) -> Result<Theirs, String> {
-    let About { models, .. } = upstream.about(now).await.map_err(|error| error.to_string())?;
-    let mut theirs = Theirs::default();
+) -> Result<WorkerModels, String> {
+    let WorkerInfo { models, .. } = upstream.about(now).await.map_err(|error| error.to_string())?;
+    let mut theirs = WorkerModels::default();
     for about in models {
         let name = about.capabilities.model.clone();
         let same = known.models.values().find(|their| their.about.words == about.words);
@@ -95,7 +98,7 @@ pub(crate) async fn ask(
             None => book(upstream, &about, cache, now).await,
         };
         match book {
-            Ok(book) => drop(theirs.models.insert(name, Their { about, book })),
+            Ok(book) => drop(theirs.models.insert(name, RemoteModel { about, book })),
             Err(why) => theirs.faults.push(format!("its model `{name}`: {why}")),
         }
     }
@@ -107,12 +110,12 @@ async fn book(
     about: &AboutModel,
     cache: Option<&Path>,
     now: UnixNanos,
-) -> Result<Arc<Wordbook>, String> {
+) -> Result<Arc<TokenizerAssets>, String> {
     // The digest is hexadecimal, so the path stays inside the cache directory.
     let file = cache.map(|cache| cache.join(&about.words));
     let kept = file.as_ref().and_then(|file| {
         let bytes = std::fs::read(file).ok()?;
-        Words::taken(bytes.into(), &about.words).ok()
+        PackedAssets::taken(bytes.into(), &about.words).ok()
     });
     let words = match kept {
         Some(words) => words,
@@ -129,7 +132,7 @@ async fn book(
     let files = words.files().map_err(|fault| fault.to_string())?;
     let files = files.into_iter().map(|(name, contents)| (name, Cow::Owned(contents))).collect();
     let wording = Wording::from_files(files).map_err(|error| error.to_string())?;
-    Ok(Arc::new(Wordbook::read(&wording, &about.words, None)?))
+    Ok(Arc::new(TokenizerAssets::read(&wording, &about.words, None)?))
 }
 
 /// Writes the file completely or not at all.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos,
 };
-use headrace_ledger::{ChargeLine, Command, GrantKind, Ledger, MemoryJournal, Owner, SettleOutcome};
+use headrace_ledger::{ChargeLine, GrantKind, Ledger, LedgerOperation, MemoryJournal, Owner, SettleOutcome};
 
 const CALLS: u64 = 200_000;
 
@@ -16,8 +16,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (ledger, _) = Ledger::open(Box::new(MemoryJournal::discarding()), Owner::new(1), now)?;
     let opened = ledger.transact(
         vec![
-            Command::OpenProject { org: org.clone(), project: project.clone() },
-            Command::Grant {
+            LedgerOperation::OpenProject { org: org.clone(), project: project.clone() },
+            LedgerOperation::Grant {
                 org: org.clone(),
                 amount: NanoDollars::new(i64::MAX / 2),
                 kind: GrantKind::Promotional,
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         price,
         amount: NanoDollars::new(i64::from(tokens as u32)),
     };
-    let hold = |n: u64| Command::Hold {
+    let hold = |n: u64| LedgerOperation::Hold {
         hold: HoldId::from_bits(n.into()),
         org: org.clone(),
         project: project.clone(),
@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         expires: now.after(Duration::from_secs(600)),
         idempotency: None,
     };
-    let settle = |n: u64| Command::Settle {
+    let settle = |n: u64| LedgerOperation::Settle {
         hold: HoldId::from_bits(n.into()),
         lines: vec![
             line(TokenClass::Input, 50),

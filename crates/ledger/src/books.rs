@@ -8,73 +8,73 @@ use std::time::Duration;
 
 use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos};
 
-use crate::command::Command;
-use crate::service::{Health, Ledger, Transacted};
-use crate::standing::Standing;
+use crate::command::LedgerOperation;
+use crate::service::{BatchResult, JournalHealth, Ledger};
+use crate::standing::SpendableBalance;
 
 /// Access to holds and payments. [`Ledger`] decides in this process, at once; other implementations may ask a database.
-pub trait Books: Send + Sync {
+pub trait LedgerClient: Send + Sync {
     /// Decides a batch at `now`, each command on the outcome of the earlier ones. Either all of the batch is written or
     /// nothing. An unreachable ledger refuses with [`crate::LedgerRefusal::Unavailable`] and does not wait forever.
-    fn decide(&self, batch: Vec<Command>, now: UnixNanos) -> Deciding;
+    fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch;
 
     /// Returns the last known amounts that an organisation and a project can spend. They may be old, so only a hold
     /// decides. `None` if the organisation has no such project.
-    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<Standing>;
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance>;
 
     /// Records at `now` that the owner of the hold is still working. The hold does not expire for another `lifetime`.
     fn keep(&self, hold: HoldId, now: UnixNanos, lifetime: Duration);
 
     /// Returns the health of the ledger.
-    fn health(&self) -> Health;
+    fn health(&self) -> JournalHealth;
 }
 
 /// The pending result of a batch. A result that is known at once needs no allocation.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
-pub struct Deciding(State);
+pub struct PendingBatch(PendingState);
 
-enum State {
+enum PendingState {
     /// A known result. `None` after it was taken.
-    Here(Option<Transacted>),
-    OnTheWay(Pin<Box<dyn Future<Output = Transacted> + Send>>),
+    Here(Option<BatchResult>),
+    OnTheWay(Pin<Box<dyn Future<Output = BatchResult> + Send>>),
 }
 
-impl Deciding {
+impl PendingBatch {
     /// Creates a result that is already known.
-    pub const fn now(transacted: Transacted) -> Self {
-        Self(State::Here(Some(transacted)))
+    pub const fn now(transacted: BatchResult) -> Self {
+        Self(PendingState::Here(Some(transacted)))
     }
 
     /// Creates a result that arrives later.
-    pub fn later(verdicts: impl Future<Output = Transacted> + Send + 'static) -> Self {
-        Self(State::OnTheWay(Box::pin(verdicts)))
+    pub fn later(verdicts: impl Future<Output = BatchResult> + Send + 'static) -> Self {
+        Self(PendingState::OnTheWay(Box::pin(verdicts)))
     }
 }
 
-impl fmt::Debug for Deciding {
+impl fmt::Debug for PendingBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Deciding(..)")
     }
 }
 
-impl Future for Deciding {
-    type Output = Transacted;
+impl Future for PendingBatch {
+    type Output = BatchResult;
 
     /// Polling again after completion returns pending, which the contract of futures allows.
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Transacted> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BatchResult> {
         match &mut self.0 {
-            State::Here(transacted) => transacted.take().map_or(Poll::Pending, Poll::Ready),
-            State::OnTheWay(verdicts) => verdicts.as_mut().poll(context),
+            PendingState::Here(transacted) => transacted.take().map_or(Poll::Pending, Poll::Ready),
+            PendingState::OnTheWay(verdicts) => verdicts.as_mut().poll(context),
         }
     }
 }
 
-impl Books for Ledger {
-    fn decide(&self, batch: Vec<Command>, now: UnixNanos) -> Deciding {
-        Deciding::now(self.transact(batch, now))
+impl LedgerClient for Ledger {
+    fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch {
+        PendingBatch::now(self.transact(batch, now))
     }
 
-    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<Standing> {
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance> {
         self.standing(org, project)
     }
 
@@ -82,7 +82,7 @@ impl Books for Ledger {
         Self::keep(self, hold, now, lifetime);
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> JournalHealth {
         Self::health(self)
     }
 }

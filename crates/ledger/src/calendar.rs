@@ -7,9 +7,9 @@ const NANOS_PER_DAY: u64 = 86_400 * 1_000_000_000;
 
 /// A calendar month, UTC: `year * 12 + month - 1`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) struct Month(pub(crate) u32);
+pub(crate) struct MonthNumber(pub(crate) u32);
 
-impl Month {
+impl MonthNumber {
     /// Returns the month that contains `time`.
     pub(crate) fn of(time: UnixNanos) -> Self {
         let (year, month, _) = civil(time.get() / NANOS_PER_DAY);
@@ -127,11 +127,11 @@ mod tests {
     #[test]
     fn a_month_ends_where_the_next_begins() {
         for text in ["2026-01-31", "2026-12-01", "2024-02-29"] {
-            let month = Month::of(parse_date(text).unwrap());
+            let month = MonthNumber::of(parse_date(text).unwrap());
             let end = month.end();
-            assert_eq!(Month::of(end).0, month.0 + 1);
-            assert_eq!(Month::of(UnixNanos::new(end.get() - 1)), month);
+            assert_eq!(MonthNumber::of(end).0, month.0 + 1);
+            assert_eq!(MonthNumber::of(UnixNanos::new(end.get() - 1)), month);
         }
-        assert_eq!(Month(u32::MAX).end(), UnixNanos::new(u64::MAX));
+        assert_eq!(MonthNumber(u32::MAX).end(), UnixNanos::new(u64::MAX));
     }
 }

@@ -5,14 +5,14 @@ use std::fmt;
 
 /// An error for bytes that do not have the expected form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Malformed {
+pub(crate) struct MalformedBytes {
     /// The offset at which reading failed.
     at: usize,
     /// The item that was being read.
     what: &'static str,
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for MalformedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "malformed {} at byte {}", self.what, self.at)
     }
@@ -20,11 +20,11 @@ impl fmt::Display for Malformed {
 
 /// Appends encoded values to a buffer.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
+pub(crate) struct ByteWriter {
     bytes: Vec<u8>,
 }
 
-impl Writer {
+impl ByteWriter {
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self { bytes: Vec::with_capacity(bytes) }
     }
@@ -88,42 +88,42 @@ impl Writer {
 
 /// Reads encoded values from a slice.
 #[derive(Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
     /// Returns an error at the current offset.
-    pub(crate) fn malformed(&self, what: &'static str) -> Malformed {
-        Malformed { at: self.at, what }
+    pub(crate) fn malformed(&self, what: &'static str) -> MalformedBytes {
+        MalformedBytes { at: self.at, what }
     }
 
     /// Checks that no bytes are left.
-    pub(crate) fn end(&self) -> Result<(), Malformed> {
+    pub(crate) fn end(&self) -> Result<(), MalformedBytes> {
         if self.at == self.bytes.len() { Ok(()) } else { Err(self.malformed("end of the record")) }
     }
 
-    fn take(&mut self, length: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
+    fn take(&mut self, length: usize, what: &'static str) -> Result<&'a [u8], MalformedBytes> {
         let end = self.at.checked_add(length).ok_or_else(|| self.malformed(what))?;
         let taken = self.bytes.get(self.at..end).ok_or_else(|| self.malformed(what))?;
         self.at = end;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Malformed> {
+    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], MalformedBytes> {
         self.take(N, what)?.try_into().map_err(|_| self.malformed(what))
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+    pub(crate) fn u8(&mut self) -> Result<u8, MalformedBytes> {
         Ok(u8::from_le_bytes(self.array("byte")?))
     }
 
-    pub(crate) fn bool(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn bool(&mut self) -> Result<bool, MalformedBytes> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, MalformedBytes> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
@@ -150,44 +150,44 @@ impl<'a> Reader<'a> {
 
     /// Reads the number of elements that follow. Each has at least one byte, so the number cannot exceed the remaining
     /// bytes.
-    pub(crate) fn len_of(&mut self) -> Result<usize, Malformed> {
+    pub(crate) fn len_of(&mut self) -> Result<usize, MalformedBytes> {
         let length = self.u64()?;
         let left = self.bytes.len() - self.at;
         usize::try_from(length).ok().filter(|n| *n <= left).ok_or_else(|| self.malformed("length"))
     }
 
-    pub(crate) fn i64(&mut self) -> Result<i64, Malformed> {
+    pub(crate) fn i64(&mut self) -> Result<i64, MalformedBytes> {
         let folded = self.u64()?;
         Ok((folded >> 1) as i64 ^ -((folded & 1) as i64))
     }
 
-    pub(crate) fn u128(&mut self) -> Result<u128, Malformed> {
+    pub(crate) fn u128(&mut self) -> Result<u128, MalformedBytes> {
         Ok(u128::from_le_bytes(self.array("128-bit id")?))
     }
 
-    pub(crate) fn hash(&mut self) -> Result<[u8; 32], Malformed> {
+    pub(crate) fn hash(&mut self) -> Result<[u8; 32], MalformedBytes> {
         self.array("hash")
     }
 
-    pub(crate) fn raw(&mut self) -> Result<&'a [u8], Malformed> {
+    pub(crate) fn raw(&mut self) -> Result<&'a [u8], MalformedBytes> {
         let length = self.len_of()?;
         self.take(length, "bytes")
     }
 
-    pub(crate) fn str(&mut self) -> Result<&'a str, Malformed> {
+    pub(crate) fn str(&mut self) -> Result<&'a str, MalformedBytes> {
         std::str::from_utf8(self.raw()?).map_err(|_| self.malformed("text"))
     }
 
     /// Reads a string that parses into an id or a name.
-    pub(crate) fn id<T: std::str::FromStr>(&mut self, what: &'static str) -> Result<T, Malformed> {
+    pub(crate) fn id<T: std::str::FromStr>(&mut self, what: &'static str) -> Result<T, MalformedBytes> {
         self.str()?.parse().map_err(|_| self.malformed(what))
     }
 
     /// Reads an optional value after its flag.
     pub(crate) fn option<T>(
         &mut self,
-        read: impl FnOnce(&mut Self) -> Result<T, Malformed>,
-    ) -> Result<Option<T>, Malformed> {
+        read: impl FnOnce(&mut Self) -> Result<T, MalformedBytes>,
+    ) -> Result<Option<T>, MalformedBytes> {
         if self.bool()? { read(self).map(Some) } else { Ok(None) }
     }
 }
@@ -200,14 +200,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read(unsigned: u64, signed: i64, wide: u128, text in ".*", flag: bool) {
-            let mut writer = Writer::default();
+            let mut writer = ByteWriter::default();
             writer.u64(unsigned);
             writer.i64(signed);
             writer.u128(wide);
             writer.str(&text);
             writer.bool(flag);
             let bytes = writer.into_bytes();
-            let mut reader = Reader::new(&bytes);
+            let mut reader = ByteReader::new(&bytes);
             prop_assert_eq!(reader.u64(), Ok(unsigned));
             prop_assert_eq!(reader.i64(), Ok(signed));
             prop_assert_eq!(reader.u128(), Ok(wide));
@@ -227,9 +227,9 @@ mod tests {
             (&[], "nothing"),
         ];
         for (bytes, why) in table {
-            assert!(Reader::new(bytes).raw().is_err(), "{why}");
+            assert!(ByteReader::new(bytes).raw().is_err(), "{why}");
         }
-        assert!(Reader::new(&[2]).bool().is_err());
-        assert!(Reader::new(&[1, 0xff]).str().is_err());
+        assert!(ByteReader::new(&[2]).bool().is_err());
+        assert!(ByteReader::new(&[1, 0xff]).str().is_err());
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 /// One command. The commands of a batch are decided in order, each on the outcome of the earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum LedgerOperation {
     /// Opens a project, and its organisation if that does not exist yet. Idempotent.
     OpenProject {
         /// The organisation that pays.
@@ -35,7 +35,7 @@ pub enum Command {
         /// The project.
         project: ProjectId,
         /// The new budget; `None` removes it.
-        budget: Option<Budget>,
+        budget: Option<ProjectBudget>,
     },
     /// Reserves the maximum cost of a call.
     Hold {
@@ -127,7 +127,7 @@ pub enum GrantKind {
 /// The maximum amount that a project may spend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Budget {
+pub struct ProjectBudget {
     /// The limit in nano-dollars. Zero stops the project.
     pub limit: NanoDollars,
     /// The period over which the limit applies.

@@ -8,13 +8,16 @@ use std::time::Duration;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
 use crate::command::{
-    Budget, ChargeLine, Command, GrantKind, IdempotencyClaim, Receipt, ReleaseReason, SettleOutcome,
-    StoredAnswer,
+    ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, ProjectBudget, Receipt, ReleaseReason,
+    SettleOutcome, StoredAnswer,
 };
 use crate::refusal::LedgerRefusal;
-use crate::standing::{HoldView, Standing, Totals, resets};
-use crate::state::{Breach, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, Open, Parties, Project, State};
-use crate::transaction::{Event, Held, Settled, Transaction};
+use crate::standing::{HoldView, LedgerTotals, SpendableBalance, resets};
+use crate::state::{
+    HeldFunds, LedgerState, MAX_ANSWER_BYTES, MAX_KEYS_PER_PROJECT, Map, PartyRows, ProjectAccount,
+    RuleBreach,
+};
+use crate::transaction::{HoldSettled, HoldTaken, JournalEvent, Transaction};
 
 /// The maximum length of an idempotency key, in bytes.
 const MAX_KEY_BYTES: usize = 255;
@@ -25,8 +28,8 @@ const MAX_LINES: usize = 64;
 
 /// The state, and the latest time that it has seen.
 #[derive(Debug, Clone, Default)]
-pub struct Core {
-    state: State,
+pub struct LedgerCore {
+    state: LedgerState,
     latest: UnixNanos,
     /// The times until which holds do not expire because their owner is still working. They mean nothing to another
     /// process, which releases the holds of this one at its start, so they are not in the journal. They are kept apart
@@ -36,7 +39,7 @@ pub struct Core {
 
 /// The result of a successful command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedCommand {
     /// The receipt.
     pub receipt: Receipt,
     /// The transactions that must be made durable. Empty if the command changed nothing.
@@ -45,32 +48,32 @@ pub struct Applied {
 
 /// The time of a command: ledger time, and the caller's clock.
 #[derive(Clone, Copy)]
-struct Now {
+struct CommandTime {
     ledger: UnixNanos,
     caller: UnixNanos,
 }
 
-impl From<Breach> for LedgerRefusal {
-    fn from(breach: Breach) -> Self {
+impl From<RuleBreach> for LedgerRefusal {
+    fn from(breach: RuleBreach) -> Self {
         match breach {
-            Breach::Overflow => Self::Overflow,
-            Breach::Rule(why) => Self::Inconsistent { why },
+            RuleBreach::Overflow => Self::Overflow,
+            RuleBreach::Rule(why) => Self::Inconsistent { why },
         }
     }
 }
 
-impl Core {
+impl LedgerCore {
     /// Creates an empty ledger.
     pub fn new() -> Self {
         Self::default()
     }
 
-    pub(crate) fn over(state: State) -> Self {
+    pub(crate) fn over(state: LedgerState) -> Self {
         Self { latest: state.time, state, kept: Map::default() }
     }
 
     /// Replaces the state, for example after a failed write. Ledger time does not go back.
-    pub(crate) fn rebase(&mut self, state: State) {
+    pub(crate) fn rebase(&mut self, state: LedgerState) {
         self.latest = self.latest.max(state.time);
         self.state = state;
     }
@@ -81,14 +84,18 @@ impl Core {
         self.kept.insert(hold, self.latest.after(lifetime));
     }
 
-    /// Decides one command at `now`, like [`Core::apply_to`].
+    /// Decides one command at `now`, like [`LedgerCore::apply_to`].
     ///
     /// # Errors
     /// Returns the refusal. Nothing is changed then.
-    pub fn apply(&mut self, command: Command, now: UnixNanos) -> Result<Applied, LedgerRefusal> {
+    pub fn apply(
+        &mut self,
+        command: LedgerOperation,
+        now: UnixNanos,
+    ) -> Result<AppliedCommand, LedgerRefusal> {
         let mut transactions = Vec::new();
         let receipt = self.apply_to(command, now, &mut transactions)?;
-        Ok(Applied { receipt, transactions })
+        Ok(AppliedCommand { receipt, transactions })
     }
 
     /// Decides one command at `now`, and appends the transactions that must be made durable to `out`. If `now` is
@@ -99,43 +106,45 @@ impl Core {
     /// Returns the refusal. Nothing is changed then.
     pub fn apply_to(
         &mut self,
-        command: Command,
+        command: LedgerOperation,
         now: UnixNanos,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
-        if !matches!(command, Command::SetClock) {
+        if !matches!(command, LedgerOperation::SetClock) {
             self.latest = self.latest.max(now);
         }
-        let now = Now { ledger: self.latest, caller: now };
+        let now = CommandTime { ledger: self.latest, caller: now };
         self.state.forget_keys(now.ledger);
         match command {
-            Command::OpenProject { org, project } => self.open_project(org, project, now, out),
-            Command::Grant { org, amount, kind, reference } => {
+            LedgerOperation::OpenProject { org, project } => self.open_project(org, project, now, out),
+            LedgerOperation::Grant { org, amount, kind, reference } => {
                 self.grant(org, amount, kind, &reference, now, out)
             }
-            Command::SetBudget { org, project, budget } => self.set_budget(&org, project, budget, now, out),
-            Command::Hold { hold, org, project, amount, owner, expires, idempotency } => {
-                let wanted = Held { hold, org, project, amount, owner, expires, claim: None };
+            LedgerOperation::SetBudget { org, project, budget } => {
+                self.set_budget(&org, project, budget, now, out)
+            }
+            LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency } => {
+                let wanted = HoldTaken { hold, org, project, amount, owner, expires, claim: None };
                 self.hold(wanted, idempotency, now, out)
             }
-            Command::Extend { hold, amount } => self.extend(hold, amount, now, out),
-            Command::Settle { hold, lines, loss, outcome, answer } => {
+            LedgerOperation::Extend { hold, amount } => self.extend(hold, amount, now, out),
+            LedgerOperation::Settle { hold, lines, loss, outcome, answer } => {
                 self.settle(hold, lines, loss, (outcome, answer), now, out)
             }
-            Command::Release { hold, why } => self.release(hold, why, now, out),
-            Command::ReleaseOrphans { current_owner } => {
+            LedgerOperation::Release { hold, why } => self.release(hold, why, now, out),
+            LedgerOperation::ReleaseOrphans { current_owner } => {
                 let orphans = self.state.open.iter().filter(|(_, held)| held.owner != current_owner);
                 let mut holds: Vec<_> = orphans.map(|(hold, _)| *hold).collect();
                 holds.sort_unstable();
                 Ok(self.release_many(&holds, ReleaseReason::Orphaned, now, out))
             }
-            Command::ExpireHolds => {
+            LedgerOperation::ExpireHolds => {
                 self.kept.retain(|_, until| *until > now.ledger);
                 let mut holds = self.state.due(now.ledger);
                 holds.retain(|hold| !self.kept.contains_key(hold));
                 Ok(self.release_many(&holds, ReleaseReason::Expired, now, out))
             }
-            Command::SetClock => self.set_clock(now.caller, out),
+            LedgerOperation::SetClock => self.set_clock(now.caller, out),
         }
     }
 
@@ -145,7 +154,7 @@ impl Core {
             let why = "the ledger's time is not ahead of it: there is nothing to set back";
             return Err(LedgerRefusal::Invalid { field: "clock", why });
         }
-        self.commit(Event::ClockSet { from }, Now { ledger: to, caller: to }, out)?;
+        self.commit(JournalEvent::ClockSet { from }, CommandTime { ledger: to, caller: to }, out)?;
         let latest = std::mem::replace(&mut self.latest, to);
         for until in self.kept.values_mut() {
             *until = to.after(until.since(latest));
@@ -157,14 +166,14 @@ impl Core {
         &mut self,
         org: OrgId,
         project: ProjectId,
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
         match self.state.projects.get(&project) {
             Some(known) if known.org == org => Ok(Receipt::ProjectOpened { created: false }),
             Some(_) => Err(LedgerRefusal::ProjectTaken { project }),
             None => {
-                self.commit(Event::ProjectOpened { org, project }, now, out)?;
+                self.commit(JournalEvent::ProjectOpened { org, project }, now, out)?;
                 Ok(Receipt::ProjectOpened { created: true })
             }
         }
@@ -176,7 +185,7 @@ impl Core {
         amount: NanoDollars,
         kind: GrantKind,
         reference: &str,
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
         let Some(place) = self.state.orgs.place(&org) else { return Err(LedgerRefusal::UnknownOrg { org }) };
@@ -191,7 +200,7 @@ impl Core {
         if reference.len() > MAX_REFERENCE_BYTES {
             return Err(LedgerRefusal::Invalid { field: "reference", why: "it must have at most 256 bytes" });
         }
-        self.commit(Event::Granted { org, kind, amount, reference: reference.into() }, now, out)?;
+        self.commit(JournalEvent::Granted { org, kind, amount, reference: reference.into() }, now, out)?;
         let balance = self.state.orgs.at(place).map_or(0, |org| org.available.saturating_add(org.held));
         Ok(Receipt::Granted { balance: NanoDollars::new(balance) })
     }
@@ -200,8 +209,8 @@ impl Core {
         &mut self,
         org: &OrgId,
         project: ProjectId,
-        budget: Option<Budget>,
-        now: Now,
+        budget: Option<ProjectBudget>,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
         if self.state.projects.get(&project).is_none_or(|known| known.org != *org) {
@@ -210,18 +219,18 @@ impl Core {
         if budget.is_some_and(|budget| budget.limit.is_negative()) {
             return Err(LedgerRefusal::Invalid { field: "budget", why: "it must not be below zero" });
         }
-        self.commit(Event::BudgetSet { project, budget }, now, out)?;
+        self.commit(JournalEvent::BudgetSet { project, budget }, now, out)?;
         Ok(Receipt::BudgetSet)
     }
 
     fn hold(
         &mut self,
-        mut wanted: Held,
+        mut wanted: HoldTaken,
         claim: Option<IdempotencyClaim>,
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
-        let Held { hold, amount, .. } = wanted;
+        let HoldTaken { hold, amount, .. } = wanted;
         if amount.is_negative() {
             return Err(LedgerRefusal::Invalid { field: "amount", why: "a hold must not be below zero" });
         }
@@ -244,7 +253,7 @@ impl Core {
         };
         self.check_money(amount, parties)?;
         self.check_budget(amount, parties, now.ledger)?;
-        self.commit(Event::Held(wanted), now, out)?;
+        self.commit(JournalEvent::Held(wanted), now, out)?;
         Ok(Receipt::Held { hold, amount, available: self.available(parties) })
     }
 
@@ -252,7 +261,7 @@ impl Core {
         &mut self,
         hold: HoldId,
         amount: NanoDollars,
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
         if amount <= NanoDollars::ZERO {
@@ -264,19 +273,19 @@ impl Core {
         let amount_after = held.amount.checked_add(amount).map_err(|_| LedgerRefusal::Overflow)?;
         self.check_money(amount, parties)?;
         self.check_budget(amount, parties, now.ledger)?;
-        self.commit(Event::Extended { hold, amount }, now, out)?;
+        self.commit(JournalEvent::Extended { hold, amount }, now, out)?;
         Ok(Receipt::Extended { hold, amount: amount_after, available: self.available(parties) })
     }
 
     /// Returns the amount that an organisation can still hold.
-    fn available(&self, parties: Parties) -> NanoDollars {
+    fn available(&self, parties: PartyRows) -> NanoDollars {
         let org = parties.org.and_then(|place| self.state.orgs.at(place));
         NanoDollars::new(org.map_or(0, |org| org.available))
     }
 
     fn claim(
         name: &ProjectId,
-        project: &Project,
+        project: &ProjectAccount,
         claim: IdempotencyClaim,
     ) -> Result<(Arc<str>, [u8; 32]), LedgerRefusal> {
         let IdempotencyClaim { key, request_hash } = claim;
@@ -303,7 +312,7 @@ impl Core {
         })
     }
 
-    fn check_money(&self, needed: NanoDollars, parties: Parties) -> Result<(), LedgerRefusal> {
+    fn check_money(&self, needed: NanoDollars, parties: PartyRows) -> Result<(), LedgerRefusal> {
         let org = parties.org.and_then(|place| self.state.orgs.at(place)).copied().unwrap_or_default();
         if needed.get() <= org.available {
             return Ok(());
@@ -320,12 +329,12 @@ impl Core {
     fn check_budget(
         &self,
         needed: NanoDollars,
-        parties: Parties,
+        parties: PartyRows,
         now: UnixNanos,
     ) -> Result<(), LedgerRefusal> {
         let project = parties.project.and_then(|place| self.state.projects.row(place));
         let Some((name, project)) = project else { return Ok(()) };
-        let Some(Budget { limit, period }) = project.budget else { return Ok(()) };
+        let Some(ProjectBudget { limit, period }) = project.budget else { return Ok(()) };
         let (spent, held) = (project.spent_in(period, now), project.held);
         let committed = spent.checked_add(held).and_then(|sum| sum.checked_add(needed.get()));
         if committed.is_some_and(|committed| committed <= limit.get()) {
@@ -341,7 +350,7 @@ impl Core {
         })
     }
 
-    fn open_hold(&self, hold: HoldId) -> Result<&Open, LedgerRefusal> {
+    fn open_hold(&self, hold: HoldId) -> Result<&HeldFunds, LedgerRefusal> {
         match self.state.open.get(&hold) {
             Some(held) => Ok(held),
             None => Err(match self.state.resolved.get(&hold) {
@@ -357,7 +366,7 @@ impl Core {
         lines: Vec<ChargeLine>,
         loss: NanoDollars,
         (outcome, answer): (SettleOutcome, Option<StoredAnswer>),
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
         let held = self.open_hold(hold)?;
@@ -377,8 +386,8 @@ impl Core {
         let keep = outcome == SettleOutcome::Completed && held.claim.is_some();
         let answer = answer.filter(|answer| keep && answer.body.len() <= MAX_ANSWER_BYTES).map(Arc::new);
         let answer_kept = answer.is_some();
-        let settled = Settled { hold, lines, charged, loss: written_off, outcome, answer };
-        self.commit(Event::Settled(settled), now, out)?;
+        let settled = HoldSettled { hold, lines, charged, loss: written_off, outcome, answer };
+        self.commit(JournalEvent::Settled(settled), now, out)?;
         Ok(Receipt::Settled { hold, charged, returned, loss: written_off, exceeded, answer_kept })
     }
 
@@ -386,11 +395,11 @@ impl Core {
         &mut self,
         hold: HoldId,
         why: ReleaseReason,
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Result<Receipt, LedgerRefusal> {
         let returned = self.open_hold(hold)?.amount;
-        self.commit(Event::Released { hold, why }, now, out)?;
+        self.commit(JournalEvent::Released { hold, why }, now, out)?;
         Ok(Receipt::Released { hold, returned })
     }
 
@@ -399,7 +408,7 @@ impl Core {
         &mut self,
         holds: &[HoldId],
         why: ReleaseReason,
-        now: Now,
+        now: CommandTime,
         out: &mut Vec<Transaction>,
     ) -> Receipt {
         let mut released = Vec::with_capacity(holds.len());
@@ -414,14 +423,19 @@ impl Core {
     }
 
     /// Makes the event's transaction and applies it.
-    fn commit(&mut self, event: Event, now: Now, out: &mut Vec<Transaction>) -> Result<(), LedgerRefusal> {
+    fn commit(
+        &mut self,
+        event: JournalEvent,
+        now: CommandTime,
+        out: &mut Vec<Transaction>,
+    ) -> Result<(), LedgerRefusal> {
         out.push(self.state.enact(event, now.ledger)?);
         Ok(())
     }
 
     /// Returns the standing of an organisation and one of its projects at `now`. `None` if the project is not the
     /// organisation's.
-    pub fn standing(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
+    pub fn standing(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
         self.state.standing(org, project, now.max(self.latest))
     }
 
@@ -436,7 +450,7 @@ impl Core {
     }
 
     /// Returns the totals over the whole ledger.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> LedgerTotals {
         self.state.totals()
     }
 
@@ -449,7 +463,7 @@ impl Core {
     }
 
     /// Returns all open holds, oldest id first.
-    pub fn open_holds(&self) -> Vec<Held> {
+    pub fn open_holds(&self) -> Vec<HoldTaken> {
         self.state.open_holds()
     }
 }

@@ -26,12 +26,12 @@ impl fmt::Display for JournalFailed {
 impl std::error::Error for JournalFailed {}
 
 /// The writer of groups.
-pub(crate) trait Scribe: Send + Sync {
+pub(crate) trait GroupWriter: Send + Sync {
     /// Reports that a caller waits for a group. A repeated call costs little.
-    fn call(&self, group: &Arc<Group>);
+    fn call(&self, group: &Arc<CommitGroup>);
 
-    /// Reports that a caller is interested in a group but not in a hurry; see [`Durable::at_leisure`].
-    fn mention(&self, group: &Arc<Group>);
+    /// Reports that a caller is interested in a group but not in a hurry; see [`DurableFuture::at_leisure`].
+    fn mention(&self, group: &Arc<CommitGroup>);
 }
 
 /// Resolves when a batch is on the disk. Cheap to clone, and all clones resolve in the same way.
@@ -43,9 +43,9 @@ pub(crate) trait Scribe: Send + Sync {
 /// A task should poll the future once per turn, after its other work, because a second poll counts as the next turn. A
 /// future that is [at leisure](Self::at_leisure) does not wake a writer that will soon look for work by itself.
 #[must_use = "what a batch decided may be acted on only once it is durable"]
-pub struct Durable {
+pub struct DurableFuture {
     /// `None` if there is nothing to wait for.
-    group: Option<Arc<Group>>,
+    group: Option<Arc<CommitGroup>>,
     /// The index of this future's waker in the group's list.
     slot: Option<usize>,
     /// Whether other tasks had their turn.
@@ -55,12 +55,12 @@ pub struct Durable {
     /// Whether the writer knows that a caller is interested.
     is_mentioned: bool,
     /// `None` if the writer is informed, if another future will inform it, or if the batch is done.
-    scribe: Option<Arc<dyn Scribe>>,
+    scribe: Option<Arc<dyn GroupWriter>>,
 }
 
 /// Batches that one append makes durable together.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct CommitGroup {
     state: Mutex<GroupState>,
     done: Condvar,
 }
@@ -75,7 +75,7 @@ struct GroupState {
     is_mentioned: bool,
 }
 
-impl Group {
+impl CommitGroup {
     /// Sets the result and wakes all waiting callers. Only the first result counts.
     pub(crate) fn resolve(&self, result: Result<(), JournalFailed>) {
         let wakers = {
@@ -93,18 +93,18 @@ impl Group {
     }
 }
 
-impl Durable {
+impl DurableFuture {
     /// Returns a promise that is already fulfilled.
     pub const fn now() -> Self {
         Self::new(None, None)
     }
 
     /// Returns the promise for a group that `scribe` writes.
-    pub(crate) fn of(group: Arc<Group>, scribe: Arc<dyn Scribe>) -> Self {
+    pub(crate) fn of(group: Arc<CommitGroup>, scribe: Arc<dyn GroupWriter>) -> Self {
         Self::new(Some(group), Some(scribe))
     }
 
-    const fn new(group: Option<Arc<Group>>, scribe: Option<Arc<dyn Scribe>>) -> Self {
+    const fn new(group: Option<Arc<CommitGroup>>, scribe: Option<Arc<dyn GroupWriter>>) -> Self {
         Self { group, slot: None, stood_back: false, has_time: false, is_mentioned: false, scribe }
     }
 
@@ -161,7 +161,7 @@ impl Durable {
     }
 }
 
-impl Clone for Durable {
+impl Clone for DurableFuture {
     fn clone(&self) -> Self {
         let mut same = Self::new(self.group.clone(), self.scribe.clone());
         same.has_time = self.has_time;
@@ -169,19 +169,19 @@ impl Clone for Durable {
     }
 }
 
-impl Drop for Durable {
+impl Drop for DurableFuture {
     fn drop(&mut self) {
         self.call();
     }
 }
 
-impl fmt::Debug for Durable {
+impl fmt::Debug for DurableFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Durable").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
-impl Future for Durable {
+impl Future for DurableFuture {
     type Output = Result<(), JournalFailed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -225,37 +225,37 @@ mod tests {
 
     /// Counts its calls and mentions.
     #[derive(Default)]
-    struct Counts {
+    struct CountingWriter {
         calls: AtomicU32,
         mentions: AtomicU32,
     }
 
-    impl Scribe for Counts {
-        fn call(&self, _group: &Arc<Group>) {
+    impl GroupWriter for CountingWriter {
+        fn call(&self, _group: &Arc<CommitGroup>) {
             self.calls.fetch_add(1, Ordering::Relaxed);
         }
 
-        fn mention(&self, _group: &Arc<Group>) {
+        fn mention(&self, _group: &Arc<CommitGroup>) {
             self.mentions.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    impl Counts {
+    impl CountingWriter {
         fn of(&self) -> (u32, u32) {
             (self.calls.load(Ordering::Relaxed), self.mentions.load(Ordering::Relaxed))
         }
     }
 
-    fn is_ready(durable: &mut Durable) -> bool {
+    fn is_ready(durable: &mut DurableFuture) -> bool {
         Pin::new(durable).poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     #[test]
     fn the_writer_is_woken_once_for_those_who_wait_and_told_once_of_those_who_do_not() {
-        let (counts, group) = (Arc::new(Counts::default()), Arc::new(Group::default()));
-        let scribe = || Arc::clone(&counts) as Arc<dyn Scribe>;
+        let (counts, group) = (Arc::new(CountingWriter::default()), Arc::new(CommitGroup::default()));
+        let scribe = || Arc::clone(&counts) as Arc<dyn GroupWriter>;
         let at_leisure = || {
-            let mut durable = Durable::of(Arc::clone(&group), scribe());
+            let mut durable = DurableFuture::of(Arc::clone(&group), scribe());
             durable.at_leisure();
             durable
         };
@@ -268,7 +268,7 @@ mod tests {
         assert!(!is_ready(&mut first));
         assert_eq!(counts.of(), (0, 1), "others have a turn before");
         second.hurry();
-        let mut third = Durable::of(Arc::clone(&group), scribe());
+        let mut third = DurableFuture::of(Arc::clone(&group), scribe());
         for _ in 0..2 {
             assert!(!is_ready(&mut second) && !is_ready(&mut third));
         }
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn what_is_dropped_is_written_all_the_same() {
-        let counts = Arc::new(Counts::default());
-        let fresh = || Durable::of(Arc::default(), Arc::clone(&counts) as Arc<dyn Scribe>);
+        let counts = Arc::new(CountingWriter::default());
+        let fresh = || DurableFuture::of(Arc::default(), Arc::clone(&counts) as Arc<dyn GroupWriter>);
         drop(fresh());
         assert_eq!(counts.of(), (1, 0));
         let mut durable = fresh();
@@ -302,6 +302,6 @@ mod tests {
         durable.hurry();
         drop(durable);
         assert_eq!(counts.of(), (3, 2), "nobody else would");
-        drop(Durable::now());
+        drop(DurableFuture::now());
     }
 }

@@ -24,7 +24,7 @@ pub trait Journal: Send {
     /// # Errors
     /// [`JournalError::Corrupt`] names the row of a snapshot that cannot be read; an older snapshot may be readable.
     /// Returns another error if the journal cannot be read.
-    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError>;
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError>;
 
     /// Returns the rows after `sequence`, in order and at most `limit`. 0 means from the first row on. An empty result
     /// means that there are no more rows.
@@ -44,7 +44,7 @@ pub trait Journal: Send {
     ///
     /// # Errors
     /// Returns an error if the snapshot could not be stored.
-    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError>;
+    fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError>;
 
     /// Checks whether writes still reach their destination. Called from time to time while there is nothing to write.
     ///
@@ -127,7 +127,7 @@ impl JournalRow {
 
 /// The whole state after a row. With it, a restart need not replay the rows before.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct StateSnapshot {
     /// The last row that the state includes.
     pub sequence: u64,
     /// The encoding of the payload.
@@ -140,7 +140,7 @@ pub struct Snapshot {
     pub checksum: [u8; 32],
 }
 
-impl Snapshot {
+impl StateSnapshot {
     /// Creates a snapshot in this program's format.
     pub(crate) fn sealed(sequence: u64, row_checksum: [u8; 32], payload: Vec<u8>) -> Self {
         let mut snapshot = Self {
@@ -167,9 +167,9 @@ impl Snapshot {
 
 /// The content of a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Loaded {
+pub struct LoadedJournal {
     /// Snapshots, oldest first. Opening needs only the newest one; `verify` checks all of them.
-    pub snapshots: Vec<Snapshot>,
+    pub snapshots: Vec<StateSnapshot>,
     /// Rows, in order. Opening needs only those after the newest snapshot; `verify` needs all of them.
     pub rows: Vec<JournalRow>,
 }

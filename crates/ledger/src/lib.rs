@@ -22,21 +22,22 @@ mod transaction;
 mod verdict;
 pub mod verify;
 
-pub use books::{Books, Deciding};
+pub use books::{LedgerClient, PendingBatch};
 pub use command::{
-    Budget, BudgetPeriod, ChargeLine, Command, GrantKind, IdempotencyClaim, Owner, Receipt, ReleaseReason,
-    SettleOutcome, StoredAnswer,
+    BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
+    ReleaseReason, SettleOutcome, StoredAnswer,
 };
-pub use durable::{Durable, JournalFailed};
+pub use durable::{DurableFuture, JournalFailed};
 pub use journal::{
-    FORMAT_VERSION, Journal, JournalError, JournalRow, LedgerError, Loaded, SNAPSHOT_FORMAT_VERSION, Snapshot,
+    FORMAT_VERSION, Journal, JournalError, JournalRow, LedgerError, LoadedJournal, SNAPSHOT_FORMAT_VERSION,
+    StateSnapshot,
 };
 pub use memory::{AppendFault, MemoryJournal};
 pub use record::decode_row;
-pub use refusal::{LedgerRefusal, Resolution};
+pub use refusal::{HoldResolution, LedgerRefusal};
 pub use resolved::MAX_RESOLVED_KEPT;
-pub use service::{Health, JournalHand, Ledger, LedgerOptions, OpenReport, Transacted};
-pub use standing::{BudgetStanding, HoldView, Standing, Totals};
+pub use service::{BatchResult, JournalHand, JournalHealth, Ledger, LedgerOptions, OpenReport};
+pub use standing::{BudgetStanding, HoldView, LedgerTotals, SpendableBalance};
 pub use state::{MAX_ANSWER_BYTES, MAX_ANSWERS_BYTES, MAX_KEYS_PER_PROJECT};
-pub use transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
-pub use verdict::Verdict;
+pub use transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
+pub use verdict::CommandResult;

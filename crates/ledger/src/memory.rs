@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::journal::{Journal, JournalError, JournalRow, Loaded, Snapshot};
+use crate::journal::{Journal, JournalError, JournalRow, LoadedJournal, StateSnapshot};
 
 /// Rows and snapshots in memory. Clones share them, so that a test can inspect or reopen the content that a ledger
 /// wrote.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryJournal {
-    shared: Arc<Mutex<Contents>>,
+    shared: Arc<Mutex<MemoryRows>>,
     discards: bool,
 }
 
 #[derive(Debug, Default)]
-struct Contents {
+struct MemoryRows {
     rows: Vec<JournalRow>,
-    snapshots: Vec<Snapshot>,
+    snapshots: Vec<StateSnapshot>,
     appends: u64,
     faults: Vec<(u64, AppendFault)>,
     down: bool,
@@ -57,14 +57,14 @@ impl MemoryJournal {
     }
 
     /// Returns the whole content.
-    pub fn contents(&self) -> Loaded {
+    pub fn contents(&self) -> LoadedJournal {
         let contents = self.shared.lock();
-        Loaded { snapshots: contents.snapshots.clone(), rows: contents.rows.clone() }
+        LoadedJournal { snapshots: contents.snapshots.clone(), rows: contents.rows.clone() }
     }
 
     /// Creates a journal with this content.
-    pub fn with(loaded: Loaded) -> Self {
-        let contents = Contents { rows: loaded.rows, snapshots: loaded.snapshots, ..Contents::default() };
+    pub fn with(loaded: LoadedJournal) -> Self {
+        let contents = MemoryRows { rows: loaded.rows, snapshots: loaded.snapshots, ..MemoryRows::default() };
         Self { shared: Arc::new(Mutex::new(contents)), discards: false }
     }
 }
@@ -74,7 +74,7 @@ fn full() -> JournalError {
 }
 
 impl Journal for MemoryJournal {
-    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
         let contents = self.shared.lock();
         Ok(contents.snapshots.iter().rev().find(|snapshot| snapshot.sequence < sequence).cloned())
     }
@@ -98,7 +98,7 @@ impl Journal for MemoryJournal {
         if fault == Some(AppendFault::Written) { Err(full()) } else { Ok(()) }
     }
 
-    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+    fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError> {
         if !self.discards {
             self.shared.lock().snapshots.push(snapshot.clone());
         }

@@ -16,18 +16,18 @@ mod quote;
 mod tests;
 
 pub use config::{PriceConfig, PriceError};
-use quote::{Prices, Rate, Sheet};
-pub use quote::{Quote, Rates};
+pub use quote::{CallPrices, Quote};
+use quote::{ClassPrices, ConditionalPrices, PriceSheet};
 
 /// The prices of all models.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PriceList {
     /// For each model, the days on which a price changes, with all prices that apply from that day on.
-    models: BTreeMap<ModelName, BTreeMap<UnixNanos, Arc<Sheet>>>,
+    models: BTreeMap<ModelName, BTreeMap<UnixNanos, Arc<PriceSheet>>>,
 }
 
 /// The price versions of one model, by class of service and minimum prompt length.
-type Versions = BTreeMap<(PriceTier, u64), BTreeMap<UnixNanos, Prices>>;
+type Versions = BTreeMap<(PriceTier, u64), BTreeMap<UnixNanos, ClassPrices>>;
 
 impl PriceList {
     /// Builds the list from the configured prices.
@@ -48,7 +48,7 @@ impl PriceList {
                     None
                 }
             };
-            let prices = Prices::from_config(version, &mut errors);
+            let prices = ClassPrices::from_config(version, &mut errors);
             let (Some(from), Some(prices)) = (from, prices) else { continue };
             let (tier, above) = (version.tier.unwrap_or_default(), version.above.unwrap_or(0));
             let versions = models.entry(model).or_default().entry((tier, above)).or_default();
@@ -126,16 +126,17 @@ const ORDINARY: (PriceTier, u64) = (PriceTier::Standard, 0);
 
 /// Returns each day with a price change and all prices that apply from that day on. Begins with the first day of
 /// ordinary prices.
-fn by_date(versions: &Versions) -> BTreeMap<UnixNanos, Arc<Sheet>> {
+fn by_date(versions: &Versions) -> BTreeMap<UnixNanos, Arc<PriceSheet>> {
     let on = |day: UnixNanos| {
-        let at =
-            |dated: &BTreeMap<UnixNanos, Prices>| dated.range(..=day).next_back().map(|(_, prices)| *prices);
+        let at = |dated: &BTreeMap<UnixNanos, ClassPrices>| {
+            dated.range(..=day).next_back().map(|(_, prices)| *prices)
+        };
         let ordinary = at(versions.get(&ORDINARY)?)?;
         let special = versions.iter().filter(|(what, _)| **what != ORDINARY);
         let special = special.filter_map(|((tier, above), dated)| {
-            at(dated).map(|prices| Rate { tier: *tier, above: *above, prices })
+            at(dated).map(|prices| ConditionalPrices { tier: *tier, above: *above, prices })
         });
-        Some((day, Arc::new(Sheet { ordinary, special: special.collect() })))
+        Some((day, Arc::new(PriceSheet { ordinary, special: special.collect() })))
     };
     versions.values().flat_map(BTreeMap::keys).filter_map(|day| on(*day)).collect()
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use headrace_domain::{HoldId, NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
 
-use crate::codec::{Malformed, Reader, Writer};
+use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
 use crate::command::{
-    Budget, BudgetPeriod, ChargeLine, GrantKind, Owner, ReleaseReason, SettleOutcome, StoredAnswer,
+    BudgetPeriod, ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use crate::journal::{FORMAT_VERSION, JournalError, JournalRow};
-use crate::transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
+use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 
 /// Reads the transactions of a row. Checks the row's format, but not its checksum, which belongs to the chain.
 ///
@@ -39,13 +39,17 @@ pub fn decode_row(row: &JournalRow) -> Result<Vec<Transaction>, JournalError> {
 /// Returns the oldest format that supports all events and classes of these transactions.
 fn format_of(transactions: &[Transaction]) -> u32 {
     let needed = |transaction: &Transaction| match &transaction.event {
-        Event::Settled(settled) if settled.lines.iter().any(|line| line.class == TokenClass::WebSearch) => 4,
-        Event::Settled(settled)
+        JournalEvent::Settled(settled)
+            if settled.lines.iter().any(|line| line.class == TokenClass::WebSearch) =>
+        {
+            4
+        }
+        JournalEvent::Settled(settled)
             if settled.lines.iter().any(|line| line.class == TokenClass::CacheWrite1h) =>
         {
             3
         }
-        Event::Extended { .. } | Event::ClockSet { .. } => 2,
+        JournalEvent::Extended { .. } | JournalEvent::ClockSet { .. } => 2,
         _ => 1,
     };
     transactions.iter().map(needed).max().unwrap_or(1)
@@ -56,7 +60,7 @@ const TRANSACTION_BYTES: usize = 256;
 
 /// Returns the payload of a row and its format.
 pub(crate) fn encode_payload(transactions: &[Transaction]) -> (u32, Vec<u8>) {
-    let mut w = Writer::with_capacity(TRANSACTION_BYTES.saturating_mul(transactions.len()));
+    let mut w = ByteWriter::with_capacity(TRANSACTION_BYTES.saturating_mul(transactions.len()));
     w.len_of(transactions.len());
     for transaction in transactions {
         w.u64(transaction.time.get());
@@ -70,8 +74,8 @@ pub(crate) fn encode_payload(transactions: &[Transaction]) -> (u32, Vec<u8>) {
     (format_of(transactions), w.into_bytes())
 }
 
-fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, Malformed> {
-    let r = &mut Reader::new(payload);
+fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, MalformedBytes> {
+    let r = &mut ByteReader::new(payload);
     let count = r.len_of()?;
     let mut transactions = Vec::with_capacity(count.min(4096));
     for _ in 0..count {
@@ -80,7 +84,7 @@ fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, Malformed> {
         let entry_count = r.len_of()?;
         let mut entries = Entries::new();
         for _ in 0..entry_count {
-            entries.push(Entry { account: read_account(r)?, amount: NanoDollars::new(r.i64()?) });
+            entries.push(MoneyEntry { account: read_account(r)?, amount: NanoDollars::new(r.i64()?) });
         }
         transactions.push(Transaction { time, event, entries });
     }
@@ -88,14 +92,14 @@ fn decode_payload(payload: &[u8]) -> Result<Vec<Transaction>, Malformed> {
     Ok(transactions)
 }
 
-fn write_event(w: &mut Writer, event: &Event) {
+fn write_event(w: &mut ByteWriter, event: &JournalEvent) {
     match event {
-        Event::ProjectOpened { org, project } => {
+        JournalEvent::ProjectOpened { org, project } => {
             w.u8(1);
             w.str(org.as_str());
             w.str(project.as_str());
         }
-        Event::Granted { org, kind, amount, reference } => {
+        JournalEvent::Granted { org, kind, amount, reference } => {
             w.u8(2);
             w.str(org.as_str());
             w.u8(match kind {
@@ -105,29 +109,29 @@ fn write_event(w: &mut Writer, event: &Event) {
             w.i64(amount.get());
             w.str(reference);
         }
-        Event::BudgetSet { project, budget } => {
+        JournalEvent::BudgetSet { project, budget } => {
             w.u8(3);
             w.str(project.as_str());
             write_budget(w, *budget);
         }
-        Event::Held(held) => {
+        JournalEvent::Held(held) => {
             w.u8(4);
             write_held(w, held);
         }
-        Event::Settled(settled) => {
+        JournalEvent::Settled(settled) => {
             w.u8(5);
             write_settled(w, settled);
         }
-        Event::Released { hold, why } => {
+        JournalEvent::Released { hold, why } => {
             w.u8(6);
             w.u128(hold.bits());
             write_reason(w, *why);
         }
-        Event::ClockSet { from } => {
+        JournalEvent::ClockSet { from } => {
             w.u8(7);
             w.u64(from.get());
         }
-        Event::Extended { hold, amount } => {
+        JournalEvent::Extended { hold, amount } => {
             w.u8(8);
             w.u128(hold.bits());
             w.i64(amount.get());
@@ -135,10 +139,10 @@ fn write_event(w: &mut Writer, event: &Event) {
     }
 }
 
-fn read_event(r: &mut Reader<'_>) -> Result<Event, Malformed> {
+fn read_event(r: &mut ByteReader<'_>) -> Result<JournalEvent, MalformedBytes> {
     Ok(match r.u8()? {
-        1 => Event::ProjectOpened { org: r.id("org id")?, project: r.id("project id")? },
-        2 => Event::Granted {
+        1 => JournalEvent::ProjectOpened { org: r.id("org id")?, project: r.id("project id")? },
+        2 => JournalEvent::Granted {
             org: r.id("org id")?,
             kind: match r.u8()? {
                 0 => GrantKind::Paid,
@@ -148,19 +152,21 @@ fn read_event(r: &mut Reader<'_>) -> Result<Event, Malformed> {
             amount: NanoDollars::new(r.i64()?),
             reference: r.str()?.into(),
         },
-        3 => Event::BudgetSet { project: r.id("project id")?, budget: read_budget(r)? },
-        4 => Event::Held(read_held(r)?),
-        5 => Event::Settled(read_settled(r)?),
-        6 => Event::Released { hold: HoldId::from_bits(r.u128()?), why: read_reason(r)? },
-        7 => Event::ClockSet { from: UnixNanos::new(r.u64()?) },
-        8 => Event::Extended { hold: HoldId::from_bits(r.u128()?), amount: NanoDollars::new(r.i64()?) },
+        3 => JournalEvent::BudgetSet { project: r.id("project id")?, budget: read_budget(r)? },
+        4 => JournalEvent::Held(read_held(r)?),
+        5 => JournalEvent::Settled(read_settled(r)?),
+        6 => JournalEvent::Released { hold: HoldId::from_bits(r.u128()?), why: read_reason(r)? },
+        7 => JournalEvent::ClockSet { from: UnixNanos::new(r.u64()?) },
+        8 => {
+            JournalEvent::Extended { hold: HoldId::from_bits(r.u128()?), amount: NanoDollars::new(r.i64()?) }
+        }
         _ => return Err(r.malformed("event")),
     })
 }
 
-pub(crate) fn write_budget(w: &mut Writer, budget: Option<Budget>) {
+pub(crate) fn write_budget(w: &mut ByteWriter, budget: Option<ProjectBudget>) {
     w.bool(budget.is_some());
-    if let Some(Budget { limit, period }) = budget {
+    if let Some(ProjectBudget { limit, period }) = budget {
         w.i64(limit.get());
         w.u8(match period {
             BudgetPeriod::Total => 0,
@@ -169,7 +175,7 @@ pub(crate) fn write_budget(w: &mut Writer, budget: Option<Budget>) {
     }
 }
 
-pub(crate) fn read_budget(r: &mut Reader<'_>) -> Result<Option<Budget>, Malformed> {
+pub(crate) fn read_budget(r: &mut ByteReader<'_>) -> Result<Option<ProjectBudget>, MalformedBytes> {
     r.option(|r| {
         let limit = NanoDollars::new(r.i64()?);
         let period = match r.u8()? {
@@ -177,12 +183,12 @@ pub(crate) fn read_budget(r: &mut Reader<'_>) -> Result<Option<Budget>, Malforme
             1 => BudgetPeriod::Month,
             _ => return Err(r.malformed("budget period")),
         };
-        Ok(Budget { limit, period })
+        Ok(ProjectBudget { limit, period })
     })
 }
 
-pub(crate) fn write_held(w: &mut Writer, held: &Held) {
-    let Held { hold, org, project, amount, owner, expires, claim } = held;
+pub(crate) fn write_held(w: &mut ByteWriter, held: &HoldTaken) {
+    let HoldTaken { hold, org, project, amount, owner, expires, claim } = held;
     w.u128(hold.bits());
     w.str(org.as_str());
     w.str(project.as_str());
@@ -196,8 +202,8 @@ pub(crate) fn write_held(w: &mut Writer, held: &Held) {
     }
 }
 
-pub(crate) fn read_held(r: &mut Reader<'_>) -> Result<Held, Malformed> {
-    Ok(Held {
+pub(crate) fn read_held(r: &mut ByteReader<'_>) -> Result<HoldTaken, MalformedBytes> {
+    Ok(HoldTaken {
         hold: HoldId::from_bits(r.u128()?),
         org: r.id("org id")?,
         project: r.id("project id")?,
@@ -208,8 +214,8 @@ pub(crate) fn read_held(r: &mut Reader<'_>) -> Result<Held, Malformed> {
     })
 }
 
-fn write_settled(w: &mut Writer, settled: &Settled) {
-    let Settled { hold, lines, charged, loss, outcome, answer } = settled;
+fn write_settled(w: &mut ByteWriter, settled: &HoldSettled) {
+    let HoldSettled { hold, lines, charged, loss, outcome, answer } = settled;
     w.u128(hold.bits());
     w.len_of(lines.len());
     for line in lines {
@@ -229,7 +235,7 @@ fn write_settled(w: &mut Writer, settled: &Settled) {
     write_answer(w, answer.as_deref());
 }
 
-fn read_settled(r: &mut Reader<'_>) -> Result<Settled, Malformed> {
+fn read_settled(r: &mut ByteReader<'_>) -> Result<HoldSettled, MalformedBytes> {
     let hold = HoldId::from_bits(r.u128()?);
     let count = r.len_of()?;
     let mut lines = Vec::with_capacity(count.min(8));
@@ -242,7 +248,7 @@ fn read_settled(r: &mut Reader<'_>) -> Result<Settled, Malformed> {
             amount: NanoDollars::new(r.i64()?),
         });
     }
-    Ok(Settled {
+    Ok(HoldSettled {
         hold,
         lines,
         charged: NanoDollars::new(r.i64()?),
@@ -257,7 +263,7 @@ fn read_settled(r: &mut Reader<'_>) -> Result<Settled, Malformed> {
     })
 }
 
-pub(crate) fn write_answer(w: &mut Writer, answer: Option<&StoredAnswer>) {
+pub(crate) fn write_answer(w: &mut ByteWriter, answer: Option<&StoredAnswer>) {
     w.bool(answer.is_some());
     if let Some(StoredAnswer { status, content_type, body }) = answer {
         w.u64(u64::from(*status));
@@ -266,7 +272,7 @@ pub(crate) fn write_answer(w: &mut Writer, answer: Option<&StoredAnswer>) {
     }
 }
 
-pub(crate) fn read_answer(r: &mut Reader<'_>) -> Result<Option<Arc<StoredAnswer>>, Malformed> {
+pub(crate) fn read_answer(r: &mut ByteReader<'_>) -> Result<Option<Arc<StoredAnswer>>, MalformedBytes> {
     r.option(|r| {
         Ok(Arc::new(StoredAnswer {
             status: u16::try_from(r.u64()?).map_err(|_| r.malformed("status"))?,
@@ -288,7 +294,7 @@ const fn class_number(class: TokenClass) -> u8 {
     }
 }
 
-fn read_class(r: &mut Reader<'_>) -> Result<TokenClass, Malformed> {
+fn read_class(r: &mut ByteReader<'_>) -> Result<TokenClass, MalformedBytes> {
     let number = r.u8()?;
     TokenClass::BILLED
         .into_iter()
@@ -296,7 +302,7 @@ fn read_class(r: &mut Reader<'_>) -> Result<TokenClass, Malformed> {
         .ok_or_else(|| r.malformed("token class"))
 }
 
-pub(crate) fn write_reason(w: &mut Writer, why: ReleaseReason) {
+pub(crate) fn write_reason(w: &mut ByteWriter, why: ReleaseReason) {
     w.u8(match why {
         ReleaseReason::Refused => 0,
         ReleaseReason::Failed => 1,
@@ -307,7 +313,7 @@ pub(crate) fn write_reason(w: &mut Writer, why: ReleaseReason) {
     });
 }
 
-pub(crate) fn read_reason(r: &mut Reader<'_>) -> Result<ReleaseReason, Malformed> {
+pub(crate) fn read_reason(r: &mut ByteReader<'_>) -> Result<ReleaseReason, MalformedBytes> {
     Ok(match r.u8()? {
         0 => ReleaseReason::Refused,
         1 => ReleaseReason::Failed,
@@ -319,7 +325,7 @@ pub(crate) fn read_reason(r: &mut Reader<'_>) -> Result<ReleaseReason, Malformed
     })
 }
 
-fn write_account(w: &mut Writer, account: &Account) {
+fn write_account(w: &mut ByteWriter, account: &Account) {
     match account {
         Account::PaidIn => w.u8(0),
         Account::Promotional => w.u8(1),
@@ -336,7 +342,7 @@ fn write_account(w: &mut Writer, account: &Account) {
     }
 }
 
-fn read_account(r: &mut Reader<'_>) -> Result<Account, Malformed> {
+fn read_account(r: &mut ByteReader<'_>) -> Result<Account, MalformedBytes> {
     Ok(match r.u8()? {
         0 => Account::PaidIn,
         1 => Account::Promotional,

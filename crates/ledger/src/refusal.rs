@@ -70,7 +70,7 @@ pub enum LedgerRefusal {
         /// The hold.
         hold: HoldId,
         /// How the hold ended.
-        how: Resolution,
+        how: HoldResolution,
     },
     /// A hold with this id exists or existed.
     DuplicateHold {
@@ -132,7 +132,7 @@ pub enum LedgerRefusal {
 
 /// How a hold ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resolution {
+pub enum HoldResolution {
     /// The hold was settled.
     Settled {
         /// The charged amount.
@@ -202,10 +202,10 @@ impl fmt::Display for LedgerRefusal {
                 write!(f, "a project {project} belongs to another organisation: choose another name")
             }
             Self::UnknownHold { hold } => write!(f, "no hold {hold}"),
-            Self::AlreadyResolved { hold, how: Resolution::Settled { charged } } => {
+            Self::AlreadyResolved { hold, how: HoldResolution::Settled { charged } } => {
                 write!(f, "{hold} was settled before, for {charged}")
             }
-            Self::AlreadyResolved { hold, how: Resolution::Released { why } } => {
+            Self::AlreadyResolved { hold, how: HoldResolution::Released { why } } => {
                 write!(f, "{hold} was released before ({why:?})")
             }
             Self::DuplicateHold { hold } => write!(f, "{hold} exists"),

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use headrace_domain::HoldId;
 
-use crate::refusal::Resolution;
+use crate::refusal::HoldResolution;
 
 /// The number of resolved holds that are remembered, so that a second settlement can report how the first one went. For
 /// older holds, the report is "unknown hold".
@@ -16,16 +16,16 @@ const BLOCK_ENTRIES: usize = 4_096;
 
 /// The last `kept` holds that were resolved.
 #[derive(Debug, Clone)]
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedHolds {
     kept: usize,
     block_entries: usize,
     /// Oldest first. All blocks except the last are full.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<ResolvedBlock>,
     /// The number of forgotten entries at the front of the first block.
     forgotten: usize,
     len: usize,
     /// The emptied block that was forgotten last. It is reused as the next block.
-    spare: Option<Block>,
+    spare: Option<ResolvedBlock>,
     /// An upper bound of all ids that were ever remembered. Ids begin with their time, so this bound alone
     /// distinguishes a new hold from all resolved ones.
     most: Option<HoldId>,
@@ -33,22 +33,22 @@ pub(crate) struct Resolved {
 
 /// Consecutive entries, with an index of their positions.
 #[derive(Debug, Clone)]
-struct Block {
+struct ResolvedBlock {
     least: HoldId,
     most: HoldId,
-    entries: Vec<(HoldId, Resolution)>,
+    entries: Vec<(HoldId, HoldResolution)>,
     /// A hash table with open addressing, at most half full. A slot contains a position in `entries` plus one, or 0. A
     /// slot has a 16th of an entry's size.
     index: Box<[u16]>,
 }
 
-impl Default for Resolved {
+impl Default for ResolvedHolds {
     fn default() -> Self {
         Self::in_blocks(MAX_RESOLVED_KEPT, BLOCK_ENTRIES)
     }
 }
 
-impl Resolved {
+impl ResolvedHolds {
     fn in_blocks(kept: usize, block_entries: usize) -> Self {
         let block_entries = block_entries.clamp(1, BLOCK_ENTRIES);
         Self { kept, block_entries, blocks: VecDeque::new(), forgotten: 0, len: 0, spare: None, most: None }
@@ -60,7 +60,7 @@ impl Resolved {
     }
 
     /// Returns how a hold ended. `None` if that is not remembered.
-    pub(crate) fn get(&self, hold: &HoldId) -> Option<Resolution> {
+    pub(crate) fn get(&self, hold: &HoldId) -> Option<HoldResolution> {
         if self.most.is_none_or(|most| *hold > most) {
             return None;
         }
@@ -73,10 +73,10 @@ impl Resolved {
     }
 
     /// Remembers how a hold ended. Forgets the oldest entry if the memory is full.
-    pub(crate) fn insert(&mut self, hold: HoldId, how: Resolution) {
+    pub(crate) fn insert(&mut self, hold: HoldId, how: HoldResolution) {
         self.most = self.most.max(Some(hold));
         if self.blocks.back().is_none_or(|block| block.entries.len() >= self.block_entries) {
-            let block = self.spare.take().unwrap_or_else(|| Block::new(self.block_entries));
+            let block = self.spare.take().unwrap_or_else(|| ResolvedBlock::new(self.block_entries));
             self.blocks.push_back(block);
         }
         if let Some(block) = self.blocks.back_mut() {
@@ -90,7 +90,7 @@ impl Resolved {
     }
 
     /// Returns the remembered entries, oldest first.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &(HoldId, Resolution)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(HoldId, HoldResolution)> {
         self.blocks.iter().flat_map(|block| &block.entries).skip(self.forgotten)
     }
 
@@ -107,7 +107,7 @@ impl Resolved {
     }
 }
 
-impl Block {
+impl ResolvedBlock {
     fn new(entries: usize) -> Self {
         let slots = (2 * entries).next_power_of_two();
         let (least, most) = (HoldId::from_bits(u128::MAX), HoldId::from_bits(0));
@@ -146,7 +146,7 @@ impl Block {
         found
     }
 
-    fn push(&mut self, hold: HoldId, how: Resolution) {
+    fn push(&mut self, hold: HoldId, how: HoldResolution) {
         self.least = self.least.min(hold);
         self.most = self.most.max(hold);
         self.entries.push((hold, how));
@@ -171,13 +171,13 @@ mod tests {
 
     /// The simplest implementation of the same behaviour.
     #[derive(Default)]
-    struct Plain {
-        how: HashMap<HoldId, Resolution>,
+    struct PlainHolds {
+        how: HashMap<HoldId, HoldResolution>,
         order: VecDeque<HoldId>,
     }
 
-    impl Plain {
-        fn insert(&mut self, hold: HoldId, how: Resolution, kept: usize) {
+    impl PlainHolds {
+        fn insert(&mut self, hold: HoldId, how: HoldResolution, kept: usize) {
             self.how.insert(hold, how);
             self.order.push_back(hold);
             if self.order.len() > kept {
@@ -187,10 +187,10 @@ mod tests {
         }
     }
 
-    fn how(n: u64) -> Resolution {
+    fn how(n: u64) -> HoldResolution {
         match n % 3 {
-            0 => Resolution::Released { why: ReleaseReason::Expired },
-            _ => Resolution::Settled { charged: NanoDollars::new(n as i64) },
+            0 => HoldResolution::Released { why: ReleaseReason::Expired },
+            _ => HoldResolution::Settled { charged: NanoDollars::new(n as i64) },
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
             block in 1usize..9,
             ids in prop::collection::vec(prop_oneof![0u128..40, any::<u128>(), (0u128..40).prop_map(|id| id << 64)], 0..200),
         ) {
-            let (mut plain, mut resolved) = (Plain::default(), Resolved::in_blocks(kept, block));
+            let (mut plain, mut resolved) = (PlainHolds::default(), ResolvedHolds::in_blocks(kept, block));
             for (n, id) in (0..).zip(ids) {
                 let hold = HoldId::from_bits(id);
                 prop_assert_eq!(resolved.get(&hold), plain.how.get(&hold).copied());
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn it_is_bounded_at_full_size_and_finds_the_oldest_and_the_newest() {
         const KEPT: u128 = MAX_RESOLVED_KEPT as u128;
-        let mut resolved = Resolved::default();
+        let mut resolved = ResolvedHolds::default();
         let total = 3 * KEPT + 1_234;
         let id =
             |n: u128| HoldId::from_bits((n << 80) | (n.wrapping_mul(0x1234_5678_9abc_def1) & 0xffff_ffff));

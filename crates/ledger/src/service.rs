@@ -3,7 +3,7 @@
 //!
 //! **Two states.** `transact` decides on the *live* state and queues the transactions. The journal thread appends them
 //! and, when they are on the disk, applies them to a *durable* state of its own. Batches that arrive during an append
-//! form the next group: one row, one fsync. A caller that waits for a batch ([`Durable`]) wakes an idle journal thread
+//! form the next group: one row, one fsync. A caller that waits for a batch ([`DurableFuture`]) wakes an idle journal thread
 //! once for all batches decided by then. A batch without a waiting caller is written with the next group that has one,
 //! or after two milliseconds. This applies to most settlements, and to the holds of calls that have no output yet.
 //!
@@ -22,27 +22,27 @@ use std::time::Duration;
 use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::command::{Command, Owner, Receipt};
-use crate::core::Core;
-use crate::durable::Durable;
+use crate::command::{LedgerOperation, Owner, Receipt};
+use crate::core::LedgerCore;
+use crate::durable::DurableFuture;
 use crate::journal::{Journal, LedgerError};
-use crate::standing::{HoldView, Standing, Totals};
-use crate::transaction::Held;
-use crate::verdict::Verdict;
+use crate::standing::{HoldView, LedgerTotals, SpendableBalance};
+use crate::transaction::HoldTaken;
+use crate::verdict::CommandResult;
 
 mod replay;
 mod shared;
 mod writer;
 
-use shared::{Forming, Inner, Shared, Sleep, Status};
-pub use shared::{Health, LedgerOptions};
-use writer::Writer;
+use shared::{FormingGroup, LedgerShared, ServiceStatus, SharedState, WriterSleep};
+pub use shared::{JournalHealth, LedgerOptions};
+use writer::JournalWriter;
 
 /// A handle to the ledger. Clones are cheap and share the ledger. Dropping the last one without [`Ledger::close`] still
 /// writes the queue, but does not wait for that.
 #[derive(Clone)]
 pub struct Ledger {
-    handle: Arc<Handle>,
+    handle: Arc<LedgerHandle>,
 }
 
 impl std::fmt::Debug for Ledger {
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Ledger {
 
 /// The journal of a ledger that was opened by [`Ledger::open_by_hand`]. After it is dropped, pending batches never
 /// resolve.
-pub struct JournalHand(Writer);
+pub struct JournalHand(JournalWriter);
 
 impl JournalHand {
     /// Writes the queue, or retries a journal that failed.
@@ -62,13 +62,13 @@ impl JournalHand {
     }
 }
 
-struct Handle {
-    shared: Arc<Shared>,
+struct LedgerHandle {
+    shared: Arc<LedgerShared>,
     options: LedgerOptions,
     thread: Mutex<Option<JoinHandle<Result<(), LedgerError>>>>,
 }
 
-impl Drop for Handle {
+impl Drop for LedgerHandle {
     fn drop(&mut self) {
         self.shared.ask_to_close();
     }
@@ -84,22 +84,22 @@ pub struct OpenReport {
     /// The number of rows replayed after the snapshot.
     pub rows_replayed: u64,
     /// How far the time of the newest row is ahead of the clock. Budgets do not turn over until the clock has caught up
-    /// or [`Command::SetClock`] sets ledger time back.
+    /// or [`LedgerOperation::SetClock`] sets ledger time back.
     pub ahead: Duration,
     /// Holds of earlier processes that were released without a charge.
     pub orphans: Vec<HoldId>,
     /// The totals after that.
-    pub totals: Totals,
+    pub totals: LedgerTotals,
 }
 
 /// The result of a batch.
 #[derive(Debug)]
 #[must_use = "what a batch decided may be acted on only once it is durable"]
-pub struct Transacted {
+pub struct BatchResult {
     /// One verdict per command, in order. They are decided at once, in memory.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<CommandResult>,
     /// Resolves when everything that the verdicts depend on is on the disk.
-    pub durable: Durable,
+    pub durable: DurableFuture,
 }
 
 impl Ledger {
@@ -157,7 +157,7 @@ impl Ledger {
         mut journal: Box<dyn Journal>,
         now: UnixNanos,
         options: LedgerOptions,
-    ) -> Result<(Self, Writer, OpenReport), LedgerError> {
+    ) -> Result<(Self, JournalWriter, OpenReport), LedgerError> {
         let replayed = replay::replay(journal.as_mut())?;
         let report = OpenReport {
             snapshot_sequence: replayed.snapshot_sequence,
@@ -166,17 +166,17 @@ impl Ledger {
             ahead: replayed.state.time.since(now),
             ..OpenReport::default()
         };
-        let inner = Inner {
-            core: Core::over(replayed.state.clone()),
-            forming: Forming::default(),
+        let inner = SharedState {
+            core: LedgerCore::over(replayed.state.clone()),
+            forming: FormingGroup::default(),
             in_flight: None,
-            status: Status::Up,
-            health: Health { sequence: replayed.sequence, ..Health::default() },
-            sleep: Sleep::Awake,
+            status: ServiceStatus::Up,
+            health: JournalHealth { sequence: replayed.sequence, ..JournalHealth::default() },
+            sleep: WriterSleep::Awake,
         };
-        let shared = Arc::new(Shared { inner: Mutex::new(inner), work: Condvar::new() });
-        let writer = Writer::new(Arc::clone(&shared), journal, replayed, options);
-        let handle = Handle { shared, options, thread: Mutex::new(None) };
+        let shared = Arc::new(LedgerShared { inner: Mutex::new(inner), work: Condvar::new() });
+        let writer = JournalWriter::new(Arc::clone(&shared), journal, replayed, options);
+        let handle = LedgerHandle { shared, options, thread: Mutex::new(None) };
         Ok((Self { handle: Arc::new(handle) }, writer, report))
     }
 
@@ -187,13 +187,13 @@ impl Ledger {
         report: &mut OpenReport,
         turn: impl FnOnce(),
     ) -> Result<(), LedgerError> {
-        let released = self.transact(vec![Command::ReleaseOrphans { current_owner: owner }], now);
+        let released = self.transact(vec![LedgerOperation::ReleaseOrphans { current_owner: owner }], now);
         turn();
         if let Err(failed) = released.durable.wait() {
             return Err(LedgerError::NotWritten(failed));
         }
         for verdict in released.verdicts {
-            if let Verdict::Done(Receipt::ReleasedMany { holds, .. }) = verdict {
+            if let CommandResult::Done(Receipt::ReleasedMany { holds, .. }) = verdict {
                 report.orphans.extend(holds);
             }
         }
@@ -204,33 +204,34 @@ impl Ledger {
     /// Decides a batch at `now`, each command on the outcome of the earlier ones. Changes take effect in memory at
     /// once, and on the disk when `durable` resolves: either all of the batch or none. A refusal may also depend on
     /// changes that are not on the disk yet, and `durable` waits for those, too.
-    pub fn transact(&self, batch: Vec<Command>, now: UnixNanos) -> Transacted {
+    pub fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult {
         let mut verdicts = Vec::with_capacity(batch.len());
         let mut inner = self.handle.shared.inner.lock();
         if let Some(refusal) = inner.refuses_all() {
-            verdicts.resize(batch.len(), Verdict::Refused(refusal));
-            return Transacted { verdicts, durable: Durable::now() };
+            verdicts.resize(batch.len(), CommandResult::Refused(refusal));
+            return BatchResult { verdicts, durable: DurableFuture::now() };
         }
         for command in batch {
             let verdict = inner.decide(command, now, &self.handle.options);
-            verdicts.push(verdict.map_or_else(Verdict::Refused, Verdict::Done));
+            verdicts.push(verdict.map_or_else(CommandResult::Refused, CommandResult::Done));
         }
         let awaited = inner.awaited();
         drop(inner);
-        let durable = awaited
-            .map_or_else(Durable::now, |group| Durable::of(group, Arc::<Shared>::clone(&self.handle.shared)));
-        Transacted { verdicts, durable }
+        let durable = awaited.map_or_else(DurableFuture::now, |group| {
+            DurableFuture::of(group, Arc::<LedgerShared>::clone(&self.handle.shared))
+        });
+        BatchResult { verdicts, durable }
     }
 
     /// Returns the amounts that an organisation and a project can spend, as of the latest time that the ledger has
     /// seen. `None` if the organisation has no such project. Calls in flight may change the amounts at any moment.
-    pub fn standing(&self, org: &OrgId, project: &ProjectId) -> Option<Standing> {
+    pub fn standing(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance> {
         self.standing_at(org, project, UnixNanos::new(0))
     }
 
     /// Like [`Ledger::standing`], at a time that the caller gives. The time matters to monthly budgets at the turn of a
     /// month.
-    pub fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
+    pub fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
         self.lock().core.standing(org, project, now)
     }
 
@@ -247,7 +248,7 @@ impl Ledger {
     }
 
     /// Returns all open holds, oldest id first.
-    pub fn open_holds(&self) -> Vec<Held> {
+    pub fn open_holds(&self) -> Vec<HoldTaken> {
         self.lock().core.open_holds()
     }
 
@@ -257,7 +258,7 @@ impl Ledger {
     }
 
     /// Returns the totals over the whole ledger.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> LedgerTotals {
         self.lock().core.totals()
     }
 
@@ -267,10 +268,10 @@ impl Ledger {
     }
 
     /// Returns the health of the journal.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> JournalHealth {
         let inner = self.lock();
         let down = inner.status.refusal();
-        Health { down, ..inner.health.clone() }
+        JournalHealth { down, ..inner.health.clone() }
     }
 
     /// Writes the queue and a snapshot, and ends the journal thread. Blocks. Other handles refuse commands from now on.
@@ -283,7 +284,7 @@ impl Ledger {
         thread.join().unwrap_or_else(|_| Err(LedgerError::Thread("it panicked".into())))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SharedState> {
         self.handle.shared.inner.lock()
     }
 }

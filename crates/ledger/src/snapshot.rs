@@ -5,22 +5,24 @@ use std::sync::Arc;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
-use crate::calendar::Month;
-use crate::codec::{Malformed, Reader, Writer};
-use crate::journal::{JournalError, SNAPSHOT_FORMAT_VERSION, Snapshot};
+use crate::calendar::MonthNumber;
+use crate::codec::{ByteReader, ByteWriter, MalformedBytes};
+use crate::journal::{JournalError, SNAPSHOT_FORMAT_VERSION, StateSnapshot};
 use crate::record::{
     read_answer, read_budget, read_held, read_reason, write_answer, write_budget, write_held, write_reason,
 };
-use crate::refusal::Resolution;
-use crate::state::{Counts, Finished, House, Key, Org, Project, State};
+use crate::refusal::HoldResolution;
+use crate::state::{
+    FinishedAnswer, IdempotencyEntry, LedgerState, OrgAccount, PlatformAccounts, ProjectAccount, StateCounts,
+};
 
 /// Encodes a state as the payload of a snapshot.
-pub(crate) fn encode(state: &State) -> Vec<u8> {
-    let mut w = Writer::default();
+pub(crate) fn encode(state: &LedgerState) -> Vec<u8> {
+    let mut w = ByteWriter::default();
     w.u64(state.time.get());
-    let Counts { transactions, holds, settled, released } = state.counts;
+    let StateCounts { transactions, holds, settled, released } = state.counts;
     [transactions, holds, settled, released].into_iter().for_each(|n| w.u64(n));
-    let House { paid_in, promotional, revenue, loss } = state.house;
+    let PlatformAccounts { paid_in, promotional, revenue, loss } = state.house;
     [paid_in, promotional, revenue, loss].into_iter().for_each(|n| w.i64(n));
 
     let mut orgs: Vec<_> = state.orgs.iter().collect();
@@ -52,11 +54,11 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
     for (hold, how) in state.resolved.iter() {
         w.u128(hold.bits());
         match how {
-            Resolution::Released { why } => {
+            HoldResolution::Released { why } => {
                 w.u8(0);
                 write_reason(&mut w, *why);
             }
-            Resolution::Settled { charged } => {
+            HoldResolution::Settled { charged } => {
                 w.u8(1);
                 w.i64(charged.get());
             }
@@ -67,14 +69,14 @@ pub(crate) fn encode(state: &State) -> Vec<u8> {
 }
 
 /// Encodes the keys of finished calls, oldest first. The keys of running calls are part of their holds.
-fn encode_keys(w: &mut Writer, state: &State) {
+fn encode_keys(w: &mut ByteWriter, state: &LedgerState) {
     let finished = state.finished.iter().filter_map(|(_, project, name)| {
         let key = state.projects.get(project)?.keys.get(name)?;
         Some((project, name, key, key.finished.as_ref()?))
     });
     let finished: Vec<_> = finished.collect();
     w.len_of(finished.len());
-    for (project, name, key, Finished { until, answer }) in finished {
+    for (project, name, key, FinishedAnswer { until, answer }) in finished {
         w.str(project.as_str());
         w.str(name);
         w.u128(key.hold.bits());
@@ -85,7 +87,7 @@ fn encode_keys(w: &mut Writer, state: &State) {
 }
 
 /// Decodes the state in a snapshot. Checks its format and checksum.
-pub(crate) fn decode(snapshot: &Snapshot) -> Result<State, JournalError> {
+pub(crate) fn decode(snapshot: &StateSnapshot) -> Result<LedgerState, JournalError> {
     let corrupt = |why: String| JournalError::Corrupt { sequence: snapshot.sequence, why };
     if snapshot.format_version > SNAPSHOT_FORMAT_VERSION {
         return Err(JournalError::NewerFormat {
@@ -103,11 +105,13 @@ pub(crate) fn decode(snapshot: &Snapshot) -> Result<State, JournalError> {
     decode_state(&snapshot.payload).map_err(|error| corrupt(format!("its snapshot: {error}")))
 }
 
-fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
-    let r = &mut Reader::new(payload);
-    let mut state = State { time: UnixNanos::new(r.u64()?), ..State::default() };
-    state.counts = Counts { transactions: r.u64()?, holds: r.u64()?, settled: r.u64()?, released: r.u64()? };
-    state.house = House { paid_in: r.i64()?, promotional: r.i64()?, revenue: r.i64()?, loss: r.i64()? };
+fn decode_state(payload: &[u8]) -> Result<LedgerState, MalformedBytes> {
+    let r = &mut ByteReader::new(payload);
+    let mut state = LedgerState { time: UnixNanos::new(r.u64()?), ..LedgerState::default() };
+    state.counts =
+        StateCounts { transactions: r.u64()?, holds: r.u64()?, settled: r.u64()?, released: r.u64()? };
+    state.house =
+        PlatformAccounts { paid_in: r.i64()?, promotional: r.i64()?, revenue: r.i64()?, loss: r.i64()? };
 
     for _ in 0..r.len_of()? {
         let id: OrgId = r.id("org id")?;
@@ -117,7 +121,7 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
         if state.orgs.contains(&id) {
             return Err(r.malformed("an organisation that is there twice"));
         }
-        state.orgs.place_or_insert(&id, || Org { available, held: 0 });
+        state.orgs.place_or_insert(&id, || OrgAccount { available, held: 0 });
     }
     for _ in 0..r.len_of()? {
         let id: ProjectId = r.id("project id")?;
@@ -142,8 +146,8 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
     for _ in 0..r.len_of()? {
         let hold = HoldId::from_bits(r.u128()?);
         let how = match r.u8()? {
-            0 => Resolution::Released { why: read_reason(r)? },
-            1 => Resolution::Settled { charged: NanoDollars::new(r.i64()?) },
+            0 => HoldResolution::Released { why: read_reason(r)? },
+            1 => HoldResolution::Settled { charged: NanoDollars::new(r.i64()?) },
             _ => return Err(r.malformed("resolution")),
         };
         state.resolved.insert(hold, how);
@@ -151,8 +155,9 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
     for _ in 0..r.len_of()? {
         let project: ProjectId = r.id("project id")?;
         let name: Arc<str> = r.str()?.into();
-        let key = Key { hold: HoldId::from_bits(r.u128()?), request_hash: r.hash()?, finished: None };
-        let finished = Finished { until: UnixNanos::new(r.u64()?), answer: read_answer(r)? };
+        let key =
+            IdempotencyEntry { hold: HoldId::from_bits(r.u128()?), request_hash: r.hash()?, finished: None };
+        let finished = FinishedAnswer { until: UnixNanos::new(r.u64()?), answer: read_answer(r)? };
         let known = state.projects.get_mut(&project).ok_or_else(|| r.malformed("a key's project"))?;
         known.keys.insert(Arc::clone(&name), key);
         state.finish_key(&project, &name, finished);
@@ -161,13 +166,13 @@ fn decode_state(payload: &[u8]) -> Result<State, Malformed> {
     Ok(state)
 }
 
-fn decode_project(r: &mut Reader<'_>, state: &State) -> Result<Project, Malformed> {
+fn decode_project(r: &mut ByteReader<'_>, state: &LedgerState) -> Result<ProjectAccount, MalformedBytes> {
     let org: OrgId = r.id("org id")?;
     let place = state.orgs.place(&org).ok_or_else(|| r.malformed("a project's org"))?;
-    let mut project = Project::new(org, place);
+    let mut project = ProjectAccount::new(org, place);
     project.held = r.i64()?;
     project.spent = r.i64()?;
-    project.month = Month(u32::try_from(r.u64()?).map_err(|_| r.malformed("month"))?);
+    project.month = MonthNumber(u32::try_from(r.u64()?).map_err(|_| r.malformed("month"))?);
     project.spent_in_month = r.i64()?;
     project.budget = read_budget(r)?;
     Ok(project)

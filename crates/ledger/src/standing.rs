@@ -2,16 +2,16 @@
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
-use crate::calendar::Month;
-use crate::command::{Budget, BudgetPeriod};
-use crate::refusal::Resolution;
-use crate::state::{Org, State};
-use crate::transaction::Held;
+use crate::calendar::MonthNumber;
+use crate::command::{BudgetPeriod, ProjectBudget};
+use crate::refusal::HoldResolution;
+use crate::state::{LedgerState, OrgAccount};
+use crate::transaction::HoldTaken;
 
 /// The amounts that an organisation and a project can spend, for checks before any work and for display. Only a hold
 /// decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct SpendableBalance {
     /// The organisation's money, including held money.
     pub balance: NanoDollars,
     /// The amount held by its calls in flight.
@@ -30,7 +30,7 @@ pub struct Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetStanding {
     /// The budget.
-    pub budget: Budget,
+    pub budget: ProjectBudget,
     /// The amount spent in the budget's period.
     pub spent: NanoDollars,
     /// The amount held by the project's calls in flight.
@@ -43,14 +43,14 @@ pub struct BudgetStanding {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HoldView {
     /// The hold is open.
-    Open(Held),
+    Open(HoldTaken),
     /// The hold is settled or released.
-    Resolved(Resolution),
+    Resolved(HoldResolution),
 }
 
 /// Totals over the whole ledger. The six amounts sum to zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Totals {
+pub struct LedgerTotals {
     /// Money paid in by customers, as zero or a negative amount.
     pub paid_in: NanoDollars,
     /// Money given away, as zero or a negative amount.
@@ -79,10 +79,15 @@ pub struct Totals {
     pub transactions: u64,
 }
 
-impl State {
-    pub(crate) fn standing(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<Standing> {
+impl LedgerState {
+    pub(crate) fn standing(
+        &self,
+        org: &OrgId,
+        project: &ProjectId,
+        now: UnixNanos,
+    ) -> Option<SpendableBalance> {
         let project = self.projects.get(project).filter(|p| p.org == *org)?;
-        let Org { available, held } = *self.orgs.at(project.org_place)?;
+        let OrgAccount { available, held } = *self.orgs.at(project.org_place)?;
         let budget = project.budget.map(|budget| BudgetStanding {
             budget,
             spent: NanoDollars::new(project.spent_in(budget.period, now)),
@@ -92,7 +97,7 @@ impl State {
         let left = |b: BudgetStanding| {
             b.budget.limit.get().saturating_sub(b.spent.get()).saturating_sub(b.held.get()).max(0)
         };
-        Some(Standing {
+        Some(SpendableBalance {
             balance: NanoDollars::new(available.saturating_add(held)),
             held: NanoDollars::new(held),
             available: NanoDollars::new(available),
@@ -112,9 +117,9 @@ impl State {
         self.open.contains_key(hold) || self.resolved.get(hold).is_some()
     }
 
-    pub(crate) fn totals(&self) -> Totals {
+    pub(crate) fn totals(&self) -> LedgerTotals {
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-        Totals {
+        LedgerTotals {
             paid_in: NanoDollars::new(self.house.paid_in),
             promotional: NanoDollars::new(self.house.promotional),
             revenue: NanoDollars::new(self.house.revenue),
@@ -136,6 +141,6 @@ impl State {
 pub(crate) fn resets(period: BudgetPeriod, now: UnixNanos) -> Option<UnixNanos> {
     match period {
         BudgetPeriod::Total => None,
-        BudgetPeriod::Month => Some(Month::of(now).end()),
+        BudgetPeriod::Month => Some(MonthNumber::of(now).end()),
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 
-use crate::calendar::Month;
-use crate::command::{Budget, BudgetPeriod, Owner, SettleOutcome, StoredAnswer};
-use crate::refusal::Resolution;
-use crate::resolved::Resolved;
-use crate::table::{Place, Table};
-use crate::transaction::{Account, Entries, Entry, Event, Held, Settled, Transaction};
+use crate::calendar::MonthNumber;
+use crate::command::{BudgetPeriod, Owner, ProjectBudget, SettleOutcome, StoredAnswer};
+use crate::refusal::HoldResolution;
+use crate::resolved::ResolvedHolds;
+use crate::table::{RowIndex, RowTable};
+use crate::transaction::{Account, Entries, HoldSettled, HoldTaken, JournalEvent, MoneyEntry, Transaction};
 
 /// The maximum length of an answer body that is kept for an idempotency key, in bytes.
 pub const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -28,14 +28,14 @@ pub(crate) const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// A rule that a transaction would break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Breach {
+pub(crate) enum RuleBreach {
     /// A sum does not fit 64 bits.
     Overflow,
     /// Any other rule.
     Rule(&'static str),
 }
 
-impl Breach {
+impl RuleBreach {
     pub(crate) const fn why(self) -> &'static str {
         match self {
             Self::Overflow => "a sum overflows 64 bits",
@@ -49,19 +49,19 @@ pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
 
 /// The combined result of all transactions so far.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State {
+pub(crate) struct LedgerState {
     pub(crate) time: UnixNanos,
-    pub(crate) counts: Counts,
-    pub(crate) house: House,
+    pub(crate) counts: StateCounts,
+    pub(crate) house: PlatformAccounts,
     pub(crate) available_total: i64,
     pub(crate) held_total: i64,
-    pub(crate) orgs: Table<OrgId, Org>,
-    pub(crate) projects: Table<ProjectId, Project>,
-    pub(crate) open: Map<HoldId, Open>,
+    pub(crate) orgs: RowTable<OrgId, OrgAccount>,
+    pub(crate) projects: RowTable<ProjectId, ProjectAccount>,
+    pub(crate) open: Map<HoldId, HeldFunds>,
     /// A lower bound for the expiry of all open holds. Holds usually end long before they expire, so maintaining the
     /// exact minimum would be wasted work.
     pub(crate) soonest: Option<UnixNanos>,
-    pub(crate) resolved: Resolved,
+    pub(crate) resolved: ResolvedHolds,
     /// Keys of finished calls, oldest first.
     pub(crate) finished: VecDeque<(UnixNanos, ProjectId, Arc<str>)>,
     /// The entries of `finished` whose answer is kept, oldest first.
@@ -70,7 +70,7 @@ pub(crate) struct State {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct StateCounts {
     pub(crate) transactions: u64,
     pub(crate) holds: u64,
     pub(crate) settled: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Counts {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct House {
+pub(crate) struct PlatformAccounts {
     pub(crate) paid_in: i64,
     pub(crate) promotional: i64,
     pub(crate) revenue: i64,
@@ -86,31 +86,31 @@ pub(crate) struct House {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Org {
+pub(crate) struct OrgAccount {
     pub(crate) available: i64,
     /// The amount held by all its projects.
     pub(crate) held: i64,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Project {
+pub(crate) struct ProjectAccount {
     pub(crate) org: OrgId,
     /// The row of its organisation.
-    pub(crate) org_place: Place,
+    pub(crate) org_place: RowIndex,
     pub(crate) held: i64,
     pub(crate) spent: i64,
     /// The month of the last settlement. `spent_in_month` is the amount spent in it.
-    pub(crate) month: Month,
+    pub(crate) month: MonthNumber,
     pub(crate) spent_in_month: i64,
-    pub(crate) budget: Option<Budget>,
-    pub(crate) keys: HashMap<Arc<str>, Key>,
+    pub(crate) budget: Option<ProjectBudget>,
+    pub(crate) keys: HashMap<Arc<str>, IdempotencyEntry>,
 }
 
 /// An open hold, with the rows of its organisation and project.
 #[derive(Debug, Clone)]
-pub(crate) struct Open {
-    org: Place,
-    project: Place,
+pub(crate) struct HeldFunds {
+    org: RowIndex,
+    project: RowIndex,
     pub(crate) amount: NanoDollars,
     pub(crate) owner: Owner,
     expires: UnixNanos,
@@ -119,28 +119,28 @@ pub(crate) struct Open {
 
 /// The rows of the organisation and the project that a transaction concerns.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Parties {
-    pub(crate) org: Option<Place>,
-    pub(crate) project: Option<Place>,
+pub(crate) struct PartyRows {
+    pub(crate) org: Option<RowIndex>,
+    pub(crate) project: Option<RowIndex>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Key {
+pub(crate) struct IdempotencyEntry {
     pub(crate) hold: HoldId,
     pub(crate) request_hash: [u8; 32],
     /// `None` while the call runs.
-    pub(crate) finished: Option<Finished>,
+    pub(crate) finished: Option<FinishedAnswer>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedAnswer {
     pub(crate) until: UnixNanos,
     pub(crate) answer: Option<Arc<StoredAnswer>>,
 }
 
-impl Project {
-    pub(crate) fn new(org: OrgId, org_place: Place) -> Self {
-        let (keys, month) = (HashMap::new(), Month::default());
+impl ProjectAccount {
+    pub(crate) fn new(org: OrgId, org_place: RowIndex) -> Self {
+        let (keys, month) = (HashMap::new(), MonthNumber::default());
         Self { org, org_place, held: 0, spent: 0, month, spent_in_month: 0, budget: None, keys }
     }
 
@@ -148,23 +148,23 @@ impl Project {
     pub(crate) fn spent_in(&self, period: BudgetPeriod, now: UnixNanos) -> i64 {
         match period {
             BudgetPeriod::Total => self.spent,
-            BudgetPeriod::Month => self.spent_in_month_of(Month::of(now)),
+            BudgetPeriod::Month => self.spent_in_month_of(MonthNumber::of(now)),
         }
     }
 
-    fn spent_in_month_of(&self, month: Month) -> i64 {
+    fn spent_in_month_of(&self, month: MonthNumber) -> i64 {
         if self.month == month { self.spent_in_month } else { 0 }
     }
 }
 
-impl Open {
-    pub(crate) const fn parties(&self) -> Parties {
-        Parties { org: Some(self.org), project: Some(self.project) }
+impl HeldFunds {
+    pub(crate) const fn parties(&self) -> PartyRows {
+        PartyRows { org: Some(self.org), project: Some(self.project) }
     }
 }
 
 /// Whether the idempotency key of a settled call stays taken. Otherwise it is free for another try.
-fn keeps_key(settled: &Settled) -> bool {
+fn keeps_key(settled: &HoldSettled) -> bool {
     match settled.outcome {
         SettleOutcome::Completed => true,
         // The call was charged, so it must not run again.
@@ -177,40 +177,42 @@ fn answer_size(answer: &StoredAnswer) -> usize {
     answer.body.len() + answer.content_type.len()
 }
 
-impl State {
+impl LedgerState {
     /// Looks up the parties of an event once. Later accesses compare the names and do not trust the row indices.
-    pub(crate) fn parties(&self, event: &Event) -> Parties {
-        let of_hold = |hold: &HoldId| self.open.get(hold).map(Open::parties).unwrap_or_default();
+    pub(crate) fn parties(&self, event: &JournalEvent) -> PartyRows {
+        let of_hold = |hold: &HoldId| self.open.get(hold).map(HeldFunds::parties).unwrap_or_default();
         match event {
-            Event::Held(held) => self.parties_of(&held.project),
-            Event::Extended { hold, .. } | Event::Released { hold, .. } => of_hold(hold),
-            Event::Settled(settled) => of_hold(&settled.hold),
-            Event::Granted { org, .. } => Parties { org: self.orgs.place(org), project: None },
-            Event::ProjectOpened { .. } | Event::BudgetSet { .. } | Event::ClockSet { .. } => {
-                Parties::default()
-            }
+            JournalEvent::Held(held) => self.parties_of(&held.project),
+            JournalEvent::Extended { hold, .. } | JournalEvent::Released { hold, .. } => of_hold(hold),
+            JournalEvent::Settled(settled) => of_hold(&settled.hold),
+            JournalEvent::Granted { org, .. } => PartyRows { org: self.orgs.place(org), project: None },
+            JournalEvent::ProjectOpened { .. }
+            | JournalEvent::BudgetSet { .. }
+            | JournalEvent::ClockSet { .. } => PartyRows::default(),
         }
     }
 
     /// Returns the rows of a project and its organisation.
-    pub(crate) fn parties_of(&self, project: &ProjectId) -> Parties {
+    pub(crate) fn parties_of(&self, project: &ProjectId) -> PartyRows {
         let project = self.projects.place(project);
         let org = project.and_then(|place| self.projects.at(place)).map(|project| project.org_place);
-        Parties { org, project }
+        PartyRows { org, project }
     }
 
     /// Returns the entries that an event makes in this state.
-    fn entries_for(&self, event: &Event, parties: Parties) -> Result<Entries, Breach> {
+    fn entries_for(&self, event: &JournalEvent, parties: PartyRows) -> Result<Entries, RuleBreach> {
         let mut entries = Entries::new();
         let mut move_money = |account: Account, amount: i64| {
             if amount != 0 {
-                entries.push(Entry { account, amount: NanoDollars::new(amount) });
+                entries.push(MoneyEntry { account, amount: NanoDollars::new(amount) });
             }
         };
-        let minus = |n: i64| n.checked_neg().ok_or(Breach::Overflow);
+        let minus = |n: i64| n.checked_neg().ok_or(RuleBreach::Overflow);
         match event {
-            Event::ProjectOpened { .. } | Event::BudgetSet { .. } | Event::ClockSet { .. } => {}
-            Event::Granted { org, kind, amount, .. } => {
+            JournalEvent::ProjectOpened { .. }
+            | JournalEvent::BudgetSet { .. }
+            | JournalEvent::ClockSet { .. } => {}
+            JournalEvent::Granted { org, kind, amount, .. } => {
                 let source = match kind {
                     crate::GrantKind::Paid => Account::PaidIn,
                     crate::GrantKind::Promotional => Account::Promotional,
@@ -218,27 +220,27 @@ impl State {
                 move_money(source, minus(amount.get())?);
                 move_money(Account::Available(org.clone()), amount.get());
             }
-            Event::Held(held) => {
+            JournalEvent::Held(held) => {
                 let amount = held.amount.get();
                 move_money(Account::Available(held.org.clone()), minus(amount)?);
                 move_money(Account::Held(held.project.clone()), amount);
             }
-            Event::Extended { amount, .. } => {
+            JournalEvent::Extended { amount, .. } => {
                 let (org, project) =
-                    self.names(parties).ok_or(Breach::Rule("a hold is extended that is not open"))?;
+                    self.names(parties).ok_or(RuleBreach::Rule("a hold is extended that is not open"))?;
                 move_money(Account::Available(org), minus(amount.get())?);
                 move_money(Account::Held(project), amount.get());
             }
-            Event::Settled(Settled { hold, charged, loss, .. }) => {
+            JournalEvent::Settled(HoldSettled { hold, charged, loss, .. }) => {
                 let ((org, project), amount) = self.resolved_amount(hold, parties)?;
                 let (charged, loss) = (charged.get(), loss.get());
-                let returned = amount.checked_sub(charged).ok_or(Breach::Overflow)?;
+                let returned = amount.checked_sub(charged).ok_or(RuleBreach::Overflow)?;
                 move_money(Account::Held(project), minus(amount)?);
                 move_money(Account::Available(org), returned);
-                move_money(Account::Revenue, charged.checked_add(loss).ok_or(Breach::Overflow)?);
+                move_money(Account::Revenue, charged.checked_add(loss).ok_or(RuleBreach::Overflow)?);
                 move_money(Account::Loss, minus(loss)?);
             }
-            Event::Released { hold, .. } => {
+            JournalEvent::Released { hold, .. } => {
                 let ((org, project), amount) = self.resolved_amount(hold, parties)?;
                 move_money(Account::Held(project), minus(amount)?);
                 move_money(Account::Available(org), amount);
@@ -247,20 +249,24 @@ impl State {
         Ok(entries)
     }
 
-    fn names(&self, parties: Parties) -> Option<(OrgId, ProjectId)> {
+    fn names(&self, parties: PartyRows) -> Option<(OrgId, ProjectId)> {
         Some((self.orgs.name(parties.org?)?.clone(), self.projects.name(parties.project?)?.clone()))
     }
 
     /// Returns the organisation, the project and the amount of an open hold.
-    fn resolved_amount(&self, hold: &HoldId, parties: Parties) -> Result<((OrgId, ProjectId), i64), Breach> {
-        let open = self.open.get(hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
-        let names = self.names(parties).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
+    fn resolved_amount(
+        &self,
+        hold: &HoldId,
+        parties: PartyRows,
+    ) -> Result<((OrgId, ProjectId), i64), RuleBreach> {
+        let open = self.open.get(hold).ok_or(RuleBreach::Rule("a hold is resolved that is not open"))?;
+        let names = self.names(parties).ok_or(RuleBreach::Rule("a hold is resolved that is not open"))?;
         Ok((names, open.amount.get()))
     }
 
     /// Makes the transaction of an event at `time` and applies it. If it would break a rule, changes nothing and
     /// returns the rule.
-    pub(crate) fn enact(&mut self, event: Event, time: UnixNanos) -> Result<Transaction, Breach> {
+    pub(crate) fn enact(&mut self, event: JournalEvent, time: UnixNanos) -> Result<Transaction, RuleBreach> {
         let parties = self.parties(&event);
         let entries = self.entries_for(&event, parties)?;
         let transaction = Transaction { time, event, entries };
@@ -269,22 +275,22 @@ impl State {
     }
 
     /// Applies a transaction read from a journal. Its entries must be those that its event makes.
-    pub(crate) fn replay(&mut self, transaction: &Transaction) -> Result<(), Breach> {
+    pub(crate) fn replay(&mut self, transaction: &Transaction) -> Result<(), RuleBreach> {
         let parties = self.parties(&transaction.event);
         if self.entries_for(&transaction.event, parties)? != transaction.entries {
-            return Err(Breach::Rule("a transaction's entries are not those of its event"));
+            return Err(RuleBreach::Rule("a transaction's entries are not those of its event"));
         }
         self.apply(transaction, parties)
     }
 
     /// Applies a transaction. If it would break a rule, changes nothing and returns the rule.
-    pub(crate) fn evolve(&mut self, transaction: &Transaction) -> Result<(), Breach> {
+    pub(crate) fn evolve(&mut self, transaction: &Transaction) -> Result<(), RuleBreach> {
         self.apply(transaction, self.parties(&transaction.event))
     }
 
-    fn apply(&mut self, transaction: &Transaction, parties: Parties) -> Result<(), Breach> {
-        if transaction.time < self.time && !matches!(transaction.event, Event::ClockSet { .. }) {
-            return Err(Breach::Rule("ledger time runs backwards"));
+    fn apply(&mut self, transaction: &Transaction, parties: PartyRows) -> Result<(), RuleBreach> {
+        if transaction.time < self.time && !matches!(transaction.event, JournalEvent::ClockSet { .. }) {
+            return Err(RuleBreach::Rule("ledger time runs backwards"));
         }
         self.check_entries(&transaction.entries, parties)?;
         self.check_event(&transaction.event, transaction.time, parties)?;
@@ -296,19 +302,19 @@ impl State {
         Ok(())
     }
 
-    fn check_entries(&self, entries: &[Entry], parties: Parties) -> Result<(), Breach> {
+    fn check_entries(&self, entries: &[MoneyEntry], parties: PartyRows) -> Result<(), RuleBreach> {
         let sum = NanoDollars::checked_sum(entries.iter().map(|entry| entry.amount));
-        if sum.map_err(|_| Breach::Overflow)? != NanoDollars::ZERO {
-            return Err(Breach::Rule("a transaction's entries do not sum to zero"));
+        if sum.map_err(|_| RuleBreach::Overflow)? != NanoDollars::ZERO {
+            return Err(RuleBreach::Rule("a transaction's entries do not sum to zero"));
         }
         let (mut available_total, mut held_total) = (self.available_total, self.held_total);
-        for (n, Entry { account, amount }) in entries.iter().enumerate() {
+        for (n, MoneyEntry { account, amount }) in entries.iter().enumerate() {
             if entries.iter().take(n).any(|earlier| earlier.account == *account) {
-                return Err(Breach::Rule("a transaction names an account twice"));
+                return Err(RuleBreach::Rule("a transaction names an account twice"));
             }
-            let add = |balance: i64| balance.checked_add(amount.get()).ok_or(Breach::Overflow);
+            let add = |balance: i64| balance.checked_add(amount.get()).ok_or(RuleBreach::Overflow);
             let never_negative =
-                |balance: i64, rule| if balance < 0 { Err(Breach::Rule(rule)) } else { Ok(()) };
+                |balance: i64, rule| if balance < 0 { Err(RuleBreach::Rule(rule)) } else { Ok(()) };
             match account {
                 Account::PaidIn => add(self.house.paid_in).map(|_| ())?,
                 Account::Promotional => add(self.house.promotional).map(|_| ())?,
@@ -317,41 +323,46 @@ impl State {
                 Account::Available(org) => {
                     let place = self.orgs.place_near(org, parties.org);
                     let org = place.and_then(|place| self.orgs.at(place));
-                    let org = org.ok_or(Breach::Rule("an unknown organisation"))?;
+                    let org = org.ok_or(RuleBreach::Rule("an unknown organisation"))?;
                     never_negative(add(org.available)?, "an available balance is negative")?;
                     available_total = add(available_total)?;
                 }
                 Account::Held(project) => {
                     let place = self.projects.place_near(project, parties.project);
                     let project = place.and_then(|place| self.projects.at(place));
-                    let project = project.ok_or(Breach::Rule("an unknown project"))?;
+                    let project = project.ok_or(RuleBreach::Rule("an unknown project"))?;
                     never_negative(add(project.held)?, "a held balance is negative")?;
                     held_total = add(held_total)?;
                 }
             }
         }
         // All held money may become available again, so the sum of both totals must fit.
-        available_total.checked_add(held_total).map(|_| ()).ok_or(Breach::Overflow)
+        available_total.checked_add(held_total).map(|_| ()).ok_or(RuleBreach::Overflow)
     }
 
-    fn check_event(&self, event: &Event, now: UnixNanos, parties: Parties) -> Result<(), Breach> {
-        let rule = |holds: bool, why| if holds { Ok(()) } else { Err(Breach::Rule(why)) };
+    fn check_event(
+        &self,
+        event: &JournalEvent,
+        now: UnixNanos,
+        parties: PartyRows,
+    ) -> Result<(), RuleBreach> {
+        let rule = |holds: bool, why| if holds { Ok(()) } else { Err(RuleBreach::Rule(why)) };
         match event {
-            Event::ProjectOpened { project, .. } => {
+            JournalEvent::ProjectOpened { project, .. } => {
                 rule(!self.projects.contains(project), "a project is opened twice")
             }
-            Event::Granted { org, amount, .. } => {
+            JournalEvent::Granted { org, amount, .. } => {
                 rule(*amount != NanoDollars::ZERO, "a grant of nothing")?;
                 rule(self.orgs.contains(org), "a grant to an unknown organisation")
             }
-            Event::BudgetSet { project, budget } => {
+            JournalEvent::BudgetSet { project, budget } => {
                 rule(self.projects.contains(project), "a budget for an unknown project")?;
                 rule(budget.is_none_or(|b| !b.limit.is_negative()), "a budget below zero")
             }
-            Event::Held(held) => {
+            JournalEvent::Held(held) => {
                 let place = self.projects.place_near(&held.project, parties.project);
                 let project = place.and_then(|place| self.projects.at(place));
-                let project = project.ok_or(Breach::Rule("an unknown project"))?;
+                let project = project.ok_or(RuleBreach::Rule("an unknown project"))?;
                 rule(project.org == held.org, "a hold on another organisation's project")?;
                 rule(!held.amount.is_negative(), "a hold below zero")?;
                 rule(!self.open.contains_key(&held.hold), "a hold is taken twice")?;
@@ -360,26 +371,28 @@ impl State {
                 let free = taken.is_none_or(|key| key.finished.as_ref().is_some_and(|f| f.until <= now));
                 rule(free, "an idempotency key is claimed twice")
             }
-            Event::Extended { hold, amount } => {
+            JournalEvent::Extended { hold, amount } => {
                 rule(*amount > NanoDollars::ZERO, "a hold is extended by nothing")?;
-                let held = self.open.get(hold).ok_or(Breach::Rule("a hold is extended that is not open"))?;
-                held.amount.checked_add(*amount).map(|_| ()).map_err(|_| Breach::Overflow)
+                let held =
+                    self.open.get(hold).ok_or(RuleBreach::Rule("a hold is extended that is not open"))?;
+                held.amount.checked_add(*amount).map(|_| ()).map_err(|_| RuleBreach::Overflow)
             }
-            Event::Settled(settled) => self.check_settled(settled, now),
-            Event::Released { hold, .. } => {
+            JournalEvent::Settled(settled) => self.check_settled(settled, now),
+            JournalEvent::Released { hold, .. } => {
                 rule(self.open.contains_key(hold), "a hold is resolved that is not open")
             }
-            Event::ClockSet { from } => {
+            JournalEvent::ClockSet { from } => {
                 rule(*from == self.time, "the clock is set from a time that it did not show")?;
                 rule(now < *from, "the clock is set to a time that is not earlier")
             }
         }
     }
 
-    fn check_settled(&self, settled: &Settled, now: UnixNanos) -> Result<(), Breach> {
-        let rule = |holds: bool, why| if holds { Ok(()) } else { Err(Breach::Rule(why)) };
-        let held = self.open.get(&settled.hold).ok_or(Breach::Rule("a hold is resolved that is not open"))?;
-        let project = self.projects.at(held.project).ok_or(Breach::Rule("an unknown project"))?;
+    fn check_settled(&self, settled: &HoldSettled, now: UnixNanos) -> Result<(), RuleBreach> {
+        let rule = |holds: bool, why| if holds { Ok(()) } else { Err(RuleBreach::Rule(why)) };
+        let held =
+            self.open.get(&settled.hold).ok_or(RuleBreach::Rule("a hold is resolved that is not open"))?;
+        let project = self.projects.at(held.project).ok_or(RuleBreach::Rule("an unknown project"))?;
         rule(!settled.charged.is_negative(), "a charge below zero")?;
         rule(settled.charged <= held.amount, "a charge exceeds its hold")?;
         rule(!settled.loss.is_negative(), "a loss below zero")?;
@@ -388,14 +401,14 @@ impl State {
         let answer_size = settled.answer.as_deref().map_or(0, |a| a.body.len());
         rule(answer_size <= MAX_ANSWER_BYTES, "an answer is too long to keep")?;
         let charged = settled.charged.get();
-        project.spent.checked_add(charged).ok_or(Breach::Overflow)?;
-        project.spent_in_month_of(Month::of(now)).checked_add(charged).ok_or(Breach::Overflow)?;
+        project.spent.checked_add(charged).ok_or(RuleBreach::Overflow)?;
+        project.spent_in_month_of(MonthNumber::of(now)).checked_add(charged).ok_or(RuleBreach::Overflow)?;
         Ok(())
     }
 
     /// Moves the money. `check_entries` has proved that every account exists and no sum overflows.
-    fn post(&mut self, entries: &[Entry], parties: Parties) {
-        for Entry { account, amount } in entries {
+    fn post(&mut self, entries: &[MoneyEntry], parties: PartyRows) {
+        for MoneyEntry { account, amount } in entries {
             let amount = amount.get();
             match account {
                 Account::PaidIn => self.house.paid_in += amount,
@@ -424,38 +437,38 @@ impl State {
     }
 
     /// Records all changes other than money. `check_event` has proved that the event is allowed.
-    fn note(&mut self, event: &Event, now: UnixNanos, parties: Parties) {
+    fn note(&mut self, event: &JournalEvent, now: UnixNanos, parties: PartyRows) {
         match event {
-            Event::ProjectOpened { org, project } => {
-                let place = self.orgs.place_or_insert(org, Org::default);
-                self.projects.place_or_insert(project, || Project::new(org.clone(), place));
+            JournalEvent::ProjectOpened { org, project } => {
+                let place = self.orgs.place_or_insert(org, OrgAccount::default);
+                self.projects.place_or_insert(project, || ProjectAccount::new(org.clone(), place));
             }
-            Event::Granted { .. } => {}
-            Event::BudgetSet { project, budget } => {
+            JournalEvent::Granted { .. } => {}
+            JournalEvent::BudgetSet { project, budget } => {
                 if let Some(project) = self.projects.get_mut(project) {
                     project.budget = *budget;
                 }
             }
-            Event::Held(held) => {
+            JournalEvent::Held(held) => {
                 self.counts.holds += 1;
                 self.insert_open(held, parties);
             }
-            Event::Extended { hold, amount } => {
+            JournalEvent::Extended { hold, amount } => {
                 if let Some(held) = self.open.get_mut(hold) {
                     held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
                 }
             }
-            Event::Settled(settled) => {
+            JournalEvent::Settled(settled) => {
                 self.counts.settled += 1;
                 self.note_settled(settled, now);
             }
-            Event::Released { hold, why } => {
+            JournalEvent::Released { hold, why } => {
                 self.counts.released += 1;
-                if let Some(held) = self.close(*hold, Resolution::Released { why: *why }) {
+                if let Some(held) = self.close(*hold, HoldResolution::Released { why: *why }) {
                     self.free_key(&held);
                 }
             }
-            Event::ClockSet { from } => self.set_back(*from, now),
+            JournalEvent::ClockSet { from } => self.set_back(*from, now),
         }
     }
 
@@ -474,43 +487,43 @@ impl State {
                 finished.until = *until;
             }
         }
-        let month = Month::of(to);
+        let month = MonthNumber::of(to);
         for project in self.projects.values_mut() {
             project.month = project.month.min(month);
         }
     }
 
     /// Records an open hold and its claim. Returns `false` if the organisation or the project is unknown.
-    pub(crate) fn insert_open(&mut self, held: &Held, parties: Parties) -> bool {
-        let Held { hold, amount, owner, expires, claim, .. } = held;
-        let Parties { org: Some(org), project: Some(project) } = parties else { return false };
+    pub(crate) fn insert_open(&mut self, held: &HoldTaken, parties: PartyRows) -> bool {
+        let HoldTaken { hold, amount, owner, expires, claim, .. } = held;
+        let PartyRows { org: Some(org), project: Some(project) } = parties else { return false };
         if let (Some((key, hash)), Some(project)) = (claim, self.projects.at_mut(project)) {
-            let claimed = Key { hold: *hold, request_hash: *hash, finished: None };
+            let claimed = IdempotencyEntry { hold: *hold, request_hash: *hash, finished: None };
             project.keys.insert(Arc::clone(key), claimed);
         }
         self.soonest = Some(self.soonest.map_or(*expires, |soonest| soonest.min(*expires)));
         let (amount, owner, expires, claim) = (*amount, *owner, *expires, claim.clone());
-        self.open.insert(*hold, Open { org, project, amount, owner, expires, claim });
+        self.open.insert(*hold, HeldFunds { org, project, amount, owner, expires, claim });
         true
     }
 
     /// Returns an open hold with the names of its parties.
-    pub(crate) fn held(&self, hold: &HoldId) -> Option<Held> {
+    pub(crate) fn held(&self, hold: &HoldId) -> Option<HoldTaken> {
         self.open.get(hold).and_then(|open| self.with_names(*hold, open))
     }
 
     /// Returns all open holds, oldest id first.
-    pub(crate) fn open_holds(&self) -> Vec<Held> {
+    pub(crate) fn open_holds(&self) -> Vec<HoldTaken> {
         let mut all: Vec<_> =
             self.open.iter().filter_map(|(hold, open)| self.with_names(*hold, open)).collect();
         all.sort_unstable_by_key(|held| held.hold);
         all
     }
 
-    fn with_names(&self, hold: HoldId, open: &Open) -> Option<Held> {
+    fn with_names(&self, hold: HoldId, open: &HeldFunds) -> Option<HoldTaken> {
         let (org, project) = self.names(open.parties())?;
-        let Open { amount, owner, expires, claim, .. } = open.clone();
-        Some(Held { hold, org, project, amount, owner, expires, claim })
+        let HeldFunds { amount, owner, expires, claim, .. } = open.clone();
+        Some(HoldTaken { hold, org, project, amount, owner, expires, claim })
     }
 
     /// Returns the open holds that have expired by `now`, the earliest expiry first.
@@ -525,11 +538,11 @@ impl State {
         due.into_iter().map(|(_, hold)| hold).collect()
     }
 
-    fn note_settled(&mut self, settled: &Settled, now: UnixNanos) {
+    fn note_settled(&mut self, settled: &HoldSettled, now: UnixNanos) {
         let charged = settled.charged;
-        let Some(held) = self.close(settled.hold, Resolution::Settled { charged }) else { return };
+        let Some(held) = self.close(settled.hold, HoldResolution::Settled { charged }) else { return };
         if let Some(project) = self.projects.at_mut(held.project) {
-            let month = Month::of(now);
+            let month = MonthNumber::of(now);
             project.spent_in_month = project.spent_in_month_of(month) + charged.get();
             project.month = month;
             project.spent += charged.get();
@@ -538,14 +551,14 @@ impl State {
         if !keeps_key(settled) {
             return self.free_key(&held);
         }
-        let finished = Finished { until: now.after(KEY_LIFETIME), answer: settled.answer.clone() };
+        let finished = FinishedAnswer { until: now.after(KEY_LIFETIME), answer: settled.answer.clone() };
         if let Some(project) = self.projects.name(held.project).cloned() {
             self.finish_key(&project, key, finished);
         }
     }
 
     /// Marks a claimed key as finished.
-    pub(crate) fn finish_key(&mut self, project: &ProjectId, name: &Arc<str>, finished: Finished) {
+    pub(crate) fn finish_key(&mut self, project: &ProjectId, name: &Arc<str>, finished: FinishedAnswer) {
         let Some(key) = self.projects.get_mut(project).and_then(|p| p.keys.get_mut(name)) else { return };
         self.finished.push_back((finished.until, project.clone(), Arc::clone(name)));
         if let Some(answer) = &finished.answer {
@@ -562,7 +575,7 @@ impl State {
         }
     }
 
-    fn free_key(&mut self, held: &Open) {
+    fn free_key(&mut self, held: &HeldFunds) {
         if let (Some((key, _)), Some(project)) = (&held.claim, self.projects.at_mut(held.project)) {
             project.keys.remove(key);
         }
@@ -581,7 +594,7 @@ impl State {
         }
     }
 
-    fn close(&mut self, hold: HoldId, how: Resolution) -> Option<Open> {
+    fn close(&mut self, hold: HoldId, how: HoldResolution) -> Option<HeldFunds> {
         let held = self.open.remove(&hold)?;
         self.resolved.insert(hold, how);
         Some(held)

@@ -8,46 +8,46 @@ use foldhash::fast::RandomState;
 
 /// A table of named rows, in the order of insertion.
 #[derive(Debug, Clone)]
-pub(crate) struct Table<K, V> {
-    places: HashMap<K, Place, RandomState>,
+pub(crate) struct RowTable<K, V> {
+    places: HashMap<K, RowIndex, RandomState>,
     rows: Vec<(K, V)>,
 }
 
 /// A row index. Valid for the table that issued it and for clones of that table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place(usize);
+pub(crate) struct RowIndex(usize);
 
-impl<K, V> Default for Table<K, V> {
+impl<K, V> Default for RowTable<K, V> {
     fn default() -> Self {
         Self { places: HashMap::default(), rows: Vec::new() }
     }
 }
 
-impl<K: Hash + Eq + Clone, V> Table<K, V> {
-    pub(crate) fn place(&self, name: &K) -> Option<Place> {
+impl<K: Hash + Eq + Clone, V> RowTable<K, V> {
+    pub(crate) fn place(&self, name: &K) -> Option<RowIndex> {
         self.places.get(name).copied()
     }
 
-    /// Like [`Table::place`], for a caller that expects the index `likely`. If `likely` is correct, no hash is
+    /// Like [`RowTable::place`], for a caller that expects the index `likely`. If `likely` is correct, no hash is
     /// computed.
-    pub(crate) fn place_near(&self, name: &K, likely: Option<Place>) -> Option<Place> {
-        let is_there = |place: &Place| self.name(*place).is_some_and(|known| known == name);
+    pub(crate) fn place_near(&self, name: &K, likely: Option<RowIndex>) -> Option<RowIndex> {
+        let is_there = |place: &RowIndex| self.name(*place).is_some_and(|known| known == name);
         likely.filter(is_there).or_else(|| self.place(name))
     }
 
-    pub(crate) fn row(&self, place: Place) -> Option<(&K, &V)> {
+    pub(crate) fn row(&self, place: RowIndex) -> Option<(&K, &V)> {
         self.rows.get(place.0).map(|(name, row)| (name, row))
     }
 
-    pub(crate) fn name(&self, place: Place) -> Option<&K> {
+    pub(crate) fn name(&self, place: RowIndex) -> Option<&K> {
         self.rows.get(place.0).map(|(name, _)| name)
     }
 
-    pub(crate) fn at(&self, place: Place) -> Option<&V> {
+    pub(crate) fn at(&self, place: RowIndex) -> Option<&V> {
         self.rows.get(place.0).map(|(_, row)| row)
     }
 
-    pub(crate) fn at_mut(&mut self, place: Place) -> Option<&mut V> {
+    pub(crate) fn at_mut(&mut self, place: RowIndex) -> Option<&mut V> {
         self.rows.get_mut(place.0).map(|(_, row)| row)
     }
 
@@ -64,11 +64,11 @@ impl<K: Hash + Eq + Clone, V> Table<K, V> {
     }
 
     /// Returns the index of the row with this name. Inserts the row if it does not exist.
-    pub(crate) fn place_or_insert(&mut self, name: &K, row: impl FnOnce() -> V) -> Place {
+    pub(crate) fn place_or_insert(&mut self, name: &K, row: impl FnOnce() -> V) -> RowIndex {
         if let Some(place) = self.place(name) {
             return place;
         }
-        let place = Place(self.rows.len());
+        let place = RowIndex(self.rows.len());
         self.places.insert(name.clone(), place);
         self.rows.push((name.clone(), row()));
         place
@@ -101,7 +101,7 @@ mod tests {
         /// A returned index belongs to the name, and a wrong `likely` index is never trusted.
         #[test]
         fn it_finds_what_a_plain_list_would(names in prop::collection::vec(0_u8..20, 0..60), likely in 0_usize..25) {
-            let (mut table, mut plain) = (Table::default(), Vec::new());
+            let (mut table, mut plain) = (RowTable::default(), Vec::new());
             for (row, name) in names.into_iter().enumerate() {
                 if !plain.iter().any(|(known, _)| *known == name) {
                     plain.push((name, row));
@@ -112,7 +112,7 @@ mod tests {
             prop_assert!(table.iter().eq(plain.iter().map(|(name, row)| (name, row))));
             for name in 0..25 {
                 let row = plain.iter().find(|(known, _)| *known == name).map(|(_, row)| row);
-                let near = table.place_near(&name, Some(Place(likely)));
+                let near = table.place_near(&name, Some(RowIndex(likely)));
                 prop_assert_eq!(near.and_then(|place| table.at(place)), row);
                 prop_assert_eq!((table.get(&name), table.contains(&name)), (row, row.is_some()));
             }

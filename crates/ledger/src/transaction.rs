@@ -7,7 +7,9 @@ use std::sync::Arc;
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use smallvec::SmallVec;
 
-use crate::command::{Budget, ChargeLine, GrantKind, Owner, ReleaseReason, SettleOutcome, StoredAnswer};
+use crate::command::{
+    ChargeLine, GrantKind, Owner, ProjectBudget, ReleaseReason, SettleOutcome, StoredAnswer,
+};
 
 /// One indivisible change. Its entries sum to zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,17 +17,17 @@ pub struct Transaction {
     /// Ledger time. It is never before that of the previous transaction, unless this transaction sets the clock.
     pub time: UnixNanos,
     /// The event.
-    pub event: Event,
+    pub event: JournalEvent,
     /// The money movements. No account occurs twice, and amounts of zero are left out.
     pub entries: Entries,
 }
 
 /// The entries of a transaction. No event makes more than four.
-pub type Entries = SmallVec<[Entry; 4]>;
+pub type Entries = SmallVec<[MoneyEntry; 4]>;
 
 /// One movement of money. A positive amount adds to the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct MoneyEntry {
     /// The account.
     pub account: Account,
     /// The amount.
@@ -65,7 +67,7 @@ impl fmt::Display for Account {
 
 /// An event that changed the ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum JournalEvent {
     /// A project was opened.
     ProjectOpened {
         /// The organisation that pays.
@@ -89,12 +91,12 @@ pub enum Event {
         /// The project.
         project: ProjectId,
         /// The new budget. `None` if it was removed.
-        budget: Option<Budget>,
+        budget: Option<ProjectBudget>,
     },
     /// A hold was taken.
-    Held(Held),
+    Held(HoldTaken),
     /// A hold was settled.
-    Settled(Settled),
+    Settled(HoldSettled),
     /// A hold was released without a charge.
     Released {
         /// The hold.
@@ -118,7 +120,7 @@ pub enum Event {
 
 /// A new hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HoldTaken {
     /// The hold's id.
     pub hold: HoldId,
     /// The organisation that pays.
@@ -137,7 +139,7 @@ pub struct Held {
 
 /// A settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
+pub struct HoldSettled {
     /// The hold.
     pub hold: HoldId,
     /// The usage, one line per token class.

@@ -5,14 +5,14 @@ use crate::refusal::LedgerRefusal;
 
 /// The result of one command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CommandResult {
     /// The command was carried out in memory. Act on it towards a client only when the batch is durable.
     Done(Receipt),
     /// The command was refused and changed nothing.
     Refused(LedgerRefusal),
 }
 
-impl Verdict {
+impl CommandResult {
     /// Whether the command was carried out.
     pub const fn is_done(&self) -> bool {
         matches!(self, Self::Done(_))

@@ -6,19 +6,19 @@ use std::fmt;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
-use crate::journal::{GENESIS, JournalError, JournalRow, Loaded, Snapshot};
+use crate::journal::{GENESIS, JournalError, JournalRow, LoadedJournal, StateSnapshot};
 use crate::record::decode_row;
 use crate::snapshot;
-use crate::standing::Totals;
-use crate::state::State;
-use crate::transaction::{Account, Event, Held, Settled, Transaction};
+use crate::standing::LedgerTotals;
+use crate::state::LedgerState;
+use crate::transaction::{Account, HoldSettled, HoldTaken, JournalEvent, Transaction};
 
 /// The maximum number of findings that a report lists. All findings are counted.
 const MAX_FINDINGS_LISTED: usize = 100;
 
 /// Checks a journal that is completely in memory: every row from the first on, and every snapshot.
-pub fn verify(loaded: &Loaded) -> VerifyReport {
-    let mut verifier = Verifier::new(&loaded.snapshots);
+pub fn verify(loaded: &LoadedJournal) -> VerifyReport {
+    let mut verifier = JournalVerifier::new(&loaded.snapshots);
     for row in &loaded.rows {
         verifier.row(row);
     }
@@ -27,18 +27,18 @@ pub fn verify(loaded: &Loaded) -> VerifyReport {
 
 /// Checks a journal row by row, so that it need not fit in memory.
 #[derive(Debug)]
-pub struct Verifier {
+pub struct JournalVerifier {
     report: VerifyReport,
-    snapshots: BTreeMap<u64, Snapshot>,
+    snapshots: BTreeMap<u64, StateSnapshot>,
     checksum: [u8; 32],
     time: UnixNanos,
     balances: BTreeMap<Account, i64>,
     orgs: HashSet<OrgId>,
     projects: HashMap<ProjectId, OrgId>,
-    open: HashMap<HoldId, Held>,
+    open: HashMap<HoldId, HoldTaken>,
     resolved: HashSet<HoldId>,
     /// The replayed state. `None` after a rule was broken, because later rows can then not be replayed.
-    replayed: Option<State>,
+    replayed: Option<LedgerState>,
 }
 
 /// The result of checking a journal.
@@ -53,16 +53,16 @@ pub struct VerifyReport {
     /// The number of snapshots compared with the replayed state.
     pub snapshots: u64,
     /// The final totals, added up from the entries.
-    pub totals: Totals,
+    pub totals: LedgerTotals,
     /// The first hundred findings.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<InvariantBreach>,
     /// The number of all findings.
     pub finding_count: u64,
 }
 
 /// One violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct InvariantBreach {
     /// The row in which it was found.
     pub sequence: u64,
     /// A description.
@@ -78,14 +78,14 @@ impl VerifyReport {
     fn find(&mut self, sequence: u64, what: impl Into<String>) {
         self.finding_count += 1;
         if self.findings.len() < MAX_FINDINGS_LISTED {
-            self.findings.push(Finding { sequence, what: what.into() });
+            self.findings.push(InvariantBreach { sequence, what: what.into() });
         }
     }
 }
 
-impl Verifier {
+impl JournalVerifier {
     /// Creates a verifier at the first row. Each of `snapshots` is compared when its row is read.
-    pub fn new(snapshots: &[Snapshot]) -> Self {
+    pub fn new(snapshots: &[StateSnapshot]) -> Self {
         Self {
             report: VerifyReport::default(),
             snapshots: snapshots.iter().map(|s| (s.sequence, s.clone())).collect(),
@@ -96,7 +96,7 @@ impl Verifier {
             projects: HashMap::new(),
             open: HashMap::new(),
             resolved: HashSet::new(),
-            replayed: Some(State::default()),
+            replayed: Some(LedgerState::default()),
         }
     }
 
@@ -136,7 +136,7 @@ impl Verifier {
     fn transaction(&mut self, sequence: u64, transaction: &Transaction) {
         self.report.transactions += 1;
         match transaction.event {
-            Event::ClockSet { from } => {
+            JournalEvent::ClockSet { from } => {
                 if from != self.time || transaction.time >= from {
                     self.report
                         .find(sequence, "the clock is set from a time that it did not show, or not back");
@@ -192,17 +192,17 @@ impl Verifier {
         let of = |amount: NanoDollars| i128::from(amount.get());
         let report = &mut self.report;
         match &transaction.event {
-            Event::ProjectOpened { org, project } => {
+            JournalEvent::ProjectOpened { org, project } => {
                 self.orgs.insert(org.clone());
                 if self.projects.insert(project.clone(), org.clone()).is_some() {
                     report.find(sequence, format!("project {project} is opened twice"));
                 }
             }
-            Event::BudgetSet { .. } | Event::ClockSet { .. } => {}
-            Event::Granted { org, amount, .. } => {
+            JournalEvent::BudgetSet { .. } | JournalEvent::ClockSet { .. } => {}
+            JournalEvent::Granted { org, amount, .. } => {
                 expect(report, Account::Available(org.clone()), of(*amount))
             }
-            Event::Held(held) => {
+            JournalEvent::Held(held) => {
                 expect(report, Account::Available(held.org.clone()), -of(held.amount));
                 expect(report, Account::Held(held.project.clone()), of(held.amount));
                 report.totals.holds += 1;
@@ -214,7 +214,7 @@ impl Verifier {
                     report.find(sequence, format!("{} is taken twice", held.hold));
                 }
             }
-            Event::Extended { hold, amount } => match self.open.get_mut(hold) {
+            JournalEvent::Extended { hold, amount } => match self.open.get_mut(hold) {
                 None => report.find(sequence, format!("{hold} is extended and was not open")),
                 Some(held) => {
                     expect(report, Account::Available(held.org.clone()), -of(*amount));
@@ -222,7 +222,7 @@ impl Verifier {
                     held.amount = held.amount.checked_add(*amount).unwrap_or(NanoDollars::MAX);
                 }
             },
-            Event::Settled(Settled { hold, lines, charged, loss, .. }) => {
+            JournalEvent::Settled(HoldSettled { hold, lines, charged, loss, .. }) => {
                 report.totals.settled += 1;
                 let used: i128 = lines.iter().map(|line| of(line.amount)).sum();
                 for line in lines {
@@ -237,7 +237,7 @@ impl Verifier {
                 expect(report, Account::Loss, -of(*loss));
                 self.resolve(sequence, *hold, *charged, transaction);
             }
-            Event::Released { hold, .. } => {
+            JournalEvent::Released { hold, .. } => {
                 report.totals.released += 1;
                 self.resolve(sequence, *hold, NanoDollars::ZERO, transaction);
             }
@@ -269,7 +269,7 @@ impl Verifier {
         }
     }
 
-    fn snapshot(&mut self, kept: &Snapshot) {
+    fn snapshot(&mut self, kept: &StateSnapshot) {
         self.report.snapshots += 1;
         let sequence = kept.sequence;
         if kept.row_checksum != self.checksum {
@@ -321,8 +321,8 @@ impl Verifier {
         }
         let [paid_in, promotional, revenue, loss, available, held] = sums.map(NanoDollars::new);
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-        let Totals { holds, settled, released, .. } = self.report.totals;
-        self.report.totals = Totals {
+        let LedgerTotals { holds, settled, released, .. } = self.report.totals;
+        self.report.totals = LedgerTotals {
             paid_in,
             promotional,
             revenue,
@@ -396,7 +396,7 @@ impl fmt::Display for VerifyReport {
         line("held", &t.held)?;
         line("revenue", &t.revenue)?;
         line("loss", &t.loss)?;
-        for Finding { sequence, what } in &self.findings {
+        for InvariantBreach { sequence, what } in &self.findings {
             writeln!(f, "row {sequence}: {what}")?;
         }
         match self.finding_count {

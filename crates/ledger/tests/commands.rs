@@ -8,10 +8,10 @@
 #![allow(dead_code, reason = "the shared helpers are not all used here")]
 
 use headrace_domain::UnixNanos;
-use headrace_ledger::core::Core;
+use headrace_ledger::core::LedgerCore;
 use headrace_ledger::{
-    BudgetPeriod, Command, GrantKind, HoldView, LedgerRefusal, MAX_ANSWER_BYTES, Owner, Receipt,
-    ReleaseReason, Resolution, SettleOutcome, StoredAnswer,
+    BudgetPeriod, GrantKind, HoldResolution, HoldView, LedgerOperation, LedgerRefusal, MAX_ANSWER_BYTES,
+    Owner, Receipt, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 
 #[path = "support/world.rs"]
@@ -19,20 +19,20 @@ mod world;
 use world::*;
 
 /// Returns a ledger with org `o`, project `p`, and this amount of money.
-fn with_money(amount: i64) -> Core {
-    let mut core = Core::new();
+fn with_money(amount: i64) -> LedgerCore {
+    let mut core = LedgerCore::new();
     core.apply(open("o", "p"), at(0)).unwrap();
     core.apply(grant("o", amount), at(0)).unwrap();
     core
 }
 
 /// Returns (balance, held, available) of org `o`.
-fn money(core: &Core) -> (i64, i64, i64) {
+fn money(core: &LedgerCore) -> (i64, i64, i64) {
     let standing = core.standing(&org("o"), &project("p"), at(0)).unwrap();
     (standing.balance.get(), standing.held.get(), standing.available.get())
 }
 
-fn run(core: &mut Core, command: Command) -> Result<Receipt, LedgerRefusal> {
+fn run(core: &mut LedgerCore, command: LedgerOperation) -> Result<Receipt, LedgerRefusal> {
     let before = core.totals();
     let result = core.apply(command, at(0)).map(|applied| applied.receipt);
     let t = core.totals();
@@ -122,7 +122,7 @@ fn what_makes_no_sense_is_refused() {
     let wrong_line = |price: i64| {
         let mut wrong = lines(10);
         wrong[0].amount = nano(price);
-        Command::Settle {
+        LedgerOperation::Settle {
             hold: hold_id(1),
             lines: wrong,
             loss: nano(0),
@@ -133,20 +133,20 @@ fn what_makes_no_sense_is_refused() {
     let kind = GrantKind::Paid;
     let long = "x".repeat(257);
     let bad_expiry = match hold(9, 1) {
-        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            Command::Hold { hold, org, project, amount, owner, idempotency, expires: at(0) }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires: at(0) }
         }
         command => command,
     };
     type Check = Box<dyn Fn(&LedgerRefusal) -> bool>;
-    let table: Vec<(Command, Check)> = vec![
+    let table: Vec<(LedgerOperation, Check)> = vec![
         (grant("nobody", 1), Box::new(other(|r| matches!(r, LedgerRefusal::UnknownOrg { .. })))),
         (grant("o", 0), Box::new(invalid("amount"))),
         (grant("o", -1_000_000), Box::new(invalid("amount"))),
         (grant("o", i64::MIN), Box::new(invalid("amount"))),
         (grant("o", i64::MAX), Box::new(other(|r| *r == LedgerRefusal::Overflow))),
         (
-            Command::Grant { org: org("o"), amount: nano(1), kind, reference: long },
+            LedgerOperation::Grant { org: org("o"), amount: nano(1), kind, reference: long },
             Box::new(invalid("reference")),
         ),
         (open("other", "p"), Box::new(other(|r| matches!(r, LedgerRefusal::ProjectTaken { .. })))),
@@ -188,8 +188,8 @@ fn what_makes_no_sense_is_refused() {
 
 #[test]
 fn a_hold_is_resolved_exactly_once() {
-    let settled = Resolution::Settled { charged: nano(40) };
-    let released = Resolution::Released { why: ReleaseReason::Refused };
+    let settled = HoldResolution::Settled { charged: nano(40) };
+    let released = HoldResolution::Released { why: ReleaseReason::Refused };
     for (first, how) in [(settle(1, 40), settled), (release(1), released)] {
         for again in [settle(1, 40), release(1)] {
             let mut core = with_money(100);
@@ -216,7 +216,7 @@ fn opening_a_project_again_changes_nothing() {
 #[test]
 fn promotional_money_comes_from_its_own_account() {
     let mut core = with_money(5);
-    let gift = Command::Grant {
+    let gift = LedgerOperation::Grant {
         org: org("o"),
         amount: nano(7),
         kind: GrantKind::Promotional,
@@ -250,7 +250,8 @@ fn a_budget_counts_what_is_spent_and_held() {
     run(&mut core, settle_as(4, 0, 20, SettleOutcome::Failed, None)).unwrap();
     run(&mut core, hold(5, 20)).unwrap();
     // Without the budget, only the balance counts. When the budget is set again, earlier spending counts again.
-    run(&mut core, Command::SetBudget { org: org("o"), project: project("p"), budget: None }).unwrap();
+    run(&mut core, LedgerOperation::SetBudget { org: org("o"), project: project("p"), budget: None })
+        .unwrap();
     run(&mut core, hold(6, 1000)).unwrap();
     run(&mut core, budget("o", "p", 1000, BudgetPeriod::Total)).unwrap();
     assert!(matches!(run(&mut core, hold(7, 1)), Err(LedgerRefusal::BudgetExceeded { .. })));
@@ -262,9 +263,9 @@ fn a_monthly_budget_begins_anew_in_utc() {
     // December begins eleven days after 20 November.
     let (november, december) = (at(11 * DAY - 1), at(11 * DAY));
     let hold_at = |n: u128, amount| match hold(n, amount) {
-        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
             let expires = at(20 * DAY);
-            Command::Hold { hold, org, project, amount, owner, idempotency, expires }
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires }
         }
         command => command,
     };
@@ -293,24 +294,24 @@ fn orphans_and_expired_holds_are_released_and_nothing_charged() {
         run(&mut core, hold(n, 100)).unwrap();
     }
     let foreign = match hold(4, 100) {
-        Command::Hold { hold, org, project, amount, idempotency, .. } => {
+        LedgerOperation::Hold { hold, org, project, amount, idempotency, .. } => {
             let (owner, expires) = (Owner::new(8), at(10 * SECOND));
-            Command::Hold { hold, org, project, amount, idempotency, owner, expires }
+            LedgerOperation::Hold { hold, org, project, amount, idempotency, owner, expires }
         }
         command => command,
     };
     run(&mut core, foreign).unwrap();
     assert_eq!(money(&core), (1000, 400, 600));
     let nothing = Receipt::ReleasedMany { holds: vec![], returned: nano(0) };
-    let early = core.apply(Command::ExpireHolds, at(10 * SECOND - 1)).unwrap();
+    let early = core.apply(LedgerOperation::ExpireHolds, at(10 * SECOND - 1)).unwrap();
     assert_eq!((early.receipt, early.transactions.len()), (nothing, 0));
-    let expired = core.apply(Command::ExpireHolds, at(10 * SECOND)).unwrap();
+    let expired = core.apply(LedgerOperation::ExpireHolds, at(10 * SECOND)).unwrap();
     assert_eq!(expired.receipt, Receipt::ReleasedMany { holds: vec![hold_id(4)], returned: nano(100) });
-    let orphans = run(&mut core, Command::ReleaseOrphans { current_owner: Owner::new(8) }).unwrap();
+    let orphans = run(&mut core, LedgerOperation::ReleaseOrphans { current_owner: Owner::new(8) }).unwrap();
     let holds = vec![hold_id(1), hold_id(2), hold_id(3)];
     assert_eq!(orphans, Receipt::ReleasedMany { holds, returned: nano(300) });
     assert_eq!(money(&core), (1000, 0, 1000));
-    let how = Resolution::Released { why: ReleaseReason::Orphaned };
+    let how = HoldResolution::Released { why: ReleaseReason::Orphaned };
     assert_eq!(run(&mut core, settle(1, 1)), Err(LedgerRefusal::AlreadyResolved { hold: hold_id(1), how }));
 }
 
@@ -319,8 +320,9 @@ fn a_hold_is_extended_as_far_as_money_and_budget_go() {
     let mut core = with_money(1000);
     run(&mut core, budget("o", "p", 700, BudgetPeriod::Total)).unwrap();
     run(&mut core, hold(1, 100)).unwrap();
-    let extend =
-        |core: &mut Core, amount| run(core, Command::Extend { hold: hold_id(1), amount: nano(amount) });
+    let extend = |core: &mut LedgerCore, amount| {
+        run(core, LedgerOperation::Extend { hold: hold_id(1), amount: nano(amount) })
+    };
     let more = extend(&mut core, 400).unwrap();
     assert_eq!(more, Receipt::Extended { hold: hold_id(1), amount: nano(500), available: nano(500) });
     for (amount, refused) in [(0, "amount"), (-1, "amount"), (201, "BudgetExceeded"), (501, "HeldInFlight")] {
@@ -338,10 +340,12 @@ fn a_hold_is_extended_as_far_as_money_and_budget_go() {
 fn a_hold_whose_owner_is_at_work_does_not_expire() {
     let mut core = with_money(1000);
     run(&mut core, hold(1, 100)).unwrap();
-    let expired = |core: &mut Core, now| match core.apply(Command::ExpireHolds, at(now)).unwrap().receipt {
-        Receipt::ReleasedMany { holds, .. } => holds.len(),
-        other => panic!("{other:?}"),
-    };
+    let expired =
+        |core: &mut LedgerCore, now| match core.apply(LedgerOperation::ExpireHolds, at(now)).unwrap().receipt
+        {
+            Receipt::ReleasedMany { holds, .. } => holds.len(),
+            other => panic!("{other:?}"),
+        };
     core.keep(hold_id(1), at(400 * DAY), std::time::Duration::from_secs(60));
     assert_eq!(expired(&mut core, 400 * DAY + 59 * SECOND), 0);
     assert_eq!(expired(&mut core, 400 * DAY + 60 * SECOND), 1, "only while it says so");
@@ -349,10 +353,10 @@ fn a_hold_whose_owner_is_at_work_does_not_expire() {
 }
 
 /// Returns the same hold with another expiry.
-fn until(command: Command, expires: UnixNanos) -> Command {
+fn until(command: LedgerOperation, expires: UnixNanos) -> LedgerOperation {
     match command {
-        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            Command::Hold { hold, org, project, amount, owner, idempotency, expires }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires }
         }
         command => command,
     }
@@ -369,13 +373,13 @@ fn a_ledger_that_ran_on_a_clock_that_was_ahead_is_set_back() {
         core.apply(until(command, at(ahead + 60 * SECOND)), at(ahead)).unwrap();
     }
 
-    let refused = core.apply(Command::SetClock, at(ahead));
+    let refused = core.apply(LedgerOperation::SetClock, at(ahead));
     assert!(matches!(refused, Err(LedgerRefusal::Invalid { field: "clock", .. })), "{refused:?}");
-    let set = core.apply(Command::SetClock, at(DAY)).unwrap();
+    let set = core.apply(LedgerOperation::SetClock, at(DAY)).unwrap();
     assert_eq!(set.receipt, Receipt::ClockSet { from: at(ahead), to: at(DAY) });
 
     // Money spent in the future month counts in the current one, so no budget is spent twice.
-    let left = |core: &Core| core.standing(&org("o"), &project("p"), at(DAY)).unwrap().budget.unwrap();
+    let left = |core: &LedgerCore| core.standing(&org("o"), &project("p"), at(DAY)).unwrap().budget.unwrap();
     assert_eq!((left(&core).spent, left(&core).held), (nano(300), nano(100)));
     assert!(matches!(
         core.apply(until(hold(3, 101), at(2 * DAY)), at(DAY)),
@@ -386,7 +390,7 @@ fn a_ledger_that_ran_on_a_clock_that_was_ahead_is_set_back() {
     assert_eq!(december.spent, nano(0));
 
     // The hold keeps its intended lifetime, and its key stays taken until a day after its end.
-    assert_eq!(core.apply(Command::ExpireHolds, at(DAY + 59 * SECOND)).unwrap().transactions, []);
+    assert_eq!(core.apply(LedgerOperation::ExpireHolds, at(DAY + 59 * SECOND)).unwrap().transactions, []);
     core.apply(settle_as(2, 10, 0, SettleOutcome::Completed, None), at(DAY + 59 * SECOND)).unwrap();
     let again = until(hold_of("o", "p", 4, 10, Some(("key", 3))), at(3 * DAY));
     let taken = core.apply(again.clone(), at(DAY + 60 * SECOND));
@@ -442,7 +446,7 @@ fn a_key_is_free_again_unless_its_call_was_charged() {
     // How the call ended, whether the key is free then, and the charge.
     let table = [
         (release(1), true, 0),
-        (Command::ReleaseOrphans { current_owner: Owner::new(8) }, true, 0),
+        (LedgerOperation::ReleaseOrphans { current_owner: Owner::new(8) }, true, 0),
         (settle_as(1, 0, 10, Failed, None), true, 0),
         (settle_as(1, 30, 10, Failed, None), true, 0),
         (settle_as(1, 0, 0, Cancelled, None), true, 0),
@@ -466,8 +470,8 @@ fn a_key_is_free_again_unless_its_call_was_charged() {
 fn a_key_is_kept_for_24_hours() {
     let mut core = with_money(1000);
     let keyed = |n| match hold_of("o", "p", n, 100, Some(("key", 1))) {
-        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            Command::Hold { hold, org, project, amount, owner, idempotency, expires: at(9 * DAY) }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires: at(9 * DAY) }
         }
         command => command,
     };
@@ -486,8 +490,10 @@ fn an_answer_too_long_is_not_kept_but_its_key_is() {
         let body = vec![b'x'; length];
         let answer = Some(StoredAnswer { status: 200, content_type: "text/plain".into(), body: body.into() });
         let (lines, outcome) = (lines(10), SettleOutcome::Completed);
-        let settled =
-            run(&mut core, Command::Settle { hold: hold_id(1), lines, loss: nano(0), outcome, answer });
+        let settled = run(
+            &mut core,
+            LedgerOperation::Settle { hold: hold_id(1), lines, loss: nano(0), outcome, answer },
+        );
         assert!(
             matches!(settled, Ok(Receipt::Settled { answer_kept, .. }) if answer_kept == kept),
             "{settled:?}"
@@ -515,10 +521,10 @@ fn old_answers_make_room_and_their_keys_stay() {
         }
     }
     // All keys are forgotten when their time is over, and no entry is left behind.
-    core.apply(Command::ExpireHolds, at(2 * DAY)).unwrap();
+    core.apply(LedgerOperation::ExpireHolds, at(2 * DAY)).unwrap();
     let fresh = match hold_of("o", "p", 100, 1, Some(("key-65", 9))) {
-        Command::Hold { hold, org, project, amount, owner, idempotency, .. } => {
-            Command::Hold { hold, org, project, amount, owner, idempotency, expires: at(3 * DAY) }
+        LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, .. } => {
+            LedgerOperation::Hold { hold, org, project, amount, owner, idempotency, expires: at(3 * DAY) }
         }
         command => command,
     };

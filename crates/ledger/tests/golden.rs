@@ -11,9 +11,9 @@
 use headrace_domain::{TokenClass, UnixNanos};
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    BudgetPeriod, ChargeLine, Command, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger,
-    LedgerError, LedgerOptions, Loaded, MemoryJournal, Owner, ReleaseReason, SNAPSHOT_FORMAT_VERSION,
-    SettleOutcome, Snapshot,
+    BudgetPeriod, ChargeLine, FORMAT_VERSION, GrantKind, HoldView, JournalError, JournalRow, Ledger,
+    LedgerError, LedgerOperation, LedgerOptions, LoadedJournal, MemoryJournal, Owner, ReleaseReason,
+    SNAPSHOT_FORMAT_VERSION, SettleOutcome, StateSnapshot,
 };
 
 #[path = "support/world.rs"]
@@ -33,7 +33,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
 
-fn print(loaded: &Loaded) -> String {
+fn print(loaded: &LoadedJournal) -> String {
     let mut text = String::new();
     for r in &loaded.rows {
         let (previous, checksum, payload) = (hex(&r.previous), hex(&r.checksum), hex(&r.payload));
@@ -47,8 +47,8 @@ fn print(loaded: &Loaded) -> String {
     text
 }
 
-fn parse(text: &str) -> Loaded {
-    let mut loaded = Loaded::default();
+fn parse(text: &str) -> LoadedJournal {
+    let mut loaded = LoadedJournal::default();
     for line in text.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
         match fields.as_slice() {
@@ -60,7 +60,7 @@ fn parse(text: &str) -> Loaded {
                 previous: unhex(previous).try_into().unwrap(),
                 checksum: unhex(checksum).try_into().unwrap(),
             }),
-            ["snapshot", sequence, version, row, checksum, payload] => loaded.snapshots.push(Snapshot {
+            ["snapshot", sequence, version, row, checksum, payload] => loaded.snapshots.push(StateSnapshot {
                 sequence: sequence.parse().unwrap(),
                 format_version: version.parse().unwrap(),
                 row_checksum: unhex(row).try_into().unwrap(),
@@ -74,17 +74,19 @@ fn parse(text: &str) -> Loaded {
 }
 
 /// Every kind of event, account, class, reason and outcome, one batch per row.
-fn script() -> Vec<Command> {
+fn script() -> Vec<LedgerOperation> {
     let keyed = |n, key: &str| hold_of("o", "p", n, 100, Some((key, 3)));
     let gift = GrantKind::Promotional;
     let mut script = vec![
         open("o", "p"),
         open("other", "q"),
         grant("o", 123_456_789_012),
-        Command::Grant { org: org("other"), amount: nano(5), kind: gift, reference: "größer".into() },
+        LedgerOperation::Grant {
+            org: org("other"), amount: nano(5), kind: gift, reference: "größer".into()
+        },
         budget("o", "p", 9_999_999, BudgetPeriod::Month),
         budget("other", "q", 7, BudgetPeriod::Total),
-        Command::SetBudget { org: org("other"), project: project("q"), budget: None },
+        LedgerOperation::SetBudget { org: org("other"), project: project("q"), budget: None },
         keyed(1, "first"),
         settle_as(1, 60, 2, SettleOutcome::Completed, Some("{\"text\":\"é\"}".as_bytes())),
         keyed(2, "second"),
@@ -103,7 +105,7 @@ fn script() -> Vec<Command> {
         ReleaseReason::Expired,
     ];
     for (n, why) in (100..).zip(reasons) {
-        script.extend([hold(n, 10), Command::Release { hold: hold_id(n), why }]);
+        script.extend([hold(n, 10), LedgerOperation::Release { hold: hold_id(n), why }]);
     }
     let mut all_classes = lines(50);
     let line = all_classes[0].clone();
@@ -115,17 +117,17 @@ fn script() -> Vec<Command> {
     let (outcome, loss) = (SettleOutcome::Completed, nano(0));
     script.extend([
         hold(6, 100),
-        Command::Settle { hold: hold_id(6), lines: all_classes, loss, outcome, answer: None },
+        LedgerOperation::Settle { hold: hold_id(6), lines: all_classes, loss, outcome, answer: None },
     ]);
     script
 }
 
-fn write_today() -> Loaded {
+fn write_today() -> LoadedJournal {
     written(script(), &[])
 }
 
 /// Runs the commands of `script`, one per second, and then those of `back`, all at the time of the first command.
-fn written(script: Vec<Command>, back: &[Command]) -> Loaded {
+fn written(script: Vec<LedgerOperation>, back: &[LedgerOperation]) -> LoadedJournal {
     let journal = MemoryJournal::new();
     let options = LedgerOptions { snapshot_rows: 1000, ..LedgerOptions::default() };
     let (ledger, _) = Ledger::open_with(Box::new(journal.clone()), OWNER, at(0), options).unwrap();
@@ -152,7 +154,7 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
     assert_eq!((t.revenue.get(), t.loss.get(), t.held.get()), (60 + 2 + 10 + 34 + 15, -36, 105));
     assert_eq!((t.holds, t.settled, t.released, t.open_holds), (12, 4, 6, 2));
     for snapshots in [golden.snapshots.clone(), vec![]] {
-        let contents = Loaded { snapshots, rows: golden.rows.clone() };
+        let contents = LoadedJournal { snapshots, rows: golden.rows.clone() };
         let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
         assert_eq!(opened.totals, t);
         match ledger.hold(&hold_id(5)) {
@@ -173,8 +175,8 @@ fn format_1_stays_readable_and_is_still_what_is_written() {
 
 #[test]
 fn format_2_is_a_hold_extended_and_a_clock_set_back() {
-    let extend = Command::Extend { hold: hold_id(7), amount: nano(9) };
-    let written = || written(script(), &[Command::SetClock, hold(7, 1), extend.clone()]);
+    let extend = LedgerOperation::Extend { hold: hold_id(7), amount: nano(9) };
+    let written = || written(script(), &[LedgerOperation::SetClock, hold(7, 1), extend.clone()]);
     if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
         std::fs::write(GOLDEN_V2, print(&written())).unwrap();
     }
@@ -184,7 +186,7 @@ fn format_2_is_a_hold_extended_and_a_clock_set_back() {
     let versions: Vec<_> = golden.rows.iter().rev().take(4).map(|row| row.format_version).collect();
     assert_eq!(versions, [2, 1, 2, 1], "only the rows that need it have the new format");
     for snapshots in [golden.snapshots.clone(), vec![]] {
-        let contents = Loaded { snapshots, rows: golden.rows.clone() };
+        let contents = LoadedJournal { snapshots, rows: golden.rows.clone() };
         let (ledger, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
         assert_eq!((opened.totals, ledger.time()), (report.totals, at(SECOND)));
     }
@@ -212,7 +214,7 @@ fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
         let ChargeLine { model, price, .. } = lines(50).remove(0);
         let lines = vec![ChargeLine { model, class, tokens: 8, price, amount: nano(8) }];
         let (outcome, loss) = (SettleOutcome::Completed, nano(0));
-        Command::Settle { hold: hold_id(7), lines, loss, outcome, answer: None }
+        LedgerOperation::Settle { hold: hold_id(7), lines, loss, outcome, answer: None }
     };
     let written = || written([script(), vec![hold(7, 100), bill()]].concat(), &[]);
     if std::env::var("HEADRACE_GOLDEN").as_deref() == Ok("write") {
@@ -226,7 +228,7 @@ fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
     let last = headrace_ledger::decode_row(golden.rows.last().unwrap()).unwrap();
     assert!(format!("{last:?}").contains(&format!("{class:?}")), "{last:?}");
     for snapshots in [golden.snapshots.clone(), vec![]] {
-        let contents = Loaded { snapshots, rows: golden.rows.clone() };
+        let contents = LoadedJournal { snapshots, rows: golden.rows.clone() };
         let (_, opened) = Ledger::open(Box::new(MemoryJournal::with(contents)), OWNER, at(0)).unwrap();
         assert_eq!(opened.totals, report.totals);
     }
@@ -240,7 +242,7 @@ fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
 
 #[test]
 fn a_newer_format_is_refused_by_name() {
-    type Age = fn(&mut Loaded);
+    type Age = fn(&mut LoadedJournal);
     let table: [(&str, u32, Age); 2] = [
         ("journal row", FORMAT_VERSION, |loaded| {
             loaded.snapshots.clear();

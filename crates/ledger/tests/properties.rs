@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use headrace_domain::UnixNanos;
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    AppendFault, BudgetPeriod, Command, GrantKind, Ledger, LedgerOptions, LedgerRefusal, MemoryJournal,
-    Owner, Receipt, ReleaseReason, SettleOutcome, Totals, Verdict,
+    AppendFault, BudgetPeriod, CommandResult, GrantKind, Ledger, LedgerOperation, LedgerOptions,
+    LedgerRefusal, LedgerTotals, MemoryJournal, Owner, Receipt, ReleaseReason, SettleOutcome,
 };
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ const PROJECTS: [(&str, &str); 3] = [("p", "o"), ("p2", "o"), ("q", "other")];
 
 #[derive(Debug, Clone)]
 enum Step {
-    Transact(Vec<Command>),
+    Transact(Vec<LedgerOperation>),
     /// Moves the clock, possibly backwards.
     Clock(i64),
     Fault(AppendFault),
@@ -39,7 +39,7 @@ fn amount() -> impl Strategy<Value = i64> {
     prop_oneof![6 => 0i64..200, 1 => Just(i64::MAX), 1 => -5i64..5]
 }
 
-fn commands() -> impl Strategy<Value = Command> {
+fn commands() -> impl Strategy<Value = LedgerOperation> {
     let id = 0u128..40;
     let outcome = prop_oneof![
         Just(SettleOutcome::Completed),
@@ -50,7 +50,7 @@ fn commands() -> impl Strategy<Value = Command> {
     let hold = (id.clone(), 0..PROJECTS.len(), amount(), 0u128..2, 1u64..10_000, key, 0usize..20);
     prop_oneof![
         1 => (0..ORGS.len(), 0..PROJECTS.len()).prop_map(|(o, p)| open(ORGS[o], PROJECTS[p].0)),
-        2 => (0..ORGS.len(), amount(), any::<bool>()).prop_map(|(o, amount, paid)| Command::Grant {
+        2 => (0..ORGS.len(), amount(), any::<bool>()).prop_map(|(o, amount, paid)| LedgerOperation::Grant {
             org: org(ORGS[o]),
             amount: nano(amount),
             kind: if paid { GrantKind::Paid } else { GrantKind::Promotional },
@@ -63,7 +63,7 @@ fn commands() -> impl Strategy<Value = Command> {
                     let period = if month { BudgetPeriod::Month } else { BudgetPeriod::Total };
                     budget(org_name, project_name, limit, period)
                 }
-                None => Command::SetBudget { org: org(org_name), project: project(project_name), budget: None },
+                None => LedgerOperation::SetBudget { org: org(org_name), project: project(project_name), budget: None },
             }
         }),
         8 => hold.prop_map(|(n, p, amount, owner, expires, key, stray)| {
@@ -72,7 +72,7 @@ fn commands() -> impl Strategy<Value = Command> {
             let key = key.map(|(key, hash)| (format!("k{key}"), hash));
             let key = key.as_ref().map(|(key, hash)| (key.as_str(), *hash));
             match hold_of(org_name, project_name, n, amount, key) {
-                Command::Hold { hold, org, project, amount, idempotency, .. } => Command::Hold {
+                LedgerOperation::Hold { hold, org, project, amount, idempotency, .. } => LedgerOperation::Hold {
                     hold,
                     org,
                     project,
@@ -87,11 +87,11 @@ fn commands() -> impl Strategy<Value = Command> {
         6 => (id.clone(), 0i64..300, 0i64..50, outcome, any::<bool>()).prop_map(|(n, used, loss, outcome, answer)| {
             settle_as(n, used, loss, outcome, answer.then_some(b"body".as_slice()))
         }),
-        2 => id.clone().prop_map(|n| Command::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
-        1 => (0u128..2).prop_map(|owner| Command::ReleaseOrphans { current_owner: Owner::new(owner) }),
-        1 => Just(Command::ExpireHolds),
-        1 => Just(Command::SetClock),
-        3 => (id, 0i64..120).prop_map(|(n, more)| Command::Extend { hold: hold_id(n), amount: nano(more) }),
+        2 => id.clone().prop_map(|n| LedgerOperation::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
+        1 => (0u128..2).prop_map(|owner| LedgerOperation::ReleaseOrphans { current_owner: Owner::new(owner) }),
+        1 => Just(LedgerOperation::ExpireHolds),
+        1 => Just(LedgerOperation::SetClock),
+        3 => (id, 0i64..120).prop_map(|(n, more)| LedgerOperation::Extend { hold: hold_id(n), amount: nano(more) }),
     ]
 }
 
@@ -106,7 +106,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-fn sum(t: &Totals) -> i128 {
+fn sum(t: &LedgerTotals) -> i128 {
     [t.paid_in, t.promotional, t.revenue, t.loss, t.available, t.held]
         .iter()
         .map(|a| i128::from(a.get()))
@@ -124,14 +124,14 @@ fn until_up(ledger: &Ledger) {
 /// The charge of every hold, taken from the receipts.
 type Charges = HashMap<u128, i64>;
 
-fn note(charges: &mut Charges, verdicts: Vec<Verdict>) -> Result<(), TestCaseError> {
+fn note(charges: &mut Charges, verdicts: Vec<CommandResult>) -> Result<(), TestCaseError> {
     for verdict in verdicts {
         match verdict {
-            Verdict::Done(Receipt::Settled { hold, charged, returned, loss, exceeded, .. }) => {
+            CommandResult::Done(Receipt::Settled { hold, charged, returned, loss, exceeded, .. }) => {
                 prop_assert!(charged >= nano(0) && returned >= nano(0) && loss >= exceeded);
                 prop_assert!(charges.insert(hold.bits(), charged.get()).is_none(), "{hold} is charged twice");
             }
-            Verdict::Refused(LedgerRefusal::Inconsistent { why }) => prop_assert!(false, "{why}"),
+            CommandResult::Refused(LedgerRefusal::Inconsistent { why }) => prop_assert!(false, "{why}"),
             _ => {}
         }
     }
@@ -161,12 +161,12 @@ proptest! {
                 Step::Clock(by) => now = now.saturating_add_signed(by),
                 Step::Fault(fault) => journal.fail_append(1, fault),
                 Step::Transact(batch) => {
-                    let expires_holds = batch.last() == Some(&Command::ExpireHolds);
+                    let expires_holds = batch.last() == Some(&LedgerOperation::ExpireHolds);
                     let done = ledger.transact(batch, UnixNanos::new(now));
                     if done.durable.wait().is_ok() {
                         note(&mut charges, done.verdicts)?;
                         let time = ledger.time().max(UnixNanos::new(now));
-                        let is_due = |hold: &headrace_ledger::Held| hold.expires <= time;
+                        let is_due = |hold: &headrace_ledger::HoldTaken| hold.expires <= time;
                         prop_assert!(!expires_holds || !ledger.open_holds().iter().any(is_due));
                     } else {
                         // The batch may or may not be written. The receipts are void, and the journal decides.

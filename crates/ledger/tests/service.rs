@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use headrace_ledger::verify::verify;
 use headrace_ledger::{
-    AppendFault, Command, HoldView, Journal, JournalError, JournalRow, Ledger, LedgerError, LedgerOptions,
-    LedgerRefusal, Loaded, MemoryJournal, Owner, ReleaseReason, Resolution, Snapshot, Verdict,
+    AppendFault, CommandResult, HoldResolution, HoldView, Journal, JournalError, JournalRow, Ledger,
+    LedgerError, LedgerOperation, LedgerOptions, LedgerRefusal, LoadedJournal, MemoryJournal, Owner,
+    ReleaseReason, StateSnapshot,
 };
 
 #[path = "support/world.rs"]
@@ -34,7 +35,7 @@ fn open_over(journal: &MemoryJournal) -> Ledger {
 }
 
 /// Runs one command and waits for the disk.
-fn must(ledger: &Ledger, command: Command) -> Verdict {
+fn must(ledger: &Ledger, command: LedgerOperation) -> CommandResult {
     let done = ledger.transact(vec![command], at(0));
     done.durable.wait().unwrap();
     done.verdicts.into_iter().next().unwrap()
@@ -99,7 +100,7 @@ impl GatedJournal {
 }
 
 impl Journal for GatedJournal {
-    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
         self.inner.snapshot_before(sequence)
     }
     fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
@@ -111,7 +112,7 @@ impl Journal for GatedJournal {
         self.seen.appends.fetch_add(1, Ordering::SeqCst);
         self.inner.append(rows)
     }
-    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+    fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError> {
         self.inner.write_snapshot(snapshot)
     }
     fn check(&mut self) -> Result<(), JournalError> {
@@ -256,7 +257,7 @@ fn a_refusal_waits_for_what_it_rests_on() {
     let (ledger, _) = Ledger::open(Box::new(journal), OWNER, at(0)).unwrap();
     let done = ledger.transact(vec![hold_of("o", "p", 1, 10, Some(("k", 1))), settle(1, 5)], at(0));
     let mut replay = ledger.transact(vec![hold_of("o", "p", 2, 10, Some(("k", 1)))], at(0));
-    assert!(matches!(replay.verdicts[0], Verdict::Refused(LedgerRefusal::IdempotencyReplay { .. })));
+    assert!(matches!(replay.verdicts[0], CommandResult::Refused(LedgerRefusal::IdempotencyReplay { .. })));
     assert!(poll_once(&mut replay.durable).is_pending(), "the first call's settlement is not on the disk");
     permit.send(()).unwrap();
     done.durable.wait().unwrap();
@@ -273,7 +274,7 @@ fn a_failed_append_takes_everything_back_and_recovers() {
         assert!(must(&ledger, hold(1, 100)).is_done());
         journal.fail_append(1, fault);
         let lost = ledger.transact(vec![settle(1, 60), hold(2, 30)], at(0));
-        assert!(lost.verdicts.iter().all(Verdict::is_done), "decided in memory");
+        assert!(lost.verdicts.iter().all(CommandResult::is_done), "decided in memory");
         let failed = lost.durable.wait().unwrap_err();
         assert!(failed.to_string().contains("injected"), "{failed}");
         until("it recovers", || ledger.health().down.is_none());
@@ -284,11 +285,11 @@ fn a_failed_append_takes_everything_back_and_recovers() {
                 assert!(must(&ledger, settle(1, 60)).is_done(), "sent again, it is done");
             }
             AppendFault::Written => {
-                let how = Resolution::Settled { charged: nano(60) };
+                let how = HoldResolution::Settled { charged: nano(60) };
                 assert_eq!(ledger.hold(&hold_id(1)), Some(HoldView::Resolved(how)));
                 let again = must(&ledger, settle(1, 60));
                 let hold = hold_id(1);
-                assert_eq!(again, Verdict::Refused(LedgerRefusal::AlreadyResolved { hold, how }));
+                assert_eq!(again, CommandResult::Refused(LedgerRefusal::AlreadyResolved { hold, how }));
                 assert!(must(&ledger, release(2)).is_done());
             }
         }
@@ -308,7 +309,7 @@ fn a_full_disk_refuses_and_recovers() {
     ledger.transact(vec![hold(1, 100)], at(0)).durable.wait().unwrap_err();
     let refused = ledger.transact(vec![hold(2, 100), settle(1, 1)], at(0));
     for verdict in &refused.verdicts {
-        assert!(matches!(verdict, Verdict::Refused(LedgerRefusal::Unavailable { .. })), "{verdict:?}");
+        assert!(matches!(verdict, CommandResult::Refused(LedgerRefusal::Unavailable { .. })), "{verdict:?}");
     }
     refused.durable.wait().unwrap();
     assert!(ledger.health().down.is_some());
@@ -328,13 +329,13 @@ fn closing_on_a_full_disk_says_so() {
     let closed = ledger.clone().close();
     assert!(matches!(closed, Err(LedgerError::Journal(JournalError::Full(_)))), "{closed:?}");
     let late = ledger.transact(vec![hold(2, 1)], at(0));
-    assert!(matches!(late.verdicts[0], Verdict::Refused(LedgerRefusal::Unavailable { .. })));
+    assert!(matches!(late.verdicts[0], CommandResult::Refused(LedgerRefusal::Unavailable { .. })));
     assert!(reopened(&journal).hold(&hold_id(1)).is_none());
 }
 
 #[test]
 fn a_failure_at_every_append_of_a_script_loses_nothing_durable() {
-    let script: Vec<Vec<Command>> = (0..12u128)
+    let script: Vec<Vec<LedgerOperation>> = (0..12u128)
         .map(|n| match n % 3 {
             0 => vec![hold_of("o", "p", n, 50, Some((&format!("k{n}"), 1)))],
             1 => vec![settle(n - 1, 20), hold(n, 10)],
@@ -377,7 +378,7 @@ fn opening_releases_the_holds_of_the_dead() {
     let (ledger, report) = Ledger::open(Box::new(copy.clone()), Owner::new(99), at(SECOND)).unwrap();
     assert_eq!(report.orphans, [hold_id(1), hold_id(2)]);
     assert_eq!((report.totals.held, report.totals.available), (nano(0), nano(1000)));
-    let how = Resolution::Released { why: ReleaseReason::Orphaned };
+    let how = HoldResolution::Released { why: ReleaseReason::Orphaned };
     assert_eq!(ledger.hold(&hold_id(1)), Some(HoldView::Resolved(how)));
     assert!(must(&ledger, hold_of("o", "p", 3, 100, Some(("key", 1)))).is_done(), "the key is free");
     assert!(verify(&copy.contents()).ok());
@@ -420,19 +421,20 @@ fn a_snapshot_shortens_the_start_and_a_bad_one_is_passed_over() {
     let report = verify(&contents);
     assert!(report.ok() && report.snapshots > 2, "{report}");
 
-    let start = |loaded: Loaded| Ledger::open(Box::new(MemoryJournal::with(loaded)), OWNER, at(0)).unwrap();
+    let start =
+        |loaded: LoadedJournal| Ledger::open(Box::new(MemoryJournal::with(loaded)), OWNER, at(0)).unwrap();
     let (ledger, report) = start(contents.clone());
     assert_eq!((report.rows_replayed, report.totals), (0, totals));
     let replay = must(&ledger, hold_of("o", "p", 99, 10, Some(("k0", 1))));
     match replay {
-        Verdict::Refused(LedgerRefusal::IdempotencyReplay { answer: Some(answer), .. }) => {
+        CommandResult::Refused(LedgerRefusal::IdempotencyReplay { answer: Some(answer), .. }) => {
             assert_eq!(&*answer.body, b"answer");
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(
         must(&ledger, hold_of("o", "p", 99, 10, Some(("k1", 1)))),
-        Verdict::Refused(LedgerRefusal::IdempotencyInFlight { hold: hold_id(1) })
+        CommandResult::Refused(LedgerRefusal::IdempotencyInFlight { hold: hold_id(1) })
     );
 
     // The newest snapshot is damaged. The one before it is used, and only the rows after that are replayed.
@@ -462,7 +464,7 @@ fn a_long_journal_is_replayed_a_page_at_a_time() {
     drop(ledger);
     struct Measured(MemoryJournal, Arc<AtomicU64>);
     impl Journal for Measured {
-        fn snapshot_before(&mut self, _: u64) -> Result<Option<Snapshot>, JournalError> {
+        fn snapshot_before(&mut self, _: u64) -> Result<Option<StateSnapshot>, JournalError> {
             Ok(None)
         }
         fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
@@ -473,7 +475,7 @@ fn a_long_journal_is_replayed_a_page_at_a_time() {
         fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
             self.0.append(rows)
         }
-        fn write_snapshot(&mut self, _: &Snapshot) -> Result<(), JournalError> {
+        fn write_snapshot(&mut self, _: &StateSnapshot) -> Result<(), JournalError> {
             Ok(())
         }
     }
@@ -503,9 +505,9 @@ fn a_full_queue_refuses_new_work_but_never_a_settlement() {
     let done = ledger.transact(batch, at(0));
     assert_eq!(done.verdicts.iter().filter(|verdict| verdict.is_done()).count(), 3);
     let busy = LedgerRefusal::Busy { queued: 3, limit: 3 };
-    assert_eq!(done.verdicts[9], Verdict::Refused(busy));
+    assert_eq!(done.verdicts[9], CommandResult::Refused(busy));
     let settled = ledger.transact(vec![settle(1, 10), release(10)], at(0));
-    assert!(settled.verdicts.iter().all(Verdict::is_done));
+    assert!(settled.verdicts.iter().all(CommandResult::is_done));
     permit.send(()).unwrap();
     permit.send(()).unwrap();
     for durable in [first.durable, done.durable, settled.durable] {
@@ -528,7 +530,7 @@ fn abuse_11_from_64_threads() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(results.iter().filter(|verdict| verdict.is_done()).count(), 1);
-    let held = |v: &&Verdict| matches!(v, Verdict::Refused(LedgerRefusal::HeldInFlight { .. }));
+    let held = |v: &&CommandResult| matches!(v, CommandResult::Refused(LedgerRefusal::HeldInFlight { .. }));
     assert_eq!(results.iter().filter(held).count(), 63);
     ledger.close().unwrap();
     let report = verify(&journal.contents());
@@ -544,7 +546,7 @@ fn an_idle_journal_that_is_gone_is_noticed_and_its_return_too() {
         }
     }
     impl Journal for Gone {
-        fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+        fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
             self.0.snapshot_before(sequence)
         }
         fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
@@ -553,7 +555,7 @@ fn an_idle_journal_that_is_gone_is_noticed_and_its_return_too() {
         fn append(&mut self, rows: &[JournalRow]) -> Result<(), JournalError> {
             self.0.append(rows)
         }
-        fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+        fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError> {
             self.0.write_snapshot(snapshot)
         }
         fn check(&mut self) -> Result<(), JournalError> {
@@ -579,7 +581,7 @@ fn an_idle_journal_that_is_gone_is_noticed_and_its_return_too() {
 fn a_journal_that_panics_leaves_nobody_waiting() {
     struct Panics(MemoryJournal);
     impl Journal for Panics {
-        fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+        fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
             self.0.snapshot_before(sequence)
         }
         fn rows_after(&mut self, sequence: u64, limit: usize) -> Result<Vec<JournalRow>, JournalError> {
@@ -588,7 +590,7 @@ fn a_journal_that_panics_leaves_nobody_waiting() {
         fn append(&mut self, _: &[JournalRow]) -> Result<(), JournalError> {
             panic!("as this test wants")
         }
-        fn write_snapshot(&mut self, _: &Snapshot) -> Result<(), JournalError> {
+        fn write_snapshot(&mut self, _: &StateSnapshot) -> Result<(), JournalError> {
             Ok(())
         }
     }

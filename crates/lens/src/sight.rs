@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 
 use headrace_domain::{BLOCK_TOKENS, Conversation, ToolChoice};
-use headrace_prompt::{Part, Place, RenderOptions, Rendered, TemplateError};
+use headrace_prompt::{PartRange, PromptPart, RenderOptions, RenderedPrompt, TemplateError};
 use headrace_tokenizer::TokenizerError;
 use serde::Serialize;
 
@@ -167,17 +167,17 @@ fn common(before: &[SeenToken], tokens: &[SeenToken]) -> usize {
     before.iter().zip(tokens).take_while(|(left, right)| left.id == right.id).count()
 }
 
-fn part(place: &Place, conversation: &Conversation, tokens: &[SeenToken]) -> SeenPart {
+fn part(place: &PartRange, conversation: &Conversation, tokens: &[SeenToken]) -> SeenPart {
     let Range { start, end } = place.range;
     let begins = |token: &SeenToken| token.start.unwrap_or(0);
     let first_token = tokens.partition_point(|token| begins(token) < start);
     let last = tokens.partition_point(|token| begins(token) < end);
     let role = |at: usize| conversation.messages.get(at).map_or("", |message| message.role.name()).to_owned();
     let (what, index, call, whose) = match place.part {
-        Part::Message(at) => ("message", at, None, role(at)),
-        Part::Reasoning(at) => ("reasoning", at, None, role(at)),
-        Part::Call { message, call } => ("call", message, Some(call), role(message)),
-        Part::Tool(at) => {
+        PromptPart::Message(at) => ("message", at, None, role(at)),
+        PromptPart::Reasoning(at) => ("reasoning", at, None, role(at)),
+        PromptPart::Call { message, call } => ("call", message, Some(call), role(message)),
+        PromptPart::Tool(at) => {
             ("tool", at, None, conversation.tools.get(at).map(|tool| tool.name.clone()).unwrap_or_default())
         }
     };
@@ -186,7 +186,7 @@ fn part(place: &Place, conversation: &Conversation, tokens: &[SeenToken]) -> See
 }
 
 /// Returns the control tokens whose text occurs in the prompt as ordinary text.
-fn spelled(words: &Words, rendered: &Rendered, tokens: &[SeenToken]) -> Vec<Spelled> {
+fn spelled(words: &Words, rendered: &RenderedPrompt, tokens: &[SeenToken]) -> Vec<Spelled> {
     let mut found = Vec::new();
     for markup in words.tokenizer.markup_texts() {
         for (start, _) in rendered.text().match_indices(markup.as_str()) {

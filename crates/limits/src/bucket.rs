@@ -14,7 +14,7 @@ const PARTS: u128 = 60_000_000_000;
 /// order.
 const OUT_OF_ORDER_NANOS: u64 = 1_000_000_000;
 
-/// Maximum number of entries in [`Lows`]. With more open charges, a give-back may return too little but never too much.
+/// Maximum number of entries in [`LowWater`]. With more open charges, a give-back may return too little but never too much.
 const MAX_LOWS: usize = 64;
 
 /// A token bucket, stored as the amount missing from it. Zero is full, one minute's worth is empty, and more is debt.
@@ -24,30 +24,30 @@ const MAX_LOWS: usize = 64;
 /// smallest amount missing at any moment since the charge. (The bucket is a process reflected at zero, and the
 /// reflection is what forgets.) The bucket therefore remembers those lows.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Bucket {
+pub(crate) struct TokenBucket {
     /// Limit per minute under which `missing` was last computed.
     limit: u64,
     /// Parts missing at time `at`.
     missing: u128,
     /// Time at which `missing` was computed.
     at: UnixNanos,
-    lows: Lows,
+    lows: LowWater,
 }
 
 /// Identifies a charge by its number in the bucket's order of charges.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Mark(u64);
+pub(crate) struct ChargeNumber(u64);
 
 /// Why a charge does not fit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum BucketWait {
     /// The charge would fit after this long.
     For(Duration),
     /// The charge exceeds the limit itself.
     Forever,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Refills up to `now` and switches to `limit`.
     pub(crate) fn advance(&mut self, limit: u64, now: UnixNanos) {
         self.missing = self.missing_at(limit, now);
@@ -83,15 +83,15 @@ impl Bucket {
     }
 
     /// Checks whether `cost` fits at `now`, and takes nothing.
-    pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), Wait> {
+    pub(crate) fn fits(&self, limit: u64, cost: u64, now: UnixNanos) -> Result<(), BucketWait> {
         let after = self.missing_at(limit, now).saturating_add(parts(cost));
         let Some(over) = after.checked_sub(parts(limit)).filter(|&over| over > 0) else {
             return Ok(());
         };
         if cost > limit {
-            return Err(Wait::Forever);
+            return Err(BucketWait::Forever);
         }
-        Err(Wait::For(Duration::from_nanos(div_ceil(over, limit.max(1)))))
+        Err(BucketWait::For(Duration::from_nanos(div_ceil(over, limit.max(1)))))
     }
 
     /// Takes `cost` for good, even if it does not fit.
@@ -100,14 +100,14 @@ impl Bucket {
     }
 
     /// Takes `cost`, even if it does not fit. The returned mark allows a give-back.
-    pub(crate) fn charge(&mut self, cost: u64) -> Mark {
+    pub(crate) fn charge(&mut self, cost: u64) -> ChargeNumber {
         self.lows.note(self.missing);
         self.missing = self.missing.saturating_add(parts(cost));
         self.lows.open()
     }
 
     /// Gives back `unused` of the charge `mark`, but no more than the charge still weighs.
-    pub(crate) fn give_back(&mut self, mark: Mark, unused: u64) {
+    pub(crate) fn give_back(&mut self, mark: ChargeNumber, unused: u64) {
         let weighs = self.lows.since(mark).min(self.missing);
         let back = parts(unused).min(weighs);
         self.missing -= back;
@@ -120,8 +120,8 @@ impl Bucket {
     }
 
     /// The amount missing at `now`.
-    pub(crate) fn missing(&self, limit: u64, now: UnixNanos) -> Missing {
-        Missing { parts: self.missing_at(limit, now), limit }
+    pub(crate) fn missing(&self, limit: u64, now: UnixNanos) -> MissingAmount {
+        MissingAmount { parts: self.missing_at(limit, now), limit }
     }
 
     /// Tokens missing at `now`, rounded up.
@@ -137,12 +137,12 @@ impl Bucket {
 
 /// The amount missing from a bucket, in parts. Converted to tokens or time only on demand.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Missing {
+pub(crate) struct MissingAmount {
     parts: u128,
     limit: u64,
 }
 
-impl Missing {
+impl MissingAmount {
     /// The missing tokens, rounded up.
     pub(crate) fn tokens(self) -> u64 {
         div_ceil(self.parts, PARTS as u64)
@@ -172,13 +172,13 @@ const fn parts(tokens: u64) -> u128 {
 /// before the charges suffice. Of those, only moments without an equal or lower one after them are kept, as `(charge,
 /// missing before it)`. Both values ascend.
 #[derive(Debug, Clone, Default)]
-struct Lows {
+struct LowWater {
     kept: SmallVec<[(u64, u128); 2]>,
     /// Number of the next charge.
     next: u64,
 }
 
-impl Lows {
+impl LowWater {
     /// Records that `missing` parts are missing just before the next charge.
     fn note(&mut self, missing: u128) {
         while self.kept.last().is_some_and(|(_, low)| *low >= missing) {
@@ -192,19 +192,19 @@ impl Lows {
         }
     }
 
-    fn open(&mut self) -> Mark {
-        let mark = Mark(self.next);
+    fn open(&mut self) -> ChargeNumber {
+        let mark = ChargeNumber(self.next);
         self.next += 1;
         mark
     }
 
     /// The lowest missing amount since `mark`, or `u128::MAX` if nothing was charged since.
-    fn since(&self, mark: Mark) -> u128 {
+    fn since(&self, mark: ChargeNumber) -> u128 {
         self.kept.get(self.after(mark)).map_or(u128::MAX, |(_, low)| *low)
     }
 
     /// Lowers the lows since `mark` by `back`, the parts that `mark` gave back.
-    fn lower(&mut self, mark: Mark, back: u128) {
+    fn lower(&mut self, mark: ChargeNumber, back: u128) {
         let after = self.after(mark);
         for (_, low) in self.kept.iter_mut().skip(after) {
             *low = low.saturating_sub(back);
@@ -215,7 +215,7 @@ impl Lows {
     }
 
     /// Index of the first low after `mark`.
-    fn after(&self, mark: Mark) -> usize {
+    fn after(&self, mark: ChargeNumber) -> usize {
         self.kept.partition_point(|(charge, _)| *charge <= mark.0)
     }
 
@@ -236,8 +236,8 @@ mod tests {
         UnixNanos::new(1_700_000_000 * SECOND + seconds * SECOND)
     }
 
-    fn bucket(limit: u64) -> Bucket {
-        let mut bucket = Bucket::default();
+    fn bucket(limit: u64) -> TokenBucket {
+        let mut bucket = TokenBucket::default();
         bucket.advance(limit, at(0));
         bucket
     }
@@ -246,10 +246,10 @@ mod tests {
     fn a_minutes_worth_at_once_then_continuous_refill() {
         let mut bucket = bucket(60);
         assert_eq!(bucket.fits(60, 60, at(0)), Ok(()));
-        assert_eq!(bucket.fits(60, 61, at(0)), Err(Wait::Forever));
+        assert_eq!(bucket.fits(60, 61, at(0)), Err(BucketWait::Forever));
         bucket.charge(60);
-        assert_eq!(bucket.fits(60, 1, at(0)), Err(Wait::For(Duration::from_secs(1))));
-        assert_eq!(bucket.fits(60, 60, at(0)), Err(Wait::For(Duration::from_secs(60))));
+        assert_eq!(bucket.fits(60, 1, at(0)), Err(BucketWait::For(Duration::from_secs(1))));
+        assert_eq!(bucket.fits(60, 60, at(0)), Err(BucketWait::For(Duration::from_secs(60))));
         assert_eq!(bucket.fits(60, 1, at(1)), Ok(()));
         assert_eq!(bucket.missing(60, at(1)).until_full(), Duration::from_secs(59));
         bucket.advance(60, at(3_600));
@@ -260,7 +260,7 @@ mod tests {
     fn limits_that_divide_nothing_are_exact() {
         let mut bucket = bucket(7);
         bucket.charge(7);
-        let Err(Wait::For(wait)) = bucket.fits(7, 1, at(0)) else { panic!("it is empty") };
+        let Err(BucketWait::For(wait)) = bucket.fits(7, 1, at(0)) else { panic!("it is empty") };
         assert_eq!(wait, Duration::from_nanos(60 * SECOND / 7 + 1));
         assert!(bucket.fits(7, 1, at(0).after(wait)).is_ok());
         assert!(bucket.fits(7, 1, at(0).after(wait - Duration::from_nanos(1))).is_err());
@@ -278,8 +278,8 @@ mod tests {
         bucket.charge(u64::MAX);
         bucket.charge(u64::MAX);
         bucket.advance(0, at(0));
-        assert_eq!(bucket.fits(0, 1, at(1)), Err(Wait::Forever));
-        assert_eq!(bucket.fits(0, 0, at(1)), Err(Wait::For(Duration::from_nanos(u64::MAX))));
+        assert_eq!(bucket.fits(0, 1, at(1)), Err(BucketWait::Forever));
+        assert_eq!(bucket.fits(0, 0, at(1)), Err(BucketWait::For(Duration::from_nanos(u64::MAX))));
         assert_eq!(bucket.missing(0, at(1)).until_full(), Duration::from_nanos(u64::MAX));
     }
 
@@ -289,7 +289,7 @@ mod tests {
         bucket.charge(60);
         bucket.charge(60);
         assert_eq!(bucket.used(60, at(0)), 120);
-        assert_eq!(bucket.fits(60, 1, at(0)), Err(Wait::For(Duration::from_secs(61))));
+        assert_eq!(bucket.fits(60, 1, at(0)), Err(BucketWait::For(Duration::from_secs(61))));
         assert!(bucket.fits(60, 1, at(61)).is_ok());
     }
 
@@ -368,7 +368,7 @@ mod tests {
             steps in proptest::collection::vec((0_u64..40, 0_u64..300, 0_u64..300, 0_u8..4), 1..60),
         ) {
             let (mut held, mut plain) = (bucket(limit), bucket(limit));
-            let mut open: Vec<(Mark, u64)> = Vec::new();
+            let mut open: Vec<(ChargeNumber, u64)> = Vec::new();
             let mut now = at(0);
             for (quarters, hold, used, action) in steps {
                 now = now.after(Duration::from_millis(quarters * 250));

@@ -11,23 +11,23 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::LimitSpec;
-use crate::bucket::Mark;
-use crate::slot::{Counters, Slot};
+use crate::bucket::ChargeNumber;
+use crate::slot::{ScopeSlot, SlotCounters};
 
 const SHARDS: usize = 16;
 
 /// The part of a lease that is shared with the table of leases.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct LeaseEntry {
     pub(crate) number: u64,
     pub(crate) owner: RequestId,
     pub(crate) expires: AtomicU64,
-    pub(crate) taken: Mutex<Taken>,
+    pub(crate) taken: Mutex<LeaseCharges>,
 }
 
 /// What a lease has taken so far. Must be locked before any slot's counters.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct LeaseCharges {
     /// `true` while the lease is open. Clearing the flag ends the lease.
     pub(crate) open: bool,
     /// Tokens taken from each scope. `None` before the first request for tokens.
@@ -35,20 +35,20 @@ pub(crate) struct Taken {
     pub(crate) shares: Shares,
 }
 
-pub(crate) type Shares = SmallVec<[Share; 4]>;
+pub(crate) type Shares = SmallVec<[SlotCharge; 4]>;
 
 /// What was taken from one slot, beside one request and one place in flight.
 #[derive(Debug)]
-pub(crate) struct Share {
-    pub(crate) slot: Arc<Slot>,
+pub(crate) struct SlotCharge {
+    pub(crate) slot: Arc<ScopeSlot>,
     pub(crate) spec: LimitSpec,
-    pub(crate) tokens: Option<Mark>,
+    pub(crate) tokens: Option<ChargeNumber>,
 }
 
-impl Held {
+impl LeaseEntry {
     /// Ends the lease if it is open. Calls `with` for each share before the share's concurrency is freed. Returns
     /// whether the lease was open.
-    pub(crate) fn end(&self, mut with: impl FnMut(&Share, &mut Counters)) -> bool {
+    pub(crate) fn end(&self, mut with: impl FnMut(&SlotCharge, &mut SlotCounters)) -> bool {
         let mut taken = self.taken.lock();
         if !std::mem::replace(&mut taken.open, false) {
             return false;
@@ -63,28 +63,28 @@ impl Held {
     }
 }
 
-/// Leases by number. [`Leases`] assigns the numbers.
-type Shard = HashMap<u64, Arc<Held>, RandomState>;
+/// Leases by number. [`LeaseTable`] assigns the numbers.
+type Shard = HashMap<u64, Arc<LeaseEntry>, RandomState>;
 
 /// All open leases. The sweep ends those whose owner never does.
 #[derive(Debug)]
-pub(crate) struct Leases {
+pub(crate) struct LeaseTable {
     shards: [Mutex<Shard>; SHARDS],
     next: AtomicU64,
 }
 
-impl Leases {
+impl LeaseTable {
     pub(crate) fn new() -> Self {
         Self { shards: Default::default(), next: AtomicU64::new(0) }
     }
 
-    pub(crate) fn add(&self, make: impl FnOnce(u64) -> Held) -> Arc<Held> {
+    pub(crate) fn add(&self, make: impl FnOnce(u64) -> LeaseEntry) -> Arc<LeaseEntry> {
         let held = Arc::new(make(self.next.fetch_add(1, Ordering::Relaxed)));
         self.shard(held.number).lock().insert(held.number, Arc::clone(&held));
         held
     }
 
-    pub(crate) fn remove(&self, held: &Held) {
+    pub(crate) fn remove(&self, held: &LeaseEntry) {
         self.shard(held.number).lock().remove(&held.number);
     }
 
@@ -107,7 +107,7 @@ impl Leases {
 
     /// Owner and expiry of each open lease.
     pub(crate) fn list(&self) -> Vec<(RequestId, UnixNanos)> {
-        let row = |held: &Arc<Held>| (held.owner, UnixNanos::new(held.expires.load(Ordering::Relaxed)));
+        let row = |held: &Arc<LeaseEntry>| (held.owner, UnixNanos::new(held.expires.load(Ordering::Relaxed)));
         self.shards.iter().flat_map(|shard| shard.lock().values().map(row).collect::<Vec<_>>()).collect()
     }
 

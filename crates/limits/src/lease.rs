@@ -8,8 +8,8 @@ use headrace_domain::{RequestId, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::Scope;
-use crate::held::{Held, Shares, Taken};
-use crate::table::Table;
+use crate::held::{LeaseCharges, LeaseEntry, Shares};
+use crate::table::LimitTable;
 
 /// A call's share of its limits. Holds a place in flight from [`Limits::enter`](crate::Limits::enter) on, and tokens
 /// from [`Lease::take`] on. Dropping the lease frees the place. End a lease that holds tokens with [`Lease::settle`] or
@@ -17,18 +17,18 @@ use crate::table::Table;
 #[must_use = "a lease that is dropped frees its place"]
 #[derive(Debug)]
 pub struct Lease {
-    pub(crate) inner: Arc<Table>,
-    pub(crate) held: Arc<Held>,
+    pub(crate) inner: Arc<LimitTable>,
+    pub(crate) held: Arc<LeaseEntry>,
 }
 
 impl Lease {
     /// Opens a lease without tokens. It does not expire before it takes tokens.
-    pub(crate) fn open(inner: &Arc<Table>, owner: RequestId, shares: Shares) -> Self {
-        let held = inner.leases.add(|number| Held {
+    pub(crate) fn open(inner: &Arc<LimitTable>, owner: RequestId, shares: Shares) -> Self {
+        let held = inner.leases.add(|number| LeaseEntry {
             number,
             owner,
             expires: AtomicU64::new(u64::MAX),
-            taken: Mutex::new(Taken { open: true, tokens: None, shares }),
+            taken: Mutex::new(LeaseCharges { open: true, tokens: None, shares }),
         });
         Self { inner: Arc::clone(inner), held }
     }

@@ -10,10 +10,10 @@ use headrace_domain::{Code, RequestId, UnixNanos};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use crate::bucket::{Bucket, Mark, Missing, Wait};
-use crate::held::{Leases, Share, Shares, Taken};
-use crate::slot::{Counters, Slot, Slots};
-use crate::table::Table;
+use crate::bucket::{BucketWait, ChargeNumber, MissingAmount, TokenBucket};
+use crate::held::{LeaseCharges, LeaseTable, Shares, SlotCharge};
+use crate::slot::{ScopeSlot, SlotCounters, SlotTable};
+use crate::table::LimitTable;
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
 
 /// Lifetime of a lease from the moment it takes tokens, unless its owner ends it earlier.
@@ -26,7 +26,7 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// All counters of the process. Cheap to clone: clones share the counters.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    inner: Arc<Table>,
+    inner: Arc<LimitTable>,
 }
 
 /// Sizes and counts, for metrics.
@@ -71,9 +71,9 @@ impl Limits {
     /// call may take.
     pub fn with_lease_lifetime(lifetime: Duration) -> Self {
         Self {
-            inner: Arc::new(Table {
-                slots: Slots::new(),
-                leases: Leases::new(),
+            inner: Arc::new(LimitTable {
+                slots: SlotTable::new(),
+                leases: LeaseTable::new(),
                 lifetime,
                 abandoned: AtomicU64::new(0),
                 expired: AtomicU64::new(0),
@@ -96,7 +96,7 @@ impl Limits {
         owner: RequestId,
         now: UnixNanos,
     ) -> Result<Lease, LimitRefusal> {
-        let shares = self.inner.admit(scopes, Ask { tokens: 1, place: true }, now)?;
+        let shares = self.inner.admit(scopes, ScopeAsk { tokens: 1, place: true }, now)?;
         Ok(Lease::open(&self.inner, owner, shares))
     }
 
@@ -106,16 +106,16 @@ impl Limits {
     /// # Errors
     /// The limit that takes longest to pass.
     pub fn count(&self, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> Result<(), LimitRefusal> {
-        self.inner.admit(scopes, Ask { tokens: 0, place: false }, now).map(drop)
+        self.inner.admit(scopes, ScopeAsk { tokens: 0, place: false }, now).map(drop)
     }
 
     /// The limits that remain at `now`.
     pub fn standing(&self, scopes: &[(Scope, LimitSpec)], now: UnixNanos) -> RateStanding {
-        let mut tightest = Tightest::default();
+        let mut tightest = TightestScopes::default();
         for (scope, spec) in scopes.iter().filter(|(_, spec)| !spec.is_unlimited()) {
             match self.inner.slots.find(scope) {
                 Some(slot) => tightest.see(&slot.counters.lock(), spec, now),
-                None => tightest.see(&Counters::default(), spec, now),
+                None => tightest.see(&SlotCounters::default(), spec, now),
             }
         }
         tightest.standing()
@@ -149,7 +149,7 @@ impl Lease {
     /// The limits that remain at `now` in the lease's scopes. Same result as [`Limits::standing`], without the slot
     /// look-ups.
     pub fn standing(&self, now: UnixNanos) -> RateStanding {
-        let mut tightest = Tightest::default();
+        let mut tightest = TightestScopes::default();
         for share in &self.held.taken.lock().shares {
             tightest.see(&share.slot.counters.lock(), &share.spec, now);
         }
@@ -204,18 +204,18 @@ impl Lease {
         loop {
             let picked = self.inner.pick(&taken.shares, more);
             let Some(mut counters) = lock_all(&picked) else { continue };
-            let mut worst = Worst::default();
+            let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 match pick.entered {
                     true if only_new => {}
                     true => worst.see_tokens(pick, counters, asked, now),
-                    false => worst.see(pick, counters, Ask { tokens: asked, place: true }, now),
+                    false => worst.see(pick, counters, ScopeAsk { tokens: asked, place: true }, now),
                 }
             }
             if let Some(mut refusal) = worst.0.map(|(_, refusal)| refusal) {
                 let next = picked.iter().zip(&counters).filter_map(|(pick, counters)| {
                     match counters.requests.fits(u64::from(pick.spec.requests_per_minute?), 1, now) {
-                        Err(Wait::For(wait)) => Some(wait),
+                        Err(BucketWait::For(wait)) => Some(wait),
                         _ => None,
                     }
                 });
@@ -223,14 +223,14 @@ impl Lease {
                 refusal.retry_after = refusal.retry_after.map(|wait| wait.max(next));
                 return Err(self.inner.refuse(refusal));
             }
-            let Taken { tokens: held, shares, .. } = &mut *taken;
+            let LeaseCharges { tokens: held, shares, .. } = &mut *taken;
             for (pick, counters) in picked.iter().zip(&mut counters) {
                 if pick.entered && only_new {
                     continue;
                 }
                 if !pick.entered {
                     enter(pick, counters, true, now);
-                    shares.push(Share { slot: Arc::clone(&pick.slot), spec: pick.spec, tokens: None });
+                    shares.push(SlotCharge { slot: Arc::clone(&pick.slot), spec: pick.spec, tokens: None });
                 }
                 let share = shares.iter_mut().find(|share| share.slot.number == pick.slot.number);
                 if let (Some(share), Some(limit)) = (share, pick.spec.tokens_per_minute) {
@@ -251,13 +251,18 @@ impl Default for Limits {
     }
 }
 
-impl Table {
+impl LimitTable {
     /// Takes a request from every scope, and a place if `ask.place` is set, or nothing.
-    fn admit(&self, scopes: &[(Scope, LimitSpec)], ask: Ask, now: UnixNanos) -> Result<Shares, LimitRefusal> {
+    fn admit(
+        &self,
+        scopes: &[(Scope, LimitSpec)],
+        ask: ScopeAsk,
+        now: UnixNanos,
+    ) -> Result<Shares, LimitRefusal> {
         loop {
             let picked = self.pick(&[], scopes);
             let Some(mut counters) = lock_all(&picked) else { continue };
-            let mut worst = Worst::default();
+            let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 worst.see(pick, counters, ask, now);
             }
@@ -270,20 +275,20 @@ impl Table {
             drop(counters);
             return Ok(picked
                 .into_iter()
-                .map(|Pick { slot, spec, .. }| Share { slot, spec, tokens: None })
+                .map(|SlotPick { slot, spec, .. }| SlotCharge { slot, spec, tokens: None })
                 .collect());
         }
     }
 
     /// The entered slots and the slots of the limited scopes, without duplicates, in locking order.
-    fn pick(&self, entered: &[Share], scopes: &[(Scope, LimitSpec)]) -> SmallVec<[Pick; 4]> {
+    fn pick(&self, entered: &[SlotCharge], scopes: &[(Scope, LimitSpec)]) -> SmallVec<[SlotPick; 4]> {
         let entered = entered.iter().map(|share| (Arc::clone(&share.slot), share.spec, true));
         let limited = scopes.iter().filter(|(_, spec)| !spec.is_unlimited());
         let limited = limited.map(|(scope, spec)| (self.slots.get(scope), *spec, false));
-        let mut picked: SmallVec<[Pick; 4]> = entered
+        let mut picked: SmallVec<[SlotPick; 4]> = entered
             .chain(limited)
             .enumerate()
-            .map(|(order, (slot, spec, entered))| Pick { slot, spec, order, entered })
+            .map(|(order, (slot, spec, entered))| SlotPick { slot, spec, order, entered })
             .collect();
         picked.sort_unstable_by_key(|pick| (pick.slot.number, pick.order));
         picked.dedup_by(|later, earlier| {
@@ -304,14 +309,14 @@ impl Table {
 
 /// What a call needs from a scope beside one request.
 #[derive(Debug, Clone, Copy)]
-struct Ask {
+struct ScopeAsk {
     tokens: u64,
     place: bool,
 }
 
 /// A slot to charge.
-struct Pick {
-    slot: Arc<Slot>,
+struct SlotPick {
+    slot: Arc<ScopeSlot>,
     spec: LimitSpec,
     /// Index in the list of entered and requested scopes.
     order: usize,
@@ -321,12 +326,12 @@ struct Pick {
 
 /// Takes tokens from the lease's own scopes if they fit in all of them. Otherwise takes nothing and returns `false`;
 /// the caller then checks each scope. A fast path, since most calls enter no further scope.
-fn take_here(taken: &mut Taken, tokens: u64, now: UnixNanos) -> bool {
-    let Taken { tokens: held, shares, .. } = taken;
+fn take_here(taken: &mut LeaseCharges, tokens: u64, now: UnixNanos) -> bool {
+    let LeaseCharges { tokens: held, shares, .. } = taken;
     if !shares.is_sorted_by_key(|share| share.slot.number) {
         return false;
     }
-    let mut counters: SmallVec<[MutexGuard<'_, Counters>; 4]> =
+    let mut counters: SmallVec<[MutexGuard<'_, SlotCounters>; 4]> =
         shares.iter().map(|share| share.slot.counters.lock()).collect();
     let asked = tokens.max(1);
     let fits = shares.iter().zip(&counters).all(|(share, counters)| {
@@ -340,7 +345,7 @@ fn take_here(taken: &mut Taken, tokens: u64, now: UnixNanos) -> bool {
         counters.tokens.advance(share.spec.tokens_per_minute?, now);
         Some(counters.tokens.charge(tokens))
     });
-    let marks: SmallVec<[Option<Mark>; 4]> = marks.collect();
+    let marks: SmallVec<[Option<ChargeNumber>; 4]> = marks.collect();
     drop(counters);
     for (share, mark) in shares.iter_mut().zip(marks) {
         share.tokens = mark.or(share.tokens);
@@ -350,11 +355,11 @@ fn take_here(taken: &mut Taken, tokens: u64, now: UnixNanos) -> bool {
 }
 
 /// Locks all slots in order. Returns `None` if one of them was retired meanwhile.
-fn lock_all(picked: &[Pick]) -> Option<SmallVec<[MutexGuard<'_, Counters>; 4]>> {
+fn lock_all(picked: &[SlotPick]) -> Option<SmallVec<[MutexGuard<'_, SlotCounters>; 4]>> {
     picked.iter().map(|pick| Some(pick.slot.counters.lock()).filter(|counters| !counters.retired)).collect()
 }
 
-fn enter(pick: &Pick, counters: &mut Counters, place: bool, now: UnixNanos) {
+fn enter(pick: &SlotPick, counters: &mut SlotCounters, place: bool, now: UnixNanos) {
     if let Some(limit) = pick.spec.requests_per_minute {
         counters.requests.advance(u64::from(limit), now);
         counters.requests.spend(1);
@@ -367,11 +372,11 @@ type Rank = (bool, Duration, Reverse<usize>);
 
 /// The refusal seen so far that takes longest to pass.
 #[derive(Default)]
-struct Worst(Option<(Rank, LimitRefusal)>);
+struct WorstRefusal(Option<(Rank, LimitRefusal)>);
 
-impl Worst {
+impl WorstRefusal {
     /// Checks one scope against everything in `ask`.
-    fn see(&mut self, pick: &Pick, counters: &Counters, ask: Ask, now: UnixNanos) {
+    fn see(&mut self, pick: &SlotPick, counters: &SlotCounters, ask: ScopeAsk, now: UnixNanos) {
         if let Some(limit) = pick.spec.requests_per_minute.map(u64::from)
             && let Err(wait) = counters.requests.fits(limit, 1, now)
         {
@@ -384,13 +389,13 @@ impl Worst {
             && let Some(limit) = pick.spec.concurrency
             && counters.active >= limit
         {
-            let wait = if limit == 0 { Wait::Forever } else { Wait::For(SHORTEST_WAIT) };
+            let wait = if limit == 0 { BucketWait::Forever } else { BucketWait::For(SHORTEST_WAIT) };
             self.refuse(pick, Code::Concurrency, [u64::from(limit), u64::from(counters.active), 1], wait);
         }
     }
 
     /// Checks one scope against the tokens.
-    fn see_tokens(&mut self, pick: &Pick, counters: &Counters, tokens: u64, now: UnixNanos) {
+    fn see_tokens(&mut self, pick: &SlotPick, counters: &SlotCounters, tokens: u64, now: UnixNanos) {
         if let Some(limit) = pick.spec.tokens_per_minute
             && let Err(wait) = counters.tokens.fits(limit, tokens, now)
         {
@@ -398,10 +403,10 @@ impl Worst {
         }
     }
 
-    fn refuse(&mut self, pick: &Pick, rule: Code, [limit, used, requested]: [u64; 3], wait: Wait) {
+    fn refuse(&mut self, pick: &SlotPick, rule: Code, [limit, used, requested]: [u64; 3], wait: BucketWait) {
         let retry_after = match wait {
-            Wait::For(wait) => Some(wait.max(SHORTEST_WAIT)),
-            Wait::Forever => None,
+            BucketWait::For(wait) => Some(wait.max(SHORTEST_WAIT)),
+            BucketWait::Forever => None,
         };
         let rank = (retry_after.is_none(), retry_after.unwrap_or(Duration::MAX), Reverse(pick.order));
         if self.0.as_ref().is_none_or(|(known, _)| rank > *known) {
@@ -413,21 +418,26 @@ impl Worst {
 
 /// The scopes with the least left.
 #[derive(Default)]
-struct Tightest {
-    requests: Option<Left>,
-    tokens: Option<Left>,
+struct TightestScopes {
+    requests: Option<RuleRemainder>,
+    tokens: Option<RuleRemainder>,
 }
 
-impl Tightest {
-    fn see(&mut self, counters: &Counters, spec: &LimitSpec, now: UnixNanos) {
+impl TightestScopes {
+    fn see(&mut self, counters: &SlotCounters, spec: &LimitSpec, now: UnixNanos) {
         let limit = spec.requests_per_minute.map(u64::from);
-        self.requests = Left::tightest(self.requests, Left::of(&counters.requests, limit, now));
-        self.tokens = Left::tightest(self.tokens, Left::of(&counters.tokens, spec.tokens_per_minute, now));
+        self.requests =
+            RuleRemainder::tightest(self.requests, RuleRemainder::of(&counters.requests, limit, now));
+        self.tokens = RuleRemainder::tightest(
+            self.tokens,
+            RuleRemainder::of(&counters.tokens, spec.tokens_per_minute, now),
+        );
     }
 
     fn standing(self) -> RateStanding {
         let Self { requests, tokens } = self;
-        let reset = |left: Option<Left>| left.map_or(Duration::ZERO, |left| left.missing.until_full());
+        let reset =
+            |left: Option<RuleRemainder>| left.map_or(Duration::ZERO, |left| left.missing.until_full());
         RateStanding {
             limit_requests: requests.map(|left| left.limit),
             remaining_requests: requests.map(|left| left.remaining),
@@ -441,14 +451,14 @@ impl Tightest {
 
 /// What one scope has left of one rule.
 #[derive(Clone, Copy)]
-struct Left {
+struct RuleRemainder {
     limit: u64,
     remaining: u64,
-    missing: Missing,
+    missing: MissingAmount,
 }
 
-impl Left {
-    fn of(bucket: &Bucket, limit: Option<u64>, now: UnixNanos) -> Option<Self> {
+impl RuleRemainder {
+    fn of(bucket: &TokenBucket, limit: Option<u64>, now: UnixNanos) -> Option<Self> {
         let limit = limit?;
         let missing = bucket.missing(limit, now);
         Some(Self { limit, remaining: limit.saturating_sub(missing.tokens()), missing })

@@ -10,29 +10,29 @@ use headrace_domain::UnixNanos;
 use parking_lot::{Mutex, RwLock};
 
 use crate::Scope;
-use crate::bucket::Bucket;
+use crate::bucket::TokenBucket;
 
 const SHARDS: usize = 16;
 
 /// The counters of one scope. To lock several slots, lock them in the order of their numbers.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct ScopeSlot {
     pub(crate) number: u64,
     pub(crate) scope: Scope,
-    pub(crate) counters: Mutex<Counters>,
+    pub(crate) counters: Mutex<SlotCounters>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) requests: Bucket,
-    pub(crate) tokens: Bucket,
+pub(crate) struct SlotCounters {
+    pub(crate) requests: TokenBucket,
+    pub(crate) tokens: TokenBucket,
     /// Number of open leases.
     pub(crate) active: u32,
     /// The slot is no longer in the table. A caller that still holds this slot must look it up again.
     pub(crate) retired: bool,
 }
 
-impl Counters {
+impl SlotCounters {
     /// Records that a lease ended.
     pub(crate) fn end_one(&mut self) {
         self.active = self.active.saturating_sub(1);
@@ -50,22 +50,22 @@ impl Counters {
 }
 
 /// Operators choose the names of scopes, so the hash need not withstand hostile callers.
-type Shard = HashMap<Scope, Arc<Slot>, RandomState>;
+type Shard = HashMap<Scope, Arc<ScopeSlot>, RandomState>;
 
 /// All slots, by scope.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub(crate) struct SlotTable {
     shards: [RwLock<Shard>; SHARDS],
     next: AtomicU64,
 }
 
-impl Slots {
+impl SlotTable {
     pub(crate) fn new() -> Self {
         Self { shards: Default::default(), next: AtomicU64::new(0) }
     }
 
     /// Returns the slot of `scope`, and creates it if necessary.
-    pub(crate) fn get(&self, scope: &Scope) -> Arc<Slot> {
+    pub(crate) fn get(&self, scope: &Scope) -> Arc<ScopeSlot> {
         let shard = self.shard(scope);
         if let Some(slot) = shard.read().get(scope) {
             return Arc::clone(slot);
@@ -73,13 +73,13 @@ impl Slots {
         let mut shard = shard.write();
         let slot = shard.entry(scope.clone()).or_insert_with(|| {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            Arc::new(Slot { number, scope: scope.clone(), counters: Mutex::default() })
+            Arc::new(ScopeSlot { number, scope: scope.clone(), counters: Mutex::default() })
         });
         Arc::clone(slot)
     }
 
     /// Returns the slot of `scope`, if there is one.
-    pub(crate) fn find(&self, scope: &Scope) -> Option<Arc<Slot>> {
+    pub(crate) fn find(&self, scope: &Scope) -> Option<Arc<ScopeSlot>> {
         self.shard(scope).read().get(scope).map(Arc::clone)
     }
 

@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use headrace_domain::UnixNanos;
 
-use crate::held::{Leases, Shares};
-use crate::slot::Slots;
+use crate::held::{LeaseTable, Shares};
+use crate::slot::SlotTable;
 
 /// State that leases and admission share.
 #[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) slots: Slots,
-    pub(crate) leases: Leases,
+pub(crate) struct LimitTable {
+    pub(crate) slots: SlotTable,
+    pub(crate) leases: LeaseTable,
     pub(crate) lifetime: Duration,
     pub(crate) abandoned: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) refused: AtomicU64,
 }
 
-impl Table {
+impl LimitTable {
     /// Charges `tokens` for a lease that has expired. Its slots may have been retired since.
     pub(crate) fn charge_tokens(&self, shares: &Shares, tokens: u64, now: UnixNanos) {
         for share in shares {

@@ -113,7 +113,7 @@ pub struct PartRecord {
 
 /// An object whose bytes are being written and that no client can see yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Draft {
+pub enum FileDraft {
     /// The future file.
     File(FileRecord),
     /// The future part of an upload.
@@ -125,7 +125,7 @@ pub enum Draft {
     },
 }
 
-impl Draft {
+impl FileDraft {
     /// The id of the future file or part.
     pub fn id(&self) -> &str {
         match self {
@@ -169,7 +169,7 @@ impl Draft {
 
 /// Why an upload was not completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Incomplete {
+pub enum UploadFault {
     /// The upload does not exist, or belongs to another project.
     Missing,
     /// The upload was completed or cancelled, or has expired.
@@ -191,7 +191,7 @@ pub trait FileStore: Send + Sync {
     ///
     /// # Errors
     /// [`ObjectError`] if a limit would be exceeded or the store fails.
-    fn begin(&self, draft: &Draft) -> Result<(), ObjectError>;
+    fn begin(&self, draft: &FileDraft) -> Result<(), ObjectError>;
 
     /// Appends bytes to a draft. `at` is the draft's size before the call.
     ///
@@ -204,7 +204,7 @@ pub trait FileStore: Send + Sync {
     ///
     /// # Errors
     /// [`ObjectError`] if the store fails.
-    fn finish(&self, draft: &Draft, now: UnixNanos) -> Result<bool, ObjectError>;
+    fn finish(&self, draft: &FileDraft, now: UnixNanos) -> Result<bool, ObjectError>;
 
     /// Discards a draft.
     ///
@@ -255,7 +255,7 @@ pub trait FileStore: Send + Sync {
     /// [`ObjectError::Unavailable`] if the store fails.
     fn upload(&self, project: &ProjectId, id: &str) -> Result<Option<UploadRecord>, ObjectError>;
 
-    /// Cancels an upload and removes its parts. Returns the new record, or [`Incomplete::NotPending`]. `None` if there
+    /// Cancels an upload and removes its parts. Returns the new record, or [`UploadFault::NotPending`]. `None` if there
     /// is no such upload.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ pub trait FileStore: Send + Sync {
         project: &ProjectId,
         id: &str,
         now: UnixNanos,
-    ) -> Result<Option<Result<UploadRecord, Incomplete>>, ObjectError>;
+    ) -> Result<Option<Result<UploadRecord, UploadFault>>, ObjectError>;
 
     /// Reads one chunk of a part from offset `at`, like [`FileStore::read`]. Used to check the parts' digest before
     /// they become a file.
@@ -285,7 +285,7 @@ pub trait FileStore: Send + Sync {
         parts: &[String],
         file: &str,
         now: UnixNanos,
-    ) -> Result<Result<(UploadRecord, FileRecord), Incomplete>, ObjectError>;
+    ) -> Result<Result<(UploadRecord, FileRecord), UploadFault>, ObjectError>;
 
     /// Removes some of the expired files, uploads and batches, and returns how many it removed.
     ///

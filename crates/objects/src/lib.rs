@@ -16,12 +16,12 @@ pub use batches::{
     LineEnd, LineRecord, LineResult,
 };
 pub use files::{
-    Draft, FileLimits, FileRecord, FileStore, Incomplete, OUTPUT_PURPOSE, PartRecord, UploadRecord,
+    FileDraft, FileLimits, FileRecord, FileStore, OUTPUT_PURPOSE, PartRecord, UploadFault, UploadRecord,
     UploadStatus,
 };
 pub use id::fresh_id;
 pub use items::{input_items, items_with_ids, list_of};
 pub use memory::MemoryObjects;
-pub use page::{MOST_ITEMS, MOST_ROWS, Order, Page, PageAsk, page};
+pub use page::{ItemPage, ListOrder, MOST_ITEMS, MOST_ROWS, PageAsk, page};
 pub use record::{ConversationRecord, ItemRecord, ResponseRecord, ResponseStatus};
-pub use store::{History, ObjectError, ObjectLimits, ObjectStore, Stored, Told};
+pub use store::{HistoryOf, ObjectError, ObjectLimits, ObjectStore, StoredLookup, Told};

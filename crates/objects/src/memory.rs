@@ -6,19 +6,19 @@ use headrace_domain::{ProjectId, UnixNanos};
 use parking_lot::Mutex;
 
 use crate::{
-    ConversationRecord, History, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, ObjectStore, Page,
-    PageAsk, ResponseRecord, ResponseStatus, Stored, Told, list_of, page,
+    ConversationRecord, HistoryOf, ItemPage, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, ObjectStore,
+    PageAsk, ResponseRecord, ResponseStatus, StoredLookup, Told, list_of, page,
 };
 
 /// An in-memory [`ObjectStore`].
 #[derive(Debug)]
 pub struct MemoryObjects {
     limits: ObjectLimits,
-    all: Mutex<All>,
+    all: Mutex<MemoryTables>,
 }
 
 #[derive(Debug, Default)]
-struct All {
+struct MemoryTables {
     /// Responses in order of creation.
     responses: Vec<ResponseRecord>,
     conversations: BTreeMap<String, (ConversationRecord, Vec<ItemRecord>)>,
@@ -35,7 +35,7 @@ impl MemoryObjects {
     }
 }
 
-impl All {
+impl MemoryTables {
     fn conversation(
         &mut self,
         project: &ProjectId,
@@ -144,31 +144,33 @@ impl ObjectStore for MemoryObjects {
     fn size(
         &self,
         project: &ProjectId,
-        what: Stored<'_>,
+        what: StoredLookup<'_>,
         now: UnixNanos,
     ) -> Result<Option<u64>, ObjectError> {
         let bytes = |items: Vec<ItemRecord>| {
             items.iter().map(|item| (item.id.len() + item.json.len()) as u64).sum::<u64>()
         };
         match what {
-            Stored::Response(id) => Ok(self.response(project, id, now)?.map(|response| response.bytes())),
-            Stored::History(of) => {
+            StoredLookup::Response(id) => {
+                Ok(self.response(project, id, now)?.map(|response| response.bytes()))
+            }
+            StoredLookup::History(of) => {
                 let lists = self.history(project, of, u64::MAX, now)?;
                 Ok(lists.map(|lists| lists.iter().map(|list| list.len() as u64).sum()))
             }
-            Stored::Page(id, ask) => {
+            StoredLookup::Page(id, ask) => {
                 // Include the row that shows whether more follow.
                 let ask = PageAsk { limit: ask.rows(), ..ask.clone() };
                 Ok(self.items(project, id, &ask, now)?.map(|page| bytes(page.items)))
             }
-            Stored::Item(of, id) => Ok(self.item(project, of, id, now)?.map(|item| bytes(vec![item]))),
+            StoredLookup::Item(of, id) => Ok(self.item(project, of, id, now)?.map(|item| bytes(vec![item]))),
         }
     }
 
     fn history(
         &self,
         project: &ProjectId,
-        of: History<'_>,
+        of: HistoryOf<'_>,
         most_bytes: u64,
         now: UnixNanos,
     ) -> Result<Option<Vec<String>>, ObjectError> {
@@ -179,8 +181,8 @@ impl ObjectStore for MemoryObjects {
             if bytes > most_bytes { Err(ObjectError::Grew) } else { Ok(()) }
         };
         let mut next = match of {
-            History::Response(id) => Some(id.to_owned()),
-            History::Conversation(id) => {
+            HistoryOf::Response(id) => Some(id.to_owned()),
+            HistoryOf::Conversation(id) => {
                 let mut all = self.all.lock();
                 let Some((_, items)) = all.conversation(project, id, now) else { return Ok(None) };
                 for page in items.chunks(MOST_ITEMS) {
@@ -285,7 +287,7 @@ impl ObjectStore for MemoryObjects {
         conversation: &str,
         ask: &PageAsk,
         now: UnixNanos,
-    ) -> Result<Option<Page>, ObjectError> {
+    ) -> Result<Option<ItemPage>, ObjectError> {
         let mut all = self.all.lock();
         Ok(all.conversation(project, conversation, now).map(|found| page(found.1.clone(), ask)))
     }

@@ -6,7 +6,7 @@ use crate::items::{list_bytes, push_list};
 
 /// The order of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
+pub enum ListOrder {
     /// Newest first.
     #[default]
     Descending,
@@ -20,7 +20,7 @@ pub struct PageAsk {
     /// Maximum number of items, at least 1.
     pub limit: usize,
     /// The order of the items.
-    pub order: Order,
+    pub order: ListOrder,
     /// Id of the item before the page.
     pub after: Option<String>,
     /// Id of the item after the page.
@@ -34,7 +34,7 @@ pub const MOST_ROWS: usize = 10_000;
 
 impl Default for PageAsk {
     fn default() -> Self {
-        Self { limit: 20, order: Order::default(), after: None, before: None }
+        Self { limit: 20, order: ListOrder::default(), after: None, before: None }
     }
 }
 
@@ -46,11 +46,11 @@ impl PageAsk {
 
     /// The order in which to read rows from the cursor on. A page that ends before an item is read backwards from that
     /// item.
-    pub fn reads(&self) -> Order {
+    pub fn reads(&self) -> ListOrder {
         match (self.order, &self.before) {
             (order, None) => order,
-            (Order::Descending, Some(_)) => Order::Ascending,
-            (Order::Ascending, Some(_)) => Order::Descending,
+            (ListOrder::Descending, Some(_)) => ListOrder::Ascending,
+            (ListOrder::Ascending, Some(_)) => ListOrder::Descending,
         }
     }
 
@@ -74,7 +74,7 @@ impl PageAsk {
 
 /// A page of items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Page {
+pub struct ItemPage {
     /// The items of the page.
     pub items: Vec<ItemRecord>,
     /// Whether more items follow.
@@ -83,23 +83,23 @@ pub struct Page {
 
 /// Cuts a page from a complete list, which is sorted oldest first. The page is empty if the cursor is not in the list.
 /// If several items have the cursor's id, the oldest counts.
-pub fn page(mut items: Vec<ItemRecord>, ask: &PageAsk) -> Page {
+pub fn page(mut items: Vec<ItemRecord>, ask: &PageAsk) -> ItemPage {
     if let Some(cursor) = ask.cursor() {
         match (items.iter().position(|item| item.id == cursor), ask.reads()) {
-            (Some(at), Order::Ascending) => drop(items.drain(..=at)),
-            (Some(at), Order::Descending) => items.truncate(at),
+            (Some(at), ListOrder::Ascending) => drop(items.drain(..=at)),
+            (Some(at), ListOrder::Descending) => items.truncate(at),
             (None, _) => items.clear(),
         }
     }
-    if ask.reads() == Order::Descending {
+    if ask.reads() == ListOrder::Descending {
         items.reverse();
     }
     items.truncate(ask.rows());
     let (items, has_more) = ask.cut(items);
-    Page { items, has_more }
+    ItemPage { items, has_more }
 }
 
-impl Page {
+impl ItemPage {
     /// `{"object":"list","data":[…],"first_id":…,"last_id":…,"has_more":…}`
     pub fn json(&self) -> String {
         let id = |item: Option<&ItemRecord>| serde_json::json!(item.map(|item| &item.id)).to_string();
@@ -134,9 +134,10 @@ mod tests {
     #[test]
     fn pages_follow_each_other_in_either_order() {
         let all = ["a", "b", "c", "d", "e"];
-        for (order, expected) in
-            [(Order::Ascending, all.to_vec()), (Order::Descending, all.iter().rev().copied().collect())]
-        {
+        for (order, expected) in [
+            (ListOrder::Ascending, all.to_vec()),
+            (ListOrder::Descending, all.iter().rev().copied().collect()),
+        ] {
             let (mut seen, mut after) = (Vec::new(), None);
             loop {
                 let page = page(list(&all), &PageAsk { limit: 2, order, after, before: None });
@@ -157,19 +158,21 @@ mod tests {
         assert_eq!(before(2, "c"), (vec!["e".to_owned(), "d".to_owned()], false));
         assert_eq!(before(2, "x"), (vec![], false));
         // Two items have the same id. The older one counts in both reading directions.
-        for (order, expected) in [(Order::Ascending, vec!["b", "a", "c"]), (Order::Descending, vec![])] {
+        for (order, expected) in
+            [(ListOrder::Ascending, vec!["b", "a", "c"]), (ListOrder::Descending, vec![])]
+        {
             let ask = PageAsk { limit: 5, order, after: Some("a".to_owned()), ..PageAsk::default() };
             let page = page(list(&["a", "b", "a", "c"]), &ask);
             assert_eq!(page.items.iter().map(|item| item.id.as_str()).collect::<Vec<_>>(), expected);
         }
         let behind = page(list(&all), &PageAsk { after: Some("x".to_owned()), ..PageAsk::default() });
-        assert_eq!(behind, Page::default());
+        assert_eq!(behind, ItemPage::default());
         assert_eq!(
             page(list(&["a"]), &PageAsk::default()).json(),
             r#"{"object":"list","data":[{"id":"a"}],"first_id":"a","last_id":"a","has_more":false}"#
         );
         assert_eq!(
-            Page::default().json(),
+            ItemPage::default().json(),
             r#"{"object":"list","data":[],"first_id":null,"last_id":null,"has_more":false}"#
         );
     }

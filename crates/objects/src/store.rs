@@ -4,7 +4,7 @@ use std::fmt;
 
 use headrace_domain::{ProjectId, UnixNanos};
 
-use crate::{ConversationRecord, ItemRecord, Page, PageAsk, ResponseRecord};
+use crate::{ConversationRecord, ItemPage, ItemRecord, PageAsk, ResponseRecord};
 
 /// Limits on stored responses and conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl std::error::Error for ObjectError {}
 
 /// The items that a call continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum History<'a> {
+pub enum HistoryOf<'a> {
     /// A response and the chain of responses before it, by the response's id.
     Response(&'a str),
     /// A conversation, by its id.
@@ -101,11 +101,11 @@ pub enum History<'a> {
 
 /// The object that a look-up reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored<'a> {
+pub enum StoredLookup<'a> {
     /// A response with its input, output, body and events.
     Response(&'a str),
     /// The items that a call continues.
-    History(History<'a>),
+    History(HistoryOf<'a>),
     /// A page of a conversation's items, with the row behind it, by the conversation's id.
     Page(&'a str, &'a PageAsk),
     /// An item of a conversation, by the conversation's id and its own.
@@ -150,8 +150,12 @@ pub trait ObjectStore: Send + Sync {
     ///
     /// # Errors
     /// [`ObjectError::Full`] for a history beyond [`ObjectLimits::max_turns`] or [`ObjectLimits::max_history_bytes`].
-    fn size(&self, project: &ProjectId, what: Stored<'_>, now: UnixNanos)
-    -> Result<Option<u64>, ObjectError>;
+    fn size(
+        &self,
+        project: &ProjectId,
+        what: StoredLookup<'_>,
+        now: UnixNanos,
+    ) -> Result<Option<u64>, ObjectError>;
 
     /// The items that a call continues, as JSON lists, oldest first. `None` in the same cases as [`Self::size`].
     ///
@@ -161,7 +165,7 @@ pub trait ObjectStore: Send + Sync {
     fn history(
         &self,
         project: &ProjectId,
-        of: History<'_>,
+        of: HistoryOf<'_>,
         most_bytes: u64,
         now: UnixNanos,
     ) -> Result<Option<Vec<String>>, ObjectError>;
@@ -235,7 +239,7 @@ pub trait ObjectStore: Send + Sync {
         conversation: &str,
         ask: &PageAsk,
         now: UnixNanos,
-    ) -> Result<Option<Page>, ObjectError>;
+    ) -> Result<Option<ItemPage>, ObjectError>;
 
     /// One item of a conversation.
     ///

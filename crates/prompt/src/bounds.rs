@@ -67,20 +67,20 @@ impl fmt::Display for TooLong {
 impl std::error::Error for TooLong {}
 
 /// A writer that accepts output up to a limit.
-pub(crate) struct Capped {
+pub(crate) struct CappedWriter {
     pub(crate) bytes: Vec<u8>,
     limit: usize,
     /// Whether output was refused because of the limit.
     pub(crate) hit: bool,
 }
 
-impl Capped {
+impl CappedWriter {
     pub(crate) const fn new(limit: usize) -> Self {
         Self { bytes: Vec::new(), limit, hit: false }
     }
 }
 
-impl io::Write for Capped {
+impl io::Write for CappedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.limit.saturating_sub(self.bytes.len()) {
             self.hit = true;

@@ -10,7 +10,7 @@ use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use crate::bounds::TooLong;
-use crate::filters::Args;
+use crate::filters::FilterArgs;
 use crate::json;
 use crate::mask::MaskTable;
 use crate::pretty;
@@ -42,7 +42,7 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
     environment.add_filter("float", {
         let masks = Arc::clone(masks);
         move |value: &Value, args: Rest<Value>, kwargs: Kwargs| {
-            let wanted = Args { given: &args, named: &kwargs }.get(0, "default")?;
+            let wanted = FilterArgs { given: &args, named: &kwargs }.get(0, "default")?;
             kwargs.assert_all_used()?;
             Ok::<_, Error>(
                 number(value, &masks).map_or(wanted.unwrap_or_else(|| Value::from(0.0)), Value::from),
@@ -94,7 +94,7 @@ fn attribute(value: &Value, name: &str) -> Result<Value, Error> {
 }
 
 fn default(value: &Value, args: &[Value], kwargs: &Kwargs) -> Result<Value, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let instead = args.given.first().cloned().or(kwargs.get("default_value")?);
     let also_false = args.flag(1, "boolean", false)?;
     kwargs.assert_all_used()?;
@@ -112,7 +112,7 @@ fn compare(a: &Value, b: &Value, case_sensitive: bool, masks: &MaskTable) -> Ord
 }
 
 fn sort_pairs(value: &Value, args: &[Value], kwargs: &Kwargs, masks: &MaskTable) -> Result<Value, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let case_sensitive = args.flag(0, "case_sensitive", false)?;
     let by = args.text(1, "by")?;
     let reverse = args.flag(2, "reverse", false)?;
@@ -147,7 +147,7 @@ fn extreme(
     wanted: Ordering,
     masks: &MaskTable,
 ) -> Result<Value, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let case_sensitive = args.flag(0, "case_sensitive", false)?;
     let by = args.get(1, "attribute")?;
     kwargs.assert_all_used()?;
@@ -178,7 +178,7 @@ fn within(value: &Value, path: &Value) -> Result<Value, Error> {
 
 /// Python's `int`. A text that is not an integer gives the integer part of its number.
 fn integer(value: &Value, args: &[Value], kwargs: &Kwargs, masks: &MaskTable) -> Result<Value, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let instead = args.get(0, "default")?.unwrap_or_else(|| Value::from(0));
     let base = args.count(1, "base", 10)?;
     kwargs.assert_all_used()?;
@@ -230,7 +230,7 @@ fn number(value: &Value, masks: &MaskTable) -> Option<f64> {
 }
 
 fn indent(text: &str, args: &[Value], kwargs: &Kwargs, max_bytes: usize) -> Result<String, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let width = args.get(0, "width")?.unwrap_or_else(|| Value::from(4));
     let (first, blank) = (args.flag(1, "first", false)?, args.flag(2, "blank", false)?);
     kwargs.assert_all_used()?;

@@ -15,7 +15,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Template, UndefinedBe
 use crate::bounds::{CAP, TemplateLimits, TooLong, count};
 use crate::builtins;
 use crate::filters;
-use crate::json::{self, Style};
+use crate::json::{self, DumpStyle};
 use crate::mask::MaskTable;
 use crate::strings;
 
@@ -38,12 +38,12 @@ impl std::error::Error for Raised {}
 const NAME: &str = "chat_template";
 
 /// A template in its environment.
-pub(crate) struct Compiled {
+pub(crate) struct CompiledTemplate {
     environment: Environment<'static>,
     pub(crate) max_output_bytes: usize,
 }
 
-impl Compiled {
+impl CompiledTemplate {
     pub(crate) fn new(source: String, limits: TemplateLimits, masks: &Arc<MaskTable>) -> Result<Self, Error> {
         let mut environment = new(limits, Arc::clone(masks));
         environment.add_template_owned(NAME, source)?;
@@ -164,6 +164,6 @@ fn tojson(value: &Value, args: &Kwargs, masks: &MaskTable, max_bytes: usize) -> 
         Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "tojson: two separators are needed")),
         None => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
     };
-    let style = Style { ascii, indent, sort_keys, item_separator, key_separator };
+    let style = DumpStyle { ascii, indent, sort_keys, item_separator, key_separator };
     json::dumps(value, &style, masks, max_bytes)
 }

@@ -2,7 +2,7 @@
 //! `reply`, enforcing one the task of `grammar`. Must not know the tools of any call.
 
 use crate::marks::HARMONY;
-use crate::thought::{ANALYSIS, Thought, ThoughtBounds};
+use crate::thought::{ANALYSIS, ReasoningMarks, ThoughtBounds};
 
 /// A family of models that write tool calls in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -54,7 +54,7 @@ pub struct ReplyStyle {
     /// The way in which calls are written.
     pub family: ReplyFamily,
     /// The marks around reasoning, if the model uses any.
-    pub thought: Option<Thought>,
+    pub thought: Option<ReasoningMarks>,
 }
 
 impl ReplyStyle {
@@ -64,7 +64,7 @@ impl ReplyStyle {
     /// Returns the style that a chat template teaches.
     pub fn detect(template: &str) -> Self {
         let family = ReplyFamily::detect(template);
-        let thought = Thought::detect(template).filter(|_| family != ReplyFamily::Harmony);
+        let thought = ReasoningMarks::detect(template).filter(|_| family != ReplyFamily::Harmony);
         Self { family, thought }
     }
 
@@ -77,7 +77,7 @@ impl ReplyStyle {
     pub fn bounds(&self) -> Option<ThoughtBounds> {
         match (self.thought, self.family) {
             (_, ReplyFamily::Harmony) => Some(ANALYSIS),
-            (Some(Thought { open, close }), _) => Some(ThoughtBounds { open, close, onward: "" }),
+            (Some(ReasoningMarks { open, close }), _) => Some(ThoughtBounds { open, close, onward: "" }),
             (None, _) => None,
         }
     }
@@ -96,7 +96,7 @@ impl ReplyStyle {
 
 /// The way in which a family writes calls.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct FamilyRow {
     /// Marks around all calls of an answer together. A call without them is still a call.
     pub(crate) section: Option<(&'static str, &'static str)>,
     /// The marks that open a call. Templates write the first one.
@@ -106,25 +106,25 @@ pub(crate) struct Row {
     /// Marks that may follow the text of a call, in this order and apart from white space. Each of them may be missing.
     pub(crate) close: &'static [&'static str],
     /// The exact text around calls in templates.
-    pub(crate) written: Written,
+    pub(crate) written: CallMarkup,
     /// Whether an opening mark ends the reasoning, because the mark is not a word that a model would write in its
     /// reasoning.
     pub(crate) ends_thought: bool,
-    pub(crate) body: Body,
+    pub(crate) body: CallLayout,
 }
 
-impl Row {
+impl FamilyRow {
     /// Returns every text of the template that occurs in a call.
     fn texts(&self) -> impl Iterator<Item = &'static str> {
         let body: Vec<&'static str> = match &self.body {
-            Body::Object { .. } | Body::Pythonic => Vec::new(),
-            Body::Named(named) => {
+            CallLayout::Object { .. } | CallLayout::Pythonic => Vec::new(),
+            CallLayout::Named(named) => {
                 [named.before, named.id].into_iter().chain(named.after.iter().copied()).collect()
             }
-            Body::Tagged(tagged) => {
+            CallLayout::Tagged(tagged) => {
                 vec![tagged.name_end, tagged.key, tagged.key_end, tagged.value, tagged.value_end, tagged.end]
             }
-            Body::Gemma { quote } => vec![*quote],
+            CallLayout::Gemma { quote } => vec![*quote],
         };
         let section = self.section.into_iter().flat_map(|(open, close)| [open, close]);
         section.chain(self.open.iter().copied()).chain(self.close.iter().copied()).chain(body)
@@ -133,7 +133,7 @@ impl Row {
 
 /// The text that templates write around calls.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Written {
+pub(crate) struct CallMarkup {
     /// Before and after all calls.
     pub(crate) all: (&'static str, &'static str),
     /// Before and after each call.
@@ -144,7 +144,7 @@ pub(crate) struct Written {
 
 /// The way in which a call is written between its marks.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Body {
+pub(crate) enum CallLayout {
     /// A JSON object of a name and arguments. With `array`, an array of such objects is also accepted.
     Object {
         /// The key of the arguments.
@@ -152,9 +152,9 @@ pub(crate) enum Body {
         array: bool,
     },
     /// A name, then the arguments as a JSON object.
-    Named(Named),
+    Named(NamedLayout),
     /// A name, then a tag for each argument.
-    Tagged(Tagged),
+    Tagged(TagLayout),
     /// Calls as Python writes them, in a list.
     Pythonic,
     /// `call:NAME{KEY:VALUE}`, with texts between these quotes.
@@ -163,7 +163,7 @@ pub(crate) enum Body {
 
 /// A name between marks, then a JSON object.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Named {
+pub(crate) struct NamedLayout {
     /// The text before the name.
     pub(crate) before: &'static str,
     /// The marks that end the name. Templates write the first one. An opening brace always ends the name.
@@ -178,7 +178,7 @@ pub(crate) struct Named {
 
 /// A name, then a tag for each argument.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tagged {
+pub(crate) struct TagLayout {
     /// The mark that ends the name.
     pub(crate) name_end: &'static str,
     /// The mark that opens an argument, before its key.
@@ -195,24 +195,24 @@ pub(crate) struct Tagged {
     pub(crate) lines: bool,
 }
 
-const HERMES: Row = Row {
+const HERMES: FamilyRow = FamilyRow {
     section: None,
     open: &["<tool_call>"],
     bare: &[],
     close: &["</tool_call>"],
-    written: Written { all: ("", ""), each: ("<tool_call>\n", "\n</tool_call>"), between: "\n" },
+    written: CallMarkup { all: ("", ""), each: ("<tool_call>\n", "\n</tool_call>"), between: "\n" },
     ends_thought: false,
-    body: Body::Object { arguments: "arguments", array: false },
+    body: CallLayout::Object { arguments: "arguments", array: false },
 };
 
-const QWEN_XML: Row = Row {
+const QWEN_XML: FamilyRow = FamilyRow {
     section: Some(("<tool_call>", "</tool_call>")),
     open: &["<function="],
     bare: &[],
     close: &[],
-    written: Written { all: ("", ""), each: ("<tool_call>\n<function=", "\n</tool_call>"), between: "\n" },
+    written: CallMarkup { all: ("", ""), each: ("<tool_call>\n<function=", "\n</tool_call>"), between: "\n" },
     ends_thought: false,
-    body: Body::Tagged(Tagged {
+    body: CallLayout::Tagged(TagLayout {
         name_end: ">",
         key: "<parameter=",
         key_end: ">",
@@ -223,29 +223,29 @@ const QWEN_XML: Row = Row {
     }),
 };
 
-const LLAMA_JSON: Row = Row {
+const LLAMA_JSON: FamilyRow = FamilyRow {
     section: None,
     open: &["<|python_tag|>"],
     bare: &['{'],
     close: &[],
-    written: Written { all: ("", ""), each: ("", ""), between: "; " },
+    written: CallMarkup { all: ("", ""), each: ("", ""), between: "; " },
     ends_thought: false,
-    body: Body::Object { arguments: "parameters", array: false },
+    body: CallLayout::Object { arguments: "parameters", array: false },
 };
 
-const PYTHONIC: Row = Row {
+const PYTHONIC: FamilyRow = FamilyRow {
     section: None,
     open: &["<|python_start|>", "<|tool_call_start|>", "<|python_tag|>"],
     bare: &['['],
     close: &["<|python_end|>", "<|tool_call_end|>"],
-    written: Written { all: ("[", "]"), each: ("", ""), between: ", " },
+    written: CallMarkup { all: ("[", "]"), each: ("", ""), between: ", " },
     ends_thought: false,
-    body: Body::Pythonic,
+    body: CallLayout::Pythonic,
 };
 
-const MISTRAL: Row = Row {
-    written: Written { all: ("", ""), each: ("[TOOL_CALLS]", ""), between: "" },
-    body: Body::Named(Named {
+const MISTRAL: FamilyRow = FamilyRow {
+    written: CallMarkup { all: ("", ""), each: ("[TOOL_CALLS]", ""), between: "" },
+    body: CallLayout::Named(NamedLayout {
         before: "",
         after: &["[ARGS]"],
         id: "[CALL_ID]",
@@ -255,28 +255,28 @@ const MISTRAL: Row = Row {
     ..MISTRAL_ARRAY
 };
 
-const MISTRAL_ARRAY: Row = Row {
+const MISTRAL_ARRAY: FamilyRow = FamilyRow {
     section: None,
     open: &["[TOOL_CALLS]"],
     bare: &[],
     close: &["[/TOOL_CALLS]"],
-    written: Written { all: ("[TOOL_CALLS][", "]"), each: ("", ""), between: ", " },
+    written: CallMarkup { all: ("[TOOL_CALLS][", "]"), each: ("", ""), between: ", " },
     ends_thought: true,
-    body: Body::Object { arguments: "arguments", array: true },
+    body: CallLayout::Object { arguments: "arguments", array: true },
 };
 
-const DEEPSEEK_V3: Row = Row {
+const DEEPSEEK_V3: FamilyRow = FamilyRow {
     section: Some(("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),
     open: &["<｜tool▁call▁begin｜>"],
     bare: &[],
     close: &["```", "<｜tool▁call▁end｜>"],
-    written: Written {
+    written: CallMarkup {
         all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         each: ("<｜tool▁call▁begin｜>", "\n```<｜tool▁call▁end｜>"),
         between: "\n",
     },
     ends_thought: true,
-    body: Body::Named(Named {
+    body: CallLayout::Named(NamedLayout {
         before: "function<｜tool▁sep｜>",
         after: &["\n```json\n", "\n```\n", "\n"],
         id: "",
@@ -285,14 +285,14 @@ const DEEPSEEK_V3: Row = Row {
     }),
 };
 
-const DEEPSEEK_V31: Row = Row {
+const DEEPSEEK_V31: FamilyRow = FamilyRow {
     close: &["<｜tool▁call▁end｜>"],
-    written: Written {
+    written: CallMarkup {
         all: ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         each: ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
         between: "",
     },
-    body: Body::Named(Named {
+    body: CallLayout::Named(NamedLayout {
         before: "",
         after: &["<｜tool▁sep｜>"],
         id: "",
@@ -302,18 +302,18 @@ const DEEPSEEK_V31: Row = Row {
     ..DEEPSEEK_V3
 };
 
-const DSML: Row = Row {
+const DSML: FamilyRow = FamilyRow {
     section: Some(("<｜DSML｜function_calls>", "</｜DSML｜function_calls>")),
     open: &["<｜DSML｜invoke name=\""],
     bare: &[],
     close: &[],
-    written: Written {
+    written: CallMarkup {
         all: ("<｜DSML｜function_calls>\n", "\n</｜DSML｜function_calls>"),
         each: ("<｜DSML｜invoke name=\"", ""),
         between: "\n",
     },
     ends_thought: true,
-    body: Body::Tagged(Tagged {
+    body: CallLayout::Tagged(TagLayout {
         name_end: "\">",
         key: "<｜DSML｜parameter name=\"",
         key_end: "\"",
@@ -324,30 +324,30 @@ const DSML: Row = Row {
     }),
 };
 
-const DEEPSEEK_V4: Row = Row {
+const DEEPSEEK_V4: FamilyRow = FamilyRow {
     section: Some(("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>")),
-    written: Written { all: ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"), ..DSML.written },
+    written: CallMarkup { all: ("<｜DSML｜tool_calls>\n", "\n</｜DSML｜tool_calls>"), ..DSML.written },
     ..DSML
 };
 
-const GRANITE: Row = Row {
+const GRANITE: FamilyRow = FamilyRow {
     section: None,
     open: &["<|tool_call|>", "<tool_call>"],
     bare: &[],
     close: &["</tool_call>"],
-    written: Written { all: ("<|tool_call|>[", "]"), each: ("", ""), between: ", " },
+    written: CallMarkup { all: ("<|tool_call|>[", "]"), each: ("", ""), between: ", " },
     ends_thought: false,
-    body: Body::Object { arguments: "arguments", array: true },
+    body: CallLayout::Object { arguments: "arguments", array: true },
 };
 
-const GLM: Row = Row {
+const GLM: FamilyRow = FamilyRow {
     section: None,
     open: &["<tool_call>"],
     bare: &[],
     close: &[],
-    written: Written { all: ("", ""), each: ("<tool_call>", ""), between: "\n" },
+    written: CallMarkup { all: ("", ""), each: ("<tool_call>", ""), between: "\n" },
     ends_thought: false,
-    body: Body::Tagged(Tagged {
+    body: CallLayout::Tagged(TagLayout {
         name_end: "\n",
         key: "<arg_key>",
         key_end: "</arg_key>",
@@ -358,18 +358,18 @@ const GLM: Row = Row {
     }),
 };
 
-const KIMI: Row = Row {
+const KIMI: FamilyRow = FamilyRow {
     section: Some(("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
     open: &["<|tool_call_begin|>"],
     bare: &[],
     close: &["<|tool_call_end|>"],
-    written: Written {
+    written: CallMarkup {
         all: ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         each: ("<|tool_call_begin|>", "<|tool_call_end|>"),
         between: "",
     },
     ends_thought: true,
-    body: Body::Named(Named {
+    body: CallLayout::Named(NamedLayout {
         before: "functions.",
         after: &["<|tool_call_argument_begin|>"],
         id: "",
@@ -378,18 +378,18 @@ const KIMI: Row = Row {
     }),
 };
 
-const MINIMAX: Row = Row {
+const MINIMAX: FamilyRow = FamilyRow {
     section: Some(("<minimax:tool_call>", "</minimax:tool_call>")),
     open: &["<invoke name=\""],
     bare: &[],
     close: &[],
-    written: Written {
+    written: CallMarkup {
         all: ("<minimax:tool_call>\n", "\n</minimax:tool_call>"),
         each: ("<invoke name=\"", ""),
         between: "\n",
     },
     ends_thought: false,
-    body: Body::Tagged(Tagged {
+    body: CallLayout::Tagged(TagLayout {
         name_end: "\">",
         key: "<parameter name=\"",
         key_end: "\">",
@@ -400,33 +400,37 @@ const MINIMAX: Row = Row {
     }),
 };
 
-const FUNCTION_GEMMA: Row = Row {
+const FUNCTION_GEMMA: FamilyRow = FamilyRow {
     section: None,
     open: &["<start_function_call>"],
     bare: &[],
     close: &["<end_function_call>"],
-    written: Written { all: ("", ""), each: ("<start_function_call>", "<end_function_call>"), between: "" },
+    written: CallMarkup {
+        all: ("", ""),
+        each: ("<start_function_call>", "<end_function_call>"),
+        between: "",
+    },
     ends_thought: false,
-    body: Body::Gemma { quote: "<escape>" },
+    body: CallLayout::Gemma { quote: "<escape>" },
 };
 
-const GEMMA: Row = Row {
+const GEMMA: FamilyRow = FamilyRow {
     open: &["<|tool_call>"],
     close: &["<tool_call|>"],
-    written: Written { each: ("<|tool_call>", "<tool_call|>"), ..FUNCTION_GEMMA.written },
+    written: CallMarkup { each: ("<|tool_call>", "<tool_call|>"), ..FUNCTION_GEMMA.written },
     ends_thought: true,
-    body: Body::Gemma { quote: "<|\"|>" },
+    body: CallLayout::Gemma { quote: "<|\"|>" },
     ..FUNCTION_GEMMA
 };
 
-const JSON: Row = Row {
+const JSON: FamilyRow = FamilyRow {
     section: None,
     open: &[],
     bare: &['{', '['],
     close: &[],
-    written: Written { all: ("", ""), each: ("", ""), between: "\n" },
+    written: CallMarkup { all: ("", ""), each: ("", ""), between: "\n" },
     ends_thought: false,
-    body: Body::Object { arguments: "arguments", array: true },
+    body: CallLayout::Object { arguments: "arguments", array: true },
 };
 
 impl ReplyFamily {
@@ -517,7 +521,7 @@ impl ReplyFamily {
 
     /// Returns the row that describes the family's calls. `None` if the family writes no calls, or uses a form of its
     /// own.
-    pub(crate) const fn row(self) -> Option<&'static Row> {
+    pub(crate) const fn row(self) -> Option<&'static FamilyRow> {
         match self {
             Self::Plain | Self::Harmony => None,
             Self::Hermes => Some(&HERMES),

@@ -12,9 +12,9 @@ const FEW: usize = 16;
 
 /// Names and their values, in the order of insertion.
 #[derive(Debug, Default)]
-pub(crate) struct Fields(Vec<(Cow<'static, str>, Value)>);
+pub(crate) struct FieldList(Vec<(Cow<'static, str>, Value)>);
 
-impl Fields {
+impl FieldList {
     pub(crate) fn with_capacity(count: usize) -> Self {
         Self(Vec::with_capacity(count))
     }
@@ -31,7 +31,7 @@ impl Fields {
     }
 }
 
-impl Object for Fields {
+impl Object for FieldList {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -50,9 +50,9 @@ impl Object for Fields {
     }
 }
 
-impl From<Fields> for Value {
+impl From<FieldList> for Value {
     /// Builds a hash map if there are more than [`FEW`] names, because a caller may give any number of them.
-    fn from(fields: Fields) -> Self {
+    fn from(fields: FieldList) -> Self {
         if fields.0.len() > FEW {
             return Self::from_pairs(fields.0);
         }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_template_sees_no_difference_to_a_map() {
         let pairs = [("role", Value::from("user")), ("content", Value::from("a")), ("name", Value::from(()))];
-        let mut fields = Fields::with_capacity(2);
+        let mut fields = FieldList::with_capacity(2);
         for (name, value) in [("role", Value::from("nobody")), ("content", Value::from("a"))] {
             fields.put(name, value);
         }
@@ -77,7 +77,7 @@ mod tests {
         fields.put("name", Value::from(()));
         let (fields, map) = (Value::from(fields), Value::from_pairs(pairs));
         assert_eq!(fields, map);
-        let empty = Value::from(Fields::default());
+        let empty = Value::from(FieldList::default());
         for source in [
             "{{ m.role }}{{ m['content'] }}{{ m.none }}{{ m['none'] }}{{ m.name is none }}",
             "{{ 'role' in m }}{{ 'none' in m }}{{ 1 in m }}{{ m is mapping }}{{ m is defined }}",
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn many_names_are_no_more_work_each_and_the_last_of_a_name_counts() {
         for count in [FEW - 1, FEW, FEW + 1, 2 * FEW, 200_000] {
-            let mut fields = Fields::default();
+            let mut fields = FieldList::default();
             for at in 0..count {
                 fields.put(format!("name {at}"), Value::from(at));
             }

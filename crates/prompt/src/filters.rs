@@ -71,12 +71,12 @@ pub(crate) fn add(environment: &mut Environment<'static>, masks: &Arc<MaskTable>
 }
 
 /// Arguments by position or by name, as Python takes them.
-pub(crate) struct Args<'a> {
+pub(crate) struct FilterArgs<'a> {
     pub(crate) given: &'a [Value],
     pub(crate) named: &'a Kwargs,
 }
 
-impl Args<'_> {
+impl FilterArgs<'_> {
     pub(crate) fn get(&self, at: usize, name: &str) -> Result<Option<Value>, Error> {
         let named: Option<Value> = self.named.get(name)?;
         Ok(self.given.get(at).cloned().or(named).filter(|value| !value.is_none() && !value.is_undefined()))
@@ -149,7 +149,7 @@ fn file_size(value: &Value, binary: bool) -> Result<String, Error> {
 }
 
 fn truncate(text: &str, args: &[Value], kwargs: &Kwargs) -> Result<String, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let length = args.count(0, "length", 255)?;
     let kills_words = args.flag(1, "killwords", false)?;
     let end = args.text(2, "end")?.unwrap_or_else(|| "...".to_owned());
@@ -169,8 +169,8 @@ fn word_count(text: &str) -> usize {
 }
 
 fn word_wrap(text: &str, args: &[Value], kwargs: &Kwargs, max_bytes: usize) -> Result<String, Error> {
-    let args = Args { given: args, named: kwargs };
-    let wrap = wrap::Wrap {
+    let args = FilterArgs { given: args, named: kwargs };
+    let wrap = wrap::WrapOptions {
         width: args.count(0, "width", 79)?,
         breaks_words: args.flag(1, "break_long_words", true)?,
         breaks_hyphens: args.flag(3, "break_on_hyphens", true)?,
@@ -264,7 +264,7 @@ static WEB: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static MAIL: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"^\S+@\w[\w.-]*\.\w+$").ok());
 
 fn urlize(text: &str, args: &[Value], kwargs: &Kwargs) -> Result<String, Error> {
-    let args = Args { given: args, named: kwargs };
+    let args = FilterArgs { given: args, named: kwargs };
     let limit = args.get(0, "trim_url_limit")?.map(usize::try_from).transpose()?;
     let mut rel: Vec<String> = vec!["noopener".to_owned()];
     if args.flag(1, "nofollow", false)? {
@@ -285,7 +285,7 @@ fn urlize(text: &str, args: &[Value], kwargs: &Kwargs) -> Result<String, Error> 
     if let Some(target) = target {
         attributes.push_str(&format!(" target=\"{}\"", escape(&target, &plain)));
     }
-    let links = Links { limit, attributes, schemes };
+    let links = UrlizeOptions { limit, attributes, schemes };
     let (mut out, mut word) = (String::new(), String::new());
     for c in escape(text, &plain).chars() {
         if c.is_whitespace() {
@@ -299,13 +299,13 @@ fn urlize(text: &str, args: &[Value], kwargs: &Kwargs) -> Result<String, Error> 
     Ok(out + &links.word(&word))
 }
 
-struct Links {
+struct UrlizeOptions {
     limit: Option<usize>,
     attributes: String,
     schemes: Vec<String>,
 }
 
-impl Links {
+impl UrlizeOptions {
     /// Returns a word, as a link if it is an address. Brackets and full stops around it are not part of the address.
     fn word(&self, word: &str) -> String {
         let mut middle = word;

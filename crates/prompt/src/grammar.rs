@@ -9,7 +9,7 @@ use headrace_domain::{Conversation, Tool, ToolChoice};
 use serde_json::{Map, Value, json};
 
 use crate::coerce;
-use crate::family::{Body, Named, ReplyFamily, Row, Tagged};
+use crate::family::{CallLayout, FamilyRow, NamedLayout, ReplyFamily, TagLayout};
 
 /// Keyword beside the schema of arguments that consist of one text: the text's grammar in Lark. The grammar describes
 /// the text as it appears inside a JSON string.
@@ -24,13 +24,15 @@ impl ReplyFamily {
     /// could continue past its closing tag.
     pub fn holds_texts(self) -> bool {
         self == Self::Harmony
-            || self.row().is_some_and(|row| matches!(row.body, Body::Object { .. } | Body::Named(_)))
+            || self
+                .row()
+                .is_some_and(|row| matches!(row.body, CallLayout::Object { .. } | CallLayout::Named(_)))
     }
 
     /// Whether a mark precedes each call and its arguments are one JSON object.
     pub fn marks_json_calls(self) -> bool {
         self.row().is_some_and(|row| {
-            row.bare.is_empty() && matches!(row.body, Body::Object { .. } | Body::Named(_))
+            row.bare.is_empty() && matches!(row.body, CallLayout::Object { .. } | CallLayout::Named(_))
         })
     }
 
@@ -53,8 +55,8 @@ impl ReplyFamily {
         conversation: &Conversation,
         special: &dyn Fn(&str) -> Option<u32>,
     ) -> Option<String> {
-        let asked = Asked::of(conversation)?;
-        let mut lark = Lark { rules: String::new(), special, texts: 0 };
+        let asked = CallConstraints::of(conversation)?;
+        let mut lark = LarkWriter { rules: String::new(), special, texts: 0 };
         match self {
             Self::Plain => return None,
             Self::Harmony => lark.harmony(&asked),
@@ -65,13 +67,13 @@ impl ReplyFamily {
 }
 
 /// The constraints on an answer.
-struct Asked<'c> {
+struct CallConstraints<'c> {
     tools: Vec<&'c Tool>,
     required: bool,
     one: bool,
 }
 
-impl<'c> Asked<'c> {
+impl<'c> CallConstraints<'c> {
     /// Returns `None` if no grammar is needed.
     fn of(conversation: &'c Conversation) -> Option<Self> {
         let tools = &conversation.tools;
@@ -140,20 +142,20 @@ fn names_nothing(schema: &Value) -> bool {
 }
 
 /// A grammar that is being written.
-struct Lark<'s> {
+struct LarkWriter<'s> {
     rules: String,
     special: &'s dyn Fn(&str) -> Option<u32>,
     /// The number of terminals named so far.
     texts: usize,
 }
 
-impl Lark<'_> {
+impl LarkWriter<'_> {
     fn rule(&mut self, name: &str, is: &str) {
         let _ = writeln!(self.rules, "{name}: {is}");
     }
 
     /// Writes the grammar of a family that marks its calls or begins lines with them.
-    fn row(&mut self, family: ReplyFamily, row: &Row, asked: &Asked<'_>) {
+    fn row(&mut self, family: ReplyFamily, row: &FamilyRow, asked: &CallConstraints<'_>) {
         let (all, each) = (row.written.all, row.written.each);
         let call = "(".to_owned() + &self.calls(family, row, asked).join(" | ") + ")";
         let mark = row.section.map(|(open, _)| open).or(row.open.first().copied());
@@ -196,19 +198,19 @@ impl Lark<'_> {
     }
 
     /// Returns the rules for the calls of each tool, without the marks around them.
-    fn calls(&mut self, family: ReplyFamily, row: &Row, asked: &Asked<'_>) -> Vec<String> {
+    fn calls(&mut self, family: ReplyFamily, row: &FamilyRow, asked: &CallConstraints<'_>) -> Vec<String> {
         let mut calls = Vec::new();
         for (at, tool) in asked.tools.iter().enumerate() {
             let schema = asked.schema(tool);
             let call = match &row.body {
-                Body::Object { arguments, .. } => self.object(at, tool, arguments, &schema),
-                Body::Named(_) if family == ReplyFamily::MistralArray => {
+                CallLayout::Object { arguments, .. } => self.object(at, tool, arguments, &schema),
+                CallLayout::Named(_) if family == ReplyFamily::MistralArray => {
                     self.object(at, tool, "arguments", &schema)
                 }
-                Body::Named(named) => self.named(at, tool, named, &schema),
-                Body::Tagged(tagged) => self.tagged(at, tool, tagged, &schema),
-                Body::Pythonic => self.pythonic(at, tool, &schema),
-                Body::Gemma { quote } => self.gemma(at, tool, quote, &schema),
+                CallLayout::Named(named) => self.named(at, tool, named, &schema),
+                CallLayout::Tagged(tagged) => self.tagged(at, tool, tagged, &schema),
+                CallLayout::Pythonic => self.pythonic(at, tool, &schema),
+                CallLayout::Gemma { quote } => self.gemma(at, tool, quote, &schema),
             };
             let name = format!("call_{at}");
             self.rule(&name, &call);
@@ -238,7 +240,7 @@ impl Lark<'_> {
         format!("{} {arguments} \"}}\"", quoted(&head))
     }
 
-    fn named(&mut self, at: usize, tool: &Tool, named: &Named, schema: &Value) -> String {
+    fn named(&mut self, at: usize, tool: &Tool, named: &NamedLayout, schema: &Value) -> String {
         let arguments = format!("args_{at}");
         self.json(&arguments, schema);
         let number = if named.in_id { r#"":" /[0-9]{1,3}/"# } else { "" };
@@ -246,7 +248,7 @@ impl Lark<'_> {
         format!("{} {} {number} {after} {arguments}", self.mark(named.before), quoted(&tool.name))
     }
 
-    fn tagged(&mut self, at: usize, tool: &Tool, tagged: &Tagged, schema: &Value) -> String {
+    fn tagged(&mut self, at: usize, tool: &Tool, tagged: &TagLayout, schema: &Value) -> String {
         let line = if tagged.name_end.ends_with('\n') { "" } else { "\n" };
         let head = self.mark(&[tagged.name_end, line].concat());
         let mut call = format!("{} {head}", quoted(&tool.name));
@@ -259,7 +261,7 @@ impl Lark<'_> {
         };
         for (number, (key, property)) in properties.iter().enumerate() {
             let rule = format!("arg_{at}_{number}");
-            let types = Types::of(property, schema);
+            let types = PropertyTypes::of(property, schema);
             let (open, value, close) = self.tags(tagged, Some(types.text));
             let end = self.mark(&close);
             let is = match types.texts {
@@ -286,7 +288,7 @@ impl Lark<'_> {
 
     /// Returns the text before a key, the text between the key and its value, and the text after the value. `text` is
     /// whether the value is a text, if that is known.
-    fn tags(&self, tagged: &Tagged, text: Option<bool>) -> (String, String, String) {
+    fn tags(&self, tagged: &TagLayout, text: Option<bool>) -> (String, String, String) {
         let line = if tagged.lines { "\n" } else { "" };
         // DSML distinguishes texts from JSON.
         let says = match text {
@@ -306,7 +308,7 @@ impl Lark<'_> {
 
     fn pythonic(&mut self, at: usize, tool: &Tool, schema: &Value) -> String {
         let list = self.arguments(at, schema, ", ", &mut |lark, rule, key, property| {
-            let is = match Types::of(property, schema).boolean {
+            let is = match PropertyTypes::of(property, schema).boolean {
                 true => r#""True" | "False""#.to_owned(),
                 false => {
                     let value = format!("{rule}_value");
@@ -321,7 +323,7 @@ impl Lark<'_> {
 
     fn gemma(&mut self, at: usize, tool: &Tool, quote: &str, schema: &Value) -> String {
         let list = self.arguments(at, schema, ",", &mut |lark, rule, key, property| {
-            let types = Types::of(property, schema);
+            let types = PropertyTypes::of(property, schema);
             let marked = |lark: &Self, text: &str| format!("{0} {text} {0}", lark.mark(quote));
             let is = match types.texts {
                 Some(texts) => {
@@ -387,7 +389,7 @@ impl Lark<'_> {
     }
 
     /// GPT-OSS: reasoning and remarks, then a call or the answer.
-    fn harmony(&mut self, asked: &Asked<'_>) {
+    fn harmony(&mut self, asked: &CallConstraints<'_>) {
         let mut calls = Vec::new();
         for (at, tool) in asked.tools.iter().enumerate() {
             let arguments = format!("args_{at}");
@@ -476,7 +478,7 @@ impl Lark<'_> {
 }
 
 /// The values that a property may have.
-struct Types {
+struct PropertyTypes {
     /// A text may be among the values.
     text: bool,
     only_text: bool,
@@ -485,7 +487,7 @@ struct Types {
     texts: Option<Vec<String>>,
 }
 
-impl Types {
+impl PropertyTypes {
     fn of(property: &Value, root: &Value) -> Self {
         let types = coerce::types(property, root);
         let is = |name: &str| types.as_ref().is_none_or(|types| types.contains(&name));

@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 128;
 
 /// The arguments of `json.dumps` that templates use.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Style {
+pub(crate) struct DumpStyle {
     /// Whether to write `\u00e9` for `é`.
     pub(crate) ascii: bool,
     /// The indentation of one level. `None` writes everything on one line.
@@ -26,23 +26,23 @@ pub(crate) struct Style {
 /// Writes `value` as JSON the way `json.dumps` does. Masks stay masks.
 pub(crate) fn dumps(
     value: &Value,
-    style: &Style,
+    style: &DumpStyle,
     masks: &MaskTable,
     max_bytes: usize,
 ) -> Result<String, Error> {
-    let mut dumper = Dumper { style, masks, max_bytes, out: String::new() };
+    let mut dumper = JsonDumper { style, masks, max_bytes, out: String::new() };
     dumper.value(value, 0)?;
     Ok(dumper.out)
 }
 
-struct Dumper<'a> {
-    style: &'a Style,
+struct JsonDumper<'a> {
+    style: &'a DumpStyle,
     masks: &'a MaskTable,
     max_bytes: usize,
     out: String,
 }
 
-impl Dumper<'_> {
+impl JsonDumper<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if self.out.len() > self.max_bytes {
             return Err(TooLong::error());

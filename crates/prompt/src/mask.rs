@@ -8,8 +8,8 @@ use std::ops::Range;
 use aho_corasick::{AhoCorasick, Input, MatchKind};
 
 use crate::error::TemplateError;
-use crate::rendered::Rendered;
-use crate::source::Source;
+use crate::rendered::RenderedPrompt;
+use crate::source::TemplateSource;
 
 /// The first character of the default block of masks: private use, plane 16, near its end.
 const FIRST_MASK: u32 = 0x10_f000;
@@ -80,7 +80,7 @@ pub(crate) struct MaskTable {
 }
 
 impl MaskTable {
-    pub(crate) fn new<'a>(markup: impl Iterator<Item = &'a str>, source: &Source<'_>) -> Self {
+    pub(crate) fn new<'a>(markup: impl Iterator<Item = &'a str>, source: &TemplateSource<'_>) -> Self {
         let (mut always, mut words) = (BTreeSet::new(), BTreeSet::new());
         for token in markup {
             // Templates may change the case of their input.
@@ -187,7 +187,7 @@ pub(crate) fn may_have_masks(text: &str) -> bool {
 }
 
 /// A text that was rendered between marks.
-pub(crate) struct Marked<T> {
+pub(crate) struct MarkedText<T> {
     /// The text before it, from the end of the previous marked text on.
     pub(crate) before: T,
     pub(crate) tag: T,
@@ -324,10 +324,10 @@ impl<'t> Masker<'t> {
 
     /// Returns the texts that were rendered between marks, in order, and the text after the last of them. `None` if the
     /// template separated marks from their texts.
-    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<Marked<String>>, String)> {
+    pub(crate) fn between_marks(&self, rendered: &str) -> Option<(Vec<MarkedText<String>>, String)> {
         let put_back = |piece: &str| self.unmask(piece.to_owned()).into_text();
         let (found, rest) = self.masked_between_marks(rendered)?;
-        let found = found.into_iter().map(|marked| Marked {
+        let found = found.into_iter().map(|marked| MarkedText {
             before: put_back(marked.before),
             tag: marked.tag.to_owned(),
             text: put_back(marked.text),
@@ -339,13 +339,13 @@ impl<'t> Masker<'t> {
     pub(crate) fn masked_between_marks<'r>(
         &self,
         rendered: &'r str,
-    ) -> Option<(Vec<Marked<&'r str>>, &'r str)> {
+    ) -> Option<(Vec<MarkedText<&'r str>>, &'r str)> {
         let mut pieces = rendered.split(self.table.beginning());
         let mut before = pieces.next()?;
         let mut found = Vec::new();
         while let Some(tag) = pieces.next() {
             let (text, behind) = pieces.next()?.split_once(self.table.end())?;
-            found.push(Marked { before: std::mem::replace(&mut before, behind), tag, text });
+            found.push(MarkedText { before: std::mem::replace(&mut before, behind), tag, text });
         }
         Some((found, before))
     }
@@ -367,9 +367,9 @@ impl<'t> Masker<'t> {
     ///
     /// Text between two literal pieces is merged into them unless a control token could begin in it. No control token
     /// is lost by that. A message of nothing but openings (`<|<|<|…`) becomes one piece instead of millions.
-    pub(crate) fn unmask(&self, rendered: String) -> Rendered {
+    pub(crate) fn unmask(&self, rendered: String) -> RenderedPrompt {
         if !may_have_masks(&rendered) {
-            return Rendered::new(rendered, Vec::new());
+            return RenderedPrompt::new(rendered, Vec::new());
         }
         let mut text = String::with_capacity(rendered.len());
         let mut literal: Vec<Range<usize>> = Vec::new();
@@ -396,7 +396,7 @@ impl<'t> Masker<'t> {
             joins = true;
         }
         text.push_str(rest);
-        Rendered::new(text, literal)
+        RenderedPrompt::new(text, literal)
     }
 }
 

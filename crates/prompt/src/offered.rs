@@ -123,18 +123,18 @@ impl OfferedTools {
             return Err(CallFault::NotJson);
         }
         let Some(schema) = &tool.schema else { return Ok(()) };
-        let mut look = Look { root: schema, left: MOST_LOOKS };
+        let mut look = SchemaCheck { root: schema, left: MOST_LOOKS };
         if look.fits(&value, schema, 0) { Ok(()) } else { Err(CallFault::OffSchema) }
     }
 }
 
 /// The check of one call's arguments.
-struct Look<'s> {
+struct SchemaCheck<'s> {
     root: &'s Value,
     left: u32,
 }
 
-impl<'s> Look<'s> {
+impl<'s> SchemaCheck<'s> {
     /// Whether `value` fits `schema`. Returns `true` if this cannot be decided.
     fn fits(&mut self, value: &Value, schema: &'s Value, depth: u32) -> bool {
         let Some(schema) = schema.as_object() else { return schema != &Value::Bool(false) };

@@ -1,6 +1,6 @@
 //! Options for rendering a conversation. Must not know templates.
 
-use headrace_domain::{ReasoningWish, UnixNanos};
+use headrace_domain::{ReasoningOptions, UnixNanos};
 
 /// Options for one rendering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,5 +10,5 @@ pub struct RenderOptions<'w> {
     /// The time that `strftime_now` shows, as UTC.
     pub now: UnixNanos,
     /// The requested amount of reasoning. It has an effect only if the template has switches for it.
-    pub reasoning: Option<&'w ReasoningWish>,
+    pub reasoning: Option<&'w ReasoningOptions>,
 }

@@ -14,10 +14,10 @@ use headrace_domain::{Conversation, Message, Role, ToolChoice};
 use parking_lot::RwLock;
 
 use crate::bounds::TemplateLimits;
-use crate::environment::Compiled;
+use crate::environment::CompiledTemplate;
 use crate::mask::{Masker, may_have_masks};
 use crate::options::RenderOptions;
-use crate::part::Part;
+use crate::part::PromptPart;
 
 /// The maximum number of messages of a conversation with an outline.
 const MOST_MESSAGES: usize = 64;
@@ -33,19 +33,19 @@ const PART_OF_LIMITS: usize = 1024;
 const LONGEST: usize = STAND_IN.len() * PART_OF_LIMITS / 4;
 
 /// The outlines of a template that only writes texts out.
-pub(crate) struct Outlines {
+pub(crate) struct OutlineCache {
     /// The template, compiled with the limits of [`part_of`].
-    pub(crate) compiled: Compiled,
+    pub(crate) compiled: CompiledTemplate,
     /// The cached outlines by key. `None` if the template rejects such conversations or does not show the texts as they
     /// are.
     kept: RwLock<Kept>,
 }
 
-type Kept = HashMap<Box<[u8]>, Option<Arc<Outline>>, RandomState>;
+type Kept = HashMap<Box<[u8]>, Option<Arc<TextOutline>>, RandomState>;
 
 /// The text around the texts of a conversation.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Outline {
+pub(crate) struct TextOutline {
     /// For each message's text, in the order of the prompt, the text before it and the index of the message.
     texts: Vec<(String, usize)>,
     /// The text after the last message's text.
@@ -58,19 +58,23 @@ pub(crate) const fn part_of(limits: TemplateLimits) -> TemplateLimits {
 }
 
 /// Everything that an outline depends on: the options and the roles of the messages.
-pub(crate) struct Key {
+pub(crate) struct OutlineKey {
     bytes: [u8; MOST_MESSAGES + 1],
     length: usize,
 }
 
-impl Outlines {
+impl OutlineCache {
     /// Creates an empty cache.
-    pub(crate) fn new(compiled: Compiled) -> Self {
+    pub(crate) fn new(compiled: CompiledTemplate) -> Self {
         Self { compiled, kept: RwLock::default() }
     }
 
     /// Returns the outline for `key`. Calls `find` to compute it the first time.
-    pub(crate) fn get(&self, key: &Key, find: impl FnOnce() -> Option<Outline>) -> Option<Arc<Outline>> {
+    pub(crate) fn get(
+        &self,
+        key: &OutlineKey,
+        find: impl FnOnce() -> Option<TextOutline>,
+    ) -> Option<Arc<TextOutline>> {
         let key = key.bytes.get(..key.length)?;
         if let Some(known) = self.kept.read().get(key) {
             return known.clone();
@@ -85,7 +89,7 @@ impl Outlines {
     }
 }
 
-impl Key {
+impl OutlineKey {
     /// Returns the key of a conversation, or `None` if outlines do not apply to it. They apply if the conversation
     /// consists only of texts that trimming does not change.
     pub(crate) fn of(conversation: &Conversation, options: &RenderOptions<'_>) -> Option<Self> {
@@ -150,7 +154,7 @@ pub(crate) fn stand_in(conversation: &Conversation) -> Conversation {
     Conversation { messages, ..Conversation::default() }
 }
 
-impl Outline {
+impl TextOutline {
     /// Reads the outline from the rendered stand-in, whose texts are between marks. Returns `None` if a text was
     /// changed or a mask is left outside of the texts.
     pub(crate) fn read(rendered: &str, masker: &Masker<'_>) -> Option<Self> {
@@ -158,7 +162,7 @@ impl Outline {
         let stand_in = masker.mask(STAND_IN);
         let mut texts = Vec::with_capacity(found.len());
         for marked in found {
-            let Part::Message(at) = Part::of_tag(marked.tag)? else { return None };
+            let PromptPart::Message(at) = PromptPart::of_tag(marked.tag)? else { return None };
             let whole = marked.text == stand_in && !may_have_masks(marked.before);
             texts.push(whole.then(|| (marked.before.to_owned(), at))?);
         }
@@ -182,12 +186,12 @@ impl Outline {
 
 #[cfg(test)]
 mod tests {
-    use headrace_domain::{ReasoningWish, Tool, UnixNanos};
+    use headrace_domain::{ReasoningOptions, Tool, UnixNanos};
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
-    use crate::{ChatTemplate, Rendered, SpecialTokenTexts, TemplateError};
+    use crate::{ChatTemplate, RenderedPrompt, SpecialTokenTexts, TemplateError};
 
     const DEMO: &str = include_str!("../tests/data/demo-template.jinja");
     const TAGGED: &str = "{{ bos_token }}{% set ns = namespace(before='') %}{% for m in messages %}{{ '<|' + m.role ~ '|>' }}\
@@ -212,7 +216,7 @@ mod tests {
         ChatTemplate::compile(source, &tokens, limits).unwrap()
     }
 
-    fn options(wish: Option<&ReasoningWish>) -> RenderOptions<'_> {
+    fn options(wish: Option<&ReasoningOptions>) -> RenderOptions<'_> {
         RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0), reasoning: wish }
     }
 
@@ -226,8 +230,8 @@ mod tests {
         template: &ChatTemplate,
         of: &Conversation,
         options: &RenderOptions<'_>,
-    ) -> Result<Rendered, TemplateError> {
-        template.render_conversation(of, options, crate::values::Marks::None)
+    ) -> Result<RenderedPrompt, TemplateError> {
+        template.render_conversation(of, options, crate::values::MarkedTexts::None)
     }
 
     #[test]
@@ -286,7 +290,7 @@ mod tests {
             prop_assert!(template.outlines.is_some());
             let roles = [Role::System, Role::User, Role::Assistant, Role::Tool];
             let messages: Vec<(Role, &str)> = messages.iter().map(|(role, text)| (roles[*role], text.as_str())).collect();
-            let wish = ReasoningWish { enabled: thinking, effort: None, budget_tokens: None, hidden: false };
+            let wish = ReasoningOptions { enabled: thinking, effort: None, budget_tokens: None, hidden: false };
             let options = RenderOptions { add_generation_prompt, ..options(Some(&wish)) };
             let of = conversation(&messages);
             // The first rendering computes the outline, the second uses it.
@@ -309,7 +313,7 @@ mod tests {
             assert_eq!(template.render(of, &options(None)), run(&template, of, &options(None)));
             assert_eq!(kept(), 1);
         }
-        let wish = ReasoningWish { effort: Some("low".to_owned()), ..ReasoningWish::default() };
+        let wish = ReasoningOptions { effort: Some("low".to_owned()), ..ReasoningOptions::default() };
         let with_tool = Conversation { tools: vec![Tool::function("look", None, None)], ..hello.clone() };
         let with_variable =
             Conversation { template: [("x".to_owned(), json!(1))].into_iter().collect(), ..hello.clone() };
@@ -334,7 +338,7 @@ mod tests {
         let template = compiled(TAGGED, TemplateLimits::default());
         let roles = [Role::System, Role::User, Role::Assistant, Role::Tool];
         let wishes = [None, Some(false), Some(true)]
-            .map(|enabled| ReasoningWish { enabled, ..ReasoningWish::default() });
+            .map(|enabled| ReasoningOptions { enabled, ..ReasoningOptions::default() });
         let mut prompts = std::collections::BTreeSet::new();
         for wish in &wishes {
             for add_generation_prompt in [false, true] {

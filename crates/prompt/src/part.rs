@@ -2,7 +2,7 @@
 
 /// A part of a conversation. All indices count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum PromptPart {
     /// A message's text.
     Message(usize),
     /// The reasoning that a message returns to the model.
@@ -18,7 +18,7 @@ pub enum Part {
     Tool(usize),
 }
 
-impl Part {
+impl PromptPart {
     /// A name that is put in front of the part's text while the part is located in a prompt.
     pub(crate) fn tag(self) -> String {
         match self {

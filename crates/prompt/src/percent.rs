@@ -8,7 +8,7 @@ use crate::json;
 
 /// One `%…` field of a pattern.
 #[derive(Debug, Default)]
-struct Field {
+struct FormatField {
     left: bool,
     zeros: bool,
     plus: bool,
@@ -61,8 +61,8 @@ pub(crate) fn format(
     Ok(out)
 }
 
-fn field(text: &str) -> Result<(Field, &str), Error> {
-    let mut field = Field::default();
+fn field(text: &str) -> Result<(FormatField, &str), Error> {
+    let mut field = FormatField::default();
     let mut rest = text;
     while let Some(flag) = rest.chars().next().filter(|c| "-0+ #".contains(*c)) {
         match flag {
@@ -90,7 +90,7 @@ fn field(text: &str) -> Result<(Field, &str), Error> {
     Ok((field, rest))
 }
 
-fn written(field: &Field, kind: char, value: &Value, max_bytes: usize) -> Result<String, Error> {
+fn written(field: &FormatField, kind: char, value: &Value, max_bytes: usize) -> Result<String, Error> {
     let float = || f64::try_from(value.clone()).map_err(|_| wrong("format: a number is needed"));
     let integer = || match i128::try_from(value.clone()) {
         Ok(number) => Ok(number),
@@ -142,7 +142,7 @@ fn signed(number: i128, write: impl Fn(u128) -> String) -> (bool, String) {
     (number < 0, write(number.unsigned_abs()))
 }
 
-fn padded(field: &Field, text: &str) -> String {
+fn padded(field: &FormatField, text: &str) -> String {
     let pad = " ".repeat(field.width.saturating_sub(text.chars().count()));
     if field.left { text.to_owned() + &pad } else { pad + text }
 }

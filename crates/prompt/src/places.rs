@@ -8,15 +8,15 @@ use headrace_domain::{Conversation, ToolChoice};
 use serde::de::IgnoredAny;
 
 use crate::options::RenderOptions;
-use crate::part::Part;
+use crate::part::PromptPart;
 use crate::template::ChatTemplate;
-use crate::values::Marks;
+use crate::values::MarkedTexts;
 
 /// The position of a part in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct PartRange {
     /// The part.
-    pub part: Part,
+    pub part: PromptPart,
     /// Its byte range in the prompt.
     pub range: Range<usize>,
 }
@@ -33,13 +33,18 @@ impl ChatTemplate {
     /// Renders the conversation once more, and in rare cases twice, with marks around each text. A tool is marked at
     /// its name and description, and a call at its name. If the template writes a JSON object around the marked texts,
     /// the range covers the whole object.
-    pub fn places(&self, conversation: &Conversation, options: &RenderOptions<'_>, text: &str) -> Vec<Place> {
+    pub fn places(
+        &self,
+        conversation: &Conversation,
+        options: &RenderOptions<'_>,
+        text: &str,
+    ) -> Vec<PartRange> {
         let shows_tools = !conversation.tools.is_empty() && conversation.tool_choice != ToolChoice::None;
         let named = shows_tools || conversation.messages.iter().any(|message| !message.tool_calls.is_empty());
-        let (places, whole) = self.marked_places(conversation, options, text, Marks::Each);
+        let (places, whole) = self.marked_places(conversation, options, text, MarkedTexts::Each);
         // A template that compares names behaves differently if they carry marks.
         let places = match named && !whole {
-            true => self.marked_places(conversation, options, text, Marks::Texts).0,
+            true => self.marked_places(conversation, options, text, MarkedTexts::Texts).0,
             false => places,
         };
         with_objects(places, text)
@@ -51,9 +56,9 @@ impl ChatTemplate {
         conversation: &Conversation,
         options: &RenderOptions<'_>,
         text: &str,
-        marks: Marks,
-    ) -> (Vec<Place>, bool) {
-        let mut places: Vec<Place> = Vec::new();
+        marks: MarkedTexts,
+    ) -> (Vec<PartRange>, bool) {
+        let mut places: Vec<PartRange> = Vec::new();
         let Ok((rendered, masker)) = self.render_marked(conversation, options, marks) else {
             return (places, false);
         };
@@ -70,7 +75,7 @@ impl ChatTemplate {
                 ways.into_iter()
                     .find(|way| rest.strip_prefix(way).is_some_and(|rest| rest.starts_with(behind)))
             });
-            let (Some(shown), Some(part)) = (shown, Part::of_tag(&marked.tag)) else {
+            let (Some(shown), Some(part)) = (shown, PromptPart::of_tag(&marked.tag)) else {
                 return (places, false);
             };
             let start = at.saturating_add(marked.before.len());
@@ -79,7 +84,7 @@ impl ChatTemplate {
                 // A tool has two texts.
                 Some(last) if last.part == part && part.is_object() => last.range.end = at,
                 // A template may show a part twice.
-                _ if seen.insert(part) => places.push(Place { part, range: start..at }),
+                _ if seen.insert(part) => places.push(PartRange { part, range: start..at }),
                 _ => {}
             }
         }
@@ -88,7 +93,7 @@ impl ChatTemplate {
 }
 
 /// Extends the ranges of tools and calls to their whole objects. Only names and descriptions are marked.
-fn with_objects(mut places: Vec<Place>, text: &str) -> Vec<Place> {
+fn with_objects(mut places: Vec<PartRange>, text: &str) -> Vec<PartRange> {
     let mut from = 0;
     for at in 0..places.len() {
         let until = places.get(at.saturating_add(1)).map_or(text.len(), |next| next.range.start);

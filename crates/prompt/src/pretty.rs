@@ -14,8 +14,8 @@ const MAX_DEPTH: usize = 128;
 
 /// Returns `value` on one line if it fits, and otherwise broken as Python breaks it.
 pub(crate) fn print(value: &Value, masks: &MaskTable, max_bytes: usize) -> Result<String, Error> {
-    let mut printer = Printer { masks, max_bytes, out: String::new() };
-    printer.value(value, Place { indent: 0, allowance: 0, depth: 0 })?;
+    let mut printer = PrettyPrinter { masks, max_bytes, out: String::new() };
+    printer.value(value, WritePosition { indent: 0, allowance: 0, depth: 0 })?;
     Ok(printer.out)
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn ends_line(c: char) -> bool {
 
 /// The position at which a value is written.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct WritePosition {
     /// The number of columns before the value.
     indent: usize,
     /// The number of columns that must stay free after the value.
@@ -53,14 +53,14 @@ struct Place {
     depth: usize,
 }
 
-struct Printer<'a> {
+struct PrettyPrinter<'a> {
     masks: &'a MaskTable,
     max_bytes: usize,
     out: String,
 }
 
-impl Printer<'_> {
-    fn value(&mut self, value: &Value, place: Place) -> Result<(), Error> {
+impl PrettyPrinter<'_> {
+    fn value(&mut self, value: &Value, place: WritePosition) -> Result<(), Error> {
         if place.depth > MAX_DEPTH || self.out.len() > self.max_bytes {
             return Err(TooLong::error());
         }
@@ -70,7 +70,7 @@ impl Printer<'_> {
             self.out.push_str(&line);
             return Ok(());
         }
-        let place = Place { depth: place.depth.saturating_add(1), ..place };
+        let place = WritePosition { depth: place.depth.saturating_add(1), ..place };
         match value.kind() {
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), place),
             ValueKind::Map => self.members(value, place)?,
@@ -125,7 +125,7 @@ impl Printer<'_> {
         Ok(members)
     }
 
-    fn members(&mut self, value: &Value, place: Place) -> Result<(), Error> {
+    fn members(&mut self, value: &Value, place: WritePosition) -> Result<(), Error> {
         let indent = place.indent.saturating_add(1);
         let members = self.sorted(value)?;
         let count = members.len();
@@ -137,7 +137,7 @@ impl Printer<'_> {
             self.out.push_str(&key);
             self.out.push_str(": ");
             let allowance = if last { place.allowance.saturating_add(1) } else { 1 };
-            self.value(&item, Place { indent: indented, allowance, ..place })?;
+            self.value(&item, WritePosition { indent: indented, allowance, ..place })?;
             if !last {
                 self.next_line(indent);
             }
@@ -146,7 +146,7 @@ impl Printer<'_> {
         Ok(())
     }
 
-    fn items(&mut self, value: &Value, place: Place) -> Result<(), Error> {
+    fn items(&mut self, value: &Value, place: WritePosition) -> Result<(), Error> {
         let indent = place.indent.saturating_add(1);
         let (open, close) = brackets(value);
         let items: Vec<Value> = value.try_iter()?.collect();
@@ -155,7 +155,7 @@ impl Printer<'_> {
         for (at, item) in items.into_iter().enumerate() {
             let last = at.saturating_add(1) == count;
             let allowance = if last { place.allowance.saturating_add(close.len()) } else { 1 };
-            self.value(&item, Place { indent, allowance, ..place })?;
+            self.value(&item, WritePosition { indent, allowance, ..place })?;
             if !last {
                 self.next_line(indent);
             }
@@ -170,7 +170,7 @@ impl Printer<'_> {
     }
 
     /// Writes a long text as adjacent literals, cut between words and at its own line ends.
-    fn text(&mut self, text: &str, place: Place) {
+    fn text(&mut self, text: &str, place: WritePosition) {
         let top = place.depth == 1;
         let more = usize::from(top);
         let indent = place.indent.saturating_add(more);

@@ -7,7 +7,7 @@ const MAX_DEPTH: u32 = 64;
 
 /// Returns the JSON of a Python literal, or of JSON's `true`, `false` and `null`. `None` if `text` is no literal.
 pub(crate) fn literal(text: &str) -> Option<String> {
-    let mut reader = Reader::new(text);
+    let mut reader = LiteralReader::new(text);
     let mut out = String::new();
     reader.value(&mut out, 0)?;
     reader.space();
@@ -17,7 +17,7 @@ pub(crate) fn literal(text: &str) -> Option<String> {
 /// Reads a list of calls, such as `[f(a=1), g()]`. Returns the name of each call and its keyword arguments as a JSON
 /// object.
 pub(crate) fn calls(text: &str) -> Option<Vec<(String, String)>> {
-    let mut reader = Reader::new(text);
+    let mut reader = LiteralReader::new(text);
     let mut calls = Vec::new();
     reader.expect('[')?;
     loop {
@@ -35,11 +35,11 @@ pub(crate) fn is_name(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
-struct Reader<'t> {
+struct LiteralReader<'t> {
     rest: &'t str,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> LiteralReader<'t> {
     fn new(text: &'t str) -> Self {
         Self { rest: text }
     }

@@ -7,14 +7,14 @@ use headrace_tokenizer::Segment;
 
 /// A rendered prompt that knows the origin of its parts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedPrompt {
     text: String,
     /// Byte ranges in which no control token may begin and through which none may run. They are ascending and do not
     /// touch.
     literal: Vec<Range<usize>>,
 }
 
-impl Rendered {
+impl RenderedPrompt {
     pub(crate) fn new(text: String, literal: Vec<Range<usize>>) -> Self {
         Self { text, literal }
     }

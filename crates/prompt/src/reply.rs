@@ -20,9 +20,9 @@ mod step;
 mod tagged;
 
 pub use form::ReplyForm;
-use harmony::Harmony;
-use machine::Machine;
-use piece::Piece;
+use harmony::HarmonyMachine;
+use machine::MarkMachine;
+use piece::ReplyPiece;
 
 /// The source of tool-call ids. They derive from the request, so that a replayed answer has the same ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl From<RequestId> for CallIds {
 pub struct ReplyParser {
     choice: u32,
     call_ids: CallIds,
-    machine: Reads,
+    machine: ReplyMachine,
     /// The ids that the model gave its calls and that were used.
     given: Vec<String>,
     /// The number of tokens that arrived within the reasoning.
@@ -70,16 +70,16 @@ pub struct ReplyParser {
 }
 
 #[derive(Debug)]
-enum Reads {
+enum ReplyMachine {
     /// Everything is text.
     Plain,
-    Marked(Box<Machine>),
-    Harmony(Box<Harmony>),
+    Marked(Box<MarkMachine>),
+    Harmony(Box<HarmonyMachine>),
 }
 
-impl Reads {
+impl ReplyMachine {
     /// Returns the pieces that `text` completes. Empty if everything is text.
-    fn push(&mut self, text: &str) -> Vec<Piece> {
+    fn push(&mut self, text: &str) -> Vec<ReplyPiece> {
         match self {
             Self::Plain => Vec::new(),
             Self::Marked(machine) => machine.push(text),
@@ -87,7 +87,7 @@ impl Reads {
         }
     }
 
-    fn finish(&mut self, stopped: bool) -> Vec<Piece> {
+    fn finish(&mut self, stopped: bool) -> Vec<ReplyPiece> {
         match self {
             Self::Plain => Vec::new(),
             Self::Marked(machine) => machine.finish(stopped),
@@ -125,12 +125,12 @@ impl ReplyParser {
     /// arguments are not JSON for the tool's schema.
     pub fn new(form: &ReplyForm, choice: u32, call_ids: CallIds) -> Self {
         let machine = match form.style.family {
-            ReplyFamily::Harmony => Reads::Harmony(Box::new(Harmony::new(&form.offered))),
+            ReplyFamily::Harmony => ReplyMachine::Harmony(Box::new(HarmonyMachine::new(&form.offered))),
             family => {
                 let calls = family != ReplyFamily::Plain && !form.offered.is_empty();
                 match calls || form.style.thought.is_some() || !form.hidden.is_empty() {
-                    true => Reads::Marked(Box::new(Machine::new(form))),
-                    false => Reads::Plain,
+                    true => ReplyMachine::Marked(Box::new(MarkMachine::new(form))),
+                    false => ReplyMachine::Plain,
                 }
             }
         };
@@ -151,7 +151,7 @@ impl ReplyParser {
         if self.finished || says_nothing {
             return;
         }
-        if matches!(self.machine, Reads::Plain) {
+        if matches!(self.machine, ReplyMachine::Plain) {
             // Emitted unchanged.
             out.push(ReplyEvent::Text { choice: self.choice, text, ids, logprobs });
             return;
@@ -164,7 +164,7 @@ impl ReplyParser {
             self.reasoning = self.reasoning.saturating_add(ids.len() as u64);
         }
         let mut carried = (!ids.is_empty() || !logprobs.is_empty()).then_some((ids, logprobs));
-        if !matches!(pieces.first(), Some(Piece::Text(_) | Piece::Thought(_))) {
+        if !matches!(pieces.first(), Some(ReplyPiece::Text(_) | ReplyPiece::Thought(_))) {
             out.extend(carried.take().map(|(ids, logprobs)| ReplyEvent::Text {
                 choice: self.choice,
                 text: String::new(),
@@ -218,7 +218,7 @@ impl ReplyParser {
 
     fn emit(
         &mut self,
-        pieces: Vec<Piece>,
+        pieces: Vec<ReplyPiece>,
         calls_before: u32,
         mut carried: (Vec<u32>, Vec<TokenLogprob>),
         out: &mut Vec<ReplyEvent>,
@@ -227,21 +227,21 @@ impl ReplyParser {
         let mut next = calls_before;
         for piece in pieces {
             out.push(match piece {
-                Piece::Text(text) => {
+                ReplyPiece::Text(text) => {
                     let (ids, logprobs) = std::mem::take(&mut carried);
                     ReplyEvent::Text { choice, text, ids, logprobs }
                 }
-                Piece::Thought(text) => {
+                ReplyPiece::Thought(text) => {
                     let (ids, logprobs) = std::mem::take(&mut carried);
                     ReplyEvent::Reasoning { choice, text, ids, logprobs }
                 }
-                Piece::Call { id, name } => {
+                ReplyPiece::Call { id, name } => {
                     let index = next;
                     next = next.saturating_add(1);
                     ReplyEvent::ToolCallStart { choice, index, id: self.call_id(index, id), name }
                 }
                 // The arguments belong to the previous call.
-                Piece::Arguments(fragment) => {
+                ReplyPiece::Arguments(fragment) => {
                     ReplyEvent::ToolCallArguments { choice, index: next.saturating_sub(1), fragment }
                 }
             });

@@ -15,7 +15,7 @@ const JSON_WITNESS: &str = "Witness é  of JSON <tool_call> ";
 
 /// The parts that a template shows unchanged, apart from white space at their ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownParts {
     /// A first message with instructions.
     system: bool,
     user: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Shown {
     some_of_tools: bool,
 }
 
-impl Shown {
+impl ShownParts {
     /// Determines what a template shows. `render` renders a conversation, and returns an empty text if the template
     /// rejects it.
     pub(crate) fn by(render: &dyn Fn(&Conversation) -> String) -> Self {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_a_template_shows_is_found_out() {
-        let all = Shown {
+        let all = ShownParts {
             system: true,
             user: true,
             assistant: true,
@@ -162,25 +162,25 @@ mod tests {
             tools: true,
             some_of_tools: true,
         };
-        let plain = Shown { arguments: false, tools: false, some_of_tools: false, ..all };
+        let plain = ShownParts { arguments: false, tools: false, some_of_tools: false, ..all };
         let each = |content: &str| format!("{{% for m in messages %}}{content}{{% endfor %}}");
         for (source, expected) in [
-            (DEMO.to_owned(), Shown { tools: false, ..all }),
+            (DEMO.to_owned(), ShownParts { tools: false, ..all }),
             (DEMO.to_owned() + "{{ tools | tojson }}", all),
             (each("{{ m.role }}: {{ m.content }}"), plain),
             (each("{{ m.content | trim }}"), plain),
-            (each("{{ m.content.split('</think>')[-1] }}"), Shown::default()),
-            (each("{{ m.content[:2000] }}"), Shown::default()),
+            (each("{{ m.content.split('</think>')[-1] }}"), ShownParts::default()),
+            (each("{{ m.content[:2000] }}"), ShownParts::default()),
             (
                 each("{% if m.role != 'tool' %}{{ m.content }}{% endif %}"),
-                Shown { tool_result: false, ..plain },
+                ShownParts { tool_result: false, ..plain },
             ),
             (
                 each("{% if loop.last %}{{ m.content }}{% endif %}"),
-                Shown { tool_result: true, ..Shown::default() },
+                ShownParts { tool_result: true, ..ShownParts::default() },
             ),
-            ("{{ tools | length }}".to_owned(), Shown { some_of_tools: true, ..Shown::default() }),
-            ("{{ raise_exception('never') }}".to_owned(), Shown::default()),
+            ("{{ tools | length }}".to_owned(), ShownParts { some_of_tools: true, ..ShownParts::default() }),
+            ("{{ raise_exception('never') }}".to_owned(), ShownParts::default()),
         ] {
             assert_eq!(compiled(&source).shown, expected, "{source}");
         }

@@ -22,20 +22,20 @@ pub(crate) fn tools(tools: &[Tool]) -> Vec<Tool> {
 fn tool(tool: &Tool) -> Tool {
     let none = Value::Null;
     let root = tool.parameters.as_ref().unwrap_or(&none);
-    let mut schema = Simplifier { root, left: MAX_VALUES }.schema(root, 0);
+    let mut schema = SchemaSimplifier { root, left: MAX_VALUES }.schema(root, 0);
     schema.insert("type".to_owned(), "object".into());
     complete_object(&mut schema);
     let description = Some(tool.description.clone().unwrap_or_default());
     Tool { description, parameters: Some(Value::Object(schema)), ..tool.clone() }
 }
 
-struct Simplifier<'s> {
+struct SchemaSimplifier<'s> {
     root: &'s Value,
     /// The remaining budget for copying.
     left: usize,
 }
 
-impl Simplifier<'_> {
+impl SchemaSimplifier<'_> {
     /// Returns the schema with one type and without references.
     fn schema(&mut self, schema: &Value, level: u32) -> Map<String, Value> {
         let mut merged = self.merged(schema, level);

@@ -8,17 +8,17 @@ use crate::bounds::CAP;
 
 /// A template split into text, string literals and the rest of its code.
 #[derive(Debug)]
-pub(crate) struct Source<'s> {
+pub(crate) struct TemplateSource<'s> {
     text: &'s str,
-    parts: Vec<Part<'s>>,
+    parts: Vec<SourcePart<'s>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part<'s> {
+enum SourcePart<'s> {
     /// Text that is written out unchanged.
     Text(&'s str),
     /// A string literal with its quotes, and its use.
-    Literal { quoted: &'s str, usage: Use },
+    Literal { quoted: &'s str, usage: LiteralUse },
     /// Code between literals, including the delimiters.
     Code(&'s str),
     /// A comment, including its delimiters.
@@ -27,7 +27,7 @@ enum Part<'s> {
 
 /// The use of a literal, as far as the code beside it shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+enum LiteralUse {
     /// The literal may be written out.
     Output,
     /// The literal comes before `in` or beside `==` or `!=`.
@@ -36,26 +36,26 @@ enum Use {
     Subscript,
 }
 
-impl<'s> Source<'s> {
+impl<'s> TemplateSource<'s> {
     pub(crate) fn read(text: &'s str) -> Self {
         let mut parts = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
             let Some(at) = ["{{", "{%", "{#"].iter().filter_map(|open| rest.find(open)).min() else {
-                parts.push(Part::Text(rest));
+                parts.push(SourcePart::Text(rest));
                 break;
             };
             let (before, tag) = rest.split_at(at);
             if !before.is_empty() {
-                parts.push(Part::Text(before));
+                parts.push(SourcePart::Text(before));
             }
             rest = if tag.starts_with("{#") {
                 let end = tag.find("#}").map_or(tag.len(), |end| end.saturating_add(2));
                 let (comment, after) = tag.split_at(end);
-                parts.push(Part::Comment(comment));
+                parts.push(SourcePart::Comment(comment));
                 after
             } else if let Some((raw, after)) = raw_block(tag) {
-                parts.push(Part::Text(raw));
+                parts.push(SourcePart::Text(raw));
                 after
             } else {
                 read_code(tag, &mut parts)
@@ -77,9 +77,9 @@ impl<'s> Source<'s> {
         let splits: Vec<usize> = token.char_indices().skip(1).map(|(at, _)| at).collect();
         for part in &self.parts {
             let piece = match part {
-                Part::Text(text) => Cow::Borrowed(*text),
-                Part::Literal { quoted, usage: Use::Output } => unescape(quoted),
-                Part::Literal { .. } | Part::Code(_) | Part::Comment(_) => continue,
+                SourcePart::Text(text) => Cow::Borrowed(*text),
+                SourcePart::Literal { quoted, usage: LiteralUse::Output } => unescape(quoted),
+                SourcePart::Literal { .. } | SourcePart::Code(_) | SourcePart::Comment(_) => continue,
             };
             for at in &splits {
                 let (begun, rest) = token.split_at(*at);
@@ -106,20 +106,20 @@ impl<'s> Source<'s> {
     /// - The limit on length is applied to all values that are stored: variables and arguments of macros.
     pub(crate) fn rewritten(&self, in_messages: impl Fn(char) -> char) -> String {
         let mut out = String::with_capacity(self.text.len().saturating_add(self.text.len() / 4));
-        let mut statement = Statement::default();
+        let mut statement = StatementText::default();
         for part in &self.parts {
             match part {
-                Part::Literal { quoted, usage } => {
+                SourcePart::Literal { quoted, usage } => {
                     statement.source.push_str(quoted);
                     let mut escaped = false;
                     for c in quoted.chars() {
-                        let compared = *usage == Use::Compared && !escaped;
+                        let compared = *usage == LiteralUse::Compared && !escaped;
                         out.push(if compared { in_messages(c) } else { c });
                         escaped = !escaped && c == '\\';
                     }
                 }
-                Part::Text(text) | Part::Comment(text) => out.push_str(text),
-                Part::Code(code) => statement.write(code, &mut out),
+                SourcePart::Text(text) | SourcePart::Comment(text) => out.push_str(text),
+                SourcePart::Code(code) => statement.write(code, &mut out),
             }
         }
         out
@@ -128,14 +128,14 @@ impl<'s> Source<'s> {
 
 /// A `{% … %}` that is being rewritten.
 #[derive(Debug, Default)]
-struct Statement {
+struct StatementText {
     /// The source of the statement so far.
     source: String,
     /// Whether a parenthesis was opened after `set x =`.
     assigns: bool,
 }
 
-impl Statement {
+impl StatementText {
     fn write(&mut self, code: &str, out: &mut String) {
         if code.starts_with("{%") || code.starts_with("{{") {
             *self = Self::default();
@@ -237,7 +237,7 @@ fn raw_block(tag: &str) -> Option<(&str, &str)> {
 }
 
 /// Reads one `{{ … }}` or `{% … %}` and returns the rest.
-fn read_code<'s>(tag: &'s str, parts: &mut Vec<Part<'s>>) -> &'s str {
+fn read_code<'s>(tag: &'s str, parts: &mut Vec<SourcePart<'s>>) -> &'s str {
     let close = if tag.starts_with("{{") { "}}" } else { "%}" };
     let mut from = 0;
     let mut at = 2;
@@ -248,8 +248,8 @@ fn read_code<'s>(tag: &'s str, parts: &mut Vec<Part<'s>>) -> &'s str {
             '"' | '\'' => {
                 let end = literal_end(tag, at);
                 if let (Some(code), Some(quoted)) = (tag.get(from..at), tag.get(at..end)) {
-                    parts.push(Part::Code(code));
-                    parts.push(Part::Literal { quoted, usage: Use::Output });
+                    parts.push(SourcePart::Code(code));
+                    parts.push(SourcePart::Literal { quoted, usage: LiteralUse::Output });
                 }
                 (from, at) = (end, end);
                 continue;
@@ -259,14 +259,14 @@ fn read_code<'s>(tag: &'s str, parts: &mut Vec<Part<'s>>) -> &'s str {
             '}' if depth > 0 => depth -= 1,
             _ if rest.starts_with(close) => {
                 let (code, after) = tag.split_at(at.saturating_add(2));
-                parts.push(Part::Code(code.get(from..).unwrap_or("")));
+                parts.push(SourcePart::Code(code.get(from..).unwrap_or("")));
                 return after;
             }
             _ => {}
         }
         at = at.saturating_add(c.len_utf8());
     }
-    parts.push(Part::Code(tag.get(from..).unwrap_or("")));
+    parts.push(SourcePart::Code(tag.get(from..).unwrap_or("")));
     ""
 }
 
@@ -285,9 +285,9 @@ fn literal_end(tag: &str, at: usize) -> usize {
 }
 
 /// Sets the use of each literal: compared (before `in` or `not in`, or beside `==` or `!=`), subscript, or output.
-fn mark_uses(parts: &mut [Part<'_>]) {
-    let code = |part: Option<&Part<'_>>| match part {
-        Some(Part::Code(code)) => (*code).to_owned(),
+fn mark_uses(parts: &mut [SourcePart<'_>]) {
+    let code = |part: Option<&SourcePart<'_>>| match part {
+        Some(SourcePart::Code(code)) => (*code).to_owned(),
         _ => String::new(),
     };
     for at in 0..parts.len() {
@@ -304,11 +304,11 @@ fn mark_uses(parts: &mut [Part<'_>]) {
         // `x['key']`, not the list `['item']`.
         let indexed = before.strip_suffix('[').and_then(|before| before.chars().next_back());
         let indexed = indexed.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | ']' | ')'));
-        if let Some(Part::Literal { usage, .. }) = parts.get_mut(at) {
+        if let Some(SourcePart::Literal { usage, .. }) = parts.get_mut(at) {
             *usage = match (follows || precedes, indexed && after.trim_start().starts_with(']')) {
-                (true, _) => Use::Compared,
-                (false, true) => Use::Subscript,
-                (false, false) => Use::Output,
+                (true, _) => LiteralUse::Compared,
+                (false, true) => LiteralUse::Subscript,
+                (false, false) => LiteralUse::Output,
             };
         }
     }

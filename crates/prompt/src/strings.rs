@@ -17,7 +17,7 @@ pub(crate) fn call(
     max_bytes: usize,
 ) -> Result<Value, Error> {
     if let Some(text) = value.as_str() {
-        let text = Text { text, masks };
+        let text = MaskedText { text, masks };
         if let Some(result) = text.call(method, args, max_bytes) {
             return result;
         }
@@ -26,12 +26,12 @@ pub(crate) fn call(
 }
 
 /// A string that is searched without regard to masks.
-struct Text<'a> {
+struct MaskedText<'a> {
     text: &'a str,
     masks: &'a MaskTable,
 }
 
-impl<'a> Text<'a> {
+impl<'a> MaskedText<'a> {
     fn call(&self, method: &str, args: &[Value], max_bytes: usize) -> Option<Result<Value, Error>> {
         Some(match method {
             "startswith" | "endswith" => self.affix(args, method == "startswith"),
@@ -262,7 +262,7 @@ fn python_space(c: char) -> bool {
 /// The filter `trim`, with Python's definition of white space.
 pub(crate) fn trim(text: &str, chars: Option<&str>, masks: &MaskTable) -> Result<Value, Error> {
     let args: Vec<Value> = chars.map(Value::from).into_iter().collect();
-    Text { text, masks }.strip(&args, true, true)
+    MaskedText { text, masks }.strip(&args, true, true)
 }
 
 /// The filter `replace`.
@@ -274,7 +274,7 @@ pub(crate) fn replace(
     masks: &MaskTable,
     max_bytes: usize,
 ) -> Result<String, Error> {
-    Text { text, masks }.replaced(old, new, count.unwrap_or(usize::MAX), max_bytes)
+    MaskedText { text, masks }.replaced(old, new, count.unwrap_or(usize::MAX), max_bytes)
 }
 
 fn wrong(reason: &'static str) -> Error {

@@ -9,18 +9,18 @@ use headrace_domain::{Conversation, UnixNanos};
 use headrace_tokenizer::Tokenizer;
 use minijinja::Value;
 
-use crate::bounds::{self, Capped, TemplateLimits, TooLong};
-use crate::environment::{self, Compiled, Raised};
+use crate::bounds::{self, CappedWriter, TemplateLimits, TooLong};
+use crate::environment::{self, CompiledTemplate, Raised};
 use crate::error::TemplateError;
-use crate::fields::Fields;
+use crate::fields::FieldList;
 use crate::mask::{MaskTable, Masker};
 use crate::options::RenderOptions;
-use crate::outline::{self, Outline, Outlines};
-use crate::rendered::Rendered;
-use crate::shown::Shown;
+use crate::outline::{self, OutlineCache, TextOutline};
+use crate::rendered::RenderedPrompt;
+use crate::shown::ShownParts;
 use crate::simple;
-use crate::source::Source;
-use crate::values::{self, Marks};
+use crate::source::TemplateSource;
+use crate::values::{self, MarkedTexts};
 
 /// The name of templates in errors if none is given.
 const DEFAULT_NAME: &str = "chat_template";
@@ -40,9 +40,9 @@ const DEFAULT_NAME: &str = "chat_template";
 /// that is kept in a variable and then compared with `in` or `==` is not covered: the comparison fails, with no other
 /// effect.
 pub struct ChatTemplate {
-    compiled: Compiled,
+    compiled: CompiledTemplate,
     /// The outlines, if the template only writes out the texts of messages.
-    pub(crate) outlines: Option<Outlines>,
+    pub(crate) outlines: Option<OutlineCache>,
     name: String,
     masks: Arc<MaskTable>,
     /// `bos_token` and the like, as the template sees them.
@@ -50,13 +50,13 @@ pub struct ChatTemplate {
     limits: TemplateLimits,
     /// Whether the template mentions `strftime_now`.
     tells_time: bool,
-    switches: Switches,
-    pub(crate) shown: Shown,
+    switches: TemplateSwitches,
+    pub(crate) shown: ShownParts,
 }
 
 /// The switches that a template offers for reasoning and for the length of answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Switches {
+pub struct TemplateSwitches {
     /// Whether to reason: `enable_thinking` or `thinking`.
     pub thinking: bool,
     /// How much to reason: `reasoning_effort`.
@@ -126,13 +126,13 @@ impl ChatTemplate {
         tokens: &SpecialTokenTexts,
         limits: TemplateLimits,
     ) -> Result<Self, TemplateError> {
-        let parsed = Source::read(source);
+        let parsed = TemplateSource::read(source);
         let named = [("bos_token", &tokens.bos), ("eos_token", &tokens.eos), ("pad_token", &tokens.pad)];
         let named = named.into_iter().chain([("unk_token", &tokens.unk)]);
         let markup = tokens.markup.iter().chain(named.clone().filter_map(|(_, text)| text.as_ref()));
         let masks = Arc::new(MaskTable::new(markup.map(String::as_str), &parsed));
         let source_of_engine = parsed.rewritten(|c| masks.in_messages(c));
-        let compiled = Compiled::new(source_of_engine.clone(), limits, &masks).map_err(|error| {
+        let compiled = CompiledTemplate::new(source_of_engine.clone(), limits, &masks).map_err(|error| {
             TemplateError::Compile {
                 template: name.to_owned(),
                 line: error.line(),
@@ -141,7 +141,9 @@ impl ChatTemplate {
         })?;
         let outlines = outline::only_writes(&source_of_engine, compiled.syntax())
             .then(|| {
-                Compiled::new(source_of_engine, outline::part_of(limits), &masks).ok().map(Outlines::new)
+                CompiledTemplate::new(source_of_engine, outline::part_of(limits), &masks)
+                    .ok()
+                    .map(OutlineCache::new)
             })
             .flatten();
         let tokens = named.filter_map(|(key, text)| Some((key, Value::from(text.as_deref()?)))).collect();
@@ -149,15 +151,15 @@ impl ChatTemplate {
         let template = compiled.template();
         let asked = template.map(|template| template.undeclared_variables(false));
         let asked = asked.unwrap_or_default();
-        let switches = Switches {
+        let switches = TemplateSwitches {
             thinking: asked.contains("enable_thinking") || asked.contains("thinking"),
             effort: asked.contains("reasoning_effort"),
             verbosity: asked.contains("verbosity"),
         };
         let name = name.to_owned();
-        let shown = Shown::default();
+        let shown = ShownParts::default();
         let unknown = Self { compiled, outlines, name, masks, tokens, limits, tells_time, switches, shown };
-        let shown = Shown::by(&|conversation| unknown.rendered_or_nothing(conversation));
+        let shown = ShownParts::by(&|conversation| unknown.rendered_or_nothing(conversation));
         Ok(Self { shown, ..unknown })
     }
 
@@ -167,7 +169,7 @@ impl ChatTemplate {
     }
 
     /// The switches that the template offers for reasoning and for the length of answers.
-    pub const fn switches(&self) -> Switches {
+    pub const fn switches(&self) -> TemplateSwitches {
         self.switches
     }
 
@@ -181,7 +183,7 @@ impl ChatTemplate {
     /// conversation.
     pub(crate) fn rendered_or_nothing(&self, conversation: &Conversation) -> String {
         let options = RenderOptions { add_generation_prompt: true, now: UnixNanos::new(0), reasoning: None };
-        self.render(conversation, &options).map(Rendered::into_text).unwrap_or_default()
+        self.render(conversation, &options).map(RenderedPrompt::into_text).unwrap_or_default()
     }
 
     /// Renders a conversation. Tools are left out if the caller forbids their use
@@ -194,10 +196,10 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
-    ) -> Result<Rendered, TemplateError> {
+    ) -> Result<RenderedPrompt, TemplateError> {
         match self.outlined(conversation, options) {
             Some(rendered) => rendered,
-            None => self.render_conversation(conversation, options, Marks::None),
+            None => self.render_conversation(conversation, options, MarkedTexts::None),
         }
     }
 
@@ -206,14 +208,19 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
-    ) -> Option<Result<Rendered, TemplateError>> {
+    ) -> Option<Result<RenderedPrompt, TemplateError>> {
         let outlines = self.outlines.as_ref()?;
-        let key = outline::Key::of(conversation, options)?;
+        let key = outline::OutlineKey::of(conversation, options)?;
         let outline = outlines.get(&key, || {
             let (rendered, masker) = self
-                .render_marked_by(&outlines.compiled, &outline::stand_in(conversation), options, Marks::Texts)
+                .render_marked_by(
+                    &outlines.compiled,
+                    &outline::stand_in(conversation),
+                    options,
+                    MarkedTexts::Texts,
+                )
                 .ok()?;
-            Outline::read(&rendered, &masker)
+            TextOutline::read(&rendered, &masker)
         })?;
         let texts = conversation.messages.iter().filter_map(|message| message.content.as_deref());
         let masker = Masker::new(&self.masks, texts);
@@ -229,11 +236,11 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
-    ) -> Result<Rendered, TemplateError> {
+    ) -> Result<RenderedPrompt, TemplateError> {
         self.render_conversation(
             conversation,
             &RenderOptions { add_generation_prompt: false, ..*options },
-            Marks::End,
+            MarkedTexts::End,
         )
     }
 
@@ -241,10 +248,10 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
-        marks: Marks,
-    ) -> Result<Rendered, TemplateError> {
+        marks: MarkedTexts,
+    ) -> Result<RenderedPrompt, TemplateError> {
         let (rendered, masker) = self.render_marked(conversation, options, marks)?;
-        self.finish(rendered, marks == Marks::End, &masker)
+        self.finish(rendered, marks == MarkedTexts::End, &masker)
     }
 
     /// Renders a conversation with masks and marks still in the text. Also returns the masker that removes them.
@@ -252,17 +259,17 @@ impl ChatTemplate {
         &self,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
-        marks: Marks,
+        marks: MarkedTexts,
     ) -> Result<(String, Masker<'_>), TemplateError> {
         self.render_marked_by(&self.compiled, conversation, options, marks)
     }
 
     fn render_marked_by(
         &self,
-        compiled: &Compiled,
+        compiled: &CompiledTemplate,
         conversation: &Conversation,
         options: &RenderOptions<'_>,
-        marks: Marks,
+        marks: MarkedTexts,
     ) -> Result<(String, Masker<'_>), TemplateError> {
         if conversation.messages.is_empty() {
             return Err(TemplateError::NoMessages);
@@ -300,7 +307,7 @@ impl ChatTemplate {
         tools: Option<&serde_json::Value>,
         extra: &serde_json::Value,
         options: &RenderOptions<'_>,
-    ) -> Result<Rendered, TemplateError> {
+    ) -> Result<RenderedPrompt, TemplateError> {
         if messages.as_array().is_none_or(Vec::is_empty) {
             return Err(TemplateError::NoMessages);
         }
@@ -318,7 +325,12 @@ impl ChatTemplate {
         self.finish(rendered, end, &masker)
     }
 
-    fn finish(&self, rendered: String, end: bool, masker: &Masker<'_>) -> Result<Rendered, TemplateError> {
+    fn finish(
+        &self,
+        rendered: String,
+        end: bool,
+        masker: &Masker<'_>,
+    ) -> Result<RenderedPrompt, TemplateError> {
         if !end {
             return Ok(masker.unmask(rendered));
         }
@@ -336,8 +348,8 @@ impl ChatTemplate {
         tools: Value,
         extra: Vec<(Cow<'static, str>, Value)>,
         options: &RenderOptions<'_>,
-    ) -> Fields {
-        let mut context = Fields::with_capacity(10);
+    ) -> FieldList {
+        let mut context = FieldList::with_capacity(10);
         context.put("messages", messages);
         context.put("tools", tools);
         context.put("documents", Value::from(()));
@@ -350,10 +362,10 @@ impl ChatTemplate {
         context
     }
 
-    fn run(&self, compiled: &Compiled, context: Fields) -> Result<String, TemplateError> {
+    fn run(&self, compiled: &CompiledTemplate, context: FieldList) -> Result<String, TemplateError> {
         let template = compiled.template().map_err(|error| self.error(&error, false))?;
         bounds::start_counting();
-        let mut output = Capped::new(compiled.max_output_bytes);
+        let mut output = CappedWriter::new(compiled.max_output_bytes);
         let done = template.render_captured_to(Value::from(context), &mut output).map(|_| ());
         done.map_err(|error| self.error(&error, output.hit))?;
         String::from_utf8(output.bytes).map_err(|_| TemplateError::Render {

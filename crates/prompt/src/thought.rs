@@ -3,7 +3,7 @@
 
 /// The marks around a reasoning block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Thought {
+pub struct ReasoningMarks {
     /// The opening mark.
     pub open: &'static str,
     /// The closing mark.
@@ -29,16 +29,16 @@ pub(crate) const ANALYSIS: ThoughtBounds = ThoughtBounds {
 };
 
 /// The marks that are searched for in templates, in this order.
-const KNOWN: [Thought; 6] = [
-    Thought { open: "<think>", close: "</think>" },
-    Thought { open: "[THINK]", close: "[/THINK]" },
-    Thought { open: "<|channel>thought", close: "<channel|>" },
-    Thought { open: "<seed:think>", close: "</seed:think>" },
-    Thought { open: "◁think▷", close: "◁/think▷" },
-    Thought { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
+const KNOWN: [ReasoningMarks; 6] = [
+    ReasoningMarks { open: "<think>", close: "</think>" },
+    ReasoningMarks { open: "[THINK]", close: "[/THINK]" },
+    ReasoningMarks { open: "<|channel>thought", close: "<channel|>" },
+    ReasoningMarks { open: "<seed:think>", close: "</seed:think>" },
+    ReasoningMarks { open: "◁think▷", close: "◁/think▷" },
+    ReasoningMarks { open: "<|START_THINKING|>", close: "<|END_THINKING|>" },
 ];
 
-impl Thought {
+impl ReasoningMarks {
     /// Returns the marks that a chat template knows. GPT-OSS is not among them: it reasons in a channel, which belongs
     /// to the form of its replies.
     pub fn detect(template: &str) -> Option<Self> {

@@ -3,13 +3,13 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Conversation, Message, ReasoningWish, Tool, ToolChoice};
+use headrace_domain::{Conversation, Message, ReasoningOptions, Tool, ToolChoice};
 use minijinja::Value;
 use serde_json::Value as Json;
 
-use crate::fields::Fields;
+use crate::fields::FieldList;
 use crate::mask::Masker;
-use crate::part::Part;
+use crate::part::PromptPart;
 
 /// The roles that templates know. Other names count as message text.
 const ROLES: [&str; 7] = ["system", "developer", "user", "assistant", "tool", "function", "ipython"];
@@ -60,7 +60,7 @@ const OWN: [&str; 9] = [
 /// that templates know.
 pub(crate) fn variables(
     conversation: &Conversation,
-    wish: Option<&ReasoningWish>,
+    wish: Option<&ReasoningOptions>,
     masker: &Masker<'_>,
 ) -> Vec<(Cow<'static, str>, Value)> {
     let given = &conversation.template;
@@ -105,7 +105,7 @@ pub fn texts_beside_contents(conversation: &Conversation) -> Vec<Cow<'_, str>> {
 
 /// The texts that are rendered with marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Marks {
+pub(crate) enum MarkedTexts {
     /// No texts.
     None,
     /// The end of the last message's content.
@@ -116,10 +116,10 @@ pub(crate) enum Marks {
     Each,
 }
 
-impl Marks {
+impl MarkedTexts {
     /// Returns a text of the part, between marks if this option includes it.
-    fn text(self, part: Part, text: &str, masker: &Masker<'_>) -> Value {
-        let is_text = matches!(part, Part::Message(_) | Part::Reasoning(_));
+    fn text(self, part: PromptPart, text: &str, masker: &Masker<'_>) -> Value {
+        let is_text = matches!(part, PromptPart::Message(_) | PromptPart::Reasoning(_));
         let marked = self == Self::Each || (self == Self::Texts && is_text);
         if marked && !text.trim().is_empty() {
             return Value::from(masker.mask_between_marks(&part.tag(), text));
@@ -129,17 +129,18 @@ impl Marks {
 }
 
 /// Returns the messages as `transformers` presents them: absent fields left out, `reasoning` under its two usual names.
-pub(crate) fn messages(conversation: &Conversation, marks: Marks, masker: &Masker<'_>) -> Value {
+pub(crate) fn messages(conversation: &Conversation, marks: MarkedTexts, masker: &Masker<'_>) -> Value {
     let last = conversation.messages.len();
     let message = |(at, message): (usize, &Message)| {
-        let marks = if marks == Marks::End && at.saturating_add(1) != last { Marks::None } else { marks };
+        let marks =
+            if marks == MarkedTexts::End && at.saturating_add(1) != last { MarkedTexts::None } else { marks };
         self::message(at, message, marks, masker)
     };
     conversation.messages.iter().enumerate().map(message).collect()
 }
 
-fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> Value {
-    let mut fields = Fields::with_capacity(2);
+fn message(at: usize, message: &Message, marks: MarkedTexts, masker: &Masker<'_>) -> Value {
+    let mut fields = FieldList::with_capacity(2);
     fields.put("role", Value::from(message.role.name()));
     let texts = [
         ("content", &message.content),
@@ -151,9 +152,9 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
     for (key, text) in texts {
         let Some(text) = text else { continue };
         let value = match marks {
-            Marks::End if key == "content" => Value::from(masker.mask_with_end(text)),
-            marks if key == "content" => marks.text(Part::Message(at), text, masker),
-            marks if key.starts_with("reasoning") => marks.text(Part::Reasoning(at), text, masker),
+            MarkedTexts::End if key == "content" => Value::from(masker.mask_with_end(text)),
+            marks if key == "content" => marks.text(PromptPart::Message(at), text, masker),
+            marks if key.starts_with("reasoning") => marks.text(PromptPart::Reasoning(at), text, masker),
             _ => self::text(text, masker),
         };
         fields.put(key, value);
@@ -165,7 +166,7 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
                 Ok(object @ Json::Object(_)) => json(&object, masker),
                 _ => text(&call.arguments, masker),
             };
-            let name = marks.text(Part::Call { message: at, call: number }, &call.name, masker);
+            let name = marks.text(PromptPart::Call { message: at, call: number }, &call.name, masker);
             let function = Value::from_pairs([("name", name), ("arguments", arguments)]);
             Value::from_pairs([
                 ("id", text(&call.id, masker)),
@@ -182,7 +183,12 @@ fn message(at: usize, message: &Message, marks: Marks, masker: &Masker<'_>) -> V
 /// not be used.
 ///
 /// `tools` are the conversation's tools, with their schemas as sent or simplified.
-pub(crate) fn tools(conversation: &Conversation, tools: &[Tool], marks: Marks, masker: &Masker<'_>) -> Value {
+pub(crate) fn tools(
+    conversation: &Conversation,
+    tools: &[Tool],
+    marks: MarkedTexts,
+    masker: &Masker<'_>,
+) -> Value {
     if tools.is_empty() || conversation.tool_choice == ToolChoice::None {
         return Value::from(());
     }
@@ -190,10 +196,10 @@ pub(crate) fn tools(conversation: &Conversation, tools: &[Tool], marks: Marks, m
     tools.iter().enumerate().map(tool).collect()
 }
 
-fn tool(at: usize, tool: &Tool, marks: Marks, masker: &Masker<'_>) -> Value {
-    let mut function = vec![("name", marks.text(Part::Tool(at), &tool.name, masker))];
+fn tool(at: usize, tool: &Tool, marks: MarkedTexts, masker: &Masker<'_>) -> Value {
+    let mut function = vec![("name", marks.text(PromptPart::Tool(at), &tool.name, masker))];
     let about = tool.description.as_ref();
-    function.extend(about.map(|about| ("description", marks.text(Part::Tool(at), about, masker))));
+    function.extend(about.map(|about| ("description", marks.text(PromptPart::Tool(at), about, masker))));
     // A tool without parameters takes no arguments. Templates rely on an object being present.
     let parameters = match &tool.parameters {
         Some(parameters) => json(parameters, masker),

@@ -2,7 +2,7 @@
 
 /// The options for wrapping.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wrap {
+pub(crate) struct WrapOptions {
     /// The line width in characters, at least 1.
     pub(crate) width: usize,
     /// Whether to cut a word that is longer than a line.
@@ -11,7 +11,7 @@ pub(crate) struct Wrap {
     pub(crate) breaks_hyphens: bool,
 }
 
-impl Wrap {
+impl WrapOptions {
     /// Wraps one line. White space at the ends of the resulting lines is left out.
     pub(crate) fn line(self, text: &str) -> Vec<String> {
         let mut chunks = self.chunks(text);

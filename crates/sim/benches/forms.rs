@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_checkpoint::Checkpoint;
-use headrace_domain::{CacheSalt, Form, JsonForm, RequestId, Sampling, Seed, SystemClock};
+use headrace_domain::{CacheSalt, JsonForm, RequestId, ResponseFormat, Sampling, Seed, SystemClock};
 use headrace_engine::{EngineConfig, Progress, Stepper, TokenizerText};
-use headrace_engine_api::{Events, Job, Priority, SharedGrammar, Tenant};
-use headrace_grammar::{Bounds, Compiler};
+use headrace_engine_api::{Job, JobEvents, Priority, SharedGrammar, Tenant};
+use headrace_grammar::{FormCompiler, FormLimits};
 use headrace_kernels::ComputeMode;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::Forward;
@@ -71,10 +71,10 @@ fn main() -> Result<(), Failure> {
         "{BATCH} answers of {TOKENS} tokens, {:.2} GB of weights, {isa}, {threads} of {all} threads",
         bytes as f64 / 1e9
     );
-    let compiler = Compiler::new(tokenizer, &[end], u32::try_from(VOCAB)?);
+    let compiler = FormCompiler::new(tokenizer, &[end], u32::try_from(VOCAB)?);
     let only = std::env::args().nth(3).filter(|name| !name.starts_with("--")).unwrap_or_default();
     for (name, form) in forms().into_iter().filter(|(name, _)| name.contains(&only)) {
-        let grammar = compiler.compile(&Arc::new(form), &Bounds::default())?;
+        let grammar = compiler.compile(&Arc::new(form), &FormLimits::default())?;
         for temperature in [0.0, 1.0] {
             let mut round = |grammar, seed| round(&mut stepper, grammar, temperature, seed);
             // Warm-up: the first round touches its memory for the first time.
@@ -105,14 +105,20 @@ fn main() -> Result<(), Failure> {
 }
 
 /// Forms that no answer completes, and that allow many ids at every token.
-fn forms() -> [(&'static str, Form); 3] {
+fn forms() -> [(&'static str, ResponseFormat); 3] {
     let schema = |schema| {
-        Form::JsonSchema(JsonForm { name: None, schema, strict: false, compact: false, white_space: None })
+        ResponseFormat::JsonSchema(JsonForm {
+            name: None,
+            schema,
+            strict: false,
+            compact: false,
+            white_space: None,
+        })
     };
     let row = json!({"type": "object", "additionalProperties": false, "required": ["name", "age", "note"], "properties": {
         "name": {"type": "string"}, "age": {"type": "integer", "minimum": 0, "maximum": 150}, "note": {"type": "string"}}});
     [
-        ("a long sentence", Form::Regex("[A-Z][a-z]+( [a-z]+){100,200}\\.".to_owned())),
+        ("a long sentence", ResponseFormat::Regex("[A-Z][a-z]+( [a-z]+){100,200}\\.".to_owned())),
         ("strings", schema(json!({"type": "array", "items": {"type": "string"}, "minItems": 200}))),
         ("rows of an object", schema(json!({"type": "array", "items": row, "minItems": 50}))),
     ]
@@ -147,7 +153,7 @@ fn round(
     temperature: f32,
     seed: u64,
 ) -> Result<Took, Failure> {
-    let readers: Result<Vec<Events>, Failure> = (0..BATCH)
+    let readers: Result<Vec<JobEvents>, Failure> = (0..BATCH)
         .map(|at| {
             let prompt: Vec<u32> = (0..24).map(|i| 1000 + (i * 977 + at as u32 * 131) % 100_000).collect();
             let sampling = Sampling {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use headrace_domain::{EngineTrace, FinishReason, PrefixKeys, TokenLogprob, Usage};
 use headrace_engine_api::{
-    Capabilities, Engine, Event, Health, Job, JobReport, LoadReport, PromptScores, SubmitRefusal, Ticket,
-    channel,
+    Capabilities, Engine, EngineHealth, Job, JobEvent, JobReport, JobTicket, LoadReport, PromptScores,
+    SubmitRefusal, channel,
 };
 
 /// Gives the same answer to every job. Every event is sent before `submit` returns, regardless of the bound on unread
@@ -36,7 +36,7 @@ impl Engine for ScriptedEngine {
         &self.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         let sampling = &job.sampling;
         let needed = (job.prompt.len() as u64).saturating_add(u64::from(sampling.max_tokens));
         let limit = u64::from(self.capabilities.context_window);
@@ -44,10 +44,10 @@ impl Engine for ScriptedEngine {
             return Err(SubmitRefusal::DoesNotFit { needed, limit });
         }
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
-        sender.send(Event::Started { cached_tokens: 0 });
+        sender.send(JobEvent::Started { cached_tokens: 0 });
         if sampling.prompt_logprobs.is_some() {
             let scores = job.prompt.iter().enumerate().map(|(i, &id)| self.score(id, i == 0));
-            sender.send(Event::Scored(PromptScores { tokens: scores.collect() }));
+            sender.send(JobEvent::Scored(PromptScores { tokens: scores.collect() }));
         }
         let tokens = self.tokens_per_answer.min(sampling.max_tokens);
         let last = if tokens == self.tokens_per_answer { FinishReason::Stop } else { FinishReason::Length };
@@ -55,14 +55,14 @@ impl Engine for ScriptedEngine {
             for i in 0..tokens {
                 let id = i % self.capabilities.vocab.max(1);
                 let logprobs = sampling.logprobs.iter().map(|_| self.score(id, false)).collect();
-                sender.send(Event::Tokens {
+                sender.send(JobEvent::Tokens {
                     choice,
                     ids: vec![id],
                     text: self.text_per_token.clone(),
                     logprobs,
                 });
             }
-            sender.send(Event::Finished { choice, reason: last.clone() });
+            sender.send(JobEvent::Finished { choice, reason: last.clone() });
         }
         let usage = Usage {
             input: job.prompt.len() as u64,
@@ -70,7 +70,7 @@ impl Engine for ScriptedEngine {
             ..Usage::default()
         };
         let engine = EngineTrace { steps: tokens, prefill_chunks: 1, ..EngineTrace::default() };
-        sender.finish(Event::Done(Arc::new(JobReport { usage, engine })));
+        sender.finish(JobEvent::Done(Arc::new(JobReport { usage, engine })));
         Ok(ticket)
     }
 
@@ -82,7 +82,7 @@ impl Engine for ScriptedEngine {
         LoadReport::default()
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }

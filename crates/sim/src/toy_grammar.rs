@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use headrace_domain::Form;
-use headrace_engine_api::{Grammar, GrammarFailed, GrammarState};
+use headrace_domain::ResponseFormat;
+use headrace_engine_api::{CompiledGrammar, GrammarFailed, GrammarState};
 
 use crate::forward::mix;
 
@@ -27,7 +27,7 @@ pub struct ToyGrammar {
     /// Units of work for each accepted id.
     pub units_per_id: u64,
     /// The form that it claims to be compiled from.
-    pub form: Arc<Form>,
+    pub form: Arc<ResponseFormat>,
 }
 
 struct State {
@@ -41,12 +41,20 @@ impl ToyGrammar {
     /// Creates grammar number `seed` over the ids below `ids`. The id `end` ends an answer.
     pub fn new(seed: u64, ids: u32, end: u32) -> Self {
         let longest = 5 + (mix(seed) % 40) as usize;
-        Self { seed, ids, end, longest, fails_at: None, units_per_id: 0, form: Arc::new(Form::JsonObject) }
+        Self {
+            seed,
+            ids,
+            end,
+            longest,
+            fails_at: None,
+            units_per_id: 0,
+            form: Arc::new(ResponseFormat::JsonObject),
+        }
     }
 }
 
-impl Grammar for ToyGrammar {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for ToyGrammar {
+    fn form(&self) -> &Arc<ResponseFormat> {
         &self.form
     }
 

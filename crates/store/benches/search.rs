@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use headrace_domain::{NanoDollars, OrgId, Outcome, ProjectId, RequestId, TraceRecord, UnixNanos};
+use headrace_domain::{CallOutcome, NanoDollars, OrgId, ProjectId, RequestId, TraceRecord, UnixNanos};
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
 use headrace_trace::{CallQuery, TraceError, TraceReader, TraceStore, decode_record};
 
@@ -93,7 +93,7 @@ fn fill(path: &std::path::Path, rows: u64) -> Result<(), Box<dyn std::error::Err
                 let mut record = if mixed % 10 == 0 { refused.clone() } else { golden.clone() };
                 if mixed % 100 == 1 {
                     let stage = headrace_domain::Stage::Upstream;
-                    record.outcome = Outcome::Failed { stage, message: "it broke off".to_owned() };
+                    record.outcome = CallOutcome::Failed { stage, message: "it broke off".to_owned() };
                 }
                 record.request_id = RequestId::from_bits(u128::from(n) << 64 | u128::from(mixed));
                 record.started = UnixNanos::new(1_795_000_000 * SECOND + n * SECOND / 20);

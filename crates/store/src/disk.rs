@@ -111,13 +111,13 @@ impl fmt::Debug for DiskGuard {
 /// A file that sets space aside. When the disk is full, for any reason, the file shrinks step by step, and the ledger
 /// and the identities use the space that becomes free. The file grows again when there is room.
 #[derive(Debug)]
-pub struct Ballast {
+pub struct DiskBallast {
     path: PathBuf,
     /// Size of the file in bytes. `None` until it is first read.
     held: Mutex<Option<u64>>,
 }
 
-impl Ballast {
+impl DiskBallast {
     /// Opens the ballast of a directory and sets its space aside if there is room. If the disk is full, releases one
     /// step at once, so that the stores in the directory can be opened.
     pub fn open(dir: &Path) -> Self {
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn the_ballast_gives_all_its_space_in_steps_and_takes_it_again() {
         let dir = tempfile::tempdir().unwrap();
-        let ballast = Ballast::open(dir.path());
+        let ballast = DiskBallast::open(dir.path());
         let whole = ballast.size();
         assert!(whole >= BALLAST_BYTES.0, "{whole}");
         let mut steps = 0;
@@ -262,6 +262,6 @@ mod tests {
         ballast.refill();
         assert_eq!(ballast.size(), whole);
         drop(ballast);
-        assert_eq!(Ballast::open(dir.path()).size(), whole, "it is not set aside twice");
+        assert_eq!(DiskBallast::open(dir.path()).size(), whole, "it is not set aside twice");
     }
 }

@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    Draft, FileLimits, FileRecord, FileStore, Incomplete, ObjectError, PageAsk, UploadRecord, UploadStatus,
+    FileDraft, FileLimits, FileRecord, FileStore, ObjectError, PageAsk, UploadFault, UploadRecord,
+    UploadStatus,
 };
 
-use crate::disk::{Ballast, DiskGuard};
-use crate::pair::Pair;
-use crate::sqlite::Format;
+use crate::disk::{DiskBallast, DiskGuard};
+use crate::pair::ReadWritePair;
+use crate::sqlite::FileFormat;
 
-use segments::Segments;
+use segments::SegmentFolder;
 
 /// The triggers that keep `batch.bytes` and `held` correct. Answers of a batch from a file count twice, because they
 /// are stored in rows and then in the result files. Each request and each batch adds 256 bytes of overhead.
@@ -55,7 +56,7 @@ macro_rules! triggers {
 }
 
 /// The database format.
-const FORMAT: Format = Format {
+const FORMAT: FileFormat = FileFormat {
     what: "store of files",
     application_id: i32::from_be_bytes(*b"HRfi"),
     version: 2,
@@ -170,11 +171,11 @@ const AROUND_BYTES: u64 = 64 << 10;
 
 /// The store of files. See the top of the file.
 pub struct SqliteFiles {
-    pair: Pair,
-    segments: Segments,
+    pair: ReadWritePair,
+    segments: SegmentFolder,
     limits: FileLimits,
     guard: Option<DiskGuard>,
-    ballast: Option<Arc<Ballast>>,
+    ballast: Option<Arc<DiskBallast>>,
     /// Ids of files that an earlier process was writing or removing. `None` until the database could be read.
     left: Mutex<Option<Vec<String>>>,
 }
@@ -187,8 +188,8 @@ impl SqliteFiles {
     /// [`ObjectError::Unavailable`] if the file is not a store of files.
     pub fn open(path: &Path, limits: FileLimits) -> Result<Self, ObjectError> {
         let store = Self {
-            pair: Pair::open(path, FORMAT, None)?,
-            segments: Segments::beside(path),
+            pair: ReadWritePair::open(path, FORMAT, None)?,
+            segments: SegmentFolder::beside(path),
             limits,
             guard: None,
             ballast: None,
@@ -202,7 +203,7 @@ impl SqliteFiles {
 
     /// Keeps the disk's reserve free. If the disk is full, removals use space from the ballast.
     #[must_use]
-    pub fn guarded(mut self, guard: DiskGuard, ballast: Option<Arc<Ballast>>) -> Self {
+    pub fn guarded(mut self, guard: DiskGuard, ballast: Option<Arc<DiskBallast>>) -> Self {
         (self.guard, self.ballast) = (Some(guard), ballast);
         self
     }
@@ -297,7 +298,7 @@ impl FileStore for SqliteFiles {
         self.limits
     }
 
-    fn begin(&self, draft: &Draft) -> Result<(), ObjectError> {
+    fn begin(&self, draft: &FileDraft) -> Result<(), ObjectError> {
         self.check(0)?;
         self.find_left(&mut self.left.lock().unwrap_or_else(PoisonError::into_inner))?;
         self.pair.write(async |connection| {
@@ -316,7 +317,7 @@ impl FileStore for SqliteFiles {
         })
     }
 
-    fn finish(&self, draft: &Draft, now: UnixNanos) -> Result<bool, ObjectError> {
+    fn finish(&self, draft: &FileDraft, now: UnixNanos) -> Result<bool, ObjectError> {
         for name in self.pair.read(async |connection| rows::segments(connection, draft.id()).await)? {
             self.segments.finish(&name, draft.bytes()).map_err(of_disk)?;
         }
@@ -375,11 +376,11 @@ impl FileStore for SqliteFiles {
         project: &ProjectId,
         id: &str,
         now: UnixNanos,
-    ) -> Result<Option<Result<UploadRecord, Incomplete>>, ObjectError> {
+    ) -> Result<Option<Result<UploadRecord, UploadFault>>, ObjectError> {
         let told = self.pair.write(async |connection| {
             let Some(mut upload) = rows::upload(connection, project, id).await? else { return Ok(None) };
             if upload.status != UploadStatus::Pending || upload.expires <= now {
-                return Ok(Some((Err(Incomplete::NotPending), Vec::new())));
+                return Ok(Some((Err(UploadFault::NotPending), Vec::new())));
             }
             upload.status = UploadStatus::Cancelled;
             let parts = rows::end_upload(connection, &upload).await?;
@@ -402,13 +403,13 @@ impl FileStore for SqliteFiles {
         parts: &[String],
         file: &str,
         now: UnixNanos,
-    ) -> Result<Result<(UploadRecord, FileRecord), Incomplete>, ObjectError> {
+    ) -> Result<Result<(UploadRecord, FileRecord), UploadFault>, ObjectError> {
         let (told, left) = self.pair.write(async |connection| {
             let Some(mut upload) = rows::upload(connection, project, id).await? else {
-                return Ok((Err(Incomplete::Missing), Vec::new()));
+                return Ok((Err(UploadFault::Missing), Vec::new()));
             };
             if upload.status != UploadStatus::Pending || upload.expires <= now {
-                return Ok((Err(Incomplete::NotPending), Vec::new()));
+                return Ok((Err(UploadFault::NotPending), Vec::new()));
             }
             match rows::join(connection, &upload, parts, file, now).await? {
                 Ok(joined) => {

@@ -9,38 +9,38 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::Looked;
-use crate::sqlite::{Database, FormatError};
+use crate::objects::rows::StatementError;
+use crate::sqlite::{FormatError, SqliteFile};
 
 /// Maximum changes that share one commit, so that the first of them does not wait forever.
 pub(crate) const MOST_IN_GROUP: u32 = 64;
 
 /// The group writer. See the top of the file.
-pub(crate) struct Grouped {
-    writer: Mutex<Writer>,
+pub(crate) struct GroupCommit {
+    writer: Mutex<GroupWriterState>,
     /// Number of callers that wait for the lock. While there is one, a later caller will commit.
     waiting: AtomicU32,
 }
 
-struct Writer {
-    database: Database,
+struct GroupWriterState {
+    database: SqliteFile,
     /// Changes that are made and not yet committed.
-    group: Option<Group>,
+    group: Option<OpenGroup>,
 }
 
-struct Group {
-    outcome: Arc<Outcome>,
+struct OpenGroup {
+    outcome: Arc<GroupOutcome>,
     changes: u32,
 }
 
 /// The outcome of a group, once it is known.
 #[derive(Default)]
-struct Outcome {
+struct GroupOutcome {
     told: Mutex<Option<Result<(), ObjectError>>>,
     known: Condvar,
 }
 
-impl Outcome {
+impl GroupOutcome {
     fn tell(&self, told: Result<(), ObjectError>) {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         self.known.notify_all();
@@ -57,9 +57,9 @@ impl Outcome {
     }
 }
 
-impl Grouped {
-    pub(crate) fn new(database: Database) -> Self {
-        Self { writer: Mutex::new(Writer { database, group: None }), waiting: AtomicU32::new(0) }
+impl GroupCommit {
+    pub(crate) fn new(database: SqliteFile) -> Self {
+        Self { writer: Mutex::new(GroupWriterState { database, group: None }), waiting: AtomicU32::new(0) }
     }
 
     /// Runs `change` and keeps all of it or none. When this returns `Ok`, the change is on the disk.
@@ -68,7 +68,7 @@ impl Grouped {
     /// Returns the error of `change` or of the disk.
     pub(crate) fn write<T>(
         &self,
-        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StatementError>,
     ) -> Result<T, ObjectError> {
         let mut writer = self.turn();
         let (done, outcome) = writer.make(false, change)?;
@@ -78,11 +78,11 @@ impl Grouped {
         committed.map(|()| done)
     }
 
-    /// Runs changes that save themselves (see [`Database::share`]), each as [`Self::write`] does, in order. Returns the
+    /// Runs changes that save themselves (see [`SqliteFile::share`]), each as [`Self::write`] does, in order. Returns the
     /// result of each. The caller passes at most [`MOST_IN_GROUP`].
     pub(crate) fn write_each<C>(&self, changes: impl Iterator<Item = C>) -> Vec<Result<(), ObjectError>>
     where
-        C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), Looked>,
+        C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), StatementError>,
     {
         let mut writer = self.turn();
         let made: Vec<_> = changes.map(|change| writer.make(true, change)).collect();
@@ -93,8 +93,9 @@ impl Grouped {
         } else {
             drop(writer);
         }
-        let told =
-            |(done, outcome): (Result<(), ObjectError>, Arc<Outcome>)| done.and_then(|()| outcome.wait());
+        let told = |(done, outcome): (Result<(), ObjectError>, Arc<GroupOutcome>)| {
+            done.and_then(|()| outcome.wait())
+        };
         made.into_iter().map(|made| made.and_then(told)).collect()
     }
 
@@ -104,18 +105,22 @@ impl Grouped {
     /// Returns the error of `work`.
     pub(crate) fn between<T>(
         &self,
-        work: impl FnOnce(&mut Database) -> Result<T, FormatError>,
+        work: impl FnOnce(&mut SqliteFile) -> Result<T, FormatError>,
     ) -> Result<T, ObjectError> {
         let mut writer = self.turn();
         if writer.group.is_some() {
             // The group's callers get the result through their outcome.
             let _ = writer.commit();
         }
-        work(&mut writer.database).map_err(Looked::from).map_err(ObjectError::from)
+        work(&mut writer.database).map_err(StatementError::from).map_err(ObjectError::from)
     }
 
     /// Commits the open group, unless a waiting caller will, and waits for the outcome.
-    fn leave(&self, mut writer: MutexGuard<'_, Writer>, outcome: &Outcome) -> Result<(), ObjectError> {
+    fn leave(
+        &self,
+        mut writer: MutexGuard<'_, GroupWriterState>,
+        outcome: &GroupOutcome,
+    ) -> Result<(), ObjectError> {
         if writer.is_waited_for(self.waiting.load(Ordering::Acquire)) {
             drop(writer);
             return outcome.wait();
@@ -123,7 +128,7 @@ impl Grouped {
         writer.commit()
     }
 
-    fn turn(&self) -> MutexGuard<'_, Writer> {
+    fn turn(&self) -> MutexGuard<'_, GroupWriterState> {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -131,13 +136,13 @@ impl Grouped {
     }
 }
 
-impl Writer {
+impl GroupWriterState {
     /// Joins the open group, or begins one.
-    fn join(&mut self) -> Result<Arc<Outcome>, ObjectError> {
+    fn join(&mut self) -> Result<Arc<GroupOutcome>, ObjectError> {
         if self.group.is_none() {
-            self.database.begin().map_err(Looked::from).map_err(ObjectError::from)?;
+            self.database.begin().map_err(StatementError::from).map_err(ObjectError::from)?;
         }
-        let group = self.group.get_or_insert_with(|| Group { outcome: Arc::default(), changes: 0 });
+        let group = self.group.get_or_insert_with(|| OpenGroup { outcome: Arc::default(), changes: 0 });
         group.changes += 1;
         Ok(Arc::clone(&group.outcome))
     }
@@ -149,8 +154,8 @@ impl Writer {
     fn make<T>(
         &mut self,
         saves_itself: bool,
-        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
-    ) -> Result<(Result<T, ObjectError>, Arc<Outcome>), ObjectError> {
+        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StatementError>,
+    ) -> Result<(Result<T, ObjectError>, Arc<GroupOutcome>), ObjectError> {
         let outcome = self.join()?;
         let made = catch_unwind(AssertUnwindSafe(|| self.database.share(saves_itself, change)));
         match made {
@@ -173,7 +178,7 @@ impl Writer {
     }
 
     fn commit(&mut self) -> Result<(), ObjectError> {
-        let committed = self.database.commit().map_err(Looked::from).map_err(ObjectError::from);
+        let committed = self.database.commit().map_err(StatementError::from).map_err(ObjectError::from);
         self.end(&committed);
         committed
     }
@@ -200,9 +205,9 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::sqlite::{Durability, Format};
+    use crate::sqlite::{Durability, FileFormat};
 
-    const FORMAT: Format = Format {
+    const FORMAT: FileFormat = FileFormat {
         what: "test",
         application_id: 7,
         version: 1,
@@ -212,18 +217,18 @@ mod tests {
         shrinks: false,
     };
 
-    fn open(dir: &std::path::Path) -> Database {
-        Database::open(&dir.join("words.db"), Durability::Full, FORMAT).unwrap()
+    fn open(dir: &std::path::Path) -> SqliteFile {
+        SqliteFile::open(&dir.join("words.db"), Durability::Full, FORMAT).unwrap()
     }
 
-    async fn add(connection: &mut SqliteConnection, id: i64, word: &str) -> Result<(), Looked> {
+    async fn add(connection: &mut SqliteConnection, id: i64, word: &str) -> Result<(), StatementError> {
         let adding = sqlx::query("INSERT INTO word VALUES (?, ?)").bind(id).bind(word);
         adding.execute(connection).await?;
         Ok(())
     }
 
     fn ids(dir: &std::path::Path) -> Vec<i64> {
-        let found = open(dir).read(async |connection| -> Result<_, Looked> {
+        let found = open(dir).read(async |connection| -> Result<_, StatementError> {
             let rows: Vec<(i64,)> =
                 sqlx::query_as("SELECT id FROM word ORDER BY id").fetch_all(connection).await?;
             Ok(rows)
@@ -235,7 +240,7 @@ mod tests {
     fn each_change_is_kept_or_undone_by_itself_whoever_shares_its_commit() {
         const EACH: i64 = 40;
         let dir = tempfile::tempdir().unwrap();
-        let (grouped, told) = (Grouped::new(open(dir.path())), AtomicUsize::new(0));
+        let (grouped, told) = (GroupCommit::new(open(dir.path())), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for thread in 0..16_i64 {
                 let (grouped, told) = (&grouped, &told);
@@ -261,7 +266,7 @@ mod tests {
     #[test]
     fn a_group_shares_one_commit_and_its_failure() {
         let dir = tempfile::tempdir().unwrap();
-        let grouped = Grouped::new(open(dir.path()));
+        let grouped = GroupCommit::new(open(dir.path()));
         let alone = grouped.write(async |connection| add(connection, 0, "x").await);
         assert!(alone.is_ok());
         // The first caller leads while others wait. The last caller finds no other waiting, and its panic ends the
@@ -273,7 +278,9 @@ mod tests {
                 std::thread::yield_now();
             }
             let last = scope.spawn(|| {
-                grouped.write(async |_: &mut SqliteConnection| -> Result<(), Looked> { panic!("as asked") })
+                grouped.write(async |_: &mut SqliteConnection| -> Result<(), StatementError> {
+                    panic!("as asked")
+                })
             });
             while grouped.waiting.load(Ordering::SeqCst) < 2 {
                 std::thread::yield_now();
@@ -294,9 +301,9 @@ mod tests {
     fn of_changes_that_save_themselves_one_that_fails_is_undone_alone_and_one_behind_its_end_loses_all() {
         const SAVED: &str = "SAVEPOINT change; INSERT INTO word VALUES (?1, 'x'); INSERT INTO word VALUES (?2, 'x'); RELEASE change";
         let dir = tempfile::tempdir().unwrap();
-        let grouped = Grouped::new(open(dir.path()));
+        let grouped = GroupCommit::new(open(dir.path()));
         let change = |(first, second, fails_late): (i64, i64, bool)| {
-            async move |connection: &mut SqliteConnection| -> Result<(), Looked> {
+            async move |connection: &mut SqliteConnection| -> Result<(), StatementError> {
                 sqlx::query(SAVED).bind(first).bind(second).execute(&mut *connection).await?;
                 if fails_late { Err(unavailable("late".to_owned()).into()) } else { Ok(()) }
             }

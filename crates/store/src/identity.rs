@@ -13,8 +13,8 @@ use headrace_identity::{
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::disk::Ballast;
-use crate::sqlite::{Database, Durability, Format, stamp};
+use crate::disk::DiskBallast;
+use crate::sqlite::{Durability, FileFormat, SqliteFile, stamp};
 
 mod operators;
 
@@ -22,12 +22,12 @@ mod reserve;
 
 mod rows;
 
-use reserve::Reserve;
+use reserve::RevocationReserve;
 use rows::{
-    Failure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
+    RowFailure, bytes, constraint, corrupt, from_json, json, key, nanos, number, org, project, unavailable,
 };
 
-const FORMAT: Format = Format {
+const FORMAT: FileFormat = FileFormat {
     what: "identity store",
     application_id: 0x4852_6964,
     version: 1,
@@ -128,12 +128,12 @@ const VERIFY_PAGE: usize = 1_000;
 
 /// Identities in a SQLite file. Calls may come from any thread, and block until the disk has answered.
 pub struct SqliteKeyStore {
-    database: Mutex<Database>,
-    reserve: Mutex<Reserve>,
+    database: Mutex<SqliteFile>,
+    reserve: Mutex<RevocationReserve>,
     /// The last write error. `None` after a successful write.
     failing: Mutex<Option<String>>,
     /// Releases space if the disk is full.
-    ballast: Option<Arc<Ballast>>,
+    ballast: Option<Arc<DiskBallast>>,
 }
 
 impl SqliteKeyStore {
@@ -143,14 +143,15 @@ impl SqliteKeyStore {
     /// # Errors
     /// [`StoreError::Newer`] if a newer program wrote the file, [`StoreError::Corrupt`] if it is another kind of file.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = Database::open(path, Durability::Full, FORMAT);
-        let mut database = database.map_err(|error| Failure::from(error).while_doing("opening"))?;
+        let database = SqliteFile::open(path, Durability::Full, FORMAT);
+        let mut database = database.map_err(|error| RowFailure::from(error).while_doing("opening"))?;
         let added = database.write(async |connection| {
             sqlx::raw_sql(ADDITIONS).execute(connection).await?;
-            Ok::<_, Failure>(())
+            Ok::<_, RowFailure>(())
         });
         added.map_err(|failure| failure.while_doing("opening"))?;
-        let reserve = Reserve::open(path).map_err(|error| unavailable("opening its reserve", error))?;
+        let reserve =
+            RevocationReserve::open(path).map_err(|error| unavailable("opening its reserve", error))?;
         Ok(Self {
             database: Mutex::new(database),
             reserve: Mutex::new(reserve),
@@ -161,30 +162,30 @@ impl SqliteKeyStore {
 
     /// Returns the store with a ballast, whose space it uses if the disk is full.
     #[must_use]
-    pub fn backed_by(mut self, ballast: Arc<Ballast>) -> Self {
+    pub fn backed_by(mut self, ballast: Arc<DiskBallast>) -> Self {
         self.ballast = Some(ballast);
         self
     }
 
     fn read<T, F>(&self, doing: &'static str, query: F) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, Failure>,
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, RowFailure>,
     {
         locked(&self.database).read(query).map_err(|failure| failure.while_doing(doing))
     }
 
     fn write<T, F>(&self, doing: &'static str, change: F) -> Result<T, StoreError>
     where
-        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, Failure>,
+        F: AsyncFnOnce(&mut SqliteConnection) -> Result<T, RowFailure>,
     {
         if let Some(ballast) = &self.ballast {
             ballast.relieve();
         }
         let done = locked(&self.database).write(change);
         *locked(&self.failing) = match &done {
-            Err(Failure::Sqlite(error)) => Some(error.to_string()),
+            Err(RowFailure::Sqlite(error)) => Some(error.to_string()),
             // A store that refuses a change is able to write.
-            Ok(_) | Err(Failure::Store(_)) => None,
+            Ok(_) | Err(RowFailure::Store(_)) => None,
         };
         done.map_err(|failure| failure.while_doing(doing))
     }
@@ -282,7 +283,7 @@ impl KeyStore for SqliteKeyStore {
             let found = sqlx::query("SELECT 1 FROM keys WHERE id = ?").bind(id.as_str());
             match found.fetch_optional(connection).await? {
                 Some(_) => Ok(()),
-                None => Err(Failure::Store(StoreError::NotFound { what: "key" })),
+                None => Err(RowFailure::Store(StoreError::NotFound { what: "key" })),
             }
         })
     }
@@ -293,7 +294,7 @@ impl KeyStore for SqliteKeyStore {
             let set = sqlx::query("UPDATE keys SET limits = ? WHERE id = ?");
             let set = set.bind(json(&limits)?).bind(id.as_str()).execute(&mut *connection).await?;
             if set.rows_affected() == 0 {
-                return Err(Failure::Store(StoreError::NotFound { what: "key" }));
+                return Err(RowFailure::Store(StoreError::NotFound { what: "key" }));
             }
             log(connection, audit).await
         })
@@ -304,7 +305,7 @@ impl KeyStore for SqliteKeyStore {
         self.write("changing a key's regions", async move |connection| {
             let found = sqlx::query("SELECT 1 FROM keys WHERE id = ?").bind(id.as_str());
             if found.fetch_optional(&mut *connection).await?.is_none() {
-                return Err(Failure::Store(StoreError::NotFound { what: "key" }));
+                return Err(RowFailure::Store(StoreError::NotFound { what: "key" }));
             }
             pin(connection, OF_KEY, id.as_str(), &regions).await?;
             log(connection, audit).await
@@ -323,7 +324,7 @@ impl KeyStore for SqliteKeyStore {
     fn probe(&self) -> Result<(), StoreError> {
         let tried = locked(&self.database).probe();
         *locked(&self.failing) = tried.as_ref().err().map(ToString::to_string);
-        tried.map_err(|error| Failure::from(error).while_doing("trying its file"))
+        tried.map_err(|error| RowFailure::from(error).while_doing("trying its file"))
     }
 
     fn upsert_org(&self, org: &OrgRecord, audit: &AuditEntry) -> Result<(), StoreError> {
@@ -358,7 +359,7 @@ impl KeyStore for SqliteKeyStore {
             .await;
             let written = written.map_err(|error| constraint(error, "project", "organisation"))?;
             if written.rows_affected() == 0 {
-                return Err(Failure::Store(StoreError::Duplicate { what: "project" }));
+                return Err(RowFailure::Store(StoreError::Duplicate { what: "project" }));
             }
             log(connection, audit).await
         })
@@ -432,9 +433,9 @@ impl KeyStore for SqliteKeyStore {
                 let rows = page(connection, after, VERIFY_PAGE).await?;
                 let Some(last) = rows.last() else { break };
                 after = last.seq;
-                rows.iter().try_for_each(|row| checker.check(row)).map_err(Failure::Store)?;
+                rows.iter().try_for_each(|row| checker.check(row)).map_err(RowFailure::Store)?;
             }
-            checker.finish(recorded).map_err(Failure::Store)
+            checker.finish(recorded).map_err(RowFailure::Store)
         })
     }
 }
@@ -445,7 +446,7 @@ async fn pin(
     kind: &str,
     id: &str,
     regions: &Residency,
-) -> Result<(), Failure> {
+) -> Result<(), RowFailure> {
     if *regions == Residency::Anywhere {
         let gone = sqlx::query("DELETE FROM regions WHERE kind = ? AND id = ?").bind(kind).bind(id);
         gone.execute(connection).await?;
@@ -464,7 +465,7 @@ async fn pin(
 }
 
 /// Assigns the regions in a row to their organisation or key.
-fn pinned(row: &SqliteRow, all: &mut StoredDirectory) -> Result<(), Failure> {
+fn pinned(row: &SqliteRow, all: &mut StoredDirectory) -> Result<(), RowFailure> {
     let (kind, id): (&str, &str) = (row.try_get("kind")?, row.try_get("id")?);
     let kept = match kind {
         OF_ORG => all.orgs.iter_mut().find(|org| org.id.as_str() == id).map(|org| &mut org.regions),
@@ -482,7 +483,7 @@ fn pinned(row: &SqliteRow, all: &mut StoredDirectory) -> Result<(), Failure> {
 }
 
 /// Appends a row to the log, within the caller's transaction.
-async fn log(connection: &mut SqliteConnection, audit: AuditEntry) -> Result<(), Failure> {
+async fn log(connection: &mut SqliteConnection, audit: AuditEntry) -> Result<(), RowFailure> {
     let row = audit.chained(&end(connection).await?);
     let seq = i64::try_from(row.seq).map_err(|error| corrupt("the audit log", error))?;
     sqlx::query(
@@ -511,7 +512,7 @@ async fn log(connection: &mut SqliteConnection, audit: AuditEntry) -> Result<(),
 }
 
 /// The end of the log, as the store recorded it.
-async fn end(connection: &mut SqliteConnection) -> Result<AuditSummary, Failure> {
+async fn end(connection: &mut SqliteConnection) -> Result<AuditSummary, RowFailure> {
     let row = sqlx::query("SELECT seq, hash FROM audit_end").fetch_optional(connection).await?;
     row.map_or(Ok(AuditSummary::EMPTY), |row| {
         Ok(AuditSummary { rows: number(&row, "seq")?, head: AuditHash::from_bytes(bytes(&row, "hash")?) })
@@ -519,7 +520,11 @@ async fn end(connection: &mut SqliteConnection) -> Result<AuditSummary, Failure>
 }
 
 /// Returns at most `limit` rows of the log after row `after`.
-async fn page(connection: &mut SqliteConnection, after: u64, limit: usize) -> Result<Vec<AuditRow>, Failure> {
+async fn page(
+    connection: &mut SqliteConnection,
+    after: u64,
+    limit: usize,
+) -> Result<Vec<AuditRow>, RowFailure> {
     let rows = sqlx::query(
         "SELECT seq, at, actor, act, subject, detail, previous, hash FROM audit WHERE seq > ? ORDER BY seq LIMIT ?",
     )
@@ -530,7 +535,7 @@ async fn page(connection: &mut SqliteConnection, after: u64, limit: usize) -> Re
     rows.iter().map(audit_row).collect()
 }
 
-fn audit_row(row: &SqliteRow) -> Result<AuditRow, Failure> {
+fn audit_row(row: &SqliteRow) -> Result<AuditRow, RowFailure> {
     Ok(AuditRow {
         seq: number(row, "seq")?,
         previous: AuditHash::from_bytes(bytes(row, "previous")?),

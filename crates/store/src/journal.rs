@@ -9,20 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headrace_domain::UnixNanos;
-use headrace_ledger::verify::{Verifier, VerifyReport};
-use headrace_ledger::{Journal, JournalError, JournalRow, Loaded, Snapshot, Transaction, decode_row};
+use headrace_ledger::verify::{JournalVerifier, VerifyReport};
+use headrace_ledger::{
+    Journal, JournalError, JournalRow, LoadedJournal, StateSnapshot, Transaction, decode_row,
+};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
 
-use crate::disk::Ballast;
-use crate::sqlite::{self, Durability, Format, FormatError, block_on};
+use crate::disk::DiskBallast;
+use crate::sqlite::{self, Durability, FileFormat, FormatError, block_on};
 
 /// Number of snapshots kept. One is enough to start from, and the others let `verify_file` compare more often.
 const SNAPSHOTS_KEPT: i64 = 3;
 /// Rows read at a time.
 const PAGE_ROWS: i64 = 256;
 
-const FORMAT: Format = Format {
+const FORMAT: FileFormat = FileFormat {
     what: "ledger journal",
     application_id: 0x4852_6c67,
     version: 1,
@@ -69,7 +71,7 @@ pub struct SqliteJournal {
     /// Receives the duration of each append that became durable.
     timed: Option<CommitTimes>,
     /// Releases space if the disk is full.
-    ballast: Option<Arc<Ballast>>,
+    ballast: Option<Arc<DiskBallast>>,
 }
 
 /// Receives the duration of each commit, on the thread that made it.
@@ -112,7 +114,7 @@ impl SqliteJournal {
 
     /// Returns the journal with a ballast, whose space it uses if the disk is full.
     #[must_use]
-    pub fn backed_by(mut self, ballast: Arc<Ballast>) -> Self {
+    pub fn backed_by(mut self, ballast: Arc<DiskBallast>) -> Self {
         self.ballast = Some(ballast);
         self
     }
@@ -192,7 +194,7 @@ impl Drop for SqliteJournal {
 }
 
 impl Journal for SqliteJournal {
-    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
         let before = i64::try_from(sequence).unwrap_or(i64::MAX);
         let found = self.with(|connection| async move {
             let newest = "SELECT * FROM snapshot WHERE sequence < ? ORDER BY sequence DESC LIMIT 1";
@@ -232,7 +234,7 @@ impl Journal for SqliteJournal {
         Ok(())
     }
 
-    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+    fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError> {
         let sequence = signed(snapshot.sequence)?;
         self.with(|connection| async move {
             let mut transaction = connection.begin().await?;
@@ -319,7 +321,7 @@ pub fn verify_file(path: &Path) -> Result<VerifyReport, JournalError> {
                 Err(error) => unreadable.push(error),
             }
         }
-        let mut verifier = Verifier::new(&snapshots);
+        let mut verifier = JournalVerifier::new(&snapshots);
         let mut after = 0i64;
         loop {
             let page = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?";
@@ -409,7 +411,7 @@ pub fn find_after(
 ///
 /// # Errors
 /// Same as [`verify_file`]. Also fails if a row cannot be read.
-pub fn load_file(path: &Path) -> Result<Loaded, JournalError> {
+pub fn load_file(path: &Path) -> Result<LoadedJournal, JournalError> {
     let mut connection = open_to_read(path)?;
     let read = block_on(async {
         let mut transaction = connection.begin().await?;
@@ -422,7 +424,7 @@ pub fn load_file(path: &Path) -> Result<Loaded, JournalError> {
     });
     let _ = block_on(connection.close());
     let (snapshots, rows) = read.map_err(|error: sqlx::Error| sql_error(path, &error))?;
-    Ok(Loaded {
+    Ok(LoadedJournal {
         snapshots: snapshots.iter().map(snapshot_of).collect::<Result<_, _>>()?,
         rows: rows.iter().map(row_of).collect::<Result<_, _>>()?,
     })
@@ -451,9 +453,9 @@ fn row_of(row: &SqliteRow) -> Result<JournalRow, JournalError> {
     read().map_err(|error| corrupt(row, &error))
 }
 
-fn snapshot_of(row: &SqliteRow) -> Result<Snapshot, JournalError> {
-    let read = || -> Result<Snapshot, sqlx::Error> {
-        Ok(Snapshot {
+fn snapshot_of(row: &SqliteRow) -> Result<StateSnapshot, JournalError> {
+    let read = || -> Result<StateSnapshot, sqlx::Error> {
+        Ok(StateSnapshot {
             sequence: unsigned(row.try_get("sequence")?)?,
             format_version: unsigned(row.try_get("format_version")?)?,
             row_checksum: hash(row.try_get("row_checksum")?)?,
@@ -524,7 +526,7 @@ mod tests {
         journal.append(&[row(1)]).unwrap();
         fill(&mut journal);
         assert!(matches!(journal.append(&[row(2)]), Err(JournalError::Full(_))), "without a ballast");
-        let ballast = Arc::new(Ballast::open(dir.path()));
+        let ballast = Arc::new(DiskBallast::open(dir.path()));
         let before = std::fs::metadata(dir.path().join("ballast")).unwrap().len();
         let mut journal = journal.backed_by(ballast);
         journal.append(&[row(2), row(3)]).unwrap();

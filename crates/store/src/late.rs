@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use headrace_domain::TraceRecord;
-use headrace_trace::{Pace, Recorded, TraceError, TraceStore};
+use headrace_trace::{SharedRecord, TraceError, TraceStore, WritePace};
 
 use crate::disk::DiskGuard;
 use crate::trace::{SqliteTraceStore, TraceRetention};
@@ -68,7 +68,7 @@ impl TraceStore for LateTraceStore {
         self.ready(batch.len())?.append(batch)
     }
 
-    fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[SharedRecord], pace: WritePace) -> Result<(), TraceError> {
         self.ready(batch.len())?.append_shared(batch, pace)
     }
 }

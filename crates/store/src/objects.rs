@@ -12,16 +12,16 @@ use std::sync::Arc;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, History, ItemRecord, ObjectError, ObjectLimits, ObjectStore, Page, PageAsk,
-    ResponseRecord, Stored, Told,
+    ConversationRecord, HistoryOf, ItemPage, ItemRecord, ObjectError, ObjectLimits, ObjectStore, PageAsk,
+    ResponseRecord, StoredLookup, Told,
 };
 
 use crate::disk::DiskGuard;
-use crate::pair::Pair;
-use crate::sqlite::Format;
+use crate::pair::ReadWritePair;
+use crate::sqlite::FileFormat;
 
-use kept::Kept;
-use put::{Put, Putter};
+use kept::ObjectDatabase;
+use put::{PendingResponse, ResponseWriter};
 use rows::integer;
 
 /// The bytes of the items of each project's conversations, kept correct by triggers.
@@ -43,7 +43,7 @@ macro_rules! held_items {
 }
 
 /// The database format.
-const FORMAT: Format = Format {
+const FORMAT: FileFormat = FileFormat {
     what: "store of objects",
     application_id: i32::from_be_bytes(*b"HRob"),
     version: 2,
@@ -107,8 +107,8 @@ const SWEPT_AT_ONCE: i64 = 256;
 
 /// The store of objects. See the top of the file.
 pub struct SqliteObjects {
-    kept: Arc<Kept>,
-    putter: Putter,
+    kept: Arc<ObjectDatabase>,
+    putter: ResponseWriter,
 }
 
 impl SqliteObjects {
@@ -130,9 +130,9 @@ impl SqliteObjects {
         limits: ObjectLimits,
         guard: Option<DiskGuard>,
     ) -> Result<Self, ObjectError> {
-        let pair = Pair::open(path, FORMAT, Some(limits.max_total_bytes))?;
-        let kept = Arc::new(Kept { pair, limits, guard });
-        let putter = Putter::start(&kept)?;
+        let pair = ReadWritePair::open(path, FORMAT, Some(limits.max_total_bytes))?;
+        let kept = Arc::new(ObjectDatabase { pair, limits, guard });
+        let putter = ResponseWriter::start(&kept)?;
         Ok(Self { kept, putter })
     }
 }
@@ -143,7 +143,7 @@ impl ObjectStore for SqliteObjects {
     }
 
     fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
-        self.putter.put(Put { response, items, told });
+        self.putter.put(PendingResponse { response, items, told });
     }
 
     fn response(
@@ -173,7 +173,7 @@ impl ObjectStore for SqliteObjects {
     fn size(
         &self,
         project: &ProjectId,
-        what: Stored<'_>,
+        what: StoredLookup<'_>,
         now: UnixNanos,
     ) -> Result<Option<u64>, ObjectError> {
         let limits = &self.kept.limits;
@@ -183,7 +183,7 @@ impl ObjectStore for SqliteObjects {
     fn history(
         &self,
         project: &ProjectId,
-        of: History<'_>,
+        of: HistoryOf<'_>,
         most_bytes: u64,
         now: UnixNanos,
     ) -> Result<Option<Vec<String>>, ObjectError> {
@@ -223,7 +223,7 @@ impl ObjectStore for SqliteObjects {
             rows::add_items(connection, limits, (project, id), items, *created, *expires).await?;
             Ok(())
         });
-        self.kept.told(done)
+        self.kept.name_limit(done)
     }
 
     fn conversation(
@@ -281,7 +281,7 @@ impl ObjectStore for SqliteObjects {
         let done = self.kept.pair.write(async |connection| {
             rows::add_items(connection, limits, (project, conversation), items, now, later).await
         });
-        self.kept.told(done)
+        self.kept.name_limit(done)
     }
 
     fn items(
@@ -290,7 +290,7 @@ impl ObjectStore for SqliteObjects {
         conversation: &str,
         ask: &PageAsk,
         now: UnixNanos,
-    ) -> Result<Option<Page>, ObjectError> {
+    ) -> Result<Option<ItemPage>, ObjectError> {
         self.kept.pair.read(async |connection| {
             if rows::conversation(connection, project, conversation, now).await?.is_none() {
                 return Ok(None);

@@ -7,9 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::grouped::Grouped;
-use crate::objects::rows::Looked;
-use crate::sqlite::{Database, Durability, Format, FormatError};
+use crate::grouped::GroupCommit;
+use crate::objects::rows::StatementError;
+use crate::sqlite::{Durability, FileFormat, FormatError, SqliteFile};
 
 /// Pages returned to the disk in one transaction: 4 MiB, so that others can write in between.
 const PAGES_GIVEN: u32 = 1024;
@@ -18,29 +18,33 @@ const PAGES_GIVEN: u32 = 1024;
 const MUCH_FREE_BYTES: u64 = 32 << 20;
 
 /// A writer and a reader of one database. See the top of the file.
-pub(crate) struct Pair {
-    writer: Grouped,
-    reader: Mutex<Database>,
+pub(crate) struct ReadWritePair {
+    writer: GroupCommit,
+    reader: Mutex<SqliteFile>,
     /// The last write error. `None` after a successful write.
     failing: Mutex<Option<String>>,
 }
 
-impl Pair {
+impl ReadWritePair {
     /// Opens the database, and creates it if it is missing. A change is on the disk when its write returns. If the disk
     /// currently prevents opening or creating it, the first call that can open it does so.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`] if the file has another content.
-    pub(crate) fn open(path: &Path, format: Format, most_bytes: Option<u64>) -> Result<Self, ObjectError> {
-        let closed = || Database::closed(path, Durability::Full, format, most_bytes);
+    pub(crate) fn open(
+        path: &Path,
+        format: FileFormat,
+        most_bytes: Option<u64>,
+    ) -> Result<Self, ObjectError> {
+        let closed = || SqliteFile::closed(path, Durability::Full, format, most_bytes);
         let (mut writer, mut reader) = (closed(), closed());
         let failing = match writer.connect().and_then(|()| reader.connect()) {
             Ok(()) => None,
             Err(FormatError::Sqlite(error)) => Some(format!("{}: {error}", path.display())),
-            Err(error) => return Err(Looked::from(error).into()),
+            Err(error) => return Err(StatementError::from(error).into()),
         };
         let (reader, failing) = (Mutex::new(reader), Mutex::new(failing));
-        Ok(Self { writer: Grouped::new(writer), reader, failing })
+        Ok(Self { writer: GroupCommit::new(writer), reader, failing })
     }
 
     /// Runs `change` and keeps all of it or none. Callers that arrive while another one writes share its commit.
@@ -49,7 +53,7 @@ impl Pair {
     /// Returns the error of `change` or of the disk.
     pub(crate) fn write<T>(
         &self,
-        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+        change: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StatementError>,
     ) -> Result<T, ObjectError> {
         let written = self.writer.write(change);
         self.note(written.as_ref().err());
@@ -59,7 +63,7 @@ impl Pair {
     /// Runs changes that save themselves, each as [`Self::write`] does. Returns the result of each.
     pub(crate) fn write_each<C>(&self, changes: impl Iterator<Item = C>) -> Vec<Result<(), ObjectError>>
     where
-        C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), Looked>,
+        C: AsyncFnOnce(&mut SqliteConnection) -> Result<(), StatementError>,
     {
         let written = self.writer.write_each(changes);
         if let Some(last) = written.last() {
@@ -74,7 +78,7 @@ impl Pair {
     /// Returns the error of `query` or of the disk.
     pub(crate) fn read<T>(
         &self,
-        query: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, Looked>,
+        query: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, StatementError>,
     ) -> Result<T, ObjectError> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         reader.read(query).map_err(ObjectError::from)
@@ -103,7 +107,7 @@ impl Pair {
     /// The last write error. After a failure, first checks whether the disk accepts a write now.
     pub(crate) fn failing(&self) -> Option<String> {
         if self.last_failure().is_some() {
-            let tried = self.writer.between(Database::probe);
+            let tried = self.writer.between(SqliteFile::probe);
             self.note(tried.as_ref().err());
         }
         self.last_failure()

@@ -53,7 +53,7 @@ pub(crate) async fn open(
     open_as(path, durability, read_only, false).await
 }
 
-/// Like [`open`]. If `shrinks`, a new file can return pages to the disk with [`Database::shrink`].
+/// Like [`open`]. If `shrinks`, a new file can return pages to the disk with [`SqliteFile::shrink`].
 async fn open_as(
     path: &Path,
     durability: Durability,
@@ -135,10 +135,10 @@ pub(crate) const RELEASE: &str = "RELEASE change";
 /// every further one. Therefore a connection that did not end its transaction cleanly is closed, and the next call
 /// reopens the file. A failure affects only the call that met it.
 #[derive(Debug)]
-pub(crate) struct Database {
+pub(crate) struct SqliteFile {
     path: PathBuf,
     durability: Durability,
-    format: Format,
+    format: FileFormat,
     /// `None` after a failure, until the next call.
     connection: Option<SqliteConnection>,
     /// Maximum size of the file in bytes. `None` for SQLite's own limit.
@@ -147,9 +147,9 @@ pub(crate) struct Database {
     fold_at: u64,
 }
 
-impl Database {
+impl SqliteFile {
     /// Opens the file, and creates it for its owner only if it is missing.
-    pub(crate) fn open(path: &Path, durability: Durability, format: Format) -> Result<Self, FormatError> {
+    pub(crate) fn open(path: &Path, durability: Durability, format: FileFormat) -> Result<Self, FormatError> {
         let mut database = Self::closed(path, durability, format, None);
         block_on(database.connected())?;
         Ok(database)
@@ -159,7 +159,7 @@ impl Database {
     pub(crate) fn closed(
         path: &Path,
         durability: Durability,
-        format: Format,
+        format: FileFormat,
         most_bytes: Option<u64>,
     ) -> Self {
         let path = path.to_owned();
@@ -366,7 +366,7 @@ impl Database {
     }
 }
 
-impl Drop for Database {
+impl Drop for SqliteFile {
     /// Closes before returning, so that the next opener finds the write-ahead log folded in.
     fn drop(&mut self) {
         self.close();
@@ -375,7 +375,7 @@ impl Drop for Database {
 
 /// The format of a file. `application_id` says which kind of file it is, and `user_version` which version of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Format {
+pub(crate) struct FileFormat {
     /// The file's content, for messages, such as `ledger journal`.
     pub(crate) what: &'static str,
     /// Four bytes of SQLite's header.
@@ -465,10 +465,10 @@ impl From<sqlx::Error> for FormatError {
 /// Checks that the file has this format. Creates the format if the file is empty and writable.
 pub(crate) async fn ensure_format(
     connection: &mut SqliteConnection,
-    format: Format,
+    format: FileFormat,
     read_only: bool,
 ) -> Result<(), FormatError> {
-    let Format { what, application_id, version, newest, schema, upgrade, shrinks: _ } = format;
+    let FileFormat { what, application_id, version, newest, schema, upgrade, shrinks: _ } = format;
     // One transaction, so that two processes that start together do not both create the tables.
     let begin = if read_only { "BEGIN" } else { "BEGIN IMMEDIATE" };
     let mut transaction = connection.begin_with(begin).await?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use headrace_domain::{RequestId, TraceRecord, UnixNanos};
 use headrace_trace::{
-    Beside, CallCursor, CallPage, CallQuery, CallRow, Ended, Pace, Recorded, TraceError, TraceReader,
-    TraceStore, decode_record, encode_record,
+    CallCursor, CallEndKind, CallPage, CallQuery, CallRow, ConcurrentCall, SharedRecord, TraceError,
+    TraceReader, TraceStore, WritePace, decode_record, encode_record,
 };
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection};
@@ -23,11 +23,11 @@ mod names;
 mod search;
 mod table;
 
-use self::fill::Filler;
-use self::inserts::{Inserts, ROWS_IN_TURN, give_way};
+use self::fill::TableFiller;
+use self::inserts::{InsertBatch, ROWS_IN_TURN, give_way};
 pub(crate) use self::table::integer;
-use self::table::{Counts, FORMAT, INDEXES, REFUSED, SHADOWS, STRANGERS, count};
-use crate::sqlite::{Database, Durability, FormatError, block_on, ensure_format, open};
+use self::table::{FORMAT, INDEXES, REFUSED, RecordCounts, SHADOWS, STRANGERS, count};
+use crate::sqlite::{Durability, FormatError, SqliteFile, block_on, ensure_format, open};
 
 /// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no write
 /// takes long.
@@ -65,9 +65,9 @@ impl Default for TraceRetention {
 /// The writing side. A file has only one writer.
 pub struct SqliteTraceStore {
     path: PathBuf,
-    database: Database,
+    database: SqliteFile,
     retention: TraceRetention,
-    stored: Counts,
+    stored: RecordCounts,
     /// Size of the file in bytes beyond which the oldest records are removed.
     max_bytes: u64,
     /// Whether the file exceeded the size at the last check.
@@ -75,7 +75,7 @@ pub struct SqliteTraceStore {
     /// Number of writes since the store was opened.
     writes: u64,
     /// Indexes the records that an older program wrote. It stops when it is dropped.
-    _filler: Option<Filler>,
+    _filler: Option<TableFiller>,
 }
 
 impl SqliteTraceStore {
@@ -88,7 +88,7 @@ impl SqliteTraceStore {
         if retention.max_records == 0 {
             return Err(TraceError::Config { field: "max_records", why: "must be at least 1" });
         }
-        let database = Database::open(path, Durability::Normal, FORMAT);
+        let database = SqliteFile::open(path, Durability::Normal, FORMAT);
         let mut database = database.map_err(|error| refused("open", path, &error))?;
         // If the disk has no room for the indexes, only removals get slower.
         let _ = database.write(async |connection| {
@@ -100,7 +100,7 @@ impl SqliteTraceStore {
         let unfilled = database
             .write(async |connection| Ok::<_, FormatError>(fill::prepare(connection, stored.all).await?));
         let unfilled = unfilled.map_err(|error| refused("index the records of", path, &error))?;
-        let filler = if unfilled == 0 { None } else { Filler::start(path, unfilled) };
+        let filler = if unfilled == 0 { None } else { TableFiller::start(path, unfilled) };
         let (path, max_bytes) = (path.to_owned(), u64::MAX);
         let (is_long, writes) = (false, 0);
         Ok(Self { path, database, retention, stored, max_bytes, is_long, writes, _filler: filler })
@@ -123,11 +123,11 @@ impl SqliteTraceStore {
     fn write<'a>(
         &mut self,
         batch: impl Iterator<Item = &'a TraceRecord>,
-        pace: Pace,
+        pace: WritePace,
     ) -> Result<(), TraceError> {
         let mut rows = Vec::new();
         for record in batch {
-            rows.push(Row::of(record)?);
+            rows.push(TraceRow::of(record)?);
             if rows.len().is_multiple_of(ROWS_IN_TURN) {
                 give_way(pace);
             }
@@ -157,10 +157,10 @@ impl SqliteTraceStore {
 
 impl TraceStore for SqliteTraceStore {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError> {
-        self.write(batch.iter(), Pace::Hurries)
+        self.write(batch.iter(), WritePace::Hurries)
     }
 
-    fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[SharedRecord], pace: WritePace) -> Result<(), TraceError> {
         self.write(batch.iter().map(|record| &**record), pace)
     }
 }
@@ -330,9 +330,9 @@ impl TraceReader for SqliteTraceReader {
         }
     }
 
-    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError> {
+    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<ConcurrentCall>>, TraceError> {
         let Some(asked) = self.get(id)? else { return Ok(None) };
-        let others = match headrace_trace::Stay::of(&asked) {
+        let others = match headrace_trace::WorkerStay::of(&asked) {
             None => Vec::new(),
             Some(stay) => self.read(async |connection| search::beside(connection, &stay).await)?,
         };
@@ -353,7 +353,7 @@ impl fmt::Debug for SqliteTraceReader {
 }
 
 /// A record with the values that are bound to the insert.
-struct Row<'a> {
+struct TraceRow<'a> {
     record: &'a TraceRecord,
     /// Sequence number in the order in which records were stored.
     number: i64,
@@ -362,7 +362,7 @@ struct Row<'a> {
     call: CallRow,
 }
 
-impl<'a> Row<'a> {
+impl<'a> TraceRow<'a> {
     fn of(record: &'a TraceRecord) -> Result<Self, TraceError> {
         let json = encode_record(record)?;
         let started = integer(record.started.get());
@@ -380,7 +380,7 @@ pub fn index(path: &Path) -> Result<(), TraceError> {
 }
 
 /// Inserts records. If two have the same id, the first stays.
-const INSERTS: Inserts = Inserts {
+const INSERTS: InsertBatch = InsertBatch {
     head: "INSERT OR IGNORE INTO trace (seq, id, started, duration, org, project, key, outcome, record) ",
     columns: 9,
 };
@@ -389,9 +389,9 @@ const INSERTS: Inserts = Inserts {
 /// the file's only writer knows.
 async fn insert(
     connection: &mut SqliteConnection,
-    rows: &mut [Row<'_>],
-    stored: &mut Counts,
-    pace: Pace,
+    rows: &mut [TraceRow<'_>],
+    stored: &mut RecordCounts,
+    pace: WritePace,
 ) -> Result<u64, sqlx::Error> {
     let (highest,): (i64,) =
         sqlx::query_as("SELECT coalesce(max(seq), 0) FROM trace").fetch_one(&mut *connection).await?;
@@ -399,9 +399,9 @@ async fn insert(
         row.number = number;
     }
     let mut all_new = true;
-    for chunk in Inserts::chunks(rows, pace) {
+    for chunk in InsertBatch::chunks(rows, pace) {
         let mut query = INSERTS.query(chunk.len());
-        for Row { record, number, started, json, call } in chunk {
+        for TraceRow { record, number, started, json, call } in chunk {
             query = query
                 .bind(*number)
                 .bind(key(record.request_id))
@@ -418,10 +418,10 @@ async fn insert(
         all_new &= added == chunk.len() as u64;
     }
     let known = if all_new { None } else { Some(numbers_after(connection, highest).await?) };
-    let is_new = |row: &&Row<'_>| known.as_ref().is_none_or(|known| known.contains(&row.number));
+    let is_new = |row: &&TraceRow<'_>| known.as_ref().is_none_or(|known| known.contains(&row.number));
     let mut new = Vec::with_capacity(rows.len());
     for row in rows.iter().filter(is_new) {
-        let is_refused = row.call.ended == Ended::Refused;
+        let is_refused = row.call.ended == CallEndKind::Refused;
         stored.all += 1;
         stored.refused += u64::from(is_refused && row.record.org.is_some());
         stored.strangers += u64::from(is_refused && row.record.org.is_none());
@@ -447,10 +447,10 @@ async fn numbers_after(connection: &mut SqliteConnection, number: i64) -> Result
 async fn prune(
     connection: &mut SqliteConnection,
     retention: TraceRetention,
-    mut stored: Counts,
+    mut stored: RecordCounts,
     newest: i64,
     added: u64,
-) -> Result<Counts, sqlx::Error> {
+) -> Result<RecordCounts, sqlx::Error> {
     let mut left = PRUNED_PER_WRITE.saturating_add(added);
     let excess = |rows: u64, part: u64| rows.saturating_sub((retention.max_records / part).max(1));
     let strangers = excess(stored.strangers, STRANGERS_PART);
@@ -478,7 +478,7 @@ async fn prune(
 /// Removes the oldest `excess` rows of a kind, but no more than `left`.
 async fn remove(
     connection: &mut SqliteConnection,
-    stored: &mut Counts,
+    stored: &mut RecordCounts,
     left: &mut u64,
     kind: &str,
     excess: u64,

@@ -10,20 +10,22 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use headrace_domain::{HoldId, OrgId, ProjectId, UnixNanos, Usage};
-use headrace_ledger::{Event, Held, JournalError, SettleOutcome, Settled, Transaction, decode_row};
-use headrace_trace::{Month, Statement, TraceError, UsageQuery, UsageReader, UsageReport, UsageSums};
+use headrace_ledger::{
+    HoldSettled, HoldTaken, JournalError, JournalEvent, SettleOutcome, Transaction, decode_row,
+};
+use headrace_trace::{Month, MonthStatement, TraceError, UsageQuery, UsageReader, UsageReport, UsageSums};
 use sqlx::SqliteConnection;
 
-use self::rows::{Call, Group, LineGroup, Step};
+use self::rows::{JournalStep, LineGroup, SettledCall, UsageGroup};
 use crate::journal::JournalReader;
-use crate::sqlite::{Database, Durability, Format, FormatError};
+use crate::sqlite::{Durability, FileFormat, FormatError, SqliteFile};
 
 mod report;
 mod rows;
 mod traced;
 
 /// The file's format.
-pub(crate) const FORMAT: Format = Format {
+pub(crate) const FORMAT: FileFormat = FileFormat {
     what: "usage projection",
     application_id: i32::from_be_bytes(*b"HRus"),
     version: 2,
@@ -43,11 +45,11 @@ const WAITING_CALLS: i64 = 50_000;
 /// The projection of usage. See the top of the file.
 pub struct SqliteUsage {
     path: PathBuf,
-    inner: Mutex<Inner>,
+    inner: Mutex<UsageInner>,
 }
 
-struct Inner {
-    database: Database,
+struct UsageInner {
+    database: SqliteFile,
     journal: PathBuf,
     traces: PathBuf,
     /// Whether the file has this program's format.
@@ -63,9 +65,9 @@ impl SqliteUsage {
     /// # Errors
     /// Fails if the file has another content or comes from a newer program.
     pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
-        let database = Database::closed(path, Durability::Normal, FORMAT, None);
+        let database = SqliteFile::closed(path, Durability::Normal, FORMAT, None);
         let (journal, traces) = (journal.to_owned(), traces.to_owned());
-        let mut inner = Inner { database, journal, traces, is_ready: false };
+        let mut inner = UsageInner { database, journal, traces, is_ready: false };
         match inner.prepare() {
             Err(error @ FormatError::Sqlite(_)) => {
                 tracing::warn!(%error, "usage cannot be kept now; trying again");
@@ -84,7 +86,7 @@ impl SqliteUsage {
         self.lock().catch_up().map_err(|error| self.failed(error))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, UsageInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,7 +109,7 @@ impl UsageReader for SqliteUsage {
         report::bounded(query, read.map_err(|error| failed("read", &self.path, &error))?)
     }
 
-    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<Statement>, TraceError> {
+    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<MonthStatement>, TraceError> {
         let mut inner = self.lock();
         inner.catch_up().map_err(|error| self.failed(error))?;
         let read = async |open: &mut SqliteConnection| {
@@ -117,7 +119,7 @@ impl UsageReader for SqliteUsage {
     }
 }
 
-impl Inner {
+impl UsageInner {
     /// Upgrades the file to this program's format, once.
     fn prepare(&mut self) -> Result<(), FormatError> {
         if !self.is_ready {
@@ -147,7 +149,7 @@ impl Inner {
         for row in &page {
             transactions.extend(decode_row(row)?);
         }
-        let mut step = Step::default();
+        let mut step = JournalStep::default();
         let ended = transactions.iter().filter_map(hold_of).collect::<Vec<_>>();
         let known =
             async |open: &mut SqliteConnection| Ok::<_, FormatError>(rows::open_holds(open, &ended).await?);
@@ -208,7 +210,7 @@ impl Inner {
             }
             self.database.write(async |open| {
                 if rows::trace_row(open).await? == from {
-                    let step = Step { hours: refused, ..Step::default() };
+                    let step = JournalStep { hours: refused, ..JournalStep::default() };
                     rows::add(open, &step, &[]).await?;
                     rows::reached_trace(open, last).await?;
                 }
@@ -218,8 +220,8 @@ impl Inner {
     }
 }
 
-impl Step {
-    fn add(&mut self, group: Group, sums: &UsageSums) {
+impl JournalStep {
+    fn add(&mut self, group: UsageGroup, sums: &UsageSums) {
         let entry = self.hours.entry(group).or_default();
         *entry = entry.plus(sums);
     }
@@ -228,23 +230,23 @@ impl Step {
         let Transaction { time, event, .. } = transaction;
         self.time = time.get();
         match event {
-            Event::Held(Held { hold, org, project, .. }) => {
+            JournalEvent::Held(HoldTaken { hold, org, project, .. }) => {
                 self.opened.insert(hold, (org, project));
             }
-            Event::Settled(settled) => {
+            JournalEvent::Settled(settled) => {
                 let Some((org, project)) = self.close(settled.hold, known) else { return };
                 self.settle(time, (org, project), &settled);
             }
-            Event::Released { hold, .. } => {
+            JournalEvent::Released { hold, .. } => {
                 let Some((org, project)) = self.close(hold, known) else { return };
-                let group = Group::new(time, org.as_str(), project.as_str(), "");
+                let group = UsageGroup::new(time, org.as_str(), project.as_str(), "");
                 self.add(group, &UsageSums { released: 1, ..UsageSums::default() });
             }
-            Event::ProjectOpened { org, project } => self.projects.push((project, org)),
-            Event::Granted { .. }
-            | Event::BudgetSet { .. }
-            | Event::Extended { .. }
-            | Event::ClockSet { .. } => {}
+            JournalEvent::ProjectOpened { org, project } => self.projects.push((project, org)),
+            JournalEvent::Granted { .. }
+            | JournalEvent::BudgetSet { .. }
+            | JournalEvent::Extended { .. }
+            | JournalEvent::ClockSet { .. } => {}
         }
     }
 
@@ -260,7 +262,7 @@ impl Step {
         })
     }
 
-    fn settle(&mut self, time: UnixNanos, (org, project): (OrgId, ProjectId), settled: &Settled) {
+    fn settle(&mut self, time: UnixNanos, (org, project): (OrgId, ProjectId), settled: &HoldSettled) {
         let mut tokens = Usage::default();
         for line in &settled.lines {
             tokens = tokens.plus(&rows::of_class(line.class, line.tokens));
@@ -282,16 +284,16 @@ impl Step {
         };
         // A call has one model, the same in all of its lines.
         let model = settled.lines.first().map_or("", |line| line.model.as_str());
-        let group = Group::new(time, org.as_str(), project.as_str(), model);
-        self.settled.push(Call { hold: settled.hold, time: time.get(), group, sums });
+        let group = UsageGroup::new(time, org.as_str(), project.as_str(), model);
+        self.settled.push(SettledCall { hold: settled.hold, time: time.get(), group, sums });
     }
 }
 
 /// The hold that a transaction ends.
 fn hold_of(transaction: &Transaction) -> Option<HoldId> {
     match &transaction.event {
-        Event::Settled(settled) => Some(settled.hold),
-        Event::Released { hold, .. } => Some(*hold),
+        JournalEvent::Settled(settled) => Some(settled.hold),
+        JournalEvent::Released { hold, .. } => Some(*hold),
         _ => None,
     }
 }

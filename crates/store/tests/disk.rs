@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_objects::{
-    BatchCounts, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, ConversationRecord, Draft,
+    BatchCounts, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, ConversationRecord, FileDraft,
     FileLimits, FileRecord, FileStore, ItemRecord, LineEnd, LineRecord, OUTPUT_PURPOSE, ObjectError,
     ObjectLimits, ObjectStore, PageAsk,
 };
@@ -53,8 +53,8 @@ fn project() -> ProjectId {
     ProjectId::new("p").unwrap()
 }
 
-fn draft(id: &str, purpose: &str) -> Draft {
-    Draft::File(FileRecord {
+fn draft(id: &str, purpose: &str) -> FileDraft {
+    FileDraft::File(FileRecord {
         id: id.to_owned(),
         project: project(),
         created: NOW,
@@ -284,7 +284,7 @@ fn files_of_all_projects_together_have_a_bound() {
     let store = SqliteFiles::open(&dir.path().join("files.sqlite"), limits).unwrap();
     put(&store, "a", "vision", 6_000).unwrap();
     let mut other = draft("b", "vision");
-    if let Draft::File(file) = &mut other {
+    if let FileDraft::File(file) = &mut other {
         file.project = ProjectId::new("q").unwrap();
     }
     store.begin(&other).unwrap();

@@ -4,9 +4,9 @@
 
 use headrace_domain::{Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_objects::{
-    BatchCounts, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, Draft, FileLimits,
-    FileRecord, FileStore, Incomplete, LineEnd, LineRecord, OUTPUT_PURPOSE, ObjectError, Order, PageAsk,
-    PartRecord, UploadRecord, UploadStatus,
+    BatchCounts, BatchKind, BatchRecord, BatchState, BatchStatus, BatchStore, BatchTimes, FileDraft,
+    FileLimits, FileRecord, FileStore, LineEnd, LineRecord, ListOrder, OUTPUT_PURPOSE, ObjectError, PageAsk,
+    PartRecord, UploadFault, UploadRecord, UploadStatus,
 };
 use headrace_store::files::SqliteFiles;
 
@@ -24,9 +24,9 @@ fn project(name: &str) -> ProjectId {
     ProjectId::new(name).unwrap()
 }
 
-fn file(id: &str, purpose: &str) -> Draft {
+fn file(id: &str, purpose: &str) -> FileDraft {
     let (name, purpose) = (format!("{id}.txt"), purpose.to_owned());
-    Draft::File(FileRecord {
+    FileDraft::File(FileRecord {
         id: id.to_owned(),
         project: project("p"),
         created: NOW,
@@ -42,7 +42,7 @@ fn content(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes).map(|at| (at % 251) as u8 ^ seed).collect()
 }
 
-fn put(store: &SqliteFiles, mut draft: Draft, bytes: &[u8]) -> Result<bool, ObjectError> {
+fn put(store: &SqliteFiles, mut draft: FileDraft, bytes: &[u8]) -> Result<bool, ObjectError> {
     store.begin(&draft)?;
     let mut at = 0;
     for piece in bytes.chunks(300_001) {
@@ -118,7 +118,7 @@ fn files_are_read_from_any_place_listed_either_way_and_expire() {
         assert!(rest.starts_with(&some) && some.is_empty() == rest.is_empty(), "{at}");
     }
     let mut short = file("b", "vision");
-    if let Draft::File(file) = &mut short {
+    if let FileDraft::File(file) = &mut short {
         file.expires = Some(UnixNanos::new(2_000));
     }
     assert!(put(&store, short, b"x").unwrap());
@@ -132,10 +132,10 @@ fn files_are_read_from_any_place_listed_either_way_and_expire() {
         after: after.map(str::to_owned),
         before: None,
     };
-    assert_eq!(list(one(Order::Ascending, None), 1_999), (vec!["a".to_owned()], true));
-    assert_eq!(list(one(Order::Ascending, Some("a")), 1_999), (vec!["b".to_owned()], false));
-    assert_eq!(list(one(Order::Descending, Some("b")), 1_999), (vec!["a".to_owned()], false));
-    assert_eq!(list(one(Order::Descending, Some("x")), 1_999), (vec![], false));
+    assert_eq!(list(one(ListOrder::Ascending, None), 1_999), (vec!["a".to_owned()], true));
+    assert_eq!(list(one(ListOrder::Ascending, Some("a")), 1_999), (vec!["b".to_owned()], false));
+    assert_eq!(list(one(ListOrder::Descending, Some("b")), 1_999), (vec!["a".to_owned()], false));
+    assert_eq!(list(one(ListOrder::Descending, Some("x")), 1_999), (vec![], false));
     assert_eq!(list(PageAsk::default(), 2_000), (vec!["a".to_owned()], false));
     assert_eq!(store.sweep_files(UnixNanos::new(2_000)).unwrap(), 1);
     assert!(store.read("b", 0).unwrap().is_empty());
@@ -160,7 +160,7 @@ fn parts_become_a_file_whole_or_not_at_all() {
         file: None,
     };
     store.create_upload(&upload).unwrap();
-    let part = |id: &str| Draft::Part {
+    let part = |id: &str| FileDraft::Part {
         project: project("p"),
         part: PartRecord { id: id.to_owned(), upload: "u".to_owned(), created: NOW, bytes: 0 },
     };
@@ -171,10 +171,10 @@ fn parts_become_a_file_whole_or_not_at_all() {
         let parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
         store.complete_upload(&project("p"), "u", &parts, "file", UnixNanos::new(now)).unwrap()
     };
-    assert_eq!(complete(&["p1"], 1), Err(Incomplete::Bytes(400_000)));
-    assert_eq!(complete(&["p1", "p1"], 1), Err(Incomplete::Part("p1".to_owned())));
-    assert_eq!(complete(&["p1", "x"], 1), Err(Incomplete::Part("x".to_owned())));
-    assert_eq!(complete(&["p1", "p2"], 5_000), Err(Incomplete::NotPending));
+    assert_eq!(complete(&["p1"], 1), Err(UploadFault::Bytes(400_000)));
+    assert_eq!(complete(&["p1", "p1"], 1), Err(UploadFault::Part("p1".to_owned())));
+    assert_eq!(complete(&["p1", "x"], 1), Err(UploadFault::Part("x".to_owned())));
+    assert_eq!(complete(&["p1", "p2"], 5_000), Err(UploadFault::NotPending));
     let (upload, file) = complete(&["p1", "p2"], 2_000).unwrap();
     assert_eq!(
         (upload.status, file.bytes, file.expires),
@@ -190,7 +190,7 @@ fn parts_become_a_file_whole_or_not_at_all() {
         assert!(put(&store, self::file(id, "vision"), &content(1_000_000, 7)).unwrap());
     }
     assert_eq!(store.cancel_upload(&project("q"), "u", NOW).unwrap(), None);
-    assert_eq!(store.cancel_upload(&project("p"), "u", NOW).unwrap(), Some(Err(Incomplete::NotPending)));
+    assert_eq!(store.cancel_upload(&project("p"), "u", NOW).unwrap(), Some(Err(UploadFault::NotPending)));
 }
 
 fn batch(id: &str) -> BatchRecord {

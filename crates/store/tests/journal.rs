@@ -12,8 +12,8 @@ use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos,
 };
 use headrace_ledger::{
-    ChargeLine, Command, GrantKind, Journal, JournalError, Ledger, LedgerOptions, Owner, ReleaseReason,
-    SettleOutcome,
+    ChargeLine, GrantKind, Journal, JournalError, Ledger, LedgerOperation, LedgerOptions, Owner,
+    ReleaseReason, SettleOutcome,
 };
 use headrace_store::journal::{SqliteJournal, load_file, verify_file};
 use sqlx::{Connection, SqliteConnection};
@@ -49,14 +49,14 @@ fn line(class: TokenClass, tokens: u64) -> ChargeLine {
     ChargeLine { model, class, tokens, price, amount: nano(tokens.cast_signed()) }
 }
 
-fn must(ledger: &Ledger, command: Command, time: u64) {
+fn must(ledger: &Ledger, command: LedgerOperation, time: u64) {
     let done = ledger.transact(vec![command], at(time));
     assert!(done.verdicts[0].is_done(), "{:?}", done.verdicts);
     done.durable.wait().unwrap();
 }
 
-fn hold(n: u64) -> Command {
-    Command::Hold {
+fn hold(n: u64) -> LedgerOperation {
+    LedgerOperation::Hold {
         hold: hold_id(n),
         org: org(),
         project: project(),
@@ -67,23 +67,23 @@ fn hold(n: u64) -> Command {
     }
 }
 
-fn settle(n: u64) -> Command {
+fn settle(n: u64) -> LedgerOperation {
     let lines = vec![line(TokenClass::Input, 30), line(TokenClass::Output, 4)];
     let outcome = SettleOutcome::Completed;
-    Command::Settle { hold: hold_id(n), lines, loss: nano(2), outcome, answer: None }
+    LedgerOperation::Settle { hold: hold_id(n), lines, loss: nano(2), outcome, answer: None }
 }
 
 /// A ledger with three calls: 1 is settled, 2 is released, 3 is open.
 fn with_calls(path: &Path) -> Ledger {
     let ledger = open(path);
     let (kind, reference) = (GrantKind::Paid, String::new());
-    must(&ledger, Command::OpenProject { org: org(), project: project() }, 1);
-    must(&ledger, Command::Grant { org: org(), amount: nano(1000), kind, reference }, 2);
+    must(&ledger, LedgerOperation::OpenProject { org: org(), project: project() }, 1);
+    must(&ledger, LedgerOperation::Grant { org: org(), amount: nano(1000), kind, reference }, 2);
     for n in 1..=3 {
         must(&ledger, hold(n), 2 + n);
     }
     must(&ledger, settle(1), 10);
-    must(&ledger, Command::Release { hold: hold_id(2), why: ReleaseReason::Cancelled }, 11);
+    must(&ledger, LedgerOperation::Release { hold: hold_id(2), why: ReleaseReason::Cancelled }, 11);
     ledger
 }
 

@@ -6,8 +6,8 @@ use std::sync::mpsc::channel;
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, History, ItemRecord, MemoryObjects, ObjectError, ObjectLimits, ObjectStore, Order,
-    PageAsk, ResponseRecord, ResponseStatus, Stored,
+    ConversationRecord, HistoryOf, ItemRecord, ListOrder, MemoryObjects, ObjectError, ObjectLimits,
+    ObjectStore, PageAsk, ResponseRecord, ResponseStatus, StoredLookup,
 };
 use headrace_store::objects::SqliteObjects;
 use proptest::prelude::*;
@@ -93,9 +93,9 @@ fn put_then(
 }
 
 /// Reads a history and its size, and checks that they match. A lower limit must refuse it.
-fn continued(store: &dyn ObjectStore, whose: u8, of: History<'_>, now: UnixNanos) -> String {
+fn continued(store: &dyn ObjectStore, whose: u8, of: HistoryOf<'_>, now: UnixNanos) -> String {
     let whose = project(whose);
-    let size = store.size(&whose, Stored::History(of), now);
+    let size = store.size(&whose, StoredLookup::History(of), now);
     let lists = store.history(&whose, of, u64::MAX, now);
     match (&size, &lists) {
         (Ok(Some(size)), Ok(Some(lists))) => {
@@ -150,7 +150,8 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
             let found = store.response(&project(*whose), &format!("{}_{whose}", resp(*id)), now);
             let foreign = store.response(&project(1 - *whose), &format!("{}_{whose}", resp(*id)), now);
             assert_eq!(foreign, Ok(None), "nobody else finds it");
-            let size = store.size(&project(*whose), Stored::Response(&format!("{}_{whose}", resp(*id))), now);
+            let size =
+                store.size(&project(*whose), StoredLookup::Response(&format!("{}_{whose}", resp(*id))), now);
             assert_eq!(
                 size,
                 found.as_ref().map(|found| found.as_ref().map(ResponseRecord::bytes)).map_err(Clone::clone)
@@ -163,7 +164,7 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
         }
         Act::Turns { id, project: whose } => {
             let id = format!("{}_{whose}", resp(*id));
-            continued(store, *whose, History::Response(&id), now)
+            continued(store, *whose, HistoryOf::Response(&id), now)
         }
         Act::Unfinished => {
             let mut ids: Vec<String> = store.unfinished(now).unwrap().into_iter().map(|(_, id)| id).collect();
@@ -193,19 +194,22 @@ fn done(store: &dyn ObjectStore, act: &Act, step: usize, made: &[String]) -> Str
             format!("{:?}", store.add_items(&project(*whose), &conv(*id), &items(step, *count), now))
         }
         Act::Items { id, project: whose, descending, after, limit } => {
-            let order = if *descending { Order::Descending } else { Order::Ascending };
+            let order = if *descending { ListOrder::Descending } else { ListOrder::Ascending };
             let after = after.map(|after| format!("i{after}"));
             let ask = PageAsk { limit: *limit, order, after, ..PageAsk::default() };
-            let size = store.size(&project(*whose), Stored::Page(&conv(*id), &ask), now);
+            let size = store.size(&project(*whose), StoredLookup::Page(&conv(*id), &ask), now);
             let page = store.items(&project(*whose), &conv(*id), &ask, now);
             if let (Ok(Some(size)), Ok(Some(page))) = (&size, &page) {
                 assert!(*size >= page.items.iter().map(|item| item.json.len() as u64).sum());
             }
-            format!("{size:?} {page:?} {}", continued(store, *whose, History::Conversation(&conv(*id)), now))
+            format!(
+                "{size:?} {page:?} {}",
+                continued(store, *whose, HistoryOf::Conversation(&conv(*id)), now)
+            )
         }
         Act::Item { id, project: whose, item } => {
             let item = format!("i{item}");
-            let size = store.size(&project(*whose), Stored::Item(&conv(*id), &item), now);
+            let size = store.size(&project(*whose), StoredLookup::Item(&conv(*id), &item), now);
             format!("{size:?} {:?}", store.item(&project(*whose), &conv(*id), &item, now))
         }
         Act::DeleteItem { id, project: whose, item } => {
@@ -329,14 +333,14 @@ fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
         expires: UnixNanos::new(9),
         metadata: "{}".to_owned(),
     };
-    let of = History::Conversation("c");
+    let of = HistoryOf::Conversation("c");
     for store in [&file as &dyn ObjectStore, &memory] {
         store.create_conversation(&conversation, &[]).unwrap();
         assert_eq!(store.history(&project(0), of, 0, now), Ok(Some(Vec::new())));
         let bound = limits.max_history_bytes;
         for step in 0.. {
             store.add_items(&project(0), "c", &items(step, 1), now).unwrap();
-            match store.size(&project(0), Stored::History(of), now) {
+            match store.size(&project(0), StoredLookup::History(of), now) {
                 Ok(Some(bytes)) => assert!(bytes <= bound),
                 Err(ObjectError::Full { rule: "max_history_bytes", limit, observed }) => {
                     assert!(limit == bound && observed > bound);
@@ -355,7 +359,7 @@ fn a_conversation_beyond_the_bound_of_histories_is_told_by_its_size() {
     for step in 0..30 {
         file.add_items(&project(0), "c", &items(step * 10, 10), now).unwrap();
     }
-    let size = file.size(&project(0), Stored::History(of), now).unwrap().unwrap();
+    let size = file.size(&project(0), StoredLookup::History(of), now).unwrap().unwrap();
     let lists = file.history(&project(0), of, size, now).unwrap().unwrap();
     assert_eq!((lists.len(), lists.iter().map(|list| list.len() as u64).sum()), (4, size));
 }

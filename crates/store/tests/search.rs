@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId,
+    Attempt, AttemptOutcome, CallOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId,
     Stage, StageSpan, TRACE_VERSION, TraceRecord, TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention, index};
@@ -43,7 +43,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
     let duration_ns = 7 + 300 * ms + queue + decode;
     let org = numbers.below(4);
     let refusal = |stage, code: &str, message: &str| {
-        Outcome::Refused(TracedRefusal {
+        CallOutcome::Refused(TracedRefusal {
             stage,
             rule: code.to_owned(),
             status: 429,
@@ -54,9 +54,9 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
     let outcome = match numbers.below(8) {
         0 => refusal(Stage::Hold, "insufficient_balance", "The balance of org 100%_a is $0.00."),
         1 => refusal(Stage::Authenticate, "requests_per_minute", "Too many requests: 60 a minute."),
-        2 => Outcome::Cancelled { why: "the client went away".to_owned() },
-        3 => Outcome::Failed { stage: Stage::Upstream, message: "The UPSTREAM broke off.".to_owned() },
-        _ => Outcome::Completed { finish: vec!["stop".to_owned()] },
+        2 => CallOutcome::Cancelled { why: "the client went away".to_owned() },
+        3 => CallOutcome::Failed { stage: Stage::Upstream, message: "The UPSTREAM broke off.".to_owned() },
+        _ => CallOutcome::Completed { finish: vec!["stop".to_owned()] },
     };
     let upstream = (numbers.below(3) == 0).then(|| "vllm".into());
     let worker = ["vllm/demo", "demo@local", "other@local"][numbers.below(3) as usize];
@@ -308,7 +308,7 @@ fn a_question_looks_through_a_bounded_number_of_calls_and_the_next_one_goes_on()
     let mut file = store(&path);
     let count = 2 * ROWS_PER_QUESTION as u64 + 5_000;
     let mut sample = record(0, &mut numbers);
-    sample.outcome = Outcome::Completed { finish: Vec::new() };
+    sample.outcome = CallOutcome::Completed { finish: Vec::new() };
     sample.org = Some(OrgId::new("acme").unwrap());
     let make = |n: u64| TraceRecord {
         request_id: RequestId::from_bits(n.into()),

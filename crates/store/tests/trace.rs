@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_domain::{
-    Endpoint, KeyId, NanoDollars, OrgId, Outcome, RequestId, Stage, StageSpan, TRACE_VERSION, TraceRecord,
-    TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
+    CallOutcome, Endpoint, KeyId, NanoDollars, OrgId, RequestId, Stage, StageSpan, TRACE_VERSION,
+    TraceRecord, TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
 use headrace_trace::{TraceError, TraceReader, TraceStore};
@@ -54,7 +54,7 @@ fn record(n: u64) -> TraceRecord {
         billed: None,
         connection: None,
         moderation: None,
-        outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
+        outcome: CallOutcome::Completed { finish: vec!["stop".to_owned()] },
         kept_answers: None,
         told_of_cache: None,
         failed_with: None,
@@ -283,11 +283,11 @@ fn a_flood_of_refusals_pushes_out_no_call_that_ran() {
             message: "The API key is not valid.".to_owned(),
         };
         let org = org.map(|org| OrgId::new(org).unwrap());
-        TraceRecord { org, outcome: Outcome::Refused(refused), ..record(n) }
+        TraceRecord { org, outcome: CallOutcome::Refused(refused), ..record(n) }
     };
     let count = |reader: &SqliteTraceReader| {
         let kept = reader.last(1_000).unwrap();
-        let refused = kept.iter().filter(|record| matches!(record.outcome, Outcome::Refused(_)));
+        let refused = kept.iter().filter(|record| matches!(record.outcome, CallOutcome::Refused(_)));
         let strangers = kept.iter().filter(|record| record.org.is_none()).count();
         (kept.len(), refused.count() - strangers, strangers)
     };

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use headrace_domain::{
-    EndUser, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, Outcome, ProjectId, RequestId,
+    CallOutcome, EndUser, KeyId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, RequestId,
     Rounding, Stage, TokenClass, TraceRecord, TracedRefusal, UnixNanos,
 };
 use headrace_ledger::{
-    ChargeLine, Command, Event, GrantKind, Ledger, Owner, ReleaseReason, SettleOutcome, decode_row,
+    ChargeLine, GrantKind, JournalEvent, Ledger, LedgerOperation, Owner, ReleaseReason, SettleOutcome,
+    decode_row,
 };
 use headrace_store::journal::{SqliteJournal, load_file};
 use headrace_store::trace::{SqliteTraceStore, TraceRetention};
@@ -62,9 +63,9 @@ impl World {
         let traces = SqliteTraceStore::open(&dir.join("traces.sqlite"), retention).unwrap();
         let mut world = Self { _folder: folder, dir, ledger, traces, numbers: Numbers(5), calls: 0 };
         for n in 0..4 {
-            world.commit(vec![Command::OpenProject { org: org(n), project: project(n) }], START);
+            world.commit(vec![LedgerOperation::OpenProject { org: org(n), project: project(n) }], START);
             world.commit(
-                vec![Command::Grant {
+                vec![LedgerOperation::Grant {
                     org: org(n),
                     amount: NanoDollars::new(1_000_000_000_000),
                     kind: GrantKind::Paid,
@@ -76,7 +77,7 @@ impl World {
         world
     }
 
-    fn commit(&mut self, commands: Vec<Command>, second: u64) {
+    fn commit(&mut self, commands: Vec<LedgerOperation>, second: u64) {
         let done = self.ledger.transact(commands, UnixNanos::new(second * SECOND));
         assert!(done.verdicts.into_iter().all(|verdict| verdict.into_result().is_ok()));
         done.durable.wait().unwrap();
@@ -98,7 +99,7 @@ impl World {
                 .unwrap();
         let amount = NanoDollars::new(50_000);
         self.commit(
-            vec![Command::Hold {
+            vec![LedgerOperation::Hold {
                 hold: id.hold(),
                 org: org(n),
                 project: project(n),
@@ -112,7 +113,10 @@ impl World {
         let later = second + self.numbers.below(3);
         let how = self.numbers.below(10);
         if how == 0 {
-            self.commit(vec![Command::Release { hold: id.hold(), why: ReleaseReason::Refused }], later);
+            self.commit(
+                vec![LedgerOperation::Release { hold: id.hold(), why: ReleaseReason::Refused }],
+                later,
+            );
             return Some(trace(id, n, second, &model, None, true));
         }
         let classes =
@@ -137,7 +141,10 @@ impl World {
         let outcome = [SettleOutcome::Completed, SettleOutcome::Cancelled, SettleOutcome::Failed]
             [self.numbers.below(3) as usize];
         let loss = NanoDollars::new(i64::try_from(self.numbers.below(900)).unwrap());
-        self.commit(vec![Command::Settle { hold: id.hold(), lines, loss, outcome, answer: None }], later);
+        self.commit(
+            vec![LedgerOperation::Settle { hold: id.hold(), lines, loss, outcome, answer: None }],
+            later,
+        );
         let paid = (how.is_multiple_of(2))
             .then(|| NanoDollars::new(i64::try_from(self.numbers.below(20_000)).unwrap()));
         (self.numbers.below(8) > 0).then(|| trace(id, n, second, &model, paid, false))
@@ -162,7 +169,7 @@ fn trace(
     record.user = EndUser::named(["", "eva@example.com", "b"][(second % 3) as usize]);
     record.paid = paid;
     if refused {
-        record.outcome = Outcome::Refused(TracedRefusal {
+        record.outcome = CallOutcome::Refused(TracedRefusal {
             stage: Stage::Place,
             rule: "queue_full".to_owned(),
             status: 503,
@@ -179,10 +186,10 @@ fn by_the_journal(path: &Path) -> (BTreeMap<(String, u64), i64>, i64, i64) {
     for row in load_file(path).unwrap().rows {
         for transaction in decode_row(&row).unwrap() {
             match transaction.event {
-                Event::Held(held) => {
+                JournalEvent::Held(held) => {
                     whose.insert(held.hold, held.project.to_string());
                 }
-                Event::Settled(settled) => {
+                JournalEvent::Settled(settled) => {
                     let day = transaction.time.seconds() / 86_400;
                     *days.entry((whose[&settled.hold].clone(), day)).or_insert(0) += settled.charged.get();
                     charged += settled.charged.get();

@@ -2,7 +2,7 @@
 //! names, and Headrace's own names under `headrace.`. Must not know the receiver. No attribute contains text of a
 //! prompt or an answer.
 
-use headrace_domain::{Endpoint, Outcome, TraceRecord};
+use headrace_domain::{CallOutcome, Endpoint, TraceRecord};
 
 use crate::proto::{AnyValue, ArrayValue, KeyValue, Value};
 
@@ -78,19 +78,19 @@ pub(crate) fn provider(record: &TraceRecord) -> &str {
 /// The value of `error.type`. `None` if the call completed or its client disconnected.
 pub(crate) fn error_type(record: &TraceRecord) -> Option<String> {
     match &record.outcome {
-        Outcome::Completed { .. } | Outcome::Cancelled { .. } => None,
-        Outcome::Refused(refusal) => Some(refusal.code.clone()),
-        Outcome::Failed { stage, .. } => Some(format!("failed_in_{stage}")),
+        CallOutcome::Completed { .. } | CallOutcome::Cancelled { .. } => None,
+        CallOutcome::Refused(refusal) => Some(refusal.code.clone()),
+        CallOutcome::Failed { stage, .. } => Some(format!("failed_in_{stage}")),
     }
 }
 
 /// The outcome in one word.
 pub(crate) const fn outcome(record: &TraceRecord) -> &'static str {
     match &record.outcome {
-        Outcome::Completed { .. } => "completed",
-        Outcome::Refused(_) => "refused",
-        Outcome::Cancelled { .. } => "cancelled",
-        Outcome::Failed { .. } => "failed",
+        CallOutcome::Completed { .. } => "completed",
+        CallOutcome::Refused(_) => "refused",
+        CallOutcome::Cancelled { .. } => "cancelled",
+        CallOutcome::Failed { .. } => "failed",
     }
 }
 
@@ -127,10 +127,10 @@ pub(crate) fn of_call(record: &TraceRecord) -> Vec<KeyValue> {
     ];
     all.extend(named.into_iter().filter_map(|(key, value)| Some(text(key, value?))));
     usage(record, &mut all);
-    if let Outcome::Completed { finish } = &record.outcome {
+    if let CallOutcome::Completed { finish } = &record.outcome {
         all.push(texts("gen_ai.response.finish_reasons", finish));
     }
-    if let Outcome::Refused(refusal) = &record.outcome {
+    if let CallOutcome::Refused(refusal) = &record.outcome {
         all.push(count("http.response.status_code", u64::from(refusal.status)));
         all.push(text("headrace.refused.stage", refusal.stage.name()));
         all.push(text("headrace.refused.rule", refusal.rule.clone()));

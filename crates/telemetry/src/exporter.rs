@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Clock, TraceRecord};
-use headrace_trace::{Metrics, Recorded, Tap, TraceContext};
+use headrace_trace::{Metrics, RecordObserver, SharedRecord, TraceContext};
 use prost::Message;
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
@@ -146,8 +146,8 @@ impl Telemetry {
     }
 }
 
-impl Tap for Telemetry {
-    fn seen(&self, record: &Recorded) {
+impl RecordObserver for Telemetry {
+    fn seen(&self, record: &SharedRecord) {
         if let Some(lane) = self.traces.as_ref().filter(|_| self.samples(record)) {
             lane.offer(record);
         }
@@ -188,7 +188,7 @@ fn register(metrics: &Metrics, signal: &'static str, counts: &Arc<Counts>) {
 #[derive(Clone, Copy)]
 struct OfCalls {
     name: &'static str,
-    body: fn(&Common, &[Recorded]) -> Bytes,
+    body: fn(&Common, &[SharedRecord]) -> Bytes,
 }
 
 const TRACES: OfCalls = OfCalls { name: "traces", body: traces };
@@ -198,7 +198,7 @@ async fn send_calls(
     mut common: Common,
     signal: OfCalls,
     sender: Sender,
-    mut receiver: mpsc::Receiver<Recorded>,
+    mut receiver: mpsc::Receiver<SharedRecord>,
     counts: Arc<Counts>,
 ) {
     let mut closing = common.closing.clone();
@@ -209,7 +209,7 @@ async fn send_calls(
     }
 }
 
-fn traces(common: &Common, records: &[Recorded]) -> Bytes {
+fn traces(common: &Common, records: &[SharedRecord]) -> Bytes {
     let scope_spans = vec![ScopeSpans {
         scope: Some(common.scope.clone()),
         spans: records.iter().flat_map(|record| spans::spans(record)).collect(),
@@ -220,7 +220,7 @@ fn traces(common: &Common, records: &[Recorded]) -> Bytes {
     ExportTraceServiceRequest { resource_spans }.encode_to_vec().into()
 }
 
-fn logs(common: &Common, records: &[Recorded]) -> Bytes {
+fn logs(common: &Common, records: &[SharedRecord]) -> Bytes {
     let now = common.clock.now().get();
     let scope_logs = vec![ScopeLogs {
         scope: Some(common.scope.clone()),
@@ -249,7 +249,7 @@ struct Numbers {
 async fn send_metrics(
     mut common: Common,
     sender: Sender,
-    mut receiver: mpsc::Receiver<Recorded>,
+    mut receiver: mpsc::Receiver<SharedRecord>,
     counts: Arc<Counts>,
     of: Numbers,
 ) {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use headrace_domain::{Endpoint, Outcome, TraceRecord, steers_terminals};
+use headrace_domain::{CallOutcome, Endpoint, TraceRecord, steers_terminals};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{error_type, operation, provider, seconds, text};
@@ -172,7 +172,7 @@ impl GenAi {
             #[allow(clippy::cast_precision_loss, reason = "no call comes near 2^53 tokens")]
             add(TOKENS, Labels { error: None, token: Some(token), ..labels.clone() }, count as f64);
         }
-        if !matches!(record.outcome, Outcome::Completed { .. }) || !generates(record.endpoint) {
+        if !matches!(record.outcome, CallOutcome::Completed { .. }) || !generates(record.endpoint) {
             return;
         }
         if let Some(nanos) = record.time_to_first_token_ns() {
@@ -293,7 +293,7 @@ fn operation_ns(record: &TraceRecord) -> Option<u64> {
 
 /// Mean nanoseconds between two tokens of an answer.
 fn each_token_ns(record: &TraceRecord) -> Option<u64> {
-    let Outcome::Completed { finish } = &record.outcome else { return None };
+    let CallOutcome::Completed { finish } = &record.outcome else { return None };
     let choices = u64::try_from(finish.len()).unwrap_or(1).max(1);
     let gaps = (record.usage.completion_tokens() / choices).checked_sub(1)?;
     let decode = record.span(headrace_domain::Stage::Decode)?.duration_ns;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
-use headrace_trace::Recorded;
+use headrace_trace::SharedRecord;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, timeout};
 
@@ -28,13 +28,13 @@ pub(crate) struct Counts {
 
 /// The sending side of the queue.
 pub(crate) struct Lane {
-    sender: mpsc::Sender<Recorded>,
+    sender: mpsc::Sender<SharedRecord>,
     counts: Arc<Counts>,
 }
 
 impl Lane {
     /// Creates a queue with room for `records` calls.
-    pub(crate) fn new(records: usize) -> (Self, mpsc::Receiver<Recorded>, Arc<Counts>) {
+    pub(crate) fn new(records: usize) -> (Self, mpsc::Receiver<SharedRecord>, Arc<Counts>) {
         let (sender, receiver) = mpsc::channel(records.max(1));
         let counts = Arc::<Counts>::default();
         (Self { sender, counts: Arc::clone(&counts) }, receiver, counts)
@@ -47,7 +47,7 @@ impl Lane {
     }
 
     /// Queues a call, or counts it if there is no room. Never waits.
-    pub(crate) fn offer(&self, record: &Recorded) {
+    pub(crate) fn offer(&self, record: &SharedRecord) {
         if self.sender.try_send(record.clone()).is_err() {
             self.counts.full.fetch_add(1, Relaxed);
         }
@@ -70,10 +70,10 @@ pub(crate) async fn ended(closing: &mut watch::Receiver<bool>) {
 /// Takes the first call and further calls that arrive within the linger time. Ends earlier if the exporter closes.
 /// Returns `None` if no call is left and none can come.
 pub(crate) async fn batch(
-    receiver: &mut mpsc::Receiver<Recorded>,
+    receiver: &mut mpsc::Receiver<SharedRecord>,
     batching: Batching,
     closing: &mut watch::Receiver<bool>,
-) -> Option<Vec<Recorded>> {
+) -> Option<Vec<SharedRecord>> {
     let first = tokio::select! {
         first = receiver.recv() => first?,
         () = ended(closing) => {

@@ -1,6 +1,6 @@
 //! A trace record as one OTLP log record. Must not know the receiver.
 
-use headrace_domain::{Outcome, TraceRecord};
+use headrace_domain::{CallOutcome, TraceRecord};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{of_call, outcome, span_name};
@@ -12,10 +12,10 @@ const EVENT: &str = "headrace.call";
 /// The log record of a finished call. `now` is in nanoseconds since 1970.
 pub(crate) fn line(record: &TraceRecord, now: u64) -> LogRecord {
     let severity = match &record.outcome {
-        Outcome::Completed { .. } | Outcome::Cancelled { .. } => SeverityNumber::Info,
-        Outcome::Refused(refusal) if refusal.status < 500 => SeverityNumber::Info,
-        Outcome::Refused(_) => SeverityNumber::Warn,
-        Outcome::Failed { .. } => SeverityNumber::Error,
+        CallOutcome::Completed { .. } | CallOutcome::Cancelled { .. } => SeverityNumber::Info,
+        CallOutcome::Refused(refusal) if refusal.status < 500 => SeverityNumber::Info,
+        CallOutcome::Refused(_) => SeverityNumber::Warn,
+        CallOutcome::Failed { .. } => SeverityNumber::Error,
     };
     let said = format!("{}: {}", span_name(record, record.model_served.as_deref()), outcome(record));
     let context = TraceContext::of(record);

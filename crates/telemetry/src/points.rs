@@ -1,7 +1,7 @@
 //! The metrics for Prometheus as OTLP points: the same values under names in OpenTelemetry's style, with the unit in a
 //! field of its own. Prometheus's translation of these names restores the original ones. Must not know what is counted.
 
-use headrace_trace::{Buckets, Exemplar as Seen, Family, FamilyKind, SampleValue};
+use headrace_trace::{Exemplar as Seen, FamilyKind, HistogramBuckets, MetricFamily, SampleValue};
 
 use crate::attributes::text;
 use crate::proto::{
@@ -15,7 +15,7 @@ const PREFIX: &str = "headrace_";
 const UNITS: [(&str, &str); 2] = [("_seconds", "s"), ("_bytes", "By")];
 
 /// Converts one family of samples.
-pub(crate) fn metric(family: &Family, since: u64, now: u64) -> Metric {
+pub(crate) fn metric(family: &MetricFamily, since: u64, now: u64) -> Metric {
     let (name, unit) = name(&family.name);
     let labels = |labels: &[(String, String)]| -> Vec<KeyValue> {
         labels.iter().map(|(key, value)| text(key, value.clone())).collect()
@@ -65,7 +65,7 @@ pub(crate) fn metric(family: &Family, since: u64, now: u64) -> Metric {
     }
 }
 
-fn histogram(buckets: &Buckets) -> HistogramDataPoint {
+fn histogram(buckets: &HistogramBuckets) -> HistogramDataPoint {
     HistogramDataPoint {
         count: buckets.counts.iter().fold(0, |all, count| all.saturating_add(*count)),
         sum: Some(buckets.scaled(buckets.sum)),
@@ -76,7 +76,7 @@ fn histogram(buckets: &Buckets) -> HistogramDataPoint {
     }
 }
 
-fn example(buckets: &Buckets, seen: &Seen) -> Exemplar {
+fn example(buckets: &HistogramBuckets, seen: &Seen) -> Exemplar {
     Exemplar {
         time_unix_nano: seen.at.get(),
         value: Some(exemplar::Value::AsDouble(buckets.scaled(seen.value))),

@@ -106,7 +106,7 @@ impl Sender {
             // An empty response is valid.
             return Ok(bytes);
         }
-        let why = format!("{} answered {status}: {}", shown(&self.url), told(&bytes));
+        let why = format!("{} answered {status}: {}", shown(&self.url), log_excerpt(&bytes));
         // <https://opentelemetry.io/docs/specs/otlp/#failures-1>: no other status may be retried.
         let retryable = matches!(
             status,
@@ -145,7 +145,7 @@ pub(crate) fn headers(target: &Target) -> Result<(Url, HeaderMap), TelemetryErro
 
 fn taken(answer: &[u8]) -> Sent {
     match not_taken(answer) {
-        Some((rejected, why)) => Sent::Taken { rejected, why: told(why.as_bytes()) },
+        Some((rejected, why)) => Sent::Taken { rejected, why: log_excerpt(why.as_bytes()) },
         None => Sent::Taken { rejected: 0, why: String::new() },
     }
 }
@@ -167,7 +167,7 @@ fn shown(url: &Url) -> String {
 }
 
 /// The start of a response, made safe for a log line.
-fn told(bytes: &[u8]) -> String {
+fn log_excerpt(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().filter(|c| !c.is_control()).take(MOST_TOLD_CHARS).collect()
 }

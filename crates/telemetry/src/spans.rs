@@ -1,7 +1,7 @@
 //! A trace record as spans. The span of the call or worker job is a child of its caller's span, and its stages and
 //! attempts are its children. An attempt that follows a failed one links to it. Must not know the receiver.
 
-use headrace_domain::{Attempt, AttemptOutcome, Outcome, StageSpan, TraceRecord};
+use headrace_domain::{Attempt, AttemptOutcome, CallOutcome, StageSpan, TraceRecord};
 use headrace_trace::TraceContext;
 
 use crate::attributes::{count, error_type, flag, of_call, operation_of, span_name, text};
@@ -54,7 +54,7 @@ fn root(record: &TraceRecord, own: TraceContext) -> Span {
     attributes
         .extend(record.worker_job.iter().map(|job| text("headrace.worker_job.call", job.call.to_string())));
     attributes.extend(record.shadow_of.iter().map(|of| text("headrace.shadow_of", of.call.to_string())));
-    if matches!(record.outcome, Outcome::Completed { .. }) {
+    if matches!(record.outcome, CallOutcome::Completed { .. }) {
         attributes.push(count("http.response.status_code", 200));
     }
     let first = record.first_token_ns.map(|nanos| Event {
@@ -82,9 +82,9 @@ fn root(record: &TraceRecord, own: TraceContext) -> Span {
 /// disconnection is not an error.
 fn status(record: &TraceRecord) -> Option<Status> {
     let is_error = match &record.outcome {
-        Outcome::Failed { .. } => true,
-        Outcome::Refused(refusal) => refusal.status >= 500,
-        Outcome::Completed { .. } | Outcome::Cancelled { .. } => false,
+        CallOutcome::Failed { .. } => true,
+        CallOutcome::Refused(refusal) => refusal.status >= 500,
+        CallOutcome::Completed { .. } | CallOutcome::Cancelled { .. } => false,
     };
     is_error
         .then(|| Status { message: error_type(record).unwrap_or_default(), code: StatusCode::Error.into() })

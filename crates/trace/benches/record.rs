@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use headrace_domain::{RequestId, TraceRecord, TraceSink};
 use headrace_trace::{
-    Metrics, MetricsConfig, Recorder, RecorderConfig, TraceError, TraceStore, WaterfallOptions,
+    Metrics, MetricsConfig, RecorderConfig, TraceError, TraceRecorder, TraceStore, WaterfallOptions,
     decode_record, encode_record, waterfall,
 };
 
@@ -25,7 +25,8 @@ fn record(criterion: &mut Criterion) {
     let Ok(golden) = decode_record(include_str!("../tests/data/completed.json")) else { return };
     let models = vec!["headrace-demo-20m".to_owned()];
     let metrics = Arc::new(Metrics::new(&MetricsConfig { models, version: String::new() }));
-    let start = Recorder::start(Some(Box::new(Forgetting)), Arc::clone(&metrics), RecorderConfig::default());
+    let start =
+        TraceRecorder::start(Some(Box::new(Forgetting)), Arc::clone(&metrics), RecorderConfig::default());
     let Ok(recorder) = start else { return };
 
     // Record in bursts that the queue can hold, as under a server's load. The time between bursts is not counted.

@@ -12,7 +12,7 @@ const FROM_LEFT: [char; 9] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '�
 
 /// A part of the request that must stay visible.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Part {
+pub(crate) struct AxisPart {
     /// End of the part in nanoseconds. The part starts where the previous part ends.
     pub(crate) end_ns: u64,
     /// Minimum share of the width, from 0 to 1.
@@ -20,13 +20,13 @@ pub(crate) struct Part {
 }
 
 #[derive(Debug)]
-pub(crate) struct Axis {
-    segments: Vec<Segment>,
+pub(crate) struct TimeAxis {
+    segments: Vec<AxisSegment>,
 }
 
 /// A section of the axis with one scale.
 #[derive(Debug, Clone, Copy)]
-struct Segment {
+struct AxisSegment {
     from_ns: u64,
     to_ns: u64,
     /// Index of the first cell.
@@ -34,19 +34,19 @@ struct Segment {
     cells: usize,
 }
 
-impl Axis {
+impl TimeAxis {
     /// Lays out the parts over `width` cells. Skips parts of zero length.
-    pub(crate) fn new(parts: &[Part], width: usize) -> Self {
+    pub(crate) fn new(parts: &[AxisPart], width: usize) -> Self {
         let mut from_ns = 0;
         let mut spans = Vec::new();
         for part in parts {
             if part.end_ns > from_ns {
-                spans.push(Span { from_ns, to_ns: part.end_ns, least: part.least, lifted: false });
+                spans.push(AxisSpan { from_ns, to_ns: part.end_ns, least: part.least, lifted: false });
                 from_ns = part.end_ns;
             }
         }
         if spans.is_empty() {
-            spans.push(Span { from_ns: 0, to_ns: 1, least: 0.0, lifted: false });
+            spans.push(AxisSpan { from_ns: 0, to_ns: 1, least: 0.0, lifted: false });
         }
         lift(&mut spans);
         Self { segments: lay_out(&merged(&spans), width) }
@@ -114,12 +114,12 @@ impl Axis {
         }
     }
 
-    fn segment_at(&self, time_ns: u64) -> Option<&Segment> {
+    fn segment_at(&self, time_ns: u64) -> Option<&AxisSegment> {
         self.segments.iter().rev().find(|segment| segment.from_ns <= time_ns)
     }
 }
 
-impl Segment {
+impl AxisSegment {
     /// Offset from the segment's first cell, in eighths of a cell.
     fn position(&self, time_ns: u64) -> usize {
         let into = time_ns.saturating_sub(self.from_ns).min(self.to_ns - self.from_ns);
@@ -152,7 +152,7 @@ fn block(left: usize, right: usize) -> char {
     }
 }
 
-struct Span {
+struct AxisSpan {
     from_ns: u64,
     to_ns: u64,
     least: f64,
@@ -160,18 +160,19 @@ struct Span {
     lifted: bool,
 }
 
-impl Span {
+impl AxisSpan {
     fn length(&self) -> f64 {
         (self.to_ns - self.from_ns) as f64
     }
 }
 
 /// Lifts each span that would get less than its minimum share of what the lifted spans leave, until there is none.
-fn lift(spans: &mut [Span]) {
+fn lift(spans: &mut [AxisSpan]) {
     loop {
         let share_left = 1.0 - spans.iter().filter(|s| s.lifted).map(|s| s.least).sum::<f64>();
-        let time_left: f64 = spans.iter().filter(|s| !s.lifted).map(Span::length).sum();
-        let short = |span: &&mut Span| !span.lifted && share_left * span.length() < span.least * time_left;
+        let time_left: f64 = spans.iter().filter(|s| !s.lifted).map(AxisSpan::length).sum();
+        let short =
+            |span: &&mut AxisSpan| !span.lifted && share_left * span.length() < span.least * time_left;
         match spans.iter_mut().find(short) {
             Some(span) => span.lifted = true,
             None => return,
@@ -180,10 +181,10 @@ fn lift(spans: &mut [Span]) {
 }
 
 /// Merges neighbours that share one scale. The `least` of each result is its share of the width.
-fn merged(spans: &[Span]) -> Vec<Span> {
+fn merged(spans: &[AxisSpan]) -> Vec<AxisSpan> {
     let share_left = 1.0 - spans.iter().filter(|s| s.lifted).map(|s| s.least).sum::<f64>();
-    let time_left: f64 = spans.iter().filter(|s| !s.lifted).map(Span::length).sum();
-    let mut out: Vec<Span> = Vec::new();
+    let time_left: f64 = spans.iter().filter(|s| !s.lifted).map(AxisSpan::length).sum();
+    let mut out: Vec<AxisSpan> = Vec::new();
     for span in spans {
         let share = if span.lifted { span.least } else { share_left * span.length() / time_left };
         match out.last_mut() {
@@ -191,15 +192,15 @@ fn merged(spans: &[Span]) -> Vec<Span> {
                 last.to_ns = span.to_ns;
                 last.least += share;
             }
-            _ => out.push(Span { least: share, ..*span }),
+            _ => out.push(AxisSpan { least: share, ..*span }),
         }
     }
     out
 }
 
-fn lay_out(spans: &[Span], width: usize) -> Vec<Segment> {
+fn lay_out(spans: &[AxisSpan], width: usize) -> Vec<AxisSegment> {
     let cells_left = width.saturating_sub(spans.len().saturating_sub(1)).max(spans.len());
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut segments: Vec<AxisSegment> = Vec::new();
     let mut share = 0.0;
     let mut used = 0;
     for span in spans {
@@ -207,7 +208,7 @@ fn lay_out(spans: &[Span], width: usize) -> Vec<Segment> {
         // Round the ends, not the lengths, so that the lengths sum to the width.
         let end = ((share * cells_left as f64).round() as usize).clamp(used + 1, cells_left.max(used + 1));
         let at = segments.last().map_or(0, |last| last.at + last.cells + 1);
-        segments.push(Segment { from_ns: span.from_ns, to_ns: span.to_ns, at, cells: end - used });
+        segments.push(AxisSegment { from_ns: span.from_ns, to_ns: span.to_ns, at, cells: end - used });
         used = end;
     }
     segments
@@ -236,7 +237,8 @@ mod tests {
 
     #[test]
     fn one_scale_where_every_part_can_be_seen() {
-        let axis = Axis::new(&[Part { end_ns: 500, least: 0.2 }, Part { end_ns: 1_000, least: 0.2 }], 8);
+        let axis =
+            TimeAxis::new(&[AxisPart { end_ns: 500, least: 0.2 }, AxisPart { end_ns: 1_000, least: 0.2 }], 8);
         assert_eq!(text(&axis.bar(0, 1_000)), "████████");
         assert_eq!(text(&axis.bar(250, 500)), "  ██    ");
         assert_eq!(text(&axis.bar(0, 94)), "▊       ", "three quarters of a cell");
@@ -247,8 +249,9 @@ mod tests {
 
     #[test]
     fn a_short_part_gets_a_scale_of_its_own() {
-        let parts = [Part { end_ns: 200_000, least: 0.4 }, Part { end_ns: 2_000_000_000, least: 0.4 }];
-        let axis = Axis::new(&parts, 21);
+        let parts =
+            [AxisPart { end_ns: 200_000, least: 0.4 }, AxisPart { end_ns: 2_000_000_000, least: 0.4 }];
+        let axis = TimeAxis::new(&parts, 21);
         assert_eq!(text(&axis.ruler()), " 200 µs ┊╶─ 2.00 s ─╴");
         assert_eq!(text(&axis.bar(0, 100_000)), "████    ┊            ");
         assert_eq!(text(&axis.bar(100_000, 2_000_000_000)), "    ████┊████████████");
@@ -265,8 +268,8 @@ mod tests {
         ) {
             let mut ends = ends;
             ends.sort_unstable();
-            let parts: Vec<_> = ends.iter().map(|end_ns| Part { end_ns: *end_ns, least: 0.2 }).collect();
-            let axis = Axis::new(&parts, width);
+            let parts: Vec<_> = ends.iter().map(|end_ns| AxisPart { end_ns: *end_ns, least: 0.2 }).collect();
+            let axis = TimeAxis::new(&parts, width);
             let line = axis.bar(start, start + length);
             prop_assert_eq!(line.len(), width);
             prop_assert!(line.iter().any(|c| *c != ' ' && *c != BREAK));

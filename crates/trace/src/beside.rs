@@ -11,7 +11,7 @@ pub const MAX_BESIDE: usize = 100;
 
 /// A call that the same worker processed at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Beside {
+pub struct ConcurrentCall {
     /// The other call.
     pub call: CallRow,
     /// When the worker received it, in nanoseconds after it received the call in question. Negative if earlier.
@@ -20,7 +20,7 @@ pub struct Beside {
     pub overlap_ns: u64,
 }
 
-impl Beside {
+impl ConcurrentCall {
     /// The row's JSON, plus `from_us` and `overlap_us`.
     pub fn json(&self) -> Value {
         let mut row = self.call.json();
@@ -33,7 +33,7 @@ impl Beside {
 
 /// The time that a call spent at a worker, in nanoseconds since 1970. If the call had several workers, the last one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stay {
+pub struct WorkerStay {
     /// The worker's name.
     pub worker: String,
     /// Start of the stay.
@@ -42,7 +42,7 @@ pub struct Stay {
     pub until: u64,
 }
 
-impl Stay {
+impl WorkerStay {
     /// The stay of a call. `None` if no worker had the call.
     pub fn of(record: &TraceRecord) -> Option<Self> {
         let last = record.attempts.last()?;
@@ -61,16 +61,20 @@ pub fn beside(
     asked: &TraceRecord,
     others: impl IntoIterator<Item = TraceRecord>,
     limit: usize,
-) -> Vec<Beside> {
-    let Some(stay) = Stay::of(asked) else { return Vec::new() };
+) -> Vec<ConcurrentCall> {
+    let Some(stay) = WorkerStay::of(asked) else { return Vec::new() };
     let overlap = |other: TraceRecord| {
-        let theirs = Stay::of(&other).filter(|theirs| theirs.worker == stay.worker)?;
+        let theirs = WorkerStay::of(&other).filter(|theirs| theirs.worker == stay.worker)?;
         let overlap_ns = stay.until.min(theirs.until).saturating_sub(stay.from.max(theirs.from));
         let from_ns = i64::try_from(i128::from(theirs.from) - i128::from(stay.from)).ok()?;
         let is_other = other.request_id != asked.request_id;
-        (is_other && overlap_ns > 0).then(|| Beside { call: CallRow::of(&other), from_ns, overlap_ns })
+        (is_other && overlap_ns > 0).then(|| ConcurrentCall {
+            call: CallRow::of(&other),
+            from_ns,
+            overlap_ns,
+        })
     };
-    let mut found: Vec<Beside> = others.into_iter().filter_map(overlap).collect();
+    let mut found: Vec<ConcurrentCall> = others.into_iter().filter_map(overlap).collect();
     found.sort_by(|a, b| b.overlap_ns.cmp(&a.overlap_ns).then(a.call.id.cmp(&b.call.id)));
     found.truncate(limit.min(MAX_BESIDE));
     found

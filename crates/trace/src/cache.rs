@@ -102,26 +102,26 @@ impl CacheQuery {
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheReport {
     by: Vec<CacheBy>,
-    rows: BTreeMap<Vec<Option<String>>, Sums>,
+    rows: BTreeMap<Vec<Option<String>>, CacheSums>,
     calls: u64,
     oldest: Option<UnixNanos>,
     is_whole: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Sums {
+struct CacheSums {
     calls: u64,
     prompt_tokens: u64,
     cached_tokens: u64,
     /// Missed calls, by reason.
-    reasons: BTreeMap<&'static str, Missed>,
+    reasons: BTreeMap<&'static str, MissedCalls>,
     /// Missed calls, by reason and place.
-    places: BTreeMap<(&'static str, String), Missed>,
+    places: BTreeMap<(&'static str, String), MissedCalls>,
 }
 
 /// Sums over calls that missed.
 #[derive(Debug, Clone, PartialEq, Default)]
-struct Missed {
+struct MissedCalls {
     calls: u64,
     /// Prompt tokens that were computed.
     computed: u64,
@@ -245,7 +245,7 @@ const HOW: &str = "Several calls part from cached prompts at one place. With the
     that follow the place in all of these calls but the longest. It is an upper bound: whether those tokens are the same is not \
     known.";
 
-impl Sums {
+impl CacheSums {
     fn json(&self) -> Value {
         let misses = self.reasons.iter().map(|(reason, missed)| {
             json!({
@@ -277,7 +277,7 @@ impl Sums {
         })
     }
 
-    fn worst_places(&self) -> Vec<((&'static str, &str), &Missed)> {
+    fn worst_places(&self) -> Vec<((&'static str, &str), &MissedCalls)> {
         let places = self.places.iter().map(|((reason, place), missed)| ((*reason, place.as_str()), missed));
         let mut places: Vec<_> = places.collect();
         places.sort_by_key(|(_, missed)| std::cmp::Reverse(missed.computed));
@@ -286,7 +286,7 @@ impl Sums {
     }
 }
 
-impl Missed {
+impl MissedCalls {
     fn add(&mut self, record: &TraceRecord, miss: &CacheMiss, prefill_ns: u64) {
         self.calls += 1;
         self.computed = self.computed.saturating_add(record.usage.input);

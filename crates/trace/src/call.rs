@@ -2,7 +2,7 @@
 
 use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{
-    EndUser, Endpoint, KeyId, NanoDollars, OrgId, Outcome, ProjectId, RequestId, Stage, StageSpan,
+    CallOutcome, EndUser, Endpoint, KeyId, NanoDollars, OrgId, ProjectId, RequestId, Stage, StageSpan,
     TraceRecord, UnixNanos,
 };
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ const MAX_SAID_BYTES: usize = 1024;
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ended {
+pub enum CallEndKind {
     /// Answered to the end.
     Completed,
     /// Refused before any work.
@@ -25,7 +25,7 @@ pub enum Ended {
     Failed,
 }
 
-impl Ended {
+impl CallEndKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Completed, Self::Refused, Self::Cancelled, Self::Failed];
 
@@ -45,12 +45,12 @@ impl Ended {
     }
 
     /// The kind of an outcome.
-    pub const fn of(outcome: &Outcome) -> Self {
+    pub const fn of(outcome: &CallOutcome) -> Self {
         match outcome {
-            Outcome::Completed { .. } => Self::Completed,
-            Outcome::Refused(_) => Self::Refused,
-            Outcome::Cancelled { .. } => Self::Cancelled,
-            Outcome::Failed { .. } => Self::Failed,
+            CallOutcome::Completed { .. } => Self::Completed,
+            CallOutcome::Refused(_) => Self::Refused,
+            CallOutcome::Cancelled { .. } => Self::Cancelled,
+            CallOutcome::Failed { .. } => Self::Failed,
         }
     }
 }
@@ -89,7 +89,7 @@ pub struct CallRow {
     /// The worker of the last attempt.
     pub worker: Option<String>,
     /// How the call ended.
-    pub ended: Ended,
+    pub ended: CallEndKind,
     /// The stage that refused or failed the call. For other calls, the stage that took the most time.
     pub stage: Option<Stage>,
     /// HTTP status of a refusal or failure.
@@ -120,16 +120,16 @@ impl CallRow {
         let (mut status, mut code, mut rule, mut message) = (None, None, None, None);
         let mut stage = dearest_stage(&record.stages);
         match &record.outcome {
-            Outcome::Completed { .. } => {}
-            Outcome::Cancelled { why } => message = Some(cut(why)),
-            Outcome::Failed { stage: at, message: said } => {
+            CallOutcome::Completed { .. } => {}
+            CallOutcome::Cancelled { why } => message = Some(cut(why)),
+            CallOutcome::Failed { stage: at, message: said } => {
                 stage = Some(*at);
                 message = Some(cut(said));
                 if let Some(failure) = record.failure() {
                     (status, code) = (Some(failure.status), Some(failure.code));
                 }
             }
-            Outcome::Refused(refusal) => {
+            CallOutcome::Refused(refusal) => {
                 stage = Some(refusal.stage);
                 status = Some(refusal.status);
                 (code, rule) = (Some(refusal.code.clone()), Some(refusal.rule.clone()));
@@ -152,7 +152,7 @@ impl CallRow {
             served: record.model_served.clone(),
             upstream: record.upstream.as_deref().map(str::to_owned),
             worker: record.attempts.last().map(|attempt| attempt.worker.to_string()),
-            ended: Ended::of(&record.outcome),
+            ended: CallEndKind::of(&record.outcome),
             stage,
             status,
             code,
@@ -192,7 +192,7 @@ impl CallRow {
             outcome["code"] = code.as_str().into();
             outcome["rule"] = rule.as_str().into();
         }
-        if matches!(self.ended, Ended::Refused | Ended::Failed) {
+        if matches!(self.ended, CallEndKind::Refused | CallEndKind::Failed) {
             outcome["stage"] = self.stage.map(Stage::name).into();
         }
         let mut cost = json!({

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::family::{Buckets, Exemplar, Family, FamilyKind, SampleValue};
+use crate::family::{Exemplar, FamilyKind, HistogramBuckets, MetricFamily, SampleValue};
 
 /// Decimal places of nanoseconds in seconds.
 const NANO: u32 = 9;
@@ -49,8 +49,8 @@ impl PageFormat {
 }
 
 /// Writes a page with these families.
-pub(crate) fn page(families: &[Family], format: PageFormat) -> String {
-    let mut page = Page { out: String::new(), format };
+pub(crate) fn page(families: &[MetricFamily], format: PageFormat) -> String {
+    let mut page = ExpositionPage { out: String::new(), format };
     families.iter().for_each(|family| page.family(family));
     if format == PageFormat::OpenMetrics {
         page.line(format_args!("# EOF"));
@@ -61,13 +61,13 @@ pub(crate) fn page(families: &[Family], format: PageFormat) -> String {
 /// Labels of one sample. The names are valid; the values may be any text.
 type Labels<'a> = &'a [(String, String)];
 
-struct Page {
+struct ExpositionPage {
     out: String,
     format: PageFormat,
 }
 
-impl Page {
-    fn family(&mut self, family: &Family) {
+impl ExpositionPage {
+    fn family(&mut self, family: &MetricFamily) {
         let name = match (self.format, family.kind) {
             // In OpenMetrics, a counter's family has no `_total` suffix, but its samples have it.
             (PageFormat::OpenMetrics, FamilyKind::Counter) => family.name.trim_end_matches("_total"),
@@ -89,7 +89,7 @@ impl Page {
         }
     }
 
-    fn histogram(&mut self, name: &str, labels: Labels<'_>, of: &Buckets) {
+    fn histogram(&mut self, name: &str, labels: Labels<'_>, of: &HistogramBuckets) {
         let digits = of.digits;
         let bounds = of.bounds.iter().copied().map(Some).chain([None]);
         let exemplars = of.exemplars.iter().copied().chain(std::iter::repeat(None));
@@ -101,7 +101,7 @@ impl Page {
             match exemplar.filter(|_| self.format == PageFormat::OpenMetrics) {
                 None => self.line(format_args!("{name}_bucket{labels} {total}")),
                 Some(seen) => {
-                    let seen = Seen { seen, digits };
+                    let seen = ShownExemplar { seen, digits };
                     self.line(format_args!("{name}_bucket{labels} {total} # {seen}"));
                 }
             }
@@ -128,12 +128,12 @@ impl Page {
 }
 
 /// An exemplar in OpenMetrics format: labels, value, time in seconds.
-struct Seen {
+struct ShownExemplar {
     seen: Exemplar,
     digits: u32,
 }
 
-impl fmt::Display for Seen {
+impl fmt::Display for ShownExemplar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Exemplar { value, at, request, context } = self.seen;
         write!(f, "{{trace_id=\"{:032x}\",request_id=\"{request}\"}} ", context.trace)?;

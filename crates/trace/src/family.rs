@@ -29,7 +29,7 @@ impl FamilyKind {
 
 /// All samples with one metric name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Family {
+pub struct MetricFamily {
     /// The Prometheus name, such as `headrace_requests_total`.
     pub name: String,
     /// The help text, one sentence.
@@ -37,23 +37,23 @@ pub struct Family {
     /// The type of the family.
     pub kind: FamilyKind,
     /// One sample per set of labels.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<MetricSample>,
 }
 
-impl Family {
+impl MetricFamily {
     pub(crate) fn new(name: &str, help: &str, kind: FamilyKind) -> Self {
         Self { name: name.to_owned(), help: help.to_owned(), kind, samples: Vec::new() }
     }
 
     pub(crate) fn push(&mut self, labels: &[(&str, &str)], value: SampleValue) {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        self.samples.push(Sample { labels, value });
+        self.samples.push(MetricSample { labels, value });
     }
 }
 
 /// One number, or the buckets of one histogram.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub struct MetricSample {
     /// Label names and values.
     pub labels: Vec<(String, String)>,
     /// The sample's value.
@@ -68,12 +68,12 @@ pub enum SampleValue {
     /// Any number.
     Number(f64),
     /// The number of values in each bucket.
-    Histogram(Buckets),
+    Histogram(HistogramBuckets),
 }
 
 /// A snapshot of a histogram. Values are integers in units of 10⁻`digits` of the unit in the metric's name.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Buckets {
+pub struct HistogramBuckets {
     /// The upper bound of each bucket except the last, inclusive and ascending.
     pub bounds: &'static [u64],
     /// Decimal places of bounds and sum.
@@ -86,7 +86,7 @@ pub struct Buckets {
     pub exemplars: Vec<Option<Exemplar>>,
 }
 
-impl Buckets {
+impl HistogramBuckets {
     /// Converts a bound or a sum to the unit in the metric's name.
     #[allow(clippy::cast_precision_loss, reason = "what is lost is less than the last of 15 digits")]
     pub fn scaled(&self, value: u64) -> f64 {

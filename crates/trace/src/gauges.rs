@@ -3,18 +3,18 @@
 
 use parking_lot::Mutex;
 
-use crate::family::{Family, FamilyKind, SampleValue};
+use crate::family::{FamilyKind, MetricFamily, SampleValue};
 
 /// Reads the current value.
 pub(crate) type Read = Box<dyn Fn() -> f64 + Send + Sync>;
 
 /// The registered gauges and counters, sorted by name.
 #[derive(Default)]
-pub(crate) struct Gauges {
-    all: Mutex<Vec<Gauge>>,
+pub(crate) struct GaugeRegistry {
+    all: Mutex<Vec<RegisteredGauge>>,
 }
 
-struct Gauge {
+struct RegisteredGauge {
     name: String,
     help: String,
     kind: FamilyKind,
@@ -22,7 +22,7 @@ struct Gauge {
     read: Read,
 }
 
-impl Gauges {
+impl GaugeRegistry {
     /// Adds a gauge, or replaces the one with the same name and labels.
     pub(crate) fn register(
         &self,
@@ -34,7 +34,8 @@ impl Gauges {
     ) {
         let labels: Vec<_> =
             labels.iter().map(|(name, value)| (identifier(name, false), (*value).to_owned())).collect();
-        let gauge = Gauge { name: identifier(name, true), help: help.to_owned(), kind, labels, read };
+        let gauge =
+            RegisteredGauge { name: identifier(name, true), help: help.to_owned(), kind, labels, read };
         let mut all = self.all.lock();
         match all.iter_mut().find(|old| old.name == gauge.name && old.labels == gauge.labels) {
             Some(old) => *old = gauge,
@@ -51,14 +52,14 @@ impl Gauges {
     }
 
     /// All families, except those whose name is in `taken`.
-    pub(crate) fn families(&self, taken: &[Family]) -> Vec<Family> {
+    pub(crate) fn families(&self, taken: &[MetricFamily]) -> Vec<MetricFamily> {
         let all = self.all.lock();
         let families = all.chunk_by(|a, b| a.name == b.name).filter_map(|gauges| {
             let first = gauges.first()?;
             if taken.iter().any(|family| family.name == first.name) {
                 return None;
             }
-            let mut family = Family::new(&first.name, &first.help, first.kind);
+            let mut family = MetricFamily::new(&first.name, &first.help, first.kind);
             for gauge in gauges {
                 let labels: Vec<_> = gauge.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
                 family.push(&labels, SampleValue::Number((gauge.read)()));

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use crate::family::{Buckets, Exemplar};
+use crate::family::{Exemplar, HistogramBuckets};
 
 /// Bucket bounds for durations, in nanoseconds: 1 – 2.5 – 5 from 1 µs to 100 s. The range separates a 3 µs parse from a
 /// 40 s generation, so one scale serves every stage.
@@ -49,7 +49,7 @@ const EXAMPLE_EVERY_LOG2_NS: u32 = 26;
 pub(crate) struct Histogram {
     bounds: &'static [u64],
     /// One bucket per bound, and one for values above the last bound.
-    buckets: Box<[Bucket]>,
+    buckets: Box<[HistogramBucket]>,
     sum: AtomicU64,
     /// The latest exemplar of each bucket, in the order of `buckets`.
     exemplars: Mutex<Box<[Option<Exemplar>]>>,
@@ -57,7 +57,7 @@ pub(crate) struct Histogram {
 
 /// A count, and the time of the bucket's exemplar. They are side by side, since each call reads both.
 #[derive(Default)]
-struct Bucket {
+struct HistogramBucket {
     count: AtomicU64,
     /// Time of the exemplar in units of 2^[`EXAMPLE_EVERY_LOG2_NS`] nanoseconds, plus one. 0 means that there is none.
     example_at: AtomicU64,
@@ -65,7 +65,7 @@ struct Bucket {
 
 impl Histogram {
     pub(crate) fn new(bounds: &'static [u64]) -> Self {
-        let buckets = (0..=bounds.len()).map(|_| Bucket::default()).collect();
+        let buckets = (0..=bounds.len()).map(|_| HistogramBucket::default()).collect();
         let exemplars = Mutex::new((0..=bounds.len()).map(|_| None).collect());
         Self { bounds, buckets, sum: AtomicU64::new(0), exemplars }
     }
@@ -99,8 +99,8 @@ impl Histogram {
     }
 
     /// A snapshot of the counts. The values are integers in units of 10⁻`digits`.
-    pub(crate) fn read(&self, digits: u32) -> Buckets {
-        Buckets {
+    pub(crate) fn read(&self, digits: u32) -> HistogramBuckets {
+        HistogramBuckets {
             bounds: self.bounds,
             digits,
             counts: self.buckets.iter().map(|bucket| bucket.count.load(Relaxed)).collect(),

@@ -9,13 +9,13 @@ const MAX_BYTES: usize = 64;
 /// Maximum number of learned values.
 const LEARNED: usize = 16;
 
-pub(crate) struct Interned {
+pub(crate) struct InternedNames {
     known: Vec<&'static str>,
     index_of: HashMap<&'static str, usize>,
     learned: [OnceLock<Box<str>>; LEARNED],
 }
 
-impl Interned {
+impl InternedNames {
     pub(crate) fn new(known: impl IntoIterator<Item = &'static str>) -> Self {
         let mut table = Self { known: Vec::new(), index_of: HashMap::new(), learned: Default::default() };
         for name in known {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn known_values_have_their_place_whatever_comes_before_them() {
-        let table = Interned::new(["a", "b", "a"]);
+        let table = InternedNames::new(["a", "b", "a"]);
         assert_eq!(table.len(), 2 + LEARNED + 1);
         for n in 0..LEARNED {
             assert_eq!(table.index(&format!("new-{n}")), 2 + n);
@@ -69,6 +69,6 @@ mod tests {
         assert_eq!((table.index("b"), table.index("a"), table.index("new-3")), (1, 0, 5));
         assert_eq!(table.name(table.index("one too many")), "other");
         assert_eq!((table.name(1), table.name(5)), ("b", "new-3"));
-        assert_eq!(Interned::new([]).index(&"x".repeat(65)), LEARNED, "too long to be a label");
+        assert_eq!(InternedNames::new([]).index(&"x".repeat(65)), LEARNED, "too long to be a label");
     }
 }

@@ -2,8 +2,8 @@
 //! format belongs to the codec and may differ. Does not know who may see the record.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, BilledLine, CacheMiss, Continued, EngineTrace, NanoDollars, Outcome, PriceTier,
-    ShadowOf, TokenClass, TraceRecord,
+    Attempt, AttemptOutcome, BilledLine, CacheMiss, CallOutcome, ContinuedAnswer, EngineTrace, NanoDollars,
+    PriceTier, ShadowOf, TokenClass, TraceRecord,
 };
 use serde_json::{Map, Value, json};
 
@@ -273,7 +273,7 @@ fn attempt(attempt: &Attempt) -> Value {
     told
 }
 
-fn continued(continued: &Continued) -> Value {
+fn continued(continued: &ContinuedAnswer) -> Value {
     json!({"choice": continued.choice, "after_tokens": continued.after_tokens, "worker": &*continued.worker})
 }
 
@@ -302,14 +302,14 @@ fn miss(miss: &CacheMiss) -> Value {
     json!({ "reason": miss.reason.name(), "token": miss.token, "place": miss.place })
 }
 
-fn outcome(outcome: &Outcome) -> Value {
+fn outcome(outcome: &CallOutcome) -> Value {
     match outcome {
-        Outcome::Completed { finish } => json!({ "kind": "completed", "finish_reasons": finish }),
-        Outcome::Cancelled { why } => json!({ "kind": "cancelled", "why": why }),
-        Outcome::Failed { stage, message } => {
+        CallOutcome::Completed { finish } => json!({ "kind": "completed", "finish_reasons": finish }),
+        CallOutcome::Cancelled { why } => json!({ "kind": "cancelled", "why": why }),
+        CallOutcome::Failed { stage, message } => {
             json!({ "kind": "failed", "stage": stage.name(), "message": message })
         }
-        Outcome::Refused(refusal) => json!({
+        CallOutcome::Refused(refusal) => json!({
             "kind": "refused",
             "stage": refusal.stage.name(),
             "rule": refusal.rule,

@@ -7,12 +7,12 @@ use std::sync::OnceLock;
 const LATER: usize = 32;
 
 /// A bounded, append-only list of names, and the labels `other` and `none`.
-pub(crate) struct Labels {
+pub(crate) struct LabelList {
     /// Filled from the front.
     names: Box<[OnceLock<String>]>,
 }
 
-impl Labels {
+impl LabelList {
     /// Creates labels for these names. Duplicates count once.
     pub(crate) fn new(names: &[String]) -> Self {
         let labels = Self { names: (0..names.len() + LATER).map(|_| OnceLock::new()).collect() };
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn names_come_later_and_keep_their_place_until_there_is_no_more_room() {
-        let labels = Labels::new(&["a".to_owned(), "a".to_owned()]);
+        let labels = LabelList::new(&["a".to_owned(), "a".to_owned()]);
         let none = labels.index(None);
         assert_eq!((labels.index(Some("a")), labels.name(labels.index(Some("b")))), (0, "other"));
         labels.add("b");

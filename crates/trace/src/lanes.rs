@@ -8,10 +8,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::Duration;
 
-use headrace_domain::{Outcome, TraceRecord};
+use headrace_domain::{CallOutcome, TraceRecord};
 
 use crate::metrics::DropReason;
-use crate::recorded::Recorded;
+use crate::recorded::SharedRecord;
 
 /// Divisor of the queue size for refusals of known callers.
 const REFUSALS_PART: usize = 4;
@@ -22,7 +22,7 @@ const STRANGERS_WAITING: usize = 64;
 
 /// The kind of call that a record describes, most valuable first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lane {
+pub(crate) enum RecordKind {
     /// The call ran: it completed, was cancelled or failed.
     Ran,
     /// It is a worker job.
@@ -33,58 +33,58 @@ pub(crate) enum Lane {
     Stranger,
 }
 
-impl Lane {
+impl RecordKind {
     pub(crate) fn of(record: &TraceRecord) -> Self {
         if record.worker_job.is_some() {
             return Self::Job;
         }
         match (&record.outcome, &record.org) {
-            (Outcome::Refused(_), None) => Self::Stranger,
-            (Outcome::Refused(_), Some(_)) => Self::Refused,
+            (CallOutcome::Refused(_), None) => Self::Stranger,
+            (CallOutcome::Refused(_), Some(_)) => Self::Refused,
             _ => Self::Ran,
         }
     }
 }
 
 /// The sending side of the queues.
-pub(crate) struct Senders {
-    lanes: [SyncSender<Recorded>; 4],
-    bell: Arc<Bell>,
+pub(crate) struct QueueSenders {
+    lanes: [SyncSender<SharedRecord>; 4],
+    bell: Arc<WakeBell>,
 }
 
 /// The receiving side of the queues, for one thread.
-pub(crate) struct Receivers {
-    lanes: [Receiver<Recorded>; 4],
-    bell: Arc<Bell>,
+pub(crate) struct QueueReceivers {
+    lanes: [Receiver<SharedRecord>; 4],
+    bell: Arc<WakeBell>,
 }
 
 /// Wakes the receiving thread. Costs almost nothing while the thread is awake.
 #[derive(Default)]
-struct Bell {
+struct WakeBell {
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
 
 /// Creates queues for `capacity` records of calls that ran, and for some refusals.
-pub(crate) fn lanes(capacity: usize) -> (Senders, Receivers) {
+pub(crate) fn lanes(capacity: usize) -> (QueueSenders, QueueReceivers) {
     let (ran, ran_out) = sync_channel(capacity);
     let (jobs, jobs_out) = sync_channel(capacity.div_ceil(JOBS_PART));
     let (refused, refused_out) = sync_channel(capacity.div_ceil(REFUSALS_PART));
     let (strangers, strangers_out) = sync_channel(STRANGERS_WAITING);
-    let bell = Arc::<Bell>::default();
-    let senders = Senders { lanes: [ran, jobs, refused, strangers], bell: Arc::clone(&bell) };
-    (senders, Receivers { lanes: [ran_out, jobs_out, refused_out, strangers_out], bell })
+    let bell = Arc::<WakeBell>::default();
+    let senders = QueueSenders { lanes: [ran, jobs, refused, strangers], bell: Arc::clone(&bell) };
+    (senders, QueueReceivers { lanes: [ran_out, jobs_out, refused_out, strangers_out], bell })
 }
 
-impl Senders {
+impl QueueSenders {
     /// Puts a record into its queue. Returns why it was dropped if it does not fit.
-    pub(crate) fn send(&self, lane: Lane, record: Recorded) -> Result<(), DropReason> {
+    pub(crate) fn send(&self, lane: RecordKind, record: SharedRecord) -> Result<(), DropReason> {
         let [ran, jobs, refused, strangers] = &self.lanes;
         let lane = match lane {
-            Lane::Ran => ran,
-            Lane::Job => jobs,
-            Lane::Refused => refused,
-            Lane::Stranger => strangers,
+            RecordKind::Ran => ran,
+            RecordKind::Job => jobs,
+            RecordKind::Refused => refused,
+            RecordKind::Stranger => strangers,
         };
         lane.try_send(record).map_err(|error| match error {
             TrySendError::Full(_) => DropReason::QueueFull,
@@ -108,7 +108,7 @@ impl Senders {
     }
 }
 
-impl Receivers {
+impl QueueReceivers {
     /// Registers the current thread as the receiver. Must be called once, before anything else.
     pub(crate) fn belongs_to_this_thread(&self) {
         // Cannot be set twice, since the receivers belong to one thread.
@@ -116,7 +116,7 @@ impl Receivers {
     }
 
     /// The next record, from the most valuable queue that is not empty.
-    pub(crate) fn next(&self) -> Option<Recorded> {
+    pub(crate) fn next(&self) -> Option<SharedRecord> {
         self.lanes.iter().find_map(|lane| lane.try_recv().ok())
     }
 
@@ -130,7 +130,7 @@ impl Receivers {
         self.bell.asleep.store(false, SeqCst);
     }
 
-    /// Waits for `wait`, or until [`Senders::ring`]. New records alone do not end the wait.
+    /// Waits for `wait`, or until [`QueueSenders::ring`]. New records alone do not end the wait.
     pub(crate) fn pause(&self, wait: Duration) {
         std::thread::park_timeout(wait);
     }

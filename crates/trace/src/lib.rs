@@ -39,28 +39,28 @@ mod usage;
 mod waterfall;
 mod window;
 
-pub use beside::{Beside, MAX_BESIDE, Stay, beside};
+pub use beside::{ConcurrentCall, MAX_BESIDE, WorkerStay, beside};
 pub use cache::{CacheBy, CacheQuery, CacheReport, MAX_CACHE_CALLS};
-pub use call::{CallRow, Ended};
+pub use call::{CallEndKind, CallRow};
 pub use codec::{decode_record, encode_record};
 pub use context::TraceContext;
 pub use error::TraceError;
 pub use exposition::PageFormat;
-pub use family::{Buckets, Exemplar, Family, FamilyKind, Sample, SampleValue};
+pub use family::{Exemplar, FamilyKind, HistogramBuckets, MetricFamily, MetricSample, SampleValue};
 pub use json::{answer_json, operator_json, record_json};
-pub use live::{EVENTS_WAITING, Live, Note};
-pub use margin::{Margin, MarginBy};
+pub use live::{EVENTS_WAITING, LiveCalls, LiveNote};
+pub use margin::{MarginBy, MarginReport};
 pub use memory::MemoryTraces;
 pub use metrics::{Metrics, MetricsConfig};
 pub use misses::miss_words;
 pub use names::{MAX_NAMED, other_names, trace_name};
-pub use now::{CallNow, EngineNow, MAX_CALLS_NAMED, Now};
-pub use recorded::Recorded;
-pub use recorder::{Recorder, RecorderConfig};
-pub use seam::{Pace, Tap, TraceReader, TraceStore, UsageReader};
+pub use now::{CallNow, EngineNow, LiveView, MAX_CALLS_NAMED};
+pub use recorded::SharedRecord;
+pub use recorder::{RecorderConfig, TraceRecorder};
+pub use seam::{RecordObserver, TraceReader, TraceStore, UsageReader, WritePace};
 pub use search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE, NoCursor, moment};
 pub use shadows::{ShadowExample, ShadowPair, shadow_pairs};
-pub use statement::{Month, Statement, StatementLine};
+pub use statement::{Month, MonthStatement, StatementLine};
 pub use table::{slowest_table, table};
 pub use units::{
     cells, clipped, counted, grouped, humane_duration, percent, plain, three_digits, utc_date, utc_midnight,
@@ -70,4 +70,4 @@ pub use usage::{
     HOUR_NS, MAX_USAGE_ROWS, UsageBy, UsageInterval, UsageQuery, UsageReport, UsageRow, UsageSums,
 };
 pub use waterfall::{WaterfallOptions, waterfall};
-pub use window::{Minute, Percentiles};
+pub use window::{MinuteStats, Percentiles};

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
-use crate::call::{CallRow, Ended};
+use crate::call::{CallEndKind, CallRow};
 use crate::units::{humane_duration, plain};
-use crate::window::{Minute, Window};
+use crate::window::{MinuteStats, MinuteWindow};
 
 /// Maximum finished calls that wait for a subscriber. A subscriber that lags further learns how many calls it missed.
 pub const EVENTS_WAITING: usize = 256;
@@ -32,23 +32,23 @@ const RECENT: Duration = Duration::from_secs(60);
 const NOTES_OF_A_KIND: usize = 5;
 
 /// The live view. See the top of the file.
-pub struct Live {
-    window: Window,
+pub struct LiveCalls {
+    window: MinuteWindow,
     events: broadcast::Sender<Arc<CallRow>>,
     remembered: Mutex<VecDeque<Arc<CallRow>>>,
 }
 
-impl Default for Live {
+impl Default for LiveCalls {
     fn default() -> Self {
         Self {
-            window: Window::new(),
+            window: MinuteWindow::new(),
             events: broadcast::Sender::new(EVENTS_WAITING),
             remembered: Mutex::new(VecDeque::with_capacity(REMEMBERED)),
         }
     }
 }
 
-impl Live {
+impl LiveCalls {
     /// Subscribes to calls that end from now on and are stored, shortly after they end. A subscriber that lags by more
     /// than [`EVENTS_WAITING`] calls misses the oldest.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<CallRow>> {
@@ -56,18 +56,18 @@ impl Live {
     }
 
     /// The figures of the minute before `now`.
-    pub fn minute(&self, now: UnixNanos) -> Minute {
+    pub fn minute(&self, now: UnixNanos) -> MinuteStats {
         self.window.minute(now)
     }
 
     /// Notes about calls that ended within the minute before `now`: failed calls, refusals grouped by code and key, and
     /// the slowest calls. Failures and refusals are sorted newest first, slow calls slowest first.
-    pub fn notes(&self, now: UnixNanos) -> Vec<Note> {
+    pub fn notes(&self, now: UnixNanos) -> Vec<LiveNote> {
         self.notes_with(now, &|key| key.to_string())
     }
 
-    /// Like [`Live::notes`], but `key_name` returns the name of a key in the sentences.
-    pub fn notes_with(&self, now: UnixNanos, key_name: &dyn Fn(&KeyId) -> String) -> Vec<Note> {
+    /// Like [`LiveCalls::notes`], but `key_name` returns the name of a key in the sentences.
+    pub fn notes_with(&self, now: UnixNanos, key_name: &dyn Fn(&KeyId) -> String) -> Vec<LiveNote> {
         let median_ns = self.window.minute(now).first_token.p50_ns;
         let remembered = self.remembered.lock();
         let oldest = now.get().saturating_sub(nanos(RECENT));
@@ -75,12 +75,14 @@ impl Live {
         let recent: Vec<&Arc<CallRow>> =
             newest.filter(|row| row.started.get().saturating_add(row.duration_ns) >= oldest).collect();
         let mut notes = Vec::new();
-        let failed = recent.iter().filter(|row| row.ended == Ended::Failed);
-        notes.extend(failed.take(NOTES_OF_A_KIND).map(|row| Note::failed(row, key_name)));
+        let failed = recent.iter().filter(|row| row.ended == CallEndKind::Failed);
+        notes.extend(failed.take(NOTES_OF_A_KIND).map(|row| LiveNote::failed(row, key_name)));
         notes.extend(refusals(&recent, key_name).take(NOTES_OF_A_KIND));
         let mut slow: Vec<&&Arc<CallRow>> = recent.iter().filter(|row| is_slow(row, median_ns)).collect();
         slow.sort_by_key(|row| std::cmp::Reverse(row.server_ns));
-        notes.extend(slow.into_iter().take(NOTES_OF_A_KIND).map(|row| Note::slow(row, median_ns, key_name)));
+        notes.extend(
+            slow.into_iter().take(NOTES_OF_A_KIND).map(|row| LiveNote::slow(row, median_ns, key_name)),
+        );
         notes
     }
 
@@ -96,9 +98,9 @@ impl Live {
         if record.worker_job.is_some() {
             return;
         }
-        let is_notable = match Ended::of(&record.outcome) {
-            Ended::Refused | Ended::Failed => true,
-            Ended::Completed | Ended::Cancelled => record.server_ns() >= nanos(SLOW_FOR_ITS_LIKE),
+        let is_notable = match CallEndKind::of(&record.outcome) {
+            CallEndKind::Refused | CallEndKind::Failed => true,
+            CallEndKind::Completed | CallEndKind::Cancelled => record.server_ns() >= nanos(SLOW_FOR_ITS_LIKE),
         };
         let is_heard = self.events.receiver_count() > 0;
         if !is_notable && !is_heard {
@@ -121,7 +123,7 @@ impl Live {
 
 /// A noteworthy event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub struct LiveNote {
     /// `failed`, `refused` or `slow`, or a kind from elsewhere, such as `queue` or `upstream`.
     pub kind: &'static str,
     /// One sentence. Callers' texts in it are safe for a terminal.
@@ -132,7 +134,7 @@ pub struct Note {
     pub code: Option<String>,
 }
 
-impl Note {
+impl LiveNote {
     fn failed(row: &CallRow, key_name: &dyn Fn(&KeyId) -> String) -> Self {
         let place = row.stage.map(|stage| format!(" in {stage}")).unwrap_or_default();
         let said = row.message.as_deref().map(|said| format!(": {}", plain(said))).unwrap_or_default();
@@ -146,7 +148,7 @@ impl Note {
 
     fn slow(row: &CallRow, median_ns: u64, key_name: &dyn Fn(&KeyId) -> String) -> Self {
         let mut text = format!("A call{} took {}", of(row, key_name), humane_duration(row.server_ns));
-        if let Some(stage) = row.stage.filter(|_| row.ended == Ended::Completed) {
+        if let Some(stage) = row.stage.filter(|_| row.ended == CallEndKind::Completed) {
             // Writing to a string cannot fail.
             let _ = write!(text, ", most of it in {}", in_words(stage));
         }
@@ -174,15 +176,16 @@ impl Note {
 fn refusals<'a>(
     recent: &'a [&Arc<CallRow>],
     key_name: &'a dyn Fn(&KeyId) -> String,
-) -> impl Iterator<Item = Note> + 'a {
-    let refused = |row: &&&Arc<CallRow>| row.ended == Ended::Refused;
+) -> impl Iterator<Item = LiveNote> + 'a {
+    let refused = |row: &&&Arc<CallRow>| row.ended == CallEndKind::Refused;
     let same = |a: &CallRow, b: &CallRow| a.code == b.code && a.key == b.key;
     let first = move |at: usize, row: &&Arc<CallRow>| {
-        !recent.iter().take(at).any(|before| before.ended == Ended::Refused && same(before, row))
+        !recent.iter().take(at).any(|before| before.ended == CallEndKind::Refused && same(before, row))
     };
     let newest = recent.iter().enumerate().filter(move |(at, row)| refused(row) && first(*at, row));
     newest.map(move |(_, row)| {
-        let count = recent.iter().filter(|other| other.ended == Ended::Refused && same(other, row)).count();
+        let count =
+            recent.iter().filter(|other| other.ended == CallEndKind::Refused && same(other, row)).count();
         let (calls, were) =
             if count == 1 { ("A call".to_owned(), "was") } else { (format!("{count} calls"), "were") };
         let key = row
@@ -193,12 +196,12 @@ fn refusals<'a>(
         let status = row.status.map(|status| format!(" with {status}")).unwrap_or_default();
         let said = row.message.as_deref().map(|said| format!(": {}", plain(said))).unwrap_or_default();
         let text = format!("{calls} {key} {were} refused{stage}{status}{said}");
-        Note { kind: "refused", text, request: Some(row.id), code: row.code.clone() }
+        LiveNote { kind: "refused", text, request: Some(row.id), code: row.code.clone() }
     })
 }
 
 fn is_slow(row: &CallRow, median_ns: u64) -> bool {
-    let is_ran = matches!(row.ended, Ended::Completed | Ended::Cancelled);
+    let is_ran = matches!(row.ended, CallEndKind::Completed | CallEndKind::Cancelled);
     let first = row.first_token_ns.unwrap_or(row.server_ns);
     let for_its_like = median_ns > 0 && first >= median_ns.saturating_mul(TIMES_THE_MEDIAN);
     is_ran && (row.server_ns >= nanos(SLOW) || (row.server_ns >= nanos(SLOW_FOR_ITS_LIKE) && for_its_like))

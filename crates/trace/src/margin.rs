@@ -65,27 +65,27 @@ const OURS: &str = "@local";
 
 /// Earnings and costs of calls, by group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Margin {
+pub struct MarginReport {
     by: Vec<MarginBy>,
-    rows: BTreeMap<Vec<Option<String>>, Sums>,
+    rows: BTreeMap<Vec<Option<String>>, MarginSums>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Sums {
+struct MarginSums {
     /// Calls whose cost is known.
-    known: Part,
+    known: MarginPart,
     /// Calls whose cost is known only in part, or not at all.
-    unknown: Part,
+    unknown: MarginPart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Part {
+struct MarginPart {
     calls: u64,
     charged: i64,
     paid: i64,
 }
 
-impl Part {
+impl MarginPart {
     fn plus(self, other: Self) -> Self {
         Self {
             calls: self.calls.saturating_add(other.calls),
@@ -95,13 +95,13 @@ impl Part {
     }
 }
 
-impl Sums {
+impl MarginSums {
     fn plus(self, other: Self) -> Self {
         Self { known: self.known.plus(other.known), unknown: self.unknown.plus(other.unknown) }
     }
 }
 
-impl Margin {
+impl MarginReport {
     /// Creates sums over no calls.
     pub const fn new(by: Vec<MarginBy>) -> Self {
         Self { by, rows: BTreeMap::new() }
@@ -118,24 +118,24 @@ impl Margin {
             return;
         }
         let is_known = record.paid.is_some();
-        self.count(record, last, is_known, Part { calls: 1, charged: record.cost.get(), paid: 0 });
+        self.count(record, last, is_known, MarginPart { calls: 1, charged: record.cost.get(), paid: 0 });
         for attempt in &record.attempts {
             if let Some(paid) = attempt.paid {
-                let part = Part { paid: paid.get(), ..Part::default() };
+                let part = MarginPart { paid: paid.get(), ..MarginPart::default() };
                 self.count(record, Some(&attempt.worker), is_known, part);
             }
         }
     }
 
-    fn count(&mut self, record: &TraceRecord, worker: Option<&str>, is_known: bool, part: Part) {
+    fn count(&mut self, record: &TraceRecord, worker: Option<&str>, is_known: bool, part: MarginPart) {
         let group = self.by.iter().map(|by| by.of(record, worker)).collect();
         let sums = self.rows.entry(group).or_default();
         let side = if is_known { &mut sums.known } else { &mut sums.unknown };
         *side = side.plus(part);
     }
 
-    fn total(&self) -> Sums {
-        self.rows.values().fold(Sums::default(), |sum, row| sum.plus(*row))
+    fn total(&self) -> MarginSums {
+        self.rows.values().fold(MarginSums::default(), |sum, row| sum.plus(*row))
     }
 
     /// One JSON object: `by`; `rows`, with the groups of `by`; and their `total`. A group is null if the call has no
@@ -177,7 +177,7 @@ impl Margin {
 
 const MONEY: [&str; 7] = ["calls", "charged", "paid", "margin", "", "cost unknown", "charged"];
 
-fn shown(Sums { known, unknown }: &Sums) -> Value {
+fn shown(MarginSums { known, unknown }: &MarginSums) -> Value {
     json!({
         "calls": known.calls,
         "charged_nano_dollars": known.charged,
@@ -192,7 +192,7 @@ fn shown(Sums { known, unknown }: &Sums) -> Value {
 }
 
 /// The columns in the order of [`MONEY`].
-fn money(Sums { known, unknown }: &Sums) -> [String; 7] {
+fn money(MarginSums { known, unknown }: &MarginSums) -> [String; 7] {
     let dollars = |nanos: i64| NanoDollars::new(nanos).to_string();
     let margin = known.charged.saturating_sub(known.paid);
     let percent = match known.charged {

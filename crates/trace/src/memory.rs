@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use headrace_domain::{KeyId, RequestId, TraceRecord, UnixNanos};
 
-use crate::beside::{Beside, beside};
+use crate::beside::{ConcurrentCall, beside};
 use crate::call::CallRow;
 use crate::names::{MAX_NAMED, other_names};
 use crate::search::{CallCursor, CallPage, CallQuery, MAX_CALLS_PER_PAGE};
@@ -135,7 +135,7 @@ impl TraceReader for MemoryTraces {
         Ok(records.next().is_some())
     }
 
-    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError> {
+    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<ConcurrentCall>>, TraceError> {
         let records = self.read();
         let asked = records.iter().find(|record| record.request_id == id);
         Ok(asked.map(|asked| beside(asked, records.iter().cloned(), limit)))

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use headrace_domain::{
-    Code, Endpoint, EngineTrace, NanoDollars, Outcome, Stage, TokenClass, TraceRecord, UnixNanos,
+    CallOutcome, Code, Endpoint, EngineTrace, NanoDollars, Stage, TokenClass, TraceRecord, UnixNanos,
 };
 
 use crate::context::TraceContext;
 use crate::family::{Exemplar, FamilyKind};
-use crate::gauges::{Gauges, Read};
+use crate::gauges::{GaugeRegistry, Read};
 use crate::histogram::{BATCH_BOUNDS_MILLI, DURATION_BOUNDS_NS, Histogram};
-use crate::intern::Interned;
-use crate::labels::Labels;
+use crate::intern::InternedNames;
+use crate::labels::LabelList;
 
 mod pages;
 
@@ -77,10 +77,10 @@ pub struct MetricsConfig {
 /// The metrics registry, one per scraped process. Share it with `Arc`.
 pub struct Metrics {
     version: String,
-    models: Labels,
-    codes: Interned,
-    rules: Interned,
-    finishes: Interned,
+    models: LabelList,
+    codes: InternedNames,
+    rules: InternedNames,
+    finishes: InternedNames,
     stages: [Histogram; Stage::ALL.len()],
     duration: Histogram,
     first_token: Histogram,
@@ -102,16 +102,16 @@ pub struct Metrics {
     preemptions: AtomicU64,
     drops: [AtomicU64; DropReason::ALL.len()],
     stored: AtomicU64,
-    gauges: Gauges,
+    gauges: GaugeRegistry,
 }
 
 impl Metrics {
     /// Creates an empty registry.
     pub fn new(config: &MetricsConfig) -> Self {
-        let models = Labels::new(&config.models);
-        let codes = Interned::new(names());
-        let rules = Interned::new(names().chain(OTHER_RULES));
-        let finishes = Interned::new([]);
+        let models = LabelList::new(&config.models);
+        let codes = InternedNames::new(names());
+        let rules = InternedNames::new(names().chain(OTHER_RULES));
+        let finishes = InternedNames::new([]);
         Self {
             version: config.version.clone(),
             requests: zeros(ENDPOINTS.len() * (PLAIN_OUTCOMES + codes.len()) * models.len()),
@@ -132,7 +132,7 @@ impl Metrics {
             blocks_missed: AtomicU64::new(0),
             preemptions: AtomicU64::new(0),
             stored: AtomicU64::new(0),
-            gauges: Gauges::default(),
+            gauges: GaugeRegistry::default(),
             models,
             codes,
             rules,
@@ -218,18 +218,18 @@ impl Metrics {
     fn observe_outcome(&self, record: &TraceRecord, model: usize) {
         let endpoint = endpoint_index(record.endpoint);
         let how = match &record.outcome {
-            Outcome::Completed { finish } => {
+            CallOutcome::Completed { finish } => {
                 for reason in finish {
                     add(&self.finished, self.finishes.index(reason), 1);
                 }
                 0
             }
-            Outcome::Cancelled { .. } => 1,
-            Outcome::Failed { stage, .. } => {
+            CallOutcome::Cancelled { .. } => 1,
+            CallOutcome::Failed { stage, .. } => {
                 add(&self.failures, stage_index(*stage), 1);
                 2
             }
-            Outcome::Refused(refusal) => {
+            CallOutcome::Refused(refusal) => {
                 let rule = self.rules.index(&refusal.rule);
                 add(&self.refusals, stage_index(refusal.stage) * self.rules.len() + rule, 1);
                 PLAIN_OUTCOMES + self.codes.index(&refusal.code)
@@ -283,7 +283,7 @@ const PLAIN_OUTCOMES: usize = 3;
 /// of one choice.
 pub(crate) fn inter_token_ns(record: &TraceRecord) -> Option<u64> {
     let choices = match &record.outcome {
-        Outcome::Completed { finish } => u64::try_from(finish.len()).unwrap_or(1).max(1),
+        CallOutcome::Completed { finish } => u64::try_from(finish.len()).unwrap_or(1).max(1),
         _ => 1,
     };
     // The engine's times are the first choice's, but the tokens are those of all choices.

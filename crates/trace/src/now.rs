@@ -5,17 +5,17 @@ use headrace_domain::rfc3339::Rfc3339;
 use headrace_domain::{KeyId, ModelName, OrgId, ProjectId, RequestId, Stage, UnixNanos};
 use serde_json::{Map, Value, json};
 
-use crate::call::Ended;
-use crate::live::Note;
+use crate::call::CallEndKind;
+use crate::live::LiveNote;
 use crate::units::{bare_dollars, micros};
-use crate::window::{MINUTE, Minute, Percentiles};
+use crate::window::{MINUTE, MinuteStats, Percentiles};
 
 /// Maximum number of calls in flight that are listed.
 pub const MAX_CALLS_NAMED: usize = 100;
 
 /// A snapshot of the server.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Now {
+pub struct LiveView {
     /// The time of the snapshot.
     pub at: UnixNanos,
     /// Number of calls that have arrived and are not settled yet.
@@ -23,11 +23,11 @@ pub struct Now {
     /// The calls in flight whose stage is known, oldest first.
     pub calls: Vec<CallNow>,
     /// The figures of the minute before.
-    pub minute: Minute,
+    pub minute: MinuteStats,
     /// The engines of this process.
     pub engines: Vec<EngineNow>,
     /// Notes about noteworthy calls and events.
-    pub notes: Vec<Note>,
+    pub notes: Vec<LiveNote>,
 }
 
 /// A call in flight.
@@ -78,7 +78,7 @@ pub struct EngineNow {
     pub down: Option<String>,
 }
 
-impl Now {
+impl LiveView {
     /// The snapshot as JSON, with times in microseconds. Tokens, batch, cache hits and money are those of the calls
     /// that ended in the minute before.
     pub fn json(&self) -> Value {
@@ -105,16 +105,16 @@ impl Now {
             "cache": { "hit_tokens": minute.cached_tokens, "prompt_tokens": minute.prompt_tokens },
             "per_minute": {
                 "calls": minute.calls(),
-                "completed": minute.ended(Ended::Completed),
-                "refused": minute.ended(Ended::Refused),
-                "failed": minute.ended(Ended::Failed),
-                "cancelled": minute.ended(Ended::Cancelled),
+                "completed": minute.ended(CallEndKind::Completed),
+                "refused": minute.ended(CallEndKind::Refused),
+                "failed": minute.ended(CallEndKind::Failed),
+                "cancelled": minute.ended(CallEndKind::Cancelled),
                 "spend_dollars": bare_dollars(minute.charged),
                 "spend_nano_dollars": minute.charged.get().to_string(),
             },
             "engines": engines().map(EngineNow::json).collect::<Vec<_>>(),
             "calls": self.calls.iter().take(MAX_CALLS_NAMED).map(CallNow::json).collect::<Vec<_>>(),
-            "notes": self.notes.iter().map(Note::json).collect::<Vec<_>>(),
+            "notes": self.notes.iter().map(LiveNote::json).collect::<Vec<_>>(),
         })
     }
 

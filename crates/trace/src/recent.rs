@@ -4,29 +4,29 @@
 use headrace_domain::RequestId;
 use parking_lot::Mutex;
 
-use crate::recorded::Recorded;
+use crate::recorded::SharedRecord;
 
 const SHARDS: usize = 16;
 
 /// About the newest `capacity` records. Each shard keeps its own newest records.
-pub(crate) struct Recent {
-    shards: [Mutex<Shard>; SHARDS],
+pub(crate) struct RecentRecords {
+    shards: [Mutex<RecentShard>; SHARDS],
     shard_capacity: usize,
 }
 
 #[derive(Default)]
-struct Shard {
-    ring: Vec<(RequestId, Recorded)>,
+struct RecentShard {
+    ring: Vec<(RequestId, SharedRecord)>,
     /// Index of the oldest entry once the ring is full. It is the next to be overwritten.
     oldest: usize,
 }
 
-impl Recent {
+impl RecentRecords {
     pub(crate) fn new(capacity: usize) -> Self {
         Self { shards: Default::default(), shard_capacity: capacity.div_ceil(SHARDS) }
     }
 
-    pub(crate) fn insert(&self, record: &Recorded) {
+    pub(crate) fn insert(&self, record: &SharedRecord) {
         if self.shard_capacity == 0 {
             return;
         }
@@ -45,13 +45,13 @@ impl Recent {
         drop(evicted);
     }
 
-    pub(crate) fn get(&self, id: RequestId) -> Option<Recorded> {
+    pub(crate) fn get(&self, id: RequestId) -> Option<SharedRecord> {
         let shard = self.shard(id)?.lock();
         shard.ring.iter().find(|(key, _)| *key == id).map(|(_, record)| record.clone())
     }
 
     /// All entries, in no particular order.
-    pub(crate) fn all(&self) -> Vec<Recorded> {
+    pub(crate) fn all(&self) -> Vec<SharedRecord> {
         let mut all = Vec::new();
         for shard in &self.shards {
             all.extend(shard.lock().ring.iter().map(|(_, record)| record.clone()));
@@ -60,7 +60,7 @@ impl Recent {
     }
 
     /// Picks a shard by the id's low bits. They are random (UUID v7), so the requests spread evenly.
-    fn shard(&self, id: RequestId) -> Option<&Mutex<Shard>> {
+    fn shard(&self, id: RequestId) -> Option<&Mutex<RecentShard>> {
         let index = usize::try_from(id.bits() % SHARDS as u128).unwrap_or(0);
         self.shards.get(index)
     }

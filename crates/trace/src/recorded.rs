@@ -10,25 +10,25 @@ use headrace_domain::TraceRecord;
 /// Moving a record into its own `Arc` would copy more than a kilobyte at the end of each call. The target memory would
 /// be in no CPU cache.
 #[derive(Debug, Clone)]
-pub struct Recorded(Arc<Boxed>);
+pub struct SharedRecord(Arc<BoxedRecord>);
 
 #[derive(Debug)]
-struct Boxed(Box<TraceRecord>);
+struct BoxedRecord(Box<TraceRecord>);
 
-impl Recorded {
+impl SharedRecord {
     /// Copies the record into an `Arc` of its own.
     pub fn to_arc(&self) -> Arc<TraceRecord> {
         Arc::new(TraceRecord::clone(self))
     }
 }
 
-impl From<Box<TraceRecord>> for Recorded {
+impl From<Box<TraceRecord>> for SharedRecord {
     fn from(record: Box<TraceRecord>) -> Self {
-        Self(Arc::new(Boxed(record)))
+        Self(Arc::new(BoxedRecord(record)))
     }
 }
 
-impl Deref for Recorded {
+impl Deref for SharedRecord {
     type Target = TraceRecord;
 
     fn deref(&self) -> &TraceRecord {

@@ -11,14 +11,14 @@ use std::time::Duration;
 use headrace_domain::{RequestId, TraceRecord, TraceSink};
 use parking_lot::Mutex;
 
-use crate::lanes::{Lane, Receivers, Senders, lanes};
-use crate::live::Live;
+use crate::lanes::{QueueReceivers, QueueSenders, RecordKind, lanes};
+use crate::live::LiveCalls;
 use crate::metrics::DropReason;
 use crate::names::other_names;
-use crate::recent::Recent;
-use crate::recorded::Recorded;
-use crate::sampling::Sampling;
-use crate::{Metrics, Pace, Tap, TraceError, TraceStore};
+use crate::recent::RecentRecords;
+use crate::recorded::SharedRecord;
+use crate::sampling::SampleRate;
+use crate::{Metrics, RecordObserver, TraceError, TraceStore, WritePace};
 
 /// Initial wait before a failed write is tried again. Doubles with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
@@ -74,32 +74,32 @@ impl RecorderConfig {
 }
 
 /// The sink for finished records. Dropping the last handle lets the thread finish the queued records, but does not wait
-/// for it. [`Recorder::close`] waits.
-pub struct Recorder {
-    senders: Senders,
-    asks: Sender<Ask>,
-    recent: Recent,
+/// for it. [`TraceRecorder::close`] waits.
+pub struct TraceRecorder {
+    senders: QueueSenders,
+    asks: Sender<RecorderCommand>,
+    recent: RecentRecords,
     /// Recent records of unknown callers, kept apart so that their refusals evict no other records.
-    strangers: Recent,
+    strangers: RecentRecords,
     /// Worker jobs: they push no call's record out.
-    jobs: Recent,
-    sampling: Sampling,
+    jobs: RecentRecords,
+    sampling: SampleRate,
     /// The last store error. `None` after a successful write.
     failing: Arc<Mutex<Option<String>>>,
     metrics: Arc<Metrics>,
-    live: Arc<Live>,
-    taps: OnceLock<Vec<Arc<dyn Tap>>>,
+    live: Arc<LiveCalls>,
+    taps: OnceLock<Vec<Arc<dyn RecordObserver>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum Ask {
+enum RecorderCommand {
     /// Reply once every record from before the request has been written or dropped.
     Flush(SyncSender<()>),
     /// Like `Flush`, and end the thread afterwards.
     Close(SyncSender<()>),
 }
 
-impl Recorder {
+impl TraceRecorder {
     /// Starts the recorder's thread. Without a store, records are only counted and kept in memory.
     pub fn start(
         store: Option<Box<dyn TraceStore>>,
@@ -109,13 +109,13 @@ impl Recorder {
         config.check()?;
         let (senders, receivers) = lanes(config.queue_records);
         let (asks, asked) = channel();
-        let recent = Recent::new(config.recent_records);
-        let strangers = Recent::new(config.recent_records / STRANGERS_PART);
-        let jobs = Recent::new(config.recent_records / JOBS_PART);
-        let sampling = Sampling::new(config.strangers_per_second);
+        let recent = RecentRecords::new(config.recent_records);
+        let strangers = RecentRecords::new(config.recent_records / STRANGERS_PART);
+        let jobs = RecentRecords::new(config.recent_records / JOBS_PART);
+        let sampling = SampleRate::new(config.strangers_per_second);
         let failing = Arc::<Mutex<Option<String>>>::default();
-        let live = Arc::<Live>::default();
-        let writer = Writer {
+        let live = Arc::<LiveCalls>::default();
+        let writer = RecorderThread {
             live: Arc::clone(&live),
             receivers,
             asked,
@@ -149,20 +149,20 @@ impl Recorder {
     }
 
     /// Passes every record from now on to `taps` too, whether it is stored or not. Only the first call has an effect.
-    pub fn tap(&self, taps: Vec<Arc<dyn Tap>>) {
+    pub fn tap(&self, taps: Vec<Arc<dyn RecordObserver>>) {
         // Fails if taps are set already. The first ones stay.
         let _ = self.taps.set(taps);
     }
 
     /// A record that is still in memory. It is there from the moment it was recorded, whether it is stored or not.
-    pub fn recent(&self, id: RequestId) -> Option<Recorded> {
+    pub fn recent(&self, id: RequestId) -> Option<SharedRecord> {
         self.recent.get(id).or_else(|| self.strangers.get(id)).or_else(|| self.jobs.get(id))
     }
 
     /// The calls with this W3C trace id (32 lower-case hexadecimal digits) that are still in memory, newest first.
     /// Worker jobs of that trace follow the calls, as do jobs of the gateway's call that has these digits. Excludes
     /// shadow copies.
-    pub fn traced(&self, trace_id: &str) -> Vec<Recorded> {
+    pub fn traced(&self, trace_id: &str) -> Vec<SharedRecord> {
         let mut calls = self.recent.all();
         calls.extend(self.strangers.all());
         calls.retain(|record| record.shadow_of.is_none() && record.trace_id.as_deref() == Some(trace_id));
@@ -176,7 +176,7 @@ impl Recorder {
     }
 
     /// The newest calls that are still in memory, at most `most`, newest first. Excludes shadow copies and worker jobs.
-    pub fn newest(&self, most: usize) -> Vec<Recorded> {
+    pub fn newest(&self, most: usize) -> Vec<SharedRecord> {
         let mut all = self.recent.all();
         all.extend(self.strangers.all());
         all.retain(|record| record.is_call());
@@ -186,7 +186,7 @@ impl Recorder {
     }
 
     /// The live view of finished calls.
-    pub fn live(&self) -> &Arc<Live> {
+    pub fn live(&self) -> &Arc<LiveCalls> {
         &self.live
     }
 
@@ -204,13 +204,13 @@ impl Recorder {
     /// Waits until all records so far are stored or dropped. Returns `false` if that takes longer than `timeout`, as it
     /// does while the store fails.
     pub fn flush(&self, timeout: Duration) -> bool {
-        self.ask(Ask::Flush, timeout)
+        self.ask(RecorderCommand::Flush, timeout)
     }
 
     /// Flushes, closes the store and ends the thread. Returns `false` if that takes longer than `timeout`. Later
     /// records are counted as dropped.
     pub fn close(&self, timeout: Duration) -> bool {
-        let done = self.ask(Ask::Close, timeout);
+        let done = self.ask(RecorderCommand::Close, timeout);
         let thread = self.thread.lock().take();
         match thread {
             // The thread has replied, so it is about to return.
@@ -222,7 +222,7 @@ impl Recorder {
     }
 
     /// Sends a request to the thread and waits for the reply. A thread that has ended counts as having replied.
-    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> Ask, timeout: Duration) -> bool {
+    fn ask(&self, question: impl FnOnce(SyncSender<()>) -> RecorderCommand, timeout: Duration) -> bool {
         let (answer, answered) = sync_channel(1);
         if self.asks.send(question(answer)).is_err() {
             return true;
@@ -232,17 +232,17 @@ impl Recorder {
     }
 }
 
-impl TraceSink for Recorder {
+impl TraceSink for TraceRecorder {
     fn record(&self, record: Box<TraceRecord>) {
-        let record = Recorded::from(record);
+        let record = SharedRecord::from(record);
         self.metrics.observe(&record);
         self.live.count(&record);
         self.taps.get().into_iter().flatten().for_each(|tap| tap.seen(&record));
-        let lane = Lane::of(&record);
+        let lane = RecordKind::of(&record);
         match lane {
-            Lane::Ran | Lane::Refused => self.recent.insert(&record),
-            Lane::Job => self.jobs.insert(&record),
-            Lane::Stranger => {
+            RecordKind::Ran | RecordKind::Refused => self.recent.insert(&record),
+            RecordKind::Job => self.jobs.insert(&record),
+            RecordKind::Stranger => {
                 self.strangers.insert(&record);
                 if !self.sampling.keeps(record.started) {
                     return self.metrics.count_drops(DropReason::Sampled, 1);
@@ -255,7 +255,7 @@ impl TraceSink for Recorder {
     }
 }
 
-impl Drop for Recorder {
+impl Drop for TraceRecorder {
     /// Disconnects the request channel, so that the thread closes.
     fn drop(&mut self) {
         let (nobody, _) = channel();
@@ -265,23 +265,23 @@ impl Drop for Recorder {
 }
 
 /// The state of the recorder's thread.
-struct Writer {
-    live: Arc<Live>,
-    receivers: Receivers,
-    asked: Receiver<Ask>,
+struct RecorderThread {
+    live: Arc<LiveCalls>,
+    receivers: QueueReceivers,
+    asked: Receiver<RecorderCommand>,
     store: Option<Box<dyn TraceStore>>,
     metrics: Arc<Metrics>,
     config: RecorderConfig,
     failing: Arc<Mutex<Option<String>>>,
     /// The records being written. They stay here while the store fails.
-    batch: Vec<Recorded>,
+    batch: Vec<SharedRecord>,
     /// Senders to reply to once no record is left.
     waiting: Vec<SyncSender<()>>,
     closing: bool,
     retry: Duration,
 }
 
-impl Writer {
+impl RecorderThread {
     fn run(mut self) {
         self.receivers.belongs_to_this_thread();
         loop {
@@ -311,8 +311,8 @@ impl Writer {
     fn listen(&mut self) {
         loop {
             match self.asked.try_recv() {
-                Ok(Ask::Flush(answer)) => self.waiting.push(answer),
-                Ok(Ask::Close(answer)) => {
+                Ok(RecorderCommand::Flush(answer)) => self.waiting.push(answer),
+                Ok(RecorderCommand::Close(answer)) => {
                     self.waiting.push(answer);
                     self.closing = true;
                 }
@@ -348,7 +348,8 @@ impl Writer {
     fn write(&mut self) {
         let Some(store) = self.store.as_mut() else { return self.batch.clear() };
         let is_full = self.batch.len() >= self.config.batch_records;
-        match store.append_shared(&self.batch, if is_full { Pace::Hurries } else { Pace::GivesWay }) {
+        match store.append_shared(&self.batch, if is_full { WritePace::Hurries } else { WritePace::GivesWay })
+        {
             Ok(()) => {
                 if self.failing.lock().take().is_some() {
                     tracing::info!("traces are stored again");
@@ -382,8 +383,8 @@ impl Writer {
         let Self { live, receivers, asked, batch, waiting, closing, .. } = self;
         receivers.sleep(|| {
             match asked.try_recv() {
-                Ok(Ask::Flush(answer)) => waiting.push(answer),
-                Ok(Ask::Close(answer)) => {
+                Ok(RecorderCommand::Flush(answer)) => waiting.push(answer),
+                Ok(RecorderCommand::Close(answer)) => {
                     waiting.push(answer);
                     *closing = true;
                 }

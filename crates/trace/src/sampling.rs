@@ -10,13 +10,13 @@ const COUNT_BITS: u32 = 24;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 /// Counts the kept records per second.
-pub(crate) struct Sampling {
+pub(crate) struct SampleRate {
     per_second: u64,
     /// The newest second seen. The low bits count the records kept in it.
     state: AtomicU64,
 }
 
-impl Sampling {
+impl SampleRate {
     pub(crate) fn new(per_second: u32) -> Self {
         Self { per_second: u64::from(per_second).min(COUNT_MASK), state: AtomicU64::new(0) }
     }
@@ -45,7 +45,7 @@ mod tests {
     fn so_many_a_second_are_kept() {
         const SECOND: u64 = 1_000_000_000;
         let kept = |per_second, times: &[u64]| {
-            let sampling = Sampling::new(per_second);
+            let sampling = SampleRate::new(per_second);
             times.iter().filter(|at| sampling.keeps(UnixNanos::new(**at))).count()
         };
         let one_second = [5 * SECOND; 1_000];

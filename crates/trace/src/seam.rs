@@ -3,22 +3,22 @@
 use headrace_domain::{ProjectId, RequestId, TraceRecord, UnixNanos};
 
 use crate::TraceError;
-use crate::beside::Beside;
+use crate::beside::ConcurrentCall;
 use crate::cache::{CacheQuery, CacheReport, MAX_CACHE_CALLS};
-use crate::recorded::Recorded;
+use crate::recorded::SharedRecord;
 use crate::search::{CallCursor, CallPage, CallQuery};
-use crate::statement::{Month, Statement};
+use crate::statement::{Month, MonthStatement};
 use crate::usage::{UsageQuery, UsageReport};
 
 /// An observer that sees each record when its call ends, on the call's own task.
-pub trait Tap: Send + Sync {
+pub trait RecordObserver: Send + Sync {
     /// Called when a call has ended. Must return at once, and must neither block nor fail.
-    fn seen(&self, record: &Recorded);
+    fn seen(&self, record: &SharedRecord);
 }
 
 /// How to write a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
+pub enum WritePace {
     /// In pieces of a fraction of a millisecond, yielding the core after each. Calls that share the core hardly wait.
     GivesWay,
     /// In as few steps as possible. More records wait than fit in one batch, and those that do not fit in the queue
@@ -32,7 +32,7 @@ pub trait TraceStore: Send {
     fn append(&mut self, batch: &[TraceRecord]) -> Result<(), TraceError>;
 
     /// Like [`TraceStore::append`], for shared records. A store that need not own the records copies none.
-    fn append_shared(&mut self, batch: &[Recorded], _pace: Pace) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[SharedRecord], _pace: WritePace) -> Result<(), TraceError> {
         self.append(&batch.iter().map(|record| TraceRecord::clone(record)).collect::<Vec<_>>())
     }
 }
@@ -80,7 +80,7 @@ pub trait TraceReader: Send + Sync {
 
     /// The calls that the same worker processed at the same time as call `id`, longest overlap first. Returns at most
     /// `limit` and at most [`crate::MAX_BESIDE`] calls, or `None` if there is no record of `id`.
-    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<Beside>>, TraceError>;
+    fn beside(&self, id: RequestId, limit: usize) -> Result<Option<Vec<ConcurrentCall>>, TraceError>;
 
     /// Passes to `show` the newest records of calls that started at `since` or later and before `until`, newest first,
     /// at most `most`. Returns whether there are older ones.
@@ -116,5 +116,5 @@ pub trait UsageReader: Send + Sync {
     ///
     /// # Errors
     /// An error if the ledger cannot be read.
-    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<Statement>, TraceError>;
+    fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<MonthStatement>, TraceError>;
 }

@@ -10,7 +10,7 @@ use headrace_domain::{EndUser, KeyId, NanoDollars, OrgId, ProjectId, Stage, Unix
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::call::{CallRow, Ended};
+use crate::call::{CallEndKind, CallRow};
 use crate::units::utc_midnight;
 
 /// Maximum calls on a page.
@@ -39,7 +39,7 @@ pub struct CallQuery {
     /// The upstream that answered.
     pub upstream: Option<String>,
     /// How the call ended.
-    pub outcome: Option<Ended>,
+    pub outcome: Option<CallEndKind>,
     /// The stage that refused or failed the call. For other calls, the stage that took the most time.
     pub stage: Option<Stage>,
     /// The server took more nanoseconds than this.
@@ -85,9 +85,9 @@ impl CallQuery {
             "upstream" => self.upstream = Some(text(value)?),
             "text" => self.text = Some(text(value)?),
             "outcome" => {
-                let names = || Ended::ALL.map(Ended::name).join(", ");
+                let names = || CallEndKind::ALL.map(CallEndKind::name).join(", ");
                 self.outcome =
-                    Some(Ended::named(value).ok_or_else(|| format!("it must be one of {}", names()))?);
+                    Some(CallEndKind::named(value).ok_or_else(|| format!("it must be one of {}", names()))?);
             }
             "stage" => {
                 let found = Stage::ALL.into_iter().find(|stage| stage.name() == value);
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(query.until.map(UnixNanos::seconds), Some(1_795_219_200));
         assert_eq!(query.slower_than_ns, Some(500_000));
         assert_eq!(query.dearer_than, Some(NanoDollars::new(10_000_000)));
-        assert_eq!((query.outcome, query.stage), (Some(Ended::Refused), Some(Stage::Hold)));
+        assert_eq!((query.outcome, query.stage), (Some(CallEndKind::Refused), Some(Stage::Hold)));
         for (name, value, told) in [
             ("from", "yesterday", "2026-11-22T21:35:00Z"),
             ("to", "-1h", "a time ago"),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use headrace_domain::{Compared, NanoDollars, Outcome, RequestId, TraceRecord};
+use headrace_domain::{CallOutcome, NanoDollars, RequestId, ShadowComparison, TraceRecord};
 use serde::Serialize;
 
 use crate::units::{grouped, humane_duration, percent, three_digits};
@@ -57,7 +57,7 @@ pub struct ShadowExample {
     /// Its shadow copy.
     pub copy: RequestId,
     /// The comparison of both answers.
-    pub compared: Compared,
+    pub compared: ShadowComparison,
 }
 
 /// Compares each pair of models, in the order of their names. Skips records that are not shadow copies.
@@ -75,7 +75,7 @@ pub fn shadow_pairs(records: &[TraceRecord]) -> Vec<ShadowPair> {
 fn pair(model: &str, shadow: &str, copies: &[&TraceRecord]) -> ShadowPair {
     let answered: Vec<_> = copies
         .iter()
-        .filter(|copy| matches!(copy.outcome, Outcome::Completed { .. }))
+        .filter(|copy| matches!(copy.outcome, CallOutcome::Completed { .. }))
         .filter_map(|copy| Some((*copy, copy.shadow_of.as_deref()?)))
         .collect();
     let mut examples: Vec<ShadowExample> = answered
@@ -85,9 +85,10 @@ fn pair(model: &str, shadow: &str, copies: &[&TraceRecord]) -> ShadowPair {
             Some(ShadowExample { call: of.call, copy: copy.request_id, compared })
         })
         .collect();
-    let pairs: Vec<Compared> = examples.iter().map(|example| example.compared.clone()).collect();
-    let count = |holds: &dyn Fn(&Compared) -> bool| number(pairs.iter().filter(|pair| holds(pair)).count());
-    let with_tools = |pair: &Compared| pair.tool_calls != [0, 0];
+    let pairs: Vec<ShadowComparison> = examples.iter().map(|example| example.compared.clone()).collect();
+    let count =
+        |holds: &dyn Fn(&ShadowComparison) -> bool| number(pairs.iter().filter(|pair| holds(pair)).count());
+    let with_tools = |pair: &ShadowComparison| pair.tool_calls != [0, 0];
     let common: u64 = pairs.iter().map(|pair| u64::from(pair.common_permille)).sum();
     let times = |real: &dyn Fn(usize) -> Option<u64>, copy: &dyn Fn(usize) -> Option<u64>| {
         [real, copy].map(|of| quantiles((0..answered.len()).filter_map(of).collect()))
@@ -127,7 +128,7 @@ fn pair(model: &str, shadow: &str, copies: &[&TraceRecord]) -> ShadowPair {
     };
     examples.retain(|example| !example.compared.same);
     examples.sort_by_key(|example| {
-        let Compared { same_tools, same_arguments, common_permille, .. } = example.compared;
+        let ShadowComparison { same_tools, same_arguments, common_permille, .. } = example.compared;
         (same_tools, same_arguments, common_permille)
     });
     examples.truncate(WORST);

@@ -73,7 +73,7 @@ pub struct StatementLine {
 
 /// A monthly statement. See the top of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Statement {
+pub struct MonthStatement {
     /// The project.
     pub project: ProjectId,
     /// The organisation that pays.
@@ -90,7 +90,7 @@ pub struct Statement {
     pub is_closed: bool,
 }
 
-impl Statement {
+impl MonthStatement {
     /// The part of the lines that was not charged, as zero or a negative amount. A charge never exceeds its hold, and a
     /// failed call with an idempotency key is free.
     pub fn not_charged(&self) -> NanoDollars {

@@ -1,11 +1,11 @@
 //! The list of requests for `--last` and `--slowest`. A request takes one line if the terminal is wide enough for the
 //! whole id, which is there to be copied. Otherwise it takes two. Does not know how the records were chosen.
 
-use headrace_domain::{Outcome, TraceRecord};
+use headrace_domain::{CallOutcome, TraceRecord};
 
 use crate::WaterfallOptions;
 use crate::units::{cells, clipped, format_utc, grouped, humane_duration, plain, utc_date};
-use crate::waterfall::{Ink, outcome_word};
+use crate::waterfall::{WaterfallColor, outcome_word};
 
 const HEAD: [&str; COLUMNS] =
     ["request", "when", "model", "outcome", "in (hit) → out", "TTFT", "total", "cost"];
@@ -21,7 +21,7 @@ const GAP: &str = "  ";
 
 /// The time that a list shows as a call's total.
 #[derive(Clone, Copy)]
-enum Time {
+enum ShownTime {
     /// From the first byte to the end.
     Total,
     /// The same, without the time that the server waited for the client.
@@ -30,22 +30,22 @@ enum Time {
 
 /// The list in the given order. Each line ends in `\n`.
 pub fn table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
-    list(records, Time::Total, options)
+    list(records, ShownTime::Total, options)
 }
 
 /// The same list with the server's time, by which the slowest calls are ordered.
 pub fn slowest_table(records: &[TraceRecord], options: &WaterfallOptions) -> String {
-    list(records, Time::Server, options)
+    list(records, ShownTime::Server, options)
 }
 
-fn list(records: &[TraceRecord], time: Time, options: &WaterfallOptions) -> String {
+fn list(records: &[TraceRecord], time: ShownTime, options: &WaterfallOptions) -> String {
     let Some(first) = records.first() else { return "no requests recorded\n".to_owned() };
     let one_day = records.iter().all(|record| utc_date(record.started) == utc_date(first.started));
     let pattern = if one_day { "%H:%M:%S" } else { "%m-%d %H:%M:%S" };
     let rows: Vec<[String; COLUMNS]> = records.iter().map(|record| row(record, pattern, time)).collect();
 
     let mut head = HEAD;
-    if let (Time::Server, Some(title)) = (time, head.get_mut(TIME)) {
+    if let (ShownTime::Server, Some(title)) = (time, head.get_mut(TIME)) {
         *title = "server";
     }
     let mut widths = head.map(cells);
@@ -59,14 +59,14 @@ fn list(records: &[TraceRecord], time: Time, options: &WaterfallOptions) -> Stri
     let day = if one_day { format!("{} UTC", utc_date(first.started)) } else { "times in UTC".to_owned() };
     let count =
         if records.len() == 1 { "1 request".to_owned() } else { format!("{} requests", records.len()) };
-    let mut out = options.paint(Ink::Dim, &format!("{count} · {day}"));
+    let mut out = options.paint(WaterfallColor::Dim, &format!("{count} · {day}"));
     out.push('\n');
     if left >= MODEL_CELLS.0 {
         if let Some(width) = widths.get_mut(MODEL) {
             *width = (*width).min(left).min(MODEL_CELLS.1);
         }
         let head = line(&head.map(str::to_owned), &widths, |_, text| text);
-        push(&mut out, &options.paint(Ink::Dim, &head));
+        push(&mut out, &options.paint(WaterfallColor::Dim, &head));
         for (row, record) in rows.iter().zip(records) {
             push(&mut out, &line(row, &widths, |at, text| painted(record, at, text, options)));
         }
@@ -78,18 +78,18 @@ fn list(records: &[TraceRecord], time: Time, options: &WaterfallOptions) -> Stri
     out
 }
 
-fn row(record: &TraceRecord, pattern: &str, time: Time) -> [String; COLUMNS] {
+fn row(record: &TraceRecord, pattern: &str, time: ShownTime) -> [String; COLUMNS] {
     let nanos = match time {
-        Time::Total => record.duration_ns,
-        Time::Server => record.server_ns(),
+        ShownTime::Total => record.duration_ns,
+        ShownTime::Server => record.server_ns(),
     };
     let (mark, _, word) = outcome_word(&record.outcome);
     // The finish reason says more than the word "completed". The mark distinguishes the outcomes.
     let outcome = match &record.outcome {
-        Outcome::Completed { finish } => {
+        CallOutcome::Completed { finish } => {
             finish.first().map_or_else(|| word.to_owned(), |reason| plain(reason))
         }
-        Outcome::Refused(refusal) => refusal.status.to_string(),
+        CallOutcome::Refused(refusal) => refusal.status.to_string(),
         _ => word.to_owned(),
     };
     let model = record.model_served.as_deref().or(record.model_asked.as_deref()).map(plain);
@@ -133,7 +133,7 @@ fn line(
 fn two_lines(out: &mut String, row: &[String; COLUMNS], record: &TraceRecord, options: &WaterfallOptions) {
     let [id, when, model, outcome, tokens, _, total, cost] = row;
     let outcome = painted(record, OUTCOME, outcome.clone(), options);
-    let id_line = options.paint(Ink::Bold, id);
+    let id_line = options.paint(WaterfallColor::Bold, id);
     if cells(id) + cells(when) + cells(&row[OUTCOME]) + 2 * GAP.len() <= options.columns() {
         push(out, &format!("{id_line}{GAP}{when}{GAP}{outcome}"));
     } else {

@@ -2,11 +2,12 @@
 //! then tokens, cache, batch, queue, speed and money. Does not know where the record came from.
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, Continued, EngineTrace, Outcome, PriceTier, Stage, StageSpan, TraceRecord,
+    Attempt, AttemptOutcome, CallOutcome, ContinuedAnswer, EngineTrace, PriceTier, Stage, StageSpan,
+    TraceRecord,
 };
 
-use crate::axis::{Axis, Part};
-use crate::group::{Group, grouped_spans};
+use crate::axis::{AxisPart, TimeAxis};
+use crate::group::{SpanGroup, grouped_spans};
 use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
@@ -36,7 +37,7 @@ impl WaterfallOptions {
         self.width.clamp(36, 240)
     }
 
-    pub(crate) fn paint(&self, ink: Ink, text: &str) -> String {
+    pub(crate) fn paint(&self, ink: WaterfallColor, text: &str) -> String {
         if self.color && !text.is_empty() {
             format!("\u{1b}[{}m{text}\u{1b}[0m", ink.code())
         } else {
@@ -47,16 +48,16 @@ impl WaterfallOptions {
 
 /// Colours from the terminal's own palette, which fit dark and light backgrounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ink {
+pub(crate) enum WaterfallColor {
     Bold,
     Dim,
     Good,
     Warn,
     Bad,
-    Of(Group),
+    Of(SpanGroup),
 }
 
-impl Ink {
+impl WaterfallColor {
     const fn code(self) -> &'static str {
         match self {
             Self::Bold => "1",
@@ -64,10 +65,10 @@ impl Ink {
             Self::Good => "32",
             Self::Warn => "33",
             Self::Bad => "31",
-            Self::Of(Group::Client) => "33",
-            Self::Of(Group::Gateway) => "36",
-            Self::Of(Group::Engine) => "35",
-            Self::Of(Group::Back) => "34",
+            Self::Of(SpanGroup::Client) => "33",
+            Self::Of(SpanGroup::Gateway) => "36",
+            Self::Of(SpanGroup::Engine) => "35",
+            Self::Of(SpanGroup::Back) => "34",
         }
     }
 }
@@ -88,7 +89,7 @@ const LABEL: usize = 12;
 
 /// The drawing of one record. Each line ends in `\n` and fits the width.
 pub fn waterfall(record: &TraceRecord, options: &WaterfallOptions) -> String {
-    let mut drawing = Drawing { record, options, out: String::new() };
+    let mut drawing = WaterfallDrawing { record, options, out: String::new() };
     drawing.title();
     drawing.circumstances();
     drawing.out.push('\n');
@@ -100,22 +101,22 @@ pub fn waterfall(record: &TraceRecord, options: &WaterfallOptions) -> String {
 }
 
 /// The mark, colour and word of an outcome.
-pub(crate) fn outcome_word(outcome: &Outcome) -> (char, Ink, &'static str) {
+pub(crate) fn outcome_word(outcome: &CallOutcome) -> (char, WaterfallColor, &'static str) {
     match outcome {
-        Outcome::Completed { .. } => ('✓', Ink::Good, "completed"),
-        Outcome::Refused(_) => ('✗', Ink::Bad, "refused"),
-        Outcome::Cancelled { .. } => ('◌', Ink::Warn, "cancelled"),
-        Outcome::Failed { .. } => ('✗', Ink::Bad, "failed"),
+        CallOutcome::Completed { .. } => ('✓', WaterfallColor::Good, "completed"),
+        CallOutcome::Refused(_) => ('✗', WaterfallColor::Bad, "refused"),
+        CallOutcome::Cancelled { .. } => ('◌', WaterfallColor::Warn, "cancelled"),
+        CallOutcome::Failed { .. } => ('✗', WaterfallColor::Bad, "failed"),
     }
 }
 
-struct Drawing<'a> {
+struct WaterfallDrawing<'a> {
     record: &'a TraceRecord,
     options: &'a WaterfallOptions,
     out: String,
 }
 
-impl Drawing<'_> {
+impl WaterfallDrawing<'_> {
     fn title(&mut self) {
         let record = self.record;
         let (mark, ink, word) = outcome_word(&record.outcome);
@@ -124,7 +125,7 @@ impl Drawing<'_> {
         // The id is there to be copied, so a narrow terminal shows it on its own line.
         let fits = cells(&id) + cells(&how) + cells(&rest) + 4 <= self.options.columns();
         let gap = if fits { "  " } else { "\n  " };
-        let (id, how) = (self.options.paint(Ink::Bold, &id), self.options.paint(ink, &how));
+        let (id, how) = (self.options.paint(WaterfallColor::Bold, &id), self.options.paint(ink, &how));
         self.line(&format!("{id}{gap}{how}  {rest}"));
     }
 
@@ -172,12 +173,12 @@ impl Drawing<'_> {
     fn stages(&mut self) {
         let record = self.record;
         let width = self.options.columns().saturating_sub(self.columns_before());
-        let axis = Axis::new(&parts(record, width), width);
+        let axis = TimeAxis::new(&parts(record, width), width);
         let head = format!("{:NAME$}{}  ", "", self.figures_of("start", "took", "share", |text| text));
         let ruler: String = axis.ruler().into_iter().collect();
-        self.line(&self.options.paint(Ink::Dim, format!("{head}{ruler}").trim_end()));
+        self.line(&self.options.paint(WaterfallColor::Dim, format!("{head}{ruler}").trim_end()));
         let spans = grouped_spans(&record.stages);
-        for group in Group::ALL {
+        for group in SpanGroup::ALL {
             let own: Vec<&StageSpan> =
                 spans.iter().filter(|(of, _)| *of == group).map(|(_, span)| *span).collect();
             if own.is_empty() {
@@ -186,9 +187,9 @@ impl Drawing<'_> {
             let whole = own.iter().filter(|span| span.inside.is_none());
             let took = whole.fold(0_u64, |sum, span| sum.saturating_add(span.duration_ns));
             self.row(
-                Row { name: group.name(), ink: Ink::Bold, start: None, took },
+                StageRow { name: group.name(), ink: WaterfallColor::Bold, start: None, took },
                 &axis,
-                Ink::Dim,
+                WaterfallColor::Dim,
                 &axis.blank(),
             );
             let mut within = 0;
@@ -203,10 +204,10 @@ impl Drawing<'_> {
 
     /// Draws the row of a span. A span inside another one is also marked as running beside it, up to `within_ns`, the
     /// end of the other span.
-    fn stage(&mut self, span: &StageSpan, within_ns: u64, group: Group, axis: &Axis) {
+    fn stage(&mut self, span: &StageSpan, within_ns: u64, group: SpanGroup, axis: &TimeAxis) {
         let culprit = match &self.record.outcome {
-            Outcome::Refused(refusal) => Some(refusal.stage),
-            Outcome::Failed { stage, .. } => Some(*stage),
+            CallOutcome::Refused(refusal) => Some(refusal.stage),
+            CallOutcome::Failed { stage, .. } => Some(*stage),
             _ => None,
         } == Some(span.stage);
         let mut bar = axis.bar(span.start_ns, end_ns(span));
@@ -218,18 +219,21 @@ impl Drawing<'_> {
             None => ("  ", Some(span.start_ns)),
         };
         let name = format!("{}{}", if culprit { "✗ " } else { mark }, span.stage.name());
-        let (name_ink, bar_ink) =
-            if culprit { (Ink::Bad, Ink::Bad) } else { (Ink::Of(group), Ink::Of(group)) };
-        let row = Row { name: &name, ink: name_ink, start, took: span.duration_ns };
+        let (name_ink, bar_ink) = if culprit {
+            (WaterfallColor::Bad, WaterfallColor::Bad)
+        } else {
+            (WaterfallColor::Of(group), WaterfallColor::Of(group))
+        };
+        let row = StageRow { name: &name, ink: name_ink, start, took: span.duration_ns };
         self.row(row, axis, bar_ink, &bar);
     }
 
-    fn row(&mut self, row: Row<'_>, axis: &Axis, bar_ink: Ink, bar: &[char]) {
+    fn row(&mut self, row: StageRow<'_>, axis: &TimeAxis, bar_ink: WaterfallColor, bar: &[char]) {
         let name = self.options.paint(row.ink, &format!("{:NAME$}", row.name));
         let start = row.start.map(humane_duration).unwrap_or_default();
         let share = percent(row.took, self.record.duration_ns);
         let figures = self.figures_of(&start, &humane_duration(row.took), &share, |text| {
-            self.options.paint(Ink::Dim, &text)
+            self.options.paint(WaterfallColor::Dim, &text)
         });
         let bar = self.painted_bar(axis, bar_ink, bar);
         self.line(&format!("{name}{figures}  {bar}"));
@@ -252,7 +256,7 @@ impl Drawing<'_> {
     }
 
     /// The bar in its colour, with the guide marks dimmed.
-    fn painted_bar(&self, axis: &Axis, ink: Ink, bar: &[char]) -> String {
+    fn painted_bar(&self, axis: &TimeAxis, ink: WaterfallColor, bar: &[char]) -> String {
         let guide = axis.blank();
         let mut out = String::new();
         let mut at = 0;
@@ -269,7 +273,7 @@ impl Drawing<'_> {
             out.push_str(&if text.trim().is_empty() {
                 text
             } else {
-                self.options.paint(if dim { Ink::Dim } else { ink }, &text)
+                self.options.paint(if dim { WaterfallColor::Dim } else { ink }, &text)
             });
         }
         out
@@ -358,7 +362,7 @@ impl Drawing<'_> {
             self.fact(if at == 0 { "workers" } else { "" }, &attempt_text(attempt, several));
         }
         for (at, continued) in self.record.continued.iter().enumerate() {
-            let Continued { choice, after_tokens, worker } = continued;
+            let ContinuedAnswer { choice, after_tokens, worker } = continued;
             let worker = plain(worker);
             let text = format!(
                 "choice {choice} after {} tokens, in its own way, by {worker}",
@@ -370,18 +374,18 @@ impl Drawing<'_> {
 
     fn ending(&mut self) {
         match &self.record.outcome {
-            Outcome::Completed { finish } => {
+            CallOutcome::Completed { finish } => {
                 let reasons: Vec<String> = finish.iter().map(|reason| plain(reason)).collect();
                 self.fact("finish", &reasons.join(", "));
             }
-            Outcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
-            Outcome::Failed { stage, message } => {
+            CallOutcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
+            CallOutcome::Failed { stage, message } => {
                 let failure = self.record.failure();
                 let told = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
                 self.fact("failed", &format!("at {stage}{}", told.unwrap_or_default()));
                 self.fact("", &plain(message));
             }
-            Outcome::Refused(refusal) => {
+            CallOutcome::Refused(refusal) => {
                 let (stage, rule) = (refusal.stage, plain(&refusal.rule));
                 self.fact(
                     "refused",
@@ -394,7 +398,7 @@ impl Drawing<'_> {
 
     /// A label and its text, wrapped at spaces and indented below the label.
     fn fact(&mut self, label: &str, text: &str) {
-        let mut label = self.options.paint(Ink::Dim, &format!("  {label:<0$}", LABEL - 2));
+        let mut label = self.options.paint(WaterfallColor::Dim, &format!("  {label:<0$}", LABEL - 2));
         let room = self.options.columns() - LABEL;
         // A cut id could not be copied. If it does not fit beside the label, it goes below the label.
         if text.split(' ').any(|word| cells(word) > room) {
@@ -417,9 +421,9 @@ impl Drawing<'_> {
 }
 
 /// One line of the stage table, without its bar.
-struct Row<'a> {
+struct StageRow<'a> {
     name: &'a str,
-    ink: Ink,
+    ink: WaterfallColor,
     start: Option<u64>,
     took: u64,
 }
@@ -558,28 +562,28 @@ fn end_ns(span: &StageSpan) -> u64 {
 
 /// The parts that must stay visible beside the longest part: the upload, the rest of the gateway, the engine, the way
 /// back.
-fn parts(record: &TraceRecord, width: usize) -> [Part; 4] {
+fn parts(record: &TraceRecord, width: usize) -> [AxisPart; 4] {
     let spans = grouped_spans(&record.stages);
-    let end_of = |group: Group| {
+    let end_of = |group: SpanGroup| {
         spans.iter().filter(|(of, _)| *of == group).map(|(_, span)| end_ns(span)).max().unwrap_or(0)
     };
     let total = record.duration_ns;
-    let (gateway, engine) = (end_of(Group::Gateway), end_of(Group::Engine));
+    let (gateway, engine) = (end_of(SpanGroup::Gateway), end_of(SpanGroup::Engine));
     let upload = record.span(Stage::Receive).or_else(|| record.span(Stage::Connect)).map_or(0, end_ns);
     // A slow upload would compress what follows it. A quick one stays on the gateway's scale.
     let upload = if upload > gateway / 2 && upload < gateway { upload } else { 0 };
     let gateway_least = if engine == 0 { 0.25 } else { 0.35 };
     // At least eight cells, so that the length can be written there. Zero if the way back was not reached.
-    let back_least = if end_of(Group::Back) == 0 { 0.0 } else { (8.0 / width as f64).max(0.1) };
+    let back_least = if end_of(SpanGroup::Back) == 0 { 0.0 } else { (8.0 / width as f64).max(0.1) };
     let (gateway, engine) = match (back_least > 0.0, engine) {
         (true, engine) => (gateway, engine),
         (false, 0) => (total, 0),
         (false, _) => (gateway, total),
     };
     [
-        Part { end_ns: upload, least: 0.15 },
-        Part { end_ns: gateway, least: gateway_least },
-        Part { end_ns: engine, least: 0.3 },
-        Part { end_ns: total, least: back_least },
+        AxisPart { end_ns: upload, least: 0.15 },
+        AxisPart { end_ns: gateway, least: gateway_least },
+        AxisPart { end_ns: engine, least: 0.3 },
+        AxisPart { end_ns: total, least: back_least },
     ]
 }

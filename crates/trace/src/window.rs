@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use headrace_domain::{EngineTrace, NanoDollars, TraceRecord, UnixNanos};
 
-use crate::call::Ended;
+use crate::call::CallEndKind;
 
 /// Number of seconds kept: a minute, the current second, and a few for a clock that is behind.
 const SECONDS: usize = 64;
@@ -19,12 +19,12 @@ const BUCKETS: usize = (BUCKETS_PER_OCTAVE * OCTAVES) as usize;
 const MICROSECOND_NS: u64 = 1_000;
 
 /// The last minute of finished calls.
-pub(crate) struct Window {
-    seconds: Box<[Second]>,
+pub(crate) struct MinuteWindow {
+    seconds: Box<[WindowSecond]>,
 }
 
 /// The figures of one second.
-struct Second {
+struct WindowSecond {
     /// The second's number since 1970.
     at: AtomicU64,
     ended: [AtomicU32; 4],
@@ -36,23 +36,23 @@ struct Second {
     batch_sum: AtomicU64,
     steps: AtomicU64,
     batch_max: AtomicU32,
-    first_token: Times,
-    queue: Times,
+    first_token: TimeBuckets,
+    queue: TimeBuckets,
 }
 
 /// A histogram of durations, with buckets that widen with the duration.
-struct Times([AtomicU32; BUCKETS]);
+struct TimeBuckets([AtomicU32; BUCKETS]);
 
-impl Window {
+impl MinuteWindow {
     pub(crate) fn new() -> Self {
-        Self { seconds: (0..SECONDS).map(|_| Second::new()).collect() }
+        Self { seconds: (0..SECONDS).map(|_| WindowSecond::new()).collect() }
     }
 
     /// Counts a call at the time when it ended. Skips calls that ended before the seconds that are kept.
     pub(crate) fn count(&self, record: &TraceRecord) {
         let end = record.started.get().saturating_add(record.duration_ns);
         let Some(second) = self.second(UnixNanos::new(end).seconds()) else { return };
-        add32(second.ended.get(index(Ended::of(&record.outcome))), 1);
+        add32(second.ended.get(index(CallEndKind::of(&record.outcome))), 1);
         let usage = &record.usage;
         second.prompt_tokens.fetch_add(usage.prompt_tokens(), Relaxed);
         second.cached_tokens.fetch_add(usage.cached_input, Relaxed);
@@ -71,7 +71,7 @@ impl Window {
 
     /// The slot of a second, cleared if it held an older second. A call that is counted during the clearing may be
     /// missing from the figures.
-    fn second(&self, at: u64) -> Option<&Second> {
+    fn second(&self, at: u64) -> Option<&WindowSecond> {
         let place = usize::try_from(at % SECONDS as u64).ok()?;
         let second = self.seconds.get(place)?;
         let held = second.at.load(Relaxed);
@@ -88,10 +88,10 @@ impl Window {
     }
 
     /// The figures of the minute before `now`'s second.
-    pub(crate) fn minute(&self, now: UnixNanos) -> Minute {
+    pub(crate) fn minute(&self, now: UnixNanos) -> MinuteStats {
         let until = now.seconds();
         let from = until.saturating_sub(MINUTE);
-        let mut minute = Minute::default();
+        let mut minute = MinuteStats::default();
         let (mut first_token, mut queue) = ([0_u64; BUCKETS], [0_u64; BUCKETS]);
         let mut steps = (0_u64, 0_u64);
         for second in &self.seconds {
@@ -120,7 +120,7 @@ impl Window {
     }
 }
 
-impl Second {
+impl WindowSecond {
     fn new() -> Self {
         Self {
             at: AtomicU64::new(0),
@@ -132,8 +132,8 @@ impl Second {
             batch_sum: AtomicU64::new(0),
             steps: AtomicU64::new(0),
             batch_max: AtomicU32::new(0),
-            first_token: Times::new(),
-            queue: Times::new(),
+            first_token: TimeBuckets::new(),
+            queue: TimeBuckets::new(),
         }
     }
 
@@ -145,7 +145,7 @@ impl Second {
     }
 }
 
-impl Times {
+impl TimeBuckets {
     fn new() -> Self {
         Self(std::array::from_fn(|_| AtomicU32::new(0)))
     }
@@ -163,7 +163,7 @@ impl Times {
 
 /// The figures of the calls that ended in a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Minute {
+pub struct MinuteStats {
     ended: [u64; 4],
     /// Prompt tokens.
     pub prompt_tokens: u64,
@@ -183,9 +183,9 @@ pub struct Minute {
     pub queue: Percentiles,
 }
 
-impl Minute {
+impl MinuteStats {
     /// Number of calls that ended in this way.
-    pub fn ended(&self, how: Ended) -> u64 {
+    pub fn ended(&self, how: CallEndKind) -> u64 {
         self.ended.get(index(how)).copied().unwrap_or(0)
     }
 
@@ -222,12 +222,12 @@ impl Percentiles {
     }
 }
 
-const fn index(ended: Ended) -> usize {
+const fn index(ended: CallEndKind) -> usize {
     match ended {
-        Ended::Completed => 0,
-        Ended::Refused => 1,
-        Ended::Cancelled => 2,
-        Ended::Failed => 3,
+        CallEndKind::Completed => 0,
+        CallEndKind::Refused => 1,
+        CallEndKind::Cancelled => 2,
+        CallEndKind::Failed => 3,
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_of_the_rank_that_they_are_named_after() {
-        let times = Times::new();
+        let times = TimeBuckets::new();
         for n in 1..=100_u64 {
             times.observe(n * 1_000_000);
         }

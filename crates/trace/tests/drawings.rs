@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, Continued, MissReason, NanoDollars, PromptPlace, Stage, TraceRecord,
-    is_partition,
+    Attempt, AttemptOutcome, CacheMiss, ContinuedAnswer, MissReason, NanoDollars, PromptPlace, Stage,
+    TraceRecord, is_partition,
 };
 use headrace_trace::{
     WaterfallOptions, answer_json, decode_record, encode_record, operator_json, record_json, table, waterfall,
@@ -223,7 +223,7 @@ fn attempts_are_drawn_where_a_prompt_had_several() {
     let drawn = waterfall(&fell, &wide);
     assert!(drawn.contains(&format!("{} (first) failed", failed.worker)), "{drawn}");
     assert!(record_json(&moved).get("continued").is_none() && !drawn.contains("in its own way"), "{drawn}");
-    let continued = vec![Continued { choice: 1, after_tokens: 1_234, worker: "other".into() }];
+    let continued = vec![ContinuedAnswer { choice: 1, after_tokens: 1_234, worker: "other".into() }];
     let gone_on = TraceRecord { continued, ..moved.clone() };
     assert_eq!(
         record_json(&gone_on)["continued"],

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    KeyId, NanoDollars, Outcome, RequestId, Stage, TraceRecord, TraceSink, TracedRefusal, UnixNanos,
+    CallOutcome, KeyId, NanoDollars, RequestId, Stage, TraceRecord, TraceSink, TracedRefusal, UnixNanos,
 };
 use headrace_trace::{
-    EVENTS_WAITING, Ended, Metrics, MetricsConfig, Now, Recorder, RecorderConfig, decode_record,
+    CallEndKind, EVENTS_WAITING, LiveView, Metrics, MetricsConfig, RecorderConfig, TraceRecorder,
+    decode_record,
 };
 use tokio::sync::broadcast::error::TryRecvError;
 
@@ -18,9 +19,9 @@ const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_795_000_000 * SECOND;
 const WAIT: Duration = Duration::from_secs(20);
 
-fn recorder() -> Arc<Recorder> {
+fn recorder() -> Arc<TraceRecorder> {
     let metrics = Arc::new(Metrics::new(&MetricsConfig::default()));
-    Recorder::start(None, metrics, RecorderConfig::default()).unwrap()
+    TraceRecorder::start(None, metrics, RecorderConfig::default()).unwrap()
 }
 
 /// A call that ran. It started `second` seconds after the start and took `millis` milliseconds.
@@ -42,7 +43,7 @@ fn refused(n: u64, second: u64, key: Option<&str>) -> TraceRecord {
     record.engine = None;
     record.usage = Default::default();
     record.cost = NanoDollars::ZERO;
-    record.outcome = Outcome::Refused(TracedRefusal {
+    record.outcome = CallOutcome::Refused(TracedRefusal {
         stage: Stage::Hold,
         rule: "requests_per_minute".to_owned(),
         status: 429,
@@ -64,7 +65,7 @@ fn the_minute_has_the_calls_that_ended_in_its_sixty_seconds_and_no_others() {
     // Refusals of an unknown caller are sampled away from the store, but are still counted.
     (0..50).for_each(|n| recorder.record(Box::new(refused(1_000 + n, 151, None))));
     let minute = recorder.live().minute(UnixNanos::new(START + 160 * SECOND));
-    assert_eq!((minute.ended(Ended::Completed), minute.ended(Ended::Refused)), (60, 51));
+    assert_eq!((minute.ended(CallEndKind::Completed), minute.ended(CallEndKind::Refused)), (60, 51));
     assert_eq!(minute.calls(), 111);
     assert_eq!(minute.prompt_tokens, 60 * tokens.prompt_tokens());
     assert_eq!(minute.cached_tokens, 60 * tokens.cached_input);
@@ -122,7 +123,7 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
     (0..3).for_each(|n| recorder.record(Box::new(refused(200 + n, 6, Some("key-1")))));
     recorder.record(Box::new(refused(300, 7, Some("key-2"))));
     let mut failed = ran(400, 7, 10);
-    failed.outcome = Outcome::Failed { stage: Stage::Upstream, message: "it broke off".to_owned() };
+    failed.outcome = CallOutcome::Failed { stage: Stage::Upstream, message: "it broke off".to_owned() };
     recorder.record(Box::new(failed));
     assert!(recorder.flush(WAIT));
     let notes = recorder.live().notes(UnixNanos::new(START + 20 * SECOND));
@@ -146,7 +147,7 @@ fn what_is_slow_refused_or_failing_is_said_in_words() {
         "{named:?}"
     );
     assert!(named.iter().all(|note| !note.text.contains("key-1")), "{named:?}");
-    let now = Now {
+    let now = LiveView {
         at: UnixNanos::new(START + 20 * SECOND),
         in_flight: 2,
         calls: vec![headrace_trace::CallNow {

@@ -11,7 +11,7 @@
 use std::path::PathBuf;
 
 use headrace_domain::{Attempt, AttemptOutcome, NanoDollars, OrgId, TraceRecord, UnixNanos};
-use headrace_trace::{Margin, MarginBy, decode_record};
+use headrace_trace::{MarginBy, MarginReport, decode_record};
 use serde_json::{Value, json};
 
 const DAY_NS: u64 = 86_400_000_000_000;
@@ -38,8 +38,8 @@ fn call(org: &str, charged: i64, tries: &[(&str, Option<i64>)]) -> TraceRecord {
     record
 }
 
-fn sums(by: &[MarginBy], calls: &[TraceRecord]) -> Margin {
-    let mut margin = Margin::new(by.to_vec());
+fn sums(by: &[MarginBy], calls: &[TraceRecord]) -> MarginReport {
+    let mut margin = MarginReport::new(by.to_vec());
     calls.iter().for_each(|call| margin.add(call));
     margin
 }
@@ -131,5 +131,5 @@ acme   west          1      $0.000001    $0.0000003    $0.0000007    70.0 %
     );
     let width = |line: &str| line.chars().count();
     assert!(table.lines().all(|line| width(line) <= width(table.lines().next().unwrap())), "{table}");
-    assert!(Margin::new(vec![MarginBy::Org]).table().starts_with("no calls"));
+    assert!(MarginReport::new(vec![MarginBy::Org]).table().starts_with("no calls"));
 }

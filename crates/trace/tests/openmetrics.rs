@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headrace_domain::{TraceRecord, TraceSink};
 use headrace_trace::{
-    Metrics, MetricsConfig, PageFormat, Recorded, Recorder, RecorderConfig, SampleValue, Tap, TraceContext,
-    TraceError, TraceStore, decode_record,
+    Metrics, MetricsConfig, PageFormat, RecordObserver, RecorderConfig, SampleValue, SharedRecord,
+    TraceContext, TraceError, TraceRecorder, TraceStore, decode_record,
 };
 
 fn record(name: &str) -> TraceRecord {
@@ -36,7 +36,8 @@ impl TraceStore for Taking {
 fn every_family_is_moved_by_something() {
     let metrics = metrics();
     let recorder =
-        Recorder::start(Some(Box::new(Taking)), Arc::clone(&metrics), RecorderConfig::default()).unwrap();
+        TraceRecorder::start(Some(Box::new(Taking)), Arc::clone(&metrics), RecorderConfig::default())
+            .unwrap();
     for name in ["completed", "slow-upload", "moved-on", "refused", "refused-early", "cancelled", "failed"] {
         recorder.record(Box::new(record(name)));
     }
@@ -94,8 +95,8 @@ fn openmetrics_says_the_same_with_examples_that_lead_to_calls() {
 #[derive(Default)]
 struct Counting(std::sync::Mutex<Vec<headrace_domain::RequestId>>);
 
-impl Tap for Counting {
-    fn seen(&self, record: &Recorded) {
+impl RecordObserver for Counting {
+    fn seen(&self, record: &SharedRecord) {
         self.0.lock().unwrap().push(record.request_id);
     }
 }
@@ -103,10 +104,10 @@ impl Tap for Counting {
 #[test]
 fn taps_see_every_record_also_those_that_are_not_stored() {
     let metrics = metrics();
-    let recorder = Recorder::start(None, metrics, RecorderConfig::default()).unwrap();
+    let recorder = TraceRecorder::start(None, metrics, RecorderConfig::default()).unwrap();
     let tap = Arc::new(Counting::default());
     recorder.record(Box::new(record("completed")));
-    recorder.tap(vec![Arc::clone(&tap) as Arc<dyn Tap>]);
+    recorder.tap(vec![Arc::clone(&tap) as Arc<dyn RecordObserver>]);
     let (completed, early) = (record("completed"), record("refused-early"));
     let expected = [completed.request_id, early.request_id];
     recorder.record(Box::new(completed));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, Outcome, Stage, TraceRecord, TracedRefusal};
+use headrace_domain::{CallOutcome, Code, Stage, TraceRecord, TracedRefusal};
 use headrace_trace::{Metrics, MetricsConfig, decode_record};
 
 #[derive(Debug, Clone, PartialEq)]
@@ -225,7 +225,7 @@ fn no_caller_can_grow_the_labels() {
         let mut record = record("refused");
         record.model_asked = Some(format!("invented-{n}"));
         record.model_served = None;
-        record.outcome = Outcome::Refused(TracedRefusal {
+        record.outcome = CallOutcome::Refused(TracedRefusal {
             stage: Stage::Route,
             rule: format!("rule_{n}"),
             status: 404,
@@ -251,7 +251,7 @@ fn every_code_of_the_table_counts_by_its_own_name_whatever_came_before() {
     let metrics = metrics();
     let refuse = |code: &str| {
         let mut record = record("refused");
-        let Outcome::Refused(refusal) = &mut record.outcome else { panic!("{:?}", record.outcome) };
+        let CallOutcome::Refused(refusal) = &mut record.outcome else { panic!("{:?}", record.outcome) };
         (refusal.code, refusal.rule) = (code.to_owned(), code.to_owned());
         metrics.observe(&record);
     };

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::{RequestId, TraceRecord, TraceSink, UnixNanos, WorkerJob};
 use headrace_trace::{
-    Metrics, MetricsConfig, Pace, Recorded, Recorder, RecorderConfig, TraceError, TraceStore, decode_record,
+    Metrics, MetricsConfig, RecorderConfig, SharedRecord, TraceError, TraceRecorder, TraceStore, WritePace,
+    decode_record,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -78,7 +79,7 @@ impl TraceStore for Gated {
 struct Paced {
     entered: SyncSender<()>,
     go: Receiver<()>,
-    paces: Arc<Mutex<Vec<(usize, Pace)>>>,
+    paces: Arc<Mutex<Vec<(usize, WritePace)>>>,
 }
 
 impl TraceStore for Paced {
@@ -86,7 +87,7 @@ impl TraceStore for Paced {
         Ok(())
     }
 
-    fn append_shared(&mut self, batch: &[Recorded], pace: Pace) -> Result<(), TraceError> {
+    fn append_shared(&mut self, batch: &[SharedRecord], pace: WritePace) -> Result<(), TraceError> {
         let _ = self.entered.try_send(());
         let _ = self.go.recv();
         self.paces.lock().unwrap().push((batch.len(), pace));
@@ -94,9 +95,9 @@ impl TraceStore for Paced {
     }
 }
 
-fn start(store: Option<Box<dyn TraceStore>>, config: RecorderConfig) -> (Arc<Recorder>, Arc<Metrics>) {
+fn start(store: Option<Box<dyn TraceStore>>, config: RecorderConfig) -> (Arc<TraceRecorder>, Arc<Metrics>) {
     let metrics = Arc::new(Metrics::new(&MetricsConfig::default()));
-    (Recorder::start(store, Arc::clone(&metrics), config).unwrap(), metrics)
+    (TraceRecorder::start(store, Arc::clone(&metrics), config).unwrap(), metrics)
 }
 
 fn noting(fails: fn(&TraceRecord) -> bool) -> (Box<dyn TraceStore>, Batches) {
@@ -305,7 +306,7 @@ fn worker_jobs_are_found_by_their_call_and_are_none_of_the_calls() {
     recorder.record(Box::new(traced(record(2))));
     recorder.record(Box::new(traced(worker_job(3))));
     recorder.record(Box::new(TraceRecord { trace_id: None, ..worker_job(4) }));
-    let ids = |records: Vec<Recorded>| records.iter().map(|record| record.request_id).collect::<Vec<_>>();
+    let ids = |records: Vec<SharedRecord>| records.iter().map(|record| record.request_id).collect::<Vec<_>>();
     assert_eq!(ids(recorder.traced(trace)), [id(2), id(3)], "calls first");
     assert_eq!(ids(recorder.traced(&headrace_trace::trace_name(id(1)))), [id(4), id(3)]);
     assert!(recorder.recent(id(4)).is_some());
@@ -397,7 +398,7 @@ fn settings_that_cannot_work_are_refused_by_name() {
         (RecorderConfig { batch_records: 0, ..RecorderConfig::default() }, "batch_records"),
         (RecorderConfig { linger: Duration::from_secs(60), ..RecorderConfig::default() }, "linger"),
     ] {
-        let error = Recorder::start(None, metrics(), config).err().unwrap();
+        let error = TraceRecorder::start(None, metrics(), config).err().unwrap();
         assert!(error.to_string().contains(field), "{error}");
     }
 }
@@ -417,6 +418,11 @@ fn calls_have_their_turn_until_more_waits_than_one_batch_takes() {
     (1..10).for_each(|n| recorder.record(Box::new(record(n))));
     (0..4).for_each(|_| let_go.send(()).unwrap());
     assert!(recorder.flush(LONG));
-    let wanted = [(1, Pace::GivesWay), (4, Pace::Hurries), (4, Pace::Hurries), (1, Pace::GivesWay)];
+    let wanted = [
+        (1, WritePace::GivesWay),
+        (4, WritePace::Hurries),
+        (4, WritePace::Hurries),
+        (1, WritePace::GivesWay),
+    ];
     assert_eq!(*paces.lock().unwrap(), wanted);
 }

@@ -6,14 +6,14 @@ use reqwest::Url;
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct ServerAddress {
     /// Root URL of the API, with a trailing slash: `https://api.openai.com/v1/`.
     api: Url,
     /// Root URL without the API's version, with a trailing slash: `https://api.openai.com/`.
     server: Url,
 }
 
-impl Address {
+impl ServerAddress {
     /// Parses an address, with or without a trailing slash or `/v1`. A path that names a version itself
     /// (`/api/paas/v4`, `/v1beta/openai`) is used as the API's root. Only a loopback address may omit the scheme: a key
     /// must not be sent in clear to another host by default.
@@ -159,7 +159,7 @@ mod tests {
                 "https://[::1]:8443/vllm/health",
             ),
         ] {
-            let address = Address::parse(written).unwrap();
+            let address = ServerAddress::parse(written).unwrap();
             assert_eq!(address.api("chat/completions").as_str(), chat, "{written}");
             assert_eq!(address.server("health").as_str(), health, "{written}");
         }
@@ -177,7 +177,7 @@ mod tests {
             ("http://h/v1/chat/completions", "leave `/chat/completions` out"),
             ("http://h/v1/messages/", "leave `/messages` out"),
         ] {
-            let error = Address::parse(written).unwrap_err();
+            let error = ServerAddress::parse(written).unwrap_err();
             assert!(error.contains(why) && !error.contains("secret"), "{written}: {error}");
         }
         assert_eq!(shown("https://u:p@h/a?token=1#x"), "https://h/a");

@@ -12,11 +12,11 @@ const MOST_ADDRESSES: usize = 64;
 /// The addresses of one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameAddresses {
-    known: BTreeMap<IpAddr, Known>,
+    known: BTreeMap<IpAddr, KnownAddress>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Known {
+struct KnownAddress {
     /// Number of consecutive answers without this address.
     absences: u32,
     /// The last connection attempt to this address failed.

@@ -14,12 +14,12 @@ use serde::de::IgnoredAny;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::ask::{Begun, Form, Post, ask, beginning};
-use crate::body::{Wait, poll_bytes};
-use crate::budget::Budget;
+use crate::ask::{AnswerHead, BodyForm, PostRequest, ask, beginning};
+use crate::body::{BoundedWait, poll_bytes};
+use crate::budget::AnswerBudget;
 use crate::fault;
-use crate::gate::Place;
-use crate::server::Server;
+use crate::gate::ConcurrencySlot;
+use crate::server::UpstreamServer;
 use headrace_wire::client::SseError;
 use headrace_wire::relay::{EventSplitter, SplitEvent};
 
@@ -32,27 +32,27 @@ const TAIL_BYTES: usize = 4096;
 const TOGETHER: usize = 16 * 1024;
 
 /// An answer in progress. Dropping it cancels the call: the connection is closed, or the HTTP/2 stream reset.
-pub(crate) struct Answer {
-    server: Arc<Server>,
-    budget: Budget,
-    at: At,
+pub(crate) struct UpstreamAnswer {
+    server: Arc<UpstreamServer>,
+    budget: AnswerBudget,
+    at: AnswerState,
 }
 
-enum At {
-    Asking(Pin<Box<dyn Future<Output = Result<Begun, RelayError>> + Send>>),
-    Events(Box<Events>),
-    Whole(Box<Whole>),
+enum AnswerState {
+    Asking(Pin<Box<dyn Future<Output = Result<AnswerHead, RelayError>> + Send>>),
+    Events(Box<EventStream>),
+    Whole(Box<WholeAnswer>),
     Over,
 }
 
 /// A streamed answer.
-struct Events {
+struct EventStream {
     body: Body,
     splitter: EventSplitter,
-    coming: Coming,
-    idle: Wait,
+    coming: ChunkOutlook,
+    idle: BoundedWait,
     /// Timeout for the next event of the answer. Comments and pings do not count.
-    event: Wait,
+    event: BoundedWait,
     /// The first byte was checked: the body is neither a JSON object nor an HTML page.
     judged: bool,
     /// At least one event has arrived.
@@ -61,14 +61,14 @@ struct Events {
     ended: bool,
     /// Deadline of the answer, if it turns out to be a whole one.
     deadline: Instant,
-    place: Place,
+    place: ConcurrencySlot,
 }
 
 /// Decides whether more bytes are likely to arrive at once. A connection hands over one chunk of a transfer at a time
 /// and needs a turn of the runtime between two chunks. If the reader grants that turn, bytes that were sent together
 /// arrive together, and all of them are processed and written at once.
 #[derive(Default)]
-struct Coming {
+struct ChunkOutlook {
     /// Bytes since the last event that was handed out.
     together: usize,
     /// The connection was given a turn.
@@ -80,57 +80,57 @@ struct Coming {
 }
 
 /// A whole answer.
-struct Whole {
+struct WholeAnswer {
     body: Body,
-    wait: Wait,
+    wait: BoundedWait,
     /// Its length in bytes, if the head states it, or 0.
     length: usize,
     /// The first piece. Most answers have only one.
     first: Bytes,
     /// All pieces, if there are several. Memory was reserved for its capacity.
     all: Vec<u8>,
-    _place: Place,
+    _place: ConcurrencySlot,
 }
 
 /// The result of reading a stream.
-enum Step {
+enum StreamStep {
     Event(RelayedEvent),
     /// The body is a whole answer instead of a stream. Holds its first bytes.
     Whole(Bytes),
     End,
 }
 
-impl Answer {
-    pub(crate) fn new(server: Arc<Server>, post: Post) -> Self {
+impl UpstreamAnswer {
+    pub(crate) fn new(server: Arc<UpstreamServer>, post: PostRequest) -> Self {
         server.counters.begin(post.body.len());
-        let budget = Budget::new(post.bounds.clone());
+        let budget = AnswerBudget::new(post.bounds.clone());
         let asking = Box::pin(ask(Arc::clone(&server), post, Instant::now()));
-        Self { server, budget, at: At::Asking(asking) }
+        Self { server, budget, at: AnswerState::Asking(asking) }
     }
 
     fn failed(&mut self, error: RelayError) -> Option<RelayEvent> {
         self.server.counters.failed(&error);
-        self.at = At::Over;
+        self.at = AnswerState::Over;
         Some(RelayEvent::Failed(error))
     }
 
-    fn begin(&mut self, begun: Begun) -> Option<RelayEvent> {
+    fn begin(&mut self, begun: AnswerHead) -> Option<RelayEvent> {
         let spec = &self.server.spec;
-        let Begun { head, body, form, length, deadline, place } = begun;
-        if let Some(length) = length.filter(|_| form == Form::Whole) {
+        let AnswerHead { head, body, form, length, deadline, place } = begun;
+        if let Some(length) = length.filter(|_| form == BodyForm::Whole) {
             let fits = within(length, spec.bounds.body_bytes).and_then(|()| self.budget.expect(length));
             if let Err(error) = fits {
                 return self.failed(error);
             }
         }
         self.at = match form {
-            Form::Whole => At::Whole(Box::new(Whole::new(body, length, deadline, place))),
-            Form::EventsOrWhole => At::Events(Box::new(Events {
+            BodyForm::Whole => AnswerState::Whole(Box::new(WholeAnswer::new(body, length, deadline, place))),
+            BodyForm::EventsOrWhole => AnswerState::Events(Box::new(EventStream {
                 body,
                 splitter: EventSplitter::with_limit(self.budget.event_bytes(spec.bounds.event_bytes)),
-                coming: Coming::default(),
-                idle: Wait::new(spec.timeouts.idle),
-                event: Wait::new(spec.timeouts.whole),
+                coming: ChunkOutlook::default(),
+                idle: BoundedWait::new(spec.timeouts.idle),
+                event: BoundedWait::new(spec.timeouts.whole),
                 judged: false,
                 any: false,
                 ended: false,
@@ -143,36 +143,38 @@ impl Answer {
 
     /// Switches from a stream to a whole answer.
     fn turn_whole(&mut self, first: Bytes) -> Result<(), RelayError> {
-        if let At::Events(events) = std::mem::replace(&mut self.at, At::Over) {
-            let mut whole = Whole::new(events.body, None, events.deadline, events.place);
+        if let AnswerState::Events(events) = std::mem::replace(&mut self.at, AnswerState::Over) {
+            let mut whole = WholeAnswer::new(events.body, None, events.deadline, events.place);
             whole.take(first, self.server.spec.bounds.body_bytes, &mut self.budget)?;
-            self.at = At::Whole(Box::new(whole));
+            self.at = AnswerState::Whole(Box::new(whole));
         }
         Ok(())
     }
 }
 
-impl RelayAnswer for Answer {
+impl RelayAnswer for UpstreamAnswer {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayEvent>> {
         loop {
             let result = match &mut self.at {
-                At::Over => return Poll::Ready(None),
-                At::Asking(asking) => match ready!(asking.as_mut().poll(cx)) {
+                AnswerState::Over => return Poll::Ready(None),
+                AnswerState::Asking(asking) => match ready!(asking.as_mut().poll(cx)) {
                     Ok(begun) => return Poll::Ready(self.begin(begun)),
                     Err(error) => Err(error),
                 },
-                At::Events(events) => match ready!(events.poll(cx, &self.server, &mut self.budget)) {
-                    Ok(Step::Event(event)) => return Poll::Ready(Some(RelayEvent::Event(event))),
-                    Ok(Step::End) => {
-                        self.at = At::Over;
-                        return Poll::Ready(None);
+                AnswerState::Events(events) => {
+                    match ready!(events.poll(cx, &self.server, &mut self.budget)) {
+                        Ok(StreamStep::Event(event)) => return Poll::Ready(Some(RelayEvent::Event(event))),
+                        Ok(StreamStep::End) => {
+                            self.at = AnswerState::Over;
+                            return Poll::Ready(None);
+                        }
+                        Ok(StreamStep::Whole(first)) => self.turn_whole(first),
+                        Err(error) => Err(error),
                     }
-                    Ok(Step::Whole(first)) => self.turn_whole(first),
-                    Err(error) => Err(error),
-                },
-                At::Whole(whole) => match ready!(whole.poll(cx, &self.server, &mut self.budget)) {
+                }
+                AnswerState::Whole(whole) => match ready!(whole.poll(cx, &self.server, &mut self.budget)) {
                     Ok(body) => {
-                        self.at = At::Over;
+                        self.at = AnswerState::Over;
                         return Poll::Ready(Some(RelayEvent::Whole(body)));
                     }
                     Err(error) => Err(error),
@@ -185,33 +187,35 @@ impl RelayAnswer for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for UpstreamAnswer {
     fn drop(&mut self) {
-        let at = std::mem::replace(&mut self.at, At::Over);
+        let at = std::mem::replace(&mut self.at, AnswerState::Over);
         let ended = match &at {
-            At::Over => true,
-            At::Events(events) => events.ended,
-            At::Asking(_) | At::Whole(_) => false,
+            AnswerState::Over => true,
+            AnswerState::Events(events) => events.ended,
+            AnswerState::Asking(_) | AnswerState::Whole(_) => false,
         };
         self.server.counters.end(!ended);
-        if let (At::Events(events), true) = (at, ended) {
+        if let (AnswerState::Events(events), true) = (at, ended) {
             read_tail(events.body);
         }
     }
 }
 
-impl Events {
+impl EventStream {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        server: &Server,
-        budget: &mut Budget,
-    ) -> Poll<Result<Step, RelayError>> {
+        server: &UpstreamServer,
+        budget: &mut AnswerBudget,
+    ) -> Poll<Result<StreamStep, RelayError>> {
         loop {
             if self.coming.is_over() {
                 match self.splitter.next_event() {
                     Ok(Some(event)) => return Poll::Ready(Ok(self.event(event))),
-                    Ok(None) => self.coming = Coming { end: self.coming.end.take(), ..Coming::default() },
+                    Ok(None) => {
+                        self.coming = ChunkOutlook { end: self.coming.end.take(), ..ChunkOutlook::default() }
+                    }
                     Err(error) => return Poll::Ready(Err(unreadable(error))),
                 }
             }
@@ -254,7 +258,7 @@ impl Events {
                 return Poll::Ready(Err(error));
             }
             match first_byte(&bytes).filter(|_| !self.judged) {
-                Some(b'{') => return Poll::Ready(Ok(Step::Whole(bytes))),
+                Some(b'{') => return Poll::Ready(Ok(StreamStep::Whole(bytes))),
                 Some(b'<') => {
                     let what = "a page of HTML".to_owned();
                     let beginning = beginning(server, &bytes);
@@ -268,18 +272,18 @@ impl Events {
         }
     }
 
-    fn event(&mut self, event: SplitEvent) -> Step {
+    fn event(&mut self, event: SplitEvent) -> StreamStep {
         let SplitEvent { raw, name, data } = event;
         self.any = true;
         if !is_ping(&name, &data) {
             self.event.over();
         }
         self.ended |= data == "[DONE]" || name == "message_stop";
-        Step::Event(RelayedEvent { raw, name, data })
+        StreamStep::Event(RelayedEvent { raw, name, data })
     }
 
     /// Handles the end of the connection, clean or with a fault. A last event without its blank line is returned first.
-    fn end(&mut self, end: Result<(), RelayError>) -> Result<Step, RelayError> {
+    fn end(&mut self, end: Result<(), RelayError>) -> Result<StreamStep, RelayError> {
         if let Some(event) = self.splitter.finish() {
             self.coming.end = Some(end);
             return Ok(self.event(event));
@@ -294,14 +298,14 @@ impl Events {
             return Err(RelayError::Cut { why: "it ended within an event".to_owned() });
         }
         if self.any {
-            return Ok(Step::End);
+            return Ok(StreamStep::End);
         }
         let what = if self.judged { "a stream without an event" } else { "an empty body" };
         Err(RelayError::NotTheDialect { what: what.to_owned(), beginning: String::new() })
     }
 }
 
-impl Coming {
+impl ChunkOutlook {
     fn more(&mut self, bytes: usize) {
         (self.together, self.has_turn) = (self.together + bytes, false);
     }
@@ -312,9 +316,9 @@ impl Coming {
     }
 }
 
-impl Whole {
-    fn new(body: Body, length: Option<u64>, deadline: Instant, place: Place) -> Self {
-        let wait = Wait::new(deadline.saturating_duration_since(Instant::now()));
+impl WholeAnswer {
+    fn new(body: Body, length: Option<u64>, deadline: Instant, place: ConcurrencySlot) -> Self {
+        let wait = BoundedWait::new(deadline.saturating_duration_since(Instant::now()));
         let length = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
         Self { body, wait, length, first: Bytes::new(), all: Vec::new(), _place: place }
     }
@@ -322,8 +326,8 @@ impl Whole {
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        server: &Server,
-        budget: &mut Budget,
+        server: &UpstreamServer,
+        budget: &mut AnswerBudget,
     ) -> Poll<Result<Bytes, RelayError>> {
         loop {
             match poll_bytes(&mut self.body, cx) {
@@ -348,7 +352,7 @@ impl Whole {
     }
 
     /// Adds the next piece. Memory is reserved before the buffer grows.
-    fn take(&mut self, bytes: Bytes, limit: usize, budget: &mut Budget) -> Result<(), RelayError> {
+    fn take(&mut self, bytes: Bytes, limit: usize, budget: &mut AnswerBudget) -> Result<(), RelayError> {
         let needed = self.first.len().max(self.all.len()) + bytes.len();
         within(needed as u64, limit)?;
         if self.first.is_empty() && self.all.is_empty() {
@@ -369,7 +373,7 @@ impl Whole {
         Ok(())
     }
 
-    fn end(&mut self, server: &Server) -> Result<Bytes, RelayError> {
+    fn end(&mut self, server: &UpstreamServer) -> Result<Bytes, RelayError> {
         let first = std::mem::take(&mut self.first);
         let body = if first.is_empty() { Bytes::from(std::mem::take(&mut self.all)) } else { first };
         let what = match first_byte(&body) {

@@ -15,12 +15,12 @@ use tokio::time::Instant;
 use crate::address::shown;
 use crate::body::read_some;
 use crate::fault;
-use crate::gate::{Asker, Place};
-use crate::kind::Kind;
+use crate::gate::{ConcurrencySlot, GateTenant};
+use crate::kind::UpstreamKind;
 use crate::load;
-use crate::load::gauge::Gauge;
+use crate::load::gauge::LoadGauge;
 use crate::retry_after::retry_after;
-use crate::server::Server;
+use crate::server::UpstreamServer;
 
 /// Maximum time to read the body of an error.
 const ERROR_WAIT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ static REQUEST_ID_HEADERS: [HeaderName; 2] =
     [HeaderName::from_static("x-request-id"), HeaderName::from_static("request-id")];
 
 /// The request to send, for any purpose.
-pub(crate) struct Post {
+pub(crate) struct PostRequest {
     pub(crate) url: Url,
     pub(crate) dialect: Dialect,
     pub(crate) request: RequestId,
@@ -42,28 +42,28 @@ pub(crate) struct Post {
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) head_within: Option<Duration>,
     /// The tenant that the call is for.
-    pub(crate) asker: Asker,
+    pub(crate) asker: GateTenant,
     /// The gauge of the model that is called.
-    pub(crate) gauge: Arc<Gauge>,
+    pub(crate) gauge: Arc<LoadGauge>,
     /// Limits on the size of the answer.
     pub(crate) bounds: AnswerBounds,
 }
 
 /// An answer whose head has arrived.
-pub(crate) struct Begun {
+pub(crate) struct AnswerHead {
     pub(crate) head: RelayHead,
     pub(crate) body: Body,
-    pub(crate) form: Form,
+    pub(crate) form: BodyForm,
     /// Length of the body in bytes, if the head states it.
     pub(crate) length: Option<u64>,
     /// Deadline for a whole answer.
     pub(crate) deadline: Instant,
-    pub(crate) place: Place,
+    pub(crate) place: ConcurrencySlot,
 }
 
 /// The form of the body, as far as the head reveals it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum BodyForm {
     /// One JSON object.
     Whole,
     /// Events, or one JSON object instead. The first byte decides.
@@ -74,7 +74,11 @@ pub(crate) enum Form {
 ///
 /// # Errors
 /// Every head that does not begin an answer.
-pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Result<Begun, RelayError> {
+pub(crate) async fn ask(
+    server: Arc<UpstreamServer>,
+    post: PostRequest,
+    started: Instant,
+) -> Result<AnswerHead, RelayError> {
     server.takes_calls()?;
     let own = if post.stream { server.spec.timeouts.head } else { server.spec.timeouts.whole };
     let bound = post.head_within.map_or(own, |within| within.min(own));
@@ -89,7 +93,7 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
     let length = body.size_hint().exact();
     within_bounds(&head.headers, server.spec.bounds.head_bytes)?;
     refused(&server, head.status, &head.headers, &mut body).await?;
-    load::told(&gauge, &server, &head.headers);
+    load::record_headers(&gauge, &server, &head.headers);
     let form = match form(stream, &head.headers) {
         Ok(form) => form,
         Err(what) => {
@@ -99,11 +103,15 @@ pub(crate) async fn ask(server: Arc<Server>, post: Post, started: Instant) -> Re
         }
     };
     let head = RelayHead { request_id: request_id(&head.headers) };
-    Ok(Begun { head, body, form, length, deadline: started + server.spec.timeouts.whole, place })
+    Ok(AnswerHead { head, body, form, length, deadline: started + server.spec.timeouts.whole, place })
 }
 
 /// Sends the request over a pooled plaintext connection if the server uses them, otherwise with the HTTP library.
-async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::Response<Body>, RelayError> {
+async fn sent(
+    server: &UpstreamServer,
+    post: PostRequest,
+    headers: HeaderMap,
+) -> Result<http::Response<Body>, RelayError> {
     if let Some(clear) = &server.clear {
         let response = clear.post(post.url.path(), headers, post.body).await;
         return response
@@ -119,11 +127,11 @@ async fn sent(server: &Server, post: Post, headers: HeaderMap) -> Result<http::R
         .map_err(|error| fault::before_the_head(&error, &server.address.authority(), &server.spec))
 }
 
-fn headers(server: &Server, post: &Post) -> Result<HeaderMap, RelayError> {
+fn headers(server: &UpstreamServer, post: &PostRequest) -> Result<HeaderMap, RelayError> {
     // A request id has only letters, digits and `_`, which are valid in a header.
     let id = HeaderValue::try_from(post.request.to_string()).unwrap_or(HeaderValue::from_static(""));
     let mut headers = server.call_headers(post.dialect, post.stream, id);
-    if server.spec.kind == Kind::Vllm && server.spec.load_every.is_zero() {
+    if server.spec.kind == UpstreamKind::Vllm && server.spec.load_every.is_zero() {
         // If load polling is off, the answer's head can report the load.
         headers.insert(load::FORMAT_HEADER, HeaderValue::from_static("JSON"));
     }
@@ -150,7 +158,7 @@ fn within_bounds(headers: &HeaderMap, limit: usize) -> Result<(), RelayError> {
 
 /// Returns an error for every status that is not an answer.
 async fn refused(
-    server: &Server,
+    server: &UpstreamServer,
     status: StatusCode,
     headers: &HeaderMap,
     body: &mut Body,
@@ -176,7 +184,7 @@ async fn refused(
 }
 
 /// Returns the form of the body, or why it is not an answer.
-fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
+fn form(stream: bool, headers: &HeaderMap) -> Result<BodyForm, String> {
     let value = |name: HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     if let Some(coding) =
         value(CONTENT_ENCODING).filter(|coding| !coding.trim().eq_ignore_ascii_case("identity"))
@@ -185,17 +193,17 @@ fn form(stream: bool, headers: &HeaderMap) -> Result<Form, String> {
     }
     let said = value(CONTENT_TYPE).unwrap_or_default();
     if !stream && said == "application/json" {
-        return Ok(Form::Whole);
+        return Ok(BodyForm::Whole);
     }
     let kind = said.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match kind.as_str() {
-        "text/event-stream" if stream => Ok(Form::EventsOrWhole),
+        "text/event-stream" if stream => Ok(BodyForm::EventsOrWhole),
         "text/event-stream" => Err("a stream of events, though a whole answer was asked for".to_owned()),
         // Some servers name no content type, or a generic one.
         "" | "application/json" | "text/plain" | "application/octet-stream" if stream => {
-            Ok(Form::EventsOrWhole)
+            Ok(BodyForm::EventsOrWhole)
         }
-        "" | "application/json" | "text/plain" | "application/octet-stream" => Ok(Form::Whole),
+        "" | "application/json" | "text/plain" | "application/octet-stream" => Ok(BodyForm::Whole),
         "text/html" => Err("a page of HTML".to_owned()),
         other => Err(format!("content of the type `{}`", shown(other))),
     }
@@ -208,7 +216,7 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Returns the first bytes of an unusable answer as text.
-pub(crate) fn beginning(server: &Server, bytes: &Bytes) -> String {
+pub(crate) fn beginning(server: &UpstreamServer, bytes: &Bytes) -> String {
     let first = bytes.get(..BEGINNING_BYTES.min(bytes.len())).unwrap_or_default();
     server.redactor.text(&String::from_utf8_lossy(first))
 }

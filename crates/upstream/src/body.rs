@@ -50,14 +50,14 @@ pub(crate) async fn read_some(body: &mut Body, most: usize, within: Duration) ->
 /// A timeout that runs only while the reader waits. Time in which the reader does not poll is not counted against the
 /// server.
 #[derive(Debug)]
-pub(crate) struct Wait {
+pub(crate) struct BoundedWait {
     bound: Duration,
     since: Option<Instant>,
     /// Created once and reset if it fires too early, so that arriving bytes cost no timer operation.
     alarm: Option<Pin<Box<Sleep>>>,
 }
 
-impl Wait {
+impl BoundedWait {
     pub(crate) fn new(bound: Duration) -> Self {
         Self { bound, since: None, alarm: None }
     }

@@ -8,7 +8,7 @@ const STEP_BYTES: usize = 64 << 10;
 
 /// The budget of one answer.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub(crate) struct AnswerBudget {
     bounds: AnswerBounds,
     /// Bytes received.
     came: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Budget {
     paid: usize,
 }
 
-impl Budget {
+impl AnswerBudget {
     pub(crate) fn new(bounds: AnswerBounds) -> Self {
         Self { bounds, came: 0, paid: AnswerBounds::FREE_BYTES }
     }

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use crate::cache::batch::Said;
+use crate::cache::batch::KvEvent;
 pub use crate::cache::batch::{StoredBlocks, StoredLabel};
 pub use crate::cache::feed::CacheFeed;
 use crate::cache::feed::host;
-use crate::cache::order::{Next, Order};
-use crate::cache::zmtp::{Peer, Role};
-use crate::server::Server;
+use crate::cache::order::{EventOrder, EventPosition};
+use crate::cache::zmtp::{ZmtpPeer, ZmtpRole};
+use crate::server::UpstreamServer;
 
 /// How often the follower checks whether the server is still in use.
 const TICK: Duration = Duration::from_secs(1);
@@ -52,12 +52,17 @@ pub enum CacheEvent {
 }
 
 /// Follows a server's events until the server is no longer in use. Returns at once if it publishes none.
-pub(crate) async fn follow(server: Weak<Server>, mut tell: impl FnMut(CacheEvent) + Send) {
+pub(crate) async fn follow(server: Weak<UpstreamServer>, mut tell: impl FnMut(CacheEvent) + Send) {
     let mut again = AGAIN;
     loop {
         let Some(feed) = server.upgrade().and_then(|server| server.spec.cache_feed.clone()) else { return };
-        let mut follower =
-            Follower { feed, server: server.clone(), tell: &mut tell, order: Order::default(), asked: None };
+        let mut follower = CacheFollower {
+            feed,
+            server: server.clone(),
+            tell: &mut tell,
+            order: EventOrder::default(),
+            asked: None,
+        };
         let why = follower.hear().await;
         let heard = follower.order.has_begun();
         tell(CacheEvent::Unknown);
@@ -70,16 +75,16 @@ pub(crate) async fn follow(server: Weak<Server>, mut tell: impl FnMut(CacheEvent
 }
 
 /// The events of one connection.
-struct Follower<'a, F> {
+struct CacheFollower<'a, F> {
     feed: CacheFeed,
-    server: Weak<Server>,
+    server: Weak<UpstreamServer>,
     tell: &'a mut F,
-    order: Order,
+    order: EventOrder,
     /// Time of the last replay request.
     asked: Option<Instant>,
 }
 
-impl<F: FnMut(CacheEvent)> Follower<'_, F> {
+impl<F: FnMut(CacheEvent)> CacheFollower<'_, F> {
     /// Follows the events of one connection. Returns why it ended.
     async fn hear(&mut self) -> String {
         match self.try_to_hear().await {
@@ -90,7 +95,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
 
     async fn try_to_hear(&mut self) -> Result<std::convert::Infallible, String> {
         // Events that are published during the replay wait on this connection.
-        let mut live = Peer::connect(host(&self.feed.events)?, Role::Subscriber).await?;
+        let mut live = ZmtpPeer::connect(host(&self.feed.events)?, ZmtpRole::Subscriber).await?;
         if let Some(server) = self.server.upgrade() {
             *server.cache_fault.lock() = None;
         }
@@ -117,9 +122,9 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
 
     async fn live(&mut self, number: u64, payload: &[u8]) {
         let from = match self.order.live(number) {
-            Next::Known => return,
-            Next::Follows => return self.take(number, payload),
-            Next::Missed { from } => from,
+            EventPosition::Known => return,
+            EventPosition::Follows => return self.take(number, payload),
+            EventPosition::Missed { from } => from,
         };
         // A replay also includes this event.
         if self.replay(from).await && self.order.has(number) {
@@ -138,12 +143,12 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
         }
     }
 
-    fn said(&mut self, said: Said) {
+    fn said(&mut self, said: KvEvent) {
         match said {
-            Said::Stored(stored) => pieces(stored, |piece| (self.tell)(CacheEvent::Stored(piece))),
-            Said::Removed(blocks) => (self.tell)(CacheEvent::Removed(blocks)),
-            Said::Cleared => (self.tell)(CacheEvent::Cleared),
-            Said::Other => {}
+            KvEvent::Stored(stored) => pieces(stored, |piece| (self.tell)(CacheEvent::Stored(piece))),
+            KvEvent::Removed(blocks) => (self.tell)(CacheEvent::Removed(blocks)),
+            KvEvent::Cleared => (self.tell)(CacheEvent::Cleared),
+            KvEvent::Other => {}
         }
     }
 
@@ -175,7 +180,7 @@ impl<F: FnMut(CacheEvent)> Follower<'_, F> {
     }
 
     async fn replayed(&mut self, replay: &str, from: u64) -> Result<bool, String> {
-        let mut peer = Peer::connect(host(replay)?, Role::Dealer).await?;
+        let mut peer = ZmtpPeer::connect(host(replay)?, ZmtpRole::Dealer).await?;
         peer.send(&[b"", &from.to_be_bytes()]).await?;
         let mut next = from;
         loop {

@@ -23,11 +23,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 use tower_service::Service;
 
-use crate::address::Address;
+use crate::address::ServerAddress;
 use crate::spec::{UpstreamSpec, UseHttp2};
 
 /// A plaintext pool for one server.
-pub(crate) struct Clear {
+pub(crate) struct PlaintextPool {
     /// Target of the connections: scheme, host and port.
     to: Uri,
     host: HeaderValue,
@@ -35,21 +35,21 @@ pub(crate) struct Clear {
     connect_within: Duration,
     most_idle: usize,
     idle_for: Duration,
-    kept: Mutex<Kept>,
+    kept: Mutex<PoolState>,
     own: Weak<Self>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct PoolState {
     /// The most recently used connection is last.
-    idle: Vec<Idle>,
+    idle: Vec<IdleConnection>,
     /// A task removes expired connections.
     is_swept: bool,
     /// Number of times that all connections were renewed.
     renewed: u64,
 }
 
-struct Idle {
+struct IdleConnection {
     line: Line,
     since: Instant,
 }
@@ -88,9 +88,9 @@ impl Error for ClearError {
     }
 }
 
-impl Clear {
+impl PlaintextPool {
     /// Creates the pool for a server. Returns `None` if the server must be reached in another way.
-    pub(crate) fn of(spec: &UpstreamSpec, address: &Address) -> Option<Arc<Self>> {
+    pub(crate) fn of(spec: &UpstreamSpec, address: &ServerAddress) -> Option<Arc<Self>> {
         if address.is_tls() || spec.proxy.is_some() || spec.http2.when == UseHttp2::Always {
             return None;
         }
@@ -129,7 +129,7 @@ impl Clear {
         path: &str,
         headers: HeaderMap,
         body: Bytes,
-    ) -> Result<Response<Answering>, ClearError> {
+    ) -> Result<Response<PooledBody>, ClearError> {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::try_from(path).unwrap_or_default();
@@ -143,8 +143,8 @@ impl Clear {
             };
             match line.try_send_request(request).await {
                 Ok(response) => {
-                    let back = self.own.upgrade().map(|pool| Back { line, renewed, pool });
-                    return Ok(response.map(|incoming| Answering { incoming, back }));
+                    let back = self.own.upgrade().map(|pool| PoolReturn { line, renewed, pool });
+                    return Ok(response.map(|incoming| PooledBody { incoming, back }));
                 }
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) if !is_fresh => request = unsent,
@@ -166,7 +166,7 @@ impl Clear {
     fn idle_line(&self) -> (Option<Line>, u64) {
         let now = Instant::now();
         let mut kept = self.kept.lock();
-        let is_old = |idle: &Idle| now.saturating_duration_since(idle.since) >= self.idle_for;
+        let is_old = |idle: &IdleConnection| now.saturating_duration_since(idle.since) >= self.idle_for;
         let mut busy = Vec::new();
         let mut found = None;
         while let Some(idle) = kept.idle.pop() {
@@ -209,7 +209,7 @@ impl Clear {
         if kept.idle.len() >= self.most_idle || kept.renewed != renewed {
             return;
         }
-        kept.idle.push(Idle { line, since: Instant::now() });
+        kept.idle.push(IdleConnection { line, since: Instant::now() });
         if !std::mem::replace(&mut kept.is_swept, true) {
             drop(kept);
             self.sweep();
@@ -225,7 +225,7 @@ impl Clear {
                 let Some(pool) = own.upgrade() else { return };
                 let now = Instant::now();
                 let mut kept = pool.kept.lock();
-                let fresh = |idle: &Idle| {
+                let fresh = |idle: &IdleConnection| {
                     now.saturating_duration_since(idle.since) < pool.idle_for && !idle.line.is_closed()
                 };
                 kept.idle.retain(fresh);
@@ -244,19 +244,19 @@ impl Clear {
 
 /// The body of an answer. If it is read to its end, its connection returns to the pool. If it is dropped earlier, the
 /// connection is closed.
-pub(crate) struct Answering {
+pub(crate) struct PooledBody {
     incoming: Incoming,
-    back: Option<Back>,
+    back: Option<PoolReturn>,
 }
 
-struct Back {
+struct PoolReturn {
     line: Line,
     /// Number of renewals when the connection was taken.
     renewed: u64,
-    pool: Arc<Clear>,
+    pool: Arc<PlaintextPool>,
 }
 
-impl Body for Answering {
+impl Body for PooledBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -284,9 +284,9 @@ impl Body for Answering {
     }
 }
 
-impl Answering {
+impl PooledBody {
     fn is_over(&mut self) {
-        if let Some(Back { line, renewed, pool }) = self.back.take() {
+        if let Some(PoolReturn { line, renewed, pool }) = self.back.take() {
             pool.keep(line, renewed);
         }
     }
@@ -301,11 +301,11 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::kind::Kind;
+    use crate::kind::UpstreamKind;
 
     /// Starts a server that closes a connection after `answers` answers. Also returns the number of connections it
     /// accepted.
-    async fn served(answers: usize) -> (Arc<Clear>, Arc<AtomicUsize>) {
+    async fn served(answers: usize) -> (Arc<PlaintextPool>, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (at, made) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
         let count = Arc::clone(&made);
@@ -323,13 +323,13 @@ mod tests {
                 });
             }
         });
-        let mut spec = UpstreamSpec::new("near", Kind::OpenAi, &format!("http://{at}"));
+        let mut spec = UpstreamSpec::new("near", UpstreamKind::OpenAi, &format!("http://{at}"));
         spec.pool.idle_for = Some(Duration::from_millis(400));
-        let address = Address::parse(&spec.url).unwrap();
-        (Clear::of(&spec, &address).unwrap(), made)
+        let address = ServerAddress::parse(&spec.url).unwrap();
+        (PlaintextPool::of(&spec, &address).unwrap(), made)
     }
 
-    async fn call(clear: &Clear) {
+    async fn call(clear: &PlaintextPool) {
         let answer = clear.post("/v1/x", HeaderMap::new(), Bytes::from_static(b"{}")).await.unwrap();
         assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "{}");
         // The connection's task needs a turn to notice that the answer is complete.
@@ -372,8 +372,8 @@ mod tests {
     #[tokio::test]
     async fn who_is_not_there_is_told_as_no_connection() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let spec = UpstreamSpec::new("none", Kind::OpenAi, &format!("http://{free}"));
-        let clear = Clear::of(&spec, &Address::parse(&spec.url).unwrap()).unwrap();
+        let spec = UpstreamSpec::new("none", UpstreamKind::OpenAi, &format!("http://{free}"));
+        let clear = PlaintextPool::of(&spec, &ServerAddress::parse(&spec.url).unwrap()).unwrap();
         let failed = clear.post("/", HeaderMap::new(), Bytes::new()).await;
         assert!(matches!(failed.err(), Some(ClearError::Connect { unresolved: false, .. })));
     }
@@ -381,9 +381,9 @@ mod tests {
     #[test]
     fn only_what_is_reached_in_clear_and_directly_is_reached_so() {
         let of = |url: &str, change: fn(&mut UpstreamSpec)| {
-            let mut spec = UpstreamSpec::new("x", Kind::OpenAi, url);
+            let mut spec = UpstreamSpec::new("x", UpstreamKind::OpenAi, url);
             change(&mut spec);
-            Clear::of(&spec, &Address::parse(url).unwrap()).is_some()
+            PlaintextPool::of(&spec, &ServerAddress::parse(url).unwrap()).is_some()
         };
         assert!(of("http://10.0.0.1:8000", |_| ()));
         assert!(!of("https://10.0.0.1:8000", |_| ()));

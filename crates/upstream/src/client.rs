@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use reqwest::redirect::Policy;
 
-use crate::address::Address;
+use crate::address::ServerAddress;
 use crate::spec::{UpstreamSpec, UseHttp2, certificates, proxy};
 use crate::trust;
 
@@ -45,7 +45,7 @@ pub(crate) fn client(spec: &UpstreamSpec, tls: bool) -> Result<reqwest::Client, 
         Some(pem) => builder.tls_certs_merge(certificates(pem)?),
         None => builder.tls_certs_only([]),
     };
-    if let (Some(ip), Ok(address)) = (spec.ip, Address::parse(&spec.url)) {
+    if let (Some(ip), Ok(address)) = (spec.ip, ServerAddress::parse(&spec.url)) {
         let (name, port) = address.host();
         builder = builder.resolve(name, SocketAddr::new(ip, port));
     }

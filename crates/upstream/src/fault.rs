@@ -11,7 +11,7 @@ use crate::spec::UpstreamSpec;
 use crate::trust::RefusedCertificate;
 
 /// An error of the HTTP library or of the plaintext pool.
-pub(crate) struct Broken<'a> {
+pub(crate) struct TransportError<'a> {
     /// The error occurred before a connection was established.
     connecting: bool,
     timed_out: bool,
@@ -21,14 +21,14 @@ pub(crate) struct Broken<'a> {
     cause: Option<&'a (dyn Error + 'static)>,
 }
 
-impl<'a> From<&'a reqwest::Error> for Broken<'a> {
+impl<'a> From<&'a reqwest::Error> for TransportError<'a> {
     fn from(error: &'a reqwest::Error) -> Self {
         let (connecting, timed_out) = (error.is_connect(), error.is_timeout());
         Self { connecting, timed_out, unresolved: error.is_dns(), cause: error.source() }
     }
 }
 
-impl<'a> From<&'a ClearError> for Broken<'a> {
+impl<'a> From<&'a ClearError> for TransportError<'a> {
     fn from(error: &'a ClearError) -> Self {
         let (connecting, timed_out, unresolved) = match error {
             ClearError::Late => (true, true, false),
@@ -40,7 +40,11 @@ impl<'a> From<&'a ClearError> for Broken<'a> {
 }
 
 /// Translates an error that occurred before the head of an answer. `at` is host and port.
-pub(crate) fn before_the_head<'a>(error: impl Into<Broken<'a>>, at: &str, spec: &UpstreamSpec) -> RelayError {
+pub(crate) fn before_the_head<'a>(
+    error: impl Into<TransportError<'a>>,
+    at: &str,
+    spec: &UpstreamSpec,
+) -> RelayError {
     let error = &error.into();
     let head_bytes = spec.bounds.head_bytes;
     if error.connecting {
@@ -77,7 +81,7 @@ fn late(at: &str, spec: &UpstreamSpec) -> String {
     )
 }
 
-fn unreachable(error: &Broken<'_>, at: &str, spec: &UpstreamSpec) -> String {
+fn unreachable(error: &TransportError<'_>, at: &str, spec: &UpstreamSpec) -> String {
     if error.unresolved {
         let proxy = about_proxies(spec, true);
         return format!("the name of {at} cannot be resolved ({}){proxy}", innermost(error));
@@ -122,7 +126,7 @@ fn about_proxies(spec: &UpstreamSpec, remote: bool) -> String {
 }
 
 /// Returns the refused certificate, if it was the reason why the handshake failed.
-fn refused_certificate<'a>(error: &Broken<'a>) -> Option<&'a RefusedCertificate> {
+fn refused_certificate<'a>(error: &TransportError<'a>) -> Option<&'a RefusedCertificate> {
     let tls = sources(error).find_map(tls_error)?;
     let rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)) = tls else { return None };
     other.0.downcast_ref()
@@ -137,7 +141,7 @@ fn tls_error<'a>(cause: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
     cause.downcast_ref()
 }
 
-fn broken(error: &Broken<'_>) -> String {
+fn broken(error: &TransportError<'_>) -> String {
     match io_kind(error) {
         Some(ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionAborted) => {
             "the connection was reset".to_owned()
@@ -151,7 +155,7 @@ fn broken(error: &Broken<'_>) -> String {
 }
 
 /// Returns the causes of an error, outermost first.
-fn causes(error: &Broken<'_>) -> String {
+fn causes(error: &TransportError<'_>) -> String {
     let mut parts: Vec<String> = Vec::new();
     for text in sources(error).map(ToString::to_string) {
         if parts.last().is_none_or(|last| !last.contains(&text)) {
@@ -161,11 +165,11 @@ fn causes(error: &Broken<'_>) -> String {
     if parts.is_empty() { "the HTTP library gave up".to_owned() } else { parts.join(": ") }
 }
 
-fn innermost(error: &Broken<'_>) -> String {
+fn innermost(error: &TransportError<'_>) -> String {
     sources(error).last().map_or_else(|| "no reason given".to_owned(), ToString::to_string)
 }
 
-fn sources<'a>(error: &Broken<'a>) -> impl Iterator<Item = &'a (dyn Error + 'static)> + use<'a> {
+fn sources<'a>(error: &TransportError<'a>) -> impl Iterator<Item = &'a (dyn Error + 'static)> + use<'a> {
     let mut next = error.cause;
     std::iter::from_fn(move || {
         let cause = next?;
@@ -174,11 +178,11 @@ fn sources<'a>(error: &Broken<'a>) -> impl Iterator<Item = &'a (dyn Error + 'sta
     })
 }
 
-fn find<'a, E: Error + 'static>(error: &Broken<'a>) -> Option<&'a E> {
+fn find<'a, E: Error + 'static>(error: &TransportError<'a>) -> Option<&'a E> {
     sources(error).find_map(|cause| cause.downcast_ref())
 }
 
-fn io_kind(error: &Broken<'_>) -> Option<ErrorKind> {
+fn io_kind(error: &TransportError<'_>) -> Option<ErrorKind> {
     find::<std::io::Error>(error).map(std::io::Error::kind)
 }
 
@@ -187,11 +191,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::Kind;
+    use crate::UpstreamKind;
 
     #[test]
     fn a_connection_that_takes_too_long_is_explained_with_the_way_out() {
-        let mut spec = UpstreamSpec::new("gpu", Kind::Vllm, "http://gpu.example:8000");
+        let mut spec = UpstreamSpec::new("gpu", UpstreamKind::Vllm, "http://gpu.example:8000");
         spec.timeouts.connect = Duration::from_secs(7);
         let said =
             |spec: &UpstreamSpec| before_the_head(&ClearError::Late, "gpu.example:8000", spec).to_string();

@@ -15,7 +15,7 @@ pub const FAILURES: [&str; 8] =
 
 /// Statistics of one server's calls.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Figures {
+pub struct ServerFigures {
     /// Calls in progress.
     pub in_flight: u64,
     /// Calls that wait for a place.
@@ -44,9 +44,9 @@ pub struct Figures {
     pub down: Option<String>,
 }
 
-/// The counters behind [`Figures`].
+/// The counters behind [`ServerFigures`].
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct ServerCounters {
     born: Instant,
     in_flight: AtomicU64,
     calls: AtomicU64,
@@ -66,7 +66,7 @@ pub(crate) struct Counters {
     unreached_now: Arc<Notify>,
 }
 
-impl Counters {
+impl ServerCounters {
     pub(crate) fn new() -> Self {
         Self {
             born: Instant::now(),
@@ -161,13 +161,13 @@ impl Counters {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn read(&self, waiting: usize) -> Figures {
+    pub(crate) fn read(&self, waiting: usize) -> ServerFigures {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let last_error = self.last_error.lock().clone();
         let contact = of(&self.last_contact).checked_sub(1).map(Duration::from_nanos);
         let is_down = of(&self.last_unreached) > of(&self.last_contact);
         let waiting = waiting as u64;
-        Figures {
+        ServerFigures {
             in_flight: self.in_flight().saturating_sub(waiting),
             waiting,
             calls: of(&self.calls),

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::spec::Queue;
+use crate::spec::QueueConfig;
 
 /// One part in this many of the queue is reserved for tenants with few waiting calls.
 const KEPT_FOR_OTHERS: usize = 8;
@@ -24,25 +24,25 @@ const LITTLE: usize = 64;
 
 /// The places at one server.
 #[derive(Debug)]
-pub(crate) struct Gate {
-    queue: Queue,
+pub(crate) struct ConcurrencyGate {
+    queue: QueueConfig,
     /// Used only if the number of places is bounded.
-    held: Mutex<Held>,
+    held: Mutex<GateState>,
     /// How long places were held recently: a moving average in nanoseconds. 0 if unknown.
     held_ns: AtomicU64,
 }
 
 /// A call's tenant, and the tenant's weight relative to others, at least 1.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker {
+pub(crate) struct GateTenant {
     pub(crate) tenant: Tenant,
     pub(crate) weight: u32,
 }
 
 /// A call's place. Dropping it passes it to the next waiting call.
 #[derive(Debug)]
-pub(crate) struct Place {
-    gate: Arc<Gate>,
+pub(crate) struct ConcurrencySlot {
+    gate: Arc<ConcurrencyGate>,
     since: Instant,
     /// `None` if places are not counted.
     tenant: Option<Tenant>,
@@ -50,38 +50,38 @@ pub(crate) struct Place {
 
 /// Places in use, and waiting calls.
 #[derive(Debug, Default)]
-struct Held {
+struct GateState {
     places: usize,
     waiting: usize,
     /// Holds only tenants with a place or a waiting call.
-    tenants: HashMap<Tenant, Part>,
+    tenants: HashMap<Tenant, TenantQueue>,
     /// Number of calls that ever waited. Gives the order of arrival.
     tickets: u64,
 }
 
 /// A tenant's places and waiting calls.
 #[derive(Debug)]
-struct Part {
+struct TenantQueue {
     places: usize,
     weight: u32,
-    queue: VecDeque<Waiter>,
+    queue: VecDeque<GateWaiter>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct GateWaiter {
     ticket: u64,
-    turn: oneshot::Sender<Place>,
+    turn: oneshot::Sender<ConcurrencySlot>,
 }
 
 /// A position in the queue. Given up when dropped.
-struct Waiting<'a> {
-    gate: &'a Gate,
+struct QueuedCall<'a> {
+    gate: &'a ConcurrencyGate,
     tenant: Tenant,
     ticket: u64,
 }
 
-impl Gate {
-    pub(crate) fn new(queue: Queue) -> Self {
+impl ConcurrencyGate {
+    pub(crate) fn new(queue: QueueConfig) -> Self {
         Self { queue, held: Mutex::default(), held_ns: AtomicU64::new(0) }
     }
 
@@ -91,9 +91,9 @@ impl Gate {
     /// [`RelayError::Unavailable`] if the queue is full or the wait took too long.
     pub(crate) async fn enter(
         self: &Arc<Self>,
-        asker: Asker,
+        asker: GateTenant,
         deadline: Instant,
-    ) -> Result<Place, RelayError> {
+    ) -> Result<ConcurrencySlot, RelayError> {
         let Some(most) = self.queue.in_flight else { return Ok(self.place(None)) };
         let (ticket, turn) = {
             let mut held = self.held.lock();
@@ -108,7 +108,7 @@ impl Gate {
             }
             held.join(asker)
         };
-        let _waiting = Waiting { gate: self, tenant: asker.tenant, ticket };
+        let _waiting = QueuedCall { gate: self, tenant: asker.tenant, ticket };
         let until = deadline.min(Instant::now() + self.queue.wait);
         match tokio::time::timeout_at(until, turn).await {
             Ok(Ok(place)) => Ok(place),
@@ -121,8 +121,8 @@ impl Gate {
         self.held.lock().waiting
     }
 
-    fn place(self: &Arc<Self>, tenant: Option<Tenant>) -> Place {
-        Place { gate: Arc::clone(self), since: Instant::now(), tenant }
+    fn place(self: &Arc<Self>, tenant: Option<Tenant>) -> ConcurrencySlot {
+        ConcurrencySlot { gate: Arc::clone(self), since: Instant::now(), tenant }
     }
 
     /// Returns a place of `tenant` and gives it to the next waiting call.
@@ -155,15 +155,15 @@ impl Gate {
     }
 }
 
-impl Held {
-    fn part(&mut self, asker: Asker) -> &mut Part {
+impl GateState {
+    fn part(&mut self, asker: GateTenant) -> &mut TenantQueue {
         let weight = asker.weight.max(1);
-        let part = self.tenants.entry(asker.tenant).or_insert_with(|| Part::new(weight));
+        let part = self.tenants.entry(asker.tenant).or_insert_with(|| TenantQueue::new(weight));
         part.weight = weight;
         part
     }
 
-    fn take(&mut self, asker: Asker) {
+    fn take(&mut self, asker: GateTenant) {
         self.part(asker).places += 1;
         self.places += 1;
     }
@@ -175,12 +175,12 @@ impl Held {
         self.waiting < for_all || (self.waiting < most && own < (most / LITTLE).max(1))
     }
 
-    fn join(&mut self, asker: Asker) -> (u64, oneshot::Receiver<Place>) {
+    fn join(&mut self, asker: GateTenant) -> (u64, oneshot::Receiver<ConcurrencySlot>) {
         let (turn, waits) = oneshot::channel();
         self.tickets += 1;
         self.waiting += 1;
         let ticket = self.tickets;
-        self.part(asker).queue.push_back(Waiter { ticket, turn });
+        self.part(asker).queue.push_back(GateWaiter { ticket, turn });
         (ticket, waits)
     }
 
@@ -202,8 +202,8 @@ impl Held {
     }
 
     /// Takes a place for the next waiting call, if there is one.
-    fn next(&mut self) -> Option<(Tenant, oneshot::Sender<Place>)> {
-        let waits = |(tenant, part): (&Tenant, &Part)| Some((part.turn()?, *tenant));
+    fn next(&mut self) -> Option<(Tenant, oneshot::Sender<ConcurrencySlot>)> {
+        let waits = |(tenant, part): (&Tenant, &TenantQueue)| Some((part.turn()?, *tenant));
         let (_, tenant) = self.tenants.iter().filter_map(waits).min_by_key(|(turn, _)| *turn)?;
         let part = self.tenants.get_mut(&tenant)?;
         let waiter = part.queue.pop_front()?;
@@ -220,7 +220,7 @@ impl Held {
     }
 }
 
-impl Part {
+impl TenantQueue {
     fn new(weight: u32) -> Self {
         Self { places: 0, weight, queue: VecDeque::new() }
     }
@@ -234,13 +234,13 @@ impl Part {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuedCall<'_> {
     fn drop(&mut self) {
         self.gate.held.lock().give_up(self.tenant, self.ticket);
     }
 }
 
-impl Drop for Place {
+impl Drop for ConcurrencySlot {
     fn drop(&mut self) {
         let held = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
         // Two places that are dropped at the same time may lose one update. The value is only an estimate.
@@ -259,22 +259,26 @@ mod tests {
 
     use super::*;
 
-    fn gate(in_flight: usize, waiting: usize) -> Arc<Gate> {
+    fn gate(in_flight: usize, waiting: usize) -> Arc<ConcurrencyGate> {
         let wait = Duration::from_secs(10);
-        Arc::new(Gate::new(Queue { in_flight: Some(in_flight), waiting, wait }))
+        Arc::new(ConcurrencyGate::new(QueueConfig { in_flight: Some(in_flight), waiting, wait }))
     }
 
     fn in_an_hour() -> Instant {
         Instant::now() + Duration::from_secs(3600)
     }
 
-    fn of(tenant: u64) -> Asker {
-        Asker { tenant: Tenant(tenant), weight: 1 }
+    fn of(tenant: u64) -> GateTenant {
+        GateTenant { tenant: Tenant(tenant), weight: 1 }
     }
 
     /// Lets each of these tenants call, each holding its place for a second. Returns the tenants in the order in which
     /// they got a place.
-    async fn order_of(gate: &Arc<Gate>, first: Place, askers: &[Asker]) -> Vec<u64> {
+    async fn order_of(
+        gate: &Arc<ConcurrencyGate>,
+        first: ConcurrencySlot,
+        askers: &[GateTenant],
+    ) -> Vec<u64> {
         let (order, mut came) = tokio::sync::mpsc::unbounded_channel();
         for asker in askers.iter().copied() {
             let (gate, order) = (Arc::clone(gate), order.clone());
@@ -346,7 +350,7 @@ mod tests {
         for _ in 0..4 {
             places.push(gate.enter(of(9), in_an_hour()).await.unwrap());
         }
-        let heavy = Asker { tenant: Tenant(1), weight: 3 };
+        let heavy = GateTenant { tenant: Tenant(1), weight: 3 };
         let askers: Vec<_> = (0..80).map(|n| if n % 2 == 0 { heavy } else { of(2) }).collect();
         let first = places.pop().unwrap();
         let waits = order_of(&gate, first, &askers);

@@ -5,13 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use headrace_domain::Dialect;
-use headrace_engine_api::{PrefixCache, Resumes};
+use headrace_engine_api::{MessageResume, PrefixCache};
 use serde::{Deserialize, Serialize};
 
 /// The kind of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum UpstreamKind {
     /// OpenAI, or any server that speaks its dialect.
     OpenAi,
     /// Anthropic, or any server that speaks its dialect.
@@ -26,7 +26,7 @@ pub enum Kind {
     Headrace,
 }
 
-impl Kind {
+impl UpstreamKind {
     /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::OpenAi, Self::Anthropic, Self::Vllm, Self::Sglang, Self::LlamaCpp, Self::Headrace];
@@ -88,11 +88,11 @@ impl Kind {
     }
 
     /// Returns how the kind continues an answer that another server began. Newer models of Anthropic refuse to.
-    pub const fn resumes(self) -> Resumes {
+    pub const fn resumes(self) -> MessageResume {
         match self {
-            Self::Vllm | Self::Sglang => Resumes::LastTurnFlagged,
-            Self::Anthropic => Resumes::LastTurn,
-            Self::OpenAi | Self::LlamaCpp | Self::Headrace => Resumes::Never,
+            Self::Vllm | Self::Sglang => MessageResume::LastTurnFlagged,
+            Self::Anthropic => MessageResume::LastTurn,
+            Self::OpenAi | Self::LlamaCpp | Self::Headrace => MessageResume::Never,
         }
     }
 
@@ -106,7 +106,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for UpstreamKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -118,14 +118,14 @@ pub struct UnknownKind(pub String);
 
 impl fmt::Display for UnknownKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = Kind::ALL.map(Kind::name).join(", ");
+        let known = UpstreamKind::ALL.map(UpstreamKind::name).join(", ");
         write!(f, "`{}` is no kind of upstream; there are {known}", self.0)
     }
 }
 
 impl std::error::Error for UnknownKind {}
 
-impl FromStr for Kind {
+impl FromStr for UpstreamKind {
     type Err = UnknownKind;
 
     fn from_str(word: &str) -> Result<Self, UnknownKind> {
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn kinds_are_written_as_they_are_read() {
-        for kind in Kind::ALL {
+        for kind in UpstreamKind::ALL {
             assert_eq!(kind.to_string().parse(), Ok(kind));
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
         }
-        let error = "gpt".parse::<Kind>().unwrap_err();
+        let error = "gpt".parse::<UpstreamKind>().unwrap_err();
         assert!(
             error.to_string().contains("`gpt` is no kind of upstream; there are openai, anthropic"),
             "{error}"

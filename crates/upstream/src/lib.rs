@@ -30,11 +30,13 @@ mod workers;
 
 pub use addresses::NameAddresses;
 pub use cache::{CacheEvent, CacheFeed, StoredBlocks, StoredLabel};
-pub use figures::{FAILURES, Figures};
-pub use kind::{Kind, UnknownKind};
-pub use listing::{ListedModel, Listing};
+pub use figures::{FAILURES, ServerFigures};
+pub use kind::{UnknownKind, UpstreamKind};
+pub use listing::{ListedModel, ModelListing};
 pub use probe::ProbeError;
-pub use spec::{Bounds, Http2, Pool, Queue, Timeouts, UpstreamSpec, UseHttp2};
+pub use spec::{
+    AnswerLimits, Http2Config, PoolConfig, QueueConfig, UpstreamSpec, UpstreamTimeouts, UseHttp2,
+};
 pub use tokens::{TokenModel, TokenModelSpec};
 pub use upstream::{RelayModel, Upstream};
 pub use urls::{AllowedHost, UrlPolicy};

@@ -7,25 +7,25 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::server::Server;
+use crate::server::UpstreamServer;
 
 /// How often a name is looked up.
 const EVERY: Duration = Duration::from_secs(30);
 
 /// Looks up the name until the server is no longer in use. Returns at once if there is none to look up: the server has
 /// an IP address, or a proxy that resolves names itself.
-pub(crate) async fn follow(server: Weak<Server>) {
+pub(crate) async fn follow(server: Weak<UpstreamServer>) {
     let Some(name) = server.upgrade().and_then(|server| name_of(&server)) else { return };
     let lookup = || async { Ok(tokio::net::lookup_host(&name).await?.collect::<Vec<SocketAddr>>()) };
     follow_by(server, EVERY, lookup).await;
 }
 
 /// Returns name and port of a server, if its name is looked up here.
-fn name_of(server: &Arc<Server>) -> Option<String> {
+fn name_of(server: &Arc<UpstreamServer>) -> Option<String> {
     server.spec.looked_up().map(|(host, port)| format!("{host}:{port}"))
 }
 
-async fn follow_by<F>(server: Weak<Server>, every: Duration, lookup: impl Fn() -> F)
+async fn follow_by<F>(server: Weak<UpstreamServer>, every: Duration, lookup: impl Fn() -> F)
 where
     F: Future<Output = io::Result<Vec<SocketAddr>>>,
 {
@@ -63,7 +63,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::{Kind, UpstreamSpec};
+    use crate::{UpstreamKind, UpstreamSpec};
 
     /// Starts a server that keeps connections open. Also returns the number of connections it accepted.
     async fn served() -> (SocketAddr, Arc<AtomicUsize>) {
@@ -88,7 +88,8 @@ mod tests {
     async fn where_a_name_leads_elsewhere_new_calls_take_new_connections() {
         let (at, made) = served().await;
         let url = format!("http://localhost:{}", at.port());
-        let server = Arc::new(Server::new(UpstreamSpec::new("far", Kind::OpenAi, &url)).unwrap());
+        let server =
+            Arc::new(UpstreamServer::new(UpstreamSpec::new("far", UpstreamKind::OpenAi, &url)).unwrap());
         assert_eq!(name_of(&server).unwrap(), format!("localhost:{}", at.port()));
         let leads = Arc::new(Mutex::new(vec!["10.0.0.1", "10.0.0.2"]));
         let lookups = Arc::new(AtomicUsize::new(0));
@@ -138,9 +139,9 @@ mod tests {
     #[test]
     fn addresses_and_proxied_names_are_not_looked_up() {
         let name = |url: &str, proxy: Option<&str>| {
-            let mut spec = UpstreamSpec::new("far", Kind::OpenAi, url);
+            let mut spec = UpstreamSpec::new("far", UpstreamKind::OpenAi, url);
             spec.proxy = proxy.map(Into::into);
-            name_of(&Arc::new(Server::new(spec).unwrap()))
+            name_of(&Arc::new(UpstreamServer::new(spec).unwrap()))
         };
         assert_eq!(name("http://127.0.0.1:9", None), None);
         assert_eq!(name("https://[::1]:9", None), None);

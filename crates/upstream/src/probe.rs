@@ -17,9 +17,9 @@ use serde_json::Value;
 use crate::address::shown;
 use crate::body::read_some;
 use crate::fault;
-use crate::kind::Kind;
-use crate::listing::{Body as ListBody, Listing, MAX_MODELS, Page};
-use crate::server::Server;
+use crate::kind::UpstreamKind;
+use crate::listing::{ListBody, ListingPage, MAX_MODELS, ModelListing};
+use crate::server::UpstreamServer;
 
 /// Maximum duration of one question.
 const PROBE_WAIT: Duration = Duration::from_secs(10);
@@ -79,12 +79,12 @@ impl fmt::Display for ProbeError {
 impl std::error::Error for ProbeError {}
 
 /// Returns the models that a server lists.
-pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
-    let mut listing = Listing::default();
+pub(crate) async fn models(server: &UpstreamServer) -> Result<ModelListing, ProbeError> {
+    let mut listing = ModelListing::default();
     let mut after: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let mut url = server.address.api("models");
-        if server.spec.kind == Kind::Anthropic {
+        if server.spec.kind == UpstreamKind::Anthropic {
             url.query_pairs_mut().append_pair("limit", "1000");
         }
         if let Some(after) = &after {
@@ -96,7 +96,7 @@ pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
             Err(_) if serde_json::from_slice::<IgnoredAny>(&body).is_ok() => ListBody::default(),
             read => read?,
         };
-        let page = Page::read(&read, server.spec.kind)
+        let page = ListingPage::read(&read, server.spec.kind)
             .map_err(|(what, hint)| ProbeError::NotUnderstood { what, hint })?;
         listing.add(page.listing);
         match page.next {
@@ -105,42 +105,42 @@ pub(crate) async fn models(server: &Server) -> Result<Listing, ProbeError> {
             _ => break,
         }
     }
-    if let (Kind::LlamaCpp, [only]) = (server.spec.kind, listing.models.as_mut_slice()) {
+    if let (UpstreamKind::LlamaCpp, [only]) = (server.spec.kind, listing.models.as_mut_slice()) {
         only.context_window = slot_window(server).await.or(only.context_window);
     }
     Ok(listing)
 }
 
 /// Checks whether a server is healthy, at the endpoint that its kind has for that.
-pub(crate) async fn health(server: &Server) -> Result<(), ProbeError> {
+pub(crate) async fn health(server: &UpstreamServer) -> Result<(), ProbeError> {
     let place = match server.spec.kind {
-        Kind::Vllm | Kind::Sglang | Kind::LlamaCpp => server.address.server("health"),
-        Kind::Headrace => server.address.server("readyz"),
-        Kind::OpenAi | Kind::Anthropic => server.address.api("models"),
+        UpstreamKind::Vllm | UpstreamKind::Sglang | UpstreamKind::LlamaCpp => server.address.server("health"),
+        UpstreamKind::Headrace => server.address.server("readyz"),
+        UpstreamKind::OpenAi | UpstreamKind::Anthropic => server.address.api("models"),
     };
-    get(server, place, Bound { bytes: MAX_HEALTH_BYTES, ..Bound::of(server) }).await.map(drop)
+    get(server, place, ProbeBound { bytes: MAX_HEALTH_BYTES, ..ProbeBound::of(server) }).await.map(drop)
 }
 
 /// Returns the context that a call may use at llama.cpp. Its model list states only the context of the training.
-async fn slot_window(server: &Server) -> Option<u32> {
+async fn slot_window(server: &UpstreamServer) -> Option<u32> {
     #[derive(Deserialize)]
-    struct Props {
-        default_generation_settings: Settings,
+    struct LlamaProps {
+        default_generation_settings: LlamaSettings,
     }
     #[derive(Deserialize)]
-    struct Settings {
+    struct LlamaSettings {
         n_ctx: u64,
     }
     let url = server.address.server("props");
     let asked = url.path().to_owned();
     let body = list(server, url).await.ok()?;
-    let props: Props = json(server, &asked, &body).ok()?;
+    let props: LlamaProps = json(server, &asked, &body).ok()?;
     u32::try_from(props.default_generation_settings.n_ctx).ok()
 }
 
 /// Sends a GET request for a body that is small enough to be kept whole.
-async fn list(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
-    let body = get(server, url, Bound::of(server)).await?;
+async fn list(server: &UpstreamServer, url: Url) -> Result<Bytes, ProbeError> {
+    let body = get(server, url, ProbeBound::of(server)).await?;
     if body.len() >= MAX_LIST_BYTES {
         let error = RelayError::TooLarge { what: "body", limit: MAX_LIST_BYTES };
         return Err(ProbeError::Unreachable(error));
@@ -149,14 +149,18 @@ async fn list(server: &Server, url: Url) -> Result<Bytes, ProbeError> {
 }
 
 /// Parses JSON. Only the needed fields are kept.
-fn json<'a, T: Deserialize<'a>>(server: &Server, asked: &str, body: &'a Bytes) -> Result<T, ProbeError> {
+fn json<'a, T: Deserialize<'a>>(
+    server: &UpstreamServer,
+    asked: &str,
+    body: &'a Bytes,
+) -> Result<T, ProbeError> {
     serde_json::from_slice(body).map_err(|_| ProbeError::NotUnderstood {
         what: not_json(server, body),
         hint: Some(format!("is `{asked}` the right path, and nothing else in between?")),
     })
 }
 
-fn not_json(server: &Server, body: &Bytes) -> String {
+fn not_json(server: &UpstreamServer, body: &Bytes) -> String {
     let text = server.redactor.text(&String::from_utf8_lossy(body));
     if text.trim().is_empty() {
         return "an empty body".to_owned();
@@ -170,19 +174,19 @@ fn not_json(server: &Server, body: &Bytes) -> String {
 
 /// Limits on the size of an answer and on the wait for it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound {
+pub(crate) struct ProbeBound {
     pub(crate) bytes: usize,
     pub(crate) wait: Duration,
 }
 
-impl Bound {
-    fn of(server: &Server) -> Self {
+impl ProbeBound {
+    fn of(server: &UpstreamServer) -> Self {
         Self { bytes: MAX_LIST_BYTES, wait: PROBE_WAIT.min(server.spec.timeouts.head) }
     }
 }
 
 /// Sends a GET request and returns the body of a successful answer, cut at the limit.
-pub(crate) async fn get(server: &Server, url: Url, bound: Bound) -> Result<Bytes, ProbeError> {
+pub(crate) async fn get(server: &UpstreamServer, url: Url, bound: ProbeBound) -> Result<Bytes, ProbeError> {
     let unreachable = ProbeError::Unreachable;
     let asked = url.path().to_owned();
     let mut request = Request::new(Method::GET, url);
@@ -229,11 +233,11 @@ fn said(body: &str) -> String {
 }
 
 /// Returns what may be wrong in the configuration, judged by the server's refusal.
-fn hint(server: &Server, status: u16, asked: &str, body: &[u8]) -> Option<String> {
+fn hint(server: &UpstreamServer, status: u16, asked: &str, body: &[u8]) -> Option<String> {
     let kind = server.spec.kind;
     let value: Value = serde_json::from_slice(body).unwrap_or_default();
     let anthropic = value.get("type").and_then(Value::as_str) == Some("error");
-    if anthropic && kind.dialect() != Dialect::Anthropic && kind != Kind::Headrace {
+    if anthropic && kind.dialect() != Dialect::Anthropic && kind != UpstreamKind::Headrace {
         return Some(format!("it answers as Anthropic's servers do; it is configured as `{kind}`"));
     }
     match status {

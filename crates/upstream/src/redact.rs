@@ -10,9 +10,9 @@ const INSTEAD: &str = "[secret]";
 
 /// The secrets in one server's calls.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Redactor(Vec<SecretString>);
+pub(crate) struct SecretRedactor(Vec<SecretString>);
 
-impl Redactor {
+impl SecretRedactor {
     pub(crate) fn new(secrets: impl IntoIterator<Item = SecretString>) -> Self {
         let long = |secret: &SecretString| secret.expose_secret().len() >= LEAST_SECRET_BYTES;
         Self(secrets.into_iter().filter(long).collect())
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn secrets_are_taken_out_and_the_rest_stays() {
-        let redactor = Redactor::new(["sk-12345678".into(), "short".into()]);
+        let redactor = SecretRedactor::new(["sk-12345678".into(), "short".into()]);
         for (written, clean) in [
             ("", ""),
             ("nothing short here", "nothing short here"),

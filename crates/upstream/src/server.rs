@@ -6,24 +6,24 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use headrace_domain::{CacheLabel, Dialect, Endpoint};
-use headrace_engine_api::{Health, RelayError};
-use headrace_worker::Secret;
+use headrace_engine_api::{EngineHealth, RelayError};
+use headrace_worker::WorkerSecret;
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::address::Address;
-use crate::clear::Clear;
+use crate::address::ServerAddress;
+use crate::clear::PlaintextPool;
 use crate::client::client;
-use crate::figures::Counters;
-use crate::gate::Gate;
-use crate::kind::Kind;
-use crate::load::gauge::Loads;
-use crate::redact::Redactor;
+use crate::figures::ServerCounters;
+use crate::gate::ConcurrencyGate;
+use crate::kind::UpstreamKind;
+use crate::load::gauge::ServerLoads;
+use crate::redact::SecretRedactor;
 use crate::spec::UpstreamSpec;
-use crate::workers::line::Line;
+use crate::workers::line::WorkerLink;
 
 /// The version of Anthropic's API that is used if the caller names none.
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
@@ -32,20 +32,20 @@ const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// One server.
-pub(crate) struct Server {
+pub(crate) struct UpstreamServer {
     pub(crate) spec: UpstreamSpec,
     client: ArcSwap<reqwest::Client>,
     /// The plaintext pool, if calls use one.
-    pub(crate) clear: Option<Arc<Clear>>,
-    pub(crate) address: Address,
-    pub(crate) gate: Arc<Gate>,
-    pub(crate) counters: Counters,
-    pub(crate) redactor: Redactor,
-    pub(crate) loads: Loads,
+    pub(crate) clear: Option<Arc<PlaintextPool>>,
+    pub(crate) address: ServerAddress,
+    pub(crate) gate: Arc<ConcurrencyGate>,
+    pub(crate) counters: ServerCounters,
+    pub(crate) redactor: SecretRedactor,
+    pub(crate) loads: ServerLoads,
     /// Why the state of its cache is unknown, if its events are followed.
     pub(crate) cache_fault: Mutex<Option<String>>,
     /// The connections for jobs, if the server is used as a worker.
-    pub(crate) line: Option<Line>,
+    pub(crate) line: Option<WorkerLink>,
     /// Headers of every request.
     headers: HeaderMap,
     /// Headers of calls, built once.
@@ -67,7 +67,7 @@ pub(crate) struct Server {
     has_several: AtomicBool,
 }
 
-impl Server {
+impl UpstreamServer {
     /// Builds a server from a spec.
     ///
     /// # Errors
@@ -78,12 +78,12 @@ impl Server {
             return Err(wrong);
         }
         let one = |error| vec![error];
-        let address = Address::parse(&spec.url).map_err(one)?;
+        let address = ServerAddress::parse(&spec.url).map_err(one)?;
         let client = client(&spec, address.is_tls()).map_err(one)?;
-        let secret = spec.worker_secret.as_ref().and_then(|secret| Secret::new(secret).ok());
+        let secret = spec.worker_secret.as_ref().and_then(|secret| WorkerSecret::new(secret).ok());
         let line =
-            secret.map(|secret| Line::new(&spec, secret, address.is_tls())).transpose().map_err(one)?;
-        let clear = Clear::of(&spec, &address);
+            secret.map(|secret| WorkerLink::new(&spec, secret, address.is_tls())).transpose().map_err(one)?;
+        let clear = PlaintextPool::of(&spec, &address);
         let headers = headers(&spec).map_err(one)?;
         let of_calls = |dialect, stream| {
             (dialect, stream, headers_of_calls(&headers, clear.as_deref(), dialect, stream))
@@ -99,10 +99,10 @@ impl Server {
             client: ArcSwap::from_pointee(client),
             clear,
             calls,
-            gate: Arc::new(Gate::new(spec.queue)),
-            counters: Counters::new(),
-            redactor: Redactor::new(secrets),
-            loads: Loads::new(),
+            gate: Arc::new(ConcurrencyGate::new(spec.queue)),
+            counters: ServerCounters::new(),
+            redactor: SecretRedactor::new(secrets),
+            loads: ServerLoads::new(),
             cache_fault: Mutex::default(),
             line,
             headers,
@@ -204,8 +204,8 @@ impl Server {
         self.drained.store(drained, Ordering::Release);
     }
 
-    pub(crate) fn health(&self) -> Health {
-        if self.drained.load(Ordering::Acquire) { Health::Draining } else { Health::Up }
+    pub(crate) fn health(&self) -> EngineHealth {
+        if self.drained.load(Ordering::Acquire) { EngineHealth::Draining } else { EngineHealth::Up }
     }
 
     /// Checks that the server takes calls.
@@ -231,7 +231,12 @@ fn in_dialect(headers: &HeaderMap, dialect: Dialect) -> HeaderMap {
 
 /// Returns all headers of calls. The header that differs between calls has a placeholder, so that a copy needs no
 /// further allocation.
-fn headers_of_calls(own: &HeaderMap, clear: Option<&Clear>, dialect: Dialect, stream: bool) -> HeaderMap {
+fn headers_of_calls(
+    own: &HeaderMap,
+    clear: Option<&PlaintextPool>,
+    dialect: Dialect,
+    stream: bool,
+) -> HeaderMap {
     let mut headers = in_dialect(own, dialect);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
@@ -249,7 +254,7 @@ fn headers(spec: &UpstreamSpec) -> Result<HeaderMap, String> {
     headers.insert(USER_AGENT, HeaderValue::from_static(concat!("headrace/", env!("CARGO_PKG_VERSION"))));
     if let Some(key) = &spec.key {
         match spec.kind {
-            Kind::Anthropic => headers.insert("x-api-key", secret(key)?),
+            UpstreamKind::Anthropic => headers.insert("x-api-key", secret(key)?),
             _ => headers.insert(AUTHORIZATION, secret(&format!("Bearer {}", key.expose_secret()).into())?),
         };
     }

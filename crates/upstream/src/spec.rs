@@ -4,14 +4,14 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use headrace_engine_api::{Abandoned, PrefixCache};
-use headrace_worker::{BEAT, Secret};
+use headrace_engine_api::{AbandonPolicy, PrefixCache};
+use headrace_worker::{BEAT, WorkerSecret};
 use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::address::Address;
+use crate::address::ServerAddress;
 use crate::cache::feed::CacheFeed;
-use crate::kind::Kind;
+use crate::kind::UpstreamKind;
 use crate::urls::{UrlPolicy, is_public, is_public_host};
 
 /// One server.
@@ -20,7 +20,7 @@ pub struct UpstreamSpec {
     /// The server's name in our configuration.
     pub name: String,
     /// The kind of the server.
-    pub kind: Kind,
+    pub kind: UpstreamKind,
     /// The server's address, with or without `/v1`.
     pub url: String,
     /// The IP address to connect to, if the name in `url` has several. `None` if the name is looked up.
@@ -33,7 +33,7 @@ pub struct UpstreamSpec {
     /// Additional headers of every call. Their values may be secret.
     pub headers: Vec<(String, SecretString)>,
     /// Timeouts of calls.
-    pub timeouts: Timeouts,
+    pub timeouts: UpstreamTimeouts,
     /// Additional root certificates in PEM, besides those of this machine.
     pub extra_roots_pem: Option<Vec<u8>>,
     /// A proxy (`http`, `https`, `socks5`, `socks5h`), with user and password if it requires them. Proxies of the
@@ -43,15 +43,15 @@ pub struct UpstreamSpec {
     /// use it.
     pub unused_proxy: Option<&'static str>,
     /// Idle connections that wait for the next call.
-    pub pool: Pool,
+    pub pool: PoolConfig,
     /// HTTP/2 settings.
-    pub http2: Http2,
+    pub http2: Http2Config,
     /// Limits on parallel and waiting calls.
-    pub queue: Queue,
+    pub queue: QueueConfig,
     /// Limits on the size of an answer.
-    pub bounds: Bounds,
+    pub bounds: AnswerLimits,
     /// What happens to an answer whose client goes away.
-    pub abandoned: Abandoned,
+    pub abandoned: AbandonPolicy,
     /// How often the load is polled, if the kind reports it. Zero switches polling off.
     pub load_every: Duration,
     /// Where the server publishes changes of its cache.
@@ -68,7 +68,7 @@ pub struct UpstreamSpec {
 
 /// Timeouts of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct UpstreamTimeouts {
     /// Until the connection is established, including TLS.
     pub connect: Duration,
     /// From the call to the head of a streamed answer.
@@ -79,7 +79,7 @@ pub struct Timeouts {
     pub idle: Duration,
 }
 
-impl Default for Timeouts {
+impl Default for UpstreamTimeouts {
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(5),
@@ -92,14 +92,14 @@ impl Default for Timeouts {
 
 /// Idle connections that wait for the next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pool {
+pub struct PoolConfig {
     /// Maximum number of idle connections.
     pub idle_connections: usize,
-    /// Maximum idle time. `None` uses the default of the kind ([`Kind::pool_idle`]).
+    /// Maximum idle time. `None` uses the default of the kind ([`UpstreamKind::pool_idle`]).
     pub idle_for: Option<Duration>,
 }
 
-impl Default for Pool {
+impl Default for PoolConfig {
     fn default() -> Self {
         Self { idle_connections: 64, idle_for: None }
     }
@@ -119,7 +119,7 @@ pub enum UseHttp2 {
 
 /// HTTP/2 settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Http2 {
+pub struct Http2Config {
     /// When HTTP/2 is used.
     pub when: UseHttp2,
     /// Interval of pings on a connection with calls. A connection that does not answer within that time is closed.
@@ -127,7 +127,7 @@ pub struct Http2 {
     pub ping: Option<Duration>,
 }
 
-impl Default for Http2 {
+impl Default for Http2Config {
     fn default() -> Self {
         Self { when: UseHttp2::default(), ping: Some(Duration::from_secs(20)) }
     }
@@ -135,7 +135,7 @@ impl Default for Http2 {
 
 /// Limits on parallel and waiting calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Queue {
+pub struct QueueConfig {
     /// Maximum number of calls in progress. `None` for no limit.
     pub in_flight: Option<usize>,
     /// Maximum number of calls that wait for a place, fairly by tenant. Further calls are refused.
@@ -144,7 +144,7 @@ pub struct Queue {
     pub wait: Duration,
 }
 
-impl Default for Queue {
+impl Default for QueueConfig {
     fn default() -> Self {
         Self { in_flight: None, waiting: 256, wait: Duration::from_secs(10) }
     }
@@ -152,8 +152,8 @@ impl Default for Queue {
 
 /// Limits on the size of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// Bytes of the header section, at most [`Bounds::MOST_HEAD_BYTES`].
+pub struct AnswerLimits {
+    /// Bytes of the header section, at most [`AnswerLimits::MOST_HEAD_BYTES`].
     pub head_bytes: usize,
     /// Bytes of one event of a stream.
     pub event_bytes: usize,
@@ -163,12 +163,12 @@ pub struct Bounds {
     pub error_bytes: usize,
 }
 
-impl Bounds {
+impl AnswerLimits {
     /// Upper limit for `head_bytes` that no configuration can exceed.
     pub const MOST_HEAD_BYTES: usize = 400 << 10;
 }
 
-impl Default for Bounds {
+impl Default for AnswerLimits {
     fn default() -> Self {
         Self { head_bytes: 64 << 10, event_bytes: 8 << 20, body_bytes: 64 << 20, error_bytes: 64 << 10 }
     }
@@ -191,7 +191,7 @@ impl UpstreamSpec {
     pub const LOAD_EVERY: Duration = Duration::from_secs(1);
 
     /// A server with defaults for everything else.
-    pub fn new(name: &str, kind: Kind, url: &str) -> Self {
+    pub fn new(name: &str, kind: UpstreamKind, url: &str) -> Self {
         Self {
             name: name.to_owned(),
             kind,
@@ -200,15 +200,15 @@ impl UpstreamSpec {
             key: None,
             worker_secret: None,
             headers: Vec::new(),
-            timeouts: Timeouts::default(),
+            timeouts: UpstreamTimeouts::default(),
             extra_roots_pem: None,
             proxy: None,
             unused_proxy: None,
-            pool: Pool::default(),
-            http2: Http2::default(),
-            queue: Queue::default(),
-            bounds: Bounds::default(),
-            abandoned: Abandoned::default(),
+            pool: PoolConfig::default(),
+            http2: Http2Config::default(),
+            queue: QueueConfig::default(),
+            bounds: AnswerLimits::default(),
+            abandoned: AbandonPolicy::default(),
             load_every: Self::LOAD_EVERY,
             cache_feed: None,
             urls: None,
@@ -220,7 +220,7 @@ impl UpstreamSpec {
     /// Returns name and port of `url`, if the name is looked up here: it is not an IP address, `ip` is not set, and no
     /// proxy resolves it.
     pub fn looked_up(&self) -> Option<(String, u16)> {
-        let address = Address::parse(&self.url).ok()?;
+        let address = ServerAddress::parse(&self.url).ok()?;
         let (host, port) = address.host();
         let is_address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
         (!is_address && self.ip.is_none() && self.proxy.is_none()).then(|| (host.to_owned(), port))
@@ -229,7 +229,7 @@ impl UpstreamSpec {
     /// Returns whether several addresses of the name are several servers. Addresses of a provider on the public
     /// internet are one server, because each leads to the provider's own load balancers.
     pub fn has_servers_at(&self, ips: &[IpAddr]) -> bool {
-        let is_own = self.kind.runs_inside() || self.kind == Kind::Headrace;
+        let is_own = self.kind.runs_inside() || self.kind == UpstreamKind::Headrace;
         is_own || !ips.iter().copied().any(is_public)
     }
 
@@ -262,7 +262,8 @@ impl UpstreamSpec {
     /// Returns which URLs in calls may be sent to the server. Without a configured policy, servers inside the
     /// operator's network get none, and all others get public ones.
     pub fn url_policy(&self) -> UrlPolicy {
-        let is_public = || Address::parse(&self.url).is_ok_and(|address| is_public_host(address.host().0));
+        let is_public =
+            || ServerAddress::parse(&self.url).is_ok_and(|address| is_public_host(address.host().0));
         match &self.urls {
             Some(policy) => policy.clone(),
             None if !self.kind.runs_inside() && is_public() => UrlPolicy::Public,
@@ -284,12 +285,12 @@ impl UpstreamSpec {
         if self.name.is_empty() {
             wrong.push("an upstream needs a name".to_owned());
         }
-        wrong.extend(Address::parse(&self.url).err());
+        wrong.extend(ServerAddress::parse(&self.url).err());
         if let Some(key) = &self.key {
             wrong.extend(check_key(key));
         }
         if let Some(secret) = &self.worker_secret {
-            wrong.extend(Secret::new(secret).err().map(|fault| format!("as a worker: {fault}")));
+            wrong.extend(WorkerSecret::new(secret).err().map(|fault| format!("as a worker: {fault}")));
             // A shorter timeout would take a long prefill for silence.
             let least = 2 * BEAT;
             if self.timeouts.idle < least {
@@ -298,7 +299,7 @@ impl UpstreamSpec {
                     "`timeouts.idle` is less than {least} s, in which a worker shows that it lives"
                 ));
             }
-            if self.kind != Kind::Headrace {
+            if self.kind != UpstreamKind::Headrace {
                 let kind = self.kind;
                 wrong
                     .push(format!("a worker's secret is for another Headrace, and this is of kind `{kind}`"));
@@ -315,7 +316,7 @@ impl UpstreamSpec {
         }
         if let Some(feed) = &self.cache_feed {
             wrong.extend(feed.check());
-            if !matches!(self.kind, Kind::Vllm | Kind::Sglang) {
+            if !matches!(self.kind, UpstreamKind::Vllm | UpstreamKind::Sglang) {
                 wrong.push(format!("`kv_events`: servers of kind `{}` publish none", self.kind));
             }
         }
@@ -340,7 +341,7 @@ impl UpstreamSpec {
     }
 
     fn check_times(&self, wrong: &mut Vec<String>) {
-        let Timeouts { connect, head, whole, idle } = self.timeouts;
+        let UpstreamTimeouts { connect, head, whole, idle } = self.timeouts;
         let times = [
             ("timeouts.connect", Some(connect)),
             ("timeouts.head", Some(head)),
@@ -356,8 +357,8 @@ impl UpstreamSpec {
     }
 
     fn check_bounds(&self, wrong: &mut Vec<String>) {
-        let Bounds { head_bytes, event_bytes, body_bytes, error_bytes } = self.bounds;
-        let most = Bounds::MOST_HEAD_BYTES;
+        let AnswerLimits { head_bytes, event_bytes, body_bytes, error_bytes } = self.bounds;
+        let most = AnswerLimits::MOST_HEAD_BYTES;
         for (what, bytes, least, most) in [
             ("head_bytes", head_bytes, 1 << 10, most),
             ("event_bytes", event_bytes, 1 << 10, usize::MAX),
@@ -407,14 +408,14 @@ mod tests {
 
     #[test]
     fn a_spec_of_defaults_is_right() {
-        for kind in Kind::ALL {
+        for kind in UpstreamKind::ALL {
             assert_eq!(UpstreamSpec::new("a", kind, "http://127.0.0.1:8000").check(), [""; 0]);
         }
     }
 
     #[test]
     fn every_fault_is_told_at_once_and_no_secret_with_it() {
-        let mut spec = UpstreamSpec::new("", Kind::OpenAi, "ftp://h");
+        let mut spec = UpstreamSpec::new("", UpstreamKind::OpenAi, "ftp://h");
         spec.key = Some("sk-secret\n".into());
         spec.worker_secret = Some("secret".into());
         spec.headers = vec![

@@ -17,17 +17,17 @@ use std::sync::Arc;
 
 use headrace_domain::{PrefixKeys, Sampling};
 use headrace_engine_api::{
-    Capabilities, Continues, Engine, Health, Job, LoadReport, SubmitRefusal, Ticket, channel,
+    Capabilities, Engine, EngineHealth, Job, JobTicket, LoadReport, ResumeSupport, SubmitRefusal, channel,
 };
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use crate::kind::Kind;
+use crate::kind::UpstreamKind;
 use crate::load;
-use crate::load::gauge::Gauge;
-use crate::server::Server;
+use crate::load::gauge::LoadGauge;
+use crate::server::UpstreamServer;
 pub use crate::tokens::model::TokenModelSpec;
-use crate::tokens::run::{At, Run};
+use crate::tokens::run::{JobTarget, TokenRun};
 use crate::upstream::Upstream;
 
 /// Maximum number of answers of one job. Each answer is a separate call.
@@ -37,10 +37,10 @@ const MAX_LOGPROBS: u8 = 20;
 
 /// A model at a server that takes token ids.
 pub struct TokenModel {
-    server: Arc<Server>,
+    server: Arc<UpstreamServer>,
     model: Arc<TokenModelSpec>,
     capabilities: Capabilities,
-    gauge: Arc<Gauge>,
+    gauge: Arc<LoadGauge>,
 }
 
 impl TokenModel {
@@ -63,7 +63,11 @@ impl TokenModel {
             max_logprobs: MAX_LOGPROBS,
             kv_tokens: u64::from(model.context_window),
             // For the other kinds, token-exact continuation is not established.
-            continues: if upstream.kind() == Kind::Vllm { Continues::Likeliest } else { Continues::Never },
+            continues: if upstream.kind() == UpstreamKind::Vllm {
+                ResumeSupport::Likeliest
+            } else {
+                ResumeSupport::Never
+            },
             grammars: false,
             thought_caps: false,
             forms: form::kinds(upstream.kind()),
@@ -110,7 +114,7 @@ impl Engine for TokenModel {
         &self.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.check(&job)?;
         let unavailable = |why: String| SubmitRefusal::Unavailable { why };
         self.server.takes_calls().map_err(|error| unavailable(error.to_string()))?;
@@ -118,8 +122,8 @@ impl Engine for TokenModel {
         let woken = Arc::new(Notify::new());
         let wake = Arc::clone(&woken);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || wake.notify_one()));
-        let at = At { server: Arc::clone(&self.server), gauge: Arc::clone(&self.gauge) };
-        let run = Run::new(at, Arc::clone(&self.model), job, sender, woken);
+        let at = JobTarget { server: Arc::clone(&self.server), gauge: Arc::clone(&self.gauge) };
+        let run = TokenRun::new(at, Arc::clone(&self.model), job, sender, woken);
         runtime.spawn(run.run_to_end());
         Ok(ticket)
     }
@@ -133,7 +137,7 @@ impl Engine for TokenModel {
         load::report(&self.gauge, &self.server)
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         self.server.health()
     }
 }

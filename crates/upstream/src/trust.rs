@@ -35,7 +35,7 @@ pub(crate) fn config(spec: &UpstreamSpec) -> Result<ClientConfig, String> {
         Some(pem) => Verifier::new_with_extra_roots(authorities(pem)?, provider),
         None => Verifier::new(provider),
     };
-    let verifier = Arc::new(Explaining(machine.map_err(text)?));
+    let verifier = Arc::new(ExplainingVerifier(machine.map_err(text)?));
     let mut config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
     let (http2, http1) = (b"h2".to_vec(), b"http/1.1".to_vec());
     config.alpn_protocols = match spec.http2.when {
@@ -58,9 +58,9 @@ pub(crate) fn authorities(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, St
 
 /// Verifies certificates as this machine does, and adds the names in the certificate to a refusal.
 #[derive(Debug)]
-struct Explaining(Verifier);
+struct ExplainingVerifier(Verifier);
 
-impl ServerCertVerifier for Explaining {
+impl ServerCertVerifier for ExplainingVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -72,7 +72,7 @@ impl ServerCertVerifier for Explaining {
         let verified = self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         verified.map_err(|error| match error {
             rustls::Error::InvalidCertificate(fault) => {
-                let refused = RefusedCertificate { fault, seen: Seen::of(end_entity) };
+                let refused = RefusedCertificate { fault, seen: CertificateNames::of(end_entity) };
                 rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(refused))))
             }
             other => other,
@@ -111,18 +111,18 @@ impl ServerCertVerifier for Explaining {
 pub(crate) struct RefusedCertificate {
     fault: CertificateError,
     /// The names in the certificate. `None` if it cannot be parsed.
-    seen: Option<Seen>,
+    seen: Option<CertificateNames>,
 }
 
 /// The names in a certificate.
 #[derive(Debug)]
-struct Seen {
+struct CertificateNames {
     subject: String,
     issuer: String,
     signed_itself: bool,
 }
 
-impl Seen {
+impl CertificateNames {
     fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
         let read = EndEntityCert::try_from(certificate).ok()?;
         Some(Self {

@@ -1,26 +1,28 @@
-//! An upstream server, and one model at it behind the trait `engine_api::Relay`. How a call works is in `answer`.
+//! An upstream server, and one model at it behind the trait `engine_api::MessageRelay`. How a call works is in `answer`.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::UnixNanos;
-use headrace_engine_api::{Health, LoadReport, Relay, RelayAnswer, RelayAsk, RelayFacts, Screening};
-use headrace_worker::{About, Words};
+use headrace_engine_api::{
+    EngineHealth, LoadReport, MessageRelay, RelayAnswer, RelayAsk, RelayFacts, Screening,
+};
+use headrace_worker::{PackedAssets, WorkerInfo};
 use reqwest::Url;
 
-use crate::answer::Answer;
-use crate::ask::Post;
+use crate::answer::UpstreamAnswer;
+use crate::ask::PostRequest;
 use crate::cache::{self, CacheEvent};
-use crate::figures::Figures;
-use crate::gate::Asker;
-use crate::kind::Kind;
-use crate::listing::Listing;
+use crate::figures::ServerFigures;
+use crate::gate::GateTenant;
+use crate::kind::UpstreamKind;
+use crate::listing::ModelListing;
 use crate::load;
-use crate::load::gauge::Gauge;
+use crate::load::gauge::LoadGauge;
 use crate::names;
 use crate::probe::{self, ProbeError};
-use crate::server::Server;
+use crate::server::UpstreamServer;
 use crate::spec::UpstreamSpec;
 use crate::urls::UrlPolicy;
 use crate::workers::asking;
@@ -31,7 +33,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// One server. Cheap to clone: all clones share one server.
 #[derive(Clone)]
 pub struct Upstream {
-    server: Arc<Server>,
+    server: Arc<UpstreamServer>,
 }
 
 impl Upstream {
@@ -40,7 +42,7 @@ impl Upstream {
     /// # Errors
     /// Everything that is wrong with the spec, as text.
     pub fn new(spec: UpstreamSpec) -> Result<Self, Vec<String>> {
-        Ok(Self { server: Arc::new(Server::new(spec)?) })
+        Ok(Self { server: Arc::new(UpstreamServer::new(spec)?) })
     }
 
     /// Returns the server's name in our configuration.
@@ -70,7 +72,7 @@ impl Upstream {
     }
 
     /// Returns the kind of the server.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> UpstreamKind {
         self.server.spec.kind
     }
 
@@ -95,7 +97,7 @@ impl Upstream {
     }
 
     /// Returns whether the server takes calls.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> EngineHealth {
         self.server.health()
     }
 
@@ -104,7 +106,7 @@ impl Upstream {
     /// # Errors
     /// What the server answered instead, or why it did not answer, as text that names what may be wrong in the
     /// configuration.
-    pub async fn models(&self) -> Result<Listing, ProbeError> {
+    pub async fn models(&self) -> Result<ModelListing, ProbeError> {
         probe::models(&self.server).await
     }
 
@@ -117,7 +119,7 @@ impl Upstream {
     ///
     /// # Errors
     /// What the worker answered instead, or why it did not answer.
-    pub async fn about(&self, now: UnixNanos) -> Result<About, ProbeError> {
+    pub async fn about(&self, now: UnixNanos) -> Result<WorkerInfo, ProbeError> {
         asking::about(&self.server, now).await
     }
 
@@ -125,7 +127,7 @@ impl Upstream {
     ///
     /// # Errors
     /// What the worker answered instead, or why it did not answer.
-    pub async fn words(&self, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
+    pub async fn words(&self, digest: &str, now: UnixNanos) -> Result<PackedAssets, ProbeError> {
         asking::words(&self.server, digest, now).await
     }
 
@@ -138,7 +140,7 @@ impl Upstream {
     }
 
     /// Returns the statistics of the server's calls.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> ServerFigures {
         self.server.counters.read(self.server.gate.waiting())
     }
 
@@ -171,7 +173,7 @@ impl Upstream {
     }
 
     /// Returns the state that all calls to the server share.
-    pub(crate) fn server(&self) -> Arc<Server> {
+    pub(crate) fn server(&self) -> Arc<UpstreamServer> {
         Arc::clone(&self.server)
     }
 
@@ -206,10 +208,10 @@ impl fmt::Debug for Upstream {
 
 /// One model at a server, reached by messages.
 pub struct RelayModel {
-    server: Arc<Server>,
+    server: Arc<UpstreamServer>,
     facts: RelayFacts,
     urls: Arc<UrlPolicy>,
-    gauge: Arc<Gauge>,
+    gauge: Arc<LoadGauge>,
 }
 
 impl RelayModel {
@@ -217,13 +219,14 @@ impl RelayModel {
         let RelayAsk { request, tenant, weight, endpoint, body, stream, headers, head_within, bounds } = ask;
         let dialect = endpoint.dialect();
         let gauge = Arc::clone(&self.gauge);
-        let asker = Asker { tenant, weight };
-        let post = Post { url, dialect, request, body, stream, headers, head_within, asker, gauge, bounds };
-        Box::new(Answer::new(Arc::clone(&self.server), post))
+        let asker = GateTenant { tenant, weight };
+        let post =
+            PostRequest { url, dialect, request, body, stream, headers, head_within, asker, gauge, bounds };
+        Box::new(UpstreamAnswer::new(Arc::clone(&self.server), post))
     }
 }
 
-impl Relay for RelayModel {
+impl MessageRelay for RelayModel {
     fn facts(&self) -> &RelayFacts {
         &self.facts
     }
@@ -247,7 +250,7 @@ impl Relay for RelayModel {
         load::report(&self.gauge, &self.server)
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         self.server.health()
     }
 }

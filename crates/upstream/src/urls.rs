@@ -79,7 +79,7 @@ impl AllowedHost {
 
 /// The decision about one URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
+enum UrlVerdict {
     Allowed,
     Refused,
     /// The URL is allowed if all addresses of this name are public.
@@ -87,20 +87,20 @@ enum Verdict {
 }
 
 impl UrlPolicy {
-    fn judge(&self, text: &str) -> Verdict {
-        let Some(url) = plain(text) else { return Verdict::Refused };
+    fn judge(&self, text: &str) -> UrlVerdict {
+        let Some(url) = plain(text) else { return UrlVerdict::Refused };
         match self {
-            Self::Off => Verdict::Refused,
-            Self::Hosts(hosts) if hosts.iter().any(|host| host.covers(&url)) => Verdict::Allowed,
-            Self::Hosts(_) => Verdict::Refused,
-            Self::Public if url.scheme() != "https" => Verdict::Refused,
+            Self::Off => UrlVerdict::Refused,
+            Self::Hosts(hosts) if hosts.iter().any(|host| host.covers(&url)) => UrlVerdict::Allowed,
+            Self::Hosts(_) => UrlVerdict::Refused,
+            Self::Public if url.scheme() != "https" => UrlVerdict::Refused,
             Self::Public => {
                 let host = url.host_str().unwrap_or_default();
                 match address(host) {
-                    Some(ip) if is_public(ip) => Verdict::Allowed,
-                    Some(_) => Verdict::Refused,
-                    None if is_inside(host) => Verdict::Refused,
-                    None => Verdict::LookUp(host.to_owned()),
+                    Some(ip) if is_public(ip) => UrlVerdict::Allowed,
+                    Some(_) => UrlVerdict::Refused,
+                    None if is_inside(host) => UrlVerdict::Refused,
+                    None => UrlVerdict::LookUp(host.to_owned()),
                 }
             }
         }
@@ -118,9 +118,9 @@ impl UrlPolicy {
         let mut names = Vec::new();
         for (index, url) in urls.iter().enumerate() {
             match self.judge(url) {
-                Verdict::Allowed => {}
-                Verdict::Refused => return Err(index),
-                Verdict::LookUp(name) => {
+                UrlVerdict::Allowed => {}
+                UrlVerdict::Refused => return Err(index),
+                UrlVerdict::LookUp(name) => {
                     if known.insert(name.clone()) {
                         names.push((index, name));
                     }
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn an_address_is_public_or_refused() {
         let public = |url: &str| match UrlPolicy::Public.judge(url) {
-            Verdict::Allowed => "allowed".to_owned(),
-            Verdict::Refused => "refused".to_owned(),
-            Verdict::LookUp(name) => name,
+            UrlVerdict::Allowed => "allowed".to_owned(),
+            UrlVerdict::Refused => "refused".to_owned(),
+            UrlVerdict::LookUp(name) => name,
         };
         for (url, verdict) in [
             ("https://example.com/a.png?x=1#y", "example.com"),
@@ -316,7 +316,7 @@ mod tests {
             ("https://", "refused"),
         ] {
             assert_eq!(public(url), verdict, "{url}");
-            assert_eq!(UrlPolicy::Off.judge(url), Verdict::Refused, "{url}");
+            assert_eq!(UrlPolicy::Off.judge(url), UrlVerdict::Refused, "{url}");
         }
     }
 
@@ -340,7 +340,7 @@ mod tests {
             ("https://167772167:8443/", false),
             ("https://example.com/", false),
         ] {
-            assert_eq!(policy.judge(url) == Verdict::Allowed, allowed, "{url}");
+            assert_eq!(policy.judge(url) == UrlVerdict::Allowed, allowed, "{url}");
         }
         for bad in ["", "ftp://a.b", "a.b/c", "me@a.b", "*", "0x7f000001", "a b"] {
             assert!(AllowedHost::parse(bad).is_err(), "{bad}");

@@ -10,27 +10,29 @@ mod run;
 use std::sync::Arc;
 
 use headrace_domain::{Clock, PrefixKeys, Sampling};
-use headrace_engine_api::{Capabilities, Engine, Health, Job, LoadReport, SubmitRefusal, Ticket, channel};
+use headrace_engine_api::{
+    Capabilities, Engine, EngineHealth, Job, JobTicket, LoadReport, SubmitRefusal, channel,
+};
 use headrace_worker::AboutModel;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::load;
-use crate::load::gauge::Gauge;
-use crate::server::Server;
+use crate::load::gauge::LoadGauge;
+use crate::server::UpstreamServer;
 use crate::upstream::Upstream;
 use crate::workers::model::TheirModel;
-use crate::workers::run::Run;
+use crate::workers::run::WorkerRun;
 
 /// Maximum number of answers of one job.
 const MAX_CHOICES: u32 = 1 << 10;
 
 /// A model at a worker.
 pub struct WorkerModel {
-    server: Arc<Server>,
+    server: Arc<UpstreamServer>,
     model: Arc<TheirModel>,
     /// The calls of this process at the worker. Used if the worker reports no load.
-    gauge: Arc<Gauge>,
+    gauge: Arc<LoadGauge>,
 }
 
 impl WorkerModel {
@@ -86,7 +88,7 @@ impl Engine for WorkerModel {
         &self.model.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.check(&job)?;
         let unavailable = |why: String| SubmitRefusal::Unavailable { why };
         self.server.takes_calls().map_err(|error| unavailable(error.to_string()))?;
@@ -94,7 +96,7 @@ impl Engine for WorkerModel {
         let woken = Arc::new(Notify::new());
         let wake = Arc::clone(&woken);
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(move || wake.notify_one()));
-        let run = Run::new(Arc::clone(&self.server), Arc::clone(&self.model), job, woken);
+        let run = WorkerRun::new(Arc::clone(&self.server), Arc::clone(&self.model), job, woken);
         runtime.spawn(run.run_to_end(sender));
         Ok(ticket)
     }
@@ -108,7 +110,7 @@ impl Engine for WorkerModel {
         self.model.slot.report().unwrap_or_else(|| load::report(&self.gauge, &self.server))
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         self.server.health()
     }
 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use headrace_domain::{Code, Endpoint};
 
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 use crate::files::expires_after;
-use crate::json::Reader;
+use crate::json::JsonReader;
 use crate::responses::metadata;
 use crate::{BadRequest, WireLimits};
 
@@ -82,11 +82,11 @@ const OF_FILES: [Endpoint; 4] =
 /// # Errors
 /// [`BadRequest`] names the first field that is wrong or missing.
 pub fn batch_body(body: &[u8], limits: &WireLimits) -> Result<BatchBody, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read_batch(&mut reader, limits)?)
 }
 
-fn read_batch(r: &mut Reader<'_>, limits: &WireLimits) -> Read<BatchBody> {
+fn read_batch(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<BatchBody> {
     let (mut input, mut endpoint, mut window) = (None, None, None);
     let (mut labels, mut kept_seconds) = (None, None);
     r.object(|r, key| {
@@ -96,15 +96,15 @@ fn read_batch(r: &mut Reader<'_>, limits: &WireLimits) -> Read<BatchBody> {
             "completion_window" => window = Some(within(&r.string()?)?),
             "metadata" => labels = r.optional(|r| metadata(r, limits))?,
             "output_expires_after" => kept_seconds = r.optional(expires_after)?.flatten(),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
-    let (window, within) = window.ok_or_else(|| Fault::missing("completion_window"))?;
+    let (window, within) = window.ok_or_else(|| FieldFault::missing("completion_window"))?;
     Ok(BatchBody {
-        input: input.ok_or_else(|| Fault::missing("input_file_id"))?,
-        endpoint: endpoint.ok_or_else(|| Fault::missing("endpoint"))?,
+        input: input.ok_or_else(|| FieldFault::missing("input_file_id"))?,
+        endpoint: endpoint.ok_or_else(|| FieldFault::missing("endpoint"))?,
         window,
         within,
         metadata: labels,
@@ -113,11 +113,11 @@ fn read_batch(r: &mut Reader<'_>, limits: &WireLimits) -> Read<BatchBody> {
 }
 
 fn called(path: &str) -> Read<Endpoint> {
-    batch_endpoint(path).map_err(|why| Fault::new(Code::InvalidValue, why))
+    batch_endpoint(path).map_err(|why| FieldFault::new(Code::InvalidValue, why))
 }
 
 fn within(text: &str) -> Read<(String, Duration)> {
-    let within = batch_window(text).map_err(|why| Fault::new(Code::InvalidValue, why))?;
+    let within = batch_window(text).map_err(|why| FieldFault::new(Code::InvalidValue, why))?;
     Ok((text.to_owned(), within))
 }
 
@@ -149,7 +149,7 @@ pub fn batch_line(line: &[u8], endpoint: Endpoint, limits: &WireLimits) -> Resul
         message,
         param: param.map(str::to_owned),
     };
-    let read = Reader::new(line, limits.max_json_depth, limits.max_free_form_values)
+    let read = JsonReader::new(line, limits.max_json_depth, limits.max_free_form_values)
         .and_then(|mut reader| read_line(&mut reader));
     let said = match read {
         Ok(said) => said,
@@ -179,22 +179,22 @@ pub fn batch_line(line: &[u8], endpoint: Endpoint, limits: &WireLimits) -> Resul
 }
 
 #[derive(Default)]
-struct Said {
+struct BatchLineFields {
     custom_id: Option<String>,
     method: Option<String>,
     url: Option<String>,
     body: Option<String>,
 }
 
-fn read_line(r: &mut Reader<'_>) -> Read<Said> {
-    let mut said = Said::default();
+fn read_line(r: &mut JsonReader<'_>) -> Read<BatchLineFields> {
+    let mut said = BatchLineFields::default();
     r.object(|r, key| {
         match key.as_ref() {
             "custom_id" => said.custom_id = Some(r.string()?.into_owned()),
             "method" => said.method = Some(r.string()?.into_owned()),
             "url" => said.url = Some(r.string()?.into_owned()),
             "body" => said.body = Some(object(r)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
@@ -203,8 +203,8 @@ fn read_line(r: &mut Reader<'_>) -> Read<Said> {
 }
 
 /// Reads an object as it was written, on one line.
-fn object(r: &mut Reader<'_>) -> Read<String> {
-    r.require(crate::json::Kind::Object)?;
+fn object(r: &mut JsonReader<'_>) -> Read<String> {
+    r.require(crate::json::ValueKind::Object)?;
     Ok(one_line(r.raw()?))
 }
 
@@ -218,11 +218,11 @@ pub fn one_line(json: &str) -> String {
 /// # Errors
 /// [`BadRequest`] names the first invalid field or request.
 pub fn message_batch(body: &[u8], limits: &WireLimits, most: usize) -> Result<Vec<BatchLine>, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, usize::MAX)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, usize::MAX)?;
     Ok(read_messages(&mut reader, most)?)
 }
 
-fn read_messages(r: &mut Reader<'_>, most: usize) -> Read<Vec<BatchLine>> {
+fn read_messages(r: &mut JsonReader<'_>, most: usize) -> Read<Vec<BatchLine>> {
     let mut lines = None;
     r.object(|r, key| {
         match key.as_ref() {
@@ -232,26 +232,26 @@ fn read_messages(r: &mut Reader<'_>, most: usize) -> Read<Vec<BatchLine>> {
                     let (id, body) = message_request(r)?;
                     if !ids.insert(id.clone()) {
                         let message = "another request of the batch has it";
-                        return Err(Fault::at("custom_id", Code::InvalidValue, message));
+                        return Err(FieldFault::at("custom_id", Code::InvalidValue, message));
                     }
                     found.push((id, body));
                     Ok(())
                 })?;
                 lines = Some(found);
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
-    let lines = lines.ok_or_else(|| Fault::missing("requests"))?;
+    let lines = lines.ok_or_else(|| FieldFault::missing("requests"))?;
     if lines.is_empty() {
-        return Err(Fault::at("requests", Code::InvalidValue, "there must be one request at least"));
+        return Err(FieldFault::at("requests", Code::InvalidValue, "there must be one request at least"));
     }
     Ok(lines)
 }
 
-fn message_request(r: &mut Reader<'_>) -> Read<BatchLine> {
+fn message_request(r: &mut JsonReader<'_>) -> Read<BatchLine> {
     let (mut id, mut params) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -261,16 +261,19 @@ fn message_request(r: &mut Reader<'_>) -> Read<BatchLine> {
                 if text.is_empty() || text.len() > MAX_MESSAGE_CUSTOM_ID || !text.bytes().all(fits) {
                     let message =
                         format!("it must be 1 to {MAX_MESSAGE_CUSTOM_ID} letters, digits, `_` or `-`");
-                    return Err(Fault::new(Code::InvalidValue, message));
+                    return Err(FieldFault::new(Code::InvalidValue, message));
                 }
                 id = Some(text);
             }
             "params" => params = Some(object(r)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    Ok((id.ok_or_else(|| Fault::missing("custom_id"))?, params.ok_or_else(|| Fault::missing("params"))?))
+    Ok((
+        id.ok_or_else(|| FieldFault::missing("custom_id"))?,
+        params.ok_or_else(|| FieldFault::missing("params"))?,
+    ))
 }
 
 #[cfg(test)]

@@ -6,34 +6,34 @@
 
 use headrace_domain::{Code, Message, Role, is_blank};
 
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 
 /// The description of a blank text in error messages.
 const SEEN: &str = "it is empty, or holds only white space and characters that are not visible";
 
 /// The fault for a blank message of the user.
-pub(crate) fn message() -> Fault {
-    Fault::new(
+pub(crate) fn message() -> FieldFault {
+    FieldFault::new(
         Code::EmptyString,
         format!("{SEEN}; write what the model is to read, or leave the message out (nothing was charged)"),
     )
 }
 
 /// The fault for a blank text block.
-pub(crate) fn block() -> Fault {
-    Fault::new(Code::EmptyString, format!("{SEEN}; leave the block out (nothing was charged)"))
+pub(crate) fn block() -> FieldFault {
+    FieldFault::new(Code::EmptyString, format!("{SEEN}; leave the block out (nothing was charged)"))
 }
 
 /// The fault for a conversation in which all messages are blank.
-pub(crate) fn conversation() -> Fault {
+pub(crate) fn conversation() -> FieldFault {
     let message = "no message says anything: each is empty, or holds only white space and characters that are not visible; add a \
                    message of role `user` with text (nothing was charged)";
-    Fault::new(Code::EmptyString, message)
+    FieldFault::new(Code::EmptyString, message)
 }
 
 /// The fault for a blank prompt, or for a blank text to encode or to moderate.
-pub(crate) fn text() -> Fault {
-    Fault::new(
+pub(crate) fn text() -> FieldFault {
+    FieldFault::new(
         Code::EmptyPrompt,
         format!(
             "{SEEN}; send a text with at least one visible character, or leave it out (nothing was charged)"

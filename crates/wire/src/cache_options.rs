@@ -6,8 +6,8 @@
 use headrace_domain::{CacheLife, CacheMark, CacheMarkAt, Code};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
 use crate::params::label;
 
 /// The most marks of a request that count. If there are more, only the last ones count.
@@ -25,7 +25,7 @@ pub(crate) struct CacheOptions {
 }
 
 /// Reads the options. `compares` says whether the endpoint can compare prompts.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits, compares: bool) -> Read<CacheOptions> {
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits, compares: bool) -> Read<CacheOptions> {
     let mut options = CacheOptions::default();
     r.object(|r, key| {
         match key.as_ref() {
@@ -33,7 +33,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits, compares: bool) -> R
                 let mode = r.optional(|r| match r.string()?.as_ref() {
                     "implicit" => Ok(false),
                     "explicit" => Ok(true),
-                    _ => Err(Fault::new(Code::InvalidValue, "it must be `implicit` or `explicit`")),
+                    _ => Err(FieldFault::new(Code::InvalidValue, "it must be `implicit` or `explicit`")),
                 })?;
                 options.explicit = mode.unwrap_or(false);
             }
@@ -42,21 +42,21 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits, compares: bool) -> R
                     "30m" => Ok(()),
                     "12h" => {
                         let message = "what is marked is kept for an hour after its last use; send `30m`, or leave it out";
-                        Err(Fault::new(Code::UnsupportedValue, message))
+                        Err(FieldFault::new(Code::UnsupportedValue, message))
                     }
-                    _ => Err(Fault::new(Code::InvalidValue, "it must be `30m`")),
+                    _ => Err(FieldFault::new(Code::InvalidValue, "it must be `30m`")),
                 })?;
             }
             "comparison_response_id" if compares => {
                 options.comparison = r.optional(|r| label(r, limits))?;
             }
             "prewarm" if compares => {
-                if r.optional(crate::json::Reader::bool)? == Some(true) {
+                if r.optional(crate::json::JsonReader::bool)? == Some(true) {
                     let message = "it is not supported: a first call computes the prompt; leave it out";
-                    return Err(Fault::new(Code::UnsupportedParameter, message));
+                    return Err(FieldFault::new(Code::UnsupportedParameter, message));
                 }
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
@@ -64,20 +64,20 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits, compares: bool) -> R
 }
 
 /// Reads `prompt_cache_breakpoint` of a part: `{"mode": "explicit"}`. Returns whether the part is marked.
-pub(crate) fn read_breakpoint(r: &mut Reader<'_>) -> Read<bool> {
+pub(crate) fn read_breakpoint(r: &mut JsonReader<'_>) -> Read<bool> {
     let marked = r.optional(|r| {
         let mut mode = None;
         r.object(|r, key| {
             match key.as_ref() {
                 "mode" => mode = Some(r.string()?),
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
         match mode.as_deref() {
             Some("explicit") => Ok(true),
-            Some(_) => Err(Fault::at("mode", Code::InvalidValue, "it must be `explicit`")),
-            None => Err(Fault::missing("mode")),
+            Some(_) => Err(FieldFault::at("mode", Code::InvalidValue, "it must be `explicit`")),
+            None => Err(FieldFault::missing("mode")),
         }
     })?;
     Ok(marked.unwrap_or(false))

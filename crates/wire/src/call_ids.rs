@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use headrace_domain::Code;
 
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 
 /// The ids of a conversation so far.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl CallIds {
             self.answered.remove(id);
         }
         if (was && !self.may_return) || !self.waiting.insert(id.to_owned()) {
-            return Err(Fault::new(
+            return Err(FieldFault::new(
                 Code::InvalidValue,
                 "another call of a tool has the same id; each needs its own",
             ));
@@ -54,7 +54,7 @@ impl CallIds {
         } else {
             "no call of a tool before it has this id; send the assistant's message with the call first"
         };
-        Err(Fault::new(Code::InvalidValue, message))
+        Err(FieldFault::new(Code::InvalidValue, message))
     }
 }
 

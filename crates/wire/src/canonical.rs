@@ -13,8 +13,8 @@ use std::cmp::Ordering;
 
 use serde_json::{Map, Value};
 
-use crate::json::Reader;
-use crate::node::Node;
+use crate::json::JsonReader;
+use crate::node::JsonNode;
 use crate::{BadRequest, WireLimits};
 
 /// The keys that come first in canonical order.
@@ -140,18 +140,18 @@ pub(crate) fn with_inner_schemas(
 /// Fails if the text is not JSON, has a duplicate key, or exceeds the depth or size of the default [`WireLimits`].
 pub fn text(json: &str) -> Result<String, BadRequest> {
     let limits = WireLimits::default();
-    let mut reader = Reader::new(json.as_bytes(), limits.max_json_depth, limits.max_free_form_values)?;
-    let mut node = Node::read(&mut reader)?;
+    let mut reader = JsonReader::new(json.as_bytes(), limits.max_json_depth, limits.max_free_form_values)?;
+    let mut node = JsonNode::read(&mut reader)?;
     reader.end()?;
     sort(&mut node);
     Ok(node.to_text())
 }
 
-fn sort(node: &mut Node<'_>) {
+fn sort(node: &mut JsonNode<'_>) {
     match node {
-        Node::Scalar(_) | Node::Text(_) => {}
-        Node::Array(items) => items.iter_mut().for_each(sort),
-        Node::Object(entries) => {
+        JsonNode::Scalar(_) | JsonNode::Text(_) => {}
+        JsonNode::Array(items) => items.iter_mut().for_each(sort),
+        JsonNode::Object(entries) => {
             entries.iter_mut().for_each(|(_, item)| sort(item));
             entries.sort_by(|(left, _), (right, _)| compare(left, right));
         }

@@ -2,23 +2,23 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, RawWish, Role};
+use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, RawOptions, Role};
 
 use crate::call_ids::CallIds;
-use crate::content::{self, Content};
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
-use crate::params::{Knobs, label};
-use crate::refused::{self, Known};
+use crate::content::{self, MessageContent};
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
+use crate::params::{CommonParams, label};
+use crate::refused::{self, KnownParameters};
 use crate::{WireLimits, blank, cache_options, choice, tools, wishes};
 
 /// Reads the whole body.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(Endpoint::ChatCompletions, limits);
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(Endpoint::ChatCompletions, limits);
     let mut messages = None;
     let mut tools = Vec::new();
     let (mut choice, mut parallel) = (None, None);
-    let mut ending = Ending::default();
+    let mut ending = PromptEnding::default();
     r.object(|r, key| {
         match key.as_ref() {
             "messages" => messages = Some(read_marked(r, limits)?),
@@ -27,19 +27,19 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
             }
             "tools" => tools = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
             "tool_choice" => choice = r.optional(|r| choice::openai(r, limits))?,
-            "parallel_tool_calls" => parallel = r.optional(Reader::bool)?,
-            "continue_final_message" => ending.continues = r.optional(Reader::bool)?,
-            "add_generation_prompt" => ending.begins = r.optional(Reader::bool)?,
+            "parallel_tool_calls" => parallel = r.optional(JsonReader::bool)?,
+            "continue_final_message" => ending.continues = r.optional(JsonReader::bool)?,
+            "add_generation_prompt" => ending.begins = r.optional(JsonReader::bool)?,
             key => {
                 if !knobs.take_openai(key, r)? && !wishes::take(&mut knobs, key, r)? {
-                    refused::read(Known::Chat, key, r, limits)?;
+                    refused::read(KnownParameters::Chat, key, r, limits)?;
                 }
             }
         }
         Ok(())
     })?;
     r.end()?;
-    let (messages, marked) = messages.ok_or_else(|| Fault::missing("messages"))?;
+    let (messages, marked) = messages.ok_or_else(|| FieldFault::missing("messages"))?;
     check_blank(&messages).map_err(|fault| fault.under_key("messages"))?;
     let continues = ending.settle(&messages)?;
     let tool_choice = choice.unwrap_or_default();
@@ -66,7 +66,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         include_usage: knobs.include_usage,
         return_token_ids: knobs.return_token_ids,
         echo: false,
-        raw: RawWish::default(),
+        raw: RawOptions::default(),
         explain: knobs.explain,
         diagnoses: false,
         previous_answer: None,
@@ -83,12 +83,12 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     })
 }
 
-pub(crate) fn read_messages(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
+pub(crate) fn read_messages(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<Message>> {
     read_marked(r, limits).map(|(messages, _)| messages)
 }
 
 /// Reads the messages. Also returns the indexes of those behind which a cached prefix ends.
-fn read_marked(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, Vec<u32>)> {
+fn read_marked(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, Vec<u32>)> {
     let (mut messages, mut marked, mut ids) = (Vec::new(), Vec::new(), CallIds::openai());
     r.array(limits.max_messages, |r, index| {
         let (message, is_marked) = read_message(r, limits)?;
@@ -100,7 +100,7 @@ fn read_marked(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Vec<Message>, V
         Ok(())
     })?;
     if messages.is_empty() {
-        return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
+        return Err(FieldFault::new(Code::EmptyArray, "it must have at least one message"));
     }
     Ok((messages, marked))
 }
@@ -115,14 +115,14 @@ fn check_blank(messages: &[Message]) -> Read<()> {
 
 /// The end of a prompt: vLLM's two switches, which must have opposite values.
 #[derive(Default)]
-pub(crate) struct Ending {
+pub(crate) struct PromptEnding {
     /// The last message is continued.
     pub(crate) continues: Option<bool>,
     /// A new answer of the assistant begins.
     pub(crate) begins: Option<bool>,
 }
 
-impl Ending {
+impl PromptEnding {
     /// Returns whether the last message is continued.
     pub(crate) fn settle(&self, messages: &[Message]) -> Read<bool> {
         let continues = self.continues == Some(true);
@@ -131,13 +131,13 @@ impl Ending {
             return match last {
                 Some(last) if last.role != Role::Assistant || !last.tool_calls.is_empty() => {
                     let message = "the last message must be text of the assistant";
-                    Err(Fault::at("continue_final_message", Code::InvalidValue, message))
+                    Err(FieldFault::at("continue_final_message", Code::InvalidValue, message))
                 }
                 _ => Ok(continues),
             };
         }
         let message = "it is true unless `continue_final_message` is; leave it out";
-        Err(Fault::at("add_generation_prompt", Code::UnsupportedParameter, message))
+        Err(FieldFault::at("add_generation_prompt", Code::UnsupportedParameter, message))
     }
 }
 
@@ -153,9 +153,9 @@ fn tie(message: &Message, ids: &mut CallIds) -> Read<()> {
 
 /// The fields of a message, before its role says which of them are allowed.
 #[derive(Default)]
-struct Draft {
+struct MessageDraft {
     role: Option<Role>,
-    content: Option<Content>,
+    content: Option<MessageContent>,
     /// The model's refusal in place of an answer.
     refusal: Option<String>,
     /// The first unknown field. Another server may have put it into an answer that the client sends back.
@@ -166,8 +166,8 @@ struct Draft {
     tool_call_id: Option<String>,
 }
 
-fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Message, bool)> {
-    let mut draft = Draft::default();
+fn read_message(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<(Message, bool)> {
+    let mut draft = MessageDraft::default();
     r.object(|r, key| {
         match key.as_ref() {
             "role" => draft.role = Some(role(r)?),
@@ -175,16 +175,16 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Message, bool)
             "name" => draft.name = r.optional(|r| label(r, limits))?,
             // Two spellings of the same field. Clients that send both send the same text.
             "reasoning_content" | "reasoning" => {
-                let text = r.optional(Reader::string)?.map(Cow::into_owned);
+                let text = r.optional(JsonReader::string)?.map(Cow::into_owned);
                 draft.reasoning = draft.reasoning.take().or(text);
             }
             "tool_calls" => draft.tool_calls = r.optional(|r| tools::openai_tool_calls(r, limits))?,
             "tool_call_id" => draft.tool_call_id = r.optional(|r| label(r, limits))?,
-            "refusal" => draft.refusal = r.optional(Reader::string)?.map(Cow::into_owned),
+            "refusal" => draft.refusal = r.optional(JsonReader::string)?.map(Cow::into_owned),
             // SDKs send back these fields of an answer as null or empty.
             "audio" | "function_call" => {
                 let unsupported =
-                    || Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out");
+                    || FieldFault::new(Code::UnsupportedParameter, "it is not supported; leave it out");
                 r.optional(|_| Err::<(), _>(unsupported()))?;
             }
             "annotations" => {
@@ -201,11 +201,11 @@ fn read_message(r: &mut Reader<'_>, limits: &WireLimits) -> Read<(Message, bool)
     finish_message(draft).map(|message| (message, is_marked))
 }
 
-fn finish_message(draft: Draft) -> Read<Message> {
-    let role = draft.role.ok_or_else(|| Fault::missing("role"))?;
+fn finish_message(draft: MessageDraft) -> Read<Message> {
+    let role = draft.role.ok_or_else(|| FieldFault::missing("role"))?;
     let tool_calls = draft.tool_calls.unwrap_or_default();
     let stray = |key, owner: &str| {
-        Err(Fault::at(key, Code::InvalidValue, format!("only a message of role `{owner}` has it")))
+        Err(FieldFault::at(key, Code::InvalidValue, format!("only a message of role `{owner}` has it")))
     };
     if role != Role::Assistant {
         if !tool_calls.is_empty() {
@@ -218,12 +218,12 @@ fn finish_message(draft: Draft) -> Read<Message> {
             return stray("refusal", "assistant");
         }
         if let Some(key) = draft.stranger {
-            return Err(Fault::unknown().under_key(&key));
+            return Err(FieldFault::unknown().under_key(&key));
         }
     }
     if role == Role::Tool {
         if draft.tool_call_id.is_none() {
-            return Err(Fault::missing("tool_call_id"));
+            return Err(FieldFault::missing("tool_call_id"));
         }
     } else if draft.tool_call_id.is_some() {
         return stray("tool_call_id", "tool");
@@ -233,13 +233,13 @@ fn finish_message(draft: Draft) -> Read<Message> {
             content.push_text(&refusal);
             Some(content)
         }
-        (content, refusal) => content.or(refusal.map(Content::of_text)),
+        (content, refusal) => content.or(refusal.map(MessageContent::of_text)),
     };
     if content.is_none() && tool_calls.is_empty() {
-        return Err(Fault::missing("content"));
+        return Err(FieldFault::missing("content"));
     }
     let (content, joints, media) = match content {
-        Some(Content { text, joints, media, is_marked: _ }) => (Some(text), joints, media),
+        Some(MessageContent { text, joints, media, is_marked: _ }) => (Some(text), joints, media),
         None => (None, Vec::new(), Vec::new()),
     };
     Ok(Message {
@@ -254,14 +254,14 @@ fn finish_message(draft: Draft) -> Read<Message> {
     })
 }
 
-fn role(r: &mut Reader<'_>) -> Read<Role> {
+fn role(r: &mut JsonReader<'_>) -> Read<Role> {
     match r.string()?.as_ref() {
         "system" | "developer" => Ok(Role::System),
         "user" => Ok(Role::User),
         "assistant" => Ok(Role::Assistant),
         "tool" => Ok(Role::Tool),
-        "function" => Err(Fault::new(Code::UnsupportedValue, "use the role `tool` with `tool_call_id`")),
-        _ => Err(Fault::new(
+        "function" => Err(FieldFault::new(Code::UnsupportedValue, "use the role `tool` with `tool_call_id`")),
+        _ => Err(FieldFault::new(
             Code::InvalidValue,
             "it must be `system`, `developer`, `user`, `assistant` or `tool`",
         )),

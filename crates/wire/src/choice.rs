@@ -6,25 +6,25 @@ use std::borrow::Cow;
 use headrace_domain::{Code, Tool, ToolChoice};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// Reads OpenAI's `tool_choice`.
-pub(crate) fn openai(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+pub(crate) fn openai(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     let words = "it must be `auto`, `none`, `required` or an object that names a tool or allows some";
     match r.kind()? {
-        Kind::String => match r.string()?.as_ref() {
+        ValueKind::String => match r.string()?.as_ref() {
             "auto" => Ok(ToolChoice::Auto),
             "none" => Ok(ToolChoice::None),
             "required" => Ok(ToolChoice::Required),
-            _ => Err(Fault::new(Code::InvalidValue, words)),
+            _ => Err(FieldFault::new(Code::InvalidValue, words)),
         },
-        Kind::Object => openai_object(r, limits),
-        _ => Err(Fault::new(Code::InvalidType, words)),
+        ValueKind::Object => openai_object(r, limits),
+        _ => Err(FieldFault::new(Code::InvalidType, words)),
     }
 }
 
-fn openai_object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+fn openai_object(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     let (mut kind, mut function, mut custom, mut allowed) = (None, None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -32,36 +32,36 @@ fn openai_object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
             "function" => function = Some(named(r)?),
             "custom" => custom = Some(named(r)?),
             "allowed_tools" => allowed = Some(allowed_tools(r, limits)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
-        "function" => function.map(ToolChoice::Named).ok_or_else(|| Fault::missing("function")),
-        "custom" => custom.map(ToolChoice::Named).ok_or_else(|| Fault::missing("custom")),
-        "allowed_tools" => allowed.ok_or_else(|| Fault::missing("allowed_tools")),
+    match kind.ok_or_else(|| FieldFault::missing("type"))?.as_ref() {
+        "function" => function.map(ToolChoice::Named).ok_or_else(|| FieldFault::missing("function")),
+        "custom" => custom.map(ToolChoice::Named).ok_or_else(|| FieldFault::missing("custom")),
+        "allowed_tools" => allowed.ok_or_else(|| FieldFault::missing("allowed_tools")),
         _ => {
             let message = "it must be `function`, `custom` or `allowed_tools`";
-            Err(Fault::at("type", Code::InvalidValue, message))
+            Err(FieldFault::at("type", Code::InvalidValue, message))
         }
     }
 }
 
 /// Reads the `name` of an object that has no other field.
-fn named(r: &mut Reader<'_>) -> Read<String> {
+fn named(r: &mut JsonReader<'_>) -> Read<String> {
     let mut name = None;
     r.object(|r, key| match key.as_ref() {
         "name" => {
             name = Some(r.string()?.into_owned());
             Ok(())
         }
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })?;
-    name.ok_or_else(|| Fault::missing("name"))
+    name.ok_or_else(|| FieldFault::missing("name"))
 }
 
 /// Reads OpenAI's `allowed_tools`: a mode and a list of tools.
-pub(crate) fn allowed_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+pub(crate) fn allowed_tools(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     let (mut required, mut names) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -69,20 +69,20 @@ pub(crate) fn allowed_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Too
                 required = Some(match r.string()?.as_ref() {
                     "auto" => false,
                     "required" => true,
-                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `auto` or `required`")),
+                    _ => return Err(FieldFault::new(Code::InvalidValue, "it must be `auto` or `required`")),
                 });
             }
             "tools" => names = Some(tool_names(r, limits)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let required = required.ok_or_else(|| Fault::missing("mode"))?;
-    Ok(ToolChoice::Allowed { names: names.ok_or_else(|| Fault::missing("tools"))?, required })
+    let required = required.ok_or_else(|| FieldFault::missing("mode"))?;
+    Ok(ToolChoice::Allowed { names: names.ok_or_else(|| FieldFault::missing("tools"))?, required })
 }
 
 /// Reads a list of tools by name: `{"type": "function", "function": {"name": …}}`, or with the name beside the type.
-pub(crate) fn tool_names(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
+pub(crate) fn tool_names(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
     let mut names = Vec::new();
     r.array(limits.max_tools, |r, _| {
         let mut name = None;
@@ -91,49 +91,49 @@ pub(crate) fn tool_names(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<St
                 "type" => {
                     if !matches!(r.string()?.as_ref(), "function" | "custom") {
                         let message = "it must be `function` or `custom`";
-                        return Err(Fault::new(Code::UnsupportedValue, message));
+                        return Err(FieldFault::new(Code::UnsupportedValue, message));
                     }
                 }
                 "function" | "custom" => name = Some(named(r)?),
                 "name" => name = Some(r.string()?.into_owned()),
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
-        names.push(name.ok_or_else(|| Fault::missing("name"))?);
+        names.push(name.ok_or_else(|| FieldFault::missing("name"))?);
         Ok(())
     })?;
     if names.is_empty() {
-        return Err(Fault::new(Code::EmptyArray, "it must have at least one tool"));
+        return Err(FieldFault::new(Code::EmptyArray, "it must have at least one tool"));
     }
     Ok(names)
 }
 
 /// Reads Anthropic's `tool_choice`. Also returns whether at most one call is allowed.
-pub(crate) fn anthropic(r: &mut Reader<'_>) -> Read<(ToolChoice, bool)> {
+pub(crate) fn anthropic(r: &mut JsonReader<'_>) -> Read<(ToolChoice, bool)> {
     let (mut kind, mut name, mut one_call) = (None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
-            "name" => name = r.optional(Reader::string)?.map(Cow::into_owned),
-            "disable_parallel_tool_use" => one_call = r.optional(Reader::bool)?.unwrap_or(false),
-            _ => return Err(Fault::unknown()),
+            "name" => name = r.optional(JsonReader::string)?.map(Cow::into_owned),
+            "disable_parallel_tool_use" => one_call = r.optional(JsonReader::bool)?.unwrap_or(false),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
     if name.is_some() && kind != "tool" {
         let message = "only a choice of type `tool` has it";
-        return Err(Fault::at("name", Code::InvalidValue, message));
+        return Err(FieldFault::at("name", Code::InvalidValue, message));
     }
     let choice = match kind.as_ref() {
         "auto" => ToolChoice::Auto,
         "none" => ToolChoice::None,
         "any" => ToolChoice::Required,
-        "tool" => ToolChoice::Named(name.ok_or_else(|| Fault::missing("name"))?),
+        "tool" => ToolChoice::Named(name.ok_or_else(|| FieldFault::missing("name"))?),
         _ => {
             let message = "it must be `auto`, `any`, `tool` or `none`";
-            return Err(Fault::at("type", Code::InvalidValue, message));
+            return Err(FieldFault::at("type", Code::InvalidValue, message));
         }
     };
     Ok((choice, one_call))
@@ -141,7 +141,7 @@ pub(crate) fn anthropic(r: &mut Reader<'_>) -> Read<(ToolChoice, bool)> {
 
 /// Checks that the tools of a choice are offered.
 pub(crate) fn check(choice: &ToolChoice, tools: &[Tool]) -> Read<()> {
-    let fault = |message: &str| Err(Fault::at("tool_choice", Code::InvalidValue, message));
+    let fault = |message: &str| Err(FieldFault::at("tool_choice", Code::InvalidValue, message));
     let offered = |name: &String| tools.iter().any(|tool| tool.name == *name);
     match choice {
         ToolChoice::Auto | ToolChoice::None => Ok(()),

@@ -2,38 +2,39 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, RawWish, ReasoningWish, is_blank};
+use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, RawOptions, ReasoningOptions, is_blank};
 
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
-use crate::params::{Knobs, ids, integer};
-use crate::refused::{self, Known};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
+use crate::params::{CommonParams, ids, integer};
+use crate::refused::{self, KnownParameters};
 use crate::{WireLimits, blank, wishes};
 
 /// Reads the whole body.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(Endpoint::Completions, limits);
-    let (mut prompts, mut raw, mut is_list) = (None, RawWish::default(), false);
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(Endpoint::Completions, limits);
+    let (mut prompts, mut raw, mut is_list) = (None, RawOptions::default(), false);
     r.object(|r, key| {
         match key.as_ref() {
             "prompt" => {
-                is_list = r.kind()? == Kind::Array;
+                is_list = r.kind()? == ValueKind::Array;
                 prompts = r.optional(|r| read_prompts(r, limits))?;
             }
             "suffix" => {
-                raw.suffix = r.optional(Reader::string)?.map(Cow::into_owned).filter(|text| !text.is_empty());
+                raw.suffix =
+                    r.optional(JsonReader::string)?.map(Cow::into_owned).filter(|text| !text.is_empty());
             }
-            "parse_special" => raw.parse_special = r.optional(Reader::bool)?.unwrap_or(false),
+            "parse_special" => raw.parse_special = r.optional(JsonReader::bool)?.unwrap_or(false),
             key => {
                 if !knobs.take_openai(key, r)? && !wishes::take(&mut knobs, key, r)? {
-                    refused::read(Known::Completions, key, r, limits)?;
+                    refused::read(KnownParameters::Completions, key, r, limits)?;
                 }
             }
         }
         Ok(())
     })?;
     r.end()?;
-    let prompts = prompts.ok_or_else(|| Fault::missing("prompt"))?;
+    let prompts = prompts.ok_or_else(|| FieldFault::missing("prompt"))?;
     // With a suffix, the prompt may be blank: the answer then fills the gap before the suffix.
     if raw.suffix.as_deref().is_none_or(is_blank) {
         check_blank(&prompts, is_list).map_err(|fault| fault.under_key("prompt"))?;
@@ -41,12 +42,12 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     let ids = prompts.iter().any(|prompt| matches!(prompt, PromptItem::Ids(_)));
     if ids && raw.suffix.is_some() {
         let message = "the gap of a prompt in ids is marked by ids of its own; send the prompt as text";
-        return Err(Fault::at("suffix", Code::InvalidValue, message));
+        return Err(FieldFault::at("suffix", Code::InvalidValue, message));
     }
     if knobs.echo && raw.suffix.is_some() {
         let message =
             "an answer stands between prompt and suffix, and is not told behind either; leave `echo` out";
-        return Err(Fault::at("suffix", Code::InvalidValue, message));
+        return Err(FieldFault::at("suffix", Code::InvalidValue, message));
     }
     let settled = knobs.settle(prompts.len())?;
     let user = knobs.end_user();
@@ -72,7 +73,7 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         user,
         tier: knobs.tier,
         form: settled.form,
-        reasoning: ReasoningWish::default(),
+        reasoning: ReasoningOptions::default(),
         response: None,
     })
 }
@@ -88,10 +89,10 @@ fn check_blank(prompts: &[PromptItem], is_list: bool) -> Read<()> {
 }
 
 /// Reads `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item decides which.
-fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>> {
+fn read_prompts(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>> {
     match r.kind()? {
-        Kind::String => return Ok(vec![PromptItem::Text(r.string()?.into_owned())]),
-        Kind::Array => {}
+        ValueKind::String => return Ok(vec![PromptItem::Text(r.string()?.into_owned())]),
+        ValueKind::Array => {}
         _ => return Err(wrong_type()),
     }
     let mut first = None;
@@ -101,36 +102,36 @@ fn read_prompts(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<PromptItem>
     r.array(limits.max_prompt_ids, |r, index| {
         let kind = r.kind()?;
         if *first.get_or_insert(kind) != kind {
-            return Err(Fault::new(
+            return Err(FieldFault::new(
                 Code::InvalidType,
                 "all items must be of one type: strings, ids or lists of ids",
             ));
         }
-        if kind != Kind::Number && index >= limits.max_prompts {
+        if kind != ValueKind::Number && index >= limits.max_prompts {
             let message =
                 format!("there may be at most {} prompts; send several requests", limits.max_prompts);
-            return Err(Fault::new(Code::ArrayAboveMaxLength, message).of_parent());
+            return Err(FieldFault::new(Code::ArrayAboveMaxLength, message).of_parent());
         }
         match kind {
-            Kind::String => prompts.push(PromptItem::Text(r.string()?.into_owned())),
-            Kind::Number => flat.push(integer(r, 0, u32::MAX)?),
-            Kind::Array => prompts.push(PromptItem::Ids(some(ids(r, limits.max_prompt_ids)?)?)),
+            ValueKind::String => prompts.push(PromptItem::Text(r.string()?.into_owned())),
+            ValueKind::Number => flat.push(integer(r, 0, u32::MAX)?),
+            ValueKind::Array => prompts.push(PromptItem::Ids(some(ids(r, limits.max_prompt_ids)?)?)),
             _ => return Err(wrong_type()),
         }
         Ok(())
     })?;
-    if first == Some(Kind::Number) {
+    if first == Some(ValueKind::Number) {
         prompts.push(PromptItem::Ids(flat));
     }
     some(prompts)
 }
 
 fn some<T>(list: Vec<T>) -> Read<Vec<T>> {
-    if list.is_empty() { Err(Fault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(list) }
+    if list.is_empty() { Err(FieldFault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(list) }
 }
 
-fn wrong_type() -> Fault {
-    Fault::new(
+fn wrong_type() -> FieldFault {
+    FieldFault::new(
         Code::InvalidType,
         "it must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
     )

@@ -3,27 +3,27 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Code, Media, MediaKind, MediaSource, Message, Role};
+use headrace_domain::{Code, MediaKind, MediaPart, MediaSource, Message, Role};
 
 use crate::WireLimits;
 use crate::cache_options;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// The content of a message.
 #[derive(Debug, Default)]
-pub(crate) struct Content {
+pub(crate) struct MessageContent {
     /// The text. Nothing is put between the parts.
     pub(crate) text: String,
     /// The bytes of `text` at which a further part begins (see [`headrace_domain::Message::joints`]).
     pub(crate) joints: Vec<usize>,
     /// The parts that are not text.
-    pub(crate) media: Vec<Media>,
+    pub(crate) media: Vec<MediaPart>,
     /// A part is marked as the end of a cached prefix.
     pub(crate) is_marked: bool,
 }
 
-impl Content {
+impl MessageContent {
     /// A text of one part.
     pub(crate) fn of_text(text: String) -> Self {
         Self { text, ..Self::default() }
@@ -57,45 +57,45 @@ impl Content {
     }
 
     /// Adds a part that is not text. It is number `index` of the list at `key`.
-    pub(crate) fn push(&mut self, part: Other, key: &str, index: usize) {
-        let Other { kind, source, detail, name } = part;
+    pub(crate) fn push(&mut self, part: ContentMedia, key: &str, index: usize) {
+        let ContentMedia { kind, source, detail, name } = part;
         let (behind_bytes, place) = (self.text.len(), format!("{key}[{index}]"));
-        self.media.push(Media { kind, source, detail, name, behind_bytes, place });
+        self.media.push(MediaPart { kind, source, detail, name, behind_bytes, place });
     }
 }
 
 /// A part that is not text.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct ContentMedia {
     pub(crate) kind: MediaKind,
     pub(crate) source: MediaSource,
     pub(crate) detail: Option<String>,
     pub(crate) name: Option<String>,
 }
 
-impl Other {
+impl ContentMedia {
     pub(crate) const fn new(kind: MediaKind, source: MediaSource) -> Self {
         Self { kind, source, detail: None, name: None }
     }
 }
 
 /// Reads a string or a list of chat's parts.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Content> {
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<MessageContent> {
     match r.kind()? {
-        Kind::String => Ok(Content::of_text(r.string()?.into_owned())),
-        Kind::Array => {
-            let mut content = Content::default();
+        ValueKind::String => Ok(MessageContent::of_text(r.string()?.into_owned())),
+        ValueKind::Array => {
+            let mut content = MessageContent::default();
             r.array(limits.max_content_parts, |r, index| part(r, index, &mut content))?;
             Ok(content)
         }
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of parts")),
+        _ => Err(FieldFault::new(Code::InvalidType, "it must be a string or a list of parts")),
     }
 }
 
 /// Types of parts. Each is also the key of the part's content. The addresses of sounds and videos are vLLM's additions.
 const TYPES: &[&str] = &["text", "refusal", "image_url", "input_audio", "audio_url", "video_url", "file"];
 
-fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
+fn part(r: &mut JsonReader<'_>, index: usize, content: &mut MessageContent) -> Read<()> {
     let (mut kind, mut text, mut other) = (None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -113,80 +113,80 @@ fn part(r: &mut Reader<'_>, index: usize, content: &mut Content) -> Read<()> {
             "input_audio" => other = Some(("input_audio", sound(r)?)),
             "file" => other = Some(("file", file(r)?)),
             "prompt_cache_breakpoint" => content.is_marked |= cache_options::read_breakpoint(r)?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
     match (text, other) {
         (Some((key, text)), None) if key == kind => content.push_text(&text),
         (None, Some((key, other))) if key == kind => content.push(other, "content", index),
-        (None, None) => return Err(Fault::missing(kind)),
+        (None, None) => return Err(FieldFault::missing(kind)),
         (text, other) => {
             let key = text.map_or_else(|| other.map_or(kind, |(key, _)| key), |(key, _)| key);
-            return Err(Fault::unknown().under_key(key));
+            return Err(FieldFault::unknown().under_key(key));
         }
     }
     Ok(())
 }
 
 /// The fault for every unknown type of part.
-pub(crate) fn no_such_part() -> Fault {
-    Fault::new(Code::UnsupportedContent, "there is no such type of part; put what it says into the text")
+pub(crate) fn no_such_part() -> FieldFault {
+    FieldFault::new(Code::UnsupportedContent, "there is no such type of part; put what it says into the text")
 }
 
 /// The fault for a file's id if the content must go to an upstream. Upstreams do not have the files that are stored
 /// here.
-pub(crate) fn stored_file() -> Fault {
+pub(crate) fn stored_file() -> FieldFault {
     let message = "no upstream knows the id of a file, as files that are stored here are not sent along; send the content itself, in \
                    base64 (nothing was charged)";
-    Fault::new(Code::UnsupportedContent, message)
+    FieldFault::new(Code::UnsupportedContent, message)
 }
 
 /// Reads `{"url": …, "detail": …}`.
-fn address(r: &mut Reader<'_>, kind: MediaKind) -> Read<Other> {
+fn address(r: &mut JsonReader<'_>, kind: MediaKind) -> Read<ContentMedia> {
     let (mut url, mut detail) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "url" => url = Some(r.string()?.into_owned()),
             "detail" if kind == MediaKind::Image => detail = r.optional(self::detail)?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let url = url.ok_or_else(|| Fault::missing("url"))?;
-    Ok(Other { detail, ..Other::new(kind, MediaSource::Url(url)) })
+    let url = url.ok_or_else(|| FieldFault::missing("url"))?;
+    Ok(ContentMedia { detail, ..ContentMedia::new(kind, MediaSource::Url(url)) })
 }
 
 /// Reads how closely the model should look at an image.
-pub(crate) fn detail(r: &mut Reader<'_>) -> Read<String> {
+pub(crate) fn detail(r: &mut JsonReader<'_>) -> Read<String> {
     match r.string()?.as_ref() {
         word @ ("auto" | "low" | "high" | "original") => Ok(word.to_owned()),
-        _ => Err(Fault::new(Code::InvalidValue, "it must be `auto`, `low`, `high` or `original`")),
+        _ => Err(FieldFault::new(Code::InvalidValue, "it must be `auto`, `low`, `high` or `original`")),
     }
 }
 
 /// Reads `{"data": …, "format": "wav"}`.
-pub(crate) fn sound(r: &mut Reader<'_>) -> Read<Other> {
+pub(crate) fn sound(r: &mut JsonReader<'_>) -> Read<ContentMedia> {
     let (mut data, mut format) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "data" => data = Some(r.string()?.into_owned()),
             "format" => format = Some(r.string()?.into_owned()),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let data = data.ok_or_else(|| Fault::missing("data"))?;
-    let media_type = format.ok_or_else(|| Fault::missing("format"))?;
-    Ok(Other::new(MediaKind::Audio, MediaSource::Base64 { media_type, data }))
+    let data = data.ok_or_else(|| FieldFault::missing("data"))?;
+    let media_type = format.ok_or_else(|| FieldFault::missing("format"))?;
+    Ok(ContentMedia::new(MediaKind::Audio, MediaSource::Base64 { media_type, data }))
 }
 
 /// Reads `{"file_data": …, "filename": …}` or `{"file_id": …}`.
-fn file(r: &mut Reader<'_>) -> Read<Other> {
+fn file(r: &mut JsonReader<'_>) -> Read<ContentMedia> {
     let mut found = FileParts::default();
-    r.object(|r, key| if found.take(key, r)? { Ok(()) } else { Err(Fault::unknown()) })?;
-    found.finish(MediaKind::Document)?.ok_or_else(|| Fault::missing("file_data"))
+    r.object(|r, key| if found.take(key, r)? { Ok(()) } else { Err(FieldFault::unknown()) })?;
+    found.finish(MediaKind::Document)?.ok_or_else(|| FieldFault::missing("file_data"))
 }
 
 /// The fields in which a file's data may be given.
@@ -200,7 +200,7 @@ pub(crate) struct FileParts {
 
 impl FileParts {
     /// Reads a field of a file. Returns `false` and reads nothing if `key` is not one.
-    pub(crate) fn take(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+    pub(crate) fn take(&mut self, key: &str, r: &mut JsonReader<'_>) -> Read<bool> {
         let field = match key {
             "file_data" => &mut self.data,
             "file_id" => &mut self.id,
@@ -208,7 +208,7 @@ impl FileParts {
             "filename" => &mut self.name,
             _ => return Ok(false),
         };
-        *field = r.optional(Reader::string)?.map(Cow::into_owned);
+        *field = r.optional(JsonReader::string)?.map(Cow::into_owned);
         Ok(true)
     }
 
@@ -221,13 +221,15 @@ impl FileParts {
     ///
     /// # Errors
     /// Fails if the file has both data and an id.
-    pub(crate) fn finish(self, kind: MediaKind) -> Read<Option<Other>> {
+    pub(crate) fn finish(self, kind: MediaKind) -> Read<Option<ContentMedia>> {
         let sources = [self.data.or(self.url).map(MediaSource::Url), self.id.map(MediaSource::File)];
         let [Some(_), Some(_)] = &sources else {
             let source = sources.into_iter().flatten().next();
-            return Ok(source.map(|source| Other { name: self.name, ..Other::new(kind, source) }));
+            return Ok(
+                source.map(|source| ContentMedia { name: self.name, ..ContentMedia::new(kind, source) })
+            );
         };
-        Err(Fault::at(
+        Err(FieldFault::at(
             "file_id",
             Code::InvalidValue,
             "send the data, or the id of an uploaded file, not both",

@@ -3,31 +3,35 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Code, CustomInput, Form, GrammarSyntax, Tool};
+use headrace_domain::{Code, CustomInput, GrammarSyntax, ResponseFormat, Tool};
 use serde_json::{Value, json};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 use crate::form::form_text;
-use crate::json::Reader;
+use crate::json::JsonReader;
 use crate::names::tool_name;
 
 /// The one argument of a custom tool, as a model sees it.
 const INPUT: &str = "input";
 
 /// Reads the `custom` of a tool of type `custom`.
-pub(crate) fn definition(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tool> {
+pub(crate) fn definition(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Tool> {
     let (mut name, mut description, mut input) = (None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "name" => name = Some(tool_name(r)?),
-            "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
+            "description" => description = r.optional(JsonReader::string)?.map(Cow::into_owned),
             "format" => input = r.optional(|r| format(r, limits))?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    Ok(tool(name.ok_or_else(|| Fault::missing("name"))?, description, input.unwrap_or(CustomInput::Text)))
+    Ok(tool(
+        name.ok_or_else(|| FieldFault::missing("name"))?,
+        description,
+        input.unwrap_or(CustomInput::Text),
+    ))
 }
 
 /// Creates a tool that takes a text.
@@ -41,11 +45,11 @@ pub(crate) fn tool(name: String, description: Option<String>, input: CustomInput
 fn parameters(input: &CustomInput) -> Value {
     let text = match input {
         CustomInput::Form(form) => match form.as_ref() {
-            Form::Regex(pattern) => {
+            ResponseFormat::Regex(pattern) => {
                 let about = format!("Text that this regular expression matches: {pattern}");
                 json!({"type": "string", "description": about})
             }
-            Form::Grammar { text, .. } => {
+            ResponseFormat::Grammar { text, .. } => {
                 json!({"type": "string", "description": format!("Text of this grammar:\n{text}")})
             }
             _ => json!({"type": "string"}),
@@ -57,8 +61,8 @@ fn parameters(input: &CustomInput) -> Value {
 
 /// Reads the format of a custom tool's input. Chat has the grammar in an object of its own, and Responses has it beside
 /// the type.
-pub(crate) fn format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<CustomInput> {
-    let (mut kind, mut grammar) = (None, Grammar::default());
+pub(crate) fn format(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<CustomInput> {
+    let (mut kind, mut grammar) = (None, GrammarDraft::default());
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
@@ -67,41 +71,41 @@ pub(crate) fn format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<CustomInpu
         }
         Ok(())
     })?;
-    match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
+    match kind.ok_or_else(|| FieldFault::missing("type"))?.as_ref() {
         "text" => Ok(CustomInput::Text),
         "grammar" => grammar.finish().map_err(|fault| fault.under_key("grammar")),
-        _ => Err(Fault::at("type", Code::InvalidValue, "it must be `text` or `grammar`")),
+        _ => Err(FieldFault::at("type", Code::InvalidValue, "it must be `text` or `grammar`")),
     }
 }
 
 /// A grammar as read so far.
 #[derive(Default)]
-struct Grammar {
+struct GrammarDraft {
     definition: Option<String>,
     lark: Option<bool>,
 }
 
-impl Grammar {
-    fn take(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+impl GrammarDraft {
+    fn take(&mut self, key: &str, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
         match key {
             "definition" => self.definition = Some(form_text(r, limits)?),
             "syntax" => {
                 self.lark = Some(match r.string()?.as_ref() {
                     "lark" => true,
                     "regex" => false,
-                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `lark` or `regex`")),
+                    _ => return Err(FieldFault::new(Code::InvalidValue, "it must be `lark` or `regex`")),
                 });
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     }
 
     fn finish(self) -> Read<CustomInput> {
-        let text = self.definition.ok_or_else(|| Fault::missing("definition"))?;
-        let form = match self.lark.ok_or_else(|| Fault::missing("syntax"))? {
-            true => Form::Grammar { text, syntax: GrammarSyntax::Lark },
-            false => Form::Regex(text),
+        let text = self.definition.ok_or_else(|| FieldFault::missing("definition"))?;
+        let form = match self.lark.ok_or_else(|| FieldFault::missing("syntax"))? {
+            true => ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark },
+            false => ResponseFormat::Regex(text),
         };
         Ok(CustomInput::Form(Box::new(form)))
     }
@@ -115,14 +119,14 @@ pub(crate) fn arguments(input: &str) -> String {
 /// Extracts the text of a custom tool's call from its arguments, which come in pieces. Arguments of another form are
 /// returned as they come, because a model or its grammar may have written the text itself.
 #[derive(Debug, Default)]
-pub(crate) struct Unwrap {
-    state: State,
+pub(crate) struct CustomInputReader {
+    state: InputState,
     /// The text that is held back: an undecided start, or an incomplete escape.
     held: String,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum InputState {
     /// Before the text.
     #[default]
     Before,
@@ -134,23 +138,23 @@ enum State {
     Plain,
 }
 
-impl Unwrap {
+impl CustomInputReader {
     /// Takes the next piece of the arguments. Returns what it adds to the text.
     pub(crate) fn push(&mut self, fragment: &str) -> String {
         match self.state {
-            State::Plain => return fragment.to_owned(),
-            State::After => return String::new(),
-            State::Before | State::Inside => self.held.push_str(fragment),
+            InputState::Plain => return fragment.to_owned(),
+            InputState::After => return String::new(),
+            InputState::Before | InputState::Inside => self.held.push_str(fragment),
         }
-        if self.state == State::Before {
+        if self.state == InputState::Before {
             match begun(&self.held) {
-                Begun::Unknown => return String::new(),
-                Begun::Plain => {
-                    self.state = State::Plain;
+                ArgumentStart::Unknown => return String::new(),
+                ArgumentStart::Plain => {
+                    self.state = InputState::Plain;
                     return std::mem::take(&mut self.held);
                 }
-                Begun::At(at) => {
-                    self.state = State::Inside;
+                ArgumentStart::At(at) => {
+                    self.state = InputState::Inside;
                     self.held.drain(..at);
                 }
             }
@@ -160,8 +164,8 @@ impl Unwrap {
 
     /// Ends the arguments. Returns the text that was held back because its form was never decided.
     pub(crate) fn finish(&mut self) -> String {
-        match std::mem::replace(&mut self.state, State::After) {
-            State::Before => std::mem::take(&mut self.held),
+        match std::mem::replace(&mut self.state, InputState::After) {
+            InputState::Before => std::mem::take(&mut self.held),
             _ => String::new(),
         }
     }
@@ -176,7 +180,7 @@ impl Unwrap {
             out.push_str(text);
             rest = after;
             if rest.starts_with('"') {
-                self.state = State::After;
+                self.state = InputState::After;
                 rest = "";
             }
             let Some(taken) = escape(rest).filter(|_| !rest.is_empty()) else { break };
@@ -223,7 +227,7 @@ fn escape(rest: &str) -> Option<usize> {
     }
 }
 
-enum Begun {
+enum ArgumentStart {
     /// The text may still turn into an object with this one member.
     Unknown,
     /// The text is not such an object.
@@ -233,7 +237,7 @@ enum Begun {
 }
 
 /// Whether `held` starts an object with the one member `input`, which is a string.
-fn begun(held: &str) -> Begun {
+fn begun(held: &str) -> ArgumentStart {
     let mut at = 0;
     for part in ["{", "\"input\"", ":", "\""] {
         let rest = held.get(at..).unwrap_or("");
@@ -243,12 +247,12 @@ fn begun(held: &str) -> Begun {
         if rest.starts_with(part) {
             at += part.len();
         } else if part.starts_with(rest) {
-            return Begun::Unknown;
+            return ArgumentStart::Unknown;
         } else {
-            return Begun::Plain;
+            return ArgumentStart::Plain;
         }
     }
-    Begun::At(at)
+    ArgumentStart::At(at)
 }
 
 #[cfg(test)]
@@ -258,7 +262,7 @@ mod tests {
     use super::*;
 
     fn unwrapped(pieces: &[&str]) -> String {
-        let mut unwrap = Unwrap::default();
+        let mut unwrap = CustomInputReader::default();
         let mut out: String = pieces.iter().map(|piece| unwrap.push(piece)).collect();
         out.push_str(&unwrap.finish());
         out

@@ -6,18 +6,18 @@ use headrace_domain::{
     Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, PromptItem, SamplingRequest, ToEncode, VectorWish,
 };
 
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
-use crate::params::{Knobs, ids, integer, label};
-use crate::refused::{self, Known};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
+use crate::params::{CommonParams, ids, integer, label};
+use crate::refused::{self, KnownParameters};
 use crate::{WireLimits, blank};
 
 /// The most dimensions that a request may ask for. The model's own limit is checked later.
 const MOST_DIMENSIONS: u32 = 1 << 17;
 
 /// Reads the whole body.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(Endpoint::Embeddings, limits);
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(Endpoint::Embeddings, limits);
     let (mut texts, mut wish) = (None, VectorWish::default());
     r.object(|r, key| {
         match key.as_ref() {
@@ -30,21 +30,26 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
         Ok(())
     })?;
     r.end()?;
-    let texts = texts.ok_or_else(|| Fault::missing("input"))?;
+    let texts = texts.ok_or_else(|| FieldFault::missing("input"))?;
     call(knobs, Endpoint::Embeddings, ToEncode { texts, wish: EncodeWish::Vectors(wish) })
 }
 
 /// Reads a parameter that every encoder call may have.
-pub(crate) fn common(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+pub(crate) fn common(
+    knobs: &mut CommonParams<'_>,
+    key: &str,
+    r: &mut JsonReader<'_>,
+    limits: &WireLimits,
+) -> Read<()> {
     match key {
         "model" | "headrace" | "timeout" => knobs.take_common(key, r).map(drop),
         "service_tier" | "user" | "safety_identifier" => knobs.take_openai(key, r).map(drop),
-        _ => refused::read(Known::Encode, key, r, limits),
+        _ => refused::read(KnownParameters::Encode, key, r, limits),
     }
 }
 
 /// Creates the call for texts to encode.
-pub(crate) fn call(mut knobs: Knobs<'_>, endpoint: Endpoint, to_encode: ToEncode) -> Read<Call> {
+pub(crate) fn call(mut knobs: CommonParams<'_>, endpoint: Endpoint, to_encode: ToEncode) -> Read<Call> {
     Ok(Call {
         sampling: SamplingRequest { max_tokens: Some(0), ..SamplingRequest::default() },
         include_usage: true,
@@ -57,26 +62,27 @@ pub(crate) fn call(mut knobs: Knobs<'_>, endpoint: Endpoint, to_encode: ToEncode
 }
 
 /// The fault for more texts than one call may have.
-pub(crate) fn too_many(limits: &WireLimits) -> Fault {
+pub(crate) fn too_many(limits: &WireLimits) -> FieldFault {
     let message = format!("there may be at most {}; send several requests", limits.max_encode_texts);
-    Fault::new(Code::ArrayAboveMaxLength, message).of_parent()
+    FieldFault::new(Code::ArrayAboveMaxLength, message).of_parent()
 }
 
-fn encoding_format(r: &mut Reader<'_>) -> Read<bool> {
+fn encoding_format(r: &mut JsonReader<'_>) -> Read<bool> {
     match r.string()?.as_ref() {
         "float" => Ok(false),
         "base64" => Ok(true),
-        _ => Err(Fault::new(Code::InvalidValue, "it must be `float` or `base64`")),
+        _ => Err(FieldFault::new(Code::InvalidValue, "it must be `float` or `base64`")),
     }
 }
 
 /// Reads `"text"`, `["text", …]`, `[id, …]` or `[[id, …], …]`. The first item decides which.
-fn read_input(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> {
-    let text =
-        |r: &mut Reader<'_>| Ok(EncodeText::One(PromptItem::Text(blank::visible(r.string()?)?.into_owned())));
+fn read_input(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> {
+    let text = |r: &mut JsonReader<'_>| {
+        Ok(EncodeText::One(PromptItem::Text(blank::visible(r.string()?)?.into_owned())))
+    };
     match r.kind()? {
-        Kind::String => return Ok(vec![text(r)?]),
-        Kind::Array => {}
+        ValueKind::String => return Ok(vec![text(r)?]),
+        ValueKind::Array => {}
         _ => return Err(wrong_type()),
     }
     let (mut first, mut texts, mut flat) = (None, Vec::new(), Vec::new());
@@ -84,22 +90,22 @@ fn read_input(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<EncodeText>> 
         let kind = r.kind()?;
         if *first.get_or_insert(kind) != kind {
             let message = "all items must be of one type: strings, ids or lists of ids";
-            return Err(Fault::new(Code::InvalidType, message));
+            return Err(FieldFault::new(Code::InvalidType, message));
         }
-        if kind != Kind::Number && index >= limits.max_encode_texts {
+        if kind != ValueKind::Number && index >= limits.max_encode_texts {
             return Err(too_many(limits));
         }
         match kind {
-            Kind::String => texts.push(text(r)?),
-            Kind::Number => flat.push(integer(r, 0, u32::MAX)?),
-            Kind::Array => {
+            ValueKind::String => texts.push(text(r)?),
+            ValueKind::Number => flat.push(integer(r, 0, u32::MAX)?),
+            ValueKind::Array => {
                 texts.push(EncodeText::One(PromptItem::Ids(some(ids(r, limits.max_prompt_ids)?)?)));
             }
             _ => return Err(wrong_type()),
         }
         Ok(())
     })?;
-    if first == Some(Kind::Number) {
+    if first == Some(ValueKind::Number) {
         texts.push(EncodeText::One(PromptItem::Ids(flat)));
     }
     some(texts)
@@ -112,11 +118,11 @@ pub(crate) fn some<T>(list: Vec<T>) -> Read<Vec<T>> {
 /// # Errors
 /// A list has no texts.
 pub(crate) fn not_empty(texts: usize) -> Read<()> {
-    if texts == 0 { Err(Fault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(()) }
+    if texts == 0 { Err(FieldFault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(()) }
 }
 
-fn wrong_type() -> Fault {
+fn wrong_type() -> FieldFault {
     let message =
         "it must be a string, a list of strings, a list of token ids, or a list of lists of token ids";
-    Fault::new(Code::InvalidType, message)
+    FieldFault::new(Code::InvalidType, message)
 }

@@ -22,9 +22,9 @@ mod equality_tests;
 mod golden_tests;
 
 pub(crate) use diagnosis::write_cache_diagnostics;
-pub use diagnosis::{CacheDiagnosis, Changed};
-pub use encoder::{Chosen, ReplyEncoder, ReplyMeta};
+pub use diagnosis::{CacheDiagnosis, ChangedPart};
 pub(crate) use encoder::{EVENT_STREAM, JSON, KEEP_ALIVE};
+pub use encoder::{ReplyEncoder, ReplyMeta, ShownSampling};
 pub(crate) use frame::{answer_id, write_explain};
 pub use frame::{named_request, named_trace};
 
@@ -45,7 +45,7 @@ pub fn encoder(call: &Call, meta: ReplyMeta) -> Box<dyn ReplyEncoder> {
         (Endpoint::Responses, true) => Box::new(ResponseStream::new(call, meta)),
         (Endpoint::Responses, false) => Box::new(ResponseWhole::new(call, meta)),
         (Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score, _) => {
-            Box::new(encoded::Encoded::new(call, meta))
+            Box::new(encoded::EncodedVectors::new(call, meta))
         }
         (Endpoint::Messages, true) => Box::new(anthropic_stream::AnthropicStream::new(call, meta)),
         (Endpoint::Messages, false) => Box::new(anthropic_whole::AnthropicWhole::new(call, meta)),

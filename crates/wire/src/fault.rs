@@ -199,7 +199,7 @@ pub(crate) const MAX_PATH_BYTES: usize = 512;
 
 /// A fault on its way out of the nested values. Each level adds its own part to the front of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct FieldFault {
     path: String,
     code: Code,
     message: String,
@@ -208,9 +208,9 @@ pub(crate) struct Fault {
 }
 
 /// The result of reading a value.
-pub(crate) type Read<T> = Result<T, Fault>;
+pub(crate) type Read<T> = Result<T, FieldFault>;
 
-impl Fault {
+impl FieldFault {
     /// A fault at the current value.
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { path: String::new(), code, message: message.into(), of_parent: false }
@@ -321,8 +321,8 @@ fn apart(a: &str, b: &str) -> usize {
     row.last().copied().unwrap_or(0)
 }
 
-impl From<Fault> for BadRequest {
-    fn from(mut fault: Fault) -> Self {
+impl From<FieldFault> for BadRequest {
+    fn from(mut fault: FieldFault) -> Self {
         if fault.code == Code::UnknownParameter
             && let Some(name) = fault.path.rsplit('.').next().and_then(meant)
         {
@@ -363,9 +363,10 @@ mod tests {
         ] {
             assert_eq!(meant(name), expected, "{name}");
         }
-        let bad = BadRequest::from(Fault::unknown().under_key("top_pp"));
+        let bad = BadRequest::from(FieldFault::unknown().under_key("top_pp"));
         assert!(bad.message.starts_with("`top_pp`: there is no such parameter"), "{}", bad.message);
-        let bad = BadRequest::from(Fault::unknown().under_key("contnt").under_index(0).under_key("messages"));
+        let bad =
+            BadRequest::from(FieldFault::unknown().under_key("contnt").under_index(0).under_key("messages"));
         assert!(
             bad.message.contains("`messages[0].contnt`: ") && bad.message.contains("did you mean `content`?")
         );

@@ -5,8 +5,8 @@
 
 use headrace_domain::Code;
 
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
 use crate::{BadRequest, WireLimits};
 
 /// The allowed purposes of files. The server reads only files for batches. It stores and returns all others.
@@ -54,7 +54,7 @@ fn check_purpose(purpose: &str) -> Read<()> {
     if PURPOSES.contains(&purpose) {
         return Ok(());
     }
-    Err(Fault::new(Code::InvalidValue, format!("it must be one of: {}", PURPOSES.join(", "))))
+    Err(FieldFault::new(Code::InvalidValue, format!("it must be one of: {}", PURPOSES.join(", "))))
 }
 
 /// Returns the name of a file without its path and without control characters. The name is only shown, and never used
@@ -70,11 +70,11 @@ fn check_name(name: &str) -> Read<String> {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let plain: String = last.chars().filter(|c| !c.is_control()).collect();
     if plain.is_empty() || plain == "." || plain == ".." {
-        return Err(Fault::new(Code::EmptyString, "it must name a file"));
+        return Err(FieldFault::new(Code::EmptyString, "it must name a file"));
     }
     if plain.len() > MAX_FILE_NAME_BYTES {
         let message = format!("it may have at most {MAX_FILE_NAME_BYTES} bytes");
-        return Err(Fault::new(Code::StringAboveMaxLength, message));
+        return Err(FieldFault::new(Code::StringAboveMaxLength, message));
     }
     Ok(plain)
 }
@@ -93,23 +93,23 @@ fn check_kept(anchor: Option<&str>, seconds: Option<&str>) -> Read<Option<u64>> 
         return Ok(None);
     }
     if anchor != Some("created_at") {
-        return Err(Fault::at("anchor", Code::InvalidValue, "it must be `created_at`"));
+        return Err(FieldFault::at("anchor", Code::InvalidValue, "it must be `created_at`"));
     }
-    let seconds = seconds.ok_or_else(|| Fault::missing("seconds"))?;
+    let seconds = seconds.ok_or_else(|| FieldFault::missing("seconds"))?;
     let seconds = seconds.parse().ok().filter(|seconds| KEPT_SECONDS.contains(seconds));
     let (least, most) = (KEPT_SECONDS.start(), KEPT_SECONDS.end());
     let message = || format!("it must be a whole number from {least} to {most}");
-    seconds.map(Some).ok_or_else(|| Fault::at("seconds", Code::InvalidValue, message()))
+    seconds.map(Some).ok_or_else(|| FieldFault::at("seconds", Code::InvalidValue, message()))
 }
 
 /// Reads `{"anchor": "created_at", "seconds": …}`.
-pub(crate) fn expires_after(r: &mut Reader<'_>) -> Read<Option<u64>> {
+pub(crate) fn expires_after(r: &mut JsonReader<'_>) -> Read<Option<u64>> {
     let (mut anchor, mut seconds) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "anchor" => anchor = Some(r.string()?.into_owned()),
             "seconds" => seconds = Some(r.number()?.to_owned()),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
@@ -121,11 +121,11 @@ pub(crate) fn expires_after(r: &mut Reader<'_>) -> Read<Option<u64>> {
 /// # Errors
 /// [`BadRequest`] names the first field that is wrong or missing.
 pub fn upload_body(body: &[u8], limits: &WireLimits) -> Result<UploadBody, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read_upload(&mut reader)?)
 }
 
-fn read_upload(r: &mut Reader<'_>) -> Read<UploadBody> {
+fn read_upload(r: &mut JsonReader<'_>) -> Read<UploadBody> {
     let (mut name, mut purpose, mut bytes, mut mime, mut kept_seconds) = (None, None, None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -137,29 +137,30 @@ fn read_upload(r: &mut Reader<'_>) -> Read<UploadBody> {
             }
             "bytes" => {
                 let whole = r.number()?.parse::<u64>().ok().filter(|bytes| *bytes > 0);
-                let fault =
-                    || Fault::new(Code::InvalidValue, "it must be a whole number of bytes, one at least");
+                let fault = || {
+                    FieldFault::new(Code::InvalidValue, "it must be a whole number of bytes, one at least")
+                };
                 bytes = Some(whole.ok_or_else(fault)?);
             }
             "mime_type" => {
                 let text = r.string()?.into_owned();
                 if text.len() > MAX_FILE_NAME_BYTES {
                     let message = format!("it may have at most {MAX_FILE_NAME_BYTES} bytes");
-                    return Err(Fault::new(Code::StringAboveMaxLength, message));
+                    return Err(FieldFault::new(Code::StringAboveMaxLength, message));
                 }
                 mime = Some(text);
             }
             "expires_after" => kept_seconds = r.optional(expires_after)?.flatten(),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
     Ok(UploadBody {
-        name: name.ok_or_else(|| Fault::missing("filename"))?,
-        purpose: purpose.ok_or_else(|| Fault::missing("purpose"))?,
-        bytes: bytes.ok_or_else(|| Fault::missing("bytes"))?,
-        mime: mime.ok_or_else(|| Fault::missing("mime_type"))?,
+        name: name.ok_or_else(|| FieldFault::missing("filename"))?,
+        purpose: purpose.ok_or_else(|| FieldFault::missing("purpose"))?,
+        bytes: bytes.ok_or_else(|| FieldFault::missing("bytes"))?,
+        mime: mime.ok_or_else(|| FieldFault::missing("mime_type"))?,
         kept_seconds,
     })
 }
@@ -169,11 +170,11 @@ fn read_upload(r: &mut Reader<'_>) -> Read<UploadBody> {
 /// # Errors
 /// [`BadRequest`] names the first field that is wrong or missing.
 pub fn complete_body(body: &[u8], limits: &WireLimits) -> Result<CompleteBody, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read_complete(&mut reader)?)
 }
 
-fn read_complete(r: &mut Reader<'_>) -> Read<CompleteBody> {
+fn read_complete(r: &mut JsonReader<'_>) -> Read<CompleteBody> {
     let (mut parts, mut md5) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -189,16 +190,16 @@ fn read_complete(r: &mut Reader<'_>) -> Read<CompleteBody> {
                 md5 = r.optional(|r| {
                     let text = r.string()?.to_ascii_lowercase();
                     let is_sum = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-                    let fault = || Fault::new(Code::InvalidValue, "it must be 32 hexadecimal digits");
+                    let fault = || FieldFault::new(Code::InvalidValue, "it must be 32 hexadecimal digits");
                     if is_sum { Ok(text) } else { Err(fault()) }
                 })?;
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
-    Ok(CompleteBody { parts: parts.ok_or_else(|| Fault::missing("part_ids"))?, md5 })
+    Ok(CompleteBody { parts: parts.ok_or_else(|| FieldFault::missing("part_ids"))?, md5 })
 }
 
 #[cfg(test)]

@@ -3,15 +3,15 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Code, Form, FormTag, GrammarSyntax, JsonForm, TaggedForm};
+use headrace_domain::{Code, FormTag, GrammarSyntax, JsonForm, ResponseFormat, TaggedForm};
 use serde_json::{Value, json};
 
 use crate::WireLimits;
 use crate::canonical::with_inner_schemas;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::names::schema_name;
-use crate::node::Node;
+use crate::node::JsonNode;
 
 /// JSON that follows a schema, with the usual white space.
 pub(crate) const fn json_form(name: Option<String>, schema: Value, strict: bool) -> JsonForm {
@@ -19,8 +19,8 @@ pub(crate) const fn json_form(name: Option<String>, schema: Value, strict: bool)
 }
 
 /// Reads OpenAI's `response_format`, including vLLM's structural tags. `None` if it is plain text.
-pub(crate) fn response_format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<Form>> {
-    let (mut kind, mut described, mut schema, mut tags) = (None, None, None, Tags::default());
+pub(crate) fn response_format(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<ResponseFormat>> {
+    let (mut kind, mut described, mut schema, mut tags) = (None, None, None, StructuralTags::default());
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
@@ -31,9 +31,10 @@ pub(crate) fn response_format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<O
         }
         Ok(())
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
-    let stray =
-        |key: &str| Err(Fault::at(key, Code::InvalidValue, format!("a format of type `{kind}` has none")));
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
+    let stray = |key: &str| {
+        Err(FieldFault::at(key, Code::InvalidValue, format!("a format of type `{kind}` has none")))
+    };
     if described.is_some() && kind != "json_schema" {
         return stray("json_schema");
     }
@@ -45,95 +46,103 @@ pub(crate) fn response_format(r: &mut Reader<'_>, limits: &WireLimits) -> Read<O
     }
     Ok(Some(match kind.as_ref() {
         "text" => return Ok(None),
-        "json_object" => {
-            schema.map_or(Form::JsonObject, |schema| Form::JsonSchema(json_form(None, schema, false)))
+        "json_object" => schema.map_or(ResponseFormat::JsonObject, |schema| {
+            ResponseFormat::JsonSchema(json_form(None, schema, false))
+        }),
+        "json_schema" => {
+            ResponseFormat::JsonSchema(described.ok_or_else(|| FieldFault::missing("json_schema"))?)
         }
-        "json_schema" => Form::JsonSchema(described.ok_or_else(|| Fault::missing("json_schema"))?),
-        "structural_tag" => Form::Tags(tags.finish()?),
+        "structural_tag" => ResponseFormat::Tags(tags.finish()?),
         _ => {
             let message = "it must be `text`, `json_object`, `json_schema` or `structural_tag`";
-            return Err(Fault::at("type", Code::InvalidValue, message));
+            return Err(FieldFault::at("type", Code::InvalidValue, message));
         }
     }))
 }
 
 /// Reads the `json_schema` of a `response_format`.
-fn json_schema(r: &mut Reader<'_>) -> Read<JsonForm> {
+fn json_schema(r: &mut JsonReader<'_>) -> Read<JsonForm> {
     let (mut name, mut schema, mut strict) = (None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
             "name" => name = Some(schema_name(r)?),
             // The purpose of the schema. It is for people, because the model does not see the schema.
-            "description" => r.optional(Reader::skip_string).map(drop)?,
+            "description" => r.optional(JsonReader::skip_string).map(drop)?,
             "schema" => schema = r.optional(any_schema)?,
-            "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
-            _ => return Err(Fault::unknown()),
+            "strict" => strict = r.optional(JsonReader::bool)?.unwrap_or(false),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let name = name.ok_or_else(|| Fault::missing("name"))?;
-    Ok(json_form(Some(name), schema.ok_or_else(|| Fault::missing("schema"))?, strict))
+    let name = name.ok_or_else(|| FieldFault::missing("name"))?;
+    Ok(json_form(Some(name), schema.ok_or_else(|| FieldFault::missing("schema"))?, strict))
 }
 
 /// Reads a JSON Schema: an object whose keys keep the order in which they were sent.
-pub(crate) fn any_schema(r: &mut Reader<'_>) -> Read<Value> {
-    Node::object(r)?.into_value()
+pub(crate) fn any_schema(r: &mut JsonReader<'_>) -> Read<Value> {
+    JsonNode::object(r)?.into_value()
 }
 
 /// Reads Anthropic's format of an answer.
-pub(crate) fn anthropic_format(r: &mut Reader<'_>) -> Read<Form> {
+pub(crate) fn anthropic_format(r: &mut JsonReader<'_>) -> Read<ResponseFormat> {
     let (mut typed, mut schema) = (false, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => {
                 typed = r.string()? == "json_schema";
                 if !typed {
-                    return Err(Fault::new(Code::InvalidValue, "it must be `json_schema`"));
+                    return Err(FieldFault::new(Code::InvalidValue, "it must be `json_schema`"));
                 }
             }
             "schema" => schema = Some(any_schema(r)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     if !typed {
-        return Err(Fault::missing("type"));
+        return Err(FieldFault::missing("type"));
     }
-    Ok(Form::JsonSchema(json_form(None, schema.ok_or_else(|| Fault::missing("schema"))?, false)))
+    Ok(ResponseFormat::JsonSchema(json_form(
+        None,
+        schema.ok_or_else(|| FieldFault::missing("schema"))?,
+        false,
+    )))
 }
 
 /// vLLM's `structured_outputs` as read so far.
 #[derive(Default)]
-struct Outputs {
-    forms: Vec<Form>,
+struct StructuredOutputs {
+    forms: Vec<ResponseFormat>,
     compact: bool,
     closed: bool,
     white_space: Option<String>,
 }
 
 /// Reads vLLM's `structured_outputs`: exactly one kind of constraint, and its white space.
-pub(crate) fn structured_outputs(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Form> {
-    let mut outputs = Outputs::default();
+pub(crate) fn structured_outputs(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ResponseFormat> {
+    let mut outputs = StructuredOutputs::default();
     r.object(|r, key| {
         let form = match key.as_ref() {
-            "json" => {
-                r.optional(schema_or_text)?.map(|schema| Form::JsonSchema(json_form(None, schema, false)))
-            }
-            "regex" => r.optional(|r| form_text(r, limits))?.map(Form::Regex),
-            "choice" => r.optional(|r| choices(r, limits))?.map(Form::Choice),
+            "json" => r
+                .optional(schema_or_text)?
+                .map(|schema| ResponseFormat::JsonSchema(json_form(None, schema, false))),
+            "regex" => r.optional(|r| form_text(r, limits))?.map(ResponseFormat::Regex),
+            "choice" => r.optional(|r| choices(r, limits))?.map(ResponseFormat::Choice),
             "grammar" => {
                 let text = r.optional(|r| form_text(r, limits))?;
-                text.map(|text| Form::Grammar { text, syntax: GrammarSyntax::Either })
+                text.map(|text| ResponseFormat::Grammar { text, syntax: GrammarSyntax::Either })
             }
-            "json_object" => r.optional(Reader::bool)?.filter(|on| *on).map(|_| Form::JsonObject),
-            "structural_tag" => r.optional(|r| tags_or_text(r, limits))?.map(Form::Tags),
+            "json_object" => {
+                r.optional(JsonReader::bool)?.filter(|on| *on).map(|_| ResponseFormat::JsonObject)
+            }
+            "structural_tag" => r.optional(|r| tags_or_text(r, limits))?.map(ResponseFormat::Tags),
             "disable_any_whitespace" => return set(r, &mut outputs.compact),
             "disable_additional_properties" => return set(r, &mut outputs.closed),
             "whitespace_pattern" => {
                 outputs.white_space = r.optional(|r| form_text(r, limits))?;
                 None
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         };
         outputs.forms.extend(form);
         Ok(())
@@ -141,33 +150,39 @@ pub(crate) fn structured_outputs(r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     outputs.finish()
 }
 
-fn set(r: &mut Reader<'_>, flag: &mut bool) -> Read<()> {
-    *flag = r.optional(Reader::bool)?.unwrap_or(false);
+fn set(r: &mut JsonReader<'_>, flag: &mut bool) -> Read<()> {
+    *flag = r.optional(JsonReader::bool)?.unwrap_or(false);
     Ok(())
 }
 
-impl Outputs {
-    fn finish(self) -> Read<Form> {
-        let one = <[Form; 1]>::try_from(self.forms).map_err(|_| {
+impl StructuredOutputs {
+    fn finish(self) -> Read<ResponseFormat> {
+        let one = <[ResponseFormat; 1]>::try_from(self.forms).map_err(|_| {
             let message = "it must hold exactly one of `json`, `regex`, `choice`, `grammar`, `json_object` and `structural_tag`";
-            Fault::new(Code::InvalidValue, message)
+            FieldFault::new(Code::InvalidValue, message)
         });
         let [form] = one?;
         let spaced = self.compact || self.white_space.is_some();
         let mut form = match form {
-            Form::JsonObject if spaced || self.closed => json_form(None, json!({"type": "object"}), false),
-            Form::JsonSchema(form) => form,
+            ResponseFormat::JsonObject if spaced || self.closed => {
+                json_form(None, json!({"type": "object"}), false)
+            }
+            ResponseFormat::JsonSchema(form) => form,
             _ if spaced || self.closed => {
                 let message =
                     "white space and additional properties can be set for `json` and `json_object` alone";
-                return Err(Fault::new(Code::InvalidValue, message));
+                return Err(FieldFault::new(Code::InvalidValue, message));
             }
             other => return Ok(other),
         };
         if self.closed {
             form.schema = closed(form.schema);
         }
-        Ok(Form::JsonSchema(JsonForm { compact: self.compact, white_space: self.white_space, ..form }))
+        Ok(ResponseFormat::JsonSchema(JsonForm {
+            compact: self.compact,
+            white_space: self.white_space,
+            ..form
+        }))
     }
 }
 
@@ -189,33 +204,33 @@ fn closed(value: Value) -> Value {
 }
 
 /// Reads a text that constrains an answer: a pattern or a grammar.
-pub(crate) fn form_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+pub(crate) fn form_text(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
     let text = r.string()?;
     if text.is_empty() {
-        return Err(Fault::new(Code::EmptyString, "it must not be empty"));
+        return Err(FieldFault::new(Code::EmptyString, "it must not be empty"));
     }
     let max = limits.max_form_text_bytes;
     if text.len() > max {
-        return Err(Fault::new(Code::StringAboveMaxLength, format!("it may have at most {max} bytes")));
+        return Err(FieldFault::new(Code::StringAboveMaxLength, format!("it may have at most {max} bytes")));
     }
     Ok(text.into_owned())
 }
 
-fn choices(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
+fn choices(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<String>> {
     let mut choices = Vec::new();
     r.array(limits.max_form_choices, |r, _| {
         choices.push(form_text(r, limits)?);
         Ok(())
     })?;
     if choices.is_empty() {
-        return Err(Fault::new(Code::EmptyArray, "it must have at least one text"));
+        return Err(FieldFault::new(Code::EmptyArray, "it must have at least one text"));
     }
     Ok(choices)
 }
 
 /// Reads a JSON Schema, given as an object or as JSON text.
-fn schema_or_text(r: &mut Reader<'_>) -> Read<Value> {
-    if r.kind()? != Kind::String {
+fn schema_or_text(r: &mut JsonReader<'_>) -> Read<Value> {
+    if r.kind()? != ValueKind::String {
         return any_schema(r);
     }
     let text = r.string()?;
@@ -223,7 +238,11 @@ fn schema_or_text(r: &mut Reader<'_>) -> Read<Value> {
 }
 
 /// Reads the JSON inside a string of the request.
-fn within<T>(r: &mut Reader<'_>, text: &str, read: impl FnOnce(&mut Reader<'_>) -> Read<T>) -> Read<T> {
+fn within<T>(
+    r: &mut JsonReader<'_>,
+    text: &str,
+    read: impl FnOnce(&mut JsonReader<'_>) -> Read<T>,
+) -> Read<T> {
     let mut inner = r.inner(text);
     let read = read(&mut inner).and_then(|value| inner.end().map(|()| value));
     let value = read.map_err(|fault| fault.inside(Code::InvalidValue, "it must be a JSON object as text"))?;
@@ -232,17 +251,17 @@ fn within<T>(r: &mut Reader<'_>, text: &str, read: impl FnOnce(&mut Reader<'_>) 
 }
 
 /// Reads structural tags, given as an object or as JSON text.
-fn tags_or_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
-    let read = |r: &mut Reader<'_>| {
-        let mut tags = Tags::default();
+fn tags_or_text(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
+    let read = |r: &mut JsonReader<'_>| {
+        let mut tags = StructuralTags::default();
         r.object(|r, key| match key.as_ref() {
             "type" if r.string()? == "structural_tag" => Ok(()),
-            "type" => Err(Fault::new(Code::InvalidValue, "it must be `structural_tag`")),
+            "type" => Err(FieldFault::new(Code::InvalidValue, "it must be `structural_tag`")),
             key => tags.take(key, r, limits),
         })?;
         tags.finish()
     };
-    if r.kind()? != Kind::String {
+    if r.kind()? != ValueKind::String {
         return read(r);
     }
     let text = r.string()?;
@@ -251,19 +270,19 @@ fn tags_or_text(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
 
 /// Structural tags as read so far: `structures` and `triggers`, or the newer `format` of triggered tags.
 #[derive(Default)]
-struct Tags {
+struct StructuralTags {
     structures: Option<Vec<FormTag>>,
     triggers: Option<Vec<String>>,
     format: Option<TaggedForm>,
 }
 
-impl Tags {
-    fn take(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+impl StructuralTags {
+    fn take(&mut self, key: &str, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
         match key {
             "structures" => self.structures = r.optional(|r| structures(r, limits))?,
             "triggers" => self.triggers = r.optional(|r| choices(r, limits))?,
             "format" => self.format = r.optional(|r| triggered(r, limits))?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     }
@@ -281,14 +300,14 @@ impl Tags {
     fn finish(self) -> Read<TaggedForm> {
         match self {
             Self { structures: None, triggers: None, format: Some(tagged) } => checked(tagged),
-            Self { format: Some(_), .. } => Err(Fault::at(
+            Self { format: Some(_), .. } => Err(FieldFault::at(
                 "format",
                 Code::InvalidValue,
                 "it says what `structures` say; send one of them",
             )),
             Self { structures, triggers, .. } => checked(TaggedForm {
-                tags: structures.ok_or_else(|| Fault::missing("structures"))?,
-                triggers: triggers.ok_or_else(|| Fault::missing("triggers"))?,
+                tags: structures.ok_or_else(|| FieldFault::missing("structures"))?,
+                triggers: triggers.ok_or_else(|| FieldFault::missing("triggers"))?,
             }),
         }
     }
@@ -303,12 +322,12 @@ fn checked(tagged: TaggedForm) -> Read<TaggedForm> {
         None => Ok(tagged),
         Some(index) => {
             let message = "none of the `triggers` begins its `begin`";
-            Err(Fault::new(Code::InvalidValue, message).under_index(index).under_key("structures"))
+            Err(FieldFault::new(Code::InvalidValue, message).under_index(index).under_key("structures"))
         }
     }
 }
 
-fn structures(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
+fn structures(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
     let mut tags = Vec::new();
     r.array(limits.max_form_tags, |r, _| {
         let (mut begin, mut schema, mut end) = (None, None, None);
@@ -317,7 +336,7 @@ fn structures(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
                 "begin" => begin = Some(form_text(r, limits)?),
                 "schema" => schema = r.optional(any_schema)?,
                 "end" => end = Some(form_text(r, limits)?),
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
@@ -329,22 +348,22 @@ fn structures(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
 
 fn tag(begin: Option<String>, schema: Option<Value>, end: Option<String>) -> Read<FormTag> {
     Ok(FormTag {
-        begin: begin.ok_or_else(|| Fault::missing("begin"))?,
-        schema: schema.ok_or_else(|| Fault::missing("schema"))?,
-        end: end.ok_or_else(|| Fault::missing("end"))?,
+        begin: begin.ok_or_else(|| FieldFault::missing("begin"))?,
+        schema: schema.ok_or_else(|| FieldFault::missing("schema"))?,
+        end: end.ok_or_else(|| FieldFault::missing("end"))?,
     })
 }
 
 fn some(tags: Vec<FormTag>) -> Read<Vec<FormTag>> {
     if tags.is_empty() {
-        Err(Fault::new(Code::EmptyArray, "it must have at least one tag"))
+        Err(FieldFault::new(Code::EmptyArray, "it must have at least one tag"))
     } else {
         Ok(tags)
     }
 }
 
 /// Reads the `format` of XGrammar's structural tags, as far as `structures` and `triggers` can express it.
-fn triggered(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
+fn triggered(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
     let (mut typed, mut tags, mut triggers) = (false, None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -352,33 +371,33 @@ fn triggered(r: &mut Reader<'_>, limits: &WireLimits) -> Read<TaggedForm> {
                 typed = r.string()? == "triggered_tags";
                 if !typed {
                     let message = "only `triggered_tags` is supported; send a grammar instead";
-                    return Err(Fault::new(Code::UnsupportedValue, message));
+                    return Err(FieldFault::new(Code::UnsupportedValue, message));
                 }
             }
             "tags" => tags = Some(tag_formats(r, limits)?),
             "triggers" => triggers = Some(choices(r, limits)?),
             "at_least_one" | "stop_after_first" => {
-                if r.optional(Reader::bool)? == Some(true) {
-                    return Err(Fault::new(
+                if r.optional(JsonReader::bool)? == Some(true) {
+                    return Err(FieldFault::new(
                         Code::UnsupportedParameter,
                         "it is not supported; send a grammar instead",
                     ));
                 }
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     if !typed {
-        return Err(Fault::missing("type"));
+        return Err(FieldFault::missing("type"));
     }
     Ok(TaggedForm {
-        tags: tags.ok_or_else(|| Fault::missing("tags"))?,
-        triggers: triggers.ok_or_else(|| Fault::missing("triggers"))?,
+        tags: tags.ok_or_else(|| FieldFault::missing("tags"))?,
+        triggers: triggers.ok_or_else(|| FieldFault::missing("triggers"))?,
     })
 }
 
-fn tag_formats(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
+fn tag_formats(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
     let mut tags = Vec::new();
     r.array(limits.max_form_tags, |r, _| {
         let (mut begin, mut schema, mut end) = (None, None, None);
@@ -388,7 +407,7 @@ fn tag_formats(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
                 "begin" => begin = Some(form_text(r, limits)?),
                 "content" => schema = Some(tag_content(r)?),
                 "end" => end = Some(form_text(r, limits)?),
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
@@ -398,19 +417,19 @@ fn tag_formats(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<FormTag>> {
     some(tags)
 }
 
-fn tag_content(r: &mut Reader<'_>) -> Read<Value> {
+fn tag_content(r: &mut JsonReader<'_>) -> Read<Value> {
     let (mut kind, mut schema) = (None::<Cow<'_, str>>, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
             "json_schema" => schema = Some(any_schema(r)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     if kind.is_some_and(|kind| kind != "json_schema") {
         let message = "only `json_schema` is supported; send a grammar instead";
-        return Err(Fault::at("type", Code::UnsupportedValue, message));
+        return Err(FieldFault::at("type", Code::UnsupportedValue, message));
     }
-    schema.ok_or_else(|| Fault::missing("json_schema"))
+    schema.ok_or_else(|| FieldFault::missing("json_schema"))
 }

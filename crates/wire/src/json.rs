@@ -9,11 +9,11 @@ use std::borrow::Cow;
 
 use headrace_domain::Code;
 
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 
 /// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     Null,
     Bool,
     Number,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Object,
 }
 
-impl Kind {
+impl ValueKind {
     const fn begins_with(self, byte: u8) -> bool {
         match self {
             Self::Null => byte == b'n',
@@ -50,7 +50,7 @@ impl Kind {
 const DEEPEST: usize = 512;
 
 /// Reads one JSON text from front to back. Builds only the values that the caller asks for.
-pub(crate) struct Reader<'a> {
+pub(crate) struct JsonReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -60,12 +60,15 @@ pub(crate) struct Reader<'a> {
     keys: Vec<Cow<'a, str>>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     /// Creates a reader of `body`, which must be UTF-8. `max_free_form` limits the values that [`Self::count_value`]
     /// counts.
     pub(crate) fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
         let text = simdutf8::compat::from_utf8(body).map_err(|error| {
-            Fault::new(Code::InvalidJson, format!("the body is not UTF-8 at byte {}", error.valid_up_to()))
+            FieldFault::new(
+                Code::InvalidJson,
+                format!("the body is not UTF-8 at byte {}", error.valid_up_to()),
+            )
         })?;
         let max_depth = max_depth.min(DEEPEST);
         Ok(Self { text, at: 0, depth: 0, max_depth, free_form_left: max_free_form, keys: Vec::new() })
@@ -73,8 +76,8 @@ impl<'a> Reader<'a> {
 
     /// Creates a reader of a JSON text from inside a string of this one, with the same depth limit and the remaining
     /// budget.
-    pub(crate) const fn inner<'b>(&self, text: &'b str) -> Reader<'b> {
-        Reader {
+    pub(crate) const fn inner<'b>(&self, text: &'b str) -> JsonReader<'b> {
+        JsonReader {
             text,
             at: 0,
             depth: 0,
@@ -85,14 +88,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes over the budget that remains after an [`Self::inner`] text was read.
-    pub(crate) const fn resume(&mut self, inner: &Reader<'_>) {
+    pub(crate) const fn resume(&mut self, inner: &JsonReader<'_>) {
         self.free_form_left = inner.free_form_left;
     }
 
     /// Counts one value of a free-form object against the request's budget.
     pub(crate) fn count_value(&mut self) -> Read<()> {
         self.free_form_left = self.free_form_left.checked_sub(1).ok_or_else(|| {
-            Fault::new(
+            FieldFault::new(
                 Code::ObjectAboveMaxProperties,
                 "the request's schemas and arguments hold too many values; shorten them",
             )
@@ -112,15 +115,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the kind of the next value, and moves to its first byte.
-    pub(crate) fn kind(&mut self) -> Read<Kind> {
+    pub(crate) fn kind(&mut self) -> Read<ValueKind> {
         self.skip_space();
         match self.byte() {
-            Some(b'n') => Ok(Kind::Null),
-            Some(b't' | b'f') => Ok(Kind::Bool),
-            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
-            Some(b'"') => Ok(Kind::String),
-            Some(b'[') => Ok(Kind::Array),
-            Some(b'{') => Ok(Kind::Object),
+            Some(b'n') => Ok(ValueKind::Null),
+            Some(b't' | b'f') => Ok(ValueKind::Bool),
+            Some(b'-' | b'0'..=b'9') => Ok(ValueKind::Number),
+            Some(b'"') => Ok(ValueKind::String),
+            Some(b'[') => Ok(ValueKind::Array),
+            Some(b'{') => Ok(ValueKind::Object),
             Some(_) => Err(self.syntax("a value must stand here")),
             None => Err(self.syntax("the text ends where a value must stand")),
         }
@@ -128,7 +131,7 @@ impl<'a> Reader<'a> {
 
     /// Reads `null` as `None`, and any other value with `read`.
     pub(crate) fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
-        if self.kind()? == Kind::Null {
+        if self.kind()? == ValueKind::Null {
             self.literal("null")?;
             return Ok(None);
         }
@@ -137,7 +140,7 @@ impl<'a> Reader<'a> {
 
     /// Reads `true` or `false`.
     pub(crate) fn bool(&mut self) -> Read<bool> {
-        self.require(Kind::Bool)?;
+        self.require(ValueKind::Bool)?;
         let value = self.byte() == Some(b't');
         self.literal(if value { "true" } else { "false" })?;
         Ok(value)
@@ -145,7 +148,7 @@ impl<'a> Reader<'a> {
 
     /// Reads a number and returns it as written.
     pub(crate) fn number(&mut self) -> Read<&'a str> {
-        self.require(Kind::Number)?;
+        self.require(ValueKind::Number)?;
         let start = self.at;
         self.eat(b'-');
         if !self.eat(b'0') && self.digits() == 0 {
@@ -165,7 +168,7 @@ impl<'a> Reader<'a> {
 
     /// Reads a string and unescapes it. Borrowed if it has no escapes.
     pub(crate) fn string(&mut self) -> Read<Cow<'a, str>> {
-        self.require(Kind::String)?;
+        self.require(ValueKind::String)?;
         self.at += 1;
         let start = self.at;
         self.at += plain_run(self.text.as_bytes().get(self.at..).unwrap_or(&[]));
@@ -205,13 +208,13 @@ impl<'a> Reader<'a> {
         max: usize,
         mut each: impl FnMut(&mut Self, usize) -> Read<()>,
     ) -> Read<()> {
-        self.require(Kind::Array)?;
+        self.require(ValueKind::Array)?;
         self.enter()?;
         if !self.closes(b']') {
             let mut index = 0;
             loop {
                 if index == max {
-                    return Err(Fault::new(
+                    return Err(FieldFault::new(
                         Code::ArrayAboveMaxLength,
                         format!("the list may have at most {max} items; send fewer"),
                     ));
@@ -228,13 +231,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Fails unless the next value is of this kind.
-    pub(crate) fn require(&mut self, kind: Kind) -> Read<()> {
+    pub(crate) fn require(&mut self, kind: ValueKind) -> Read<()> {
         self.skip_space();
         if self.byte().is_some_and(|byte| kind.begins_with(byte)) {
             return Ok(());
         }
         let message = format!("it must be {}, not {}", kind.name(), self.kind()?.name());
-        Err(Fault::new(Code::InvalidType, message))
+        Err(FieldFault::new(Code::InvalidType, message))
     }
 
     /// Skips the literal at the current position.
@@ -254,7 +257,7 @@ impl<'a> Reader<'a> {
                 "objects and arrays stand more than {} deep inside each other; flatten them",
                 self.max_depth
             );
-            return Err(Fault::new(Code::JsonTooDeep, message));
+            return Err(FieldFault::new(Code::JsonTooDeep, message));
         }
         Ok(())
     }
@@ -350,8 +353,8 @@ impl<'a> Reader<'a> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    fn syntax(&self, what: &str) -> Fault {
-        Fault::new(Code::InvalidJson, format!("not valid JSON at byte {}: {what}", self.at))
+    fn syntax(&self, what: &str) -> FieldFault {
+        FieldFault::new(Code::InvalidJson, format!("not valid JSON at byte {}: {what}", self.at))
     }
 }
 
@@ -399,11 +402,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::node::Node;
+    use crate::node::JsonNode;
 
     fn read(text: &[u8]) -> Read<Value> {
-        let mut reader = Reader::new(text, 64, 10_000)?;
-        let node = Node::read(&mut reader)?;
+        let mut reader = JsonReader::new(text, 64, 10_000)?;
+        let node = JsonNode::read(&mut reader)?;
         reader.end()?;
         node.into_value()
     }

@@ -43,8 +43,8 @@ pub use batches::{
     message_batch, one_line,
 };
 pub use encode::{
-    CacheDiagnosis, Changed, Chosen, ReplyEncoder, ReplyMeta, content_type, encoder, named_request,
-    named_trace,
+    CacheDiagnosis, ChangedPart, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder,
+    named_request, named_trace,
 };
 pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
 pub use fault::BadRequest;
@@ -57,8 +57,8 @@ pub use models::{ModelCard, ModelPricing, ModelsPage, model_body, models_body};
 pub use moderations::{MODERATION_MODEL, moderation_result, moderation_texts};
 pub use parameters::parameters_page;
 pub use questions::{
-    Detokenize, Tokenize, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
-    tokenize_body,
+    DetokenizeRequest, TokenizeRequest, count_body, detokenize_body, parse_count, parse_detokenize,
+    parse_tokenize, tokenize_body,
 };
 pub use request::{parse, parse_chat, parse_completions, parse_messages};
 pub use responses::{

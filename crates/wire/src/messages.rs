@@ -9,18 +9,18 @@ pub(crate) use blocks::TOOL_ERROR;
 
 use headrace_domain::{
     CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin,
-    Prompt, RawWish, Role, Tool, ToolChoice, is_blank,
+    Prompt, RawOptions, Role, Tool, ToolChoice, is_blank,
 };
 
-use blocks::Within;
-use turns::Turns;
+use blocks::BlockContext;
+use turns::MessageTurns;
 
-use crate::breakpoints::Breakpoints;
-use crate::content::Content;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
-use crate::params::{Knobs, Low, decimal, label, stop};
-use crate::refused::{self, Known};
+use crate::breakpoints::CacheBreakpoints;
+use crate::content::MessageContent;
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
+use crate::params::{CommonParams, LowerBound, decimal, label, stop};
+use crate::refused::{self, KnownParameters};
 use crate::{WireLimits, blank, choice, form, tools, wishes};
 
 /// The start of the system block in which Claude Code says who pays. The block differs in every request, so it would
@@ -29,9 +29,9 @@ const ATTRIBUTION: &str = "x-anthropic-billing-header:";
 
 /// The parameters of a body, beside those that all endpoints have.
 #[derive(Default)]
-struct Said {
-    turns: Option<Turns>,
-    system: Option<Content>,
+struct MessagesDraft {
+    turns: Option<MessageTurns>,
+    system: Option<MessageContent>,
     tools: Vec<Tool>,
     choice: (ToolChoice, bool),
     /// The number of assistant turns, from the end, that keep their thinking. `None` if all turns keep it.
@@ -46,33 +46,33 @@ struct Said {
 }
 
 /// Reads the whole body of a call.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(Endpoint::Messages, limits);
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(Endpoint::Messages, limits);
     // `max_tokens: 0` reads a prompt into the cache ahead of its call.
     knobs.none_may_come = true;
     let said = read_body(r, &mut knobs)?;
     let call = settle(said, &mut knobs)?;
-    let max_tokens = call.sampling.max_tokens.ok_or_else(|| Fault::missing("max_tokens"))?;
+    let max_tokens = call.sampling.max_tokens.ok_or_else(|| FieldFault::missing("max_tokens"))?;
     if call.reasoning.budget_tokens.is_some_and(|budget| budget >= max_tokens) {
         let message = "it must be less than `max_tokens`, which counts the thinking too";
-        let fault = Fault::at("budget_tokens", Code::IntegerAboveMaxValue, message);
+        let fault = FieldFault::at("budget_tokens", Code::IntegerAboveMaxValue, message);
         return Err(fault.under_key("thinking"));
     }
     Ok(call)
 }
 
 /// Reads the whole body of a token count: a call that may lack the parameters for its answer.
-pub(crate) fn read_count(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(Endpoint::Messages, limits);
+pub(crate) fn read_count(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(Endpoint::Messages, limits);
     knobs.none_may_come = true;
     let said = read_body(r, &mut knobs)?;
     settle(said, &mut knobs)
 }
 
-fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
-    let (limits, breakpoints) = (knobs.limits, &Breakpoints::default());
-    let within = Within { limits, breakpoints };
-    let mut said = Said::default();
+fn read_body(r: &mut JsonReader<'_>, knobs: &mut CommonParams<'_>) -> Read<MessagesDraft> {
+    let (limits, breakpoints) = (knobs.limits, &CacheBreakpoints::default());
+    let within = BlockContext { limits, breakpoints };
+    let mut said = MessagesDraft::default();
     r.object(|r, key| {
         match key.as_ref() {
             "messages" => {
@@ -81,17 +81,17 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
             }
             "system" => said.system = r.optional(|r| system(r, within))?.flatten(),
             "temperature" => {
-                knobs.sampling.temperature = r.optional(|r| decimal(r, Low::From(0.0), 1.0))?;
+                knobs.sampling.temperature = r.optional(|r| decimal(r, LowerBound::From(0.0), 1.0))?;
             }
             "stop_sequences" => {
-                let stops = |r: &mut Reader<'_>| {
-                    r.require(Kind::Array)?;
+                let stops = |r: &mut JsonReader<'_>| {
+                    r.require(ValueKind::Array)?;
                     stop(r, limits, limits.max_stop_strings)
                 };
                 knobs.sampling.stop = r.optional(stops)?.unwrap_or_default();
             }
             "tools" => {
-                let read = |r: &mut Reader<'_>| tools::anthropic_tools(r, limits, breakpoints);
+                let read = |r: &mut JsonReader<'_>| tools::anthropic_tools(r, limits, breakpoints);
                 said.tools = r.optional(read)?.unwrap_or_default();
             }
             "tool_choice" => said.choice = r.optional(choice::anthropic)?.unwrap_or_default(),
@@ -114,7 +114,7 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
             "cache_control" => breakpoints.read_at(CacheMarkAt::Last, r)?,
             key => {
                 if !knobs.take_common(key, r)? && !wishes::take(knobs, key, r)? {
-                    refused::read(Known::Messages, key, r, limits)?;
+                    refused::read(KnownParameters::Messages, key, r, limits)?;
                 }
             }
         }
@@ -126,20 +126,20 @@ fn read_body(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<Said> {
 }
 
 /// Reads an object of labels. `user_id` is the only one that exists.
-fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
+fn metadata(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
     let mut user = None;
     r.object(|r, key| match key.as_ref() {
         "user_id" => {
             user = r.optional(|r| label(r, limits))?;
             Ok(())
         }
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })?;
     Ok(user.as_deref().and_then(EndUser::named))
 }
 
-fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
-    let Said {
+fn settle(said: MessagesDraft, knobs: &mut CommonParams<'_>) -> Read<Call> {
+    let MessagesDraft {
         turns,
         system,
         tools,
@@ -149,7 +149,8 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         marks,
         clears,
     } = said;
-    let Turns { mut messages, mut origins, continues } = turns.ok_or_else(|| Fault::missing("messages"))?;
+    let MessageTurns { mut messages, mut origins, continues } =
+        turns.ok_or_else(|| FieldFault::missing("messages"))?;
     check_blank(&messages, &origins, system.as_ref().map(|system| system.text.as_str()))?;
     if let Some(most) = keep_thinking {
         forget_thinking(&mut messages, most);
@@ -178,7 +179,7 @@ fn settle(said: Said, knobs: &mut Knobs<'_>) -> Read<Call> {
         include_usage: true,
         return_token_ids: false,
         echo: false,
-        raw: RawWish::default(),
+        raw: RawOptions::default(),
         explain: knobs.explain,
         diagnoses: diagnoses.is_some(),
         previous_answer: diagnoses.flatten(),
@@ -211,14 +212,14 @@ fn check_blank(messages: &[Message], origins: &[MessageOrigin], system: Option<&
 }
 
 /// Reads `system`. `None` if nothing remains without the attribution.
-fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<Content>> {
-    let is_text = r.kind()? == Kind::String;
+fn system(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<Option<MessageContent>> {
+    let is_text = r.kind()? == ValueKind::String;
     let mut texts = blocks::texts(r, within)?;
     let attributed = texts.first().is_some_and(|first| first.text.starts_with(ATTRIBUTION));
     if attributed && is_text {
         // The attribution is the first line. The instructions follow it.
         let rest = blocks::joined(&texts).text.split_once('\n').map(|(_, rest)| rest.to_owned());
-        return Ok(rest.filter(|rest| !rest.is_empty()).map(Content::of_text));
+        return Ok(rest.filter(|rest| !rest.is_empty()).map(MessageContent::of_text));
     }
     if attributed {
         texts.remove(0);
@@ -230,7 +231,7 @@ fn system(r: &mut Reader<'_>, within: Within<'_>) -> Read<Option<Content>> {
 }
 
 /// Reads the effort and the format of an answer.
-fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
+fn output_config(r: &mut JsonReader<'_>, knobs: &mut CommonParams<'_>) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "effort" => wishes::anthropic_effort(r, &mut knobs.reasoning),
         "format" => {
@@ -240,9 +241,9 @@ fn output_config(r: &mut Reader<'_>, knobs: &mut Knobs<'_>) -> Read<()> {
         }
         "task_budget" => {
             let message = "how much of a task is left is not told to the model; leave it out";
-            r.optional(|_| Err::<(), _>(Fault::new(Code::UnsupportedParameter, message))).map(drop)
+            r.optional(|_| Err::<(), _>(FieldFault::new(Code::UnsupportedParameter, message))).map(drop)
         }
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })
 }
 
@@ -254,12 +255,12 @@ fn forget_thinking(messages: &mut [Message], most: u32) {
 }
 
 /// Reads the id of the previous message, which the prompt is compared with.
-fn diagnostics(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<String>> {
+fn diagnostics(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<String>> {
     let mut previous = None;
     r.object(|r, key| {
         match key.as_ref() {
             "previous_message_id" => previous = r.optional(|r| label(r, limits))?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;

@@ -5,8 +5,8 @@
 use headrace_domain::Code;
 use serde_json::{Map, Value, json};
 
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::{BadRequest, WireLimits, blank};
 
 /// The name of this server's moderation.
@@ -42,11 +42,11 @@ const CATEGORIES: [&str; 13] = [
 /// # Errors
 /// [`BadRequest`] names the first invalid field. Parts that are not text are refused.
 pub fn moderation_texts(body: &[u8], limits: &WireLimits) -> Result<Vec<String>, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read(&mut reader)?)
 }
 
-fn read(r: &mut Reader<'_>) -> Read<Vec<String>> {
+fn read(r: &mut JsonReader<'_>) -> Read<Vec<String>> {
     let mut texts = None;
     r.object(|r, key| {
         match key.as_ref() {
@@ -55,24 +55,24 @@ fn read(r: &mut Reader<'_>) -> Read<Vec<String>> {
                 let name = r.string()?;
                 if name != MODERATION_MODEL && !USUAL_MODELS.contains(&name.as_ref()) {
                     let message = format!("it must be `{MODERATION_MODEL}`, or left out");
-                    return Err(Fault::new(Code::ModelNotFound, message));
+                    return Err(FieldFault::new(Code::ModelNotFound, message));
                 }
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
-    texts.ok_or_else(|| Fault::missing("input"))
+    texts.ok_or_else(|| FieldFault::missing("input"))
 }
 
-fn input(r: &mut Reader<'_>) -> Read<Vec<String>> {
-    if r.kind()? == Kind::String {
+fn input(r: &mut JsonReader<'_>) -> Read<Vec<String>> {
+    if r.kind()? == ValueKind::String {
         return Ok(vec![blank::visible(r.string()?)?.into_owned()]);
     }
     let mut texts = Vec::new();
     r.array(MAX_TEXTS, |r, _| {
-        texts.push(if r.kind()? == Kind::Object {
+        texts.push(if r.kind()? == ValueKind::Object {
             part(r)?
         } else {
             blank::visible(r.string()?)?.into_owned()
@@ -80,30 +80,32 @@ fn input(r: &mut Reader<'_>) -> Read<Vec<String>> {
         Ok(())
     })?;
     if texts.is_empty() {
-        Err(Fault::new(Code::InvalidValue, "there must be one text at least"))
+        Err(FieldFault::new(Code::InvalidValue, "there must be one text at least"))
     } else {
         Ok(texts)
     }
 }
 
-fn part(r: &mut Reader<'_>) -> Read<String> {
+fn part(r: &mut JsonReader<'_>) -> Read<String> {
     let (mut text, mut is_text) = (None, false);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => match r.string()?.as_ref() {
                 "text" => is_text = true,
-                _ => return Err(Fault::new(Code::UnsupportedValue, "texts alone are judged here")),
+                _ => return Err(FieldFault::new(Code::UnsupportedValue, "texts alone are judged here")),
             },
             "text" => text = Some(blank::visible(r.string()?)?.into_owned()),
-            "image_url" => return Err(Fault::new(Code::UnsupportedValue, "texts alone are judged here")),
-            _ => return Err(Fault::unknown()),
+            "image_url" => {
+                return Err(FieldFault::new(Code::UnsupportedValue, "texts alone are judged here"));
+            }
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     if !is_text {
-        return Err(Fault::missing("type"));
+        return Err(FieldFault::missing("type"));
     }
-    text.ok_or_else(|| Fault::missing("text"))
+    text.ok_or_else(|| FieldFault::missing("text"))
 }
 
 /// Returns the result for one text. `matched` is the rule that matched, if any, and whether the rule blocks a call. A

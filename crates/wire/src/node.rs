@@ -7,12 +7,12 @@ use std::borrow::Cow;
 use headrace_domain::Code;
 use serde_json::{Map, Number, Value};
 
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// A JSON value of any kind.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Node<'a> {
+pub(crate) enum JsonNode<'a> {
     /// `null`, `true`, `false` or a number, as spelled.
     Scalar(&'a str),
     Text(Cow<'a, str>),
@@ -20,65 +20,67 @@ pub(crate) enum Node<'a> {
     Object(Vec<(Cow<'a, str>, Self)>),
 }
 
-impl<'a> Node<'a> {
+impl<'a> JsonNode<'a> {
     /// Reads a value of any kind within the reader's budget.
-    pub(crate) fn read(reader: &mut Reader<'a>) -> Read<Self> {
+    pub(crate) fn read(reader: &mut JsonReader<'a>) -> Read<Self> {
         reader.count_value()?;
         Ok(match reader.kind()? {
-            Kind::Null => {
+            ValueKind::Null => {
                 reader.literal("null")?;
-                Node::Scalar("null")
+                JsonNode::Scalar("null")
             }
-            Kind::Bool => Node::Scalar(if reader.bool()? { "true" } else { "false" }),
-            Kind::Number => Node::Scalar(finite(reader.number()?)?),
-            Kind::String => Node::Text(reader.string()?),
-            Kind::Array => {
+            ValueKind::Bool => JsonNode::Scalar(if reader.bool()? { "true" } else { "false" }),
+            ValueKind::Number => JsonNode::Scalar(finite(reader.number()?)?),
+            ValueKind::String => JsonNode::Text(reader.string()?),
+            ValueKind::Array => {
                 let mut items = Vec::new();
                 reader.array(usize::MAX, |r, _| {
-                    items.push(Node::read(r)?);
+                    items.push(JsonNode::read(r)?);
                     Ok(())
                 })?;
-                Node::Array(items)
+                JsonNode::Array(items)
             }
-            Kind::Object => {
+            ValueKind::Object => {
                 let mut entries = Vec::new();
                 reader.object(|r, key| {
-                    entries.push((key.clone(), Node::read(r)?));
+                    entries.push((key.clone(), JsonNode::read(r)?));
                     Ok(())
                 })?;
-                Node::Object(entries)
+                JsonNode::Object(entries)
             }
         })
     }
 
     /// Reads an object.
-    pub(crate) fn object(reader: &mut Reader<'a>) -> Read<Self> {
-        reader.require(Kind::Object)?;
+    pub(crate) fn object(reader: &mut JsonReader<'a>) -> Read<Self> {
+        reader.require(ValueKind::Object)?;
         Self::read(reader)
     }
 
     /// The value under `key`, if this is an object that has it.
     pub(crate) fn get(&self, key: &str) -> Option<&Self> {
-        let Node::Object(entries) = self else { return None };
+        let JsonNode::Object(entries) = self else { return None };
         entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
     }
 
     /// Converts to serde_json's type. Fails for a whole number that 64 bits cannot hold, because it would lose digits.
     pub(crate) fn into_value(self) -> Read<Value> {
         Ok(match self {
-            Node::Scalar("null") => Value::Null,
-            Node::Scalar("true") => Value::Bool(true),
-            Node::Scalar("false") => Value::Bool(false),
-            Node::Scalar(number) => Value::Number(to_number(number)?),
-            Node::Text(text) => Value::String(text.into_owned()),
-            Node::Array(items) => Value::Array(items.into_iter().map(Node::into_value).collect::<Read<_>>()?),
-            Node::Object(entries) => Value::Object(into_map(entries)?),
+            JsonNode::Scalar("null") => Value::Null,
+            JsonNode::Scalar("true") => Value::Bool(true),
+            JsonNode::Scalar("false") => Value::Bool(false),
+            JsonNode::Scalar(number) => Value::Number(to_number(number)?),
+            JsonNode::Text(text) => Value::String(text.into_owned()),
+            JsonNode::Array(items) => {
+                Value::Array(items.into_iter().map(JsonNode::into_value).collect::<Read<_>>()?)
+            }
+            JsonNode::Object(entries) => Value::Object(into_map(entries)?),
         })
     }
 
     /// Converts an object like [`Self::into_value`]. Any other value becomes an empty map.
     pub(crate) fn into_object(self) -> Read<Map<String, Value>> {
-        if let Node::Object(entries) = self { into_map(entries) } else { Ok(Map::new()) }
+        if let JsonNode::Object(entries) = self { into_map(entries) } else { Ok(Map::new()) }
     }
 
     /// Returns the value as compact JSON.
@@ -90,9 +92,9 @@ impl<'a> Node<'a> {
 
     fn write(&self, out: &mut Vec<u8>) {
         match self {
-            Node::Scalar(scalar) => out.extend_from_slice(scalar.as_bytes()),
-            Node::Text(text) => write_text(text, out),
-            Node::Array(items) => {
+            JsonNode::Scalar(scalar) => out.extend_from_slice(scalar.as_bytes()),
+            JsonNode::Text(text) => write_text(text, out),
+            JsonNode::Array(items) => {
                 out.push(b'[');
                 for (index, item) in items.iter().enumerate() {
                     if index > 0 {
@@ -102,7 +104,7 @@ impl<'a> Node<'a> {
                 }
                 out.push(b']');
             }
-            Node::Object(entries) => {
+            JsonNode::Object(entries) => {
                 out.push(b'{');
                 for (index, (key, item)) in entries.iter().enumerate() {
                     if index > 0 {
@@ -118,7 +120,7 @@ impl<'a> Node<'a> {
     }
 }
 
-fn into_map(entries: Vec<(Cow<'_, str>, Node<'_>)>) -> Read<Map<String, Value>> {
+fn into_map(entries: Vec<(Cow<'_, str>, JsonNode<'_>)>) -> Read<Map<String, Value>> {
     entries.into_iter().map(|(key, node)| Ok((key.into_owned(), node.into_value()?))).collect()
 }
 
@@ -130,7 +132,7 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
 fn finite(number: &str) -> Read<&str> {
     match number.parse::<f64>() {
         Ok(value) if value.is_finite() => Ok(number),
-        _ => Err(Fault::new(Code::InvalidValue, "the number is too large")),
+        _ => Err(FieldFault::new(Code::InvalidValue, "the number is too large")),
     }
 }
 
@@ -141,8 +143,8 @@ fn to_number(number: &str) -> Read<Number> {
         let parsed =
             number.parse::<u64>().map(Number::from).or_else(|_| number.parse::<i64>().map(Number::from));
         return parsed
-            .map_err(|_| Fault::new(Code::InvalidValue, "a whole number here must fit into 64 bits"));
+            .map_err(|_| FieldFault::new(Code::InvalidValue, "a whole number here must fit into 64 bits"));
     }
     let parsed = number.parse::<f64>().ok().and_then(Number::from_f64);
-    parsed.ok_or_else(|| Fault::new(Code::InvalidValue, "the number is too large"))
+    parsed.ok_or_else(|| FieldFault::new(Code::InvalidValue, "the number is too large"))
 }

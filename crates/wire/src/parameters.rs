@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use headrace_domain::Endpoint;
 
-use crate::refused::{Known, rows};
+use crate::refused::{KnownParameters, rows};
 use crate::relay::DECIDED_HERE;
 
 use fate::fate;
@@ -268,48 +268,48 @@ const HONOURED: &[Row] = &[
 ];
 
 /// An endpoint on the page.
-struct Place {
+struct EndpointPage {
     title: &'static str,
     endpoint: Endpoint,
     /// The endpoint's letter in [`HONOURED`].
     letter: char,
-    known: Known,
+    known: KnownParameters,
     /// The vendors that document parameters of the endpoint, each with its list.
     documented: &'static [(&'static str, &'static str)],
 }
 
-const PLACES: &[Place] = &[
-    Place {
+const PLACES: &[EndpointPage] = &[
+    EndpointPage {
         title: "POST /v1/chat/completions",
         endpoint: Endpoint::ChatCompletions,
         letter: 'c',
-        known: Known::Chat,
+        known: KnownParameters::Chat,
         documented: &[("OpenAI", documented::OPENAI_CHAT), ("vLLM", documented::VLLM_CHAT)],
     },
-    Place {
+    EndpointPage {
         title: "POST /v1/completions",
         endpoint: Endpoint::Completions,
         letter: 't',
-        known: Known::Completions,
+        known: KnownParameters::Completions,
         documented: &[("OpenAI", documented::OPENAI_COMPLETIONS), ("vLLM", documented::VLLM_COMPLETIONS)],
     },
-    Place {
+    EndpointPage {
         title: "POST /v1/messages",
         endpoint: Endpoint::Messages,
         letter: 'm',
-        known: Known::Messages,
+        known: KnownParameters::Messages,
         documented: &[("Anthropic", documented::ANTHROPIC_MESSAGES)],
     },
-    Place {
+    EndpointPage {
         title: "POST /v1/responses",
         endpoint: Endpoint::Responses,
         letter: 'r',
-        known: Known::Responses,
+        known: KnownParameters::Responses,
         documented: &[("OpenAI", documented::OPENAI_RESPONSES)],
     },
 ];
 
-impl Place {
+impl EndpointPage {
     /// Every parameter that the endpoint knows, with its treatment.
     fn fates(&self) -> BTreeMap<&'static str, String> {
         let honoured = HONOURED.iter().filter(|(_, on, ..)| on.contains(self.letter));
@@ -376,10 +376,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::refused::Accept;
+    use crate::refused::AcceptedValue;
     use crate::{WireLimits, parse};
 
-    fn body(place: &Place) -> Value {
+    fn body(place: &EndpointPage) -> Value {
         match place.endpoint {
             Endpoint::Completions => json!({"model": "m", "prompt": "x"}),
             Endpoint::Responses => json!({"model": "m", "input": "x"}),
@@ -440,7 +440,7 @@ mod tests {
     fn what_is_called_refused_is_refused_by_its_name() {
         for place in PLACES {
             for (name, accept, _) in rows(place.known) {
-                if matches!(accept, Accept::Label | Accept::Labels | Accept::Hint) {
+                if matches!(accept, AcceptedValue::Label | AcceptedValue::Labels | AcceptedValue::Hint) {
                     continue;
                 }
                 let mut body = body(place);

@@ -6,12 +6,14 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Code, EndUser, Endpoint, Form, ReasoningWish, SamplingRequest, ServiceTier};
+use headrace_domain::{
+    Code, EndUser, Endpoint, ReasoningOptions, ResponseFormat, SamplingRequest, ServiceTier,
+};
 use serde_json::{Map, Value};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// The most stop strings in OpenAI's dialect.
 const MAX_OPENAI_STOP_STRINGS: usize = 4;
@@ -20,7 +22,7 @@ const MAX_OPENAI_STOP_STRINGS: usize = 4;
 const MOST_TIMEOUT_S: f64 = 86_400.0;
 
 /// The parameters that OpenAI's endpoints and the Messages endpoint share, as read so far.
-pub(crate) struct Knobs<'l> {
+pub(crate) struct CommonParams<'l> {
     pub(crate) limits: &'l WireLimits,
     pub(crate) endpoint: Endpoint,
     model: Option<String>,
@@ -45,9 +47,9 @@ pub(crate) struct Knobs<'l> {
     /// The end user, by the newer parameter and by the older one.
     pub(crate) user: (Option<EndUser>, Option<EndUser>),
     /// The response format. `two_forms` is set if two parameters set one.
-    form: Option<Form>,
+    form: Option<ResponseFormat>,
     two_forms: bool,
-    pub(crate) reasoning: ReasoningWish,
+    pub(crate) reasoning: ReasoningOptions,
     /// Additional variables of the chat template.
     pub(crate) template: Map<String, Value>,
     /// The verbosity of the answer, if it is not the default.
@@ -55,13 +57,13 @@ pub(crate) struct Knobs<'l> {
 }
 
 /// The parameters that all calls have, after the checks that span several parameters.
-pub(crate) struct Settled {
+pub(crate) struct CheckedParams {
     pub(crate) model: String,
     pub(crate) sampling: SamplingRequest,
-    pub(crate) form: Option<Arc<Form>>,
+    pub(crate) form: Option<Arc<ResponseFormat>>,
 }
 
-impl<'l> Knobs<'l> {
+impl<'l> CommonParams<'l> {
     pub(crate) fn new(endpoint: Endpoint, limits: &'l WireLimits) -> Self {
         Self {
             limits,
@@ -86,25 +88,25 @@ impl<'l> Knobs<'l> {
             user: (None, None),
             form: None,
             two_forms: false,
-            reasoning: ReasoningWish::default(),
+            reasoning: ReasoningOptions::default(),
             template: Map::new(),
             verbosity: None,
         }
     }
 
     /// Sets the response format, if there is one.
-    pub(crate) fn hold_to(&mut self, form: Option<Form>) {
+    pub(crate) fn hold_to(&mut self, form: Option<ResponseFormat>) {
         self.two_forms |= form.is_some() && self.form.is_some();
         self.form = self.form.take().or(form);
     }
 
     /// Reads a parameter that every endpoint has. Returns `false` and reads nothing if `key` is not one of them.
-    pub(crate) fn take_common(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+    pub(crate) fn take_common(&mut self, key: &str, r: &mut JsonReader<'_>) -> Read<bool> {
         let limits = self.limits;
         match key {
             "model" => self.model = Some(label(r, limits)?),
-            "stream" => self.stream = r.optional(Reader::bool)?.unwrap_or(false),
-            "top_p" => self.sampling.top_p = r.optional(|r| decimal(r, Low::Above(0.0), 1.0))?,
+            "stream" => self.stream = r.optional(JsonReader::bool)?.unwrap_or(false),
+            "top_p" => self.sampling.top_p = r.optional(|r| decimal(r, LowerBound::Above(0.0), 1.0))?,
             "top_k" => self.sampling.top_k = r.optional(top_k)?,
             "seed" => self.sampling.seed = r.optional(seed)?,
             "max_tokens" => self.sampling.max_tokens = r.optional(|r| self.most_tokens(r))?,
@@ -113,16 +115,16 @@ impl<'l> Knobs<'l> {
                 r.optional(|r| {
                     r.object(|r, key| match key.as_ref() {
                         "explain" => {
-                            explain = r.optional(Reader::bool)?.unwrap_or(false);
+                            explain = r.optional(JsonReader::bool)?.unwrap_or(false);
                             Ok(())
                         }
-                        _ => Err(Fault::unknown()),
+                        _ => Err(FieldFault::unknown()),
                     })
                 })?;
                 self.explain = explain;
             }
             "timeout" => {
-                let seconds = r.optional(|r| decimal(r, Low::Above(0.0), MOST_TIMEOUT_S))?;
+                let seconds = r.optional(|r| decimal(r, LowerBound::Above(0.0), MOST_TIMEOUT_S))?;
                 self.timeout = seconds.map(Duration::from_secs_f32);
             }
             "cache_salt" => self.cache_salt = r.optional(|r| label(r, limits))?,
@@ -133,16 +135,16 @@ impl<'l> Knobs<'l> {
 
     /// Reads a parameter that both of OpenAI's generating endpoints have. Returns `false` and reads nothing if `key` is
     /// not one of them.
-    pub(crate) fn take_openai(&mut self, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+    pub(crate) fn take_openai(&mut self, key: &str, r: &mut JsonReader<'_>) -> Read<bool> {
         let limits = self.limits;
         let sampling = &mut self.sampling;
         match key {
-            "temperature" => sampling.temperature = r.optional(|r| decimal(r, Low::From(0.0), 2.0))?,
-            "min_p" => sampling.min_p = r.optional(|r| decimal(r, Low::From(0.0), 1.0))?,
+            "temperature" => sampling.temperature = r.optional(|r| decimal(r, LowerBound::From(0.0), 2.0))?,
+            "min_p" => sampling.min_p = r.optional(|r| decimal(r, LowerBound::From(0.0), 1.0))?,
             "frequency_penalty" => sampling.frequency_penalty = r.optional(penalty)?,
             "presence_penalty" => sampling.presence_penalty = r.optional(penalty)?,
             "repetition_penalty" => {
-                sampling.repetition_penalty = r.optional(|r| decimal(r, Low::Above(0.0), 2.0))?;
+                sampling.repetition_penalty = r.optional(|r| decimal(r, LowerBound::Above(0.0), 2.0))?;
             }
             "logit_bias" => {
                 sampling.logit_bias = r.optional(|r| logit_bias(r, limits))?.unwrap_or_default();
@@ -159,13 +161,13 @@ impl<'l> Knobs<'l> {
                 let cap = limits.max_output_tokens_per_request;
                 sampling.min_tokens = r.optional(|r| integer(r, 0, cap))?.unwrap_or(0);
             }
-            "ignore_eos" => sampling.ignore_eos = r.optional(Reader::bool)?.unwrap_or(false),
+            "ignore_eos" => sampling.ignore_eos = r.optional(JsonReader::bool)?.unwrap_or(false),
             "prompt_logprobs" => {
                 sampling.prompt_logprobs = r.optional(|r| small(r, limits.max_logprobs))?;
             }
             "n" => self.n = r.optional(|r| integer(r, 1, limits.max_n))?,
             "best_of" => self.best_of = r.optional(|r| integer(r, 1, limits.max_n))?,
-            "return_token_ids" => self.return_token_ids = r.optional(Reader::bool)?.unwrap_or(false),
+            "return_token_ids" => self.return_token_ids = r.optional(JsonReader::bool)?.unwrap_or(false),
             "service_tier" => self.tier = r.optional(service_tier)?.unwrap_or_default(),
             "safety_identifier" => self.user.0 = r.optional(|r| end_user(r, limits))?.flatten(),
             "user" => self.user.1 = r.optional(|r| end_user(r, limits))?.flatten(),
@@ -177,14 +179,14 @@ impl<'l> Knobs<'l> {
                 self.max_completion_tokens = r.optional(|r| integer(r, 1, cap))?;
             }
             "logprobs" if self.endpoint == Endpoint::ChatCompletions => {
-                self.logprobs = r.optional(Reader::bool)?;
+                self.logprobs = r.optional(JsonReader::bool)?;
             }
             "top_logprobs" if self.endpoint == Endpoint::ChatCompletions => {
                 self.top_logprobs = r.optional(|r| small(r, limits.max_logprobs))?;
             }
             "logprobs" => self.sampling.logprobs = r.optional(|r| small(r, limits.max_logprobs))?,
             "echo" if self.endpoint == Endpoint::Completions => {
-                self.echo = r.optional(Reader::bool)?.unwrap_or(false);
+                self.echo = r.optional(JsonReader::bool)?.unwrap_or(false);
             }
             _ => return self.take_common(key, r),
         }
@@ -193,7 +195,7 @@ impl<'l> Knobs<'l> {
 
     /// Reads the most tokens of an answer. 0 is valid for an endpoint that has a use for it. The least value in an
     /// error message is one that is accepted.
-    fn most_tokens(&self, r: &mut Reader<'_>) -> Read<u32> {
+    fn most_tokens(&self, r: &mut JsonReader<'_>) -> Read<u32> {
         let cap = self.limits.max_output_tokens_per_request;
         if self.none_may_come {
             return integer(r, 0, cap);
@@ -209,20 +211,20 @@ impl<'l> Knobs<'l> {
         })
     }
 
-    fn include_usage_of(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn include_usage_of(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         r.object(|r, key| match key.as_ref() {
             "include_usage" => {
-                self.include_usage = r.optional(Reader::bool)?.unwrap_or(false);
+                self.include_usage = r.optional(JsonReader::bool)?.unwrap_or(false);
                 Ok(())
             }
             // Padding, and usage in every chunk. This server does neither, so `false` is accepted.
-            "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
+            "include_obfuscation" | "continuous_usage_stats" => match r.optional(JsonReader::bool)? {
                 Some(true) => {
-                    Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
+                    Err(FieldFault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
                 }
                 _ => Ok(()),
             },
-            _ => Err(Fault::unknown()),
+            _ => Err(FieldFault::unknown()),
         })
     }
 
@@ -234,36 +236,36 @@ impl<'l> Knobs<'l> {
 
     /// Takes the model's name, which every call must have.
     pub(crate) fn named(&mut self) -> Read<String> {
-        self.model.take().ok_or_else(|| Fault::missing("model"))
+        self.model.take().ok_or_else(|| FieldFault::missing("model"))
     }
 
     /// Checks the rules that span several parameters. `prompts` is the number of prompts.
-    pub(crate) fn settle(&mut self, prompts: usize) -> Read<Settled> {
-        let model = self.model.take().ok_or_else(|| Fault::missing("model"))?;
+    pub(crate) fn settle(&mut self, prompts: usize) -> Read<CheckedParams> {
+        let model = self.model.take().ok_or_else(|| FieldFault::missing("model"))?;
         self.settle_lengths()?;
         self.settle_logprobs()?;
         let n = self.n.unwrap_or(1);
         if self.best_of.is_some_and(|best_of| best_of != n) {
             let message = "it must equal `n`: answers are not ranked against each other; leave it out";
-            return Err(Fault::at("best_of", Code::UnsupportedParameter, message));
+            return Err(FieldFault::at("best_of", Code::UnsupportedParameter, message));
         }
         let choices = u32::try_from(prompts).ok().and_then(|prompts| prompts.checked_mul(n));
         if choices.is_none_or(|choices| choices > self.limits.max_choices) {
             let max = self.limits.max_choices;
             let message = format!("prompts times `n` may be at most {max}; send several requests");
-            return Err(Fault::at("n", Code::IntegerAboveMaxValue, message));
+            return Err(FieldFault::at("n", Code::IntegerAboveMaxValue, message));
         }
         if self.stream_options && !self.stream {
             let message = "it is allowed only with `stream: true`";
-            return Err(Fault::at("stream_options", Code::InvalidValue, message));
+            return Err(FieldFault::at("stream_options", Code::InvalidValue, message));
         }
         if self.two_forms {
             let message = "an answer can be held to one form; send one of the parameters that say which";
-            return Err(Fault::at(self.form_param(), Code::InvalidValue, message));
+            return Err(FieldFault::at(self.form_param(), Code::InvalidValue, message));
         }
         self.sampling.n = n;
         let form = self.form.take().map(Arc::new);
-        Ok(Settled { model, sampling: std::mem::take(&mut self.sampling), form })
+        Ok(CheckedParams { model, sampling: std::mem::take(&mut self.sampling), form })
     }
 
     const fn form_param(&self) -> &'static str {
@@ -279,14 +281,14 @@ impl<'l> Knobs<'l> {
         match (sampling.max_tokens, self.max_completion_tokens) {
             (Some(old), Some(new)) if old != new => {
                 let message = "it contradicts `max_tokens`; send one of them";
-                return Err(Fault::at("max_completion_tokens", Code::InvalidValue, message));
+                return Err(FieldFault::at("max_completion_tokens", Code::InvalidValue, message));
             }
             (None, new) => sampling.max_tokens = new,
             _ => {}
         }
         if sampling.max_tokens.is_some_and(|max| sampling.min_tokens > max) {
             let message = "it must not exceed the greatest number of tokens asked for";
-            return Err(Fault::at("min_tokens", Code::IntegerAboveMaxValue, message));
+            return Err(FieldFault::at("min_tokens", Code::IntegerAboveMaxValue, message));
         }
         Ok(())
     }
@@ -298,14 +300,14 @@ impl<'l> Knobs<'l> {
             // Without log-probabilities there are no alternatives anyway, so 0 is accepted.
             if self.top_logprobs.is_some_and(|top| top > 0) && !on {
                 let message = "it needs `logprobs: true`";
-                return Err(Fault::at("top_logprobs", Code::InvalidValue, message));
+                return Err(FieldFault::at("top_logprobs", Code::InvalidValue, message));
             }
             sampling.logprobs = on.then(|| self.top_logprobs.unwrap_or(0));
         }
         if self.echo && sampling.logprobs.is_some() {
             if sampling.prompt_logprobs.is_some() {
                 let message = "`echo` with `logprobs` scores the prompt already; leave it out";
-                return Err(Fault::at("prompt_logprobs", Code::InvalidValue, message));
+                return Err(FieldFault::at("prompt_logprobs", Code::InvalidValue, message));
             }
             sampling.prompt_logprobs = sampling.logprobs;
         }
@@ -315,7 +317,7 @@ impl<'l> Knobs<'l> {
 
 /// The lower bound of a decimal.
 #[derive(Clone, Copy)]
-pub(crate) enum Low {
+pub(crate) enum LowerBound {
     /// This value or more.
     From(f64),
     /// More than this value.
@@ -323,31 +325,37 @@ pub(crate) enum Low {
 }
 
 /// Reads a number between `low` and `high`, in single precision.
-pub(crate) fn decimal(r: &mut Reader<'_>, low: Low, high: f64) -> Read<f32> {
+pub(crate) fn decimal(r: &mut JsonReader<'_>, low: LowerBound, high: f64) -> Read<f32> {
     let text = r.number()?;
     // A number too large for a double becomes infinite and fails the range like any other.
     let value = text.parse::<f64>().unwrap_or(f64::NAN);
     #[allow(clippy::cast_possible_truncation, reason = "the range is checked on the result too")]
     let single = value as f32;
     let (enough, need) = match low {
-        Low::From(least) => (value >= least, format!("at least {least}")),
-        Low::Above(bound) => (value > bound && f64::from(single) > bound, format!("above {bound}")),
+        LowerBound::From(least) => (value >= least, format!("at least {least}")),
+        LowerBound::Above(bound) => (value > bound && f64::from(single) > bound, format!("above {bound}")),
     };
     if !enough {
-        return Err(Fault::new(Code::DecimalBelowMinValue, format!("it must be {need} and at most {high}")));
+        return Err(FieldFault::new(
+            Code::DecimalBelowMinValue,
+            format!("it must be {need} and at most {high}"),
+        ));
     }
     if value > high {
-        return Err(Fault::new(Code::DecimalAboveMaxValue, format!("it must be {need} and at most {high}")));
+        return Err(FieldFault::new(
+            Code::DecimalAboveMaxValue,
+            format!("it must be {need} and at most {high}"),
+        ));
     }
     Ok(single)
 }
 
-fn penalty(r: &mut Reader<'_>) -> Read<f32> {
-    decimal(r, Low::From(-2.0), 2.0)
+fn penalty(r: &mut JsonReader<'_>) -> Read<f32> {
+    decimal(r, LowerBound::From(-2.0), 2.0)
 }
 
 /// Reads a whole number between `low` and `high`.
-pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
+pub(crate) fn integer(r: &mut JsonReader<'_>, low: u32, high: u32) -> Read<u32> {
     let text = r.number()?;
     // The common case comes first, because a list may have many numbers.
     if let Ok(value) = text.parse::<u32>()
@@ -363,28 +371,28 @@ pub(crate) fn integer(r: &mut Reader<'_>, low: u32, high: u32) -> Read<u32> {
         Err(_) if text.starts_with('-') => Code::IntegerBelowMinValue,
         _ => Code::IntegerAboveMaxValue,
     };
-    Err(Fault::new(code, format!("it must be at least {low} and at most {high}")))
+    Err(FieldFault::new(code, format!("it must be at least {low} and at most {high}")))
 }
 
 /// The fault for `max_tokens` of a completion. 0 is accepted only with `echo`, which then scores the prompt.
-fn out_of_bounds(code: Code, cap: u32) -> Fault {
+fn out_of_bounds(code: Code, cap: u32) -> FieldFault {
     let message = format!("it must be at least 1 and at most {cap} (0, with `echo`, only scores the prompt)");
-    Fault::new(code, message)
+    FieldFault::new(code, message)
 }
 
-fn small(r: &mut Reader<'_>, high: u8) -> Read<u8> {
+fn small(r: &mut JsonReader<'_>, high: u8) -> Read<u8> {
     let value = integer(r, 0, u32::from(high))?;
     Ok(u8::try_from(value).unwrap_or(high))
 }
 
 /// Reads a number without a point and an exponent.
-fn whole<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
+fn whole<'a>(r: &mut JsonReader<'a>) -> Read<&'a str> {
     r.number().and_then(require_whole)
 }
 
 fn require_whole(text: &str) -> Read<&str> {
     if text.contains(['.', 'e', 'E']) {
-        return Err(Fault::new(
+        return Err(FieldFault::new(
             Code::InvalidType,
             "it must be a whole number, written without point or exponent",
         ));
@@ -392,11 +400,11 @@ fn require_whole(text: &str) -> Read<&str> {
     Ok(text)
 }
 
-fn service_tier(r: &mut Reader<'_>) -> Read<ServiceTier> {
+fn service_tier(r: &mut JsonReader<'_>) -> Read<ServiceTier> {
     match r.string()?.as_ref() {
         "auto" | "default" => Ok(ServiceTier::Standard),
         "flex" => Ok(ServiceTier::Flex),
-        _ => Err(Fault::new(
+        _ => Err(FieldFault::new(
             Code::UnsupportedParameter,
             "there are `auto`, `default` and `flex`; leave it out",
         )),
@@ -404,9 +412,10 @@ fn service_tier(r: &mut Reader<'_>) -> Read<ServiceTier> {
 }
 
 /// Reads vLLM's spelling: −1 and 0 switch it off.
-fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
-    let out_of =
-        |code| Fault::new(code, format!("it must be at least -1 and at most {} (-1 and 0: off)", u32::MAX));
+fn top_k(r: &mut JsonReader<'_>) -> Read<Option<NonZeroU32>> {
+    let out_of = |code| {
+        FieldFault::new(code, format!("it must be at least -1 and at most {} (-1 and 0: off)", u32::MAX))
+    };
     let text = whole(r)?;
     match text.parse::<i64>() {
         Ok(-1) => Ok(None),
@@ -420,17 +429,17 @@ fn top_k(r: &mut Reader<'_>) -> Read<Option<NonZeroU32>> {
 }
 
 /// Reads any whole number of 64 bits, signed or unsigned.
-fn seed(r: &mut Reader<'_>) -> Read<u64> {
+fn seed(r: &mut JsonReader<'_>) -> Read<u64> {
     let text = whole(r)?;
     if let Ok(value) = text.parse::<i64>() {
         return Ok(value.cast_unsigned());
     }
     let code = if text.starts_with('-') { Code::IntegerBelowMinValue } else { Code::IntegerAboveMaxValue };
-    text.parse::<u64>().map_err(|_| Fault::new(code, "it must be a whole number of at most 64 bits"))
+    text.parse::<u64>().map_err(|_| FieldFault::new(code, "it must be a whole number of at most 64 bits"))
 }
 
 /// Reads a list of token ids.
-pub(crate) fn ids(r: &mut Reader<'_>, max: usize) -> Read<Vec<u32>> {
+pub(crate) fn ids(r: &mut JsonReader<'_>, max: usize) -> Read<Vec<u32>> {
     let mut ids = Vec::new();
     r.array(max, |r, _| {
         ids.push(integer(r, 0, u32::MAX)?);
@@ -439,20 +448,20 @@ pub(crate) fn ids(r: &mut Reader<'_>, max: usize) -> Read<Vec<u32>> {
     Ok(ids)
 }
 
-fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> {
+fn logit_bias(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> {
     let mut biases = Vec::new();
     r.object(|r, key| {
         if biases.len() >= limits.max_logit_bias {
             let message = format!("it may name at most {} tokens", limits.max_logit_bias);
-            return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
+            return Err(FieldFault::new(Code::ObjectAboveMaxProperties, message).of_parent());
         }
         // Each id has exactly one spelling, so that no token can be named twice.
         let id = key.parse::<u32>().ok().filter(|id| id.to_string() == key.as_ref());
         let id = id.ok_or_else(|| {
             let message = "the key must be a token id: a whole number without sign or leading zeros";
-            Fault::new(Code::InvalidValue, message)
+            FieldFault::new(Code::InvalidValue, message)
         })?;
-        biases.push((id, decimal(r, Low::From(-100.0), 100.0)?));
+        biases.push((id, decimal(r, LowerBound::From(-100.0), 100.0)?));
         Ok(())
     })?;
     biases.sort_unstable_by_key(|(id, _)| *id);
@@ -460,12 +469,12 @@ fn logit_bias(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<(u32, f32)>> 
 }
 
 /// Reads one stop string or a list of at most `most`.
-pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<Vec<String>> {
-    if r.kind()? == Kind::String {
+pub(crate) fn stop(r: &mut JsonReader<'_>, limits: &WireLimits, most: usize) -> Read<Vec<String>> {
+    if r.kind()? == ValueKind::String {
         return Ok(vec![stop_string(r, limits)?]);
     }
-    if r.kind()? != Kind::Array {
-        return Err(Fault::new(Code::InvalidType, "it must be a string or a list of strings"));
+    if r.kind()? != ValueKind::Array {
+        return Err(FieldFault::new(Code::InvalidType, "it must be a string or a list of strings"));
     }
     let mut strings = Vec::new();
     r.array(most, |r, _| {
@@ -475,43 +484,43 @@ pub(crate) fn stop(r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read
     Ok(strings)
 }
 
-fn stop_string(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+fn stop_string(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
     bounded(r, limits.max_stop_bytes)
 }
 
 /// Reads a string of 1 to `max_label_bytes` bytes without control characters: a name, an id, a salt.
-pub(crate) fn label(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+pub(crate) fn label(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
     let text = bounded(r, limits.max_label_bytes)?;
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if !is_plain && text.chars().any(char::is_control) {
-        return Err(Fault::new(Code::InvalidValue, "it must not hold control characters"));
+        return Err(FieldFault::new(Code::InvalidValue, "it must not hold control characters"));
     }
     Ok(text)
 }
 
 /// Reads any short string.
-pub(crate) fn short<'a>(r: &mut Reader<'a>, limits: &WireLimits) -> Read<Cow<'a, str>> {
+pub(crate) fn short<'a>(r: &mut JsonReader<'a>, limits: &WireLimits) -> Read<Cow<'a, str>> {
     let text = r.string()?;
     if text.len() > limits.max_label_bytes {
         let message = format!("it may have at most {} bytes", limits.max_label_bytes);
-        return Err(Fault::new(Code::StringAboveMaxLength, message));
+        return Err(FieldFault::new(Code::StringAboveMaxLength, message));
     }
     Ok(text)
 }
 
 /// Reads the label of the end user. `None` if it is empty.
-fn end_user(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
+fn end_user(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<EndUser>> {
     Ok(EndUser::named(&short(r, limits)?))
 }
 
 /// Reads a string of 1 to `max` bytes.
-fn bounded(r: &mut Reader<'_>, max: usize) -> Read<String> {
+fn bounded(r: &mut JsonReader<'_>, max: usize) -> Read<String> {
     let text = r.string()?;
     if text.is_empty() {
-        return Err(Fault::new(Code::EmptyString, "it must not be empty"));
+        return Err(FieldFault::new(Code::EmptyString, "it must not be empty"));
     }
     if text.len() > max {
-        return Err(Fault::new(Code::StringAboveMaxLength, format!("it may have at most {max} bytes")));
+        return Err(FieldFault::new(Code::StringAboveMaxLength, format!("it may have at most {max} bytes")));
     }
     Ok(text.into_owned())
 }

@@ -5,10 +5,10 @@
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem};
 
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
 use crate::json_out::{list, raw, value};
-use crate::params::{Knobs, ids};
+use crate::params::{CommonParams, ids};
 use crate::{BadRequest, WireLimits, chat, messages, tools, wishes};
 
 /// Reads the body of a message whose prompt tokens are to be counted. It may lack the parameters for an answer.
@@ -16,13 +16,13 @@ use crate::{BadRequest, WireLimits, chat, messages, tools, wishes};
 /// # Errors
 /// The same as for [`crate::parse`].
 pub fn parse_count(body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(messages::read_count(&mut reader, limits)?)
 }
 
 /// The request of `POST /tokenize`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tokenize {
+pub struct TokenizeRequest {
     /// The name of the model in the request.
     pub model: String,
     /// A conversation, or one raw text.
@@ -39,33 +39,33 @@ pub struct Tokenize {
 ///
 /// # Errors
 /// The same as for [`crate::parse`].
-pub fn parse_tokenize(body: &[u8], limits: &WireLimits) -> Result<Tokenize, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+pub fn parse_tokenize(body: &[u8], limits: &WireLimits) -> Result<TokenizeRequest, BadRequest> {
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(tokenize(&mut reader, limits)?)
 }
 
-fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
-    let mut knobs = Knobs::new(Endpoint::ChatCompletions, limits);
+fn tokenize(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<TokenizeRequest> {
+    let mut knobs = CommonParams::new(Endpoint::ChatCompletions, limits);
     let (mut text, mut messages, mut offered) = (None, None, Vec::new());
-    let mut ending = chat::Ending::default();
+    let mut ending = chat::PromptEnding::default();
     let (mut special, mut strings) = (None, false);
     r.object(|r, key| {
         match key.as_ref() {
             "prompt" => text = r.optional(|r| r.string().map(String::from))?,
             "messages" => messages = r.optional(|r| chat::read_messages(r, limits))?,
             "tools" => offered = r.optional(|r| tools::openai_tools(r, limits))?.unwrap_or_default(),
-            "add_generation_prompt" => ending.begins = r.optional(Reader::bool)?,
-            "continue_final_message" => ending.continues = r.optional(Reader::bool)?,
-            "add_special_tokens" => special = r.optional(Reader::bool)?,
-            "return_token_strs" => strings = r.optional(Reader::bool)?.unwrap_or(false),
+            "add_generation_prompt" => ending.begins = r.optional(JsonReader::bool)?,
+            "continue_final_message" => ending.continues = r.optional(JsonReader::bool)?,
+            "add_special_tokens" => special = r.optional(JsonReader::bool)?,
+            "return_token_strs" => strings = r.optional(JsonReader::bool)?.unwrap_or(false),
             "chat_template" | "mm_processor_kwargs" => {
                 let message = "templates come from the model alone; leave it out";
-                r.optional(|_| Err::<(), _>(Fault::new(Code::UnsupportedParameter, message)))?;
+                r.optional(|_| Err::<(), _>(FieldFault::new(Code::UnsupportedParameter, message)))?;
             }
             "model" | "chat_template_kwargs" => {
                 let _ = knobs.take_common(key, r)? || wishes::take(&mut knobs, key, r)?;
             }
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
@@ -77,10 +77,10 @@ fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
         (None, Some(messages)) => {
             if special == Some(true) {
                 let message = "a conversation's template writes its special tokens; leave it out";
-                return Err(Fault::at("add_special_tokens", Code::UnsupportedParameter, message));
+                return Err(FieldFault::at("add_special_tokens", Code::UnsupportedParameter, message));
             }
             // For this endpoint, a conversation may end without the start of an answer.
-            let continues = chat::Ending { begins: None, ..ending }.settle(&messages)?;
+            let continues = chat::PromptEnding { begins: None, ..ending }.settle(&messages)?;
             let template = std::mem::take(&mut knobs.template);
             Prompt::Conversation(Conversation {
                 messages,
@@ -91,11 +91,11 @@ fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
             })
         }
         (Some(_), Some(_)) => {
-            return Err(Fault::at("prompt", Code::InvalidValue, "send it or `messages`"));
+            return Err(FieldFault::at("prompt", Code::InvalidValue, "send it or `messages`"));
         }
-        (None, None) => return Err(Fault::missing("prompt")),
+        (None, None) => return Err(FieldFault::missing("prompt")),
     };
-    Ok(Tokenize {
+    Ok(TokenizeRequest {
         model: settled.model,
         prompt,
         add_generation_prompt: begins.unwrap_or(true),
@@ -106,7 +106,7 @@ fn tokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Tokenize> {
 
 /// The request of `POST /detokenize`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Detokenize {
+pub struct DetokenizeRequest {
     /// The name of the model in the request.
     pub model: String,
     /// The token ids.
@@ -117,25 +117,25 @@ pub struct Detokenize {
 ///
 /// # Errors
 /// The same as for [`crate::parse`].
-pub fn parse_detokenize(body: &[u8], limits: &WireLimits) -> Result<Detokenize, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+pub fn parse_detokenize(body: &[u8], limits: &WireLimits) -> Result<DetokenizeRequest, BadRequest> {
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(detokenize(&mut reader, limits)?)
 }
 
-fn detokenize(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Detokenize> {
-    let mut knobs = Knobs::new(Endpoint::Completions, limits);
+fn detokenize(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<DetokenizeRequest> {
+    let mut knobs = CommonParams::new(Endpoint::Completions, limits);
     let mut tokens = None;
     r.object(|r, key| {
         match key.as_ref() {
             "tokens" => tokens = Some(ids(r, limits.max_prompt_ids)?),
             "model" => knobs.take_common(key, r).map(drop)?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
     let model = knobs.settle(1)?.model;
-    Ok(Detokenize { model, tokens: tokens.ok_or_else(|| Fault::missing("tokens"))? })
+    Ok(DetokenizeRequest { model, tokens: tokens.ok_or_else(|| FieldFault::missing("tokens"))? })
 }
 
 /// The answer to `count_tokens`. It marks a number that is an estimate.
@@ -189,7 +189,7 @@ mod tests {
 
     use super::*;
 
-    fn tokenize(body: &Value) -> Result<Tokenize, BadRequest> {
+    fn tokenize(body: &Value) -> Result<TokenizeRequest, BadRequest> {
         parse_tokenize(body.to_string().as_bytes(), &WireLimits::default())
     }
 
@@ -226,7 +226,7 @@ mod tests {
         }
         let read = |body: Value| parse_detokenize(body.to_string().as_bytes(), &WireLimits::default());
         let detokenize = read(json!({"model": "m", "tokens": [1, 2]})).unwrap();
-        assert_eq!(detokenize, Detokenize { model: "m".into(), tokens: vec![1, 2] });
+        assert_eq!(detokenize, DetokenizeRequest { model: "m".into(), tokens: vec![1, 2] });
         assert_eq!(read(json!({"model": "m"})).unwrap_err().param.as_deref(), Some("tokens"));
         assert_eq!(
             read(json!({"model": "m", "tokens": [-1]})).unwrap_err().param.as_deref(),

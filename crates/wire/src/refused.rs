@@ -4,12 +4,12 @@
 use headrace_domain::{CacheLife, Code};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::params::short;
 
 /// The values that are accepted for a parameter.
-pub(crate) enum Accept {
+pub(crate) enum AcceptedValue {
     /// Any short string. It labels the call and changes nothing in the answer.
     Label,
     /// A small object of strings. It labels the call, too.
@@ -30,10 +30,10 @@ pub(crate) enum Accept {
     Nothing,
 }
 
-use Accept::{Bool, Empty, Hint, Label, Labels, Nothing, Number, Only, Words};
+use AcceptedValue::{Bool, Empty, Hint, Label, Labels, Nothing, Number, Only, Words};
 
 /// A parameter, the values that request nothing, and the reason why all other values are refused.
-pub(crate) type Row = (&'static str, Accept, &'static str);
+pub(crate) type Row = (&'static str, AcceptedValue, &'static str);
 
 const GUIDED: &str = "use `structured_outputs`";
 const TEMPLATE: &str =
@@ -178,7 +178,7 @@ const RESPONSES: &[Row] = &[
 
 /// The endpoints, by the parameters that they know beside the honoured ones.
 #[derive(Clone, Copy)]
-pub(crate) enum Known {
+pub(crate) enum KnownParameters {
     Chat,
     Completions,
     Messages,
@@ -187,34 +187,44 @@ pub(crate) enum Known {
 }
 
 /// Every row of an endpoint.
-pub(crate) fn rows(known: Known) -> impl Iterator<Item = &'static Row> {
+pub(crate) fn rows(known: KnownParameters) -> impl Iterator<Item = &'static Row> {
     let tables: [&[Row]; 3] = match known {
-        Known::Chat => [TEMPLATES, OPENAI, CHAT],
-        Known::Completions => [TEMPLATES, OPENAI, COMPLETIONS],
-        Known::Messages => [TEMPLATES, MESSAGES, &[]],
-        Known::Responses => [RESPONSES, &[], &[]],
-        Known::Encode => [ENCODE, &[], &[]],
+        KnownParameters::Chat => [TEMPLATES, OPENAI, CHAT],
+        KnownParameters::Completions => [TEMPLATES, OPENAI, COMPLETIONS],
+        KnownParameters::Messages => [TEMPLATES, MESSAGES, &[]],
+        KnownParameters::Responses => [RESPONSES, &[], &[]],
+        KnownParameters::Encode => [ENCODE, &[], &[]],
     };
     tables.into_iter().flatten()
 }
 
 /// Reads a parameter that no endpoint honours. Accepts it if it changes nothing, and otherwise refuses it by name.
-pub(crate) fn read(known: Known, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+pub(crate) fn read(
+    known: KnownParameters,
+    key: &str,
+    r: &mut JsonReader<'_>,
+    limits: &WireLimits,
+) -> Read<()> {
     let row = rows(known).find(|(name, ..)| *name == key);
-    let Some((_, accept, why)) = row else { return Err(Fault::unknown()) };
+    let Some((_, accept, why)) = row else { return Err(FieldFault::unknown()) };
     neutral_or(accept, r, limits, why)
 }
 
 /// Like [`neutral`], but refuses a value that requests something, with the reason `why`. Null requests nothing.
-pub(crate) fn neutral_or(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits, why: &str) -> Read<()> {
+pub(crate) fn neutral_or(
+    accept: &AcceptedValue,
+    r: &mut JsonReader<'_>,
+    limits: &WireLimits,
+    why: &str,
+) -> Read<()> {
     match r.optional(|r| neutral(accept, r, limits))? {
         None | Some(true) => Ok(()),
-        Some(false) => Err(Fault::new(Code::UnsupportedParameter, why)),
+        Some(false) => Err(FieldFault::new(Code::UnsupportedParameter, why)),
     }
 }
 
 /// Whether the value requests only the default behaviour.
-pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+pub(crate) fn neutral(accept: &AcceptedValue, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<bool> {
     let kind = r.kind()?;
     Ok(match (accept, kind) {
         (Label, _) => {
@@ -225,11 +235,11 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
             metadata(r, limits)?;
             true
         }
-        (Words(words), Kind::String) => {
+        (Words(words), ValueKind::String) => {
             let word = r.string()?;
             words.contains(&word.as_ref())
         }
-        (Only(word), Kind::Array) => {
+        (Only(word), ValueKind::Array) => {
             let (mut count, mut others) = (0, false);
             r.array(2, |r, _| {
                 count += 1;
@@ -242,26 +252,26 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
             r.skip()?;
             true
         }
-        (Bool(neutral), Kind::Bool) => r.bool()? == *neutral,
-        (Number(neutral), Kind::Number) => r.number()?.parse() == Ok(*neutral),
-        (Empty, Kind::String) => r.string()?.is_empty(),
-        (Empty, Kind::Array) => {
+        (Bool(neutral), ValueKind::Bool) => r.bool()? == *neutral,
+        (Number(neutral), ValueKind::Number) => r.number()?.parse() == Ok(*neutral),
+        (Empty, ValueKind::String) => r.string()?.is_empty(),
+        (Empty, ValueKind::Array) => {
             // One item settles it. The rest is not read.
             let mut empty = true;
             let read = r.array(usize::MAX, |_, _| {
                 empty = false;
-                Err(Fault::unknown())
+                Err(FieldFault::unknown())
             });
             if empty {
                 read?;
             }
             empty
         }
-        (Empty, Kind::Object) => {
+        (Empty, ValueKind::Object) => {
             let mut empty = true;
             let read = r.object(|_, _| {
                 empty = false;
-                Err(Fault::unknown())
+                Err(FieldFault::unknown())
             });
             if empty {
                 read?;
@@ -273,13 +283,13 @@ pub(crate) fn neutral(accept: &Accept, r: &mut Reader<'_>, limits: &WireLimits) 
 }
 
 /// OpenAI's shape: up to 16 pairs of short strings.
-fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+fn metadata(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
     let mut pairs = 0;
     r.object(|r, _| {
         pairs += 1;
         if pairs > limits.max_metadata_pairs {
             let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
-            return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
+            return Err(FieldFault::new(Code::ObjectAboveMaxProperties, message).of_parent());
         }
         r.string().map(drop)
     })
@@ -287,7 +297,7 @@ fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
 
 /// Reads `cache_control` of a tool or block: the lifetime of the cached prefix that ends there. `None` if the value is
 /// null.
-pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<Option<CacheLife>> {
+pub(crate) fn cache_control(r: &mut JsonReader<'_>) -> Read<Option<CacheLife>> {
     r.optional(|r| {
         let (mut typed, mut life) = (false, CacheLife::Minutes);
         r.object(|r, key| match key.as_ref() {
@@ -296,7 +306,7 @@ pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<Option<CacheLife>> {
                     typed = true;
                     Ok(())
                 }
-                _ => Err(Fault::new(Code::UnsupportedValue, "it must be `ephemeral`")),
+                _ => Err(FieldFault::new(Code::UnsupportedValue, "it must be `ephemeral`")),
             },
             "ttl" => match r.string()?.as_ref() {
                 "5m" => Ok(()),
@@ -304,10 +314,10 @@ pub(crate) fn cache_control(r: &mut Reader<'_>) -> Read<Option<CacheLife>> {
                     life = CacheLife::Hour;
                     Ok(())
                 }
-                _ => Err(Fault::new(Code::UnsupportedValue, "it must be `5m` or `1h`")),
+                _ => Err(FieldFault::new(Code::UnsupportedValue, "it must be `5m` or `1h`")),
             },
-            _ => Err(Fault::unknown()),
+            _ => Err(FieldFault::unknown()),
         })?;
-        if typed { Ok(life) } else { Err(Fault::missing("type")) }
+        if typed { Ok(life) } else { Err(FieldFault::missing("type")) }
     })
 }

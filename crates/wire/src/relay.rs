@@ -14,8 +14,8 @@ pub use reply::{
 };
 pub(crate) use request::DECIDED_HERE;
 pub use request::{
-    ALLOWABLE, Edits, GEO, ResponseState, SoFar, TIER, beginning, can_resume, edited, extras_of_betas,
+    ALLOWABLE, BodyEdits, GEO, ResponseState, SoFar, TIER, beginning, can_resume, edited, extras_of_betas,
     first_media, form_asked, model_named, opening, place_of, response_state, resumed, skim, skim_question,
     texts, translated, user_named,
 };
-pub(crate) use request::{Object, array, object};
+pub(crate) use request::{ObjectWriter, array, object};

@@ -22,7 +22,7 @@ mod messages_tests;
 use headrace_domain::{Call, Endpoint};
 
 use crate::fault::Read;
-use crate::json::Reader;
+use crate::json::JsonReader;
 use crate::{BadRequest, WireLimits, chat, completions, embeddings, messages, rerank, responses};
 
 /// Parses `body`, sent to `endpoint`, into a call.
@@ -31,11 +31,11 @@ use crate::{BadRequest, WireLimits, chat, completions, embeddings, messages, rer
 /// [`BadRequest`] names the first parameter that is malformed, out of range, unknown or not supported. Until then, work
 /// and memory are bounded by the limits and the bytes read, not by any number in the body.
 pub fn parse(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Result<Call, BadRequest> {
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read(endpoint, &mut reader, limits)?)
 }
 
-fn read(endpoint: Endpoint, reader: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
+fn read(endpoint: Endpoint, reader: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
     match endpoint {
         Endpoint::ChatCompletions => chat::read(reader, limits),
         Endpoint::Completions => completions::read(reader, limits),

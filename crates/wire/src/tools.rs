@@ -6,17 +6,17 @@ use std::borrow::Cow;
 use headrace_domain::{Code, Tool, ToolCall};
 use serde_json::Value;
 
-use crate::breakpoints::Breakpoints;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::breakpoints::CacheBreakpoints;
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::names::{anthropic_tool_name, tool_name};
-use crate::node::Node;
+use crate::node::JsonNode;
 use crate::params::label;
-use crate::refused::{Accept, neutral_or};
+use crate::refused::{AcceptedValue, neutral_or};
 use crate::{WireLimits, canonical, custom};
 
 /// Reads OpenAI's `tools`.
-pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
+pub(crate) fn openai_tools(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<Tool>> {
     let mut tools = Vec::new();
     r.array(limits.max_tools, |r, _| {
         let (mut kind, mut function, mut custom) = (None, None, None);
@@ -25,11 +25,11 @@ pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<
                 "type" => kind = Some(openai_type(r)?),
                 "function" => function = Some(openai_function(r)?),
                 "custom" => custom = Some(custom::definition(r, limits)?),
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
-        let (key, tool) = match kind.ok_or_else(|| Fault::missing("type"))? {
+        let (key, tool) = match kind.ok_or_else(|| FieldFault::missing("type"))? {
             OpenAiKind::Function => ("function", own(function, "function", custom.map(|_| "custom"))?),
             OpenAiKind::Custom => ("custom", own(custom, "custom", function.map(|_| "function"))?),
         };
@@ -41,8 +41,10 @@ pub(crate) fn openai_tools(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<
 /// Returns the field that a tool or call of one type must have. Fails if it has the field of the other type.
 fn own<T>(own: Option<T>, key: &'static str, other: Option<&'static str>) -> Read<T> {
     match other {
-        Some(other) => Err(Fault::at(other, Code::InvalidValue, format!("one of type `{key}` has none"))),
-        None => own.ok_or_else(|| Fault::missing(key)),
+        Some(other) => {
+            Err(FieldFault::at(other, Code::InvalidValue, format!("one of type `{key}` has none")))
+        }
+        None => own.ok_or_else(|| FieldFault::missing(key)),
     }
 }
 
@@ -52,35 +54,35 @@ enum OpenAiKind {
     Custom,
 }
 
-fn openai_type(r: &mut Reader<'_>) -> Read<OpenAiKind> {
+fn openai_type(r: &mut JsonReader<'_>) -> Read<OpenAiKind> {
     match r.string()?.as_ref() {
         "function" => Ok(OpenAiKind::Function),
         "custom" => Ok(OpenAiKind::Custom),
-        _ => Err(Fault::new(Code::UnsupportedValue, "only `function` and `custom` are supported")),
+        _ => Err(FieldFault::new(Code::UnsupportedValue, "only `function` and `custom` are supported")),
     }
 }
 
-fn openai_function(r: &mut Reader<'_>) -> Read<Tool> {
+fn openai_function(r: &mut JsonReader<'_>) -> Read<Tool> {
     let (mut name, mut description, mut parameters, mut strict) = (None, None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
             "name" => name = Some(tool_name(r)?),
-            "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
+            "description" => description = r.optional(JsonReader::string)?.map(Cow::into_owned),
             "parameters" => parameters = r.optional(schema)?,
-            "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
-            _ => return Err(Fault::unknown()),
+            "strict" => strict = r.optional(JsonReader::bool)?.unwrap_or(false),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let name = name.ok_or_else(|| Fault::missing("name"))?;
+    let name = name.ok_or_else(|| FieldFault::missing("name"))?;
     Ok(Tool { strict, ..Tool::function(name, description, parameters) })
 }
 
 /// Reads Anthropic's `tools`. Only tools that the client runs are accepted.
 pub(crate) fn anthropic_tools(
-    r: &mut Reader<'_>,
+    r: &mut JsonReader<'_>,
     limits: &WireLimits,
-    breakpoints: &Breakpoints,
+    breakpoints: &CacheBreakpoints,
 ) -> Read<Vec<Tool>> {
     let mut tools = Vec::new();
     r.array(limits.max_tools, |r, _| {
@@ -88,28 +90,28 @@ pub(crate) fn anthropic_tools(
         r.object(|r, key| {
             match key.as_ref() {
                 "type" => {
-                    if r.optional(Reader::string)?.is_some_and(|kind| kind != "custom") {
+                    if r.optional(JsonReader::string)?.is_some_and(|kind| kind != "custom") {
                         let message = "only `custom` tools are supported: those that you run yourself";
-                        return Err(Fault::new(Code::UnsupportedValue, message));
+                        return Err(FieldFault::new(Code::UnsupportedValue, message));
                     }
                 }
                 "name" => name = Some(anthropic_tool_name(r)?),
-                "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
+                "description" => description = r.optional(JsonReader::string)?.map(Cow::into_owned),
                 "input_schema" => parameters = Some(schema(r)?),
                 "cache_control" => breakpoints.read(r)?,
-                "strict" => strict = r.optional(Reader::bool)?.unwrap_or(false),
+                "strict" => strict = r.optional(JsonReader::bool)?.unwrap_or(false),
                 // Neither has an effect: arguments always stream as they are written, and all tools are in the prompt.
-                "eager_input_streaming" | "defer_loading" => r.optional(Reader::bool).map(drop)?,
+                "eager_input_streaming" | "defer_loading" => r.optional(JsonReader::bool).map(drop)?,
                 "input_examples" => examples(r)?,
                 "allowed_callers" => {
-                    neutral_or(&Accept::Only("direct"), r, limits, "only the model calls tools here")?;
+                    neutral_or(&AcceptedValue::Only("direct"), r, limits, "only the model calls tools here")?;
                 }
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
-        let name = name.ok_or_else(|| Fault::missing("name"))?;
-        let parameters = Some(parameters.ok_or_else(|| Fault::missing("input_schema"))?);
+        let name = name.ok_or_else(|| FieldFault::missing("name"))?;
+        let parameters = Some(parameters.ok_or_else(|| FieldFault::missing("input_schema"))?);
         push_tool(&mut tools, Tool { strict, ..Tool::function(name, description, parameters) })
     })?;
     Ok(tools)
@@ -118,14 +120,14 @@ pub(crate) fn anthropic_tools(
 /// Adds a tool. Its name must be new.
 pub(crate) fn push_tool(tools: &mut Vec<Tool>, tool: Tool) -> Read<()> {
     if tools.iter().any(|other| other.name == tool.name) {
-        return Err(Fault::at("name", Code::InvalidValue, "another tool has the same name"));
+        return Err(FieldFault::at("name", Code::InvalidValue, "another tool has the same name"));
     }
     tools.push(tool);
     Ok(())
 }
 
 /// Reads OpenAI's `tool_calls` of an assistant message.
-pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Vec<ToolCall>> {
+pub(crate) fn openai_tool_calls(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Vec<ToolCall>> {
     let mut calls = Vec::new();
     r.array(limits.max_tool_calls, |r, _| {
         let (mut id, mut kind, mut function, mut custom) = (None, None, None, None);
@@ -142,8 +144,8 @@ pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read
             }
             Ok(())
         })?;
-        let id = id.ok_or_else(|| Fault::missing("id"))?;
-        let (name, arguments) = match kind.ok_or_else(|| Fault::missing("type"))? {
+        let id = id.ok_or_else(|| FieldFault::missing("id"))?;
+        let (name, arguments) = match kind.ok_or_else(|| FieldFault::missing("type"))? {
             OpenAiKind::Function => own(function, "function", custom.map(|_| "custom"))?,
             OpenAiKind::Custom => own(custom, "custom", function.map(|_| "function"))?,
         };
@@ -153,7 +155,7 @@ pub(crate) fn openai_tool_calls(r: &mut Reader<'_>, limits: &WireLimits) -> Read
     Ok(calls)
 }
 
-fn openai_call(r: &mut Reader<'_>) -> Read<(String, String)> {
+fn openai_call(r: &mut JsonReader<'_>) -> Read<(String, String)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -163,10 +165,13 @@ fn openai_call(r: &mut Reader<'_>) -> Read<(String, String)> {
         }
         Ok(())
     })?;
-    Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("arguments"))?))
+    Ok((
+        name.ok_or_else(|| FieldFault::missing("name"))?,
+        arguments.ok_or_else(|| FieldFault::missing("arguments"))?,
+    ))
 }
 
-fn custom_call(r: &mut Reader<'_>) -> Read<(String, String)> {
+fn custom_call(r: &mut JsonReader<'_>) -> Read<(String, String)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -176,11 +181,14 @@ fn custom_call(r: &mut Reader<'_>) -> Read<(String, String)> {
         }
         Ok(())
     })?;
-    Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("input"))?))
+    Ok((
+        name.ok_or_else(|| FieldFault::missing("name"))?,
+        arguments.ok_or_else(|| FieldFault::missing("input"))?,
+    ))
 }
 
 /// Reads arguments as a string that holds a JSON object, and keeps its spelling. The empty string means no arguments.
-pub(crate) fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
+pub(crate) fn arguments_text(r: &mut JsonReader<'_>) -> Read<String> {
     let text = r.string()?;
     if text.trim().is_empty() {
         return Ok("{}".to_owned());
@@ -193,37 +201,37 @@ pub(crate) fn arguments_text(r: &mut Reader<'_>) -> Read<String> {
 }
 
 /// Reads arguments as an object, and keeps its spelling.
-pub(crate) fn arguments_object<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
-    r.require(Kind::Object)?;
+pub(crate) fn arguments_object<'a>(r: &mut JsonReader<'a>) -> Read<&'a str> {
+    r.require(ValueKind::Object)?;
     r.raw()
 }
 
 /// Reads examples of arguments. Only an empty list is accepted, because no template can show examples to a model.
-fn examples(r: &mut Reader<'_>) -> Read<()> {
+fn examples(r: &mut JsonReader<'_>) -> Read<()> {
     let message = "the model is shown no examples apart from the description; write them there";
-    let refusal = || Fault::new(Code::UnsupportedParameter, message).of_parent();
+    let refusal = || FieldFault::new(Code::UnsupportedParameter, message).of_parent();
     r.optional(|r| r.array(usize::MAX, |_, _| Err(refusal()))).map(drop)
 }
 
 /// Reads the JSON Schema of an object. Keywords get the conventional order, and names stay as they were sent.
-pub(crate) fn schema(r: &mut Reader<'_>) -> Read<Value> {
-    let node = Node::object(r)?;
+pub(crate) fn schema(r: &mut JsonReader<'_>) -> Read<Value> {
+    let node = JsonNode::object(r)?;
     match node.get("type") {
         None => {}
-        Some(Node::Text(kind)) if kind == "object" => {}
+        Some(JsonNode::Text(kind)) if kind == "object" => {}
         Some(_) => {
-            return Err(Fault::at(
+            return Err(FieldFault::at(
                 "type",
                 Code::InvalidValue,
                 "a tool's parameters must be of type `object`",
             ));
         }
     }
-    if node.get("properties").is_some_and(|properties| !matches!(properties, Node::Object(_))) {
-        return Err(Fault::at("properties", Code::InvalidType, "it must be an object"));
+    if node.get("properties").is_some_and(|properties| !matches!(properties, JsonNode::Object(_))) {
+        return Err(FieldFault::at("properties", Code::InvalidType, "it must be an object"));
     }
-    if node.get("required").is_some_and(|required| !matches!(required, Node::Array(_))) {
-        return Err(Fault::at("required", Code::InvalidType, "it must be an array"));
+    if node.get("required").is_some_and(|required| !matches!(required, JsonNode::Array(_))) {
+        return Err(FieldFault::at("required", Code::InvalidType, "it must be an array"));
     }
     node.into_value().map(canonical::schema)
 }

@@ -1,13 +1,13 @@
 //! Options for an answer beside its text: the response format, the amount of reasoning, and additional variables of the
 //! chat template. Knows no template and no grammar.
 
-use headrace_domain::{Code, Endpoint, ReasoningWish};
+use headrace_domain::{Code, Endpoint, ReasoningOptions};
 use serde_json::{Map, Value};
 
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
-use crate::node::Node;
-use crate::params::{Knobs, integer};
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
+use crate::node::JsonNode;
+use crate::params::{CommonParams, integer};
 use crate::{WireLimits, form};
 
 /// OpenAI's words for the reasoning effort.
@@ -36,7 +36,7 @@ pub(crate) const RESERVED: &[&str] = &[
 ];
 
 /// Reads an option in OpenAI's or vLLM's form. Returns `false` and reads nothing if the endpoint has no option `key`.
-pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read<bool> {
+pub(crate) fn take(knobs: &mut CommonParams<'_>, key: &str, r: &mut JsonReader<'_>) -> Read<bool> {
     let limits = knobs.limits;
     let (chat, messages) =
         (knobs.endpoint == Endpoint::ChatCompletions, knobs.endpoint == Endpoint::Messages);
@@ -58,10 +58,10 @@ pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read
             knobs.verbosity = r.optional(verbosity)?.filter(|word| word != USUAL_VERBOSITY);
         }
         "include_reasoning" if chat => {
-            knobs.reasoning.hidden = r.optional(Reader::bool)? == Some(false);
+            knobs.reasoning.hidden = r.optional(JsonReader::bool)? == Some(false);
         }
         "enable_thinking" if chat => {
-            knobs.reasoning.enabled = r.optional(Reader::bool)?.or(knobs.reasoning.enabled);
+            knobs.reasoning.enabled = r.optional(JsonReader::bool)?.or(knobs.reasoning.enabled);
         }
         "thinking_token_budget" if chat => {
             let cap = limits.max_output_tokens_per_request;
@@ -73,25 +73,25 @@ pub(crate) fn take(knobs: &mut Knobs<'_>, key: &str, r: &mut Reader<'_>) -> Read
 }
 
 /// Reads a word that must be one of `words`.
-fn word(r: &mut Reader<'_>, words: &[&str]) -> Read<String> {
+fn word(r: &mut JsonReader<'_>, words: &[&str]) -> Read<String> {
     let word = r.string()?;
     if words.contains(&word.as_ref()) {
         return Ok(word.into_owned());
     }
     let words: Vec<String> = words.iter().map(|word| format!("`{word}`")).collect();
-    Err(Fault::new(Code::InvalidValue, format!("it must be one of {}", words.join(", "))))
+    Err(FieldFault::new(Code::InvalidValue, format!("it must be one of {}", words.join(", "))))
 }
 
 /// The default verbosity.
 pub(crate) const USUAL_VERBOSITY: &str = "medium";
 
 /// Reads the verbosity of the answer, in OpenAI's words.
-pub(crate) fn verbosity(r: &mut Reader<'_>) -> Read<String> {
+pub(crate) fn verbosity(r: &mut JsonReader<'_>) -> Read<String> {
     word(r, &["low", USUAL_VERBOSITY, "high"])
 }
 
 /// Reads OpenAI's `reasoning_effort`.
-pub(crate) fn effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
+pub(crate) fn effort(r: &mut JsonReader<'_>, wish: &mut ReasoningOptions) -> Read<()> {
     let Some(word) = r.optional(|r| self::word(r, EFFORTS))? else { return Ok(()) };
     if word == "none" {
         wish.enabled = Some(false);
@@ -103,13 +103,13 @@ pub(crate) fn effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
 }
 
 /// Reads Anthropic's `output_config.effort`.
-pub(crate) fn anthropic_effort(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<()> {
+pub(crate) fn anthropic_effort(r: &mut JsonReader<'_>, wish: &mut ReasoningOptions) -> Read<()> {
     wish.effort = r.optional(|r| word(r, ANTHROPIC_EFFORTS))?;
     Ok(())
 }
 
 /// Reads Anthropic's `thinking`.
-pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &WireLimits) -> Read<()> {
+pub(crate) fn thinking(r: &mut JsonReader<'_>, wish: &mut ReasoningOptions, limits: &WireLimits) -> Read<()> {
     let (mut kind, mut budget, mut display) = (None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -119,13 +119,14 @@ pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &Wi
                 budget = Some(integer(r, LEAST_THINKING_TOKENS, cap)?);
             }
             "display" => display = r.optional(|r| word(r, &["summarized", "omitted"]))?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
-    let stray =
-        |key: &str| Err(Fault::at(key, Code::InvalidValue, format!("thinking that is `{kind}` has none")));
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
+    let stray = |key: &str| {
+        Err(FieldFault::at(key, Code::InvalidValue, format!("thinking that is `{kind}` has none")))
+    };
     if budget.is_some() && kind != "enabled" {
         return stray("budget_tokens");
     }
@@ -139,7 +140,7 @@ pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &Wi
         _ => None,
     };
     if kind == "enabled" {
-        wish.budget_tokens = Some(budget.ok_or_else(|| Fault::missing("budget_tokens"))?);
+        wish.budget_tokens = Some(budget.ok_or_else(|| FieldFault::missing("budget_tokens"))?);
     }
     wish.hidden = display.as_deref() == Some("omitted");
     Ok(())
@@ -147,11 +148,11 @@ pub(crate) fn thinking(r: &mut Reader<'_>, wish: &mut ReasoningWish, limits: &Wi
 
 /// Reads vLLM's `chat_template_kwargs`. A switch for thinking in it also sets `wish`, because the parsing of the reply
 /// depends on it.
-pub(crate) fn template(r: &mut Reader<'_>, wish: &mut ReasoningWish) -> Read<Map<String, Value>> {
-    let variables = Node::object(r)?.into_object()?;
+pub(crate) fn template(r: &mut JsonReader<'_>, wish: &mut ReasoningOptions) -> Read<Map<String, Value>> {
+    let variables = JsonNode::object(r)?.into_object()?;
     if let Some(name) = RESERVED.iter().find(|name| variables.contains_key(**name)) {
         let message = "the template has it from the request or from the model; leave it out";
-        return Err(Fault::at(name, Code::UnsupportedParameter, message));
+        return Err(FieldFault::at(name, Code::UnsupportedParameter, message));
     }
     let switch = ["enable_thinking", "thinking"].iter().find_map(|name| variables.get(*name)?.as_bool());
     wish.enabled = wish.enabled.or(switch);

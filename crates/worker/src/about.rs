@@ -14,7 +14,7 @@ const MOST: u32 = 1 << 28;
 
 /// A worker's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct About {
+pub struct WorkerInfo {
     /// The protocol version that the worker speaks.
     pub protocol: u8,
     /// The worker's software version.
@@ -50,7 +50,7 @@ pub struct AboutModel {
     pub load: LoadReport,
 }
 
-impl About {
+impl WorkerInfo {
     /// Parses a worker's description.
     ///
     /// # Errors
@@ -121,7 +121,7 @@ pub(crate) fn bounded(load: LoadReport) -> LoadReport {
 mod tests {
     use super::*;
 
-    fn about() -> About {
+    fn about() -> WorkerInfo {
         let capabilities = Capabilities {
             model: "demo".into(),
             compute_mode: "exact".into(),
@@ -130,7 +130,7 @@ mod tests {
             context_window: 200,
             max_logprobs: 20,
             kv_tokens: 1000,
-            continues: headrace_engine_api::Continues::Exactly,
+            continues: headrace_engine_api::ResumeSupport::Exactly,
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
@@ -147,11 +147,11 @@ mod tests {
             up: true,
             load,
         };
-        About { protocol: PROTOCOL, version: "0.1.0".into(), models: vec![model] }
+        WorkerInfo { protocol: PROTOCOL, version: "0.1.0".into(), models: vec![model] }
     }
 
-    fn read(about: &About) -> Result<About, String> {
-        About::read(&serde_json::to_vec(about).unwrap())
+    fn read(about: &WorkerInfo) -> Result<WorkerInfo, String> {
+        WorkerInfo::read(&serde_json::to_vec(about).unwrap())
     }
 
     #[test]
@@ -170,13 +170,13 @@ mod tests {
         let mut old = serde_json::to_value(&told).unwrap();
         let model = old["models"][0].as_object_mut().unwrap();
         assert!(model.remove("holds_forms").is_some() && model.remove("fuller_jobs").is_some());
-        let old = About::read(old.to_string().as_bytes()).unwrap();
+        let old = WorkerInfo::read(old.to_string().as_bytes()).unwrap();
         assert!(!old.models[0].holds_forms && !old.models[0].fuller_jobs);
     }
 
     #[test]
     fn what_cannot_be_is_told_by_name() {
-        type Change = fn(&mut About);
+        type Change = fn(&mut WorkerInfo);
         let rows: [(Change, &str); 6] = [
             (|about| about.protocol = 9, "version 9 of the worker protocol"),
             (|about| about.models[0].bits = "no".into(), "fingerprints"),
@@ -191,6 +191,6 @@ mod tests {
             let why = read(&about).unwrap_err();
             assert!(why.contains(words), "{why} should say {words}");
         }
-        assert!(About::read(b"<html>").unwrap_err().contains("does not say what it is"));
+        assert!(WorkerInfo::read(b"<html>").unwrap_err().contains("does not say what it is"));
     }
 }

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{CachePin, CacheSalt, Form, RequestId, Sampling};
-use headrace_engine_api::{FormThought, Job, Priority, Tenant, ThoughtCap};
+use headrace_domain::{CachePin, CacheSalt, RequestId, ResponseFormat, Sampling};
+use headrace_engine_api::{FormThought, Job, Priority, ReasoningBudget, Tenant};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{
@@ -16,7 +16,7 @@ use crate::limits::{
 
 /// A job for one of a worker's models.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Ask<'a> {
+pub struct JobRequest<'a> {
     model: Cow<'a, str>,
     bits: Cow<'a, str>,
     request: RequestId,
@@ -24,7 +24,7 @@ pub struct Ask<'a> {
     prompt: Cow<'a, [u32]>,
     generated: u32,
     sampling: Cow<'a, Sampling>,
-    thought: Option<Cow<'a, ThoughtCap>>,
+    thought: Option<Cow<'a, ReasoningBudget>>,
     salt: [u8; 32],
     tenant: u64,
     weight: u32,
@@ -34,15 +34,15 @@ pub struct Ask<'a> {
     /// Appended as JSON after the fields above, and only if it is not empty: older workers refuse a job with additional
     /// bytes.
     #[serde(skip)]
-    behind: Behind,
+    behind: JobExtras,
 }
 
 /// The appendix of a job. Workers that do not announce fuller jobs know only the first two fields.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Behind {
+struct JobExtras {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    form: Option<Form>,
+    form: Option<ResponseFormat>,
     /// Written even if it is absent, for compatibility.
     #[serde(default)]
     thought: Option<FormThought>,
@@ -57,7 +57,7 @@ struct Behind {
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeldTo {
     /// The form.
-    pub form: Form,
+    pub form: ResponseFormat,
     /// The reasoning that may precede the form.
     pub thought: Option<FormThought>,
 }
@@ -95,7 +95,7 @@ impl fmt::Display for AskFault {
     }
 }
 
-impl<'a> Ask<'a> {
+impl<'a> JobRequest<'a> {
     /// Creates a job in the form that every worker accepts, without prefixes to keep. `now_ns` is the time of the clock
     /// that defines the job's deadline.
     pub fn new(job: &'a Job, model: ExpectedModel<'a>, now_ns: u64) -> Self {
@@ -117,10 +117,10 @@ impl<'a> Ask<'a> {
             is_idle: *priority == Priority::Idle,
             start_within_ns: start_deadline_ns.map(|deadline| deadline.saturating_sub(now_ns)),
             unread_bytes: *unread_bytes as u64,
-            behind: Behind {
+            behind: JobExtras {
                 form: grammar.as_ref().map(|grammar| (**grammar.form()).clone()),
                 thought: grammar.as_ref().and_then(|grammar| grammar.thought().cloned()),
-                ..Behind::default()
+                ..JobExtras::default()
             },
         }
     }
@@ -141,7 +141,7 @@ impl<'a> Ask<'a> {
         bytes.push(PROTOCOL);
         // Writing to memory cannot fail.
         let mut bytes = postcard::to_extend(self, bytes).unwrap_or_default();
-        if self.behind != Behind::default() {
+        if self.behind != JobExtras::default() {
             // Plain data whose maps have text keys, so serialization cannot fail.
             bytes.extend(serde_json::to_vec(&self.behind).unwrap_or_default());
         }
@@ -152,16 +152,16 @@ impl<'a> Ask<'a> {
     ///
     /// # Errors
     /// Why it is not a job that an engine could be given.
-    pub fn read(bytes: &[u8]) -> Result<Ask<'static>, AskFault> {
+    pub fn read(bytes: &[u8]) -> Result<JobRequest<'static>, AskFault> {
         let (version, bytes) = bytes.split_first().ok_or(AskFault::Malformed)?;
         if *version != PROTOCOL {
             return Err(AskFault::Version(*version));
         }
         let read = postcard::take_from_bytes(bytes);
-        let (mut ask, rest): (Ask<'static>, &[u8]) = read.map_err(|_| AskFault::Malformed)?;
+        let (mut ask, rest): (JobRequest<'static>, &[u8]) = read.map_err(|_| AskFault::Malformed)?;
         ask.check()?;
         if !rest.is_empty() {
-            ask.behind = Behind::read(rest, ask.prompt.len())?;
+            ask.behind = JobExtras::read(rest, ask.prompt.len())?;
         }
         Ok(ask)
     }
@@ -240,7 +240,7 @@ impl<'a> Ask<'a> {
     }
 }
 
-impl Behind {
+impl JobExtras {
     /// Parses the appendix of a job with `prompt` prompt tokens.
     fn read(json: &[u8], prompt: usize) -> Result<Self, AskFault> {
         let bad = |what: String| Err(AskFault::Value(what));

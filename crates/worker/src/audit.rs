@@ -4,16 +4,16 @@
 use std::fmt;
 
 use headrace_domain::{FinishReason, TokenLogprob};
-use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, PromptScores};
+use headrace_engine_api::{Job, JobError, JobEvent, JobReport, LoadReport, PromptScores};
 
 use crate::about::bounded;
-use crate::frame::{End, Frame};
+use crate::frame::{ChoiceEnd, WorkerFrame};
 use crate::limits::{MAX_BEATS, MAX_TOKEN_BYTES};
-use crate::report::{Also, Marked, Report};
+use crate::report::{KeptPrompt, ReportExtras, WorkerReport};
 
 /// A fault in a worker's frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum WorkerFault {
     /// The job starts a second time.
     BegunTwice,
     /// Tokens arrive before the job has started.
@@ -51,7 +51,7 @@ pub enum Fault {
     Beats,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for WorkerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BegunTwice => f.write_str("a job that began twice"),
@@ -77,26 +77,26 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for WorkerFault {}
 
 /// The meaning of a frame.
 #[derive(Debug, PartialEq)]
-pub enum Heard {
+pub enum FrameMeaning {
     /// An event that is not the last.
-    Event(Event),
+    Event(JobEvent),
     /// Only a load report.
     Load(LoadReport),
     /// A frame that yields no event yet.
     Nothing,
     /// The end of the job: success, or the error.
-    Over(Result<(), JobError>, Report),
+    Over(Result<(), JobError>, WorkerReport),
 }
 
 /// The state of one job, as the gateway sees it.
 #[derive(Debug)]
-pub struct Audit {
+pub struct JobAudit {
     first_choice: u32,
-    choices: Vec<Choice>,
+    choices: Vec<ChoiceAudit>,
     vocab: u32,
     prompt: u64,
     /// Maximum number of ids still to come, per choice.
@@ -108,27 +108,27 @@ pub struct Audit {
     scores: Option<Vec<TokenLogprob>>,
     top_scores: u8,
     cached: Option<u32>,
-    marked: Marked,
-    also: Option<Also>,
+    marked: KeptPrompt,
+    also: Option<ReportExtras>,
     output: u64,
     beats: u32,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Choice {
+struct ChoiceAudit {
     ids: u64,
     text: u64,
     ended: bool,
 }
 
-impl Audit {
+impl JobAudit {
     /// Creates the state of a new job. `vocab` and `window` are those of the model.
     pub fn new(job: &Job, vocab: u32, window: u32) -> Self {
         let (own, generated) = job.parts();
         let room = u64::from(window).saturating_sub(own.len() as u64).min(u64::from(job.sampling.max_tokens));
         Self {
             first_choice: job.first_choice,
-            choices: vec![Choice::default(); job.sampling.n as usize],
+            choices: vec![ChoiceAudit::default(); job.sampling.n as usize],
             vocab,
             prompt: job.prompt.len() as u64,
             limit: room.saturating_sub(generated.len() as u64),
@@ -138,7 +138,7 @@ impl Audit {
             scores: job.sampling.prompt_logprobs.map(|_| Vec::new()),
             top_scores: job.sampling.prompt_logprobs.unwrap_or_default(),
             cached: None,
-            marked: Marked::by(&job.pins),
+            marked: KeptPrompt::by(&job.pins),
             also: None,
             output: 0,
             beats: 0,
@@ -149,33 +149,40 @@ impl Audit {
     ///
     /// # Errors
     /// The fault in the frame.
-    pub fn take(&mut self, frame: Frame) -> Result<Heard, Fault> {
+    pub fn take(&mut self, frame: WorkerFrame) -> Result<FrameMeaning, WorkerFault> {
         match frame {
-            Frame::Alive(load) => {
+            WorkerFrame::Alive(load) => {
                 self.beats = self.beats.saturating_add(1);
-                if self.beats > MAX_BEATS { Err(Fault::Beats) } else { Ok(Heard::Load(bounded(load))) }
+                if self.beats > MAX_BEATS {
+                    Err(WorkerFault::Beats)
+                } else {
+                    Ok(FrameMeaning::Load(bounded(load)))
+                }
             }
-            Frame::Started { cached_tokens } => self.started(cached_tokens),
-            Frame::Scored(tokens) => self.scored(tokens),
-            Frame::Tokens { choice, ids, text, logprobs } => self.tokens(choice, ids, text, logprobs),
-            Frame::Finished { choice, end } => self.finished(choice, end),
-            Frame::Also(also) => match self.also.replace(also) {
-                None => Ok(Heard::Nothing),
-                Some(_) => Err(Fault::ToldTwice),
+            WorkerFrame::Started { cached_tokens } => self.started(cached_tokens),
+            WorkerFrame::Scored(tokens) => self.scored(tokens),
+            WorkerFrame::Tokens { choice, ids, text, logprobs } => self.tokens(choice, ids, text, logprobs),
+            WorkerFrame::Finished { choice, end } => self.finished(choice, end),
+            WorkerFrame::Also(also) => match self.also.replace(also) {
+                None => Ok(FrameMeaning::Nothing),
+                Some(_) => Err(WorkerFault::ToldTwice),
             },
-            Frame::Done(report) => {
+            WorkerFrame::Done(report) => {
                 let whole = self.choices.iter().all(|choice| choice.ended) && self.scores.is_none();
                 if !whole {
-                    return Err(Fault::Unfinished);
+                    return Err(WorkerFault::Unfinished);
                 }
                 let also = self.also.take().unwrap_or_default();
                 self.check(&report, &also)?;
-                Ok(Heard::Over(Ok(()), Report { also: Box::new(also.within(self.marked)), ..report }))
+                Ok(FrameMeaning::Over(
+                    Ok(()),
+                    WorkerReport { also: Box::new(also.within(self.marked)), ..report },
+                ))
             }
-            Frame::Failed { error, report } => {
+            WorkerFrame::Failed { error, report } => {
                 let also = self.also.take().unwrap_or_default().within(self.marked);
-                let report = Report { output: self.output, also: Box::new(also), ..report };
-                Ok(Heard::Over(Err(error.into()), report))
+                let report = WorkerReport { output: self.output, also: Box::new(also), ..report };
+                Ok(FrameMeaning::Over(Err(error.into()), report))
             }
         }
     }
@@ -184,41 +191,42 @@ impl Audit {
     pub fn seen(&self) -> JobReport {
         let cached_input = u64::from(self.cached.unwrap_or_default());
         let input = if self.output > 0 { self.prompt.saturating_sub(cached_input) } else { 0 };
-        Report { input, cached_input, output: self.output, ..Report::default() }.within(self.prompt, 0)
+        WorkerReport { input, cached_input, output: self.output, ..WorkerReport::default() }
+            .within(self.prompt, 0)
     }
 
-    fn started(&mut self, cached_tokens: u32) -> Result<Heard, Fault> {
+    fn started(&mut self, cached_tokens: u32) -> Result<FrameMeaning, WorkerFault> {
         if self.cached.is_some() {
-            return Err(Fault::BegunTwice);
+            return Err(WorkerFault::BegunTwice);
         }
         if u64::from(cached_tokens) > self.prompt {
-            return Err(Fault::Cached(cached_tokens));
+            return Err(WorkerFault::Cached(cached_tokens));
         }
         self.cached = Some(cached_tokens);
-        Ok(Heard::Event(Event::Started { cached_tokens }))
+        Ok(FrameMeaning::Event(JobEvent::Started { cached_tokens }))
     }
 
-    fn scored(&mut self, tokens: Vec<TokenLogprob>) -> Result<Heard, Fault> {
+    fn scored(&mut self, tokens: Vec<TokenLogprob>) -> Result<FrameMeaning, WorkerFault> {
         let (vocab, top) = (self.vocab, usize::from(self.top_scores));
         let fits = tokens.iter().all(|token| fits(token, vocab, top));
         let Some(scores) = self.scores.as_mut().filter(|_| fits && !tokens.is_empty()) else {
-            return Err(Fault::Scores);
+            return Err(WorkerFault::Scores);
         };
         scores.extend(tokens);
         match (scores.len() as u64).cmp(&self.prompt) {
-            std::cmp::Ordering::Less => Ok(Heard::Nothing),
-            std::cmp::Ordering::Greater => Err(Fault::Scores),
+            std::cmp::Ordering::Less => Ok(FrameMeaning::Nothing),
+            std::cmp::Ordering::Greater => Err(WorkerFault::Scores),
             std::cmp::Ordering::Equal => {
                 let tokens = self.scores.take().unwrap_or_default();
-                Ok(Heard::Event(Event::Scored(PromptScores { tokens })))
+                Ok(FrameMeaning::Event(JobEvent::Scored(PromptScores { tokens })))
             }
         }
     }
 
-    fn choice(&mut self, number: u32) -> Result<&mut Choice, Fault> {
+    fn choice(&mut self, number: u32) -> Result<&mut ChoiceAudit, WorkerFault> {
         let at = number.checked_sub(self.first_choice).map(|at| at as usize);
-        let choice = at.and_then(|at| self.choices.get_mut(at)).ok_or(Fault::Choice(number))?;
-        if choice.ended { Err(Fault::AfterItsEnd(number)) } else { Ok(choice) }
+        let choice = at.and_then(|at| self.choices.get_mut(at)).ok_or(WorkerFault::Choice(number))?;
+        if choice.ended { Err(WorkerFault::AfterItsEnd(number)) } else { Ok(choice) }
     }
 
     fn tokens(
@@ -227,53 +235,53 @@ impl Audit {
         ids: Vec<u32>,
         text: String,
         logprobs: Vec<TokenLogprob>,
-    ) -> Result<Heard, Fault> {
+    ) -> Result<FrameMeaning, WorkerFault> {
         if self.cached.is_none() || self.scores.is_some() {
-            return Err(Fault::NotBegun);
+            return Err(WorkerFault::NotBegun);
         }
         let (vocab, limit) = (self.vocab, self.limit);
         if let Some(id) = ids.iter().find(|id| **id >= vocab) {
-            return Err(Fault::Id(*id));
+            return Err(WorkerFault::Id(*id));
         }
         let wanted = if self.logprobs.is_some() { ids.len() } else { 0 };
         let top = usize::from(self.logprobs.unwrap_or_default());
         if logprobs.len() != wanted || !logprobs.iter().all(|token| fits(token, vocab, top)) {
-            return Err(Fault::Logprobs(number));
+            return Err(WorkerFault::Logprobs(number));
         }
         let choice = self.choice(number)?;
         choice.ids = choice.ids.saturating_add(ids.len() as u64);
         choice.text = choice.text.saturating_add(text.len() as u64);
         if choice.ids > limit {
-            return Err(Fault::TooManyTokens { choice: number, limit });
+            return Err(WorkerFault::TooManyTokens { choice: number, limit });
         }
         if choice.text > choice.ids.saturating_add(1).saturating_mul(MAX_TOKEN_BYTES) {
-            return Err(Fault::TooMuchText(number));
+            return Err(WorkerFault::TooMuchText(number));
         }
         self.output = self.output.saturating_add(ids.len() as u64);
-        Ok(Heard::Event(Event::Tokens { choice: number, ids, text, logprobs }))
+        Ok(FrameMeaning::Event(JobEvent::Tokens { choice: number, ids, text, logprobs }))
     }
 
-    fn finished(&mut self, number: u32, end: End) -> Result<Heard, Fault> {
+    fn finished(&mut self, number: u32, end: ChoiceEnd) -> Result<FrameMeaning, WorkerFault> {
         let (limit, goes_on) = (self.limit, self.goes_on);
         let known = |matched: &String| self.stop.contains(matched);
         let reason = match end {
-            End::Stop => FinishReason::Stop,
-            End::Length => FinishReason::Length,
-            End::Matched(matched) if known(&matched) => FinishReason::StopString { matched },
-            End::Matched(_) | End::Other => return Err(Fault::End(number)),
+            ChoiceEnd::Stop => FinishReason::Stop,
+            ChoiceEnd::Length => FinishReason::Length,
+            ChoiceEnd::Matched(matched) if known(&matched) => FinishReason::StopString { matched },
+            ChoiceEnd::Matched(_) | ChoiceEnd::Other => return Err(WorkerFault::End(number)),
         };
         let choice = self.choice(number)?;
         // An ended choice has tokens, unless another engine generated them or none were requested.
         let is_empty = choice.ids == 0 && limit > 0 && !goes_on;
         let is_short = reason == FinishReason::Length && choice.ids < limit && !goes_on;
         if is_empty || is_short {
-            return Err(Fault::End(number));
+            return Err(WorkerFault::End(number));
         }
         choice.ended = true;
-        Ok(Heard::Event(Event::Finished { choice: number, reason }))
+        Ok(FrameMeaning::Event(JobEvent::Finished { choice: number, reason }))
     }
 
-    fn check(&self, report: &Report, also: &Also) -> Result<(), Fault> {
+    fn check(&self, report: &WorkerReport, also: &ReportExtras) -> Result<(), WorkerFault> {
         let cached = u64::from(self.cached.unwrap_or_default());
         let writes = also.writes(self.marked);
         let read = report.input.checked_add(report.cached_input);
@@ -281,7 +289,7 @@ impl Audit {
         let fits = report.output == self.output
             && report.cached_input == cached
             && prompt.is_some_and(|prompt| prompt <= self.prompt);
-        if fits { Ok(()) } else { Err(Fault::Usage) }
+        if fits { Ok(()) } else { Err(WorkerFault::Usage) }
     }
 
     /// Returns the number of prompt tokens.

@@ -6,31 +6,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal,
+    AnnexAnswer, AnnexAnswering, AnnexCall, AnswerBody, BodyRefusal, CallAnswer, InternalApi, InternalHead,
 };
 use headrace_domain::{Clock, KeyId, Stage, TraceSink};
 use headrace_engine_api::{Capabilities, SharedGrammar, SubmitRefusal};
 
-use crate::about::{About, AboutModel};
-use crate::ask::{Ask, AskFault, HeldTo};
+use crate::about::{AboutModel, WorkerInfo};
+use crate::ask::{AskFault, HeldTo, JobRequest};
 use crate::job_record::{JobArrival, JobRecord};
 use crate::limits::{PROTOCOL, TOLD_EVERY_NS};
-use crate::offer::Offer;
-use crate::refusal::Refusal;
+use crate::offer::OfferedModel;
+use crate::refusal::JobRefusal;
 use crate::stream::JobStream;
-use crate::ticket::{BodyDigest, TicketFault, Tickets};
+use crate::ticket::{BodyDigest, TicketFault, TicketVerifier};
 use crate::{ABOUT_PATH, CONTENT_TYPE, JOBS_PATH, WORDS_PATH};
 
 /// Called for each request, because models may be loaded and unloaded.
-type Offers = Box<dyn Fn() -> Vec<Offer> + Send + Sync>;
+type Offers = Box<dyn Fn() -> Vec<OfferedModel> + Send + Sync>;
 
 /// The endpoint for gateways.
-pub struct Desk {
-    shared: Arc<Shared>,
+pub struct WorkerEndpoint {
+    shared: Arc<EndpointShared>,
 }
 
-struct Shared {
-    tickets: Tickets,
+struct EndpointShared {
+    tickets: TicketVerifier,
     clock: Arc<dyn Clock>,
     version: String,
     offers: Offers,
@@ -41,57 +41,59 @@ struct Shared {
 }
 
 /// A request with a valid ticket.
-struct Call {
-    shared: Arc<Shared>,
-    what: What,
+struct TicketedRequest {
+    shared: Arc<EndpointShared>,
+    what: RequestKind,
     digest: BodyDigest,
 }
 
 #[derive(Debug)]
-enum What {
+enum RequestKind {
     Job(Box<JobArrival>),
     About,
     Words(String),
 }
 
-impl Desk {
+impl WorkerEndpoint {
     /// Creates an endpoint for gateways that know the secret. `payer` is the key whose share of memory the bodies count
     /// against. `traces` gets one record of each job that an engine took, when the job ends.
     pub fn new(
-        tickets: Tickets,
+        tickets: TicketVerifier,
         clock: Arc<dyn Clock>,
         payer: KeyId,
         version: &str,
         traces: Arc<dyn TraceSink>,
-        offers: impl Fn() -> Vec<Offer> + Send + Sync + 'static,
+        offers: impl Fn() -> Vec<OfferedModel> + Send + Sync + 'static,
     ) -> Self {
         let (version, offers): (_, Offers) = (version.to_owned(), Box::new(offers));
         let told_next_ns = AtomicU64::new(0);
-        Self { shared: Arc::new(Shared { tickets, clock, version, offers, traces, payer, told_next_ns }) }
+        Self {
+            shared: Arc::new(EndpointShared { tickets, clock, version, offers, traces, payer, told_next_ns }),
+        }
     }
 }
 
-impl Annex for Desk {
-    fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
-        let AnnexHead { method, path, authorization, traceparent, now } = *head;
+impl InternalApi for WorkerEndpoint {
+    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
+        let InternalHead { method, path, authorization, traceparent, now } = *head;
         let digest = self.shared.tickets.take(authorization, (method, path), now);
         let digest = digest.map_err(|fault| self.shared.stranger(&fault))?;
         let what = match (method, path) {
             ("POST", JOBS_PATH) => {
                 let now_ns = self.shared.clock.monotonic_nanos();
-                What::Job(Box::new(JobArrival::new(now, now_ns, traceparent)))
+                RequestKind::Job(Box::new(JobArrival::new(now, now_ns, traceparent)))
             }
-            ("GET", ABOUT_PATH) => What::About,
+            ("GET", ABOUT_PATH) => RequestKind::About,
             ("GET", path) if path.starts_with(WORDS_PATH) => {
-                What::Words(path.trim_start_matches(WORDS_PATH).to_owned())
+                RequestKind::Words(path.trim_start_matches(WORDS_PATH).to_owned())
             }
             _ => return Err(unknown()),
         };
-        Ok(Box::new(Call { shared: Arc::clone(&self.shared), what, digest }))
+        Ok(Box::new(TicketedRequest { shared: Arc::clone(&self.shared), what, digest }))
     }
 }
 
-impl AnnexCall for Call {
+impl AnnexCall for TicketedRequest {
     fn payer(&self) -> &KeyId {
         &self.shared.payer
     }
@@ -103,38 +105,40 @@ impl AnnexCall for Call {
                 return shared.stranger(&TicketFault::Body);
             }
             match what {
-                What::Job(arrival) => {
+                RequestKind::Job(arrival) => {
                     shared.job(&body, *arrival).await.unwrap_or_else(|refusal| refused(&refusal))
                 }
-                What::About => shared.about(),
-                What::Words(digest) => shared.words(&digest),
+                RequestKind::About => shared.about(),
+                RequestKind::Words(digest) => shared.words(&digest),
             }
         })
     }
 
     fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
         let too_large = |limit: &u64, what: &str| {
-            refused(&Refusal::Invalid { what: format!("more than the {limit} bytes that {what} may have") })
+            refused(&JobRefusal::Invalid {
+                what: format!("more than the {limit} bytes that {what} may have"),
+            })
         };
         match refusal {
             BodyRefusal::TooLarge { limit_bytes } => too_large(limit_bytes, "a job"),
             BodyRefusal::MemoryOfKey { limit_bytes, .. } | BodyRefusal::Memory { limit_bytes, .. } => {
                 let why =
                     format!("jobs that are being read fill the {limit_bytes} bytes that there are for them");
-                refused(&Refusal::Unavailable { why })
+                refused(&JobRefusal::Unavailable { why })
             }
             BodyRefusal::TooSlow { .. }
             | BodyRefusal::Encoding { .. }
             | BodyRefusal::MediaType
             | BodyRefusal::Incomplete
-            | BodyRefusal::TooManyPieces { .. } => refused(&Refusal::Invalid {
+            | BodyRefusal::TooManyPieces { .. } => refused(&JobRefusal::Invalid {
                 what: "a body that did not come whole, in time and plain".to_owned(),
             }),
         }
     }
 }
 
-impl Shared {
+impl EndpointShared {
     /// Refuses a request without a valid ticket. The answer does not reveal the reason. The log does, at a limited
     /// rate, so that unknown clients cannot fill it.
     fn stranger(&self, fault: &TicketFault) -> AnnexAnswer {
@@ -149,20 +153,20 @@ impl Shared {
         // An older gateway signs correctly but names no process, so it is asked to update. A newer one learns the
         // process id.
         let answer = match fault {
-            TicketFault::WithoutProcess => refused(&Refusal::Unavailable { why: fault.to_string() }),
-            _ => refused(&Refusal::Ticket),
+            TicketFault::WithoutProcess => refused(&JobRefusal::Unavailable { why: fault.to_string() }),
+            _ => refused(&JobRefusal::Ticket),
         };
         answer.with_header("www-authenticate", self.tickets.process().challenge())
     }
 
-    async fn job(&self, body: &[u8], mut arrival: JobArrival) -> Result<AnnexAnswer, Refusal> {
+    async fn job(&self, body: &[u8], mut arrival: JobArrival) -> Result<AnnexAnswer, JobRefusal> {
         arrival.mark(Stage::Receive, self.clock.monotonic_nanos());
-        let mut ask =
-            Ask::read(body).map_err(|fault: AskFault| Refusal::Invalid { what: fault.to_string() })?;
+        let mut ask = JobRequest::read(body)
+            .map_err(|fault: AskFault| JobRefusal::Invalid { what: fault.to_string() })?;
         let expected = ask.model();
-        let unavailable = |why: String| Refusal::Unavailable { why };
+        let unavailable = |why: String| JobRefusal::Unavailable { why };
         let offers = (self.offers)();
-        let named = |offer: &&Offer| offer.engine.capabilities().model == expected.name;
+        let named = |offer: &&OfferedModel| offer.engine.capabilities().model == expected.name;
         let offer = offers.iter().find(named);
         let offer = offer.ok_or_else(|| unavailable(format!("it has no model `{}`", expected.name)))?;
         if *offer.bits != *expected.bits {
@@ -181,11 +185,11 @@ impl Shared {
         let mut job = ask.into_job(self.clock.monotonic_nanos());
         job.grammar = grammar;
         let call = job.request;
-        let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| Refusal::from(refusal))?;
+        let ticket = offer.engine.submit(job).map_err(|refusal: SubmitRefusal| JobRefusal::from(refusal))?;
         let (clock, traces) = (Arc::clone(&self.clock), Arc::clone(&self.traces));
         let record = JobRecord::new(arrival, call, offer.engine.capabilities(), clock, traces);
         let stream = JobStream::new(ticket, offer.clone(), Arc::clone(&self.clock), in_full, record);
-        Ok(Answer {
+        Ok(CallAnswer {
             status: 200,
             content_type: CONTENT_TYPE,
             headers: Vec::new(),
@@ -194,7 +198,7 @@ impl Shared {
     }
 
     fn about(&self) -> AnnexAnswer {
-        let model = |offer: Offer| AboutModel {
+        let model = |offer: OfferedModel| AboutModel {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
             holds_forms: offer.engine.capabilities().grammars,
@@ -207,7 +211,7 @@ impl Shared {
             load: offer.engine.load(),
         };
         let models = (self.offers)().into_iter().map(model).collect();
-        json(200, &About { protocol: PROTOCOL, version: self.version.clone(), models })
+        json(200, &WorkerInfo { protocol: PROTOCOL, version: self.version.clone(), models })
     }
 
     fn words(&self, digest: &str) -> AnnexAnswer {
@@ -215,7 +219,7 @@ impl Shared {
         let Some(offer) = offers.iter().find(|offer| offer.words.digest() == digest) else {
             return unknown();
         };
-        Answer {
+        CallAnswer {
             status: 200,
             content_type: CONTENT_TYPE,
             headers: Vec::new(),
@@ -225,26 +229,26 @@ impl Shared {
 }
 
 /// Compiles the form of a job's answers, off the event loop.
-async fn compiled(offer: &Offer, held_to: HeldTo) -> Result<SharedGrammar, Refusal> {
+async fn compiled(offer: &OfferedModel, held_to: HeldTo) -> Result<SharedGrammar, JobRefusal> {
     if !offer.engine.capabilities().grammars {
         let what = "a form: the engine of this model holds answers to none".to_owned();
-        return Err(Refusal::Invalid { what });
+        return Err(JobRefusal::Invalid { what });
     }
     let compile = Arc::clone(&offer.compile);
     let compiling = tokio::task::spawn_blocking(move || compile(held_to));
-    let gone = |_| Refusal::Unavailable { why: "compiling a form was stopped".to_owned() };
-    compiling.await.map_err(gone)?.map_err(Refusal::from)
+    let gone = |_| JobRefusal::Unavailable { why: "compiling a form was stopped".to_owned() };
+    compiling.await.map_err(gone)?.map_err(JobRefusal::from)
 }
 
-fn refused(refusal: &Refusal) -> AnnexAnswer {
+fn refused(refusal: &JobRefusal) -> AnnexAnswer {
     json(refusal.status(), refusal)
 }
 
 fn unknown() -> AnnexAnswer {
-    json(404, &Refusal::Invalid { what: "there is nothing at this path".to_owned() })
+    json(404, &JobRefusal::Invalid { what: "there is nothing at this path".to_owned() })
 }
 
 fn json(status: u16, value: &impl serde::Serialize) -> AnnexAnswer {
     // Plain data whose maps have text keys, so serialization cannot fail.
-    Answer::json(status, serde_json::to_vec(value).unwrap_or_default())
+    CallAnswer::json(status, serde_json::to_vec(value).unwrap_or_default())
 }

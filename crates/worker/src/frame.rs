@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_WAIT;
 use crate::refusal::said;
-use crate::report::{Also, Report, as_json};
+use crate::report::{ReportExtras, WorkerReport, as_json};
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum Frame {
+pub enum WorkerFrame {
     /// A heartbeat with the engine's load.
     Alive(LoadReport),
     /// The job's first step begins.
@@ -39,25 +39,25 @@ pub enum Frame {
         /// The choice.
         choice: u32,
         /// Why it ended.
-        end: End,
+        end: ChoiceEnd,
     },
     /// The end of the job. All choices have ended.
-    Done(Report),
+    Done(WorkerReport),
     /// The job failed.
     Failed {
         /// The error.
-        error: Broken,
+        error: JobFailure,
         /// What had been computed by then.
-        report: Report,
+        report: WorkerReport,
     },
     /// The additional report, before the last frame and only for gateways that asked for it. Older gateways do not know
     /// this frame.
-    Also(#[serde(with = "as_json")] Also),
+    Also(#[serde(with = "as_json")] ReportExtras),
 }
 
 /// Why a choice ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum End {
+pub enum ChoiceEnd {
     /// A token id that ends the choice.
     Stop,
     /// A stop string.
@@ -70,7 +70,7 @@ pub enum End {
 
 /// Why a job failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Broken {
+pub enum JobFailure {
     /// The worker cancelled the job.
     Cancelled,
     /// The job waited past its deadline.
@@ -90,7 +90,7 @@ pub enum Broken {
     Form(String),
 }
 
-impl From<FinishReason> for End {
+impl From<FinishReason> for ChoiceEnd {
     fn from(reason: FinishReason) -> Self {
         match reason {
             FinishReason::Stop => Self::Stop,
@@ -101,7 +101,7 @@ impl From<FinishReason> for End {
     }
 }
 
-impl From<JobError> for Broken {
+impl From<JobError> for JobFailure {
     fn from(error: JobError) -> Self {
         match error {
             JobError::Cancelled => Self::Cancelled,
@@ -118,24 +118,24 @@ impl From<JobError> for Broken {
     }
 }
 
-impl From<Broken> for JobError {
-    fn from(broken: Broken) -> Self {
+impl From<JobFailure> for JobError {
+    fn from(broken: JobFailure) -> Self {
         match broken {
             // No gateway cancelled the job, so the worker dropped it by itself.
-            Broken::Cancelled => {
+            JobFailure::Cancelled => {
                 let why = "the worker let go of the job".to_owned();
                 Self::Refused(SubmitRefusal::Unavailable { why })
             }
-            Broken::Expired { retry_after_ms } => {
+            JobFailure::Expired { retry_after_ms } => {
                 Self::Expired { retry_after: Duration::from_millis(retry_after_ms).min(MAX_WAIT) }
             }
-            Broken::Panicked(detail) => Self::Panicked { detail: said(&detail) },
-            Broken::NotFinite(position) => {
+            JobFailure::Panicked(detail) => Self::Panicked { detail: said(&detail) },
+            JobFailure::NotFinite(position) => {
                 Self::NotFinite { position: usize::try_from(position).unwrap_or(usize::MAX) }
             }
-            Broken::Form(why) => Self::Form { why: said(&why) },
-            Broken::ShuttingDown => Self::ShuttingDown,
-            Broken::Internal(detail) => Self::Internal { detail: said(&detail) },
+            JobFailure::Form(why) => Self::Form { why: said(&why) },
+            JobFailure::ShuttingDown => Self::ShuttingDown,
+            JobFailure::Internal(detail) => Self::Internal { detail: said(&detail) },
         }
     }
 }

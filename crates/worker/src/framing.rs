@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::frame::Frame;
+use crate::frame::WorkerFrame;
 use crate::limits::MAX_FRAME_BYTES;
 
 const LENGTH_BYTES: usize = 4;
@@ -36,7 +36,7 @@ impl std::error::Error for FrameFault {}
 ///
 /// # Errors
 /// The frame exceeds the maximum length. `out` is then unchanged.
-pub fn put_frame(out: &mut Vec<u8>, frame: &Frame) -> Result<(), FrameFault> {
+pub fn put_frame(out: &mut Vec<u8>, frame: &WorkerFrame) -> Result<(), FrameFault> {
     let at = out.len();
     let mut whole = std::mem::take(out);
     whole.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -55,13 +55,13 @@ pub fn put_frame(out: &mut Vec<u8>, frame: &Frame) -> Result<(), FrameFault> {
 
 /// Extracts frames from bytes that arrive in pieces of any size.
 #[derive(Debug, Default)]
-pub struct Unframer {
+pub struct FrameReader {
     bytes: Vec<u8>,
     /// Number of bytes already parsed.
     at: usize,
 }
 
-impl Unframer {
+impl FrameReader {
     /// Adds bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.at == self.bytes.len() {
@@ -78,7 +78,7 @@ impl Unframer {
     ///
     /// # Errors
     /// The next bytes are not a valid frame. Nothing after them can be parsed.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, FrameFault> {
+    pub fn next_frame(&mut self) -> Result<Option<WorkerFrame>, FrameFault> {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let Some((length, rest)) = rest.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let bytes = u32::from_le_bytes(*length) as usize;
@@ -87,7 +87,7 @@ impl Unframer {
         }
         let Some(body) = rest.get(..bytes) else { return Ok(None) };
         let read = postcard::take_from_bytes(body);
-        let (frame, after): (Frame, &[u8]) = read.map_err(|_| FrameFault::Malformed)?;
+        let (frame, after): (WorkerFrame, &[u8]) = read.map_err(|_| FrameFault::Malformed)?;
         if !after.is_empty() {
             return Err(FrameFault::Malformed);
         }

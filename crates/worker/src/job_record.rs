@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    Clock, EngineRun, EngineSeen, EngineTrace, KeyId, NanoDollars, Outcome, Pauses, PriceTier, RequestId,
-    Stage, TRACE_VERSION, Timeline, TraceRecord, TraceSink, UnixNanos, Usage, UsageSource, WORKER_JOB_KEY,
-    WorkerJob, parse_traceparent,
+    CallOutcome, Clock, EngineRun, EngineSeen, EngineTrace, KeyId, NanoDollars, PriceTier, ReaderPauses,
+    RequestId, Stage, TRACE_VERSION, Timeline, TraceRecord, TraceSink, UnixNanos, Usage, UsageSource,
+    WORKER_JOB_KEY, WorkerJob, parse_traceparent,
 };
-use headrace_engine_api::{Capabilities, Event, JobError, JobReport};
+use headrace_engine_api::{Capabilities, JobError, JobEvent, JobReport};
 
 /// The cancellation reason of a job that its gateway dropped.
 pub(crate) const LET_GO: &str = "the gateway cancelled the job";
@@ -113,7 +113,7 @@ impl JobRecord {
             billed: None,
             connection: None,
             moderation: None,
-            outcome: Outcome::Cancelled { why: LET_GO.to_owned() },
+            outcome: CallOutcome::Cancelled { why: LET_GO.to_owned() },
             failed_with: None,
             shadow_of: None,
             worker_job: Some(Box::new(WorkerJob { call })),
@@ -128,13 +128,13 @@ impl JobRecord {
     }
 
     /// Updates the record with an event. Reads the clock for the first tokens only.
-    pub(crate) fn note(&mut self, event: &Event) {
+    pub(crate) fn note(&mut self, event: &JobEvent) {
         match event {
-            Event::Started { .. } => self.has_begun = true,
-            Event::Tokens { .. } if self.record.first_token_ns.is_none() => {
+            JobEvent::Started { .. } => self.has_begun = true,
+            JobEvent::Tokens { .. } if self.record.first_token_ns.is_none() => {
                 self.record.first_token_ns = Some(self.elapsed_ns());
             }
-            Event::Finished { choice, reason } => self.finish.push((*choice, reason.name())),
+            JobEvent::Finished { choice, reason } => self.finish.push((*choice, reason.name())),
             _ => {}
         }
     }
@@ -143,12 +143,12 @@ impl JobRecord {
     pub(crate) fn completed(mut self, report: &JobReport) {
         self.finish.sort_by_key(|(choice, _)| *choice);
         let finish = self.finish.iter().map(|(_, reason)| (*reason).to_owned()).collect();
-        self.end(Outcome::Completed { finish }, report);
+        self.end(CallOutcome::Completed { finish }, report);
     }
 
     /// Hands over the record of a job that was cancelled.
     pub(crate) fn cancelled(self, why: &str, report: &JobReport) {
-        self.end(Outcome::Cancelled { why: why.to_owned() }, report);
+        self.end(CallOutcome::Cancelled { why: why.to_owned() }, report);
     }
 
     /// Hands over the record of a job that its engine ended with an error.
@@ -165,7 +165,7 @@ impl JobRecord {
 
     /// Hands over the record of a job that failed in `stage`.
     pub(crate) fn broke(self, stage: Stage, message: String, report: &JobReport) {
-        self.end(Outcome::Failed { stage, message }, report);
+        self.end(CallOutcome::Failed { stage, message }, report);
     }
 
     /// The stage of the job, by its events so far.
@@ -177,12 +177,12 @@ impl JobRecord {
         }
     }
 
-    fn end(self, outcome: Outcome, report: &JobReport) {
+    fn end(self, outcome: CallOutcome, report: &JobReport) {
         let until_ns = self.elapsed_ns();
         let Self { mut record, mut line, traces, submitted_ns, .. } = self;
         let EngineTrace { queue_ns, prefill_ns, decode_ns, paused_ns, .. } = report.engine;
         let run = EngineRun { submitted_ns, queue_ns, prefill_ns, decode_ns, paused_ns };
-        let pauses = Pauses::default();
+        let pauses = ReaderPauses::default();
         let seen = EngineSeen { first_token_ns: record.first_token_ns, until_ns, pauses: &pauses };
         line.engine(std::iter::once(run), &seen);
         record.usage = report.usage;

@@ -17,20 +17,20 @@ mod stream;
 mod ticket;
 mod words;
 
-pub use about::{About, AboutModel};
-pub use ask::{Ask, AskFault, ExpectedModel, HeldTo};
-pub use audit::{Audit, Fault, Heard};
-pub use desk::Desk;
-pub use frame::{Broken, End, Frame};
-pub use framing::{FrameFault, Unframer, put_frame};
+pub use about::{AboutModel, WorkerInfo};
+pub use ask::{AskFault, ExpectedModel, HeldTo, JobRequest};
+pub use audit::{FrameMeaning, JobAudit, WorkerFault};
+pub use desk::WorkerEndpoint;
+pub use frame::{ChoiceEnd, JobFailure, WorkerFrame};
+pub use framing::{FrameFault, FrameReader, put_frame};
 pub use limits::{
     BEAT, LEAST_SECRET_BYTES, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PROTOCOL, SILENCE,
 };
-pub use offer::{Compile, Offer};
-pub use refusal::Refusal;
-pub use report::{Also, Report};
-pub use ticket::{ProcessId, Secret, SecretFault, TICKET_SCHEME, TicketFault, Tickets};
-pub use words::{Words, WordsFault};
+pub use offer::{Compile, OfferedModel};
+pub use refusal::JobRefusal;
+pub use report::{ReportExtras, WorkerReport};
+pub use ticket::{ProcessId, SecretFault, TICKET_SCHEME, TicketFault, TicketVerifier, WorkerSecret};
+pub use words::{PackedAssets, WordsFault};
 
 /// The path for jobs.
 pub const JOBS_PATH: &str = "/internal/v1/jobs";

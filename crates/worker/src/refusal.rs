@@ -10,7 +10,7 @@ use crate::limits::{MAX_WAIT, SAID_CHARS};
 /// Why a worker refuses a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "refusal", rename_all = "snake_case")]
-pub enum Refusal {
+pub enum JobRefusal {
     /// The engine's queue is full.
     QueueFull {
         /// Whether the limit counts prompt tokens instead of sequences.
@@ -50,7 +50,7 @@ pub enum Refusal {
     Ticket,
 }
 
-impl Refusal {
+impl JobRefusal {
     /// Returns the HTTP status of the refusal.
     pub(crate) const fn status(&self) -> u16 {
         match self {
@@ -62,7 +62,7 @@ impl Refusal {
     }
 }
 
-impl From<SubmitRefusal> for Refusal {
+impl From<SubmitRefusal> for JobRefusal {
     fn from(refusal: SubmitRefusal) -> Self {
         match refusal {
             SubmitRefusal::QueueFull { what, limit, retry_after } => {
@@ -80,24 +80,24 @@ impl From<SubmitRefusal> for Refusal {
     }
 }
 
-impl From<Refusal> for SubmitRefusal {
-    fn from(refusal: Refusal) -> Self {
+impl From<JobRefusal> for SubmitRefusal {
+    fn from(refusal: JobRefusal) -> Self {
         let wait = |ms| Duration::from_millis(ms).min(MAX_WAIT);
         match refusal {
-            Refusal::QueueFull { of_tokens, limit, retry_after_ms } => Self::QueueFull {
+            JobRefusal::QueueFull { of_tokens, limit, retry_after_ms } => Self::QueueFull {
                 what: if of_tokens { "tokens" } else { "sequences" },
                 limit,
                 retry_after: wait(retry_after_ms),
             },
-            Refusal::DoesNotFit { needed, limit } => Self::DoesNotFit { needed, limit },
-            Refusal::TooLate { wait_ms, prefill_ms, retry_after_ms } => Self::TooLate {
+            JobRefusal::DoesNotFit { needed, limit } => Self::DoesNotFit { needed, limit },
+            JobRefusal::TooLate { wait_ms, prefill_ms, retry_after_ms } => Self::TooLate {
                 wait: wait(wait_ms),
                 prefill: wait(prefill_ms),
                 retry_after: retry_after_ms.map(wait),
             },
-            Refusal::Invalid { what } => Self::Invalid { what: said(&what) },
-            Refusal::Unavailable { why } => Self::Unavailable { why: said(&why) },
-            Refusal::Ticket => Self::Unavailable {
+            JobRefusal::Invalid { what } => Self::Invalid { what: said(&what) },
+            JobRefusal::Unavailable { why } => Self::Unavailable { why: said(&why) },
+            JobRefusal::Ticket => Self::Unavailable {
                 why: "the worker does not take our ticket: is the secret the same at both ends, and do their clocks agree?"
                     .to_owned(),
             },
@@ -130,8 +130,8 @@ mod tests {
             SubmitRefusal::Invalid { what: "n = 0".into() },
             SubmitRefusal::Unavailable { why: "it drains".into() },
         ] {
-            let json = serde_json::to_vec(&Refusal::from(refusal.clone())).unwrap();
-            let read: Refusal = serde_json::from_slice(&json).unwrap();
+            let json = serde_json::to_vec(&JobRefusal::from(refusal.clone())).unwrap();
+            let read: JobRefusal = serde_json::from_slice(&json).unwrap();
             assert_eq!(SubmitRefusal::from(read), refusal);
         }
     }
@@ -139,11 +139,11 @@ mod tests {
     #[test]
     fn what_is_repeated_is_one_bounded_line() {
         let what = format!("a\nb\u{1b}{}", "x".repeat(1000));
-        let SubmitRefusal::Invalid { what } = SubmitRefusal::from(Refusal::Invalid { what }) else {
+        let SubmitRefusal::Invalid { what } = SubmitRefusal::from(JobRefusal::Invalid { what }) else {
             panic!("it is invalid")
         };
         assert!(what.len() == SAID_CHARS && what.starts_with("a b x"), "{what}");
-        let far = Refusal::QueueFull { of_tokens: false, limit: 1, retry_after_ms: u64::MAX };
+        let far = JobRefusal::QueueFull { of_tokens: false, limit: 1, retry_after_ms: u64::MAX };
         let SubmitRefusal::QueueFull { retry_after, .. } = SubmitRefusal::from(far) else {
             panic!("it is full")
         };

@@ -3,7 +3,7 @@
 use std::ops::Sub;
 
 use headrace_domain::{
-    Ahead, BLOCK_TOKENS, Beside, CacheLife, CacheMiss, CachePin, EngineTrace, MissReason, Usage,
+    BLOCK_TOKENS, CacheLife, CacheMiss, CachePin, ConcurrentWork, EngineTrace, MissReason, Usage, WorkAhead,
 };
 use headrace_engine_api::JobReport;
 use serde::{Deserialize, Serialize};
@@ -12,40 +12,40 @@ use crate::limits::{MAX_SEQUENCES, MAX_TOKENS};
 
 /// The report of a finished job.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct WorkerReport {
     /// Prompt tokens computed.
     pub(crate) input: u64,
     /// Prompt tokens read from the prefix cache.
     pub(crate) cached_input: u64,
     /// Tokens generated.
     pub(crate) output: u64,
-    pub(crate) engine: Engine,
+    pub(crate) engine: EngineFigures,
     /// The additional report, which arrives earlier in its own frame.
     #[serde(skip)]
-    pub(crate) also: Box<Also>,
+    pub(crate) also: Box<ReportExtras>,
 }
 
 /// The additional report of a job, for gateways that asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Also {
+pub struct ReportExtras {
     cache_write: u64,
     cache_write_1h: u64,
     pinned_blocks: u32,
     unpinned_blocks: u32,
-    ahead: Option<Ahead>,
-    beside: Option<Beside>,
+    ahead: Option<WorkAhead>,
+    beside: Option<ConcurrentWork>,
 }
 
 /// How many prompt tokens the job's marks allow to keep. Reports beyond that are not believed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Marked {
+pub(crate) struct KeptPrompt {
     tokens: u64,
     for_an_hour: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Engine {
+pub(crate) struct EngineFigures {
     queue_depth: u32,
     queue_ns: u64,
     prefill_ns: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Engine {
     preemptions: u32,
     cached_blocks: u32,
     prompt_blocks: u32,
-    miss: Option<Miss>,
+    miss: Option<ReportedMiss>,
     step_ns: u64,
     forward_ns: u64,
     sample_ns: u64,
@@ -67,16 +67,16 @@ pub(crate) struct Engine {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Miss {
+struct ReportedMiss {
     reason: MissReason,
     token: u32,
     elsewhere: bool,
     other: Option<u32>,
 }
 
-impl From<&JobReport> for Report {
+impl From<&JobReport> for WorkerReport {
     fn from(report: &JobReport) -> Self {
-        // The ignored fields are part of `Also`.
+        // The ignored fields are part of `ReportExtras`.
         let Usage { input, cached_input, cache_write: _, cache_write_1h: _, output, reasoning, .. } =
             report.usage;
         let EngineTrace {
@@ -103,13 +103,13 @@ impl From<&JobReport> for Report {
             ahead: _,
             beside: _,
         } = report.engine;
-        let miss = miss.map(|CacheMiss { reason, token, elsewhere, place: _, other }| Miss {
+        let miss = miss.map(|CacheMiss { reason, token, elsewhere, place: _, other }| ReportedMiss {
             reason,
             token,
             elsewhere,
             other,
         });
-        let engine = Engine {
+        let engine = EngineFigures {
             queue_depth,
             queue_ns,
             prefill_ns,
@@ -134,7 +134,7 @@ impl From<&JobReport> for Report {
     }
 }
 
-impl From<&JobReport> for Also {
+impl From<&JobReport> for ReportExtras {
     fn from(report: &JobReport) -> Self {
         let Usage { cache_write, cache_write_1h, .. } = report.usage;
         let EngineTrace { pinned_blocks, unpinned_blocks, ahead, beside, .. } = report.engine;
@@ -142,7 +142,7 @@ impl From<&JobReport> for Also {
     }
 }
 
-impl Report {
+impl WorkerReport {
     /// Converts the report of a job with `prompt` prompt tokens. `elapsed_ns` is the job's duration as seen from this
     /// side, and limits all times.
     pub fn within(self, prompt: u64, elapsed_ns: u64) -> JobReport {
@@ -168,7 +168,7 @@ impl Report {
             preemptions: engine.preemptions,
             cached_blocks: engine.cached_blocks,
             prompt_blocks: engine.prompt_blocks,
-            miss: miss.map(|Miss { reason, token, elsewhere, other }| CacheMiss {
+            miss: miss.map(|ReportedMiss { reason, token, elsewhere, other }| CacheMiss {
                 reason,
                 token,
                 elsewhere,
@@ -190,7 +190,7 @@ impl Report {
     }
 }
 
-impl Marked {
+impl KeptPrompt {
     pub(crate) fn by(pins: &[CachePin]) -> Self {
         let longest = |life: CacheLife| {
             let marked = pins.iter().filter(|pin| pin.life >= life).map(|pin| u64::from(pin.tokens));
@@ -200,16 +200,16 @@ impl Marked {
     }
 }
 
-impl Also {
+impl ReportExtras {
     /// Returns the number of tokens that were written to the cache to be kept. `None` if the marks do not allow that
     /// many.
-    pub(crate) fn writes(&self, marked: Marked) -> Option<u64> {
+    pub(crate) fn writes(&self, marked: KeptPrompt) -> Option<u64> {
         let writes = self.cache_write.checked_add(self.cache_write_1h)?;
         (writes <= marked.tokens && self.cache_write_1h <= marked.for_an_hour).then_some(writes)
     }
 
     /// Limits the report to what the marks allow to keep.
-    pub(crate) fn within(self, marked: Marked) -> Self {
+    pub(crate) fn within(self, marked: KeptPrompt) -> Self {
         let for_an_hour = self.cache_write_1h.min(marked.for_an_hour);
         let [cache_write_1h, cache_write] = parts_of(marked.tokens, [for_an_hour, self.cache_write]);
         let [pinned_blocks, unpinned_blocks] =
@@ -233,8 +233,8 @@ fn blocks_of(tokens: u64) -> u32 {
     u32::try_from(tokens / BLOCK_TOKENS as u64).unwrap_or(u32::MAX)
 }
 
-fn bounded_ahead(ahead: Ahead) -> Ahead {
-    Ahead {
+fn bounded_ahead(ahead: WorkAhead) -> WorkAhead {
+    WorkAhead {
         running: ahead.running.min(MAX_SEQUENCES),
         own: ahead.own.min(MAX_SEQUENCES),
         prefill_tokens: ahead.prefill_tokens.min(MAX_TOKENS),
@@ -242,8 +242,8 @@ fn bounded_ahead(ahead: Ahead) -> Ahead {
     }
 }
 
-fn bounded_beside(beside: Beside, decode_ns: u64) -> Beside {
-    Beside {
+fn bounded_beside(beside: ConcurrentWork, decode_ns: u64) -> ConcurrentWork {
+    ConcurrentWork {
         prefill_tokens: beside.prefill_tokens.min(MAX_TOKENS),
         decode_prefill_tokens: beside.decode_prefill_tokens.min(MAX_TOKENS),
         decode_prefill_ns: beside.decode_prefill_ns.min(decode_ns),
@@ -256,13 +256,13 @@ pub(crate) mod as_json {
     use serde::ser::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::Also;
+    use super::ReportExtras;
 
-    pub(crate) fn serialize<S: Serializer>(also: &Also, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(also: &ReportExtras, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(&serde_json::to_vec(also).map_err(S::Error::custom)?)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Also, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ReportExtras, D::Error> {
         serde_json::from_slice(<&[u8]>::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

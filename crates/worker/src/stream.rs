@@ -8,38 +8,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use headrace_call_api::{Broken as BrokenOff, Frames, GiveUp, Outlet};
+use headrace_call_api::{AnswerFrames, BrokenBody as BrokenOff, GiveUp, TransportOutlet};
 use headrace_domain::{Clock, Stage, TokenLogprob};
-use headrace_engine_api::{Event, Events, JobError, JobReport, Ticket, TicketControl};
+use headrace_engine_api::{JobError, JobEvent, JobEvents, JobReport, JobTicket, TicketControl};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::frame::Frame;
+use crate::frame::WorkerFrame;
 use crate::framing::put_frame;
 use crate::job_record::{JobRecord, LET_GO, UNREAD_TOO_LONG};
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
-use crate::offer::Offer;
-use crate::report::{Also, Report};
+use crate::offer::OfferedModel;
+use crate::report::{ReportExtras, WorkerReport};
 
 /// The frames of one job.
 pub(crate) struct JobStream {
-    events: Events,
-    held: Arc<Held>,
-    offer: Offer,
+    events: JobEvents,
+    held: Arc<HeldJob>,
+    offer: OfferedModel,
     clock: Arc<dyn Clock>,
     /// Whether the additional report is sent at the end.
     in_full: bool,
     /// The trace record. `None` after it was handed over.
     record: Option<JobRecord>,
     /// Frames that are not written yet.
-    ready: VecDeque<Frame>,
+    ready: VecDeque<WorkerFrame>,
     beat: Pin<Box<Sleep>>,
     /// The last frame was written.
     over: bool,
 }
 
 /// The handle by which a job can be cancelled.
-struct Held {
+struct HeldJob {
     control: TicketControl,
     /// Time of the last read.
     asked_ns: AtomicU64,
@@ -48,7 +48,7 @@ struct Held {
     unread: AtomicBool,
 }
 
-impl Held {
+impl HeldJob {
     fn why_cancelled(&self) -> &'static str {
         if self.unread.load(Ordering::Relaxed) { UNREAD_TOO_LONG } else { LET_GO }
     }
@@ -57,48 +57,50 @@ impl Held {
 impl JobStream {
     /// Creates the stream of a submitted job. Must be called within a runtime.
     pub(crate) fn new(
-        ticket: Ticket,
-        offer: Offer,
+        ticket: JobTicket,
+        offer: OfferedModel,
         clock: Arc<dyn Clock>,
         in_full: bool,
         record: JobRecord,
     ) -> Self {
         let (events, control) = ticket.split();
         let asked_ns = AtomicU64::new(clock.monotonic_nanos());
-        let held = Arc::new(Held {
+        let held = Arc::new(HeldJob {
             control,
             asked_ns,
             over: AtomicBool::new(false),
             unread: AtomicBool::new(false),
         });
         tokio::spawn(let_go_unread(Arc::downgrade(&held), Arc::clone(&clock)));
-        let ready = VecDeque::from([Frame::Alive(offer.engine.load())]);
+        let ready = VecDeque::from([WorkerFrame::Alive(offer.engine.load())]);
         let (record, beat) = (Some(record), Box::pin(sleep(BEAT)));
         Self { events, held, offer, clock, in_full, record, ready, beat, over: false }
     }
 
     /// Queues the frames of an event.
-    fn say(&mut self, event: Option<Event>) {
+    fn say(&mut self, event: Option<JobEvent>) {
         self.note(event.as_ref());
         let frame = match event {
-            Some(Event::Started { cached_tokens }) => Frame::Started { cached_tokens },
-            Some(Event::Scored(scores)) => return self.ready.extend(split(scores.tokens)),
-            Some(Event::Tokens { choice, ids, text, logprobs }) => {
-                Frame::Tokens { choice, ids, text, logprobs }
+            Some(JobEvent::Started { cached_tokens }) => WorkerFrame::Started { cached_tokens },
+            Some(JobEvent::Scored(scores)) => return self.ready.extend(split(scores.tokens)),
+            Some(JobEvent::Tokens { choice, ids, text, logprobs }) => {
+                WorkerFrame::Tokens { choice, ids, text, logprobs }
             }
             // Encoders are not offered to gateways, so their vectors have no frame.
-            Some(Event::Encoded(_)) => return,
-            Some(Event::Finished { choice, reason }) => Frame::Finished { choice, end: reason.into() },
-            Some(Event::Done(report)) => {
+            Some(JobEvent::Encoded(_)) => return,
+            Some(JobEvent::Finished { choice, reason }) => {
+                WorkerFrame::Finished { choice, end: reason.into() }
+            }
+            Some(JobEvent::Done(report)) => {
                 self.over = true;
                 // Reports the engine's current load, so that the gateway can place its next call.
-                self.ready.push_back(Frame::Alive(self.offer.engine.load()));
-                Frame::Done(self.tell(&report))
+                self.ready.push_back(WorkerFrame::Alive(self.offer.engine.load()));
+                WorkerFrame::Done(self.tell(&report))
             }
-            Some(Event::Failed { error, report }) => {
+            Some(JobEvent::Failed { error, report }) => {
                 self.over = true;
                 let report = self.tell(&report);
-                Frame::Failed { error: error.into(), report }
+                WorkerFrame::Failed { error: error.into(), report }
             }
             // The engine is gone. No end frame is sent, so that the gateway does not take this for the end.
             None => {
@@ -110,8 +112,8 @@ impl JobStream {
     }
 
     /// Updates the trace record with an event, and hands it over with the last one.
-    fn note(&mut self, event: Option<&Event>) {
-        let is_last = matches!(event, None | Some(Event::Done(_) | Event::Failed { .. }));
+    fn note(&mut self, event: Option<&JobEvent>) {
+        let is_last = matches!(event, None | Some(JobEvent::Done(_) | JobEvent::Failed { .. }));
         if !is_last {
             if let (Some(record), Some(event)) = (&mut self.record, event) {
                 record.note(event);
@@ -120,21 +122,21 @@ impl JobStream {
         }
         let Some(record) = self.record.take() else { return };
         match event {
-            Some(Event::Done(report)) => record.completed(report),
-            Some(Event::Failed { error: JobError::Cancelled, report }) => {
+            Some(JobEvent::Done(report)) => record.completed(report),
+            Some(JobEvent::Failed { error: JobError::Cancelled, report }) => {
                 record.cancelled(self.held.why_cancelled(), report);
             }
-            Some(Event::Failed { error, report }) => record.failed(error, report),
+            Some(JobEvent::Failed { error, report }) => record.failed(error, report),
             _ => record.deserted(),
         }
     }
 
     /// Returns the final report. Queues the additional report before it, if the gateway asked for that.
-    fn tell(&mut self, report: &JobReport) -> Report {
+    fn tell(&mut self, report: &JobReport) -> WorkerReport {
         if self.in_full {
-            self.ready.push_back(Frame::Also(Also::from(report)));
+            self.ready.push_back(WorkerFrame::Also(ReportExtras::from(report)));
         }
-        Report::from(report)
+        WorkerReport::from(report)
     }
 
     fn chunk(&mut self, cx: &mut Context<'_>) -> Result<Vec<u8>, BrokenOff> {
@@ -159,7 +161,7 @@ impl JobStream {
     }
 }
 
-impl Frames for JobStream {
+impl AnswerFrames for JobStream {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenOff>>> {
         self.held.asked_ns.store(self.clock.monotonic_nanos(), Ordering::Relaxed);
         let mut out = match self.chunk(cx) {
@@ -185,7 +187,7 @@ impl Frames for JobStream {
             if !beats {
                 return Poll::Pending;
             }
-            if put_frame(&mut out, &Frame::Alive(self.offer.engine.load())).is_err() {
+            if put_frame(&mut out, &WorkerFrame::Alive(self.offer.engine.load())).is_err() {
                 return Poll::Ready(Some(Err(BrokenOff)));
             }
         } else {
@@ -194,7 +196,7 @@ impl Frames for JobStream {
         Poll::Ready(Some(Ok(Bytes::from(out))))
     }
 
-    fn leads_to(&mut self, _outlet: Arc<dyn Outlet>) {}
+    fn leads_to(&mut self, _outlet: Arc<dyn TransportOutlet>) {}
 
     fn give_up(&mut self, _why: GiveUp) {}
 }
@@ -219,7 +221,7 @@ impl Drop for JobStream {
 }
 
 /// Splits the scores of a prompt into frames of a limited size.
-fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
+fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = WorkerFrame> {
     let mut rest = tokens.into_iter().peekable();
     std::iter::from_fn(move || {
         rest.peek()?;
@@ -230,12 +232,12 @@ fn split(tokens: Vec<TokenLogprob>) -> impl Iterator<Item = Frame> {
             bytes = bytes.saturating_add(token.bytes.len()).saturating_add(top).saturating_add(16);
             frame.push(token);
         }
-        Some(Frame::Scored(frame))
+        Some(WorkerFrame::Scored(frame))
     })
 }
 
 /// Cancels a job whose stream has not been read for a long time, because its events are stuck in the transport.
-async fn let_go_unread(held: std::sync::Weak<Held>, clock: Arc<dyn Clock>) {
+async fn let_go_unread(held: std::sync::Weak<HeldJob>, clock: Arc<dyn Clock>) {
     loop {
         sleep(UNREAD / 4).await;
         let Some(held) = held.upgrade() else { return };

@@ -29,7 +29,7 @@ pub struct ProcessId([u8; NONCE_BYTES]);
 
 /// The secret that both sides share.
 #[derive(Clone)]
-pub struct Secret([u8; 32]);
+pub struct WorkerSecret([u8; 32]);
 
 /// Why a secret is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +65,8 @@ pub enum TicketFault {
 }
 
 /// Checks tickets and remembers the used ones.
-pub struct Tickets {
-    secret: Secret,
+pub struct TicketVerifier {
+    secret: WorkerSecret,
     process: ProcessId,
     shown: Mutex<BTreeSet<(u64, [u8; NONCE_BYTES])>>,
 }
@@ -136,7 +136,7 @@ impl fmt::Display for ProcessId {
     }
 }
 
-impl Secret {
+impl WorkerSecret {
     /// Derives the secret from the text of a file or variable.
     ///
     /// # Errors
@@ -207,15 +207,15 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for WorkerSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-impl Tickets {
+impl TicketVerifier {
     /// Creates the checker for a process that has seen no tickets.
-    pub fn new(secret: Secret, process: ProcessId) -> Self {
+    pub fn new(secret: WorkerSecret, process: ProcessId) -> Self {
         Self { secret, process, shown: Mutex::default() }
     }
 
@@ -234,7 +234,7 @@ impl Tickets {
         asked: (&str, &str),
         now: UnixNanos,
     ) -> Result<BodyDigest, TicketFault> {
-        let Parts { expires_s, nonce, process, digest, mac } =
+        let TicketParts { expires_s, nonce, process, digest, mac } =
             parse(authorization.ok_or(TicketFault::Missing)?)?;
         // Hashes are compared in constant time.
         if self.secret.mac(process, asked, (expires_s, &nonce), &digest) != mac {
@@ -274,7 +274,7 @@ impl BodyDigest {
     }
 }
 
-struct Parts {
+struct TicketParts {
     expires_s: u64,
     nonce: [u8; NONCE_BYTES],
     process: Option<ProcessId>,
@@ -282,7 +282,7 @@ struct Parts {
     mac: blake3::Hash,
 }
 
-fn parse(authorization: &[u8]) -> Result<Parts, TicketFault> {
+fn parse(authorization: &[u8]) -> Result<TicketParts, TicketFault> {
     let text = std::str::from_utf8(authorization).map_err(|_| TicketFault::Malformed)?;
     let (scheme, ticket) = text.split_once(' ').ok_or(TicketFault::Malformed)?;
     if !scheme.eq_ignore_ascii_case(TICKET_SCHEME) {
@@ -306,7 +306,7 @@ fn parse(authorization: &[u8]) -> Result<Parts, TicketFault> {
     if parts.next().is_some() {
         return Err(TicketFault::Malformed);
     }
-    Ok(Parts { expires_s, nonce: shown, process, digest, mac })
+    Ok(TicketParts { expires_s, nonce: shown, process, digest, mac })
 }
 
 fn nonce(hex: &str) -> Option<[u8; NONCE_BYTES]> {
@@ -328,11 +328,16 @@ mod tests {
         UnixNanos::new(seconds * 1_000_000_000)
     }
 
-    fn secret(text: &str) -> Secret {
-        Secret::new(&SecretString::from(text.repeat(4))).unwrap()
+    fn secret(text: &str) -> WorkerSecret {
+        WorkerSecret::new(&SecretString::from(text.repeat(4))).unwrap()
     }
 
-    fn check(tickets: &Tickets, ticket: &str, asked: (&str, &str), now_s: u64) -> Result<(), TicketFault> {
+    fn check(
+        tickets: &TicketVerifier,
+        ticket: &str,
+        asked: (&str, &str),
+        now_s: u64,
+    ) -> Result<(), TicketFault> {
         tickets.take(Some(ticket.as_bytes()), asked, at(now_s)).map(drop)
     }
 
@@ -342,7 +347,7 @@ mod tests {
     #[test]
     fn a_ticket_is_good_once_for_its_request_and_its_time() {
         let mine = secret("0123456789");
-        let tickets = Tickets::new(mine.clone(), HERE);
+        let tickets = TicketVerifier::new(mine.clone(), HERE);
         let fresh = || mine.ticket(Some(HERE), ASKED, b"body", at(NOW_S)).unwrap();
         let ticket = fresh();
         assert_eq!(check(&tickets, &ticket, ASKED, NOW_S), Ok(()));
@@ -353,7 +358,7 @@ mod tests {
         assert_eq!(check(&tickets, &fresh(), ASKED, NOW_S - 31), Err(TicketFault::TooEarly(31)));
         assert_eq!(check(&tickets, &fresh(), ("GET", "/a"), NOW_S), Err(TicketFault::Signature));
         assert_eq!(check(&tickets, &fresh(), ("POST", "/b"), NOW_S), Err(TicketFault::Signature));
-        let theirs = Tickets::new(secret("abcdefghij"), HERE);
+        let theirs = TicketVerifier::new(secret("abcdefghij"), HERE);
         assert_eq!(check(&theirs, &fresh(), ASKED, NOW_S), Err(TicketFault::Signature));
         let digest = tickets.take(Some(fresh().as_bytes()), ASKED, at(NOW_S)).unwrap();
         assert!(digest.is_of(b"body") && !digest.is_of(b"bodY") && !digest.is_of(b""));
@@ -365,11 +370,11 @@ mod tests {
         let process = || ProcessId::fresh().unwrap();
         let (here, there) = (process(), process());
         let used = mine.ticket(Some(here), ASKED, b"body", at(NOW_S)).unwrap();
-        let tickets = Tickets::new(mine.clone(), here);
+        let tickets = TicketVerifier::new(mine.clone(), here);
         assert_eq!(check(&tickets, &used, ASKED, NOW_S), Ok(()));
         // Another worker with the same secret, and the same one after a restart. Neither has seen the ticket.
         for other in [there, process()] {
-            let tickets = Tickets::new(mine.clone(), other);
+            let tickets = TicketVerifier::new(mine.clone(), other);
             assert_eq!(check(&tickets, &used, ASKED, NOW_S), Err(TicketFault::OtherProcess));
             // Replacing the process id in the ticket does not help.
             let renamed = used.replace(&here.to_string(), &other.to_string());
@@ -399,7 +404,7 @@ mod tests {
     #[test]
     fn what_has_expired_is_forgotten_and_stays_refused() {
         let mine = secret("0123456789");
-        let tickets = Tickets::new(mine.clone(), HERE);
+        let tickets = TicketVerifier::new(mine.clone(), HERE);
         for second in 0..200 {
             let ticket = mine.ticket(Some(HERE), ASKED, b"", at(NOW_S + second)).unwrap();
             assert_eq!(check(&tickets, &ticket, ASKED, NOW_S + second), Ok(()));
@@ -412,7 +417,7 @@ mod tests {
     #[test]
     fn a_ticket_that_was_touched_is_refused() {
         let mine = secret("0123456789");
-        let tickets = Tickets::new(mine.clone(), HERE);
+        let tickets = TicketVerifier::new(mine.clone(), HERE);
         let ticket = mine.ticket(Some(HERE), ASKED, b"body", at(NOW_S)).unwrap();
         for at in TICKET_SCHEME.len()..ticket.len() {
             for other in ['0', '1', 'f', '.', ' ', 'é', '\0'] {
@@ -444,7 +449,7 @@ mod tests {
     #[test]
     fn a_short_secret_is_none_and_no_secret_is_shown() {
         let short = SecretString::from("  secret of thirty-one letters!  ");
-        let told = Secret::new(&short).unwrap_err().to_string();
+        let told = WorkerSecret::new(&short).unwrap_err().to_string();
         assert!(told.contains("32 or more") && !told.contains("thirty"), "{told}");
         let shown = format!("{:?}", secret("0123456789"));
         assert_eq!(shown, "Secret(..)");

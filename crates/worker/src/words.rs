@@ -19,7 +19,7 @@ const NAMES: [&str; 5] = [
 
 /// The tokenizer assets of one model on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Words {
+pub struct PackedAssets {
     bytes: Bytes,
     digest: String,
 }
@@ -38,7 +38,7 @@ pub enum WordsFault {
 }
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct PackedFile {
     name: String,
     contents: Vec<u8>,
 }
@@ -54,13 +54,14 @@ impl fmt::Display for WordsFault {
     }
 }
 
-impl Words {
+impl PackedAssets {
     /// Packs files, given as (name, contents).
     ///
     /// # Errors
     /// A file that the other side would refuse.
     pub fn new(files: Vec<(String, Vec<u8>)>) -> Result<Self, WordsFault> {
-        let files: Vec<File> = files.into_iter().map(|(name, contents)| File { name, contents }).collect();
+        let files: Vec<PackedFile> =
+            files.into_iter().map(|(name, contents)| PackedFile { name, contents }).collect();
         check(&files)?;
         let bytes = postcard::to_stdvec(&files).map_err(|_| WordsFault::Malformed)?;
         Self::of(Bytes::from(bytes))
@@ -103,7 +104,7 @@ impl Words {
     /// The bytes are not a list of files, or a name is not allowed.
     pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>, WordsFault> {
         let files = postcard::take_from_bytes(&self.bytes);
-        let (files, rest): (Vec<File>, &[u8]) = files.map_err(|_| WordsFault::Malformed)?;
+        let (files, rest): (Vec<PackedFile>, &[u8]) = files.map_err(|_| WordsFault::Malformed)?;
         if !rest.is_empty() {
             return Err(WordsFault::Malformed);
         }
@@ -112,7 +113,7 @@ impl Words {
     }
 }
 
-fn check(files: &[File]) -> Result<(), WordsFault> {
+fn check(files: &[PackedFile]) -> Result<(), WordsFault> {
     if files.is_empty() || files.len() > MAX_WORDS_FILES {
         return Err(WordsFault::Malformed);
     }
@@ -136,15 +137,15 @@ mod tests {
     #[test]
     fn words_come_as_they_were_and_only_by_their_digest() {
         let files = vec![file("config.json"), file("tokenizer.json")];
-        let words = Words::new(files.clone()).unwrap();
-        let taken = Words::taken(words.bytes().clone(), words.digest()).unwrap();
+        let words = PackedAssets::new(files.clone()).unwrap();
+        let taken = PackedAssets::taken(words.bytes().clone(), words.digest()).unwrap();
         assert_eq!(taken.files(), Ok(files));
         let mut other = words.bytes().to_vec();
         *other.last_mut().unwrap() ^= 1;
-        assert_eq!(Words::taken(other.into(), words.digest()), Err(WordsFault::Digest));
+        assert_eq!(PackedAssets::taken(other.into(), words.digest()), Err(WordsFault::Digest));
         let long = [words.bytes().as_ref(), b"x"].concat();
         let digest = blake3::hash(&long).to_hex().to_string();
-        assert_eq!(Words::taken(long.into(), &digest), Err(WordsFault::Malformed));
+        assert_eq!(PackedAssets::taken(long.into(), &digest), Err(WordsFault::Malformed));
     }
 
     #[test]
@@ -153,8 +154,8 @@ mod tests {
             [&["../config.json"][..], &["/etc/passwd"], &["tokenizer.json", "tokenizer.json"], &["x"]]
         {
             let files = names.iter().copied().map(file).collect();
-            assert_eq!(Words::new(files), Err(WordsFault::Name), "{names:?}");
+            assert_eq!(PackedAssets::new(files), Err(WordsFault::Name), "{names:?}");
         }
-        assert_eq!(Words::new(Vec::new()), Err(WordsFault::Malformed));
+        assert_eq!(PackedAssets::new(Vec::new()), Err(WordsFault::Malformed));
     }
 }

@@ -9,20 +9,22 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Annex, AnnexAnswer, AnnexAnswering, AnnexHead, AnswerBody, Frames};
+use headrace_call_api::{AnnexAnswer, AnnexAnswering, AnswerBody, AnswerFrames, InternalApi, InternalHead};
 use headrace_domain::{
-    Ahead, Beside, CacheLife, CachePin, CacheSalt, Clock, EngineTrace, FinishReason, Form, JsonForm, KeyId,
-    ManualClock, NanoDollars, Outcome, PrefixKeys, RequestId, Sampling, Stage, SystemClock, TokenLogprob,
-    TraceRecord, TraceSink, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob, is_partition,
+    CacheLife, CachePin, CacheSalt, CallOutcome, Clock, ConcurrentWork, EngineTrace, FinishReason, JsonForm,
+    KeyId, ManualClock, NanoDollars, PrefixKeys, RequestId, ResponseFormat, Sampling, Stage, SystemClock,
+    TokenLogprob, TraceRecord, TraceSink, UnixNanos, Usage, WORKER_JOB_KEY, WorkAhead, WorkerJob,
+    is_partition,
 };
 use headrace_engine_api::{
-    Capabilities, Continues, Engine, Event, EventSender, FormThought, Grammar, GrammarState, Health, Job,
-    JobError, JobReport, LoadReport, Priority, PromptScores, SharedEngine, SubmitRefusal, Tenant, Ticket,
-    channel,
+    Capabilities, CompiledGrammar, Engine, EngineHealth, EventSender, FormThought, GrammarState, Job,
+    JobError, JobEvent, JobReport, JobTicket, LoadReport, Priority, PromptScores, ResumeSupport,
+    SharedEngine, SubmitRefusal, Tenant, channel,
 };
 use headrace_worker::{
-    ABOUT_PATH, About, Ask, Audit, BEAT, Desk, ExpectedModel, Frame, Heard, HeldTo, JOBS_PATH, Offer,
-    ProcessId, Refusal, Secret, Tickets, Unframer, WORDS_PATH, Words,
+    ABOUT_PATH, BEAT, ExpectedModel, FrameMeaning, FrameReader, HeldTo, JOBS_PATH, JobAudit, JobRefusal,
+    JobRequest, OfferedModel, PackedAssets, ProcessId, TicketVerifier, WORDS_PATH, WorkerEndpoint,
+    WorkerFrame, WorkerInfo, WorkerSecret,
 };
 
 const BITS: &str = "abababababababab";
@@ -38,7 +40,7 @@ impl Engine for Told {
         &self.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         if job.prompt.len() > 40 {
             return Err(SubmitRefusal::DoesNotFit { needed: 41, limit: 40 });
         }
@@ -55,17 +57,17 @@ impl Engine for Told {
         LoadReport { running: 7, ..LoadReport::default() }
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }
 
 /// A grammar that consists only of its form.
 #[derive(Debug)]
-struct Shown(Arc<Form>, Option<FormThought>);
+struct Shown(Arc<ResponseFormat>, Option<FormThought>);
 
-impl Grammar for Shown {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for Shown {
+    fn form(&self) -> &Arc<ResponseFormat> {
         &self.0
     }
 
@@ -84,10 +86,10 @@ impl Grammar for Shown {
 
 struct World {
     engine: Arc<Told>,
-    desk: Desk,
-    secret: Secret,
+    desk: WorkerEndpoint,
+    secret: WorkerSecret,
     process: ProcessId,
-    words: Arc<Words>,
+    words: Arc<PackedAssets>,
     clock: Arc<ManualClock>,
     traces: Arc<Kept>,
 }
@@ -120,18 +122,18 @@ fn world_of(grammars: bool) -> World {
         context_window: 50,
         max_logprobs: 20,
         kv_tokens: 1_000,
-        continues: Continues::Exactly,
+        continues: ResumeSupport::Exactly,
         grammars,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
     };
     let engine = Arc::new(Told { capabilities, jobs: Mutex::default() });
-    let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
-    let offer = Offer {
+    let words = Arc::new(PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
+    let offer = OfferedModel {
         engine: Arc::clone(&engine) as SharedEngine,
         bits: BITS.into(),
         compile: Arc::new(|held_to| match held_to {
-            HeldTo { form: Form::Regex(_), .. } => {
+            HeldTo { form: ResponseFormat::Regex(_), .. } => {
                 Err(SubmitRefusal::Invalid { what: "no expressions".to_owned() })
             }
             held_to => Ok(Arc::new(Shown(Arc::new(held_to.form), held_to.thought))),
@@ -141,13 +143,13 @@ fn world_of(grammars: bool) -> World {
         default_max_tokens: Some(9),
         in_use: Arc::new(()),
     };
-    let secret = Secret::new(&"0123456789abcdef0123456789abcdef".into()).unwrap();
+    let secret = WorkerSecret::new(&"0123456789abcdef0123456789abcdef".into()).unwrap();
     let payer = KeyId::new("worker").unwrap();
     let process = ProcessId::fresh().unwrap();
-    let (tickets, clock) = (Tickets::new(secret.clone(), process), Arc::new(ManualClock::at(now())));
+    let (tickets, clock) = (TicketVerifier::new(secret.clone(), process), Arc::new(ManualClock::at(now())));
     let traces = Arc::new(Kept::default());
     let (time, sink) = (Arc::<ManualClock>::clone(&clock), Arc::<Kept>::clone(&traces));
-    let desk = Desk::new(tickets, time, payer, "1.2.3", sink, move || vec![offer.clone()]);
+    let desk = WorkerEndpoint::new(tickets, time, payer, "1.2.3", sink, move || vec![offer.clone()]);
     World { engine, desk, secret, process, words, clock, traces }
 }
 
@@ -177,7 +179,7 @@ fn job(prompt: &[u32]) -> Job {
 }
 
 fn body(job: &Job, bits: &str) -> Vec<u8> {
-    Ask::new(job, ExpectedModel { name: "demo", bits }, 0).to_bytes()
+    JobRequest::new(job, ExpectedModel { name: "demo", bits }, 0).to_bytes()
 }
 
 impl World {
@@ -205,7 +207,7 @@ impl World {
         authorization: Option<&[u8]>,
         traceparent: Option<&str>,
     ) -> AnnexAnswer {
-        let head = AnnexHead { method, path, authorization, traceparent, now: now() };
+        let head = InternalHead { method, path, authorization, traceparent, now: now() };
         match self.desk.admit(&head) {
             Ok(call) => at_once(call.answer(Bytes::from(body))),
             Err(refusal) => refusal,
@@ -217,7 +219,7 @@ impl World {
         let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
         let authorization = Some(ticket.as_bytes());
         let head =
-            AnnexHead { method: "POST", path: JOBS_PATH, authorization, traceparent: None, now: now() };
+            InternalHead { method: "POST", path: JOBS_PATH, authorization, traceparent: None, now: now() };
         self.desk.admit(&head).map_err(whole).unwrap().answer(Bytes::from(body)).await
     }
 
@@ -252,12 +254,12 @@ fn whole(answer: AnnexAnswer) -> (u16, Bytes) {
     (answer.status, body)
 }
 
-fn refusal(answer: AnnexAnswer) -> (u16, Refusal) {
+fn refusal(answer: AnnexAnswer) -> (u16, JobRefusal) {
     let (status, body) = whole(answer);
     (status, serde_json::from_slice(&body).unwrap())
 }
 
-fn stream(answer: AnnexAnswer) -> Box<dyn Frames> {
+fn stream(answer: AnnexAnswer) -> Box<dyn AnswerFrames> {
     match answer.body {
         AnswerBody::Stream(frames) if answer.status == 200 => frames,
         _ => panic!("{} is no stream", answer.status),
@@ -265,8 +267,8 @@ fn stream(answer: AnnexAnswer) -> Box<dyn Frames> {
 }
 
 /// Returns the next frames. Empty at the end.
-async fn frames(stream: &mut Box<dyn Frames>) -> Vec<Frame> {
-    let mut unframer = Unframer::default();
+async fn frames(stream: &mut Box<dyn AnswerFrames>) -> Vec<WorkerFrame> {
+    let mut unframer = FrameReader::default();
     let mut out = Vec::new();
     if let Some(bytes) = poll_fn(|cx| stream.poll_frame(cx)).await {
         unframer.push(&bytes.unwrap());
@@ -292,15 +294,15 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
     let usage = Usage { input: 4, output: 1, ..Usage::default() };
     let report = Arc::new(JobReport { usage, ..JobReport::default() });
     let events = [
-        Event::Started { cached_tokens: 0 },
+        JobEvent::Started { cached_tokens: 0 },
         // More scores than fit into one frame.
-        Event::Scored(PromptScores { tokens: [1, 2, 3, 4].map(score).to_vec() }),
-        Event::Tokens { choice: 0, ids: vec![5], text: "é".into(), logprobs: vec![] },
-        Event::Finished { choice: 0, reason: FinishReason::Stop },
+        JobEvent::Scored(PromptScores { tokens: [1, 2, 3, 4].map(score).to_vec() }),
+        JobEvent::Tokens { choice: 0, ids: vec![5], text: "é".into(), logprobs: vec![] },
+        JobEvent::Finished { choice: 0, reason: FinishReason::Stop },
     ];
     events.iter().for_each(|event| assert!(sender.send(event.clone())));
-    sender.finish(Event::Done(report.clone()));
-    let (mut audit, mut came, mut over) = (Audit::new(&asked, 100, 50), Vec::new(), None);
+    sender.finish(JobEvent::Done(report.clone()));
+    let (mut audit, mut came, mut over) = (JobAudit::new(&asked, 100, 50), Vec::new(), None);
     let mut chunks = 0;
     loop {
         let frames = frames(&mut stream).await;
@@ -310,10 +312,12 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
         chunks += 1;
         for frame in frames {
             match audit.take(frame).unwrap() {
-                Heard::Event(event) => came.push(event),
-                Heard::Over(ended, report) => over = Some((ended, Arc::new(report.within(4, u64::MAX)))),
-                Heard::Load(load) => assert_eq!(load.running, 7),
-                Heard::Nothing => {}
+                FrameMeaning::Event(event) => came.push(event),
+                FrameMeaning::Over(ended, report) => {
+                    over = Some((ended, Arc::new(report.within(4, u64::MAX))))
+                }
+                FrameMeaning::Load(load) => assert_eq!(load.running, 7),
+                FrameMeaning::Nothing => {}
             }
         }
     }
@@ -325,7 +329,7 @@ async fn a_job_goes_to_its_engine_and_its_events_come_back_as_they_were() {
 #[tokio::test]
 async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job() {
     let world = world();
-    let form = Form::JsonSchema(JsonForm {
+    let form = ResponseFormat::JsonSchema(JsonForm {
         name: Some("x".into()),
         schema: serde_json::from_str(r#"{"properties": {"z": {}, "a": {"type": "string"}}}"#).unwrap(),
         strict: true,
@@ -333,25 +337,25 @@ async fn what_answers_are_held_to_is_compiled_here_before_the_engine_has_the_job
         white_space: None,
     });
     let thought = FormThought { open: 1, close: 2, is_open: true, between: vec![3], most_ids: Some(9) };
-    let held = |form: &Form| {
+    let held = |form: &ResponseFormat| {
         let grammar = Shown(Arc::new(form.clone()), Some(thought.clone()));
         Job { grammar: Some(Arc::new(grammar)), ..job(&[1]) }
     };
     // An engine without support for forms gets no such job.
     let (status, told) = refusal(world.ask_late(body(&held(&form), BITS)).await);
-    let Refusal::Invalid { what } = told else { panic!("{told:?}") };
+    let JobRefusal::Invalid { what } = told else { panic!("{told:?}") };
     assert!(status == 400 && what.contains("holds answers to none"), "{what}");
     let world = holding();
-    let about = About::read(&whole(world.ask("GET", ABOUT_PATH, Vec::new())).1).unwrap();
+    let about = WorkerInfo::read(&whole(world.ask("GET", ABOUT_PATH, Vec::new())).1).unwrap();
     assert!(about.models[0].capabilities.grammars && about.models[0].holds_forms);
     let _stream = stream(world.ask_late(body(&held(&form), BITS)).await);
     let (got, _sender) = world.take();
     let grammar = got.grammar.expect("it is held to something");
     assert_eq!((&**grammar.form(), grammar.thought()), (&form, Some(&thought)));
-    let keys = |form: &Form| serde_json::to_string(form).unwrap();
+    let keys = |form: &ResponseFormat| serde_json::to_string(form).unwrap();
     assert_eq!(keys(grammar.form()), keys(&form), "keys stay in their order");
-    let (_, told) = refusal(world.ask_late(body(&held(&Form::Regex("a".into())), BITS)).await);
-    assert_eq!(told, Refusal::Invalid { what: "no expressions".to_owned() });
+    let (_, told) = refusal(world.ask_late(body(&held(&ResponseFormat::Regex("a".into())), BITS)).await);
+    assert_eq!(told, JobRefusal::Invalid { what: "no expressions".to_owned() });
     assert!(world.engine.jobs.lock().unwrap().is_empty());
     // A job without a form has the same bytes as before.
     let told = held(&form);
@@ -372,30 +376,30 @@ async fn what_is_to_be_kept_reaches_the_engine_and_all_is_told_to_whoever_asks_f
         queue_ns: 10,
         decode_ns: 10,
         pinned_blocks: 2,
-        ahead: Some(Ahead { running: 3, own: 1, others_decode_ns: 9, ..Ahead::default() }),
-        beside: Some(Beside { prefill_tokens: 7, decode_prefill_ns: 8, ..Beside::default() }),
+        ahead: Some(WorkAhead { running: 3, own: 1, others_decode_ns: 9, ..WorkAhead::default() }),
+        beside: Some(ConcurrentWork { prefill_tokens: 7, decode_prefill_ns: 8, ..ConcurrentWork::default() }),
         ..EngineTrace::default()
     };
     let report = JobReport { usage, engine };
     let model = ExpectedModel { name: "demo", bits: BITS };
-    let plain = || Ask::new(&asked, model, 0);
+    let plain = || JobRequest::new(&asked, model, 0);
     for (body, fuller) in [(plain().to_bytes(), false), (plain().fuller(&asked).to_bytes(), true)] {
         for fails in [false, true] {
             let mut stream = stream(world.ask("POST", JOBS_PATH, body.clone()));
             let (got, sender) = world.take();
             assert_eq!(got.pins, if fuller { Arc::clone(&asked.pins) } else { Arc::default() });
-            sender.send(Event::Started { cached_tokens: 0 });
-            sender.send(Event::Tokens { choice: 0, ids: vec![5], text: "x".into(), logprobs: vec![] });
-            sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+            sender.send(JobEvent::Started { cached_tokens: 0 });
+            sender.send(JobEvent::Tokens { choice: 0, ids: vec![5], text: "x".into(), logprobs: vec![] });
+            sender.send(JobEvent::Finished { choice: 0, reason: FinishReason::Stop });
             let report = Arc::new(report.clone());
             sender.finish(match fails {
-                false => Event::Done(report.clone()),
-                true => Event::Failed { error: JobError::ShuttingDown, report: report.clone() },
+                false => JobEvent::Done(report.clone()),
+                true => JobEvent::Failed { error: JobError::ShuttingDown, report: report.clone() },
             });
-            let (mut audit, mut over, mut told) = (Audit::new(&asked, 100, 50), None, 0);
+            let (mut audit, mut over, mut told) = (JobAudit::new(&asked, 100, 50), None, 0);
             for frame in frames(&mut stream).await {
-                told += usize::from(matches!(frame, Frame::Also(_)));
-                if let Heard::Over(_, last) = audit.take(frame).unwrap() {
+                told += usize::from(matches!(frame, WorkerFrame::Also(_)));
+                if let FrameMeaning::Over(_, last) = audit.take(frame).unwrap() {
                     over = Some(last.within(36, 1_000));
                 }
             }
@@ -414,7 +418,7 @@ async fn whoever_lets_go_of_a_stream_aborts_its_job_at_once() {
     let world = world();
     let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
     let (_, sender) = world.take();
-    sender.send(Event::Started { cached_tokens: 0 });
+    sender.send(JobEvent::Started { cached_tokens: 0 });
     assert_eq!(frames(&mut stream).await.len(), 2);
     assert!(!sender.is_cancelled());
     drop(stream);
@@ -440,7 +444,7 @@ fn took_20_ms() -> Arc<JobReport> {
     Arc::new(JobReport { usage, engine })
 }
 
-async fn read_to_the_end(stream: &mut Box<dyn Frames>) {
+async fn read_to_the_end(stream: &mut Box<dyn AnswerFrames>) {
     while !frames(stream).await.is_empty() {}
 }
 
@@ -450,22 +454,25 @@ async fn a_job_that_ran_is_recorded_once_below_its_gateways_span_with_its_engine
     let (asked, traceparent) = (job(&[1, 2, 3]), format!("00-{TRACE}-{PARENT}-01"));
     let mut stream = stream(world.ask_below(body(&asked, BITS), Some(&traceparent)));
     let (_, sender) = world.take();
-    sender.send(Event::Started { cached_tokens: 1 });
+    sender.send(JobEvent::Started { cached_tokens: 1 });
     world.clock.advance(Duration::from_millis(10));
-    sender.send(Event::Tokens { choice: 0, ids: vec![5], text: "x".into(), logprobs: vec![] });
+    sender.send(JobEvent::Tokens { choice: 0, ids: vec![5], text: "x".into(), logprobs: vec![] });
     assert!(!frames(&mut stream).await.is_empty());
     world.clock.advance(Duration::from_millis(15));
-    sender.send(Event::Finished { choice: 1, reason: FinishReason::Length });
-    sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
+    sender.send(JobEvent::Finished { choice: 1, reason: FinishReason::Length });
+    sender.send(JobEvent::Finished { choice: 0, reason: FinishReason::Stop });
     let report = took_20_ms();
-    sender.finish(Event::Done(Arc::clone(&report)));
+    sender.finish(JobEvent::Done(Arc::clone(&report)));
     read_to_the_end(&mut stream).await;
     drop(stream);
     let record = world.record().await;
     assert_eq!((record.trace_id.as_deref(), record.parent_span_id.as_deref()), (Some(TRACE), Some(PARENT)));
     assert_eq!(record.worker_job.as_deref(), Some(&WorkerJob { call: asked.request }));
     assert_ne!(record.request_id, asked.request, "a record of its own");
-    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned(), "length".to_owned()] });
+    assert_eq!(
+        record.outcome,
+        CallOutcome::Completed { finish: vec!["stop".to_owned(), "length".to_owned()] }
+    );
     assert_eq!(record.model_served.as_deref(), Some("demo"));
     assert_eq!((&record.usage, record.engine.as_ref()), (&report.usage, Some(&report.engine)));
     // The worker charges no one.
@@ -484,34 +491,34 @@ async fn a_job_that_ran_is_recorded_once_below_its_gateways_span_with_its_engine
 
 #[tokio::test]
 async fn a_job_that_did_not_complete_is_recorded_once_with_what_it_took() {
-    type End = fn(EventSender, Box<dyn Frames>);
-    let failed = |sender: EventSender, stream: Box<dyn Frames>| {
-        sender.finish(Event::Failed { error: JobError::ShuttingDown, report: took_20_ms() });
+    type End = fn(EventSender, Box<dyn AnswerFrames>);
+    let failed = |sender: EventSender, stream: Box<dyn AnswerFrames>| {
+        sender.finish(JobEvent::Failed { error: JobError::ShuttingDown, report: took_20_ms() });
         drop(tokio::spawn(async move {
             let mut stream = stream;
             read_to_the_end(&mut stream).await;
         }));
     };
-    let let_go = |sender: EventSender, stream: Box<dyn Frames>| {
+    let let_go = |sender: EventSender, stream: Box<dyn AnswerFrames>| {
         drop(stream);
         assert!(sender.is_cancelled());
         // The engine says what it had computed when it comes to it.
-        sender.finish(Event::Failed { error: JobError::Cancelled, report: took_20_ms() });
+        sender.finish(JobEvent::Failed { error: JobError::Cancelled, report: took_20_ms() });
     };
-    let engine_gone = |sender: EventSender, stream: Box<dyn Frames>| {
+    let engine_gone = |sender: EventSender, stream: Box<dyn AnswerFrames>| {
         drop(sender);
         drop(tokio::spawn(async move {
             let mut stream = stream;
             read_to_the_end(&mut stream).await;
         }));
     };
-    let never_read = |sender: EventSender, stream: Box<dyn Frames>| {
-        sender.finish(Event::Done(took_20_ms()));
+    let never_read = |sender: EventSender, stream: Box<dyn AnswerFrames>| {
+        sender.finish(JobEvent::Done(took_20_ms()));
         drop(stream);
     };
-    let cancelled = Outcome::Cancelled { why: "the gateway cancelled the job".to_owned() };
-    let broke = |stage, message: &str| Outcome::Failed { stage, message: message.to_owned() };
-    let rows: [(End, Outcome, u64); 4] = [
+    let cancelled = CallOutcome::Cancelled { why: "the gateway cancelled the job".to_owned() };
+    let broke = |stage, message: &str| CallOutcome::Failed { stage, message: message.to_owned() };
+    let rows: [(End, CallOutcome, u64); 4] = [
         (failed, broke(Stage::Prefill, "the engine is shutting down"), 1),
         (let_go, cancelled.clone(), 1),
         (engine_gone, broke(Stage::Prefill, "the engine ended before the job did"), 0),
@@ -521,7 +528,7 @@ async fn a_job_that_did_not_complete_is_recorded_once_with_what_it_took() {
         let world = world();
         let mut stream = stream(world.ask("POST", JOBS_PATH, body(&job(&[1]), BITS)));
         let (_, sender) = world.take();
-        sender.send(Event::Started { cached_tokens: 0 });
+        sender.send(JobEvent::Started { cached_tokens: 0 });
         assert_eq!(frames(&mut stream).await.len(), 2);
         end(sender, stream);
         let record = world.record().await;
@@ -542,11 +549,11 @@ async fn a_job_that_its_gateway_does_not_read_is_recorded_as_such() {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(sender.is_cancelled());
-    sender.finish(Event::Failed { error: JobError::Cancelled, report: took_20_ms() });
+    sender.finish(JobEvent::Failed { error: JobError::Cancelled, report: took_20_ms() });
     read_to_the_end(&mut stream).await;
     drop(stream);
     let why = "the gateway read nothing of the job for too long".to_owned();
-    assert_eq!(world.record().await.outcome, Outcome::Cancelled { why });
+    assert_eq!(world.record().await.outcome, CallOutcome::Cancelled { why });
 }
 
 #[tokio::test]
@@ -559,11 +566,11 @@ async fn a_job_without_a_good_traceparent_runs_and_is_recorded_in_a_trace_of_its
         let world = world();
         let mut stream = stream(world.ask_below(body(&job(&[1]), BITS), traceparent));
         let (_, sender) = world.take();
-        sender.finish(Event::Done(took_20_ms()));
+        sender.finish(JobEvent::Done(took_20_ms()));
         read_to_the_end(&mut stream).await;
         let record = world.record().await;
         assert_eq!((record.trace_id, record.parent_span_id), (None, None), "{traceparent:?}");
-        assert_eq!(record.outcome, Outcome::Completed { finish: Vec::new() });
+        assert_eq!(record.outcome, CallOutcome::Completed { finish: Vec::new() });
     }
 }
 
@@ -574,7 +581,7 @@ async fn a_stream_shows_that_it_lives_and_ends_without_a_word_when_its_engine_do
     let (_, sender) = world.take();
     let begun = tokio::time::Instant::now();
     for beat in 0..4 {
-        assert!(matches!(frames(&mut stream).await[..], [Frame::Alive(_)]), "{beat}");
+        assert!(matches!(frames(&mut stream).await[..], [WorkerFrame::Alive(_)]), "{beat}");
     }
     assert_eq!(begun.elapsed(), 3 * BEAT);
     drop(sender);
@@ -601,18 +608,18 @@ async fn a_job_that_nobody_reads_is_let_go_and_one_that_is_read_is_not() {
 async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
     let world = world();
     let good = || body(&job(&[1]), BITS);
-    let unavailable = |words: &str, (status, refusal): (u16, Refusal)| {
-        let Refusal::Unavailable { why } = refusal else { panic!("{refusal:?}") };
+    let unavailable = |words: &str, (status, refusal): (u16, JobRefusal)| {
+        let JobRefusal::Unavailable { why } = refusal else { panic!("{refusal:?}") };
         assert!(status == 503 && why.contains(words), "{why}");
     };
     unavailable("is another one than before", refusal(world.ask("POST", JOBS_PATH, body(&job(&[1]), "cd"))));
-    let other = Ask::new(&job(&[1]), ExpectedModel { name: "none", bits: BITS }, 0).to_bytes();
+    let other = JobRequest::new(&job(&[1]), ExpectedModel { name: "none", bits: BITS }, 0).to_bytes();
     unavailable("no model `none`", refusal(world.ask("POST", JOBS_PATH, other)));
     let long = refusal(world.ask("POST", JOBS_PATH, body(&job(&[1; 41]), BITS)));
-    assert_eq!(long, (400, Refusal::DoesNotFit { needed: 41, limit: 40 }));
+    assert_eq!(long, (400, JobRefusal::DoesNotFit { needed: 41, limit: 40 }));
     for bytes in [vec![], vec![2, 0], vec![1, 255], good()[1..].to_vec()] {
         let (status, refusal) = refusal(world.ask("POST", JOBS_PATH, bytes));
-        assert!(status == 400 && matches!(refusal, Refusal::Invalid { .. }), "{refusal:?}");
+        assert!(status == 400 && matches!(refusal, JobRefusal::Invalid { .. }), "{refusal:?}");
     }
     let ticket = world.secret.ticket(Some(world.process), ("POST", JOBS_PATH), &good(), now()).unwrap();
     let ticket = Some(ticket.as_bytes());
@@ -627,7 +634,7 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
         (ABOUT_PATH, good(), ticket),
         (JOBS_PATH, good(), ticket),
     ] {
-        assert_eq!(refusal(world.show("POST", path, body, ticket)), (401, Refusal::Ticket));
+        assert_eq!(refusal(world.show("POST", path, body, ticket)), (401, JobRefusal::Ticket));
     }
     for (method, path) in [("GET", JOBS_PATH), ("POST", ABOUT_PATH), ("GET", "/internal/v1/other")] {
         assert_eq!(whole(world.ask(method, path, Vec::new())).0, 404, "{method} {path}");
@@ -654,13 +661,13 @@ async fn what_is_no_good_is_refused_and_the_engine_hears_nothing_of_it() {
 fn a_worker_tells_what_it_is_and_gives_its_words_by_their_digest() {
     let world = world();
     let (status, about) = whole(world.ask("GET", ABOUT_PATH, Vec::new()));
-    let about = About::read(&about).unwrap();
+    let about = WorkerInfo::read(&about).unwrap();
     let model = &about.models[0];
     assert_eq!((status, about.version.as_str(), &*model.bits, model.up), (200, "1.2.3", BITS, true));
     assert_eq!((&model.capabilities, model.default_max_tokens), (&world.engine.capabilities, Some(9)));
     assert!(model.fuller_jobs);
     let path = format!("{WORDS_PATH}{}", model.words);
     let (status, words) = whole(world.ask("GET", &path, Vec::new()));
-    assert_eq!((status, Words::taken(words, &model.words)), (200, Ok((*world.words).clone())));
+    assert_eq!((status, PackedAssets::taken(words, &model.words)), (200, Ok((*world.words).clone())));
     assert_eq!(whole(world.ask("GET", &format!("{WORDS_PATH}00"), Vec::new())).0, 404);
 }

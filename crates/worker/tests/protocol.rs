@@ -5,13 +5,15 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    Ahead, Beside, CacheLife, CachePin, CacheSalt, EngineTrace, FinishReason, Form, RequestId, Sampling,
-    Seed, TokenLogprob, TopLogprob, UnixNanos, Usage,
+    CacheLife, CachePin, CacheSalt, ConcurrentWork, EngineTrace, FinishReason, RequestId, ResponseFormat,
+    Sampling, Seed, TokenLogprob, TopLogprob, UnixNanos, Usage, WorkAhead,
 };
-use headrace_engine_api::{Event, Job, JobError, JobReport, LoadReport, Priority, Tenant, ThoughtCap};
+use headrace_engine_api::{
+    Job, JobError, JobEvent, JobReport, LoadReport, Priority, ReasoningBudget, Tenant,
+};
 use headrace_worker::{
-    Also, Ask, AskFault, Audit, Broken, End, ExpectedModel, Fault, Frame, FrameFault, Heard, HeldTo, Report,
-    Unframer, put_frame,
+    AskFault, ChoiceEnd, ExpectedModel, FrameFault, FrameMeaning, FrameReader, HeldTo, JobAudit, JobFailure,
+    JobRequest, ReportExtras, WorkerFault, WorkerFrame, WorkerReport, put_frame,
 };
 use proptest::prelude::*;
 
@@ -35,7 +37,7 @@ fn job(sampling: Sampling) -> Job {
         unread_bytes: 100_000,
         pins: Arc::default(),
         grammar: None,
-        thought: Some(Arc::new(ThoughtCap {
+        thought: Some(Arc::new(ReasoningBudget {
             most_tokens: 300,
             open: vec![1, 2],
             close: 3,
@@ -77,39 +79,43 @@ fn logprob() -> impl Strategy<Value = TokenLogprob> {
     parts.prop_map(|(id, logprob, top)| TokenLogprob { id, bytes: vec![1], logprob, top })
 }
 
-fn frame() -> impl Strategy<Value = Frame> {
+fn frame() -> impl Strategy<Value = WorkerFrame> {
     let tokens = (
         any::<u32>(),
         prop::collection::vec(any::<u32>(), 0..4),
         ".{0,9}",
         prop::collection::vec(logprob(), 0..3),
     );
-    let ends =
-        prop_oneof![Just(End::Stop), Just(End::Length), Just(End::Other), ".{0,5}".prop_map(End::Matched),];
+    let ends = prop_oneof![
+        Just(ChoiceEnd::Stop),
+        Just(ChoiceEnd::Length),
+        Just(ChoiceEnd::Other),
+        ".{0,5}".prop_map(ChoiceEnd::Matched),
+    ];
     prop_oneof![
-        any::<u32>().prop_map(|running| Frame::Alive(LoadReport { running, ..LoadReport::default() })),
-        any::<u32>().prop_map(|cached_tokens| Frame::Started { cached_tokens }),
-        prop::collection::vec(logprob(), 0..4).prop_map(Frame::Scored),
-        tokens.prop_map(|(choice, ids, text, logprobs)| Frame::Tokens { choice, ids, text, logprobs }),
-        (any::<u32>(), ends).prop_map(|(choice, end)| Frame::Finished { choice, end }),
-        (any::<u64>(), any::<u64>()).prop_map(|(input, output)| Frame::Done(report(input, 0, output))),
-        any::<u64>().prop_map(|ms| Frame::Failed {
-            error: Broken::Expired { retry_after_ms: ms },
+        any::<u32>().prop_map(|running| WorkerFrame::Alive(LoadReport { running, ..LoadReport::default() })),
+        any::<u32>().prop_map(|cached_tokens| WorkerFrame::Started { cached_tokens }),
+        prop::collection::vec(logprob(), 0..4).prop_map(WorkerFrame::Scored),
+        tokens.prop_map(|(choice, ids, text, logprobs)| WorkerFrame::Tokens { choice, ids, text, logprobs }),
+        (any::<u32>(), ends).prop_map(|(choice, end)| WorkerFrame::Finished { choice, end }),
+        (any::<u64>(), any::<u64>()).prop_map(|(input, output)| WorkerFrame::Done(report(input, 0, output))),
+        any::<u64>().prop_map(|ms| WorkerFrame::Failed {
+            error: JobFailure::Expired { retry_after_ms: ms },
             report: report(ms, 1, 2)
         }),
         (any::<u64>(), any::<u32>(), prop::option::of(any::<u64>())).prop_map(|(writes, blocks, ns)| {
             let usage = Usage { cache_write: writes, cache_write_1h: blocks.into(), ..Usage::default() };
-            let ahead = ns.map(|ns| Ahead { running: blocks, own_decode_ns: ns, ..Ahead::default() });
-            let beside = ns.map(|ns| Beside { decode_prefill_ns: ns, ..Beside::default() });
+            let ahead = ns.map(|ns| WorkAhead { running: blocks, own_decode_ns: ns, ..WorkAhead::default() });
+            let beside = ns.map(|ns| ConcurrentWork { decode_prefill_ns: ns, ..ConcurrentWork::default() });
             let engine = EngineTrace { pinned_blocks: blocks, ahead, beside, ..EngineTrace::default() };
-            Frame::Also(Also::from(&JobReport { usage, engine }))
+            WorkerFrame::Also(ReportExtras::from(&JobReport { usage, engine }))
         }),
     ]
 }
 
-fn report(input: u64, cached_input: u64, output: u64) -> Report {
+fn report(input: u64, cached_input: u64, output: u64) -> WorkerReport {
     let usage = Usage { input, cached_input, output, ..Usage::default() };
-    Report::from(&JobReport { usage, ..JobReport::default() })
+    WorkerReport::from(&JobReport { usage, ..JobReport::default() })
 }
 
 /// Compares bit by bit, so that NaN equals itself.
@@ -122,8 +128,8 @@ proptest! {
     fn a_job_comes_as_it_was(sampling in sampling()) {
         let job = job(sampling);
         let model = ExpectedModel { name: "demo", bits: "ab" };
-        let bytes = Ask::new(&job, model, 1_000).to_bytes();
-        let ask = Ask::read(&bytes).unwrap();
+        let bytes = JobRequest::new(&job, model, 1_000).to_bytes();
+        let ask = JobRequest::read(&bytes).unwrap();
         prop_assert_eq!((ask.model().name, ask.model().bits), ("demo", "ab"));
         let mut came = ask.into_job(70_000);
         prop_assert_eq!(came.start_deadline_ns.take(), Some(70_500));
@@ -134,7 +140,7 @@ proptest! {
         prop_assert_eq!(bits(&came), bits(&job));
         // A truncated job is invalid, wherever it ends.
         for end in 0..bytes.len() {
-            prop_assert_eq!(Ask::read(&bytes[..end]).unwrap_err(), AskFault::Malformed);
+            prop_assert_eq!(JobRequest::read(&bytes[..end]).unwrap_err(), AskFault::Malformed);
         }
     }
 
@@ -144,7 +150,7 @@ proptest! {
         frames.iter().for_each(|frame| put_frame(&mut bytes, frame).unwrap());
         let cut = cut.index(bytes.len());
         for pieces in [vec![&bytes[..]], vec![&bytes[..cut], &bytes[cut..]], bytes.chunks(1).collect()] {
-            let mut unframer = Unframer::default();
+            let mut unframer = FrameReader::default();
             let mut came = Vec::new();
             for piece in pieces {
                 unframer.push(piece);
@@ -154,7 +160,7 @@ proptest! {
             }
             prop_assert!(same(&came, &frames) && !unframer.is_mid_frame());
         }
-        let mut unframer = Unframer::default();
+        let mut unframer = FrameReader::default();
         unframer.push(&bytes[..bytes.len() - 1]);
         while unframer.next_frame().unwrap().is_some() {}
         prop_assert!(unframer.is_mid_frame(), "it is not taken for whole");
@@ -162,9 +168,9 @@ proptest! {
 
     #[test]
     fn bytes_that_mean_nothing_break_nothing(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Ask::read(&bytes);
-        let mut audit = Audit::new(&job(Sampling { n: 2, ..Sampling::default() }), VOCAB, WINDOW);
-        let mut unframer = Unframer::default();
+        let _ = JobRequest::read(&bytes);
+        let mut audit = JobAudit::new(&job(Sampling { n: 2, ..Sampling::default() }), VOCAB, WINDOW);
+        let mut unframer = FrameReader::default();
         unframer.push(&bytes);
         while let Ok(Some(frame)) = unframer.next_frame() {
             let _ = audit.take(frame);
@@ -175,21 +181,21 @@ proptest! {
     #[test]
     fn nothing_passes_that_was_not_asked_for(frames in prop::collection::vec(frame(), 0..40)) {
         let sampling = Sampling { n: 2, max_tokens: 3, ..Sampling::default() };
-        let mut audit = Audit::new(&job(sampling), VOCAB, WINDOW);
+        let mut audit = JobAudit::new(&job(sampling), VOCAB, WINDOW);
         let (mut ids, mut ended) = ([0; 2], [false; 2]);
         for frame in frames.into_iter().map(tamed) {
             let Ok(heard) = audit.take(frame) else { break };
             match heard {
-                Heard::Event(Event::Tokens { choice, ids: more, .. }) => {
+                FrameMeaning::Event(JobEvent::Tokens { choice, ids: more, .. }) => {
                     let at = choice as usize - 3;
                     ids[at] += more.len();
                     prop_assert!(!ended[at] && ids[at] <= 3 && more.iter().all(|id| *id < VOCAB));
                 }
-                Heard::Event(Event::Finished { choice, .. }) => {
+                FrameMeaning::Event(JobEvent::Finished { choice, .. }) => {
                     let at = choice as usize - 3;
                     prop_assert!(ids[at] > 0 && !std::mem::replace(&mut ended[at], true));
                 }
-                Heard::Over(Ok(()), _) => {
+                FrameMeaning::Over(Ok(()), _) => {
                     prop_assert!(ended == [true; 2]);
                     break;
                 }
@@ -200,33 +206,33 @@ proptest! {
 }
 
 /// Changes a random frame so that some of its values are valid.
-fn tamed(frame: Frame) -> Frame {
+fn tamed(frame: WorkerFrame) -> WorkerFrame {
     match frame {
-        Frame::Started { cached_tokens } => Frame::Started { cached_tokens: cached_tokens % 5 },
-        Frame::Tokens { choice, ids, text, .. } => Frame::Tokens {
+        WorkerFrame::Started { cached_tokens } => WorkerFrame::Started { cached_tokens: cached_tokens % 5 },
+        WorkerFrame::Tokens { choice, ids, text, .. } => WorkerFrame::Tokens {
             choice: 3 + choice % 3,
             ids: ids.into_iter().map(|id| id % 101).collect(),
             text,
             logprobs: Vec::new(),
         },
-        Frame::Finished { choice, end } => Frame::Finished { choice: 3 + choice % 3, end },
+        WorkerFrame::Finished { choice, end } => WorkerFrame::Finished { choice: 3 + choice % 3, end },
         other => other,
     }
 }
 
-fn tokens(choice: u32, ids: &[u32]) -> Frame {
-    Frame::Tokens { choice, ids: ids.to_vec(), text: "x".into(), logprobs: Vec::new() }
+fn tokens(choice: u32, ids: &[u32]) -> WorkerFrame {
+    WorkerFrame::Tokens { choice, ids: ids.to_vec(), text: "x".into(), logprobs: Vec::new() }
 }
 
-fn finished(choice: u32) -> Frame {
-    Frame::Finished { choice, end: End::Stop }
+fn finished(choice: u32) -> WorkerFrame {
+    WorkerFrame::Finished { choice, end: ChoiceEnd::Stop }
 }
 
-const STARTED: Frame = Frame::Started { cached_tokens: 2 };
+const STARTED: WorkerFrame = WorkerFrame::Started { cached_tokens: 2 };
 
 /// Returns the fault of the last frame. The frames before it are valid.
-fn fault(sampling: Sampling, frames: Vec<Frame>) -> Fault {
-    let mut audit = Audit::new(&job(sampling), VOCAB, WINDOW);
+fn fault(sampling: Sampling, frames: Vec<WorkerFrame>) -> WorkerFault {
+    let mut audit = JobAudit::new(&job(sampling), VOCAB, WINDOW);
     let count = frames.len();
     for (at, frame) in frames.into_iter().enumerate() {
         match audit.take(frame) {
@@ -246,79 +252,101 @@ fn each_lie_of_a_worker_has_a_name() {
     let scored = || Sampling { prompt_logprobs: Some(0), ..plain() };
     let lp = |id| TokenLogprob { id, bytes: vec![], logprob: Some(-1.0), top: vec![] };
     let far = TokenLogprob { logprob: Some(f32::NAN), ..lp(1) };
-    let with = |logprobs| Frame::Tokens { choice: 3, ids: vec![1], text: String::new(), logprobs };
-    let text = |bytes| Frame::Tokens { choice: 3, ids: vec![1], text: "x".repeat(bytes), logprobs: vec![] };
-    let end = |end| Frame::Finished { choice: 3, end };
+    let with = |logprobs| WorkerFrame::Tokens { choice: 3, ids: vec![1], text: String::new(), logprobs };
+    let text =
+        |bytes| WorkerFrame::Tokens { choice: 3, ids: vec![1], text: "x".repeat(bytes), logprobs: vec![] };
+    let end = |end| WorkerFrame::Finished { choice: 3, end };
     let asked = || Sampling { logprobs: Some(0), ..plain() };
     let rows = [
-        (plain(), vec![STARTED, STARTED], Fault::BegunTwice),
-        (plain(), vec![Frame::Started { cached_tokens: 4 }], Fault::Cached(4)),
-        (plain(), vec![tokens(3, &[1])], Fault::NotBegun),
-        (plain(), vec![STARTED, tokens(2, &[1])], Fault::Choice(2)),
-        (plain(), vec![STARTED, tokens(4, &[1])], Fault::Choice(4)),
-        (plain(), vec![STARTED, tokens(3, &[1, 100])], Fault::Id(100)),
-        (plain(), vec![STARTED, tokens(3, &[1, 2, 3])], Fault::TooManyTokens { choice: 3, limit: 2 }),
-        (plain(), vec![STARTED, text(9_000)], Fault::TooMuchText(3)),
-        (plain(), vec![STARTED, with(vec![lp(1)])], Fault::Logprobs(3)),
-        (asked(), vec![STARTED, with(vec![])], Fault::Logprobs(3)),
-        (asked(), vec![STARTED, with(vec![lp(100)])], Fault::Logprobs(3)),
-        (asked(), vec![STARTED, with(vec![far])], Fault::Logprobs(3)),
-        (plain(), vec![STARTED, Frame::Scored(vec![lp(1)])], Fault::Scores),
-        (scored(), vec![STARTED, Frame::Scored(vec![lp(1); 4])], Fault::Scores),
-        (scored(), vec![STARTED, Frame::Scored(vec![])], Fault::Scores),
-        (scored(), vec![STARTED, tokens(3, &[1])], Fault::NotBegun),
-        (plain(), vec![STARTED, finished(3)], Fault::End(3)),
-        (plain(), vec![STARTED, tokens(3, &[1]), end(End::Length)], Fault::End(3)),
-        (plain(), vec![STARTED, tokens(3, &[1]), end(End::Matched("OTHER".into()))], Fault::End(3)),
-        (plain(), vec![STARTED, tokens(3, &[1]), end(End::Other)], Fault::End(3)),
-        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), tokens(3, &[1])], Fault::AfterItsEnd(3)),
-        (plain(), vec![STARTED, tokens(3, &[1]), Frame::Done(report(1, 2, 1))], Fault::Unfinished),
-        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(2, 2, 1))], Fault::Usage),
-        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(1, 2, 9))], Fault::Usage),
-        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), Frame::Done(report(2, 1, 1))], Fault::Usage),
-        (plain(), vec![wrote(0, 0), wrote(0, 0)], Fault::ToldTwice),
+        (plain(), vec![STARTED, STARTED], WorkerFault::BegunTwice),
+        (plain(), vec![WorkerFrame::Started { cached_tokens: 4 }], WorkerFault::Cached(4)),
+        (plain(), vec![tokens(3, &[1])], WorkerFault::NotBegun),
+        (plain(), vec![STARTED, tokens(2, &[1])], WorkerFault::Choice(2)),
+        (plain(), vec![STARTED, tokens(4, &[1])], WorkerFault::Choice(4)),
+        (plain(), vec![STARTED, tokens(3, &[1, 100])], WorkerFault::Id(100)),
+        (plain(), vec![STARTED, tokens(3, &[1, 2, 3])], WorkerFault::TooManyTokens { choice: 3, limit: 2 }),
+        (plain(), vec![STARTED, text(9_000)], WorkerFault::TooMuchText(3)),
+        (plain(), vec![STARTED, with(vec![lp(1)])], WorkerFault::Logprobs(3)),
+        (asked(), vec![STARTED, with(vec![])], WorkerFault::Logprobs(3)),
+        (asked(), vec![STARTED, with(vec![lp(100)])], WorkerFault::Logprobs(3)),
+        (asked(), vec![STARTED, with(vec![far])], WorkerFault::Logprobs(3)),
+        (plain(), vec![STARTED, WorkerFrame::Scored(vec![lp(1)])], WorkerFault::Scores),
+        (scored(), vec![STARTED, WorkerFrame::Scored(vec![lp(1); 4])], WorkerFault::Scores),
+        (scored(), vec![STARTED, WorkerFrame::Scored(vec![])], WorkerFault::Scores),
+        (scored(), vec![STARTED, tokens(3, &[1])], WorkerFault::NotBegun),
+        (plain(), vec![STARTED, finished(3)], WorkerFault::End(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), end(ChoiceEnd::Length)], WorkerFault::End(3)),
         (
             plain(),
-            vec![STARTED, tokens(3, &[1]), finished(3), wrote(1, 0), Frame::Done(report(0, 2, 1))],
-            Fault::Usage,
+            vec![STARTED, tokens(3, &[1]), end(ChoiceEnd::Matched("OTHER".into()))],
+            WorkerFault::End(3),
+        ),
+        (plain(), vec![STARTED, tokens(3, &[1]), end(ChoiceEnd::Other)], WorkerFault::End(3)),
+        (plain(), vec![STARTED, tokens(3, &[1]), finished(3), tokens(3, &[1])], WorkerFault::AfterItsEnd(3)),
+        (
+            plain(),
+            vec![STARTED, tokens(3, &[1]), WorkerFrame::Done(report(1, 2, 1))],
+            WorkerFault::Unfinished,
+        ),
+        (
+            plain(),
+            vec![STARTED, tokens(3, &[1]), finished(3), WorkerFrame::Done(report(2, 2, 1))],
+            WorkerFault::Usage,
+        ),
+        (
+            plain(),
+            vec![STARTED, tokens(3, &[1]), finished(3), WorkerFrame::Done(report(1, 2, 9))],
+            WorkerFault::Usage,
+        ),
+        (
+            plain(),
+            vec![STARTED, tokens(3, &[1]), finished(3), WorkerFrame::Done(report(2, 1, 1))],
+            WorkerFault::Usage,
+        ),
+        (plain(), vec![wrote(0, 0), wrote(0, 0)], WorkerFault::ToldTwice),
+        (
+            plain(),
+            vec![STARTED, tokens(3, &[1]), finished(3), wrote(1, 0), WorkerFrame::Done(report(0, 2, 1))],
+            WorkerFault::Usage,
         ),
     ];
     for (sampling, frames, expected) in rows {
         assert_eq!(fault(sampling, frames), expected);
     }
-    let beats = vec![Frame::Alive(LoadReport::default()); (1 << 18) + 1];
-    assert_eq!(fault(plain(), beats), Fault::Beats);
+    let beats = vec![WorkerFrame::Alive(LoadReport::default()); (1 << 18) + 1];
+    assert_eq!(fault(plain(), beats), WorkerFault::Beats);
 }
 
 #[test]
 fn a_right_answer_passes_and_its_report_lies_within_what_happened() {
     let stop = Sampling { max_tokens: 2, stop: vec!["END".into()], ..Sampling::default() };
-    let mut audit = Audit::new(&job(stop), VOCAB, WINDOW);
-    assert_eq!(audit.take(STARTED), Ok(Heard::Event(Event::Started { cached_tokens: 2 })));
+    let mut audit = JobAudit::new(&job(stop), VOCAB, WINDOW);
+    assert_eq!(audit.take(STARTED), Ok(FrameMeaning::Event(JobEvent::Started { cached_tokens: 2 })));
     audit.take(tokens(3, &[1, 2])).unwrap();
-    let end = audit.take(Frame::Finished { choice: 3, end: End::Matched("END".into()) });
+    let end = audit.take(WorkerFrame::Finished { choice: 3, end: ChoiceEnd::Matched("END".into()) });
     let reason = FinishReason::StopString { matched: "END".into() };
-    assert_eq!(end, Ok(Heard::Event(Event::Finished { choice: 3, reason })));
+    assert_eq!(end, Ok(FrameMeaning::Event(JobEvent::Finished { choice: 3, reason })));
     let engine = headrace_domain::EngineTrace { queue_ns: u64::MAX, decode_ns: 7, ..Default::default() };
     let usage = Usage { input: 1, cached_input: 2, output: 2, ..Usage::default() };
-    let Ok(Heard::Over(Ok(()), last)) = audit.take(Frame::Done(Report::from(&JobReport { usage, engine })))
+    let Ok(FrameMeaning::Over(Ok(()), last)) =
+        audit.take(WorkerFrame::Done(WorkerReport::from(&JobReport { usage, engine })))
     else {
         panic!("it is whole")
     };
     let last = last.within(3, 1_000);
     assert_eq!((last.usage, last.engine.queue_ns, last.engine.decode_ns), (usage, 1_000, 0));
-    let failed = Frame::Failed { error: Broken::Cancelled, report: report(9, 9, u64::MAX) };
-    let mut audit = Audit::new(&job(Sampling::default()), VOCAB, WINDOW);
-    let Ok(Heard::Over(Err(error), last)) = audit.take(failed) else { panic!("it failed") };
+    let failed = WorkerFrame::Failed { error: JobFailure::Cancelled, report: report(9, 9, u64::MAX) };
+    let mut audit = JobAudit::new(&job(Sampling::default()), VOCAB, WINDOW);
+    let Ok(FrameMeaning::Over(Err(error), last)) = audit.take(failed) else { panic!("it failed") };
     assert!(matches!(error, JobError::Refused(_)), "nobody here had cancelled it: {error:?}");
     let usage = last.within(3, 0).usage;
     assert_eq!((usage.input, usage.cached_input, usage.output), (0, 3, 0));
 }
 
 /// A report of tokens that were kept for minutes and for an hour.
-fn wrote(cache_write: u64, cache_write_1h: u64) -> Frame {
+fn wrote(cache_write: u64, cache_write_1h: u64) -> WorkerFrame {
     let usage = Usage { cache_write, cache_write_1h, ..Usage::default() };
-    Frame::Also(Also::from(&JobReport { usage, ..JobReport::default() }))
+    WorkerFrame::Also(ReportExtras::from(&JobReport { usage, ..JobReport::default() }))
 }
 
 fn pins(pins: &[(u32, CacheLife)]) -> Arc<[CachePin]> {
@@ -349,24 +377,24 @@ fn nothing_is_believed_to_be_kept_but_what_was_marked_and_is_not_counted_twice()
     for (marks, input, (minutes, hour), fits) in rows {
         let sampling = Sampling { max_tokens: 1, ..Sampling::default() };
         let job = Job { prompt: (0..10).collect(), pins: pins(marks), ..job(sampling) };
-        let mut audit = Audit::new(&job, VOCAB, WINDOW);
+        let mut audit = JobAudit::new(&job, VOCAB, WINDOW);
         for frame in [STARTED, tokens(3, &[1]), finished(3), wrote(minutes, hour)] {
             audit.take(frame).unwrap();
         }
         let told = format!("{marks:?}: {input}, {minutes}, {hour}");
-        match audit.take(Frame::Done(report(input, 2, 1))) {
-            Ok(Heard::Over(Ok(()), last)) if fits => {
+        match audit.take(WorkerFrame::Done(report(input, 2, 1))) {
+            Ok(FrameMeaning::Over(Ok(()), last)) if fits => {
                 let usage = last.within(10, 0).usage;
                 assert_eq!((usage.input, usage.cached_input, usage.output), (input, 2, 1), "{told}");
                 assert_eq!((usage.cache_write, usage.cache_write_1h), (minutes, hour), "{told}");
             }
-            other => assert!(!fits && other == Err(Fault::Usage), "{told}: {other:?}"),
+            other => assert!(!fits && other == Err(WorkerFault::Usage), "{told}: {other:?}"),
         }
         // A failed job is charged as well, so its report is limited to what is possible.
-        let mut audit = Audit::new(&job, VOCAB, WINDOW);
+        let mut audit = JobAudit::new(&job, VOCAB, WINDOW);
         audit.take(wrote(minutes, hour)).unwrap();
-        let failed = Frame::Failed { error: Broken::ShuttingDown, report: report(input, 2, 1) };
-        let Ok(Heard::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
+        let failed = WorkerFrame::Failed { error: JobFailure::ShuttingDown, report: report(input, 2, 1) };
+        let Ok(FrameMeaning::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
         let usage = last.within(10, 0).usage;
         let most = |life| marks.iter().filter(|(_, own)| *own >= life).map(|(at, _)| u64::from(*at)).max();
         assert!(usage.prompt_tokens() <= 10, "{told}: {usage:?}");
@@ -383,14 +411,15 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
         ..job(Sampling { max_tokens: 1, ..Sampling::default() })
     };
     let told = |engine: EngineTrace, elapsed_ns| {
-        let mut audit = Audit::new(&job, VOCAB, WINDOW);
+        let mut audit = JobAudit::new(&job, VOCAB, WINDOW);
         let told = JobReport { engine, ..JobReport::default() };
-        audit.take(Frame::Also(Also::from(&told))).unwrap();
-        let failed = Frame::Failed { error: Broken::ShuttingDown, report: Report::from(&told) };
-        let Ok(Heard::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
+        audit.take(WorkerFrame::Also(ReportExtras::from(&told))).unwrap();
+        let failed =
+            WorkerFrame::Failed { error: JobFailure::ShuttingDown, report: WorkerReport::from(&told) };
+        let Ok(FrameMeaning::Over(Err(_), last)) = audit.take(failed) else { panic!("it failed") };
         last.within(40, elapsed_ns).engine
     };
-    let ahead = Ahead {
+    let ahead = WorkAhead {
         running: 3,
         own: 1,
         own_prefill_ns: 10,
@@ -399,7 +428,7 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
         others_decode_ns: 40,
         prefill_tokens: 50,
     };
-    let beside = Beside { prefill_tokens: 5, decode_prefill_tokens: 6, decode_prefill_ns: 7 };
+    let beside = ConcurrentWork { prefill_tokens: 5, decode_prefill_tokens: 6, decode_prefill_ns: 7 };
     let right = EngineTrace {
         queue_ns: 100,
         decode_ns: 8,
@@ -412,10 +441,15 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
     assert_eq!(told(right.clone(), 1_000), right);
     // Less time passed on this side than the worker reports.
     let cut = told(right.clone(), 50);
-    let half =
-        Ahead { own_prefill_ns: 5, own_decode_ns: 10, others_prefill_ns: 15, others_decode_ns: 20, ..ahead };
+    let half = WorkAhead {
+        own_prefill_ns: 5,
+        own_decode_ns: 10,
+        others_prefill_ns: 15,
+        others_decode_ns: 20,
+        ..ahead
+    };
     assert_eq!((cut.queue_ns, cut.ahead), (50, Some(half)));
-    assert_eq!((cut.decode_ns, cut.beside), (0, Some(Beside { decode_prefill_ns: 0, ..beside })));
+    assert_eq!((cut.decode_ns, cut.beside), (0, Some(ConcurrentWork { decode_prefill_ns: 0, ..beside })));
     // Two whole blocks are marked.
     for (blocks, expected) in [((2, 0), (2, 0)), ((9, 9), (2, 0)), ((0, 9), (0, 2)), ((1, 9), (1, 1))] {
         let (pinned_blocks, unpinned_blocks) = blocks;
@@ -423,7 +457,7 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
         assert_eq!((engine.pinned_blocks, engine.unpinned_blocks), expected, "{blocks:?}");
     }
     // The sums of reported counts never overflow.
-    let most = Ahead {
+    let most = WorkAhead {
         running: u32::MAX,
         own: u32::MAX,
         own_prefill_ns: u64::MAX,
@@ -432,8 +466,11 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
         others_decode_ns: u64::MAX,
         prefill_tokens: u64::MAX,
     };
-    let far =
-        Beside { prefill_tokens: u64::MAX, decode_prefill_tokens: u64::MAX, decode_prefill_ns: u64::MAX };
+    let far = ConcurrentWork {
+        prefill_tokens: u64::MAX,
+        decode_prefill_tokens: u64::MAX,
+        decode_prefill_ns: u64::MAX,
+    };
     let engine = told(EngineTrace { ahead: Some(most), beside: Some(far), ..right }, 1_000);
     let (ahead, beside) = (engine.ahead.unwrap(), engine.beside.unwrap());
     let waited =
@@ -446,16 +483,16 @@ fn what_stood_ahead_and_beside_lies_within_the_times_that_passed_here() {
 #[test]
 fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
     let model = ExpectedModel { name: "demo", bits: "ab" };
-    let mut bytes = Ask::new(&job(Sampling::default()), model, 0).to_bytes();
+    let mut bytes = JobRequest::new(&job(Sampling::default()), model, 0).to_bytes();
     bytes.push(0);
-    assert_eq!(Ask::read(&bytes), Err(AskFault::Malformed));
+    assert_eq!(JobRequest::read(&bytes), Err(AskFault::Malformed));
     bytes[0] = 7;
-    assert_eq!(Ask::read(&bytes), Err(AskFault::Version(7)));
+    assert_eq!(JobRequest::read(&bytes), Err(AskFault::Version(7)));
     assert!(AskFault::Version(7).to_string().contains("version 7 of the worker protocol"));
     let value = |change: fn(&mut Job)| {
         let mut job = job(Sampling::default());
         change(&mut job);
-        match Ask::read(&Ask::new(&job, model, 0).to_bytes()) {
+        match JobRequest::read(&JobRequest::new(&job, model, 0).to_bytes()) {
             Err(AskFault::Value(what)) => what,
             other => panic!("{other:?}"),
         }
@@ -473,18 +510,18 @@ fn jobs_and_frames_of_other_versions_or_sizes_are_refused_by_name() {
         let what = value(change);
         assert!(what.contains(words), "{what} should say {words}");
     }
-    let mut unframer = Unframer::default();
+    let mut unframer = FrameReader::default();
     unframer.push(&u32::MAX.to_le_bytes());
     assert_eq!(unframer.next_frame(), Err(FrameFault::TooLong { bytes: u32::MAX.into() }));
     let mut out = vec![1];
-    let long = Frame::Tokens { choice: 0, ids: vec![], text: "x".repeat(2 << 20), logprobs: vec![] };
+    let long = WorkerFrame::Tokens { choice: 0, ids: vec![], text: "x".repeat(2 << 20), logprobs: vec![] };
     assert!(put_frame(&mut out, &long).is_err() && out == [1], "nothing of it is sent");
     // Two frames in place of one.
     put_frame(&mut out, &STARTED).unwrap();
     let mut two = out.split_off(1);
     two[0] += 1;
     two.push(0);
-    let mut unframer = Unframer::default();
+    let mut unframer = FrameReader::default();
     unframer.push(&two);
     assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
 }
@@ -514,11 +551,11 @@ fn behind(json: &str) -> Vec<u8> {
 #[test]
 fn jobs_of_before_are_read_as_they_were_meant_and_written_as_they_were() {
     let old = behind(r#"{"form":"json_object","thought":null}"#);
-    let mut ask = Ask::read(&old).unwrap();
+    let mut ask = JobRequest::read(&old).unwrap();
     assert!(ask.to_bytes() == old && !ask.in_full());
-    assert_eq!(ask.take_held_to(), Some(HeldTo { form: Form::JsonObject, thought: None }));
+    assert_eq!(ask.take_held_to(), Some(HeldTo { form: ResponseFormat::JsonObject, thought: None }));
     assert!(ask.to_bytes() == behind("") && ask.into_job(0).pins.is_empty());
-    let plain = Ask::read(&behind("")).unwrap();
+    let plain = JobRequest::read(&behind("")).unwrap();
     assert!(plain.to_bytes() == behind("") && !plain.in_full() && plain.into_job(0).pins.is_empty());
 }
 
@@ -526,22 +563,22 @@ fn jobs_of_before_are_read_as_they_were_meant_and_written_as_they_were() {
 fn a_fuller_job_says_what_is_to_be_kept_behind_all_that_workers_of_before_take() {
     let model = ExpectedModel { name: "m", bits: "b" };
     let job = Job { pins: pins(&[(1, CacheLife::Hour), (3, CacheLife::Minutes)]), ..known() };
-    let plain = Ask::new(&job, model, 500);
+    let plain = JobRequest::new(&job, model, 500);
     assert_eq!(plain.to_bytes(), behind(""), "a worker that takes no such job hears nothing of it");
     let fuller = plain.fuller(&job).to_bytes();
     let json = r#"{"thought":null,"pins":[{"tokens":1,"life":"hour"},{"tokens":3,"life":"minutes"}],"in_full":true}"#;
     assert_eq!(fuller, behind(json));
-    let ask = Ask::read(&fuller).unwrap();
+    let ask = JobRequest::read(&fuller).unwrap();
     assert!(ask.in_full());
     assert_eq!(ask.into_job(0).pins, job.pins);
     for end in behind("").len() + 1..fuller.len() {
-        assert_eq!(Ask::read(&fuller[..end]), Err(AskFault::Malformed), "{end}");
+        assert_eq!(JobRequest::read(&fuller[..end]), Err(AskFault::Malformed), "{end}");
     }
-    let none = Ask::new(&known(), model, 500).fuller(&known()).to_bytes();
+    let none = JobRequest::new(&known(), model, 500).fuller(&known()).to_bytes();
     assert_eq!(none, behind(r#"{"thought":null,"in_full":true}"#));
     // More prefixes than a worker accepts.
     let many = Job { pins: pins(&[(1, CacheLife::Hour); 20]), ..known() };
-    let read = Ask::read(&Ask::new(&many, model, 500).fuller(&many).to_bytes()).unwrap();
+    let read = JobRequest::read(&JobRequest::new(&many, model, 500).fuller(&many).to_bytes()).unwrap();
     assert_eq!(read.into_job(0).pins.len(), 8);
 }
 
@@ -567,7 +604,7 @@ fn what_stands_behind_a_job_is_taken_only_as_far_as_it_can_be_meant() {
         (r#"{"in_full":true}{}"#.to_owned(), None),
     ];
     for (json, words) in rows {
-        match (Ask::read(&behind(&json)), words) {
+        match (JobRequest::read(&behind(&json)), words) {
             (Err(AskFault::Value(what)), Some(words)) => {
                 assert!(what.contains(words), "{what} should say {words}");
             }
@@ -575,7 +612,7 @@ fn what_stands_behind_a_job_is_taken_only_as_far_as_it_can_be_meant() {
         }
     }
     for json in [pins(&[pin(0), pin(0), pin(3)]), "{}".to_owned(), r#"{"in_full":false}"#.to_owned()] {
-        assert!(Ask::read(&behind(&json)).is_ok(), "{json}");
+        assert!(JobRequest::read(&behind(&json)).is_ok(), "{json}");
     }
 }
 
@@ -584,17 +621,17 @@ fn what_stands_behind_a_job_is_taken_only_as_far_as_it_can_be_meant() {
 #[test]
 fn version_2_is_these_bytes() {
     let job = known();
-    let ask = Ask::new(&job, ExpectedModel { name: "m", bits: "b" }, 500).to_bytes();
+    let ask = JobRequest::new(&job, ExpectedModel { name: "m", bits: "b" }, 500).to_bytes();
     let mut frames = Vec::new();
     let lp = TokenLogprob { id: 1, bytes: vec![65], logprob: Some(-0.5), top: vec![] };
     for frame in [
-        Frame::Alive(LoadReport { running: 1, step_ns: 300, ..LoadReport::default() }),
+        WorkerFrame::Alive(LoadReport { running: 1, step_ns: 300, ..LoadReport::default() }),
         STARTED,
-        Frame::Scored(vec![lp]),
+        WorkerFrame::Scored(vec![lp]),
         tokens(3, &[1, 300]),
-        Frame::Finished { choice: 3, end: End::Matched("a".into()) },
-        Frame::Failed { error: Broken::Internal("x".into()), report: report(1, 2, 3) },
-        Frame::Done(report(1, 2, 3)),
+        WorkerFrame::Finished { choice: 3, end: ChoiceEnd::Matched("a".into()) },
+        WorkerFrame::Failed { error: JobFailure::Internal("x".into()), report: report(1, 2, 3) },
+        WorkerFrame::Done(report(1, 2, 3)),
     ] {
         put_frame(&mut frames, &frame).unwrap();
     }
@@ -609,11 +646,11 @@ fn version_2_is_these_bytes() {
         [r#"{"cache_write":16,"cache_write_1h":32,"later":[1]}"#, r#"{"cache_write_1h":32,"cache_write":16}"#]
     {
         let length = u8::try_from(json.len()).unwrap();
-        let mut unframer = Unframer::default();
+        let mut unframer = FrameReader::default();
         unframer.push(&[&[length + 2, 0, 0, 0, 7, length][..], json.as_bytes()].concat());
         assert_eq!(unframer.next_frame(), Ok(Some(wrote(16, 32))));
     }
-    let mut unframer = Unframer::default();
+    let mut unframer = FrameReader::default();
     unframer.push(&[4, 0, 0, 0, 7, 2, b'{', b'!']);
     assert_eq!(unframer.next_frame(), Err(FrameFault::Malformed));
     assert_eq!(headrace_worker::PROTOCOL, 2);

@@ -17,11 +17,11 @@ use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use crate::app::App;
-use crate::places::{NoPlace, Place};
-use crate::problem::Problem;
+use crate::app::AdminApp;
+use crate::places::{HolderSlot, NoPlace};
+use crate::problem::ApiProblem;
 use crate::seams::Ended;
-use crate::who::Who;
+use crate::who::AuthenticatedOperator;
 
 /// Interval between `now` events.
 const EVERY: Duration = Duration::from_secs(1);
@@ -29,19 +29,19 @@ const EVERY: Duration = Duration::from_secs(1);
 const TRY_AGAIN_S: u64 = 10;
 
 /// One open event stream.
-struct Watching {
-    app: App,
-    who: Who,
+struct EventWatcher {
+    app: AdminApp,
+    who: AuthenticatedOperator,
     ticks: Interval,
     ended: Ended,
     changes: broadcast::Receiver<&'static str>,
-    _place: Place<OperatorId>,
+    _place: HolderSlot<OperatorId>,
 }
 
 pub(crate) async fn watch(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Response, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Response, ApiProblem> {
     let place = app.subscriber(&who).map_err(|none| {
         let message = match none {
             NoPlace::OfHolder(has) => {
@@ -53,12 +53,12 @@ pub(crate) async fn watch(
                 format!("there are {most} streams of events, as many as may be at once: close a page")
             }
         };
-        Problem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
+        ApiProblem::new(AdminCode::TooManySubscribers, message).retry_after(TRY_AGAIN_S)
     })?;
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let watching =
-        Watching { ended: app.calls().ended(), changes: app.changes(), app, who, ticks, _place: place };
+        EventWatcher { ended: app.calls().ended(), changes: app.changes(), app, who, ticks, _place: place };
     let events = futures_util::stream::unfold(watching, |mut watching| async move {
         Some((Ok::<_, Infallible>(watching.next().await?), watching))
     });
@@ -66,7 +66,7 @@ pub(crate) async fn watch(
     Ok((headers, Body::from_stream(events)).into_response())
 }
 
-impl Watching {
+impl EventWatcher {
     /// The next event. `None` ends the stream: the operator's access has ended, or the server is stopping.
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {

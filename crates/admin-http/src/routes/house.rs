@@ -7,15 +7,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::app::{App, unexpected};
-use crate::input::Asked;
-use crate::page::{Page, PageQuery, rows};
-use crate::problem::Problem;
+use crate::app::{AdminApp, unexpected};
+use crate::input::QueryInput;
+use crate::page::{PageQuery, RowPage, rows};
+use crate::problem::ApiProblem;
 use crate::routes::bad_cursor;
 use crate::routes::money::Totals;
-use crate::seams::Setting;
+use crate::seams::SettingInForce;
 use crate::values::Time;
-use crate::who::Who;
+use crate::who::AuthenticatedOperator;
 
 /// Maximum period of a shadow comparison, in hours.
 const MAX_SHADOW_HOURS: u32 = 24 * 31;
@@ -98,11 +98,11 @@ pub(crate) struct ShadowQuery {
 }
 
 pub(crate) async fn status(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Json<Status>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<Status>, ApiProblem> {
     let AdminReply::Status(status) = app.run(&who, AdminCommand::Status).await? else {
-        return Err(Problem::internal("the command answered with something else"));
+        return Err(ApiProblem::internal("the command answered with something else"));
     };
     let ServerStatus { pid, version, listen, started, not_ready, in_flight, models, aliases, stores, .. } =
         status;
@@ -124,9 +124,9 @@ pub(crate) async fn status(
 }
 
 pub(crate) async fn reload(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Json<Reloaded>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<Reloaded>, ApiProblem> {
     match app.run(&who, AdminCommand::Reload).await? {
         AdminReply::Reloaded { changed } => {
             app.changed("settings");
@@ -137,38 +137,38 @@ pub(crate) async fn reload(
 }
 
 pub(crate) async fn settings(
-    State(app): State<App>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<Setting>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<SettingInForce>>, ApiProblem> {
     let settings = app.house(|house| house.settings()).await??;
-    Page::from_place(settings, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+    RowPage::from_place(settings, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
 pub(crate) async fn margin(
-    State(app): State<App>,
-    Asked(query): Asked<MarginQuery>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<MarginQuery>,
+) -> Result<Json<Value>, ApiProblem> {
     let MarginQuery { by, from, to } = query;
     let by = by.unwrap_or_else(|| "model".to_owned());
-    let ask = move |house: &dyn crate::seams::House| {
+    let ask = move |house: &dyn crate::seams::ServerAdmin| {
         house.margin(&by, from.map(|Time(at)| at), to.map(|Time(at)| at))
     };
     Ok(Json(app.house(ask).await??))
 }
 
 pub(crate) async fn shadow(
-    State(app): State<App>,
-    Asked(query): Asked<ShadowQuery>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<ShadowQuery>,
+) -> Result<Json<Value>, ApiProblem> {
     let hours = query.hours.unwrap_or(24).clamp(1, MAX_SHADOW_HOURS);
     Ok(Json(app.house(move |house| house.shadow(hours)).await??))
 }
 
 pub(crate) async fn audit(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<AuditShown>>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<AuditShown>>, ApiProblem> {
     let before = query.cursor.as_deref().map(str::parse).transpose().map_err(|_| bad_cursor())?;
     let most = rows(query.limit);
     let last = u32::try_from(most).unwrap_or(u32::MAX);
@@ -178,7 +178,7 @@ pub(crate) async fn audit(
             // Rows are numbered from 1, so there is no page after row 1.
             let next =
                 data.last().filter(|row| row.seq > 1 && data.len() == most).map(|row| row.seq.to_string());
-            Ok(Json(Page { data, next }))
+            Ok(Json(RowPage { data, next }))
         }
         other => Err(unexpected(other)),
     }

@@ -4,18 +4,18 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView, GrantView, ServerStatus, TotalsView};
 use headrace_domain::{OrgId, ProjectId};
-use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
+use headrace_ledger::{BudgetPeriod, GrantKind, ProjectBudget};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, unexpected};
-use crate::input::{Asked, Body, Named};
-use crate::page::{Page, PageQuery};
-use crate::problem::Problem;
+use crate::app::{AdminApp, unexpected};
+use crate::input::{JsonBody, PathName, QueryInput};
+use crate::page::{PageQuery, RowPage};
+use crate::problem::ApiProblem;
 use crate::routes::{ById, bad_cursor};
-use crate::seams::{Hold, Verified};
+use crate::seams::{LedgerCheck, OpenHold};
 use crate::values::{Dollars, Money, Name, Time};
-use crate::who::Who;
+use crate::who::AuthenticatedOperator;
 
 /// The balance and budget of a project.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -227,17 +227,21 @@ pub(crate) struct CreditQuery {
 }
 
 pub(crate) async fn credit(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Asked(query): Asked<CreditQuery>,
-) -> Result<Json<Page<Credit>>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    QueryInput(query): QueryInput<CreditQuery>,
+) -> Result<Json<RowPage<Credit>>, ApiProblem> {
     let mut rows = balances(&app, &who, query.org).await?;
     rows.sort_by(|one, other| one.project.cmp(&other.project));
     let rows = rows.into_iter().map(Credit::from);
-    Ok(Json(Page::by(rows, query.limit, query.cursor.as_deref(), |row| row.project.clone())))
+    Ok(Json(RowPage::by(rows, query.limit, query.cursor.as_deref(), |row| row.project.clone())))
 }
 
-async fn balances(app: &App, who: &Who, org: Option<OrgId>) -> Result<Vec<CreditView>, Problem> {
+async fn balances(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    org: Option<OrgId>,
+) -> Result<Vec<CreditView>, ApiProblem> {
     match app.run(who, AdminCommand::ShowCredit { org }).await? {
         AdminReply::Credit(rows) => Ok(rows),
         other => Err(unexpected(other)),
@@ -245,11 +249,11 @@ async fn balances(app: &App, who: &Who, org: Option<OrgId>) -> Result<Vec<Credit
 }
 
 pub(crate) async fn grant(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<ProjectId>>,
-    Body(grant): Body<NewGrant>,
-) -> Result<Json<Granted>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<ProjectId>>,
+    JsonBody(grant): JsonBody<NewGrant>,
+) -> Result<Json<Granted>, ApiProblem> {
     let NewGrant { amount: Dollars(amount), kind, reference, correct } = grant;
     let (org, kind) = (org_of(&app, &id)?, kind.into());
     let command = match correct {
@@ -266,51 +270,51 @@ pub(crate) async fn grant(
     }
 }
 
-fn org_of(app: &App, id: &ProjectId) -> Result<OrgId, Problem> {
+fn org_of(app: &AdminApp, id: &ProjectId) -> Result<OrgId, ApiProblem> {
     let unknown = || headrace_identity::IdentityError::UnknownProject(id.clone());
     let project = app.directory().project(id);
     Ok(project.ok_or_else(|| headrace_admin::AdminError::from(unknown()))?.org)
 }
 
 pub(crate) async fn grants(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<ProjectId>>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<GrantShown>>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<ProjectId>>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<GrantShown>>, ApiProblem> {
     let org = Some(org_of(&app, &id)?);
     match app.run(&who, AdminCommand::ListGrants { org }).await? {
         AdminReply::Grants(rows) => {
             let rows = rows.into_iter().map(GrantShown::from).collect();
-            Page::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+            RowPage::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
         }
         other => Err(unexpected(other)),
     }
 }
 
 pub(crate) async fn budget(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<ProjectId>>,
-    Body(new): Body<NewBudget>,
-) -> Result<Json<Credit>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<ProjectId>>,
+    JsonBody(new): JsonBody<NewBudget>,
+) -> Result<Json<Credit>, ApiProblem> {
     let period = match new.period {
         Period::Month => BudgetPeriod::Month,
         Period::Total => BudgetPeriod::Total,
     };
-    let budget = new.limit.map(|Dollars(limit)| Budget { limit, period });
+    let budget = new.limit.map(|Dollars(limit)| ProjectBudget { limit, period });
     let org = org_of(&app, &id)?;
     app.run(&who, AdminCommand::SetBudget { project: id.clone(), budget }).await?;
     app.changed("budget");
     let rows = balances(&app, &who, Some(org)).await?;
     let row = rows.into_iter().find(|row| row.project == id);
-    Ok(Json(row.ok_or_else(|| Problem::not_found("the project has no account"))?.into()))
+    Ok(Json(row.ok_or_else(|| ApiProblem::not_found("the project has no account"))?.into()))
 }
 
 pub(crate) async fn totals(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Json<Totals>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<Totals>, ApiProblem> {
     match app.run(&who, AdminCommand::Status).await? {
         AdminReply::Status(ServerStatus { totals, .. }) => Ok(Json(totals.into())),
         other => Err(unexpected(other)),
@@ -318,9 +322,9 @@ pub(crate) async fn totals(
 }
 
 pub(crate) async fn verify(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Json<Verified>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<LedgerCheck>, ApiProblem> {
     let found = app.house(|house| house.verify()).await??;
     let told =
         if found.ok { "every invariant holds".to_owned() } else { format!("{} faults", found.finding_count) };
@@ -329,12 +333,12 @@ pub(crate) async fn verify(
 }
 
 pub(crate) async fn holds(
-    State(app): State<App>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<Hold>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<OpenHold>>, ApiProblem> {
     let mut holds = app.house(|house| house.holds()).await?;
     holds.sort_by(|one, other| one.id.cmp(&other.id));
-    Ok(Json(Page::by(holds, query.limit, query.cursor.as_deref(), |hold| hold.id.clone())))
+    Ok(Json(RowPage::by(holds, query.limit, query.cursor.as_deref(), |hold| hold.id.clone())))
 }
 
 /// The result of opening accounts.
@@ -354,9 +358,9 @@ pub(crate) struct ClockSet {
 }
 
 pub(crate) async fn open_accounts(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Json<AccountsOpened>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<AccountsOpened>, ApiProblem> {
     match app.run(&who, AdminCommand::OpenAccounts).await? {
         AdminReply::AccountsOpened { count } => {
             app.changed("credit");
@@ -367,9 +371,9 @@ pub(crate) async fn open_accounts(
 }
 
 pub(crate) async fn set_clock(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<Json<ClockSet>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<Json<ClockSet>, ApiProblem> {
     match app.run(&who, AdminCommand::SetLedgerClock).await? {
         AdminReply::LedgerClockSet { from, to } => Ok(Json(ClockSet { from: Time(from), to: Time(to) })),
         other => Err(unexpected(other)),

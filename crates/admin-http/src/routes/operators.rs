@@ -8,13 +8,13 @@ use headrace_identity::{OperatorId, OperatorRecord, Role};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, unexpected};
-use crate::input::{Asked, Body, Named};
-use crate::page::{Page, PageQuery};
-use crate::problem::Problem;
-use crate::routes::{ById, Created};
+use crate::app::{AdminApp, unexpected};
+use crate::input::{JsonBody, PathName, QueryInput};
+use crate::page::{PageQuery, RowPage};
+use crate::problem::ApiProblem;
+use crate::routes::{ById, CreatedBody};
 use crate::values::{Time, Title};
-use crate::who::Who;
+use crate::who::AuthenticatedOperator;
 
 const CHANGED: &str = "operators";
 
@@ -98,37 +98,37 @@ pub(crate) struct SignInLink {
 }
 
 pub(crate) async fn list(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<Operator>>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<Operator>>, ApiProblem> {
     let AdminReply::Operators(operators) = app.run(&who, AdminCommand::ListOperators).await? else {
-        return Err(Problem::internal("the command answered with something else"));
+        return Err(ApiProblem::internal("the command answered with something else"));
     };
     let operators = operators.into_iter().map(Operator::from);
-    Ok(Json(Page::by(operators, query.limit, query.cursor.as_deref(), |operator| operator.id.clone())))
+    Ok(Json(RowPage::by(operators, query.limit, query.cursor.as_deref(), |operator| operator.id.clone())))
 }
 
 pub(crate) async fn create(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Body(new): Body<NewOperator>,
-) -> Result<Created<OperatorCreated>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    JsonBody(new): JsonBody<NewOperator>,
+) -> Result<CreatedBody<OperatorCreated>, ApiProblem> {
     let create = AdminCommand::CreateOperator { name: new.name, role: new.role.into() };
     match app.run(&who, create).await? {
         AdminReply::OperatorCreated { operator, key } => {
             app.changed(CHANGED);
-            Ok(Created(OperatorCreated { operator: operator.into(), key: key.expose().to_owned() }))
+            Ok(CreatedBody(OperatorCreated { operator: operator.into(), key: key.expose().to_owned() }))
         }
         other => Err(unexpected(other)),
     }
 }
 
 pub(crate) async fn revoke(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<OperatorId>>,
-) -> Result<NoContent, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<OperatorId>>,
+) -> Result<NoContent, ApiProblem> {
     app.run(&who, AdminCommand::RevokeOperator { id: id.clone() }).await?;
     app.sessions().end_all(&id);
     // A failed write is harmless: the operator is revoked, so a stored session no longer signs in.
@@ -138,13 +138,13 @@ pub(crate) async fn revoke(
 }
 
 pub(crate) async fn link(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<OperatorId>>,
-) -> Result<Created<SignInLink>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<OperatorId>>,
+) -> Result<CreatedBody<SignInLink>, ApiProblem> {
     match app.run(&who, AdminCommand::LinkOperator { id }).await? {
         AdminReply::SignInLink { link, expires } => {
-            Ok(Created(SignInLink { link: link.expose().to_owned(), expires: Time(expires) }))
+            Ok(CreatedBody(SignInLink { link: link.expose().to_owned(), expires: Time(expires) }))
         }
         other => Err(unexpected(other)),
     }

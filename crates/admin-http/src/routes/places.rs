@@ -8,13 +8,13 @@ use headrace_identity::{EndpointAccess, KeyRecord, ModelAccess, OrgRecord, Proje
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::app::{App, unexpected};
-use crate::input::{Asked, Body, Named};
-use crate::page::{Page, PageQuery};
-use crate::problem::Problem;
-use crate::routes::{ById, Created};
+use crate::app::{AdminApp, unexpected};
+use crate::input::{JsonBody, PathName, QueryInput};
+use crate::page::{PageQuery, RowPage};
+use crate::problem::ApiProblem;
+use crate::routes::{ById, CreatedBody};
 use crate::values::{Limits, Name, Time, Title, regions, residency, said};
-use crate::who::Who;
+use crate::who::AuthenticatedOperator;
 
 const ORGS: &str = "orgs";
 const PROJECTS: &str = "projects";
@@ -258,37 +258,37 @@ pub(crate) struct KeysQuery {
 }
 
 pub(crate) async fn list_orgs(
-    State(app): State<App>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<Org>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<Org>>, ApiProblem> {
     let orgs = app.directory().orgs().into_iter().map(Org::from);
-    Ok(Json(Page::by(orgs, query.limit, query.cursor.as_deref(), |org| org.id.clone())))
+    Ok(Json(RowPage::by(orgs, query.limit, query.cursor.as_deref(), |org| org.id.clone())))
 }
 
 pub(crate) async fn create_org(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Body(new): Body<NewOrg>,
-) -> Result<Created<Org>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    JsonBody(new): JsonBody<NewOrg>,
+) -> Result<CreatedBody<Org>, ApiProblem> {
     let NewOrg { id, limits, regions } = new;
     let create = AdminCommand::CreateOrg { id, limits: limits.map(Into::into), regions: residency(regions) };
     match app.run(&who, create).await? {
         AdminReply::OrgCreated(org) => {
             app.changed(ORGS);
-            Ok(Created(org.into()))
+            Ok(CreatedBody(org.into()))
         }
         other => Err(unexpected(other)),
     }
 }
 
 pub(crate) async fn change_org(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<OrgId>>,
-    Body(change): Body<Change>,
-) -> Result<Json<Org>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<OrgId>>,
+    JsonBody(change): JsonBody<Change>,
+) -> Result<Json<Org>, ApiProblem> {
     let unknown = || {
-        Problem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownOrg(
+        ApiProblem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownOrg(
             id.clone(),
         )))
     };
@@ -305,56 +305,56 @@ pub(crate) async fn change_org(
 }
 
 pub(crate) async fn list_projects(
-    State(app): State<App>,
-    Asked(query): Asked<ProjectsQuery>,
-) -> Result<Json<Page<Project>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<ProjectsQuery>,
+) -> Result<Json<RowPage<Project>>, ApiProblem> {
     let of = |project: &ProjectRecord| query.org.as_ref().is_none_or(|org| project.org == *org);
     let projects = app.directory().projects().into_iter().filter(of).map(Project::from);
-    Ok(Json(Page::by(projects, query.limit, query.cursor.as_deref(), |project| project.id.clone())))
+    Ok(Json(RowPage::by(projects, query.limit, query.cursor.as_deref(), |project| project.id.clone())))
 }
 
 pub(crate) async fn create_project(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Body(new): Body<NewProject>,
-) -> Result<Created<Project>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    JsonBody(new): JsonBody<NewProject>,
+) -> Result<CreatedBody<Project>, ApiProblem> {
     let NewProject { id, org, limits } = new;
     match app.run(&who, AdminCommand::CreateProject { id, org, limits: limits.map(Into::into) }).await? {
         AdminReply::ProjectCreated(project) => {
             app.changed(PROJECTS);
-            Ok(Created(project.into()))
+            Ok(CreatedBody(project.into()))
         }
         other => Err(unexpected(other)),
     }
 }
 
 pub(crate) async fn change_project(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<ProjectId>>,
-    Body(change): Body<NewLimits>,
-) -> Result<Json<Project>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<ProjectId>>,
+    JsonBody(change): JsonBody<NewLimits>,
+) -> Result<Json<Project>, ApiProblem> {
     let set = AdminCommand::SetProjectLimits { project: id.clone(), limits: change.limits.into() };
     app.run(&who, set).await?;
     app.changed(PROJECTS);
     let project = app.directory().project(&id);
-    Ok(Json(project.ok_or_else(|| Problem::not_found("the project is gone"))?.into()))
+    Ok(Json(project.ok_or_else(|| ApiProblem::not_found("the project is gone"))?.into()))
 }
 
 pub(crate) async fn list_keys(
-    State(app): State<App>,
-    Asked(query): Asked<KeysQuery>,
-) -> Result<Json<Page<Key>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<KeysQuery>,
+) -> Result<Json<RowPage<Key>>, ApiProblem> {
     let of = |key: &KeyRecord| query.project.as_ref().is_none_or(|project| key.project == *project);
     let keys = app.directory().list().into_iter().filter(of).map(Key::from);
-    Ok(Json(Page::by(keys, query.limit, query.cursor.as_deref(), |key| key.id.clone())))
+    Ok(Json(RowPage::by(keys, query.limit, query.cursor.as_deref(), |key| key.id.clone())))
 }
 
 pub(crate) async fn create_key(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Body(new): Body<NewKey>,
-) -> Result<Created<KeyCreated>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    JsonBody(new): JsonBody<NewKey>,
+) -> Result<CreatedBody<KeyCreated>, ApiProblem> {
     let create = AdminCommand::CreateKey {
         project: new.project,
         name: new.name,
@@ -371,20 +371,20 @@ pub(crate) async fn create_key(
         AdminReply::KeyCreated { key, secret, unserved } => {
             app.changed(KEYS);
             let unserved = unserved.iter().map(ToString::to_string).collect();
-            Ok(Created(KeyCreated { key: key.into(), secret: secret.expose().to_owned(), unserved }))
+            Ok(CreatedBody(KeyCreated { key: key.into(), secret: secret.expose().to_owned(), unserved }))
         }
         other => Err(unexpected(other)),
     }
 }
 
 pub(crate) async fn change_key(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<KeyId>>,
-    Body(change): Body<Change>,
-) -> Result<Json<Key>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<KeyId>>,
+    JsonBody(change): JsonBody<Change>,
+) -> Result<Json<Key>, ApiProblem> {
     let unknown = || {
-        Problem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownKey(
+        ApiProblem::from(headrace_admin::AdminError::from(headrace_identity::IdentityError::UnknownKey(
             id.clone(),
         )))
     };
@@ -402,10 +402,10 @@ pub(crate) async fn change_key(
 }
 
 pub(crate) async fn revoke_key(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ById { id }): Named<ById<KeyId>>,
-) -> Result<Json<KeyRevoked>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ById { id }): PathName<ById<KeyId>>,
+) -> Result<Json<KeyRevoked>, ApiProblem> {
     match app.run(&who, AdminCommand::RevokeKey { id }).await? {
         AdminReply::KeyRevoked { id, how } => {
             app.changed(KEYS);

@@ -10,12 +10,12 @@ use axum::response::{IntoResponse, NoContent, Response};
 use headrace_domain::{AdminCode, ProjectId};
 use headrace_identity::ProjectRecord;
 
-use crate::app::App;
+use crate::app::AdminApp;
 use crate::input::{is_json, read};
-use crate::plays::{Entry, Play};
-use crate::problem::Problem;
-use crate::seams::Ask;
-use crate::who::Who;
+use crate::plays::{PlayEntry, StoredCall};
+use crate::problem::ApiProblem;
+use crate::seams::PlaygroundEndpoint;
+use crate::who::AuthenticatedOperator;
 
 /// The act of a call in the audit log.
 const CALL: &str = "playground.call";
@@ -33,61 +33,61 @@ const MAX_CALL_BYTES: usize = 8 * 1024 * 1024;
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
 pub(crate) async fn chat(
-    app: State<App>,
-    who: Extension<Who>,
+    app: State<AdminApp>,
+    who: Extension<AuthenticatedOperator>,
     request: Request,
-) -> Result<Response, Problem> {
-    call(app, who, request, Ask::Chat).await
+) -> Result<Response, ApiProblem> {
+    call(app, who, request, PlaygroundEndpoint::Chat).await
 }
 
 pub(crate) async fn responses(
-    app: State<App>,
-    who: Extension<Who>,
+    app: State<AdminApp>,
+    who: Extension<AuthenticatedOperator>,
     request: Request,
-) -> Result<Response, Problem> {
-    call(app, who, request, Ask::Responses).await
+) -> Result<Response, ApiProblem> {
+    call(app, who, request, PlaygroundEndpoint::Responses).await
 }
 
 pub(crate) async fn messages(
-    app: State<App>,
-    who: Extension<Who>,
+    app: State<AdminApp>,
+    who: Extension<AuthenticatedOperator>,
     request: Request,
-) -> Result<Response, Problem> {
-    call(app, who, request, Ask::Messages).await
+) -> Result<Response, ApiProblem> {
+    call(app, who, request, PlaygroundEndpoint::Messages).await
 }
 
 pub(crate) async fn tokenize(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiProblem> {
     let project = project(&app, request.headers())?;
     let body = body(request).await?;
     // Tokenizing is free and changes nothing, so it needs no idempotency key.
-    let played = app.play(&who, project, Ask::Tokenize, body).await;
+    let played = app.play(&who, project, PlaygroundEndpoint::Tokenize, body).await;
     let (status, headers) = head(played.status, played.content_type, &played.headers, false);
     Ok((status, headers, HttpBody::from_stream(played.body)).into_response())
 }
 
 /// Stops a running call. Its answer ends there, and it is charged like a call whose client disconnected.
 pub(crate) async fn stop(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     headers: HeaderMap,
-) -> Result<NoContent, Problem> {
+) -> Result<NoContent, ApiProblem> {
     let key = idempotency_key(&headers)?;
     if app.plays().stop(&(who.operator.id, key)) {
         return Ok(NoContent);
     }
-    Err(Problem::not_found("there is no such call"))
+    Err(ApiProblem::not_found("there is no such call"))
 }
 
 async fn call(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
     request: Request,
-    ask: Ask,
-) -> Result<Response, Problem> {
+    ask: PlaygroundEndpoint,
+) -> Result<Response, ApiProblem> {
     let project = project(&app, request.headers())?;
     let key = idempotency_key(request.headers())?;
     let body = body(request).await?;
@@ -100,8 +100,8 @@ async fn call(
         asked.finalize(),
         app.now(),
     ) {
-        Entry::Again(play) => (play, true),
-        Entry::New(play) => {
+        PlayEntry::Again(play) => (play, true),
+        PlayEntry::New(play) => {
             let (app, who, made) = (app.clone(), who.clone(), Arc::clone(&play));
             // A separate task, so that a reloaded page finds the call still running.
             tokio::spawn(async move {
@@ -130,14 +130,14 @@ async fn call(
             });
             (play, false)
         }
-        Entry::OtherBody => {
+        PlayEntry::OtherBody => {
             let message = "another call was made under this `Idempotency-Key`: a new call needs a new one";
-            return Err(Problem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY)));
+            return Err(ApiProblem::new(AdminCode::IdempotencyKeyReused, message).at(Some(IDEMPOTENCY_KEY)));
         }
-        Entry::Full => {
+        PlayEntry::Full => {
             let message =
                 "too many calls of the playground are being made: stop one, or wait until one is over";
-            return Err(Problem::new(AdminCode::TooManyCalls, message).retry_after(5));
+            return Err(ApiProblem::new(AdminCode::TooManyCalls, message).retry_after(5));
         }
     };
     answer(&play, again).await
@@ -145,20 +145,20 @@ async fn call(
 
 /// The error for a key whose call was begun before but whose answer is gone. Answers are kept in memory for an hour.
 /// The audit log keeps the fact that the call was begun.
-fn begun_before() -> Problem {
+fn begun_before() -> ApiProblem {
     let message = "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice";
-    Problem::new(AdminCode::BegunBefore, message)
+    ApiProblem::new(AdminCode::BegunBefore, message)
         .at(Some(IDEMPOTENCY_KEY))
         .remedy("Requests shows what became of it. Asked once more it is a new call, with a key of its own.")
 }
 
-async fn answer(play: &Arc<Play>, again: bool) -> Result<Response, Problem> {
+async fn answer(play: &Arc<StoredCall>, again: bool) -> Result<Response, ApiProblem> {
     // Subscribed before the head arrives, so that the call counts as read.
     let reading = play.read();
     let Some(known) = play.head().await else {
         let message =
             "the call ended before its answer began: an operator stopped it, or its answer broke off";
-        return Err(Problem::new(AdminCode::Stopped, message).remedy(
+        return Err(ApiProblem::new(AdminCode::Stopped, message).remedy(
             "send a new `Idempotency-Key` to ask once more; `GET /admin/v1/requests` shows what the ended call used",
         ));
     };
@@ -186,30 +186,30 @@ fn head(
     (StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY), headers)
 }
 
-async fn body(request: Request) -> Result<bytes::Bytes, Problem> {
+async fn body(request: Request) -> Result<bytes::Bytes, ApiProblem> {
     if !is_json(request.headers()) {
         let message = "the body must be JSON, with `content-type: application/json`";
-        return Err(Problem::form(None, message));
+        return Err(ApiProblem::form(None, message));
     }
     read(request, MAX_CALL_BYTES).await
 }
 
-fn project(app: &App, headers: &HeaderMap) -> Result<ProjectRecord, Problem> {
+fn project(app: &AdminApp, headers: &HeaderMap) -> Result<ProjectRecord, ApiProblem> {
     let missing =
-        || Problem::form(Some(PROJECT), format!("the header `{PROJECT}` names the project that pays"));
+        || ApiProblem::form(Some(PROJECT), format!("the header `{PROJECT}` names the project that pays"));
     let named = headers.get(PROJECT).and_then(|value| value.to_str().ok()).ok_or_else(missing)?;
-    let id = ProjectId::new(named).map_err(|error| Problem::form(Some(PROJECT), error.to_string()))?;
-    let unknown = || Problem::not_found(format!("there is no project `{id}`")).at(Some(PROJECT));
+    let id = ProjectId::new(named).map_err(|error| ApiProblem::form(Some(PROJECT), error.to_string()))?;
+    let unknown = || ApiProblem::not_found(format!("there is no project `{id}`")).at(Some(PROJECT));
     app.directory().project(&id).ok_or_else(unknown)
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<String, Problem> {
+fn idempotency_key(headers: &HeaderMap) -> Result<String, ApiProblem> {
     let key = headers.get(IDEMPOTENCY_KEY).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         let message = format!(
             "a call needs the header `{IDEMPOTENCY_KEY}`, of 1 to {MAX_KEY_BYTES} visible characters: under one key it is made, and paid for, once"
         );
-        return Err(Problem::form(Some(IDEMPOTENCY_KEY), message));
+        return Err(ApiProblem::form(Some(IDEMPOTENCY_KEY), message));
     }
     Ok(key.to_owned())
 }

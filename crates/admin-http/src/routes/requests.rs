@@ -1,4 +1,4 @@
-//! Calls: search, views of one call, comparison, usage and caches. The JSON comes from [`Calls`].
+//! Calls: search, views of one call, comparison, usage and caches. The JSON comes from [`CallRecords`].
 
 use axum::Json;
 use axum::extract::State;
@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::app::App;
-use crate::input::{Asked, Named};
+use crate::app::AdminApp;
+use crate::input::{PathName, QueryInput};
 use crate::page::{is_limit, rows};
-use crate::problem::Problem;
-use crate::seams::{Calls, Look};
+use crate::problem::ApiProblem;
+use crate::seams::{CallRecords, CallView};
 use crate::values::Name;
 
 /// Defines a query whose fields are optional texts, with a method `named` that returns the fields that are set.
@@ -124,25 +124,25 @@ pub(crate) struct CallId {
     id: String,
 }
 
-fn gone() -> Problem {
-    Problem::not_found("there is no such call, or its trace is no longer kept")
+fn gone() -> ApiProblem {
+    ApiProblem::not_found("there is no such call, or its trace is no longer kept")
 }
 
 async fn ask<T: Send + 'static>(
-    app: &App,
-    ask: impl FnOnce(&dyn Calls) -> Result<T, headrace_admin::AdminError> + Send + 'static,
-) -> Result<T, Problem> {
+    app: &AdminApp,
+    ask: impl FnOnce(&dyn CallRecords) -> Result<T, headrace_admin::AdminError> + Send + 'static,
+) -> Result<T, ApiProblem> {
     Ok(app.ask_calls(ask).await??)
 }
 
 pub(crate) async fn search(
-    State(app): State<App>,
-    Asked(query): Asked<Search>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<Search>,
+) -> Result<Json<Value>, ApiProblem> {
     let Search { limit, cursor, .. } = &query;
     let limit = limit.as_deref().map(|limit| limit.parse().ok().filter(|rows| is_limit(*rows)));
     let limit = match limit {
-        Some(None) => return Err(Problem::form(Some("limit"), "this is no number from 1 to 500")),
+        Some(None) => return Err(ApiProblem::form(Some("limit"), "this is no number from 1 to 500")),
         Some(limit) => rows(limit),
         None => rows(None),
     };
@@ -152,68 +152,74 @@ pub(crate) async fn search(
     ask(&app, move |calls| calls.search(&named, cursor.as_deref(), limit)).await.map(Json)
 }
 
-async fn look(app: App, id: String, what: Look) -> Result<Json<Value>, Problem> {
+async fn look(app: AdminApp, id: String, what: CallView) -> Result<Json<Value>, ApiProblem> {
     ask(&app, move |calls| calls.call(&id, what)).await?.map(Json).ok_or_else(gone)
 }
 
-pub(crate) async fn one(State(app): State<App>, Named(call): Named<CallId>) -> Result<Json<Value>, Problem> {
-    look(app, call.id, Look::Trace).await
+pub(crate) async fn one(
+    State(app): State<AdminApp>,
+    PathName(call): PathName<CallId>,
+) -> Result<Json<Value>, ApiProblem> {
+    look(app, call.id, CallView::Trace).await
 }
 
 pub(crate) async fn explain(
-    State(app): State<App>,
-    Named(call): Named<CallId>,
-) -> Result<Json<Value>, Problem> {
-    look(app, call.id, Look::Explain).await
+    State(app): State<AdminApp>,
+    PathName(call): PathName<CallId>,
+) -> Result<Json<Value>, ApiProblem> {
+    look(app, call.id, CallView::Explain).await
 }
 
 pub(crate) async fn beside(
-    State(app): State<App>,
-    Named(call): Named<CallId>,
-) -> Result<Json<Value>, Problem> {
-    look(app, call.id, Look::Beside).await
+    State(app): State<AdminApp>,
+    PathName(call): PathName<CallId>,
+) -> Result<Json<Value>, ApiProblem> {
+    look(app, call.id, CallView::Beside).await
 }
 
-pub(crate) async fn cost(State(app): State<App>, Named(call): Named<CallId>) -> Result<Json<Value>, Problem> {
-    look(app, call.id, Look::Cost).await
+pub(crate) async fn cost(
+    State(app): State<AdminApp>,
+    PathName(call): PathName<CallId>,
+) -> Result<Json<Value>, ApiProblem> {
+    look(app, call.id, CallView::Cost).await
 }
 
 pub(crate) async fn compare(
-    State(app): State<App>,
-    Asked(query): Asked<CompareQuery>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<CompareQuery>,
+) -> Result<Json<Value>, ApiProblem> {
     let CompareQuery { a, b } = query;
     ask(&app, move |calls| calls.compare(&a, &b)).await?.map(Json).ok_or_else(gone)
 }
 
 pub(crate) async fn usage(
-    State(app): State<App>,
-    Asked(query): Asked<UsageQuery>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<UsageQuery>,
+) -> Result<Json<Value>, ApiProblem> {
     let named = query.named();
     ask(&app, move |calls| calls.usage(&named)).await.map(Json)
 }
 
 pub(crate) async fn statement(
-    State(app): State<App>,
-    Asked(query): Asked<StatementQuery>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<StatementQuery>,
+) -> Result<Json<Value>, ApiProblem> {
     let StatementQuery { project, month } = query;
     if app.directory().project(&project).is_none() {
-        return Err(Problem::not_found(format!("there is no project `{project}`")).at(Some("project")));
+        return Err(ApiProblem::not_found(format!("there is no project `{project}`")).at(Some("project")));
     }
     ask(&app, move |calls| calls.statement(&project, &month)).await.map(Json)
 }
 
 pub(crate) async fn cache(
-    State(app): State<App>,
-    Asked(query): Asked<CacheQuery>,
-) -> Result<Json<Value>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<CacheQuery>,
+) -> Result<Json<Value>, ApiProblem> {
     let named = query.named();
     ask(&app, move |calls| calls.cache(&named)).await.map(Json)
 }
 
-pub(crate) async fn now(State(app): State<App>) -> Result<Json<Value>, Problem> {
+pub(crate) async fn now(State(app): State<AdminApp>) -> Result<Json<Value>, ApiProblem> {
     let mut now = app.calls().now();
     // Events carry only new samples, so a client reads the history here once.
     now["history"] = app.calls().history();

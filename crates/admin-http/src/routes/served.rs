@@ -8,13 +8,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::app::{App, unexpected};
-use crate::input::{Asked, Named};
-use crate::page::{Page, PageQuery};
-use crate::problem::Problem;
+use crate::app::{AdminApp, unexpected};
+use crate::input::{PathName, QueryInput};
+use crate::page::{PageQuery, RowPage};
+use crate::problem::ApiProblem;
 use crate::routes::{ByName, bad_cursor};
 use crate::seams::{ModelPrices, ServedModel, StoredCheckpoint};
-use crate::who::Who;
+use crate::who::AuthenticatedOperator;
 
 /// A name that leads to several models: `name`, `sticky`, and `to` with `model`, `weight` and, if on trial, `canary`.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -34,12 +34,12 @@ fn shown<T: Serialize>(view: &T) -> Map<String, Value> {
 }
 
 pub(crate) async fn models(
-    State(app): State<App>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<ServedModel>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<ServedModel>>, ApiProblem> {
     let mut models = app.house(|house| house.models()).await?;
     models.sort_by(|one, other| one.name.cmp(&other.name));
-    Ok(Json(Page::by(models, query.limit, query.cursor.as_deref(), |model| model.name.clone())))
+    Ok(Json(RowPage::by(models, query.limit, query.cursor.as_deref(), |model| model.name.clone())))
 }
 
 /// The contents of a checkpoint and the memory it needs, as `headrace models inspect --json` shows them.
@@ -47,54 +47,58 @@ pub(crate) async fn models(
 #[serde(transparent)]
 pub(crate) struct Inspected(Map<String, Value>);
 
-fn inspected(told: Value) -> Result<Json<Inspected>, Problem> {
+fn inspected(told: Value) -> Result<Json<Inspected>, ApiProblem> {
     match told {
         Value::Object(fields) => Ok(Json(Inspected(fields))),
-        _ => Err(Problem::internal("the report is none")),
+        _ => Err(ApiProblem::internal("the report is none")),
     }
 }
 
 pub(crate) async fn inspect(
-    State(app): State<App>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Inspected>, Problem> {
+    State(app): State<AdminApp>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Inspected>, ApiProblem> {
     inspected(app.house(move |house| house.inspect(&name)).await??)
 }
 
 pub(crate) async fn checkpoints(
-    State(app): State<App>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<StoredCheckpoint>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<StoredCheckpoint>>, ApiProblem> {
     let found = app.house(|house| house.checkpoints()).await?;
-    Page::from_place(found, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+    RowPage::from_place(found, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
 pub(crate) async fn inspect_checkpoint(
-    State(app): State<App>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Inspected>, Problem> {
+    State(app): State<AdminApp>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Inspected>, ApiProblem> {
     inspected(app.house(move |house| house.inspect_checkpoint(&name)).await??)
 }
 
 pub(crate) async fn prices(
-    State(app): State<App>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<ModelPrices>>, Problem> {
+    State(app): State<AdminApp>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<ModelPrices>>, ApiProblem> {
     let prices = app.house(|house| house.prices()).await??;
-    Page::from_place(prices, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+    RowPage::from_place(prices, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
 pub(crate) async fn routes(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<Route>>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<Route>>, ApiProblem> {
     let views = routed(&app, &who, None).await?;
     let rows = views.iter().map(|view| Route(shown(view))).collect();
-    Page::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+    RowPage::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
-async fn routed(app: &App, who: &Who, resume: Option<ModelName>) -> Result<Vec<RouteView>, Problem> {
+async fn routed(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    resume: Option<ModelName>,
+) -> Result<Vec<RouteView>, ApiProblem> {
     match app.run(who, AdminCommand::Routes { resume }).await? {
         AdminReply::Routes(views) => Ok(views),
         other => Err(unexpected(other)),
@@ -102,11 +106,11 @@ async fn routed(app: &App, who: &Who, resume: Option<ModelName>) -> Result<Vec<R
 }
 
 pub(crate) async fn resume_route(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Route>, Problem> {
-    let unknown = || Problem::not_found("there is no such route");
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Route>, ApiProblem> {
+    let unknown = || ApiProblem::not_found("there is no such route");
     let name = ModelName::new(&name).map_err(|_| unknown())?;
     let known = routed(&app, &who, None).await?;
     known.iter().find(|view| view.name == name).ok_or_else(unknown)?;
@@ -116,25 +120,33 @@ pub(crate) async fn resume_route(
 }
 
 pub(crate) async fn upstreams(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Asked(query): Asked<PageQuery>,
-) -> Result<Json<Page<Upstream>>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    QueryInput(query): QueryInput<PageQuery>,
+) -> Result<Json<RowPage<Upstream>>, ApiProblem> {
     let views = fronted(&app, &who, None).await?;
     let rows = views.iter().map(|view| Upstream(shown(view))).collect();
-    Page::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
+    RowPage::from_place(rows, query.limit, query.cursor.as_deref()).map(Json).ok_or_else(bad_cursor)
 }
 
-async fn fronted(app: &App, who: &Who, act: Option<UpstreamAct>) -> Result<Vec<UpstreamView>, Problem> {
+async fn fronted(
+    app: &AdminApp,
+    who: &AuthenticatedOperator,
+    act: Option<UpstreamAct>,
+) -> Result<Vec<UpstreamView>, ApiProblem> {
     match app.run(who, AdminCommand::Upstreams { act }).await? {
         AdminReply::Upstreams(views) => Ok(views),
         other => Err(unexpected(other)),
     }
 }
 
-async fn act(app: App, who: Who, act: UpstreamAct) -> Result<Json<Upstream>, Problem> {
+async fn act(
+    app: AdminApp,
+    who: AuthenticatedOperator,
+    act: UpstreamAct,
+) -> Result<Json<Upstream>, ApiProblem> {
     let name = act.upstream().to_owned();
-    let unknown = || Problem::not_found("there is no such upstream");
+    let unknown = || ApiProblem::not_found("there is no such upstream");
     let known = fronted(&app, &who, None).await?;
     known.iter().find(|view| view.name == name).ok_or_else(unknown)?;
     let views = fronted(&app, &who, Some(act)).await?;
@@ -143,25 +155,25 @@ async fn act(app: App, who: Who, act: UpstreamAct) -> Result<Json<Upstream>, Pro
 }
 
 pub(crate) async fn drain(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Upstream>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Upstream>, ApiProblem> {
     act(app, who, UpstreamAct::Drain { upstream: name }).await
 }
 
 pub(crate) async fn resume(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Upstream>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Upstream>, ApiProblem> {
     act(app, who, UpstreamAct::Resume { upstream: name }).await
 }
 
 pub(crate) async fn probe(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Upstream>, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Upstream>, ApiProblem> {
     act(app, who, UpstreamAct::Probe { upstream: name }).await
 }

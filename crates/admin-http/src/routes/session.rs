@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 use crate::access::AccessTable;
-use crate::app::App;
-use crate::input::Body;
-use crate::problem::Problem;
-use crate::sessions::{Found, SESSION_LIFETIME};
+use crate::app::AdminApp;
+use crate::input::JsonBody;
+use crate::problem::ApiProblem;
+use crate::sessions::{FoundSession, SESSION_LIFETIME};
 use crate::values::Time;
-use crate::who::{ByCookie, Who, from_here, peer};
+use crate::who::{AuthenticatedOperator, ByCookie, from_here, peer};
 
 /// A way to sign in.
 #[derive(Deserialize, JsonSchema)]
@@ -61,18 +61,18 @@ impl Session {
 }
 
 /// A new session, with its cookie.
-pub(crate) struct Begun {
+pub(crate) struct SessionStart {
     session: Session,
     cookie: HeaderValue,
 }
 
-impl IntoResponse for Begun {
+impl IntoResponse for SessionStart {
     fn into_response(self) -> Response {
         ([(header::SET_COOKIE, self.cookie)], Json(self.session)).into_response()
     }
 }
 
-impl aide::operation::OperationOutput for Begun {
+impl aide::operation::OperationOutput for SessionStart {
     type Inner = Session;
 
     fn operation_response(
@@ -91,12 +91,12 @@ impl aide::operation::OperationOutput for Begun {
 }
 
 /// Extracts the client's address. Refuses requests that another site's page made the browser send.
-pub(crate) struct Visitor(std::net::IpAddr);
+pub(crate) struct SessionVisitor(std::net::IpAddr);
 
-impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Visitor {
-    type Rejection = Problem;
+impl<S: Send + Sync> axum::extract::FromRequestParts<S> for SessionVisitor {
+    type Rejection = ApiProblem;
 
-    async fn from_request_parts(parts: &mut axum::http::request::Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut axum::http::request::Parts, _: &S) -> Result<Self, ApiProblem> {
         let mut head = Request::new(axum::body::Body::empty());
         *head.headers_mut() = parts.headers.clone();
         *head.extensions_mut() = parts.extensions.clone();
@@ -105,42 +105,42 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Visitor {
     }
 }
 
-impl aide::operation::OperationInput for Visitor {}
+impl aide::operation::OperationInput for SessionVisitor {}
 
 /// Signs in.
 pub(crate) async fn begin(
-    State(app): State<App>,
+    State(app): State<AdminApp>,
     Extension(table): Extension<Arc<AccessTable>>,
-    Visitor(peer): Visitor,
-    Body(sign_in): Body<SignIn>,
-) -> Result<Begun, Problem> {
+    SessionVisitor(peer): SessionVisitor,
+    JsonBody(sign_in): JsonBody<SignIn>,
+) -> Result<SessionStart, ApiProblem> {
     let now = app.now();
     let (operator, how) = match &sign_in {
         SignIn::Link(link) => (app.by_link(link, peer)?, "by a link"),
         SignIn::Key(key) => (app.by_key(key, peer)?, "by the key"),
     };
-    let who = Who { operator, session: None };
+    let who = AuthenticatedOperator { operator, session: None };
     let subject = who.operator.id.to_string();
     // Audited before the session exists, so that the audit log knows every session.
     app.note(&who, "operator.sign_in", subject, format!("{how}, from {peer}")).await?;
     let (token, found) =
-        app.sessions().begin(&who.operator, now).map_err(|error: AdminError| Problem::from(error))?;
+        app.sessions().begin(&who.operator, now).map_err(|error: AdminError| ApiProblem::from(error))?;
     // A session that is not stored ends with the process.
     let _ = app.store_sessions().await;
-    let Found { operator, csrf, expires } = found;
+    let FoundSession { operator, csrf, expires } = found;
     let session = Session {
         csrf: Some(csrf.expose().to_owned()),
         expires: Some(Time(expires)),
         ..Session::of(&operator, &table)
     };
     let cookie = cookie(app.cookie(), token.expose(), SESSION_LIFETIME.as_secs(), app.url());
-    Ok(Begun { session, cookie: cookie? })
+    Ok(SessionStart { session, cookie: cookie? })
 }
 
 /// Shows the signed-in operator.
 pub(crate) async fn show(
     Extension(table): Extension<Arc<AccessTable>>,
-    Extension(who): Extension<Who>,
+    Extension(who): Extension<AuthenticatedOperator>,
 ) -> Json<Session> {
     let session = Session::of(&who.operator, &table);
     Json(match who.session {
@@ -153,11 +153,11 @@ pub(crate) async fn show(
 
 /// Signs out.
 pub(crate) async fn end(
-    State(app): State<App>,
-    Extension(who): Extension<Who>,
-) -> Result<SignedOut, Problem> {
+    State(app): State<AdminApp>,
+    Extension(who): Extension<AuthenticatedOperator>,
+) -> Result<SignedOut, ApiProblem> {
     let Some(session) = &who.session else {
-        return Err(Problem::form(None, "a key has no session: revoke its operator to end it"));
+        return Err(ApiProblem::form(None, "a key has no session: revoke its operator to end it"));
     };
     app.sessions().end(&session.token.0);
     let stored = app.store_sessions().await;
@@ -190,8 +190,8 @@ impl aide::operation::OperationOutput for SignedOut {
 }
 
 /// Makes a cookie that scripts cannot read and other sites' pages cannot send.
-fn cookie(name: &str, token: &str, seconds: u64, url: &str) -> Result<HeaderValue, Problem> {
+fn cookie(name: &str, token: &str, seconds: u64, url: &str) -> Result<HeaderValue, ApiProblem> {
     let secure = if url.starts_with("https://") { "; Secure" } else { "" };
     let text = format!("{name}={token}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}");
-    HeaderValue::from_str(&text).map_err(|_| Problem::internal("a token that is no header"))
+    HeaderValue::from_str(&text).map_err(|_| ApiProblem::internal("a token that is no header"))
 }

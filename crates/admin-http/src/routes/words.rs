@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::app::App;
-use crate::input::{Body, Named};
-use crate::problem::Problem;
+use crate::app::AdminApp;
+use crate::input::{JsonBody, PathName};
+use crate::problem::ApiProblem;
 use crate::routes::ByName;
 use crate::seams::{RenderAsk, TokenizeAsk};
 
@@ -20,35 +20,35 @@ const MAX_PROMPT_BYTES: usize = 1024 * 1024;
 #[serde(transparent)]
 pub(crate) struct Report(Map<String, Value>);
 
-fn report(told: Value) -> Result<Json<Report>, Problem> {
+fn report(told: Value) -> Result<Json<Report>, ApiProblem> {
     match told {
         Value::Object(fields) => Ok(Json(Report(fields))),
-        _ => Err(Problem::internal("the report is none")),
+        _ => Err(ApiProblem::internal("the report is none")),
     }
 }
 
 pub(crate) async fn render(
-    State(app): State<App>,
-    Named(ByName { name }): Named<ByName>,
-    Body(ask): Body<RenderAsk, MAX_PROMPT_BYTES>,
-) -> Result<Json<Report>, Problem> {
+    State(app): State<AdminApp>,
+    PathName(ByName { name }): PathName<ByName>,
+    JsonBody(ask): JsonBody<RenderAsk, MAX_PROMPT_BYTES>,
+) -> Result<Json<Report>, ApiProblem> {
     report(app.ask_prompts(move |prompts| prompts.render(&name, ask)).await??)
 }
 
 pub(crate) async fn tokenize(
-    State(app): State<App>,
-    Named(ByName { name }): Named<ByName>,
-    Body(ask): Body<TokenizeAsk>,
-) -> Result<Json<Report>, Problem> {
+    State(app): State<AdminApp>,
+    PathName(ByName { name }): PathName<ByName>,
+    JsonBody(ask): JsonBody<TokenizeAsk>,
+) -> Result<Json<Report>, ApiProblem> {
     if ask.text.is_some() == ask.ids.is_some() {
-        return Err(Problem::form(Some("text"), "give `text` or `ids`"));
+        return Err(ApiProblem::form(Some("text"), "give `text` or `ids`"));
     }
     report(app.ask_prompts(move |prompts| prompts.tokenize(&name, ask)).await??)
 }
 
 pub(crate) async fn doctor(
-    State(app): State<App>,
-    Named(ByName { name }): Named<ByName>,
-) -> Result<Json<Report>, Problem> {
+    State(app): State<AdminApp>,
+    PathName(ByName { name }): PathName<ByName>,
+) -> Result<Json<Report>, ApiProblem> {
     report(app.ask_prompts(move |prompts| prompts.doctor(&name)).await??)
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-async fn ok(world: &World, role: Role, method: Method, path: &str, body: Value) -> Value {
+async fn ok(world: &TestWorld, role: Role, method: Method, path: &str, body: Value) -> Value {
     let answer = world.by(role, method.clone(), path, body).await;
     assert!(answer.status.is_success(), "{method} {path}: {answer:?}");
     answer.body
@@ -10,7 +10,7 @@ async fn ok(world: &World, role: Role, method: Method, path: &str, body: Value) 
 
 #[tokio::test]
 async fn organisations_projects_keys_and_money_are_administered() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (get, post, patch, put) = (Method::GET, Method::POST, Method::PATCH, Method::PUT);
     let org = json!({ "id": "acme", "limits": { "concurrency": 3 }, "regions": ["eu"] });
     let org = ok(&world, Role::Admin, post.clone(), "/orgs", org).await;
@@ -72,7 +72,7 @@ async fn organisations_projects_keys_and_money_are_administered() {
 
 #[tokio::test]
 async fn the_audit_log_is_read_page_by_page_to_its_first_row() {
-    let world = World::new();
+    let world = TestWorld::new();
     let AdminReply::Audit(all) = world.execute(AdminCommand::ShowAudit { last: 1000, before: None }) else {
         panic!()
     };
@@ -93,7 +93,7 @@ async fn the_audit_log_is_read_page_by_page_to_its_first_row() {
 
 #[tokio::test]
 async fn operators_are_made_let_in_and_revoked_by_owners_and_signing_in_is_audited() {
-    let world = World::new();
+    let world = TestWorld::new();
     let new = json!({ "name": "ann", "role": "billing" });
     let made = ok(&world, Role::Owner, Method::POST, "/operators", new.clone()).await;
     let (id, key) = (made["operator"]["id"].as_str().unwrap(), made["key"].as_str().unwrap());
@@ -116,7 +116,7 @@ async fn operators_are_made_let_in_and_revoked_by_owners_and_signing_in_is_audit
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_its_field() {
-    let world = World::new();
+    let world = TestWorld::new();
     for (method, path, body, status, field) in [
         (Method::POST, "/orgs", json!({ "id": "a b" }), 400, "id"),
         (Method::POST, "/orgs", json!({ "id": "a", "surprise": 1 }), 400, "surprise"),
@@ -163,7 +163,7 @@ async fn what_cannot_be_is_refused_with_its_field() {
 
 #[tokio::test]
 async fn who_sees_no_money_sees_none_in_the_status() {
-    let world = World::new();
+    let world = TestWorld::new();
     for (role, sees) in
         [(Role::Viewer, false), (Role::Developer, false), (Role::Billing, true), (Role::Owner, true)]
     {
@@ -174,7 +174,7 @@ async fn who_sees_no_money_sees_none_in_the_status() {
 
 #[tokio::test]
 async fn a_lost_ledger_gets_its_accounts_back_and_a_right_clock_stays() {
-    let world = World::new();
+    let world = TestWorld::new();
     let opened = world.by(Role::Admin, Method::POST, "/ledger/accounts", Value::Null).await;
     assert_eq!((opened.status.as_u16(), &opened.body), (200, &json!({ "opened": 0 })), "{opened:?}");
     let set = || world.by(Role::Admin, Method::POST, "/ledger/clock", Value::Null);

@@ -103,7 +103,7 @@ async fn every_route_lets_in_whom_it_should_and_nobody_else() {
     for route in &routes {
         for (letter, role) in callers {
             // A new server each time, because routes change state and wrong keys are counted.
-            let world = World::new();
+            let world = TestWorld::new();
             let (method, path) = route.split_once(' ').unwrap();
             let path = format!("/admin/v1{}", path.replace("{id}", "none").replace("{name}", "none"));
             let key = role.map(|role| format!("Bearer {}", world.key(role)));
@@ -166,7 +166,7 @@ fn every_reference_in_the_document_leads_somewhere_and_ids_are_unique() {
 
 #[tokio::test]
 async fn what_is_no_route_is_told_as_such() {
-    let world = World::new();
+    let world = TestWorld::new();
     for (method, path, status) in [
         (Method::GET, "/admin/v1/nothing", 404),
         (Method::GET, "/admin", 404),

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Checks that a request with these headers is refused with `status` and `code`, and changes nothing.
-async fn refused(world: &World, headers: &[(&str, &str)], status: u16, code: &str) {
+async fn refused(world: &TestWorld, headers: &[(&str, &str)], status: u16, code: &str) {
     let answer = world.call(Method::POST, "/admin/v1/orgs", headers, json!({ "id": "never" })).await;
     assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{headers:?}: {answer:?}");
     let doc = answer.body["error"]["doc"].as_str().unwrap();
@@ -14,7 +14,7 @@ async fn refused(world: &World, headers: &[(&str, &str)], status: u16, code: &st
 
 #[tokio::test]
 async fn an_act_that_another_page_could_have_sent_does_not_happen() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (cookie, csrf) = world.sign_in(Role::Owner).await;
     let cookie = ("cookie", cookie.as_str());
     let token = (CSRF_HEADER, csrf.as_str());
@@ -37,7 +37,7 @@ async fn an_act_that_another_page_could_have_sent_does_not_happen() {
 
 #[tokio::test]
 async fn a_form_cannot_be_a_body() {
-    let world = World::new();
+    let world = TestWorld::new();
     let key = format!("Bearer {}", world.key(Role::Owner));
     for kind in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""] {
         let request = Request::post("/admin/v1/orgs").header("host", HOST).header("authorization", &key);
@@ -49,7 +49,7 @@ async fn a_form_cannot_be_a_body() {
 
 #[tokio::test]
 async fn a_name_that_somebody_else_may_have_pointed_here_is_not_answered() {
-    let world = World::new();
+    let world = TestWorld::new();
     for (path, host) in [
         ("/admin/v1/status", "rebound.example"),
         ("/", "rebound.example:8081"),
@@ -66,7 +66,7 @@ async fn a_name_that_somebody_else_may_have_pointed_here_is_not_answered() {
 
 #[tokio::test]
 async fn a_link_signs_in_once() {
-    let world = World::new();
+    let world = TestWorld::new();
     let id = world.operator(Role::Viewer).id.clone();
     let AdminReply::SignInLink { link, .. } = world.execute(AdminCommand::LinkOperator { id }) else {
         panic!()
@@ -92,7 +92,7 @@ async fn a_link_signs_in_once() {
 
 #[tokio::test]
 async fn a_session_ends_when_it_is_over_signed_out_of_or_its_operator_is_revoked() {
-    let world = World::new();
+    let world = TestWorld::new();
     let status = |cookie: String| {
         let world = &world;
         async move {
@@ -122,7 +122,7 @@ async fn a_session_ends_when_it_is_over_signed_out_of_or_its_operator_is_revoked
 
 #[tokio::test]
 async fn guesses_are_slowed_down_and_those_signed_in_are_not() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (cookie, _) = world.sign_in(Role::Viewer).await;
     assert_eq!(world.by(Role::Owner, Method::GET, "/status", Value::Null).await.status.as_u16(), 200);
     let guess =
@@ -157,7 +157,7 @@ async fn guesses_are_slowed_down_and_those_signed_in_are_not() {
 
 #[tokio::test]
 async fn a_page_that_there_is_not_is_said_in_its_own_words() {
-    let world = World::new();
+    let world = TestWorld::new();
     for (path, body) in [("/docs/nothing", "<!doctype html>no"), ("/nothing", "")] {
         let answer = world.call(Method::GET, path, &[], Value::Null).await;
         assert_eq!(answer.status.as_u16(), 404, "{path}");

@@ -4,7 +4,7 @@ use futures_util::StreamExt;
 
 use super::*;
 
-fn call(world: &World, role: Role, path: &str, headers: &[(&str, &str)]) -> Request<Body> {
+fn call(world: &TestWorld, role: Role, path: &str, headers: &[(&str, &str)]) -> Request<Body> {
     let mut request = Request::post(format!("/admin/v1/playground/{path}"))
         .header("host", HOST)
         .header("authorization", format!("Bearer {}", world.key(role)))
@@ -19,7 +19,7 @@ const PROJECT: (&str, &str) = ("x-headrace-project", "p");
 
 #[tokio::test(start_paused = true)]
 async fn enter_ten_times_and_a_reload_give_one_execution() {
-    let world = World::new();
+    let world = TestWorld::new();
     let headers = [PROJECT, ("idempotency-key", "k-1")];
     let send = || world.open(call(&world, Role::Developer, "chat/completions", &headers));
     // Ten requests, and the first page disconnects before its answer is complete.
@@ -50,7 +50,7 @@ async fn enter_ten_times_and_a_reload_give_one_execution() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_call_lacks_is_named_and_nothing_runs() {
-    let world = World::new();
+    let world = TestWorld::new();
     let long = "k".repeat(256);
     for (headers, status, field) in [
         (&[][..], 400, "x-headrace-project"),
@@ -81,7 +81,7 @@ async fn what_a_call_lacks_is_named_and_nothing_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_stopped_by_its_key() {
-    let world = World::new();
+    let world = TestWorld::new();
     let headers = [PROJECT, ("idempotency-key", "k")];
     let answer = world.open(call(&world, Role::Developer, "chat/completions", &headers)).await;
     let mut pieces = answer.into_body().into_data_stream();
@@ -101,7 +101,7 @@ async fn a_call_is_stopped_by_its_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_answer_is_gone_is_not_made_twice() {
-    let world = World::new();
+    let world = TestWorld::new();
     let headers = [PROJECT, ("idempotency-key", "k")];
     let first = world.send(call(&world, Role::Developer, "chat/completions", &headers)).await;
     assert_eq!(first.status.as_u16(), 200, "{first:?}");

@@ -4,14 +4,14 @@ use futures_util::StreamExt;
 
 use super::*;
 
-async fn watch(world: &World, cookie: &str) -> axum::response::Response {
+async fn watch(world: &TestWorld, cookie: &str) -> axum::response::Response {
     let request = Request::get("/admin/v1/events").header("host", HOST).header("cookie", cookie);
     world.open(request.body(Body::empty()).unwrap()).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_house_calls_and_changes_are_told_until_the_session_is_over() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (cookie, _) = world.sign_in(Role::Viewer).await;
     let answer = watch(&world, &cookie).await;
     assert_eq!(answer.headers()["content-type"], "text/event-stream");
@@ -30,7 +30,7 @@ async fn the_house_calls_and_changes_are_told_until_the_session_is_over() {
 
 #[tokio::test(start_paused = true)]
 async fn as_many_look_on_as_may_and_a_place_is_given_back() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (cookie, _) = world.sign_in(Role::Viewer).await;
     let mut open = Vec::new();
     let refused = loop {
@@ -49,7 +49,7 @@ async fn as_many_look_on_as_may_and_a_place_is_given_back() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operator_who_looks_on_everywhere_leaves_places_and_answers_to_others() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (viewer, _) = world.sign_in(Role::Viewer).await;
     let mut open = Vec::new();
     loop {
@@ -67,7 +67,7 @@ async fn an_operator_who_looks_on_everywhere_leaves_places_and_answers_to_others
 
 #[tokio::test]
 async fn answers_that_are_not_read_are_bounded_by_operator() {
-    let world = World::new();
+    let world = TestWorld::new();
     let (viewer, _) = world.sign_in(Role::Viewer).await;
     let ask = || async {
         let request = Request::get("/admin/v1/status").header("host", HOST).header("cookie", &viewer);
@@ -91,7 +91,7 @@ async fn answers_that_are_not_read_are_bounded_by_operator() {
 
 #[tokio::test]
 async fn calls_are_asked_for_by_name() {
-    let world = World::new();
+    let world = TestWorld::new();
     let get = |path: &'static str| world.by(Role::Owner, Method::GET, path, Value::Null);
     let found = get("/requests?org=acme&slower_than_ms=50&limit=7").await;
     assert_eq!(found.body["data"], json!([["org", "acme"], ["slower_than_ms", "50"]]));

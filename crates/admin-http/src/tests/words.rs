@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test]
 async fn prompts_texts_and_files_are_asked_for_by_the_models_name() {
-    let world = World::new();
+    let world = TestWorld::new();
     let body = json!({ "messages": [{ "role": "user", "content": "x" }] });
     let ask = json!({ "body": body, "dialect": "messages", "after": body });
     let seen = world.by(Role::Developer, Method::POST, "/models/a%2Fm/render", ask).await;
@@ -44,7 +44,7 @@ async fn prompts_texts_and_files_are_asked_for_by_the_models_name() {
 
 #[tokio::test]
 async fn stored_checkpoints_are_listed_by_page_and_inspected_by_name() {
-    let world = World::new();
+    let world = TestWorld::new();
     let ask = |path: &'static str| world.by(Role::Admin, Method::GET, path, Value::Null);
     let first = ask("/checkpoints?limit=1").await;
     assert_eq!((first.status.as_u16(), &first.body["data"][0]["name"]), (200, &json!("a/one")), "{first:?}");

@@ -3,7 +3,7 @@
 
 use headrace_domain::{AdminCode, NanoDollars, OrgId, ProjectId, UnixNanos};
 use headrace_identity::{AuditEntry, AuditRow};
-use headrace_ledger::{Budget, BudgetPeriod, Command, GrantKind, Receipt};
+use headrace_ledger::{BudgetPeriod, GrantKind, LedgerOperation, ProjectBudget, Receipt};
 use serde::{Deserialize, Serialize};
 
 use super::{AdminService, unexpected};
@@ -43,7 +43,7 @@ enum MoneyAct {
     /// A grant, and the last row of the journal before it.
     Grant { grant: Grant, after: u64 },
     /// A new budget. It is idempotent.
-    Budget { org: OrgId, project: ProjectId, budget: Option<Budget> },
+    Budget { org: OrgId, project: ProjectId, budget: Option<ProjectBudget> },
     /// Setting the ledger's time back to the clock's.
     Clock { from: UnixNanos },
 }
@@ -61,22 +61,22 @@ impl MoneyAct {
         AuditEntry { at, actor: actor.to_owned(), act: act.to_owned(), subject, detail }
     }
 
-    fn command(&self) -> Command {
+    fn command(&self) -> LedgerOperation {
         match self.clone() {
             Self::Grant { grant: Grant { org, amount, kind, reference }, .. } => {
-                Command::Grant { org, amount, kind, reference }
+                LedgerOperation::Grant { org, amount, kind, reference }
             }
-            Self::Budget { org, project, budget } => Command::SetBudget { org, project, budget },
-            Self::Clock { .. } => Command::SetClock,
+            Self::Budget { org, project, budget } => LedgerOperation::SetBudget { org, project, budget },
+            Self::Clock { .. } => LedgerOperation::SetClock,
         }
     }
 }
 
-fn budget_detail(budget: Option<Budget>) -> String {
+fn budget_detail(budget: Option<ProjectBudget>) -> String {
     match budget {
         None => "none".to_owned(),
-        Some(Budget { limit, period: BudgetPeriod::Month }) => format!("{limit} a month"),
-        Some(Budget { limit, period: BudgetPeriod::Total }) => format!("{limit} in all"),
+        Some(ProjectBudget { limit, period: BudgetPeriod::Month }) => format!("{limit} a month"),
+        Some(ProjectBudget { limit, period: BudgetPeriod::Total }) => format!("{limit} in all"),
     }
 }
 
@@ -85,7 +85,7 @@ impl Grant {
         if self.amount < NanoDollars::ZERO { CORRECT } else { GRANT }
     }
 
-    /// The grant as text for the audit log. [`Grant::told`] parses it.
+    /// The grant as text for the audit log. [`Grant::from_audit_entry`] parses it.
     fn detail(&self) -> String {
         let kind = match self.kind {
             GrantKind::Paid => "paid",
@@ -96,7 +96,7 @@ impl Grant {
     }
 
     /// Parses the grant from an audit row.
-    fn told(entry: &AuditEntry) -> Option<Self> {
+    fn from_audit_entry(entry: &AuditEntry) -> Option<Self> {
         let (amount, rest) = entry.detail.split_once(' ')?;
         let (kind, reference) = rest.split_once(", reference ")?;
         let kind = match kind {
@@ -175,7 +175,7 @@ impl AdminService {
     pub(super) fn budget(
         &self,
         project: ProjectId,
-        budget: Option<Budget>,
+        budget: Option<ProjectBudget>,
         actor: &str,
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
@@ -214,7 +214,7 @@ impl AdminService {
         rows.retain(|row| !refused.contains(&row.seq));
         rows.sort_by_key(|row| std::cmp::Reverse(row.seq));
         let view = |AuditRow { entry, .. }: AuditRow| {
-            let Grant { org, amount, kind, reference } = Grant::told(&entry)?;
+            let Grant { org, amount, kind, reference } = Grant::from_audit_entry(&entry)?;
             Some(GrantView { at: entry.at, actor: entry.actor, org, amount, kind, reference })
         };
         Ok(AdminReply::Grants(rows.into_iter().filter_map(view).collect()))
@@ -297,8 +297,10 @@ impl AdminService {
         }
         let refused = self.refused_rows()?;
         let rows = self.directory.audit_of(grant.act(), Some(grant.org.as_str()), usize::MAX)?;
-        let mut told =
-            rows.iter().filter(|row| !refused.contains(&row.seq)).filter_map(|row| Grant::told(&row.entry));
+        let mut told = rows
+            .iter()
+            .filter(|row| !refused.contains(&row.seq))
+            .filter_map(|row| Grant::from_audit_entry(&row.entry));
         Ok(told.find(|before| before.reference == grant.reference))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, KeyId, ManualClock, NanoDollars, Region};
 use headrace_identity::{HashSecret, MemoryKeyStore};
-use headrace_ledger::{Budget, BudgetPeriod, GrantKind, MemoryJournal, Owner};
+use headrace_ledger::{BudgetPeriod, GrantKind, MemoryJournal, Owner, ProjectBudget};
 
 use super::*;
 use crate::control::{self, ControlSocket};
@@ -160,7 +160,7 @@ fn credit_and_budget() {
     };
     let reply = run(&service, grant(org("o"))).unwrap();
     assert_eq!(reply, AdminReply::CreditGranted { org: org("o"), amount, balance: amount, before: false });
-    let budget = Budget { limit: NanoDollars::new(5), period: BudgetPeriod::Month };
+    let budget = ProjectBudget { limit: NanoDollars::new(5), period: BudgetPeriod::Month };
     run(&service, AdminCommand::SetBudget { project: project("p"), budget: Some(budget) }).unwrap();
     let AdminReply::Credit(rows) = run(&service, AdminCommand::ShowCredit { org: None }).unwrap() else {
         panic!()
@@ -219,7 +219,7 @@ fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
     // A refused correction may be tried again with the same reason.
     run(&service, grant("1", "")).unwrap();
     run(&service, correct("8", "more than there is")).unwrap();
-    let budget = Budget { limit: dollars("3"), period: BudgetPeriod::Month };
+    let budget = ProjectBudget { limit: dollars("3"), period: BudgetPeriod::Month };
     run(&service, AdminCommand::SetBudget { project: project("p"), budget: Some(budget) }).unwrap();
 
     let AdminReply::Grants(grants) = run(&service, AdminCommand::ListGrants { org: Some(org("o")) }).unwrap()

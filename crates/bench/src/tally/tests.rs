@@ -3,20 +3,20 @@
 use std::time::Instant;
 
 use super::*;
-use crate::chunk::Usage;
-use crate::{Plan, Session, Stop, Warmup, read_trace, text, write_trace};
+use crate::chunk::ServerUsage;
+use crate::{PlannedSession, RunPlan, StopRule, Warmup, read_trace, text, write_trace};
 
-const GAUGE: Gauge = Gauge { tokens_per_word: 1.25, overhead_tokens: 8.0, source: "usage" };
+const GAUGE: TokenizerGauge = TokenizerGauge { tokens_per_word: 1.25, overhead_tokens: 8.0, source: "usage" };
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 /// One second of warm-up, then five measured seconds.
-fn config() -> Config {
-    let mut config = Config::new("http://127.0.0.1:8080");
-    config.load = Load::Open { rate: 1.0, arrivals: crate::Arrivals::Poisson };
-    config.stop = Stop { requests: None, duration: Some(ms(5_000)) };
+fn config() -> BenchConfig {
+    let mut config = BenchConfig::new("http://127.0.0.1:8080");
+    config.load = LoadShape::Open { rate: 1.0, arrivals: crate::ArrivalSpread::Poisson };
+    config.stop = StopRule { requests: None, duration: Some(ms(5_000)) };
     config.warmup = Warmup::Time(ms(1_000));
     config.slo = "ttft=500ms,itl=50ms,e2e=2s".parse().ok();
     config.record = true;
@@ -24,8 +24,8 @@ fn config() -> Config {
     config
 }
 
-fn server() -> Server {
-    Server {
+fn server() -> ReportedServer {
+    ReportedServer {
         url: "http://127.0.0.1:8080".into(),
         endpoint: "/v1/chat/completions".into(),
         model: "m".into(),
@@ -34,8 +34,8 @@ fn server() -> Server {
 }
 
 /// A call due at `due` and sent at `sent`, with events after `events`, all in milliseconds.
-fn record(config: &Config, due: u64, sent: u64, events: &[u32], ending: Ending) -> CallRecord {
-    let session: Session = Plan::new(config).sessions().next().unwrap();
+fn record(config: &BenchConfig, due: u64, sent: u64, events: &[u32], ending: CallEnd) -> CallRecord {
+    let session: PlannedSession = RunPlan::new(config).sessions().next().unwrap();
     let output = events.len() as u64;
     CallRecord {
         call: session.calls[0].clone(),
@@ -45,50 +45,54 @@ fn record(config: &Config, due: u64, sent: u64, events: &[u32], ending: Ending) 
         due: ms(due),
         sent: ms(sent),
         waited: Duration::ZERO,
-        heard: Heard {
+        heard: HeardCall {
             sent: Instant::now(),
             events: events.iter().map(|event| event * 1_000).collect(),
             end: ms(u64::from(events.last().copied().unwrap_or(7))),
-            usage: (ending == Ending::Ok).then_some(Usage { prompt: 100, output, cached: Some(40) }),
+            usage: (ending == CallEnd::Ok).then_some(ServerUsage { prompt: 100, output, cached: Some(40) }),
             answer: String::new(),
             ending,
         },
     }
 }
 
-fn failed(class: &str) -> Ending {
-    Ending::Failed(Failure { class: class.into(), message: format!("{class} it was"), status: Some(429) })
+fn failed(class: &str) -> CallEnd {
+    CallEnd::Failed(CallFailure {
+        class: class.into(),
+        message: format!("{class} it was"),
+        status: Some(429),
+    })
 }
 
-fn report(config: &Config, records: Vec<CallRecord>, elapsed: u64, cut_short: bool) -> Report {
-    let window = Window::new(config);
-    let mut tally = Tally::new(config);
+fn report(config: &BenchConfig, records: Vec<CallRecord>, elapsed: u64, cut_short: bool) -> BenchReport {
+    let window = MeasureWindow::new(config);
+    let mut tally = RunTally::new(config);
     for record in records {
         window.admit(record.call.index, record.due);
-        tally.take(Event::Ended(Box::new(record)), &window);
+        tally.take(SessionEvent::Ended(Box::new(record)), &window);
     }
-    let run = Run {
+    let run = RunFacts {
         elapsed: ms(elapsed),
         begin: window.begin(),
         end: window.end(),
         cut_short,
         in_flight_max: 3,
         sent_again: 0,
-        wake_lag: Spread::default(),
+        wake_lag: QuantileRecorder::default(),
     };
     tally.report(config, server(), GAUGE, &run)
 }
 
 /// One call of each kind: a warm-up call that reaches into the window, a good one, and a lagging one. Then one that is
 /// slow between tokens, a failed one, and one that ends after the window.
-fn usual(config: &Config) -> Vec<CallRecord> {
+fn usual(config: &BenchConfig) -> Vec<CallRecord> {
     vec![
-        record(config, 900, 900, &[200, 300], Ending::Ok),
-        record(config, 1_000, 1_000, &[100, 120, 140, 160, 180], Ending::Ok),
-        record(config, 2_000, 2_600, &[100, 110], Ending::Ok),
-        record(config, 3_000, 3_000, &[100, 300, 500], Ending::Ok),
+        record(config, 900, 900, &[200, 300], CallEnd::Ok),
+        record(config, 1_000, 1_000, &[100, 120, 140, 160, 180], CallEnd::Ok),
+        record(config, 2_000, 2_600, &[100, 110], CallEnd::Ok),
+        record(config, 3_000, 3_000, &[100, 300, 500], CallEnd::Ok),
         record(config, 3_500, 3_500, &[], failed("429 rate_limit_exceeded")),
-        record(config, 5_900, 5_900, &[50, 150, 250], Ending::Ok),
+        record(config, 5_900, 5_900, &[50, 150, 250], CallEnd::Ok),
     ]
 }
 
@@ -97,7 +101,7 @@ fn what_happened_in_the_window_counts_whosever_call_it_is() {
     let config = config();
     let report = report(&config, usual(&config), 6_150, false);
     assert_eq!((report.window_s, report.elapsed_s), (5.0, 6.15));
-    let calls = Calls { sent: 5, ok: 4, failed: 1, warmup: 1, ..Calls::default() };
+    let calls = CallTotals { sent: 5, ok: 4, failed: 1, warmup: 1, ..CallTotals::default() };
     assert_eq!(report.calls, calls);
     // Two of the warm-up's tokens arrived in the window, and two of the last call's tokens after it.
     let tokens = 2 + 5 + 2 + 3 + 1;
@@ -134,16 +138,16 @@ fn latencies_count_from_when_a_call_was_due_and_the_lag_stands_beside_them() {
 #[test]
 fn goodput_counts_what_was_offered_and_names_what_was_missed() {
     let config = config();
-    let window = Window::new(&config);
-    let mut tally = Tally::new(&config);
+    let window = MeasureWindow::new(&config);
+    let mut tally = RunTally::new(&config);
     for record in usual(&config) {
         window.admit(record.call.index, record.due);
-        tally.take(Event::Ended(Box::new(record)), &window);
+        tally.take(SessionEvent::Ended(Box::new(record)), &window);
     }
-    tally.take(Event::Unsent, &window);
+    tally.take(SessionEvent::Unsent, &window);
     let goodput = tally.goodput(config.slo.unwrap(), 5.0);
     // Only the first call is good: the second lags, and the third and the last are slow between tokens.
-    let missed = Missed { ttft: 1, itl: 2, failed: 1, unsent: 1, ..Missed::default() };
+    let missed = MissedBounds { ttft: 1, itl: 2, failed: 1, unsent: 1, ..MissedBounds::default() };
     assert_eq!((goodput.offered, goodput.good, goodput.missed), (6, 1, missed));
     assert_eq!((goodput.share, goodput.requests_per_s, goodput.output_tokens_per_s), (0.167, 0.2, 1.0));
 }
@@ -151,8 +155,8 @@ fn goodput_counts_what_was_offered_and_names_what_was_missed() {
 #[test]
 fn tokens_of_one_event_are_shared_out() {
     let config = config();
-    let mut call = record(&config, 1_000, 1_000, &[100, 200, 300], Ending::Ok);
-    call.heard.usage = Some(Usage { prompt: 9, output: 9, cached: None });
+    let mut call = record(&config, 1_000, 1_000, &[100, 200, 300], CallEnd::Ok);
+    call.heard.usage = Some(ServerUsage { prompt: 9, output: 9, cached: None });
     let report = report(&config, vec![call], 2_000, false);
     assert_eq!(report.tokens.per_event, 3.0);
     // 200 ms for the eight tokens after the first.
@@ -164,9 +168,9 @@ fn tokens_of_one_event_are_shared_out() {
 #[test]
 fn events_that_come_in_bunches_are_remarked_upon() {
     let config = config();
-    let bunched = |report: &Report| report.remarks.iter().any(|remark| remark.contains("bunches"));
+    let bunched = |report: &BenchReport| report.remarks.iter().any(|remark| remark.contains("bunches"));
     let events = [100, 100, 100, 100, 200, 200, 200, 200, 300];
-    let call = |events: &[u32]| vec![record(&config, 1_000, 1_000, events, Ending::Ok)];
+    let call = |events: &[u32]| vec![record(&config, 1_000, 1_000, events, CallEnd::Ok)];
     assert!(bunched(&report(&config, call(&events), 2_000, false)));
     assert!(!bunched(&report(&config, call(&[100, 120, 140, 160, 180]), 2_000, false)));
 }
@@ -174,7 +178,7 @@ fn events_that_come_in_bunches_are_remarked_upon() {
 #[test]
 fn without_usage_events_are_counted_and_that_is_said() {
     let config = config();
-    let mut call = record(&config, 1_000, 1_000, &[100, 200, 300], Ending::Ok);
+    let mut call = record(&config, 1_000, 1_000, &[100, 200, 300], CallEnd::Ok);
     call.heard.usage = None;
     let report = report(&config, vec![call], 2_000, false);
     assert_eq!((report.tokens.output, report.tokens.without_usage, report.tokens.cached), (3, 1, None));
@@ -185,8 +189,8 @@ fn without_usage_events_are_counted_and_that_is_said() {
 fn an_early_end_is_marked_and_its_window_ends_with_it() {
     let config = config();
     let records = vec![
-        record(&config, 1_000, 1_000, &[100, 120], Ending::Ok),
-        record(&config, 2_500, 2_500, &[100], Ending::CutOff),
+        record(&config, 1_000, 1_000, &[100, 120], CallEnd::Ok),
+        record(&config, 2_500, 2_500, &[100], CallEnd::CutOff),
     ];
     let report = report(&config, records, 3_000, true);
     assert_eq!((report.cut_short, report.window_s, report.calls.cut_off), (true, 2.0, 1));
@@ -243,7 +247,7 @@ fn the_forms_are_the_committed_ones() {
     let report = report(&config, usual(&config), 6_150, false);
     let json = serde_json::to_string_pretty(&report).unwrap() + "\n";
     let json = json.replace(env!("CARGO_PKG_VERSION"), "VERSION");
-    let screen = text(&report, crate::Look { width: 100, color: false });
+    let screen = text(&report, crate::PlotStyle { width: 100, color: false });
     for (name, found) in [("report.json", json), ("screen.txt", screen)] {
         let path = format!("{}/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
         if std::env::var_os("HEADRACE_BLESS").is_some() {

@@ -1,7 +1,7 @@
 //! The rows of the error table, in the order of the request path. Texts are those of the error page, in Markdown. Must
 //! not know which code refuses.
 
-use super::{ErrorKind, Row};
+use super::{CodeRow, ErrorKind};
 use crate::Stage;
 
 macro_rules! answer {
@@ -30,9 +30,9 @@ macro_rules! codes {
             /// Every code, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            pub(super) const fn row(self) -> &'static Row {
+            pub(super) const fn row(self) -> &'static CodeRow {
                 match self {
-                    $(Self::$variant => &Row {
+                    $(Self::$variant => &CodeRow {
                         name: $name,
                         stage: Stage::$stage,
                         answer: answer!($answer),

@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-fn told(line: &Timeline) -> String {
+fn describe(line: &Timeline) -> String {
     let one = |span: &StageSpan| match span.inside {
         None => format!("{} {}+{}", span.stage, span.start_ns, span.duration_ns),
         Some(inside) => format!("({} in {inside} {})", span.stage, span.duration_ns),
@@ -21,8 +21,8 @@ fn placed_at(ns: u64) -> Timeline {
     line
 }
 
-fn paused(pauses: &[(u64, u64)]) -> Pauses {
-    let mut out = Pauses::default();
+fn paused(pauses: &[(u64, u64)]) -> ReaderPauses {
+    let mut out = ReaderPauses::default();
     for (from, to) in pauses {
         out.set(true, *from);
         out.set(true, from + 1);
@@ -86,7 +86,7 @@ fn the_engines_times_are_laid_between_what_the_task_saw() {
         let mut line = placed_at(100);
         let (first_token_ns, until_ns) = (*first_token_ns, *until_ns);
         line.engine(runs.iter().copied(), &EngineSeen { first_token_ns, until_ns, pauses: &paused(pauses) });
-        assert_eq!(told(&line), format!("place 0+100, {expected}"));
+        assert_eq!(describe(&line), format!("place 0+100, {expected}"));
         assert!(is_partition(line.spans(), until_ns));
     }
 }
@@ -102,7 +102,7 @@ fn shares_fit_into_their_span_and_say_what_does_not() {
     line.mark(Stage::Settle, 112);
     line.mark(Stage::Settle, 120);
     assert_eq!(
-        told(&line),
+        describe(&line),
         "place 0+10, decode 10+100, (postprocess in decode 70), (deliver in decode 30), settle 110+10"
     );
 }
@@ -120,7 +120,7 @@ fn spans_that_contradict_each_other_are_brought_into_order() {
     ];
     let line = Timeline::from_overlapping(&spans, 100);
     assert_eq!(
-        told(&line),
+        describe(&line),
         "connect 0+10, handover 10+2, place 12+8, queue 20+5, decode 25+65, (postprocess in decode 7), settle 90+10"
     );
     assert!(!is_partition(&spans, 100) && is_partition(line.spans(), 100));
@@ -144,7 +144,7 @@ fn spans_that_contradict_each_other_are_brought_into_order() {
 
 #[test]
 fn of_many_pauses_the_nearest_are_joined() {
-    let mut pauses = Pauses::default();
+    let mut pauses = ReaderPauses::default();
     for at in 0..1_000_u64 {
         pauses.set(true, at * 100);
         pauses.set(false, at * 100 + 90);
@@ -185,7 +185,7 @@ proptest! {
             line.mark(*stage, *now);
         }
         let placed = line.end_ns();
-        let mut paused = Pauses::default();
+        let mut paused = ReaderPauses::default();
         for (on, now) in pauses {
             paused.set(on, now);
         }
@@ -203,7 +203,7 @@ proptest! {
         for (stage, now) in after {
             line.mark(stage, now);
         }
-        prop_assert!(is_partition(line.spans(), line.end_ns()), "{}", told(&line));
+        prop_assert!(is_partition(line.spans(), line.end_ns()), "{}", describe(&line));
     }
 
     #[test]

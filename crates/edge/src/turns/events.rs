@@ -7,7 +7,7 @@ const MOST_EVENT_BYTES: usize = 64 << 20;
 
 /// Extracts the data of server-sent events.
 #[derive(Default)]
-pub(super) struct Events {
+pub(super) struct SocketEvents {
     buffer: BytesMut,
     /// Number of bytes at the start of the buffer that contain no event's end.
     searched: usize,
@@ -17,7 +17,7 @@ pub(super) struct Events {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-impl Events {
+impl SocketEvents {
     /// Adds bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         self.buffer.extend_from_slice(bytes);
@@ -75,7 +75,7 @@ mod tests {
         let text = "event: a\ndata: {\"x\":1}\n\n: still here\n\ndata:two\ndata: lines\n\ndata: [DONE]\n\nevent: none\n\ndata: é\n\n";
         for at in 0..=text.len() {
             for then in at..=text.len() {
-                let mut events = Events::default();
+                let mut events = SocketEvents::default();
                 let mut told = Vec::new();
                 for piece in [&text.as_bytes()[..at], &text.as_bytes()[at..then], &text.as_bytes()[then..]] {
                     events.push(piece).unwrap();
@@ -84,7 +84,7 @@ mod tests {
                 assert_eq!(told, ["{\"x\":1}".as_bytes(), b"two\nlines", "é".as_bytes()], "{at} {then}");
             }
         }
-        let mut events = Events::default();
+        let mut events = SocketEvents::default();
         assert_eq!(events.push(&vec![b'x'; MOST_EVENT_BYTES + 1]), Err(TooLong));
     }
 }

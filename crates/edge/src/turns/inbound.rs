@@ -8,11 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{BodyRefusal, Reserved};
+use headrace_call_api::{BodyRefusal, MemoryReservation};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-use crate::transport::Duplex;
+use crate::transport::DuplexStream;
 use crate::upload::{BodyLimits, are_too_many_pieces, take};
 
 /// Maximum number of control frames (PING, PONG, CLOSE) that a peer may send in one second. Clients usually send one
@@ -30,7 +30,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Why a peer is not read any further.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Excess {
+pub(super) enum InboundExcess {
     /// The peer sent more than [`MOST_CONTROL_FRAMES_PER_SECOND`].
     ControlFrames,
     /// A message came in far more frames than its bytes need.
@@ -41,23 +41,23 @@ pub(super) enum Excess {
 
 /// A peer's connection, below the WebSocket library. Nothing is read while the peer does not accept the bytes that wait
 /// for it.
-pub(super) struct Inbound<'a> {
-    io: &'a mut dyn Duplex,
+pub(super) struct InboundFrames<'a> {
+    io: &'a mut dyn DuplexStream,
     limits: &'a BodyLimits,
     /// Bytes that were read after the end of a message.
     ahead: Bytes,
-    frames: Frames,
-    message: Option<Message>,
+    frames: FramePosition,
+    message: Option<PartialMessage>,
     /// The memory that the message in progress has reserved for its key.
-    charge: Reserved,
-    control: Rate,
+    charge: MemoryReservation,
+    control: ControlFrameRate,
     is_write_full: bool,
-    excess: Option<Excess>,
+    excess: Option<InboundExcess>,
 }
 
 /// A message that is not complete.
 #[derive(Debug)]
-struct Message {
+struct PartialMessage {
     began: Instant,
     /// When the last payload byte arrived.
     progress: Instant,
@@ -65,60 +65,64 @@ struct Message {
     bytes: u64,
 }
 
-impl<'a> Inbound<'a> {
+impl<'a> InboundFrames<'a> {
     /// `charge` is empty and belongs to the peer's key.
-    pub(super) fn new(io: &'a mut dyn Duplex, limits: &'a BodyLimits, charge: Reserved) -> Self {
+    pub(super) fn new(
+        io: &'a mut dyn DuplexStream,
+        limits: &'a BodyLimits,
+        charge: MemoryReservation,
+    ) -> Self {
         Self {
             io,
             limits,
             ahead: Bytes::new(),
-            frames: Frames::default(),
+            frames: FramePosition::default(),
             message: None,
             charge,
-            control: Rate::default(),
+            control: ControlFrameRate::default(),
             is_write_full: false,
             excess: None,
         }
     }
 
     /// Returns the reservation of the last complete message. `fresh` is for the next one.
-    pub(super) fn take_charge(&mut self, fresh: Reserved) -> Reserved {
+    pub(super) fn take_charge(&mut self, fresh: MemoryReservation) -> MemoryReservation {
         std::mem::replace(&mut self.charge, fresh)
     }
 
     /// Returns when the message in progress must have made progress or be complete. `None` between messages.
     pub(super) fn due(&self) -> Option<Instant> {
-        let Message { began, progress, .. } = self.message.as_ref()?;
+        let PartialMessage { began, progress, .. } = self.message.as_ref()?;
         Some((*progress + self.limits.pause).min(*began + self.limits.total))
     }
 
     /// Returns why the peer is not read any further, if so.
-    pub(super) const fn excess(&self) -> Option<&Excess> {
+    pub(super) const fn excess(&self) -> Option<&InboundExcess> {
         self.excess.as_ref()
     }
 
     /// Returns the underlying connection.
-    pub(super) fn into_io(self) -> &'a mut dyn Duplex {
+    pub(super) fn into_io(self) -> &'a mut dyn DuplexStream {
         self.io
     }
 
     /// Follows `bytes`. Returns how many of them may pass now: all, or up to the end of a message.
-    fn follow(&mut self, bytes: &[u8]) -> Result<usize, Excess> {
+    fn follow(&mut self, bytes: &[u8]) -> Result<usize, InboundExcess> {
         let mut passed = 0;
         while let Some(rest) = bytes.get(passed..).filter(|rest| !rest.is_empty()) {
             let (read, step) = self.frames.next(rest);
             passed += read;
             match step {
-                Step::Nothing => {}
-                Step::Head { is_control: true } => self.control.count()?,
-                Step::Head { is_control: false } => self.frame_began()?,
-                Step::Payload => self.payload_came(read)?,
-                Step::MessageEnd => {
+                FrameStep::Nothing => {}
+                FrameStep::Head { is_control: true } => self.control.count()?,
+                FrameStep::Head { is_control: false } => self.frame_began()?,
+                FrameStep::Payload => self.payload_came(read)?,
+                FrameStep::MessageEnd => {
                     self.payload_came(read)?;
                     self.message = None;
                     return Ok(passed);
                 }
-                Step::EmptyMessageEnd => {
+                FrameStep::EmptyMessageEnd => {
                     self.message = None;
                     return Ok(passed);
                 }
@@ -127,22 +131,23 @@ impl<'a> Inbound<'a> {
         Ok(passed)
     }
 
-    fn frame_began(&mut self) -> Result<(), Excess> {
+    fn frame_began(&mut self) -> Result<(), InboundExcess> {
         let now = Instant::now();
-        let message = self.message.get_or_insert(Message { began: now, progress: now, frames: 0, bytes: 0 });
+        let message =
+            self.message.get_or_insert(PartialMessage { began: now, progress: now, frames: 0, bytes: 0 });
         message.frames += 1;
-        if are_too_many_pieces(message.frames, message.bytes) { Err(Excess::Frames) } else { Ok(()) }
+        if are_too_many_pieces(message.frames, message.bytes) { Err(InboundExcess::Frames) } else { Ok(()) }
     }
 
-    fn payload_came(&mut self, bytes: usize) -> Result<(), Excess> {
+    fn payload_came(&mut self, bytes: usize) -> Result<(), InboundExcess> {
         let Some(message) = &mut self.message else { return Ok(()) };
         message.bytes = message.bytes.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
         message.progress = Instant::now();
         let cost = if self.frames.is_fragment { FRAGMENTED_COST } else { 1 };
-        take(&self.charge, bytes.saturating_mul(cost)).map_err(Excess::Memory)
+        take(&self.charge, bytes.saturating_mul(cost)).map_err(InboundExcess::Memory)
     }
 
-    fn exceeded(&mut self, excess: Excess) -> io::Error {
+    fn exceeded(&mut self, excess: InboundExcess) -> io::Error {
         self.excess = Some(excess);
         io::Error::other("the peer sends more than it may")
     }
@@ -152,7 +157,7 @@ impl<'a> Inbound<'a> {
     }
 }
 
-impl AsyncRead for Inbound<'_> {
+impl AsyncRead for InboundFrames<'_> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if let Some(excess) = this.excess.clone() {
@@ -185,7 +190,7 @@ impl AsyncRead for Inbound<'_> {
     }
 }
 
-impl AsyncWrite for Inbound<'_> {
+impl AsyncWrite for InboundFrames<'_> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let result = Pin::new(&mut *this.io).poll_write(cx, bytes);
@@ -219,26 +224,26 @@ impl AsyncWrite for Inbound<'_> {
 
 /// Counts the control frames of the last second.
 #[derive(Debug, Default)]
-struct Rate {
+struct ControlFrameRate {
     /// Arrival times of the last frames, oldest first.
     came: VecDeque<Instant>,
 }
 
-impl Rate {
-    fn count(&mut self) -> Result<(), Excess> {
+impl ControlFrameRate {
+    fn count(&mut self) -> Result<(), InboundExcess> {
         let now = Instant::now();
         while self.came.front().is_some_and(|at| now.duration_since(*at) >= SECOND) {
             self.came.pop_front();
         }
         self.came.push_back(now);
         let most = usize::try_from(MOST_CONTROL_FRAMES_PER_SECOND).unwrap_or(usize::MAX);
-        if self.came.len() > most { Err(Excess::ControlFrames) } else { Ok(()) }
+        if self.came.len() > most { Err(InboundExcess::ControlFrames) } else { Ok(()) }
     }
 }
 
 /// The current position in the frames of a peer.
 #[derive(Debug, Default)]
-struct Frames {
+struct FramePosition {
     head: [u8; MOST_HEAD_BYTES],
     /// Number of bytes of `head` that have arrived.
     there: usize,
@@ -252,7 +257,7 @@ struct Frames {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum FrameStep {
     /// Part of a head, or payload of a control frame.
     Nothing,
     Head {
@@ -266,25 +271,25 @@ enum Step {
     EmptyMessageEnd,
 }
 
-impl Frames {
+impl FramePosition {
     /// Moves over one piece of `bytes`, which must not be empty. Returns its length and its kind.
-    fn next(&mut self, bytes: &[u8]) -> (usize, Step) {
+    fn next(&mut self, bytes: &[u8]) -> (usize, FrameStep) {
         if self.left > 0 {
             let there = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
             let read = self.left.min(there);
             self.left -= read;
             let read = usize::try_from(read).unwrap_or(bytes.len());
             let step = match (self.is_control, self.left == 0 && self.is_final) {
-                (true, _) => Step::Nothing,
-                (false, true) => Step::MessageEnd,
-                (false, false) => Step::Payload,
+                (true, _) => FrameStep::Nothing,
+                (false, true) => FrameStep::MessageEnd,
+                (false, false) => FrameStep::Payload,
             };
             return (read, step);
         }
         let mut read = 0;
         while self.there < self.head_bytes() {
             let Some((byte, slot)) = bytes.get(read).zip(self.head.get_mut(self.there)) else {
-                return (read, Step::Nothing);
+                return (read, FrameStep::Nothing);
             };
             *slot = *byte;
             self.there += 1;
@@ -300,14 +305,14 @@ impl Frames {
         };
         self.is_control = opcode >= FIRST_CONTROL;
         if self.is_control {
-            return (read, Step::Head { is_control: true });
+            return (read, FrameStep::Head { is_control: true });
         }
         self.is_final = first & 0x80 != 0;
         self.is_fragment = opcode == CONTINUATION || !self.is_final;
         if self.is_final && self.left == 0 {
-            return (read, Step::EmptyMessageEnd);
+            return (read, FrameStep::EmptyMessageEnd);
         }
-        (read, Step::Head { is_control: false })
+        (read, FrameStep::Head { is_control: false })
     }
 
     /// Returns the length of the head, as far as its first two bytes tell.
@@ -328,7 +333,7 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use headrace_call_api::Memory;
+    use headrace_call_api::MemoryAccount;
     use headrace_domain::KeyId;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
@@ -355,16 +360,16 @@ mod tests {
         out
     }
 
-    fn memory() -> Memory {
-        Memory::new(100_000, 100_000)
+    fn memory() -> MemoryAccount {
+        MemoryAccount::new(100_000, 100_000)
     }
 
-    fn charge(memory: &Memory) -> Reserved {
+    fn charge(memory: &MemoryAccount) -> MemoryReservation {
         memory.for_call_of(KeyId::new("key").unwrap())
     }
 
     /// Returns the bytes of one read.
-    async fn read(inbound: &mut Inbound<'_>) -> io::Result<Vec<u8>> {
+    async fn read(inbound: &mut InboundFrames<'_>) -> io::Result<Vec<u8>> {
         let mut buffer = [0; 4_096];
         let read = inbound.read(&mut buffer).await?;
         Ok(buffer.get(..read).unwrap().to_vec())
@@ -375,7 +380,7 @@ mod tests {
         for step in [1, 3, 1_000] {
             let memory = memory();
             let (mut peer, mut io): (DuplexStream, DuplexStream) = duplex(1 << 20);
-            let mut inbound = Inbound::new(&mut io, &LIMITS, charge(&memory));
+            let mut inbound = InboundFrames::new(&mut io, &LIMITS, charge(&memory));
             let first = frame(1, true, &[b'a'; 300]);
             let mut second = frame(1, false, b"bcd");
             second.extend(frame(9, true, b"ping"));
@@ -407,15 +412,15 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_beyond_the_keys_share_do_not_pass() {
-        let memory = Memory::new(200, 75);
+        let memory = MemoryAccount::new(200, 75);
         let (mut peer, mut io) = duplex(1 << 20);
-        let mut inbound = Inbound::new(&mut io, &LIMITS, charge(&memory));
+        let mut inbound = InboundFrames::new(&mut io, &LIMITS, charge(&memory));
         peer.write_all(&frame(1, false, &[b'a'; 25])).await.unwrap();
         read(&mut inbound).await.unwrap();
         assert_eq!(memory.taken(), 75);
         peer.write_all(&frame(0, false, b"b")).await.unwrap();
         assert!(read(&mut inbound).await.is_err());
-        assert!(matches!(inbound.excess(), Some(Excess::Memory(BodyRefusal::MemoryOfKey { .. }))));
+        assert!(matches!(inbound.excess(), Some(InboundExcess::Memory(BodyRefusal::MemoryOfKey { .. }))));
         assert!(read(&mut inbound).await.is_err(), "nor does anything behind them");
         drop(inbound);
         assert_eq!(memory.taken(), 0);
@@ -425,7 +430,7 @@ mod tests {
     async fn a_peer_that_takes_nothing_is_not_read() {
         let memory = memory();
         let (mut peer, mut io) = duplex(64);
-        let mut inbound = Inbound::new(&mut io, &LIMITS, charge(&memory));
+        let mut inbound = InboundFrames::new(&mut io, &LIMITS, charge(&memory));
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let written = Pin::new(&mut inbound).poll_write(&mut cx, &[0; 100]);
         assert!(matches!(written, Poll::Ready(Ok(64))));
@@ -445,7 +450,7 @@ mod tests {
     async fn control_frames_are_bounded_by_the_second_and_are_no_progress_of_a_message() {
         let memory = memory();
         let (mut peer, mut io) = duplex(1 << 20);
-        let mut inbound = Inbound::new(&mut io, &LIMITS, charge(&memory));
+        let mut inbound = InboundFrames::new(&mut io, &LIMITS, charge(&memory));
         peer.write_all(&frame(1, false, b"a")).await.unwrap();
         read(&mut inbound).await.unwrap();
         let due = inbound.due().unwrap();
@@ -462,14 +467,14 @@ mod tests {
             peer.write_all(&frame(9, true, b"")).await.unwrap();
         }
         assert!(read(&mut inbound).await.is_err());
-        assert_eq!(inbound.excess(), Some(&Excess::ControlFrames));
+        assert_eq!(inbound.excess(), Some(&InboundExcess::ControlFrames));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_dripping_message_is_due_in_the_end_and_empty_fragments_are_counted() {
         let memory = memory();
         let (mut peer, mut io) = duplex(1 << 20);
-        let mut inbound = Inbound::new(&mut io, &LIMITS, charge(&memory));
+        let mut inbound = InboundFrames::new(&mut io, &LIMITS, charge(&memory));
         let began = Instant::now();
         for _ in 0..20 {
             peer.write_all(&frame(u8::from(inbound.due().is_none()), false, b"a")).await.unwrap();
@@ -486,6 +491,6 @@ mod tests {
             }
         }
         assert!(ended);
-        assert_eq!(inbound.excess(), Some(&Excess::Frames));
+        assert_eq!(inbound.excess(), Some(&InboundExcess::Frames));
     }
 }

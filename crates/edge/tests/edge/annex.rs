@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Annex, AnnexAnswer, AnnexAnswering, AnnexCall, AnnexHead, Answer, AnswerBody, BodyRefusal, Frames,
+    AnnexAnswer, AnnexAnswering, AnnexCall, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, InternalApi,
+    InternalHead,
 };
 use headrace_domain::{KeyId, SystemClock};
 use headrace_edge::Edge;
@@ -21,10 +22,10 @@ struct Asked {
     payer: KeyId,
 }
 
-impl Annex for Beside {
-    fn admit(&self, head: &AnnexHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
+impl InternalApi for Beside {
+    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
         if head.authorization != Some(b"Ticket good") {
-            return Err(Answer::json(401, "{}"));
+            return Err(CallAnswer::json(401, "{}"));
         }
         let (stub, payer) = (Arc::clone(&self.0), KeyId::new("beside").unwrap());
         let parent = head.traceparent.map(|parent| format!(" below {parent}")).unwrap_or_default();
@@ -40,15 +41,15 @@ impl AnnexCall for Asked {
     fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
         Box::pin(async move {
             if body.as_ref() == b"three" {
-                let frames: Box<dyn Frames> = Box::new(self.stub.three());
-                return Answer { body: AnswerBody::Stream(frames), ..Answer::json(200, "") };
+                let frames: Box<dyn AnswerFrames> = Box::new(self.stub.three());
+                return CallAnswer { body: AnswerBody::Stream(frames), ..CallAnswer::json(200, "") };
             }
-            Answer::json(200, format!("{} {} bytes", self.head, body.len()))
+            CallAnswer::json(200, format!("{} {} bytes", self.head, body.len()))
         })
     }
 
     fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
-        Answer::json(413, format!("{refusal:?}"))
+        CallAnswer::json(413, format!("{refusal:?}"))
     }
 }
 

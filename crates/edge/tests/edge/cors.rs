@@ -1,6 +1,6 @@
 //! Requests from pages of other origins, as browsers send them by the Fetch standard.
 
-use headrace_edge::{EdgeConfig, Origins};
+use headrace_edge::{AllowedOrigins, EdgeConfig};
 
 use crate::stub::{THREE, assert_status, config, post, serve};
 
@@ -8,7 +8,7 @@ const PAGE: &str = "https://app.example.com";
 
 fn with(origins: &str) -> EdgeConfig {
     let mut config = config();
-    config.origins = Origins::parse(origins).unwrap();
+    config.origins = AllowedOrigins::parse(origins).unwrap();
     config
 }
 

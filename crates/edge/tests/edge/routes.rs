@@ -1,6 +1,6 @@
 //! The route table, requested without a credential, and paths outside the table.
 
-use headrace_edge::{Access, ROUTES};
+use headrace_edge::{ROUTES, RouteAccess};
 use tokio::io::AsyncWriteExt;
 
 use crate::stub::{Served, assert_status, config, post, rest, serve};
@@ -14,12 +14,12 @@ async fn ask(served: &Served, method: &str, path: &str, lines: &str) -> String {
 async fn every_route_is_denied_unless_it_is_public() {
     let served = serve(config()).await;
     let public: Vec<_> =
-        ROUTES.iter().filter(|route| route.access == Access::Public).map(|r| r.path).collect();
+        ROUTES.iter().filter(|route| route.access == RouteAccess::Public).map(|r| r.path).collect();
     assert_eq!(public, ["/", "/healthz", "/readyz"]);
     for route in ROUTES {
         let path = route.path.replace("{*name}", "a/b").replace("{id}", "req_1");
         for method in route.methods.split(", ") {
-            let status = if route.access == Access::Public { 200 } else { 401 };
+            let status = if route.access == RouteAccess::Public { 200 } else { 401 };
             for lines in ["", "anthropic-version: 2023-06-01\r\n", "authorization: Bearer bad\r\n"] {
                 assert_status(&ask(&served, method, &path, lines).await, status);
             }

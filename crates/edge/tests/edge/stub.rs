@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Annex, Answer, AnswerBody, BodyRefusal, BodySource, Broken, Credentials, EdgeRefusal, Frames,
-    Front, GiveUp, Head, ObjectAsk, Outlet, Question,
+    Admitted, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer, CallHead,
+    CallService, Credentials, EdgeRefusal, GiveUp, InternalApi, ObjectAsk, Question, TransportOutlet,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
-use headrace_edge::{Certificate, Edge, EdgeConfig, EdgeNumber, ServeReport};
+use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport, TlsCertificate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{oneshot, watch};
@@ -47,7 +47,7 @@ pub(crate) struct Stub {
     /// The last request for stored objects.
     looked: Mutex<String>,
     /// The outlet of the last body.
-    pub(crate) outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
+    pub(crate) outlet: Arc<Mutex<Option<Arc<dyn TransportOutlet>>>>,
 }
 
 /// An admitted call.
@@ -76,12 +76,12 @@ pub(crate) struct Pieces {
     silent: bool,
     cut: watch::Receiver<bool>,
     given_up: Arc<Mutex<Option<GiveUp>>>,
-    outlet: Arc<Mutex<Option<Arc<dyn Outlet>>>>,
+    outlet: Arc<Mutex<Option<Arc<dyn TransportOutlet>>>>,
     _guard: Guard,
 }
 
-impl Frames for Pieces {
-    fn leads_to(&mut self, outlet: Arc<dyn Outlet>) {
+impl AnswerFrames for Pieces {
+    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
         *self.outlet.lock().unwrap() = Some(outlet);
     }
 
@@ -89,7 +89,7 @@ impl Frames for Pieces {
         *self.given_up.lock().unwrap() = Some(why);
     }
 
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         if *self.cut.borrow() || self.left == 0 && !self.silent {
             return Poll::Ready(None);
         }
@@ -130,7 +130,7 @@ impl Stub {
         pieces
     }
 
-    fn pieces(&self, guard: Guard, piece: &'static [u8], left: usize, silent: bool) -> Answer<Pieces> {
+    fn pieces(&self, guard: Guard, piece: &'static [u8], left: usize, silent: bool) -> CallAnswer<Pieces> {
         let pieces = Pieces {
             piece: Bytes::from_static(piece),
             left,
@@ -164,11 +164,11 @@ pub(crate) async fn until(so: impl Fn() -> bool) {
     tokio::time::timeout(PATIENCE, waiting).await.expect("it never came to be");
 }
 
-fn reply(status: u16, content_type: &'static str, body: AnswerBody<Pieces>) -> Answer<Pieces> {
-    Answer { status, content_type, headers: vec![("x-request-id", "req_stub".to_owned())], body }
+fn reply(status: u16, content_type: &'static str, body: AnswerBody<Pieces>) -> CallAnswer<Pieces> {
+    CallAnswer { status, content_type, headers: vec![("x-request-id", "req_stub".to_owned())], body }
 }
 
-fn whole(status: u16, body: impl Into<Bytes>) -> Answer<Pieces> {
+fn whole(status: u16, body: impl Into<Bytes>) -> CallAnswer<Pieces> {
     reply(status, "application/json", AnswerBody::Whole(body.into()))
 }
 
@@ -183,11 +183,14 @@ fn known(credentials: &Credentials) -> Option<KeyId> {
     Some(KeyId::new(name).unwrap())
 }
 
-fn authenticated(credentials: &Credentials, answer: impl FnOnce() -> Answer<Pieces>) -> Answer<Pieces> {
+fn authenticated(
+    credentials: &Credentials,
+    answer: impl FnOnce() -> CallAnswer<Pieces>,
+) -> CallAnswer<Pieces> {
     if known(credentials).is_some() { answer() } else { whole(401, "{}") }
 }
 
-fn not_taken(refusal: &BodyRefusal) -> Answer<Pieces> {
+fn not_taken(refusal: &BodyRefusal) -> CallAnswer<Pieces> {
     let status = match refusal {
         BodyRefusal::TooLarge { .. } => 413,
         BodyRefusal::TooSlow { .. } => 408,
@@ -211,14 +214,14 @@ impl Admitted for Questioned {
     }
 }
 
-impl Front for Stub {
+impl CallService for Stub {
     type Stream = Pieces;
-    type Admitted = Call;
+    type AdmittedWork = Call;
     type Questioner = Questioned;
     type Asked = Call;
     type Turns = ();
 
-    fn admit(self: &Arc<Self>, head: Head) -> Result<Call, Answer<Pieces>> {
+    fn admit(self: &Arc<Self>, head: CallHead) -> Result<Call, CallAnswer<Pieces>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         *self.peer.lock().unwrap() = Some(head.peer.address);
         let key = known(&head.credentials).ok_or_else(|| whole(401, "{}"))?;
@@ -226,12 +229,12 @@ impl Front for Stub {
         Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
     }
 
-    fn admit_socket(self: &Arc<Self>, head: Head) -> Result<KeyId, Answer<Pieces>> {
+    fn admit_socket(self: &Arc<Self>, head: CallHead) -> Result<KeyId, CallAnswer<Pieces>> {
         self.handshakes.fetch_add(1, Ordering::SeqCst);
         self.known(&head.credentials).ok_or_else(|| whole(401, "{}"))
     }
 
-    async fn call<B: BodySource>(self: &Arc<Self>, call: Call, body: B) -> Answer<Pieces> {
+    async fn call<B: BodySource>(self: &Arc<Self>, call: Call, body: B) -> CallAnswer<Pieces> {
         let guard = call.guard;
         let body = match body.read().await {
             Ok(body) => body,
@@ -253,7 +256,7 @@ impl Front for Stub {
         }
     }
 
-    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Call, Answer<Pieces>> {
+    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Call, CallAnswer<Pieces>> {
         let key = known(&ask.credentials).ok_or_else(|| whole(401, "{}"))?;
         let ObjectAsk { method, path, query, .. } = ask;
         *self.looked.lock().unwrap() = format!("{method:?} {path} {query:?}");
@@ -262,7 +265,7 @@ impl Front for Stub {
     }
 
     /// Repeats the request, and the body if it has one.
-    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _call: Call, body: B) -> Answer<Pieces> {
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _call: Call, body: B) -> CallAnswer<Pieces> {
         let looked = self.looked.lock().unwrap().clone();
         let body = if looked.starts_with("Post") { body.read().await } else { Ok(Bytes::new()) };
         match body {
@@ -275,7 +278,7 @@ impl Front for Stub {
         self.known(credentials).is_some()
     }
 
-    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Pieces>> {
+    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Pieces>> {
         if message.starts_with(b"no turn") { Err(whole(400, "{\"error\":1}")) } else { Ok(message) }
     }
 
@@ -284,12 +287,16 @@ impl Front for Stub {
         question: Question,
         credentials: &Credentials,
         _headers: Vec<(&'static str, String)>,
-    ) -> Result<Questioned, Answer<Pieces>> {
+    ) -> Result<Questioned, CallAnswer<Pieces>> {
         let payer = known(credentials).ok_or_else(|| whole(401, "{}"))?;
         Ok(Questioned { question, payer })
     }
 
-    async fn answer_question<B: BodySource>(self: &Arc<Self>, asked: Questioned, body: B) -> Answer<Pieces> {
+    async fn answer_question<B: BodySource>(
+        self: &Arc<Self>,
+        asked: Questioned,
+        body: B,
+    ) -> CallAnswer<Pieces> {
         match body.read().await {
             Ok(body) => whole(200, format!("{:?} {}", asked.question, String::from_utf8_lossy(&body))),
             Err(refusal) => not_taken(&refusal),
@@ -301,15 +308,15 @@ impl Front for Stub {
         credentials: &Credentials,
         dialect: Dialect,
         query: &[(String, String)],
-    ) -> Answer<Pieces> {
+    ) -> CallAnswer<Pieces> {
         authenticated(credentials, || whole(200, format!("\"models {dialect:?} {}\"", query.len())))
     }
 
-    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer<Pieces> {
+    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> CallAnswer<Pieces> {
         authenticated(credentials, || whole(200, format!("\"model {name} {dialect:?}\"")))
     }
 
-    async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> Answer<Pieces> {
+    async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> CallAnswer<Pieces> {
         authenticated(credentials, || whole(200, format!("\"request {id}\"")))
     }
 
@@ -319,7 +326,7 @@ impl Front for Stub {
         refusal: &EdgeRefusal,
         endpoint: Option<Endpoint>,
         _started: UnixNanos,
-    ) -> Answer<Pieces> {
+    ) -> CallAnswer<Pieces> {
         let status = match refusal {
             EdgeRefusal::NotFound { .. } => 404,
             EdgeRefusal::MethodNotAllowed { .. } => 405,
@@ -355,7 +362,7 @@ pub(crate) struct Served {
     pub(crate) stub: Arc<Stub>,
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Option<SocketAddr>,
-    pub(crate) certificate: Option<Arc<Certificate>>,
+    pub(crate) certificate: Option<Arc<TlsCertificate>>,
     notice: oneshot::Sender<()>,
     stop: oneshot::Sender<()>,
     done: JoinHandle<ServeReport>,
@@ -391,7 +398,7 @@ pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
         let page = format!("headrace_test 1\n{}asked for {accept:?}\n", lines.collect::<String>());
         ("text/plain; version=0.0.4", page)
     });
-    let annex: Option<Arc<dyn Annex>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
+    let annex: Option<Arc<dyn InternalApi>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
     let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
     let edge = edge.await.unwrap();
     let (address, metrics, certificate) = (edge.local_addr(), edge.metrics_addr(), edge.certificate());

@@ -8,7 +8,7 @@ use super::*;
 const MOST: usize = 40;
 
 #[derive(Debug, Clone)]
-enum Told {
+enum IndexEvent {
     /// The blocks `from..to` of a prompt.
     Stored {
         prompt: usize,
@@ -22,13 +22,13 @@ enum Told {
     Cleared,
 }
 
-fn told() -> impl Strategy<Value = Told> {
+fn index_event() -> impl Strategy<Value = IndexEvent> {
     prop_oneof![
         8 => (0..6usize, 0..8usize, 0..=8usize)
-            .prop_map(|(prompt, from, to)| Told::Stored { prompt, from: from.min(to), to }),
+            .prop_map(|(prompt, from, to)| IndexEvent::Stored { prompt, from: from.min(to), to }),
         4 => (0..6usize, prop::collection::vec(0..8usize, 1..4))
-            .prop_map(|(prompt, blocks)| Told::Removed { prompt, blocks }),
-        1 => Just(Told::Cleared),
+            .prop_map(|(prompt, blocks)| IndexEvent::Removed { prompt, blocks }),
+        1 => Just(IndexEvent::Cleared),
     ]
 }
 
@@ -37,16 +37,17 @@ fn salt(tenant: &str) -> CacheSalt {
 }
 
 /// A prompt under a tenant's label, which differs from the others after some tokens.
-struct Prompt {
-    whose: Whose,
+struct TestPrompt {
+    whose: BlockOwner,
     tenant: &'static str,
     ids: Vec<u32>,
 }
 
-impl Prompt {
+impl TestPrompt {
     fn of(tenant: &'static str, parts_after: usize, own: u32) -> Self {
         let ids = (0..512).map(|at| if at < parts_after { at as u32 } else { own + at as u32 }).collect();
-        let whose = if tenant == "untold" { Whose::Untold } else { Whose::Labelled(salt(tenant).label()) };
+        let whose =
+            if tenant == "untold" { BlockOwner::Untold } else { BlockOwner::Labelled(salt(tenant).label()) };
         Self { whose, tenant, ids }
     }
 
@@ -62,24 +63,24 @@ impl Prompt {
     }
 }
 
-fn prompts() -> Vec<Prompt> {
+fn prompts() -> Vec<TestPrompt> {
     vec![
-        Prompt::of("a", 512, 0),
-        Prompt::of("a", 100, 10_000),
-        Prompt::of("a", 33, 20_000),
-        Prompt::of("b", 512, 0),
-        Prompt::of("b", 64, 30_000),
-        Prompt::of("untold", 512, 0),
+        TestPrompt::of("a", 512, 0),
+        TestPrompt::of("a", 100, 10_000),
+        TestPrompt::of("a", 33, 20_000),
+        TestPrompt::of("b", 512, 0),
+        TestPrompt::of("b", 64, 30_000),
+        TestPrompt::of("untold", 512, 0),
     ]
 }
 
 /// The cached blocks: for each copy its hash, its owner, and all tokens up to its end.
 #[derive(Default)]
-struct Plain {
-    blocks: Vec<(u128, Whose, Vec<u32>)>,
+struct PlainIndex {
+    blocks: Vec<(u128, BlockOwner, Vec<u32>)>,
 }
 
-impl Plain {
+impl PlainIndex {
     fn has(&self, hash: u128) -> bool {
         self.blocks.iter().any(|(known, ..)| *known == hash)
     }
@@ -96,24 +97,24 @@ impl Plain {
     }
 
     /// Number of leading tokens in whole blocks that are all cached.
-    fn held(&self, whose: Whose, ids: &[u32], size: usize) -> usize {
+    fn held(&self, whose: BlockOwner, ids: &[u32], size: usize) -> usize {
         let there =
             |end: &usize| self.blocks.iter().any(|(_, of, tokens)| *of == whose && *tokens == ids[..*end]);
         (1..=ids.len() / size).map(|blocks| blocks * size).take_while(there).count() * size
     }
 }
 
-fn check(size: usize, told: Vec<Told>) -> Result<(), TestCaseError> {
+fn check(size: usize, told: Vec<IndexEvent>) -> Result<(), TestCaseError> {
     let prompts = prompts();
-    let (mut index, mut plain) = (PrefixIndex::new(MOST, true), Plain::default());
+    let (mut index, mut plain) = (PrefixIndex::new(MOST, true), PlainIndex::default());
     let mut left_out = false;
     for told in told {
         match told {
-            Told::Stored { prompt, from, to } => {
+            IndexEvent::Stored { prompt, from, to } => {
                 let prompt = &prompts[prompt];
                 let hashes: Vec<u128> = (from..to).map(|block| prompt.hash(block, size)).collect();
                 let parent = from.checked_sub(1).map(|block| prompt.hash(block, size));
-                let stored = Stored {
+                let stored = StoredRun {
                     parent,
                     blocks: &hashes,
                     tokens: &prompt.ids[from * size..to * size],
@@ -136,7 +137,7 @@ fn check(size: usize, told: Vec<Told>) -> Result<(), TestCaseError> {
                 left_out |= expected.is_err() && from < to;
                 prop_assert_eq!(index.stored(&stored), expected);
             }
-            Told::Removed { prompt, blocks } => {
+            IndexEvent::Removed { prompt, blocks } => {
                 let prompt = &prompts[prompt];
                 for block in blocks {
                     let hash = prompt.hash(block, size);
@@ -144,18 +145,18 @@ fn check(size: usize, told: Vec<Told>) -> Result<(), TestCaseError> {
                     index.removed(&[hash]);
                 }
             }
-            Told::Cleared => {
+            IndexEvent::Cleared => {
                 index.cleared();
-                plain = Plain::default();
+                plain = PlainIndex::default();
                 left_out = false;
             }
         }
         prop_assert_eq!((index.len(), index.is_whole()), (plain.distinct(), !left_out));
         prop_assert_eq!(index.is_empty(), plain.blocks.is_empty());
         for prompt in &prompts {
-            let own = plain.held(Whose::Labelled(salt(prompt.tenant).label()), &prompt.ids, size);
-            let anyones = plain.held(Whose::Untold, &prompt.ids, size);
-            prop_assert_eq!(index.held(&prompt.keys()), Held { own, anyones });
+            let own = plain.held(BlockOwner::Labelled(salt(prompt.tenant).label()), &prompt.ids, size);
+            let anyones = plain.held(BlockOwner::Untold, &prompt.ids, size);
+            prop_assert_eq!(index.held(&prompt.keys()), CachedTokens { own, anyones });
         }
         // Nothing is left of removed blocks.
         if plain.blocks.is_empty() {
@@ -170,7 +171,7 @@ proptest! {
     #[test]
     fn an_index_says_what_plain_lists_say(
         size in prop::sample::select(vec![1usize, 4, 10, 16, 24, 32, 64]),
-        told in prop::collection::vec(told(), 1..40),
+        told in prop::collection::vec(index_event(), 1..40),
     ) {
         check(size, told)?;
     }
@@ -179,8 +180,8 @@ proptest! {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let mut index = PrefixIndex::new(4, false);
-    fn stored<'a>(blocks: &'a [u128], tokens: &'a [u32], block_tokens: usize) -> Stored<'a> {
-        Stored { parent: None, blocks, tokens, block_tokens, whose: Whose::Untold }
+    fn stored<'a>(blocks: &'a [u128], tokens: &'a [u32], block_tokens: usize) -> StoredRun<'a> {
+        StoredRun { parent: None, blocks, tokens, block_tokens, whose: BlockOwner::Untold }
     }
     for (blocks, tokens, size) in
         [(&[1u128, 2][..], 31, 16), (&[1], 16, 0), (&[], 16, 16), (&[1, 2], 32, usize::MAX)]

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect, ManualClock, ModelName, Residency};
 use headrace_engine_api::{
-    Abandoned, Health, LoadReport, PrefixCache, Relay, RelayAnswer, RelayAsk, RelayFacts, Reported, Resumes,
+    AbandonPolicy, EngineHealth, LoadReport, MessageRelay, MessageResume, PrefixCache, RelayAnswer, RelayAsk,
+    RelayFacts, ReportAge,
 };
-use headrace_fleet::{Fleet, Hedge, Outcome, Placement, Trail, Tried, Worker};
+use headrace_fleet::{Fleet, HedgePolicy, Placement, PrefixHashes, TriedWorkers, Worker, WorkerOutcome};
 
 use crate::random::Random;
 use crate::server::SECOND;
@@ -19,7 +20,7 @@ const MS: u64 = SECOND / 1_000;
 /// A server that reports nothing useful.
 struct Silent(RelayFacts);
 
-impl Relay for Silent {
+impl MessageRelay for Silent {
     fn facts(&self) -> &RelayFacts {
         &self.0
     }
@@ -30,10 +31,10 @@ impl Relay for Silent {
         None
     }
     fn load(&self) -> LoadReport {
-        LoadReport { reported: Reported::Now, ..LoadReport::default() }
+        LoadReport { reported: ReportAge::Now, ..LoadReport::default() }
     }
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }
 
@@ -68,7 +69,7 @@ impl Seen {
 }
 
 /// 50 calls a second for five minutes. One in twelve calls of worker `c` stalls for two seconds. Worker `d` is drained.
-fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
+fn run(seed: u64, hedge: Option<HedgePolicy>) -> Seen {
     let clock = Arc::new(ManualClock::default());
     let model = ModelName::new("m").unwrap();
     let worker = |id: &str| {
@@ -78,8 +79,8 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
             model: "m".into(),
             max_tokens_field: "max_tokens",
             context_window: None,
-            abandoned: Abandoned::Abort,
-            resumes: Resumes::Never,
+            abandoned: AbandonPolicy::Abort,
+            resumes: MessageResume::Never,
             cache: PrefixCache::Disclosed,
             allow_unpriced: Arc::default(),
         };
@@ -100,16 +101,19 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
         clock.advance(Duration::from_nanos(now_ns - clock.monotonic_nanos()));
         match what {
             What::Arrives => {
-                let Some(placement) =
-                    fleet.place_near(&model, Trail::default(), &Tried::default(), &Residency::Anywhere)
-                else {
+                let Some(placement) = fleet.place_near(
+                    &model,
+                    PrefixHashes::default(),
+                    &TriedWorkers::default(),
+                    &Residency::Anywhere,
+                ) else {
                     panic!("nobody")
                 };
                 let call = calls.len();
                 events.push(Reverse((now_ns + speaks_after(&placement), What::Speaks(call, 0))));
-                if let Some(patience) =
-                    hedge.and_then(|hedge| fleet.patience(&model, &placement, &hedge, &Residency::Anywhere))
-                {
+                if let Some(patience) = hedge.and_then(|hedge| {
+                    fleet.record_and_get_hedge_delay(&model, &placement, &hedge, &Residency::Anywhere)
+                }) {
                     events.push(Reverse((now_ns + patience.as_nanos() as u64, What::Waited(call))));
                 }
                 calls.push(One { began_ns: now_ns, attempts: vec![Some(placement)], spoke: false });
@@ -119,13 +123,13 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
             }
             What::Waited(at) => {
                 let call = &mut calls[at];
-                let mut passed = Tried::default();
-                if call.spoke || !fleet.may_race(&model) {
+                let mut passed = TriedWorkers::default();
+                if call.spoke || !fleet.try_take_race(&model) {
                     continue;
                 }
                 passed.add_busy(call.attempts[0].as_ref().unwrap());
                 let second =
-                    fleet.place_near(&model, Trail::default(), &passed, &Residency::Anywhere).unwrap();
+                    fleet.place_near(&model, PrefixHashes::default(), &passed, &Residency::Anywhere).unwrap();
                 assert_ne!(second.worker_id(), call.attempts[0].as_ref().unwrap().worker_id());
                 seen.to_drained += usize::from(&**second.worker_id() == "d");
                 seen.races += 1;
@@ -151,7 +155,7 @@ fn run(seed: u64, hedge: Option<Hedge>) -> Seen {
                     .attempts
                     .drain(..)
                     .flatten()
-                    .for_each(|mut placement| placement.ended(&Outcome::Answered));
+                    .for_each(|mut placement| placement.ended(&WorkerOutcome::Answered));
             }
         }
     }
@@ -165,7 +169,7 @@ fn a_second_worker_takes_the_tail_and_no_more_calls_than_its_share() {
         println!("HEADRACE_SEED={seed}");
         let plain = run(seed, None);
         for most_permille in [100, 50, 10] {
-            let hedged = run(seed, Some(Hedge { after_percent: 95, most_permille }));
+            let hedged = run(seed, Some(HedgePolicy { after_percent: 95, most_permille }));
             let share = hedged.races as f64 / hedged.firsts.len() as f64;
             let p99 = |seen: &Seen| seen.percentile(99) / MS;
             println!("p99 {} ms, {} ms with {:.1} % raced", p99(&plain), p99(&hedged), share * 100.0);

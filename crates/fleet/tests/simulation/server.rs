@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use headrace_domain::{BLOCK_TOKENS, BlockKey, Clock, ManualClock, PrefixKeys};
-use headrace_engine_api::{Capabilities, Engine, Health, Job, LoadReport, Reported, SubmitRefusal, Ticket};
+use headrace_engine_api::{
+    Capabilities, Engine, EngineHealth, Job, JobTicket, LoadReport, ReportAge, SubmitRefusal,
+};
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
@@ -124,7 +126,7 @@ impl Engine for Remote {
         &self.capabilities
     }
 
-    fn submit(&self, _: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, _: Job) -> Result<JobTicket, SubmitRefusal> {
         unreachable!("the world hands calls over itself")
     }
 
@@ -134,14 +136,14 @@ impl Engine for Remote {
 
     fn load(&self) -> LoadReport {
         if !self.reports {
-            return LoadReport { reported: Reported::Never, ..LoadReport::default() };
+            return LoadReport { reported: ReportAge::Never, ..LoadReport::default() };
         }
         let (at_ns, report) = self.server.lock().unwrap().report;
         let nanos = self.clock.monotonic_nanos() - at_ns;
-        LoadReport { reported: Reported::Ago { nanos }, ..report }
+        LoadReport { reported: ReportAge::Ago { nanos }, ..report }
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }

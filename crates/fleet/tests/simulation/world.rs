@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{BlockKey, CacheSalt, Clock, ManualClock, ModelName, PrefixKeys, Residency};
-use headrace_engine_api::{Capabilities, Continues};
-use headrace_fleet::{Failure, Fleet, Outcome, Placement, Site, Tried, Worker};
+use headrace_engine_api::{Capabilities, ResumeSupport};
+use headrace_fleet::{FailureKind, Fleet, Placement, TriedWorkers, Worker, WorkerOutcome, WorkerSite};
 
 use crate::random::Random;
 use crate::server::{Death, MS, Remote, SECOND, Server};
@@ -51,7 +51,7 @@ struct Call {
     gateway: usize,
     server: usize,
     placement: Option<Placement>,
-    tried: Tried,
+    tried: TriedWorkers,
     keys: PrefixKeys,
     decode_ns: u64,
     tokens: u64,
@@ -136,7 +136,7 @@ impl World {
             context_window: 1 << 20,
             max_logprobs: 0,
             kv_tokens: 16_384 * 16,
-            continues: Continues::Never,
+            continues: ResumeSupport::Never,
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
@@ -145,7 +145,8 @@ impl World {
             let (server, clock) = (Arc::clone(server), Arc::clone(&clock));
             let (capabilities, reports) = (capabilities.clone(), plan.report_every_ns.is_some());
             let engine = Arc::new(Remote { server, clock, capabilities, reports });
-            Worker::new(&at.to_string(), model.clone(), engine).at(&Arc::new(Site::new(&at.to_string())))
+            Worker::new(&at.to_string(), model.clone(), engine)
+                .at(&Arc::new(WorkerSite::new(&at.to_string())))
         };
         let fleet = |gateway: u64| {
             let clock = Arc::clone(&clock) as Arc<dyn Clock>;
@@ -222,7 +223,7 @@ impl World {
             Event::Turn(conversation) => self.turn(conversation),
             Event::First(call) => self.first(call),
             Event::End(call) => self.end(call),
-            Event::Lost(call) => self.lost(call, Failure::Timeout),
+            Event::Lost(call) => self.lost(call, FailureKind::Timeout),
             Event::Dies => self.dies(),
             Event::Probe => self.probe(),
             Event::IsBack => {
@@ -263,7 +264,7 @@ impl World {
         self.seen.calls += 1;
         let gateway = self.random.below(self.plan.gateways as u64) as usize;
         let decode_ns = self.random.exponential_ns(self.plan.decode_ns);
-        let (placement, tried) = (None, Tried::default());
+        let (placement, tried) = (None, TriedWorkers::default());
         let call = Call {
             gateway,
             server: 0,
@@ -311,7 +312,7 @@ impl World {
         match server.death {
             Some(Death::Refuses) => {
                 drop(server);
-                self.lost(at, Failure::Connect);
+                self.lost(at, FailureKind::Connect);
             }
             Some(Death::Hangs { timeout_ns }) => {
                 drop(server);
@@ -354,7 +355,7 @@ impl World {
         let now_ns = self.now_ns();
         let call = &mut self.calls[at];
         let Some(mut placement) = call.placement.take() else { return };
-        placement.ended(&Outcome::Answered);
+        placement.ended(&WorkerOutcome::Answered);
         self.servers[call.server].lock().unwrap().ended();
         let back_ns = self.plan.death.filter(|death| death.0 == call.server).map(|death| death.3);
         if back_ns.is_some_and(|back_ns| now_ns >= back_ns) {
@@ -364,16 +365,16 @@ impl World {
     }
 
     /// Handles a lost call. A call without output goes to another worker.
-    fn lost(&mut self, at: usize, failure: Failure) {
+    fn lost(&mut self, at: usize, failure: FailureKind) {
         self.trials.remove(&at);
         let call = &mut self.calls[at];
         let Some(mut placement) = call.placement.take() else { return };
-        placement.ended(&Outcome::Failed { failure, why: "it is dead".to_owned() });
+        placement.ended(&WorkerOutcome::Failed { failure, why: "it is dead".to_owned() });
         call.tried.add(placement);
         if call.began {
             return self.over(at);
         }
-        if !self.fleets[call.gateway].may_retry(&self.model) {
+        if !self.fleets[call.gateway].try_take_retry(&self.model) {
             self.seen.failed += 1;
             return self.over(at);
         }
@@ -386,7 +387,7 @@ impl World {
         for at in 0..self.calls.len() {
             if self.calls[at].server == server && self.calls[at].placement.is_some() {
                 match death {
-                    Death::Refuses => self.lost(at, Failure::Broke),
+                    Death::Refuses => self.lost(at, FailureKind::Broke),
                     Death::Hangs { timeout_ns } => self.after(timeout_ns, Event::Lost(at)),
                 }
             }

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Credentials, Frames, Head, Peer};
+use headrace_call_api::{AnswerFrames, CallHead, Credentials, PeerAddress};
 use headrace_identity::Principal;
 use headrace_objects::{LineEnd, LineRecord};
 use serde_json::json;
 
 use crate::batch_line::{BatchLine, Paid};
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::refused::unauthenticated;
 use crate::stages;
 use crate::{Answer, AnswerBody};
 
-use super::Job;
+use super::BatchJob;
 
 /// Attempts of a request that fails on the server's side without a `retry-after`.
 const TRIES: u32 = 4;
@@ -28,7 +28,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(250);
 const MOST_WAIT: Duration = Duration::from_secs(60);
 
 /// How an attempt ended.
-enum Came {
+enum LineOutcome {
     /// It succeeded, and the answer is written down.
     Well,
     /// An earlier attempt was paid for.
@@ -39,10 +39,10 @@ enum Came {
     Later { wait: Option<Duration>, status: u16, request: String, body: String },
 }
 
-impl Job<'_> {
+impl BatchJob<'_> {
     /// Runs a request to its end, or until the batch starts no more requests. In that case the request stays
     /// unfinished.
-    pub(super) async fn run_line(self, line: LineRecord) -> Result<(), Why> {
+    pub(super) async fn run_line(self, line: LineRecord) -> Result<(), Rejection> {
         let Self { gateway, batch, .. } = self;
         let body = Bytes::from(line.body.into_bytes());
         let mut tries = 0;
@@ -74,23 +74,23 @@ impl Job<'_> {
             // Only writing and waiting follow. The slot is for requests that run.
             drop(place);
             match came {
-                Came::Well => return self.ended(line.at).await,
+                LineOutcome::Well => return self.ended(line.at).await,
                 // A request whose answer was written down was ended before any request was started, so this one has
                 // no answer.
-                Came::PaidBefore => {
+                LineOutcome::PaidBefore => {
                     let message =
                         "The request was cut off after some of its answer was paid for; it is not run again.";
                     let told =
                         json!({"error": {"message": message, "type": "server_error", "code": "cut_off"}});
                     return self.ends_with(line.at, 500, String::new(), told.to_string()).await;
                 }
-                Came::Refused { status, request, body } => {
+                LineOutcome::Refused { status, request, body } => {
                     return self.ends_with(line.at, status, request, body).await;
                 }
-                Came::Later { wait: None, status, request, body } if tries >= TRIES => {
+                LineOutcome::Later { wait: None, status, request, body } if tries >= TRIES => {
                     return self.ends_with(line.at, status, request, body).await;
                 }
-                Came::Later { wait, .. } => {
+                LineOutcome::Later { wait, .. } => {
                     let grown = LEAST_WAIT * 2_u32.saturating_pow(tries.min(10));
                     let wait = wait.unwrap_or_default().max(grown).min(MOST_WAIT);
                     tokio::select! {
@@ -104,7 +104,7 @@ impl Job<'_> {
     }
 
     /// Marks a request as ended with the answer that was written down.
-    pub(super) async fn ended(self, at: u64) -> Result<(), Why> {
+    pub(super) async fn ended(self, at: u64) -> Result<(), Rejection> {
         let id = self.batch.id.clone();
         let ending = move |store: &dyn headrace_objects::BatchStore| {
             store.end_line(&id, at, LineEnd::Completed, 200, None)
@@ -112,7 +112,7 @@ impl Job<'_> {
         self.gateway.objects().ask_files(ending).await
     }
 
-    async fn ends_with(self, at: u64, status: u16, request: String, body: String) -> Result<(), Why> {
+    async fn ends_with(self, at: u64, status: u16, request: String, body: String) -> Result<(), Rejection> {
         let id = self.batch.id.clone();
         let ending = move |store: &dyn headrace_objects::BatchStore| {
             store.end_line(&id, at, LineEnd::Failed, status, Some((&request, &body)))
@@ -121,13 +121,13 @@ impl Job<'_> {
     }
 
     /// Runs a request through all stages as an internal call.
-    async fn call(self, principal: Arc<Principal>, body: Bytes, of: BatchLine, paid: &Paid) -> Came {
+    async fn call(self, principal: Arc<Principal>, body: Bytes, of: BatchLine, paid: &Paid) -> LineOutcome {
         let gateway = self.gateway;
         let clock = &gateway.parts().clock;
-        let head = Head {
+        let head = CallHead {
             endpoint: self.batch.state.endpoint,
             credentials: Credentials::default(),
-            peer: Peer { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
+            peer: PeerAddress { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
             traceparent: None,
             dialect: Vec::new(),
             started: clock.now(),
@@ -141,13 +141,13 @@ impl Job<'_> {
             Err(refusal) => refusal,
         };
         if paid.get().is_some() {
-            return Came::PaidBefore;
+            return LineOutcome::PaidBefore;
         }
         came(answer).await
     }
 }
 
-async fn came(answer: Answer) -> Came {
+async fn came(answer: Answer) -> LineOutcome {
     let Answer { status, headers, body, .. } = answer;
     let header = |name: &str| headers.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone());
     let request = header("x-request-id").unwrap_or_default();
@@ -167,9 +167,9 @@ async fn came(answer: Answer) -> Came {
     };
     let body = String::from_utf8_lossy(&body).into_owned();
     match status {
-        200 => Came::Well,
-        402 | 409 | 429 if wait.is_some() => Came::Later { wait, status, request, body },
-        408 | 500.. => Came::Later { wait, status, request, body },
-        _ => Came::Refused { status, request, body },
+        200 => LineOutcome::Well,
+        402 | 409 | 429 if wait.is_some() => LineOutcome::Later { wait, status, request, body },
+        408 | 500.. => LineOutcome::Later { wait, status, request, body },
+        _ => LineOutcome::Refused { status, request, body },
     }
 }

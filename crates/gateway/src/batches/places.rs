@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::places::Places;
+use crate::places::OrgSlots;
 
 /// Requests that run concurrently, over all batches.
 const LINES_AT_ONCE: usize = 32;
@@ -14,15 +14,15 @@ const LINES_AT_ONCE: usize = 32;
 const LINES_OF_AN_ORG: usize = 4;
 
 /// The state that all batches share.
-pub(crate) struct Batches {
+pub(crate) struct RunningBatches {
     /// A request holds a slot while it runs, and none while it waits for a retry.
-    pub(super) places: Arc<Places>,
+    pub(super) places: Arc<OrgSlots>,
     /// The running batches by id. Cancelling a token ends its batch.
     pub(super) ends: Mutex<HashMap<String, CancellationToken>>,
 }
 
-impl Default for Batches {
+impl Default for RunningBatches {
     fn default() -> Self {
-        Self { places: Places::new(LINES_AT_ONCE, LINES_OF_AN_ORG), ends: Mutex::default() }
+        Self { places: OrgSlots::new(LINES_AT_ONCE, LINES_OF_AN_ORG), ends: Mutex::default() }
     }
 }

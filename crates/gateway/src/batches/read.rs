@@ -16,7 +16,7 @@ const STORED_LINES: usize = 512;
 const MOST_FAULTS: usize = 100;
 
 /// The result of reading a file.
-pub(super) enum Read {
+pub(super) enum ReadOutcome {
     /// All requests are stored.
     Whole,
     /// Some lines are not valid requests, so nothing of the file is run.
@@ -34,16 +34,16 @@ fn read(
     batch: &BatchRecord,
     limits: &WireLimits,
     ends: &CancellationToken,
-) -> Result<Read, ObjectError> {
+) -> Result<ReadOutcome, ObjectError> {
     // A batch that came with its requests is in this state only if storing them was interrupted. Its client never got
     // an id.
     let Some(input) = &batch.state.input else {
         let message = "the server stopped while its requests were being stored".to_owned();
-        return Ok(Read::Faults(vec![fault_of_file("interrupted", message)]));
+        return Ok(ReadOutcome::Faults(vec![fault_of_file("interrupted", message)]));
     };
     store.clear_lines(&batch.id)?;
     let most = store.limits().max_requests_per_batch;
-    let mut lines = Lines {
+    let mut lines = BatchFileReader {
         store,
         batch,
         limits,
@@ -58,7 +58,7 @@ fn read(
     let (mut at, mut held) = (0, Vec::new());
     loop {
         if ends.is_cancelled() {
-            return Ok(Read::Stopped);
+            return Ok(ReadOutcome::Stopped);
         }
         let some = store.read(input, at)?;
         if some.is_empty() {
@@ -78,7 +78,7 @@ fn read(
             lines.fault("line_too_long", format!("A line may have {MOST_LINE_BYTES} bytes."), None);
         }
         if lines.faults.len() >= MOST_FAULTS || held.len() > MOST_LINE_BYTES {
-            return Ok(Read::Faults(lines.faults));
+            return Ok(ReadOutcome::Faults(lines.faults));
         }
     }
     lines.take(&held)?;
@@ -95,13 +95,13 @@ pub(super) fn read_within_bounds(
     batch: &BatchRecord,
     limits: &WireLimits,
     ends: &CancellationToken,
-) -> Result<Read, ObjectError> {
+) -> Result<ReadOutcome, ObjectError> {
     match read(store, batch, limits, ends) {
         Err(full @ ObjectError::Full { .. }) => {
             let message = format!(
                 "The requests are kept beside the file until they have ended, and there is no room for them: {full}. Delete files, or wait for other batches."
             );
-            Ok(Read::Faults(vec![fault_of_file("objects_full", message)]))
+            Ok(ReadOutcome::Faults(vec![fault_of_file("objects_full", message)]))
         }
         read => read,
     }
@@ -112,7 +112,7 @@ fn fault_of_file(code: &str, message: String) -> BatchFault {
     BatchFault { code: code.to_owned(), message, param: None, line: None }
 }
 
-struct Lines<'a> {
+struct BatchFileReader<'a> {
     store: &'a dyn BatchStore,
     batch: &'a BatchRecord,
     limits: &'a WireLimits,
@@ -128,7 +128,7 @@ struct Lines<'a> {
     faults: Vec<BatchFault>,
 }
 
-impl Lines<'_> {
+impl BatchFileReader<'_> {
     fn take(&mut self, line: &[u8]) -> Result<(), ObjectError> {
         self.number += 1;
         if line.trim_ascii().is_empty() {
@@ -177,11 +177,11 @@ impl Lines<'_> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<Read, ObjectError> {
+    fn end(mut self) -> Result<ReadOutcome, ObjectError> {
         self.store()?;
         if self.at == 0 && self.faults.is_empty() {
             self.faults.push(fault_of_file("empty_file", "The file has no requests.".to_owned()));
         }
-        Ok(if self.faults.is_empty() { Read::Whole } else { Read::Faults(self.faults) })
+        Ok(if self.faults.is_empty() { ReadOutcome::Whole } else { ReadOutcome::Faults(self.faults) })
     }
 }

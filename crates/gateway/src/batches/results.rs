@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use headrace_domain::Endpoint;
 use headrace_objects::{
-    BatchRecord, BatchState, BatchStatus, Draft, FileRecord, LineEnd, LineResult, OUTPUT_PURPOSE,
+    BatchRecord, BatchState, BatchStatus, FileDraft, FileRecord, LineEnd, LineResult, OUTPUT_PURPOSE,
 };
 use headrace_wire::one_line;
 use serde_json::json;
 
-use crate::objects::writing::Writing;
-use crate::refused::Why;
+use crate::objects::writing::DraftWriter;
+use crate::refused::Rejection;
 
-use super::Job;
+use super::BatchJob;
 
 /// Bytes of answers that are read from the store at once.
 pub(crate) const READ_BYTES: u64 = 1 << 20;
 
-impl<'a> Job<'a> {
+impl<'a> BatchJob<'a> {
     /// Writes the result files and marks the batch as over.
-    pub(super) async fn write_down(self) -> Result<Option<BatchRecord>, Why> {
+    pub(super) async fn write_down(self) -> Result<Option<BatchRecord>, Rejection> {
         let Some(batch) = self.look_again().await? else { return Ok(None) };
         let is_of_messages = batch.state.endpoint == Endpoint::Messages;
         let (output, errors) = if is_of_messages { (None, None) } else { self.write_files(&batch).await? };
@@ -47,7 +47,7 @@ impl<'a> Job<'a> {
     }
 
     /// Writes the files of successful and of other results. `None` for a file that would be empty.
-    async fn write_files(self, batch: &BatchRecord) -> Result<(Option<String>, Option<String>), Why> {
+    async fn write_files(self, batch: &BatchRecord) -> Result<(Option<String>, Option<String>), Rejection> {
         let (mut output, mut errors, mut from) = (None, None, 0);
         loop {
             let id = batch.id.clone();
@@ -69,7 +69,7 @@ impl<'a> Job<'a> {
     }
 
     /// Starts a result file. Removes one that an earlier attempt may have left.
-    async fn begin(self, batch: &BatchRecord, what: &str) -> Result<Writing<'a>, Why> {
+    async fn begin(self, batch: &BatchRecord, what: &str) -> Result<DraftWriter<'a>, Rejection> {
         let created = self.gateway.parts().clock.now();
         let digits = batch.id.rsplit('_').next().unwrap_or_default();
         let id = format!("file-{digits}{}", if what == "output" { "0" } else { "1" });
@@ -77,7 +77,7 @@ impl<'a> Job<'a> {
         self.gateway.objects().ask_files(move |store| store.delete_file(&project, &left, created)).await?;
         let kept =
             batch.state.kept_seconds.map_or(self.gateway.config().object_retention, Duration::from_secs);
-        let draft = Draft::File(FileRecord {
+        let draft = FileDraft::File(FileRecord {
             id,
             project: batch.project.clone(),
             created,
@@ -86,11 +86,11 @@ impl<'a> Job<'a> {
             name: format!("{}_{what}.jsonl", batch.id),
             purpose: OUTPUT_PURPOSE.to_owned(),
         });
-        Writing::begin(self.gateway, draft).await
+        DraftWriter::begin(self.gateway, draft).await
     }
 }
 
-async fn finished(writing: Option<Writing<'_>>) -> Result<Option<String>, Why> {
+async fn finished(writing: Option<DraftWriter<'_>>) -> Result<Option<String>, Rejection> {
     let Some(writing) = writing else { return Ok(None) };
     Ok(writing.finish(|_| {}).await?.map(|draft| draft.id().to_owned()))
 }

@@ -24,14 +24,14 @@ const PERCENTILE: usize = 95;
 
 /// A number of bad calls out of all calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Rate {
+pub(super) struct BadCallRate {
     /// The bad calls.
     pub(super) bad: usize,
     /// All calls.
     pub(super) of: usize,
 }
 
-impl Rate {
+impl BadCallRate {
     /// The share of bad calls, from 0 to 1.
     pub(super) fn share(self) -> f64 {
         self.bad as f64 / self.of.max(1) as f64
@@ -41,7 +41,7 @@ impl Rate {
 /// Tests whether the canary's rate exceeds the stable one by more than `tolerated`, and chance explains the
 /// difference with a probability of at most `level`. Returns the probability of such a difference, or a greater one,
 /// between two equal models.
-pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, level: f64) -> Option<f64> {
+pub(super) fn worse(canary: BadCallRate, stable: BadCallRate, tolerated: f64, level: f64) -> Option<f64> {
     if canary.share() - stable.share() <= tolerated {
         return None;
     }
@@ -52,12 +52,12 @@ pub(super) fn worse(canary: Rate, stable: Rate, tolerated: f64, level: f64) -> O
 /// Expresses the times of two samples as rates of slow calls: those that took longer than the 95th percentile of both
 /// samples together. The stable times are multiplied by `tolerated` first, so a canary within that factor does not
 /// have more slow calls. Also returns the time beyond which a call of the canary counts as slow.
-pub(super) fn slow(canary: &[u32], stable: &[u32], tolerated: f64) -> Option<([Rate; 2], u32)> {
+pub(super) fn slow(canary: &[u32], stable: &[u32], tolerated: f64) -> Option<([BadCallRate; 2], u32)> {
     let stretched = |time: &u32| (f64::from(*time) * tolerated).min(f64::from(u32::MAX)) as u32;
     let mut all: Vec<u32> = canary.iter().copied().chain(stable.iter().map(stretched)).collect();
     let (_, limit, _) = all.select_nth_unstable(percentile(canary.len() + stable.len())?);
     let limit = *limit;
-    let beyond = |bad: usize, of: usize| Rate { bad, of };
+    let beyond = |bad: usize, of: usize| BadCallRate { bad, of };
     let rates = [
         beyond(canary.iter().filter(|time| **time > limit).count(), canary.len()),
         beyond(stable.iter().filter(|time| stretched(time) > limit).count(), stable.len()),
@@ -93,7 +93,7 @@ fn part_of_look(look: u64) -> f64 {
 }
 
 /// The probability that at least `canary.bad` of all bad calls fall to the canary by chance alone.
-fn by_chance(canary: Rate, stable: Rate) -> f64 {
+fn by_chance(canary: BadCallRate, stable: BadCallRate) -> f64 {
     let (bad, all) = (canary.bad + stable.bad, canary.of + stable.of);
     let whole = ln_choose(all, bad);
     let most = bad.min(canary.of);
@@ -124,8 +124,8 @@ fn ln_choose(n: usize, k: usize) -> f64 {
 mod tests {
     use super::*;
 
-    fn rate(bad: usize, of: usize) -> Rate {
-        Rate { bad, of }
+    fn rate(bad: usize, of: usize) -> BadCallRate {
+        BadCallRate { bad, of }
     }
 
     #[test]

@@ -12,19 +12,19 @@ const SPEC: CanarySpec = CanarySpec {
 
 /// The behaviour of a simulated model.
 #[derive(Clone, Copy)]
-struct Model {
+struct ModelBehavior {
     errors: f64,
     refusals: f64,
     /// Factor on the usual, log-normal times to the first token.
     slower: f64,
 }
 
-const USUAL: Model = Model { errors: 0.03, refusals: 0.01, slower: 1.0 };
+const USUAL: ModelBehavior = ModelBehavior { errors: 0.03, refusals: 0.01, slower: 1.0 };
 
 /// A generator of random numbers (splitmix64: Steele, Lea and Flood, 2014).
-struct Random(u64);
+struct SplitMix(u64);
 
-impl Random {
+impl SplitMix {
     /// A number from 0 to 1.
     fn next(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -38,26 +38,27 @@ impl Random {
         (-2.0 * (1.0 - self.next()).ln()).sqrt() * (std::f64::consts::TAU * self.next()).cos()
     }
 
-    fn call(&mut self, model: Model) -> (Went, Option<u32>) {
+    fn call(&mut self, model: ModelBehavior) -> (CallVerdict, Option<u32>) {
         let drawn = self.next();
         if drawn < model.errors {
-            return (Went::Failed, None);
+            return (CallVerdict::Failed, None);
         }
-        let went = if drawn < model.errors + model.refusals { Went::Refused } else { Went::Well };
+        let went =
+            if drawn < model.errors + model.refusals { CallVerdict::Refused } else { CallVerdict::Well };
         let first_token_us = 200_000.0 * model.slower * (0.6 * self.normal()).exp();
         (went, Some(first_token_us as u32))
     }
 }
 
-fn watch() -> Watch {
+fn watch() -> CanaryWatch {
     let model = |name: &str| ModelName::new(name).unwrap();
-    Watch::new(&model("chat"), &model("next"), 5, SPEC)
+    CanaryWatch::new(&model("chat"), &model("next"), 5, SPEC)
 }
 
 /// Simulates `calls` calls, ten per second, one in twenty at the canary. Returns how many calls the canary had had
 /// when it was rolled back.
-fn run(seed: u64, calls: u32, canary: Model) -> Option<(u32, RolledBack)> {
-    let (watch, mut random, mut own) = (watch(), Random(seed), 0);
+fn run(seed: u64, calls: u32, canary: ModelBehavior) -> Option<(u32, CanaryRollback)> {
+    let (watch, mut random, mut own) = (watch(), SplitMix(seed), 0);
     for call in 0..calls {
         let now = UnixNanos::new(u64::from(call) * 100_000_000);
         let is_own = random.next() < 0.05;
@@ -75,10 +76,10 @@ fn run(seed: u64, calls: u32, canary: Model) -> Option<(u32, RolledBack)> {
 fn a_bad_canary_is_out_within_so_many_of_its_calls() {
     const SEEDS: u64 = 300;
     for (name, canary, within, word) in [
-        ("fails", Model { errors: 0.30, ..USUAL }, 120, "calls that fail"),
-        ("breaks", Model { errors: 1.0, ..USUAL }, 48, "calls that fail"),
-        ("refuses", Model { refusals: 0.30, ..USUAL }, 120, "content is refused"),
-        ("is slow", Model { slower: 3.0, ..USUAL }, 160, "time to the first token"),
+        ("fails", ModelBehavior { errors: 0.30, ..USUAL }, 120, "calls that fail"),
+        ("breaks", ModelBehavior { errors: 1.0, ..USUAL }, 48, "calls that fail"),
+        ("refuses", ModelBehavior { refusals: 0.30, ..USUAL }, 120, "content is refused"),
+        ("is slow", ModelBehavior { slower: 3.0, ..USUAL }, 160, "time to the first token"),
     ] {
         let mut late = 0;
         for seed in 0..SEEDS {
@@ -98,7 +99,7 @@ fn a_canary_as_good_as_the_others_stays() {
         (0..SEEDS).filter_map(|seed| Some((seed, run(1000 + seed, 100_000, USUAL)?))).collect();
     assert!(alarms.len() as u64 * 100 <= SEEDS, "{alarms:?}");
     // So does a canary that is slightly worse, within the tolerance.
-    let little = Model { slower: 1.15, ..USUAL };
+    let little = ModelBehavior { slower: 1.15, ..USUAL };
     assert_eq!(run(1, 100_000, little).map(|(own, why)| (own, why.why)), None);
 }
 
@@ -109,16 +110,16 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
     let ended = |canary: bool, went, count: u32, second| {
         (0..count).for_each(|_| watch.ended(canary, went, Some(1000), (0, at(second))));
     };
-    ended(false, Went::Well, 1000, 1);
-    ended(true, Went::Failed, SPEC.min_calls - 1, 1);
+    ended(false, CallVerdict::Well, 1000, 1);
+    ended(true, CallVerdict::Failed, SPEC.min_calls - 1, 1);
     assert!(!watch.is_out());
     assert_eq!((watch.view().calls, watch.view().errors), ([39, 1000], [39, 0]));
     // The calls are outside of the window now, so they do not count.
-    ended(false, Went::Well, 1000, 1802);
-    ended(true, Went::Well, SPEC.min_calls, 1802);
+    ended(false, CallVerdict::Well, 1000, 1802);
+    ended(true, CallVerdict::Well, SPEC.min_calls, 1802);
     assert!(!watch.is_out());
     assert_eq!((watch.view().calls, watch.view().errors), ([40, 1000], [0, 0]));
-    ended(true, Went::Failed, 32, 1803);
+    ended(true, CallVerdict::Failed, 32, 1803);
     assert!(watch.is_out());
     let news = watch.news().unwrap().rolled_back;
     assert!(
@@ -129,7 +130,7 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
     assert_eq!(watch.news(), None, "it is told once");
     // No more calls are counted. An operator's resumption starts from scratch.
     let seen = watch.view().calls;
-    ended(true, Went::Well, 10, 1803);
+    ended(true, CallVerdict::Well, 10, 1803);
     assert_eq!(watch.view().calls, seen);
     assert!(watch.resume() && !watch.is_out() && !watch.resume());
     assert_eq!((watch.view().calls, watch.view().rolled_back), ([0, 0], None));
@@ -138,8 +139,14 @@ fn nothing_is_decided_of_few_calls_or_of_such_as_are_long_past() {
 /// Simulates `calls` calls of twenty similar keys, one in twenty at the canary. In addition, one key sends calls to
 /// the canary that all end the same way. Returns how many calls of the other keys the canary had had when it was
 /// rolled back.
-fn run_beside_one_key(seed: u64, calls: u32, canary: Model, one_key: Went, its_calls: f64) -> Option<u32> {
-    let (watch, mut random, mut own) = (watch(), Random(seed), 0);
+fn run_beside_one_key(
+    seed: u64,
+    calls: u32,
+    canary: ModelBehavior,
+    one_key: CallVerdict,
+    its_calls: f64,
+) -> Option<u32> {
+    let (watch, mut random, mut own) = (watch(), SplitMix(seed), 0);
     for call in 0..calls {
         let now = UnixNanos::new(u64::from(call) * 100_000_000);
         let is_own = random.next() < 0.05;
@@ -162,17 +169,17 @@ fn the_calls_of_one_key_take_no_canary_out_and_keep_none_in() {
     const SEEDS: u64 = 100;
     // As many failures as all other keys have calls at the canary, and ten times as many.
     for its_calls in [0.05, 0.5] {
-        for went in [Went::Failed, Went::Refused] {
+        for went in [CallVerdict::Failed, CallVerdict::Refused] {
             let out = |seed: &u64| run_beside_one_key(*seed, 20_000, USUAL, went, its_calls).is_some();
             let alarms = (0..SEEDS).filter(out).count() as u64;
             assert!(alarms * 100 <= 10 * SEEDS, "{went:?} at {its_calls}: out in {alarms} of {SEEDS}");
         }
     }
     // A canary that fails for all keys is soon rolled back, even if that one key often gets good answers.
-    let fails = Model { errors: 0.30, ..USUAL };
+    let fails = ModelBehavior { errors: 0.30, ..USUAL };
     for (its_calls, within) in [(0.0, 200), (0.05, 200), (0.5, 400)] {
         let late = |seed: &u64| {
-            run_beside_one_key(*seed, 40 * within, fails, Went::Well, its_calls)
+            run_beside_one_key(*seed, 40 * within, fails, CallVerdict::Well, its_calls)
                 .is_none_or(|own| own > within)
         };
         let late = (0..SEEDS).filter(late).count() as u64;
@@ -186,17 +193,17 @@ fn the_calls_of_one_key_take_no_canary_out_and_keep_none_in() {
 #[test]
 fn a_key_that_is_alone_with_the_canary_decides_where_no_other_key_calls_the_route() {
     let at = |second: u64| UnixNanos::new(second * 1_000_000_000);
-    let ended = |watch: &Watch, canary, went, count: u32, caller, second| {
+    let ended = |watch: &CanaryWatch, canary, went, count: u32, caller, second| {
         (0..count).for_each(|_| watch.ended(canary, went, Some(1000), (caller, at(second))));
     };
     let alone = watch();
-    ended(&alone, false, Went::Well, 100, 1, 1);
-    ended(&alone, true, Went::Failed, 80, 1, 1);
+    ended(&alone, false, CallVerdict::Well, 100, 1, 1);
+    ended(&alone, true, CallVerdict::Failed, 80, 1, 1);
     assert!(alone.is_out());
     let beside = watch();
-    ended(&beside, false, Went::Well, 100, 2, 1);
-    ended(&beside, true, Went::Failed, 800, 1, 1);
+    ended(&beside, false, CallVerdict::Well, 100, 2, 1);
+    ended(&beside, true, CallVerdict::Failed, 800, 1, 1);
     assert!(!beside.is_out(), "another key calls the route, and has seen nothing wrong");
-    ended(&beside, true, Went::Failed, 8, 2, 1);
+    ended(&beside, true, CallVerdict::Failed, 8, 2, 1);
     assert!(beside.is_out(), "it has now");
 }

@@ -8,13 +8,13 @@ use super::*;
 const BEGINS: &str = "<|im_start|>";
 const ENDS: &str = "<|im_end|>";
 
-struct Model {
+struct TestModel {
     tokenizer: Tokenizer,
     begins: u32,
     ends: u32,
 }
 
-impl Model {
+impl TestModel {
     fn new() -> Self {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../demo-model/checkpoint/tokenizer.json");
         let tokenizer = Tokenizer::new(&std::fs::read(path).unwrap(), &TokenizerConfig::default()).unwrap();
@@ -81,7 +81,7 @@ fn salt(tenant: &str) -> CacheSalt {
 const NOW: UnixNanos = UnixNanos::new(1_000);
 
 /// Reads a prompt token by token, by its text, and by texts that do not belong to it.
-fn continued(kept: &KeptIds, salt: &CacheSalt, model: &Model, prompt: &[u32]) -> Continued {
+fn continued(kept: &GeneratedIdCache, salt: &CacheSalt, model: &TestModel, prompt: &[u32]) -> ReusedPrompt {
     let by = |said: Option<&str>| kept.continued(salt, &model.tokenizer, (prompt, said), NOW);
     let (told, text) = (by(None), model.text(prompt));
     let begun = &text[..text.floor_char_boundary(text.len() / 2)];
@@ -93,7 +93,12 @@ fn continued(kept: &KeptIds, salt: &CacheSalt, model: &Model, prompt: &[u32]) ->
     told
 }
 
-fn end_of(kept: &KeptIds, model: &Model, salt: &CacheSalt, prompt: &[u32]) -> (Vec<u32>, End) {
+fn end_of(
+    kept: &GeneratedIdCache,
+    model: &TestModel,
+    salt: &CacheSalt,
+    prompt: &[u32],
+) -> (Vec<u32>, AnswerStart) {
     let continued = continued(kept, salt, model, prompt);
     (continued.ids.unwrap_or_else(|| prompt.to_vec()), continued.end.unwrap())
 }
@@ -103,11 +108,11 @@ fn end_of(kept: &KeptIds, model: &Model, salt: &CacheSalt, prompt: &[u32]) -> (V
 /// sent.
 #[test]
 fn each_prompt_goes_on_with_the_ids_that_were_generated() {
-    let model = Model::new();
+    let model = TestModel::new();
     let words =
         ["What is a cache?", " It keeps", " things.\n\n", "é模", "  indeed  ", "{\"a\": [1, 2]}", "ok"];
     for seed in 1..60_u64 {
-        let (kept, own) = (KeptIds::default(), salt("a"));
+        let (kept, own) = (GeneratedIdCache::default(), salt("a"));
         let mut random = seed << 20 | 7;
         // What the client sends as text, and the ids that the model was given and generated.
         let (mut sent, mut computed) = (model.said("system", "be brief"), Vec::new());
@@ -146,8 +151,8 @@ fn each_prompt_goes_on_with_the_ids_that_were_generated() {
 
 #[test]
 fn nothing_is_put_in_the_place_of_another_text() {
-    let model = Model::new();
-    let (kept, own) = (KeptIds::default(), salt("a"));
+    let model = TestModel::new();
+    let (kept, own) = (GeneratedIdCache::default(), salt("a"));
     let question = model.said("user", "Say it.");
     let prompt: Vec<u32> = question.iter().copied().chain(model.open()).collect();
     let (_, end) = end_of(&kept, &model, &own, &prompt);
@@ -191,10 +196,10 @@ fn nothing_is_put_in_the_place_of_another_text() {
 
 #[test]
 fn what_is_kept_has_bounds_of_each_tenant_and_of_all_and_an_end() {
-    let end = |before| End { before, tail: vec![1] };
-    let kept = KeptIds::default();
+    let end = |before| AnswerStart { before, tail: vec![1] };
+    let kept = GeneratedIdCache::default();
     let answer = vec![7_u32; 10_000];
-    let count = |kept: &KeptIds| {
+    let count = |kept: &GeneratedIdCache| {
         let inner = kept.0.lock();
         let all = inner.tenants.values().flat_map(|shelf| shelf.answers.values().flatten());
         let (bytes, answers) = all.fold((0, 0), |(bytes, count), kept| (bytes + kept.bytes(), count + 1));
@@ -239,7 +244,7 @@ fn what_is_kept_has_bounds_of_each_tenant_and_of_all_and_an_end() {
 #[test]
 fn what_is_looked_for_is_what_was_said_and_not_how_it_was_cut() {
     let behind_markup = |pieces: &[&[u8]], id: u32| {
-        let mut hash = Hash::of(&salt("acme"));
+        let mut hash = TextHash::of(&salt("acme"));
         pieces.iter().for_each(|piece| hash.bytes(piece));
         hash.markup(id);
         hash.value()

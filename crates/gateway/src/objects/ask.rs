@@ -1,13 +1,13 @@
 //! Parses the query of a look-up. Knows no store.
 
 use headrace_domain::Code;
-use headrace_objects::{MOST_ITEMS, MOST_ROWS, Order, PageAsk};
+use headrace_objects::{ListOrder, MOST_ITEMS, MOST_ROWS, PageAsk};
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// The parameters of a query, as far as they are present.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Query {
+pub(super) struct ObjectQuery {
     pub(super) page: PageAsk,
     pub(super) stream: bool,
     pub(super) starting_after: Option<u64>,
@@ -15,13 +15,13 @@ pub(super) struct Query {
 }
 
 /// The parameters that a list takes, and its page sizes.
-pub(super) struct Listing {
+pub(super) struct ListParameters {
     fields: &'static [&'static str],
     usual: usize,
     most: usize,
 }
 
-impl Listing {
+impl ListParameters {
     /// Lists of items.
     pub(super) const ITEMS: Self = Self {
         fields: &["limit", "order", "after", "stream", "starting_after"],
@@ -38,24 +38,24 @@ impl Listing {
         Self { fields: &["limit", "after_id", "before_id"], usual: 20, most: 1_000 };
 }
 
-impl Query {
+impl ObjectQuery {
     /// # Errors
     /// The first invalid parameter.
-    pub(super) fn read(fields: &[(String, String)]) -> Result<Self, Why> {
-        Self::read_of(fields, &Listing::ITEMS)
+    pub(super) fn read(fields: &[(String, String)]) -> Result<Self, Rejection> {
+        Self::read_of(fields, &ListParameters::ITEMS)
     }
 
     /// As [`Self::read`], for another list.
     ///
     /// # Errors
     /// The first invalid parameter.
-    pub(super) fn read_of(fields: &[(String, String)], listing: &Listing) -> Result<Self, Why> {
+    pub(super) fn read_of(fields: &[(String, String)], listing: &ListParameters) -> Result<Self, Rejection> {
         let mut query = Self::default();
         query.page.limit = listing.usual;
         for (name, value) in fields {
             let bad = |what: &str| {
                 let message = format!("`{name}` must be {what}.");
-                Why::new(Code::BadPage, message).keeping("A parameter of the query is wrong.")
+                Rejection::new(Code::BadPage, message).keeping("A parameter of the query is wrong.")
             };
             match name.as_str() {
                 // These have no effect: what they name is never present, or always.
@@ -70,8 +70,8 @@ impl Query {
                 }
                 "order" => {
                     query.page.order = match value.as_str() {
-                        "asc" => Order::Ascending,
-                        "desc" => Order::Descending,
+                        "asc" => ListOrder::Ascending,
+                        "desc" => ListOrder::Descending,
                         _ => return Err(bad("`asc` or `desc`").with_param("order")),
                     };
                 }
@@ -99,16 +99,16 @@ mod tests {
     fn a_query_is_read_or_refused_by_name() {
         let read = |fields: &[(&str, &str)]| {
             let fields: Vec<_> = fields.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-            Query::read(&fields)
+            ObjectQuery::read(&fields)
         };
         let query = read(&[("limit", "100"), ("order", "asc"), ("after", "x"), ("include[]", "y")]).unwrap();
         assert_eq!(
             query.page,
-            PageAsk { limit: 100, order: Order::Ascending, after: Some("x".to_owned()), before: None }
+            PageAsk { limit: 100, order: ListOrder::Ascending, after: Some("x".to_owned()), before: None }
         );
         let query = read(&[("stream", "true"), ("starting_after", "7")]).unwrap();
         assert_eq!((query.stream, query.starting_after), (true, Some(7)));
-        assert_eq!(read(&[]).unwrap(), Query::default());
+        assert_eq!(read(&[]).unwrap(), ObjectQuery::default());
         for bad in
             [("limit", "0"), ("limit", "101"), ("order", "up"), ("starting_after", "-1"), ("page", "2")]
         {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use headrace_call_api::Frames;
+use headrace_call_api::AnswerFrames;
 use headrace_domain::{Code, KeyId, UnixNanos};
 use headrace_objects::{ItemRecord, ResponseRecord};
 use headrace_wire::response_begun;
@@ -15,14 +15,14 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 use crate::pump::reply_meta;
-use crate::refused::Why;
-use crate::state::Keyed;
+use crate::refused::Rejection;
+use crate::state::KeyedCall;
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::keep::{begun, ended};
-use super::running::{Running, Splitter};
+use super::running::{ReplaySplitter, RunningResponse};
 
 /// The most background responses that run concurrently.
 const MOST_RUNNING: usize = 1_024;
@@ -40,15 +40,15 @@ const RECORD_COPIES: u64 = 4;
 /// Attempts to store a response that has ended.
 const TRIES: u32 = 10;
 
-impl Keyed {
+impl KeyedCall {
     /// Whether the call runs in the background. A shadow copy never does.
-    pub(crate) fn is_in_background(&self, dossier: &Dossier) -> bool {
+    pub(crate) fn is_in_background(&self, dossier: &RequestContext) -> bool {
         dossier.copy().is_none() && self.work.call.response.as_ref().is_some_and(|ask| ask.background)
     }
 }
 
 /// The outcome of the work.
-enum Came {
+enum BackgroundOutcome {
     /// The last event of the stream.
     Last(Bytes),
     /// The call was refused: the body of the answer.
@@ -58,14 +58,14 @@ enum Came {
 }
 
 /// A response that is stored as queued and has not started.
-pub(crate) struct Begun {
+pub(crate) struct BackgroundResponse {
     record: ResponseRecord,
-    running: Arc<Running>,
+    running: Arc<RunningResponse>,
     key: KeyId,
     wants_stream: bool,
 }
 
-impl Begun {
+impl BackgroundResponse {
     /// Starts the work in a task of its own and answers the client with the response's id.
     pub(crate) fn start(
         self,
@@ -85,21 +85,25 @@ impl Begun {
 ///
 /// # Errors
 /// The response cannot be stored, or too many are running.
-pub(crate) async fn begin(gateway: &Gateway, dossier: &Dossier, keyed: &mut Keyed) -> Result<Begun, Why> {
+pub(crate) async fn begin(
+    gateway: &Gateway,
+    dossier: &RequestContext,
+    keyed: &mut KeyedCall,
+) -> Result<BackgroundResponse, Rejection> {
     let wants_stream = keyed.work.call.stream;
     let (record, running) = note(gateway, dossier, keyed).await?;
     // The answer is read here as it comes, so it must be a stream. The work is not shared yet.
     if let Some(work) = Arc::get_mut(&mut keyed.work) {
         work.call.stream = true;
     }
-    Ok(Begun { record, running, key: keyed.principal.key.clone(), wants_stream })
+    Ok(BackgroundResponse { record, running, key: keyed.principal.key.clone(), wants_stream })
 }
 
 async fn note(
     gateway: &Gateway,
-    dossier: &Dossier,
-    keyed: &Keyed,
-) -> Result<(ResponseRecord, Arc<Running>), Why> {
+    dossier: &RequestContext,
+    keyed: &KeyedCall,
+) -> Result<(ResponseRecord, Arc<RunningResponse>), Rejection> {
     let work = &keyed.work;
     let project = keyed.principal.project.clone();
     let ask = work.call.response.clone().unwrap_or_default();
@@ -112,7 +116,7 @@ async fn note(
     let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Render))?;
     let events = if work.call.stream { MOST_EVENT_BYTES } else { 0 };
     let org = keyed.principal.org.clone();
-    let running = Arc::new(Running::new((project, org.clone()), events, memory));
+    let running = Arc::new(RunningResponse::new((project, org.clone()), events, memory));
     {
         let mut all = gateway.objects().running.lock();
         let of_org = all.values().filter(|other| other.org == org).count();
@@ -130,7 +134,7 @@ async fn note(
 
 /// Checks that another response may start while `all` run, `of_org` of them in its organisation. An organisation with
 /// many responses leaves slots for others.
-fn has_place(all: usize, of_org: usize) -> Result<(), Why> {
+fn has_place(all: usize, of_org: usize) -> Result<(), Rejection> {
     let most = if of_org < FEW { MOST_RUNNING } else { MOST_RUNNING - KEPT_FOR_FEW };
     if all < most {
         return Ok(());
@@ -139,13 +143,13 @@ fn has_place(all: usize, of_org: usize) -> Result<(), Why> {
         "{all} responses are worked on in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
          further place of {most}. Wait for some of yours, cancel them, or send `background: false`."
     );
-    Err(Why::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1)))
+    Err(Rejection::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1)))
 }
 
 async fn run(
     gateway: Arc<Gateway>,
     work: impl Future<Output = Answer> + Send + 'static,
-    running: Arc<Running>,
+    running: Arc<RunningResponse>,
     mut record: ResponseRecord,
 ) {
     // A drain waits until the outcome is stored.
@@ -155,8 +159,8 @@ async fn run(
         biased;
         // Dropping the answer has the same effect as a client that goes away: the call ends and is charged for its
         // work so far.
-        () = running.cancel.cancelled() => Came::Cancelled,
-        came = AssertUnwindSafe(work).catch_unwind() => came.unwrap_or(Came::Broken),
+        () = running.cancel.cancelled() => BackgroundOutcome::Cancelled,
+        came = AssertUnwindSafe(work).catch_unwind() => came.unwrap_or(BackgroundOutcome::Broken),
     };
     record.body = body_of(&record.body, came);
     record.events = running.events();
@@ -167,54 +171,56 @@ async fn run(
 }
 
 /// Reads an answer to its end.
-async fn read(answer: Answer, running: &Running) -> Came {
+async fn read(answer: Answer, running: &RunningResponse) -> BackgroundOutcome {
     let mut body = match answer.body {
-        AnswerBody::Whole(bytes) => return Came::Refused(bytes),
+        AnswerBody::Whole(bytes) => return BackgroundOutcome::Refused(bytes),
         AnswerBody::Stream(body) | AnswerBody::Long { body, .. } => body,
     };
-    let (mut splitter, mut last) = (Splitter::default(), None);
+    let (mut splitter, mut last) = (ReplaySplitter::default(), None);
     while let Some(frame) = poll_fn(|cx| body.poll_frame(cx)).await {
-        let Ok(frame) = frame else { return Came::Broken };
+        let Ok(frame) = frame else { return BackgroundOutcome::Broken };
         splitter.push(&frame, |event| {
             last = Some(event.clone());
             running.push(event);
         });
     }
-    last.map_or(Came::Broken, Came::Last)
+    last.map_or(BackgroundOutcome::Broken, BackgroundOutcome::Last)
 }
 
 /// The response's body with its outcome.
-fn body_of(begun: &str, came: Came) -> String {
+fn body_of(begun: &str, came: BackgroundOutcome) -> String {
     let mut body: Value = serde_json::from_str(begun).unwrap_or_default();
     let (status, error) = match came {
-        Came::Last(event) => {
+        BackgroundOutcome::Last(event) => {
             /// The response in the last event, as raw JSON.
             #[derive(Deserialize)]
-            struct Event<'a> {
+            struct FinalEvent<'a> {
                 #[serde(borrow)]
                 response: &'a RawValue,
             }
             #[derive(Deserialize)]
-            struct Status {
+            struct StatusField {
                 status: Option<String>,
             }
             let is_over = |response: &&RawValue| {
-                serde_json::from_str::<Status>(response.get())
+                serde_json::from_str::<StatusField>(response.get())
                     .is_ok_and(|told| told.status.as_deref() != Some("in_progress"))
             };
-            let event = serde_json::from_slice::<Event<'_>>(&event).ok();
+            let event = serde_json::from_slice::<FinalEvent<'_>>(&event).ok();
             match event.map(|event| event.response).filter(is_over) {
                 Some(response) => return response.get().to_owned(),
                 None => ("failed", json!({"code": "server_error", "message": "The answer broke off."})),
             }
         }
-        Came::Refused(bytes) => {
+        BackgroundOutcome::Refused(bytes) => {
             let refusal: Value = serde_json::from_slice(&bytes).unwrap_or_default();
             let told = |field| refusal.pointer(field).cloned().unwrap_or_else(|| json!("server_error"));
             ("failed", json!({"code": told("/error/code"), "message": told("/error/message")}))
         }
-        Came::Cancelled => ("cancelled", Value::Null),
-        Came::Broken => ("failed", json!({"code": "server_error", "message": "The answer broke off."})),
+        BackgroundOutcome::Cancelled => ("cancelled", Value::Null),
+        BackgroundOutcome::Broken => {
+            ("failed", json!({"code": "server_error", "message": "The answer broke off."}))
+        }
     };
     body["status"] = json!(status);
     body["error"] = error;
@@ -235,7 +241,12 @@ async fn store(gateway: &Gateway, record: &ResponseRecord, items: &[ItemRecord])
 
 impl Gateway {
     /// A stream of a running response's events, starting at event number `from`.
-    pub(super) fn follow(&self, key: &KeyId, running: &Arc<Running>, from: usize) -> Result<Answer, Why> {
+    pub(super) fn follow(
+        &self,
+        key: &KeyId,
+        running: &Arc<RunningResponse>,
+        from: usize,
+    ) -> Result<Answer, Rejection> {
         let memory = self.memory().reserve(key, FOLLOWER_MEMORY);
         let memory = memory.map_err(|full| full.at(headrace_domain::Stage::Deliver))?;
         let beat = self.beats().join_stream(key.clone());
@@ -283,7 +294,7 @@ impl Gateway {
                     continue;
                 }
                 count += 1;
-                record.body = body_of(&record.body, Came::Broken);
+                record.body = body_of(&record.body, BackgroundOutcome::Broken);
                 ended(&mut record);
                 store.put_response(&record, &[])?;
             }

@@ -7,16 +7,16 @@ use headrace_call_api::BodySource;
 use headrace_domain::{Code, UnixNanos};
 use headrace_identity::Principal;
 use headrace_objects::{
-    BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchTimes, ItemRecord, Page,
-    PageAsk, fresh_id,
+    BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchTimes, ItemPage,
+    ItemRecord, PageAsk, fresh_id,
 };
 use headrace_wire::{BatchBody, batch_body, batch_path};
 use serde_json::{Map, Value, json};
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, Gateway};
 
-use super::ask::{Listing, Query};
+use super::ask::{ListParameters, ObjectQuery};
 use super::reads::{BATCH_ROW_BYTES, keeping};
 use super::{Told, owned};
 
@@ -28,7 +28,7 @@ const PURPOSE: &str = "batch";
 impl Gateway {
     /// `POST /v1/batches`
     pub(super) async fn create_batch(self: &Arc<Self>, principal: &Principal, body: impl BodySource) -> Told {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let BatchBody { input, endpoint, window, within, metadata, kept_seconds } =
             batch_body(&body, &self.config().wire)?;
         let file = self.file_of(principal, &input).await.map_err(|why| why.with_param("input_file_id"))?;
@@ -37,7 +37,7 @@ impl Gateway {
                 "`input_file_id`: the file is for `{}`; upload it with purpose `batch`.",
                 file.purpose
             );
-            return Err(Why::new(Code::InvalidValue, message).with_param("input_file_id"));
+            return Err(Rejection::new(Code::InvalidValue, message).with_param("input_file_id"));
         }
         let created = self.now();
         let batch = BatchRecord {
@@ -69,12 +69,12 @@ impl Gateway {
     ///
     /// # Errors
     /// The project has too many unfinished batches.
-    pub(super) async fn store_batch(&self, batch: &BatchRecord) -> Result<(), Why> {
+    pub(super) async fn store_batch(&self, batch: &BatchRecord) -> Result<(), Rejection> {
         let batch = batch.clone();
         let stored = self.objects().ask_files(move |store| store.create_batch(&batch)).await;
         stored.map_err(|why| match why.code {
             Code::ObjectsFull if why.limit.as_ref().is_some_and(|limit| limit.rule == OPEN_RULE) => {
-                let mut full = Why::new(Code::BatchesFull, why.message.clone())
+                let mut full = Rejection::new(Code::BatchesFull, why.message.clone())
                     .retry_after(std::time::Duration::from_secs(60));
                 full.limit.clone_from(&why.limit);
                 full
@@ -85,11 +85,11 @@ impl Gateway {
 
     /// `GET /v1/batches`
     pub(super) async fn list_batches(&self, principal: &Principal, query: &[(String, String)]) -> Told {
-        let ask = Query::read_of(query, &Listing::BATCHES)?.page;
+        let ask = ObjectQuery::read_of(query, &ListParameters::BATCHES)?.page;
         let memory = self.reserve_page(principal, &ask, BATCH_ROW_BYTES)?;
         let (batches, has_more) = self.batches_of(principal, BatchKind::OfFiles, ask).await?;
-        let item = |batch: BatchRecord| ItemRecord { json: told(&batch).to_string(), id: batch.id };
-        let page = Page { items: batches.into_iter().map(item).collect(), has_more };
+        let item = |batch: BatchRecord| ItemRecord { json: to_json(&batch).to_string(), id: batch.id };
+        let page = ItemPage { items: batches.into_iter().map(item).collect(), has_more };
         Ok(keeping(memory, Answer::json(200, page.json())))
     }
 
@@ -98,7 +98,7 @@ impl Gateway {
         principal: &Principal,
         kind: BatchKind,
         ask: PageAsk,
-    ) -> Result<(Vec<BatchRecord>, bool), Why> {
+    ) -> Result<(Vec<BatchRecord>, bool), Rejection> {
         let project = principal.project.clone();
         self.objects().ask_files(move |store| store.batches(&project, kind, &ask)).await
     }
@@ -113,7 +113,7 @@ impl Gateway {
         principal: &Principal,
         kind: BatchKind,
         id: &str,
-    ) -> Result<BatchRecord, Why> {
+    ) -> Result<BatchRecord, Rejection> {
         let (project, id) = owned(principal, id);
         let found = self.objects().ask_files(move |store| store.batch(&project, &id)).await?;
         found.filter(|batch| BatchKind::of(batch.state.endpoint) == kind).ok_or_else(not_found)
@@ -130,18 +130,18 @@ impl Gateway {
         principal: &Principal,
         kind: BatchKind,
         id: &str,
-    ) -> Result<BatchRecord, Why> {
+    ) -> Result<BatchRecord, Rejection> {
         self.batch_of(principal, kind, id).await?;
         let batch = self.end_batch_now(id).await?.ok_or_else(not_found)?;
         if batch.state.status.is_over() {
             let message = format!("The batch is {}: there is nothing to cancel.", word(batch.state.status));
-            return Err(Why::new(Code::BatchEnded, message));
+            return Err(Rejection::new(Code::BatchEnded, message));
         }
         Ok(batch)
     }
 
     /// Cancels a batch of any project and returns its new state.
-    pub(super) async fn end_batch_now(&self, id: &str) -> Result<Option<BatchRecord>, Why> {
+    pub(super) async fn end_batch_now(&self, id: &str) -> Result<Option<BatchRecord>, Rejection> {
         let change = |state: &mut BatchState, now| {
             // A batch that is already writing its results is not cancelled.
             if matches!(state.status, BatchStatus::Validating | BatchStatus::InProgress) {
@@ -156,11 +156,11 @@ impl Gateway {
 }
 
 fn shown(batch: &BatchRecord) -> Answer {
-    Answer::json(200, told(batch).to_string())
+    Answer::json(200, to_json(batch).to_string())
 }
 
 /// A batch in OpenAI's JSON.
-fn told(batch: &BatchRecord) -> Value {
+fn to_json(batch: &BatchRecord) -> Value {
     let BatchRecord { id, state, counts, .. } = batch;
     let fault = |fault: &BatchFault| json!({"code": fault.code, "line": fault.line, "message": fault.message, "param": fault.param});
     let faults: Vec<Value> = state.faults.iter().map(fault).collect();
@@ -215,6 +215,6 @@ const fn word(status: BatchStatus) -> &'static str {
     }
 }
 
-pub(super) fn not_found() -> Why {
-    Why::new(Code::BatchNotFound, "There is no such batch for your project.")
+pub(super) fn not_found() -> Rejection {
+    Rejection::new(Code::BatchNotFound, "There is no such batch for your project.")
 }

@@ -1,18 +1,18 @@
 //! Conversations and their items: create, look up, label and delete. Foreign and missing ids answer alike.
 
-use headrace_call_api::{BodySource, Reserved};
+use headrace_call_api::{BodySource, MemoryReservation};
 use headrace_domain::{Code, ProjectId};
 use headrace_identity::Principal;
 use headrace_objects::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectStore, Page, Stored, fresh_id, input_items,
+    ConversationRecord, ItemPage, ItemRecord, ObjectError, ObjectStore, StoredLookup, fresh_id, input_items,
 };
 use headrace_wire::{ConversationBody, conversation_body};
 use serde_json::{Value, json};
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, Gateway};
 
-use super::ask::Query;
+use super::ask::ObjectQuery;
 use super::reads::keeping;
 use super::{Told, owned};
 
@@ -48,7 +48,7 @@ impl Gateway {
         let (body, _memory) = self.conversation_body(principal, body).await?;
         if body.items.is_some() {
             let message = "`items`: add items by `POST /v1/conversations/ID/items`.";
-            return Err(Why::new(Code::UnknownParameter, message).with_param("items"));
+            return Err(Rejection::new(Code::UnknownParameter, message).with_param("items"));
         }
         let metadata = body.metadata.unwrap_or_else(|| "{}".to_owned());
         let found = self.conversation_of(principal, id, move |store, project, id, now| {
@@ -74,12 +74,12 @@ impl Gateway {
         id: &str,
         query: &[(String, String)],
     ) -> Told {
-        let Query { page: ask, .. } = Query::read(query)?;
+        let ObjectQuery { page: ask, .. } = ObjectQuery::read(query)?;
         let ((project, own), (whose, named)) = (owned(principal, id), owned(principal, id));
         let asked = ask.clone();
         let page = self.read_stored(
             principal,
-            move |store, now| store.size(&whose, Stored::Page(&named, &asked), now),
+            move |store, now| store.size(&whose, StoredLookup::Page(&named, &asked), now),
             move |store, now| store.items(&project, &own, &ask, now),
         );
         let (page, memory) = page.await?.ok_or_else(not_found)?;
@@ -90,14 +90,14 @@ impl Gateway {
         let (body, memory) = self.conversation_body(principal, body).await?;
         let Some(items) = body.items else {
             let message = "`items`: it is required.";
-            return Err(Why::new(Code::MissingRequiredParameter, message).with_param("items"));
+            return Err(Rejection::new(Code::MissingRequiredParameter, message).with_param("items"));
         };
         // A fresh prefix makes the items' ids different from all earlier ones.
         let items = input_items(&items, &fresh_id("add", self.now()));
         let added = self.conversation_of(principal, id, move |store, project, id, now| {
             Ok(store.add_items(project, id, &items, now)?.then_some(items))
         });
-        let told = Page { items: added.await?, has_more: false };
+        let told = ItemPage { items: added.await?, has_more: false };
         Ok(keeping(memory, Answer::json(200, told.json())))
     }
 
@@ -106,7 +106,7 @@ impl Gateway {
         let (item, same) = (item.to_owned(), item.to_owned());
         let found = self.read_stored(
             principal,
-            move |store, now| store.size(&whose, Stored::Item(&named, &same), now),
+            move |store, now| store.size(&whose, StoredLookup::Item(&named, &same), now),
             move |store, now| store.item(&project, &own, &item, now),
         );
         let (ItemRecord { json, .. }, memory) = found.await?.ok_or_else(not_found)?;
@@ -136,7 +136,7 @@ impl Gateway {
         ) -> Result<Option<T>, ObjectError>
         + Send
         + 'static,
-    ) -> Result<T, Why> {
+    ) -> Result<T, Rejection> {
         let ((project, id), now) = (owned(principal, id), self.now());
         let found = self.objects().ask(move |store| ask(store, &project, &id, now)).await?;
         found.ok_or_else(not_found)
@@ -147,15 +147,15 @@ impl Gateway {
         &self,
         principal: &Principal,
         body: impl BodySource,
-    ) -> Result<(ConversationBody, Reserved), Why> {
+    ) -> Result<(ConversationBody, MemoryReservation), Rejection> {
         let (body, memory) = self.body_of(principal, body).await?;
         Ok((conversation_body(&body, &self.config().wire)?, memory))
     }
 }
 
-fn not_found() -> Why {
+fn not_found() -> Rejection {
     let message = "There is no such conversation, or no such item of it, for your project.";
-    Why::new(Code::ConversationNotFound, message)
+    Rejection::new(Code::ConversationNotFound, message)
 }
 
 fn shown(conversation: &ConversationRecord) -> Answer {

@@ -7,15 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::{BodySource, Credentials, Frames, Front, Head, Peer};
+use headrace_call_api::{AnswerFrames, BodySource, CallHead, CallService, Credentials, PeerAddress};
 use headrace_domain::{Code, Endpoint};
 use headrace_identity::Principal;
 use headrace_wire::compaction;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::refused::Why;
-use crate::stages::{self, Entered};
+use crate::refused::Rejection;
+use crate::stages::{self, EnteredCall};
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::Told;
@@ -72,12 +72,12 @@ impl Gateway {
             .with_headers(headers.into_iter().filter(|(name, _)| *name != "x-request-id")))
     }
 
-    fn enter_as(self: &Arc<Self>, principal: &Arc<Principal>) -> Result<Entered, Answer> {
+    fn enter_as(self: &Arc<Self>, principal: &Arc<Principal>) -> Result<EnteredCall, Answer> {
         let clock = &self.parts().clock;
-        let head = Head {
+        let head = CallHead {
             endpoint: Endpoint::Responses,
             credentials: Credentials::default(),
-            peer: Peer { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
+            peer: PeerAddress { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
             traceparent: None,
             dialect: Vec::new(),
             started: clock.now(),
@@ -90,8 +90,8 @@ impl Gateway {
 
 /// Builds the call behind a compaction: the same input, followed by the instruction. Values are copied as raw JSON,
 /// because a tree of them would take many times the body's memory.
-fn asked(body: &[u8]) -> Result<Vec<u8>, Why> {
-    let bad = |message: &str| Why::new(Code::InvalidType, message);
+fn asked(body: &[u8]) -> Result<Vec<u8>, Rejection> {
+    let bad = |message: &str| Rejection::new(Code::InvalidType, message);
     let fields: BTreeMap<String, &RawValue> =
         serde_json::from_slice(body).map_err(|_| bad("The body must be a JSON object."))?;
     let wish = json!({"type": "message", "role": "user", "content": COMPACT}).to_string();
@@ -138,8 +138,8 @@ async fn gathered(body: AnswerBody) -> Option<Vec<u8>> {
     }
 }
 
-fn broken() -> Why {
-    Why::new(Code::InternalError, "The short form broke off. What was not delivered is not charged.")
+fn broken() -> Rejection {
+    Rejection::new(Code::InternalError, "The short form broke off. What was not delivered is not charged.")
 }
 
 #[cfg(test)]

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, Reserved};
+use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, MemoryReservation};
 use headrace_domain::{Code, Stage};
 use headrace_identity::Principal;
-use headrace_objects::{Draft, FileRecord, ItemRecord, Page, fresh_id};
+use headrace_objects::{FileDraft, FileRecord, ItemPage, ItemRecord, fresh_id};
 use headrace_wire::{file_name, file_purpose, kept_for};
 use serde_json::{Value, json};
 
 use crate::delivery;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, AnswerBody, Gateway};
 
-use super::ask::{Listing, Query};
-use super::form::{FORM_MEMORY, Form, FormField, missing_field, too_large, unknown_field};
+use super::ask::{ListParameters, ObjectQuery};
+use super::form::{FORM_MEMORY, FormField, UploadForm, missing_field, too_large, unknown_field};
 use super::reads::{ROW_BYTES, keeping};
-use super::writing::Writing;
+use super::writing::DraftWriter;
 use super::{Told, owned};
 
 /// Bytes of a file that may wait for a reader before reading pauses, and the memory that a download reserves.
@@ -32,7 +32,7 @@ const FIELDS: &str = "`purpose`, `file`, `expires_after[anchor]` and `expires_af
 
 /// The text fields of an upload form.
 #[derive(Default)]
-struct Said {
+struct FileFields {
     purpose: Option<String>,
     anchor: Option<String>,
     seconds: Option<String>,
@@ -42,7 +42,7 @@ impl Gateway {
     /// `POST /v1/files`
     pub(super) async fn create_file(&self, principal: &Principal, body: impl BodySource) -> Told {
         let (_memory, pieces) = self.open_form(principal, body)?;
-        let (mut form, mut said, mut written) = (Form::of(pieces)?, Said::default(), None);
+        let (mut form, mut said, mut written) = (UploadForm::of(pieces)?, FileFields::default(), None);
         while let Some((name, field)) = form.next().await? {
             match name.as_str() {
                 "purpose" => said.purpose = Some(checked_purpose(field).await?),
@@ -59,13 +59,13 @@ impl Gateway {
         let usual = (purpose == "batch").then_some(self.config().object_retention);
         let kept = kept.map(Duration::from_secs).or(usual);
         let finished = writing.finish(|draft| {
-            if let Draft::File(file) = draft {
+            if let FileDraft::File(file) = draft {
                 file.expires = kept.map(|kept| file.created.after(kept));
                 file.purpose = purpose;
             }
         });
         match finished.await? {
-            Some(Draft::File(file)) => Ok(Answer::json(200, shown(&file).to_string())),
+            Some(FileDraft::File(file)) => Ok(Answer::json(200, shown(&file).to_string())),
             _ => Err(not_found()),
         }
     }
@@ -75,13 +75,13 @@ impl Gateway {
         &self,
         principal: &Principal,
         body: impl BodySource,
-    ) -> Result<(Reserved, impl BodyPieces), Why> {
+    ) -> Result<(MemoryReservation, impl BodyPieces), Rejection> {
         let most = self.file_limits()?.max_file_bytes;
         let memory = self.memory().reserve(&principal.key, FORM_MEMORY);
         let memory = memory.map_err(|full| full.at(Stage::Receive))?;
         let pieces = body.open(most.saturating_add(FORM_AROUND_BYTES)).map_err(|refusal| match refusal {
             BodyRefusal::TooLarge { .. } => too_large(most),
-            other => Why::of_body(&other),
+            other => Rejection::of_body(&other),
         })?;
         Ok((memory, pieces))
     }
@@ -90,13 +90,13 @@ impl Gateway {
         &'g self,
         principal: &Principal,
         mut field: FormField<'_>,
-    ) -> Result<Writing<'g>, Why> {
+    ) -> Result<DraftWriter<'g>, Rejection> {
         let name = field.file_name().ok_or_else(|| {
             let message = "`file`: the form must give it a file name.";
-            Why::new(Code::BadForm, message).with_param("file")
+            Rejection::new(Code::BadForm, message).with_param("file")
         })?;
         let created = self.now();
-        let draft = Draft::File(FileRecord {
+        let draft = FileDraft::File(FileRecord {
             id: fresh_id("file", created).replacen('_', "-", 1),
             project: principal.project.clone(),
             created,
@@ -105,7 +105,7 @@ impl Gateway {
             name: file_name(name)?,
             purpose: String::new(),
         });
-        let mut writing = Writing::begin(self, draft).await?;
+        let mut writing = DraftWriter::begin(self, draft).await?;
         while let Some(chunk) = field.next().await? {
             writing.add(&chunk).await?;
         }
@@ -114,7 +114,7 @@ impl Gateway {
 
     /// `GET /v1/files`
     pub(super) async fn list_files(&self, principal: &Principal, query: &[(String, String)]) -> Told {
-        let Query { page, purpose, .. } = Query::read_of(query, &Listing::FILES)?;
+        let ObjectQuery { page, purpose, .. } = ObjectQuery::read_of(query, &ListParameters::FILES)?;
         let memory = self.reserve_page(principal, &page, ROW_BYTES)?;
         let (project, now) = (principal.project.clone(), self.now());
         let listed = move |store: &dyn headrace_objects::BatchStore| {
@@ -122,7 +122,7 @@ impl Gateway {
         };
         let (files, has_more) = self.objects().ask_files(listed).await?;
         let item = |file: FileRecord| ItemRecord { json: shown(&file).to_string(), id: file.id };
-        let page = Page { items: files.into_iter().map(item).collect(), has_more };
+        let page = ItemPage { items: files.into_iter().map(item).collect(), has_more };
         Ok(keeping(memory, Answer::json(200, page.json())))
     }
 
@@ -131,7 +131,7 @@ impl Gateway {
         Ok(Answer::json(200, shown(&self.file_of(principal, id).await?).to_string()))
     }
 
-    pub(super) async fn file_of(&self, principal: &Principal, id: &str) -> Result<FileRecord, Why> {
+    pub(super) async fn file_of(&self, principal: &Principal, id: &str) -> Result<FileRecord, Rejection> {
         let ((project, id), now) = (owned(principal, id), self.now());
         let found = self.objects().ask_files(move |store| store.file(&project, &id, now)).await?;
         found.ok_or_else(not_found)
@@ -181,7 +181,7 @@ impl Gateway {
     }
 }
 
-async fn checked_purpose(field: FormField<'_>) -> Result<String, Why> {
+async fn checked_purpose(field: FormField<'_>) -> Result<String, Rejection> {
     let purpose = field.text("purpose").await?;
     file_purpose(&purpose)?;
     Ok(purpose)
@@ -205,6 +205,6 @@ pub(super) fn shown(file: &FileRecord) -> Value {
     shown
 }
 
-fn not_found() -> Why {
-    Why::new(Code::FileNotFound, "There is no such file for your project.")
+fn not_found() -> Rejection {
+    Rejection::new(Code::FileNotFound, "There is no such file for your project.")
 }

@@ -12,7 +12,7 @@ use headrace_call_api::{BodyPieces, BodyRefusal};
 use headrace_domain::Code;
 use multer::{Field, Multipart};
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// The most fields of a form.
 const MOST_FIELDS: usize = 16;
@@ -26,7 +26,7 @@ const MOST_AHEAD_BYTES: u64 = 2 << 20;
 pub(super) const FORM_MEMORY: u64 = 8 << 20;
 
 /// A form whose fields are still arriving.
-pub(super) struct Form<'b> {
+pub(super) struct UploadForm<'b> {
     fields: Multipart<'b>,
     ahead: Arc<AtomicU64>,
     seen: usize,
@@ -40,12 +40,12 @@ pub(super) struct FormField<'b> {
 
 /// Why reading a body stopped.
 #[derive(Debug)]
-enum Stopped {
+enum FormStop {
     Body(BodyRefusal),
     Ahead,
 }
 
-impl fmt::Display for Stopped {
+impl fmt::Display for FormStop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Body(refusal) => write!(f, "{refusal:?}"),
@@ -54,14 +54,14 @@ impl fmt::Display for Stopped {
     }
 }
 
-impl std::error::Error for Stopped {}
+impl std::error::Error for FormStop {}
 
-impl<'b> Form<'b> {
+impl<'b> UploadForm<'b> {
     /// Starts to read a form.
     ///
     /// # Errors
     /// The body is not a form.
-    pub(super) fn of(pieces: impl BodyPieces + 'b) -> Result<Self, Why> {
+    pub(super) fn of(pieces: impl BodyPieces + 'b) -> Result<Self, Rejection> {
         let kind = pieces.content_type().unwrap_or_default();
         let boundary = multer::parse_boundary(kind).ok().filter(|line| line.len() <= MOST_BOUNDARY);
         let boundary = boundary.ok_or_else(|| bad("send it as `multipart/form-data` with a boundary"))?;
@@ -79,9 +79,9 @@ impl<'b> Form<'b> {
                     Ok(None) => return None,
                     Ok(Some(piece)) => {
                         let waiting = ahead.fetch_add(piece.len() as u64, Ordering::Relaxed);
-                        if waiting > MOST_AHEAD_BYTES { Err(Stopped::Ahead) } else { Ok(piece) }
+                        if waiting > MOST_AHEAD_BYTES { Err(FormStop::Ahead) } else { Ok(piece) }
                     }
-                    Err(refusal) => Err(Stopped::Body(refusal)),
+                    Err(refusal) => Err(FormStop::Body(refusal)),
                 };
                 Some((piece, (pieces, false)))
             }
@@ -93,7 +93,7 @@ impl<'b> Form<'b> {
     ///
     /// # Errors
     /// The body broke off or is not a form.
-    pub(super) async fn next(&mut self) -> Result<Option<(String, FormField<'b>)>, Why> {
+    pub(super) async fn next(&mut self) -> Result<Option<(String, FormField<'b>)>, Rejection> {
         let Some(field) = self.fields.next_field().await.map_err(|error| refused(&error))? else {
             return Ok(None);
         };
@@ -116,7 +116,7 @@ impl FormField<'_> {
     ///
     /// # Errors
     /// The body broke off or is not a form.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Why> {
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Rejection> {
         let chunk = self.field.chunk().await.map_err(|error| refused(&error))?;
         if let Some(chunk) = &chunk {
             let taken = chunk.len() as u64;
@@ -130,38 +130,40 @@ impl FormField<'_> {
     ///
     /// # Errors
     /// The field is too long or not text.
-    pub(super) async fn text(mut self, name: &str) -> Result<String, Why> {
+    pub(super) async fn text(mut self, name: &str) -> Result<String, Rejection> {
         let mut text = Vec::new();
         while let Some(chunk) = self.next().await? {
             text.extend_from_slice(&chunk);
             if text.len() > MOST_TEXT_BYTES {
                 let message = format!("`{name}`: it may have at most {MOST_TEXT_BYTES} bytes.");
-                return Err(Why::new(Code::StringAboveMaxLength, message).with_param(name));
+                return Err(Rejection::new(Code::StringAboveMaxLength, message).with_param(name));
             }
         }
-        let no_text = |_| Why::new(Code::InvalidType, format!("`{name}`: it must be text.")).with_param(name);
+        let no_text =
+            |_| Rejection::new(Code::InvalidType, format!("`{name}`: it must be text.")).with_param(name);
         String::from_utf8(text).map_err(no_text)
     }
 }
 
 /// The rejection of a field that the form does not have.
-pub(super) fn unknown_field(name: &str, known: &str) -> Why {
+pub(super) fn unknown_field(name: &str, known: &str) -> Rejection {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
     let message = format!("`{shown}`: there is no such field in this form. It may have {known}.");
-    Why::new(Code::UnknownParameter, message).keeping("The form has a field that is none of it.")
+    Rejection::new(Code::UnknownParameter, message).keeping("The form has a field that is none of it.")
 }
 
 /// The rejection of a form without a required field.
-pub(super) fn missing_field(name: &str) -> Why {
-    Why::new(Code::MissingRequiredParameter, format!("`{name}` is missing in the form.")).with_param(name)
+pub(super) fn missing_field(name: &str) -> Rejection {
+    Rejection::new(Code::MissingRequiredParameter, format!("`{name}` is missing in the form."))
+        .with_param(name)
 }
 
-fn refused(error: &multer::Error) -> Why {
+fn refused(error: &multer::Error) -> Rejection {
     if let multer::Error::StreamReadFailed(cause) = error {
-        match cause.downcast_ref::<Stopped>() {
-            Some(Stopped::Body(BodyRefusal::TooLarge { limit_bytes })) => return too_large(*limit_bytes),
-            Some(Stopped::Body(refusal)) => return Why::of_body(refusal),
-            Some(Stopped::Ahead) => return bad("its headers and the lines between its fields are too long"),
+        match cause.downcast_ref::<FormStop>() {
+            Some(FormStop::Body(BodyRefusal::TooLarge { limit_bytes })) => return too_large(*limit_bytes),
+            Some(FormStop::Body(refusal)) => return Rejection::of_body(refusal),
+            Some(FormStop::Ahead) => return bad("its headers and the lines between its fields are too long"),
             None => {}
         }
     }
@@ -174,13 +176,18 @@ fn refused(error: &multer::Error) -> Why {
 }
 
 /// The rejection of a file that is too long.
-pub(super) fn too_large(limit_bytes: u64) -> Why {
+pub(super) fn too_large(limit_bytes: u64) -> Rejection {
     let message = format!(
         "A file may have {limit_bytes} bytes (`objects.max_file`), what stands around it in the form included. Split it."
     );
-    Why::new(Code::FileTooLarge, message).with_limit("max_file_bytes", "bytes", limit_bytes, limit_bytes + 1)
+    Rejection::new(Code::FileTooLarge, message).with_limit(
+        "max_file_bytes",
+        "bytes",
+        limit_bytes,
+        limit_bytes + 1,
+    )
 }
 
-fn bad(what: &str) -> Why {
-    Why::new(Code::BadForm, format!("The body is not the form that this path takes: {what}."))
+fn bad(what: &str) -> Rejection {
+    Rejection::new(Code::BadForm, format!("The body is not the form that this path takes: {what}."))
 }

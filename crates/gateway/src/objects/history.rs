@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use headrace_domain::{Call, Code, KeyId, Stage};
 use headrace_identity::Principal;
-use headrace_objects::{History, Stored};
+use headrace_objects::{HistoryOf, StoredLookup};
 use headrace_wire::with_history;
 
 use crate::Gateway;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::stages::render::estimate;
-use crate::state::Taken;
+use crate::state::RequestMemory;
 
-use super::newest::Turns;
+use super::newest::SocketSession;
 
 impl Gateway {
     /// Adds the history to the call. Also returns the memory and the turn at the gate that the longer input takes.
@@ -23,10 +23,10 @@ impl Gateway {
     pub(crate) async fn with_history(
         &self,
         call: Box<Call>,
-        mut taken: Taken,
+        mut taken: RequestMemory,
         principal: &Principal,
-        turns: Option<&Turns>,
-    ) -> Result<(Box<Call>, Taken), Why> {
+        turns: Option<&SocketSession>,
+    ) -> Result<(Box<Call>, RequestMemory), Rejection> {
         let Some(ask) = call.response.clone() else { return Ok((call, taken)) };
         let lists = match (&ask.previous, &ask.conversation) {
             (None, None) => return Ok((call, taken)),
@@ -38,13 +38,13 @@ impl Gateway {
                 }
                 None => {
                     let lists;
-                    (lists, taken) = self.read_history(principal, Continued::Response(id), taken).await?;
+                    (lists, taken) = self.read_history(principal, ContinuedFrom::Response(id), taken).await?;
                     Arc::new(lists)
                 }
             },
             (None, Some(id)) => {
                 let lists;
-                (lists, taken) = self.read_history(principal, Continued::Conversation(id), taken).await?;
+                (lists, taken) = self.read_history(principal, ContinuedFrom::Conversation(id), taken).await?;
                 Arc::new(lists)
             }
         };
@@ -58,10 +58,10 @@ impl Gateway {
             lists.iter().try_for_each(|list| taken.reserve_trees(list.as_bytes()))?;
             let lists: Vec<&str> = lists.iter().map(String::as_str).collect();
             let call = with_history(*call, &lists, &limits)?;
-            Ok::<_, Why>((Box::new(call), taken))
+            Ok::<_, Rejection>((Box::new(call), taken))
         });
         reading.await.map_err(|_| {
-            Why::new(Code::InternalError, "The conversation could not be read. Nothing was charged.")
+            Rejection::new(Code::InternalError, "The conversation could not be read. Nothing was charged.")
                 .at(Stage::Parse)
         })?
     }
@@ -70,7 +70,7 @@ impl Gateway {
     ///
     /// # Errors
     /// There is no memory for it, or no turn in time.
-    async fn make_room(&self, taken: &mut Taken, bytes: usize, key: &KeyId) -> Result<(), Why> {
+    async fn make_room(&self, taken: &mut RequestMemory, bytes: usize, key: &KeyId) -> Result<(), Rejection> {
         taken.body_bytes = taken.body_bytes.saturating_add(bytes);
         let needed = estimate::reading(taken.body_bytes, taken.tree_bytes);
         self.memory().resize(&taken.memory, needed).map_err(|full| full.at(Stage::Parse))?;
@@ -86,13 +86,13 @@ impl Gateway {
     async fn read_history(
         &self,
         principal: &Principal,
-        continued: Continued<'_>,
-        mut taken: Taken,
-    ) -> Result<(Vec<String>, Taken), Why> {
+        continued: ContinuedFrom<'_>,
+        mut taken: RequestMemory,
+    ) -> Result<(Vec<String>, RequestMemory), Rejection> {
         let (project, now) = (principal.project.clone(), self.now());
         let (whose, id) = (project.clone(), continued.id().to_owned());
         let of = continued.of();
-        let size = self.objects().ask(move |store| store.size(&whose, Stored::History(of(&id)), now));
+        let size = self.objects().ask(move |store| store.size(&whose, StoredLookup::History(of(&id)), now));
         let bytes = size.await?.ok_or_else(|| continued.missing())?;
         let room = usize::try_from(bytes).unwrap_or(usize::MAX);
         let made = self.make_room(&mut taken, room, &principal.key).await;
@@ -108,22 +108,22 @@ impl Gateway {
 
 /// The response or conversation that a call continues.
 #[derive(Clone, Copy)]
-enum Continued<'a> {
+enum ContinuedFrom<'a> {
     Response(&'a str),
     Conversation(&'a str),
 }
 
-impl<'a> Continued<'a> {
+impl<'a> ContinuedFrom<'a> {
     const fn id(self) -> &'a str {
         match self {
             Self::Response(id) | Self::Conversation(id) => id,
         }
     }
 
-    fn of(self) -> for<'i> fn(&'i str) -> History<'i> {
+    fn of(self) -> for<'i> fn(&'i str) -> HistoryOf<'i> {
         match self {
-            Self::Response(_) => |id| History::Response(id),
-            Self::Conversation(_) => |id| History::Conversation(id),
+            Self::Response(_) => |id| HistoryOf::Response(id),
+            Self::Conversation(_) => |id| HistoryOf::Conversation(id),
         }
     }
 
@@ -134,7 +134,7 @@ impl<'a> Continued<'a> {
         }
     }
 
-    fn missing(self) -> Why {
+    fn missing(self) -> Rejection {
         let (code, message) = match self {
             Self::Response(_) => (
                 Code::PreviousResponseNotFound,
@@ -145,6 +145,6 @@ impl<'a> Continued<'a> {
                 (Code::ConversationNotFound, "There is no such conversation for your project.")
             }
         };
-        Why::new(code, message).with_param(self.param())
+        Rejection::new(code, message).with_param(self.param())
     }
 }

@@ -7,13 +7,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 
 /// How far storing a response has progressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Noted {
+pub(crate) enum StoreProgress {
     /// Nothing is stored.
     #[default]
     Nothing,
@@ -25,7 +25,7 @@ pub(crate) enum Noted {
 
 /// Whether the call's task stores its answer. A background response is stored by its reader, and a shadow copy is
 /// never stored.
-pub(crate) fn is_kept(dossier: &Dossier, work: &Work) -> bool {
+pub(crate) fn is_kept(dossier: &RequestContext, work: &RenderedWork) -> bool {
     let wants = work.call.response.as_ref().is_some_and(|ask| ask.store && !ask.background);
     wants && dossier.copy().is_none()
 }
@@ -34,7 +34,12 @@ pub(crate) fn is_kept(dossier: &Dossier, work: &Work) -> bool {
 ///
 /// # Errors
 /// The answer cannot be stored, so the caller must not see it.
-pub(crate) async fn note(gateway: &Gateway, dossier: &Dossier, work: &Work, body: String) -> Result<(), Why> {
+pub(crate) async fn note(
+    gateway: &Gateway,
+    dossier: &RequestContext,
+    work: &RenderedWork,
+    body: String,
+) -> Result<(), Rejection> {
     put(gateway, dossier, work, body, |_| Vec::new()).await
 }
 
@@ -42,12 +47,17 @@ pub(crate) async fn note(gateway: &Gateway, dossier: &Dossier, work: &Work, body
 ///
 /// # Errors
 /// The answer cannot be stored, so the call must fail.
-pub(crate) async fn end(gateway: &Gateway, dossier: &Dossier, work: &Work, body: &[u8]) -> Result<(), Why> {
+pub(crate) async fn end(
+    gateway: &Gateway,
+    dossier: &RequestContext,
+    work: &RenderedWork,
+    body: &[u8],
+) -> Result<(), Rejection> {
     put(gateway, dossier, work, String::from_utf8_lossy(body).into_owned(), ended).await
 }
 
 /// Keeps a finished answer for the next turn of its WebSocket session, if it belongs to one.
-pub(crate) fn for_next_turn(gateway: &Gateway, dossier: &Dossier, work: &Work, body: &[u8]) {
+pub(crate) fn for_next_turn(gateway: &Gateway, dossier: &RequestContext, work: &RenderedWork, body: &[u8]) {
     let (Some(turns), Some(ask)) = (&dossier.turns, &work.call.response) else { return };
     let (Some(project), Some(key)) = (dossier.record.project.clone(), &dossier.record.key) else { return };
     let created = dossier.record.started;
@@ -60,11 +70,11 @@ pub(crate) fn for_next_turn(gateway: &Gateway, dossier: &Dossier, work: &Work, b
 
 async fn put(
     gateway: &Gateway,
-    dossier: &Dossier,
-    work: &Work,
+    dossier: &RequestContext,
+    work: &RenderedWork,
     body: String,
     turned: fn(&mut ResponseRecord) -> Vec<ItemRecord>,
-) -> Result<(), Why> {
+) -> Result<(), Rejection> {
     let Some(ask) = work.call.response.clone() else { return Ok(()) };
     let Some(project) = dossier.record.project.clone() else { return Ok(()) };
     let (id, created) = (dossier.id, dossier.record.started);
@@ -107,7 +117,7 @@ pub(super) fn begun(
 
 /// The fields of a response's body that say how it ended.
 #[derive(Default, Deserialize)]
-struct Body<'a> {
+struct ResponseFields<'a> {
     #[serde(borrow)]
     output: Option<&'a RawValue>,
     status: Option<String>,
@@ -116,7 +126,7 @@ struct Body<'a> {
 /// Marks the record as ended, according to its body. Returns the items that the response adds to its conversation.
 pub(super) fn ended(record: &mut ResponseRecord) -> Vec<ItemRecord> {
     record.status = ResponseStatus::Ended;
-    let body = serde_json::from_str::<Body<'_>>(&record.body).unwrap_or_default();
+    let body = serde_json::from_str::<ResponseFields<'_>>(&record.body).unwrap_or_default();
     let output = body.output.map(RawValue::get).filter(|output| output.starts_with('['));
     record.output = output.unwrap_or("[]").to_owned();
     // A failed response adds nothing, because its request will be repeated.

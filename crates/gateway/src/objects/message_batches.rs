@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use crate::batches::results::{READ_BYTES, anthropic_line};
 use crate::delivery;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, AnswerBody, Gateway};
 
-use super::ask::{Listing, Query};
+use super::ask::{ListParameters, ObjectQuery};
 use super::batches::not_found;
 use super::reads::{ROW_BYTES, keeping};
 use super::{Told, owned};
@@ -40,7 +40,7 @@ impl Gateway {
         principal: &Principal,
         body: impl BodySource,
     ) -> Told {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let most = usize::try_from(self.file_limits()?.max_requests_per_batch).unwrap_or(usize::MAX);
         let memory = self.memory().reserve(&principal.key, (body.len() as u64).saturating_mul(3));
         let _memory = memory.map_err(|full| full.at(Stage::Parse))?;
@@ -48,7 +48,7 @@ impl Gateway {
         // A long body takes milliseconds, and the event loop's threads must stay free.
         let reading = tokio::task::spawn_blocking(move || message_batch(&body, &limits, most));
         let stopped =
-            |_| Why::new(Code::InternalError, "The batch could not be read: its reading was stopped.");
+            |_| Rejection::new(Code::InternalError, "The batch could not be read: its reading was stopped.");
         let requests = reading.await.map_err(stopped)??;
         let created = self.now();
         let batch = BatchRecord {
@@ -108,15 +108,15 @@ impl Gateway {
         principal: &Principal,
         query: &[(String, String)],
     ) -> Told {
-        let ask = Query::read_of(query, &Listing::MESSAGE_BATCHES)?.page;
+        let ask = ObjectQuery::read_of(query, &ListParameters::MESSAGE_BATCHES)?.page;
         if ask.after.is_some() && ask.before.is_some() {
             let message = "`before_id`: send it or `after_id`.";
-            return Err(Why::new(Code::BadPage, message).with_param("before_id"));
+            return Err(Rejection::new(Code::BadPage, message).with_param("before_id"));
         }
         let memory = self.reserve_page(principal, &ask, ROW_BYTES)?;
         let (batches, has_more) = self.batches_of(principal, BatchKind::OfMessages, ask).await?;
         let page = json!({
-            "data": batches.iter().map(told).collect::<Vec<_>>(),
+            "data": batches.iter().map(to_json).collect::<Vec<_>>(),
             "has_more": has_more,
             "first_id": batches.first().map(|batch| &batch.id),
             "last_id": batches.last().map(|batch| &batch.id),
@@ -183,11 +183,11 @@ impl Gateway {
 }
 
 fn shown(batch: &BatchRecord) -> Answer {
-    Answer::json(200, told(batch).to_string())
+    Answer::json(200, to_json(batch).to_string())
 }
 
 /// A batch in Anthropic's JSON. `results_url` is a path, which clients append to their base URL.
-fn told(batch: &BatchRecord) -> Value {
+fn to_json(batch: &BatchRecord) -> Value {
     let BatchRecord { id, state, counts, .. } = batch;
     let time = |time: Option<UnixNanos>| time.map(|time| Rfc3339(time).to_string());
     let is_over = state.status.is_over();
@@ -219,8 +219,8 @@ fn told(batch: &BatchRecord) -> Value {
     })
 }
 
-fn not_ended() -> Why {
+fn not_ended() -> Rejection {
     let message =
         "The batch has not ended: ask for it until its `processing_status` is `ended`, or cancel it.";
-    Why::new(Code::BatchNotEnded, message)
+    Rejection::new(Code::BatchNotEnded, message)
 }

@@ -1,7 +1,7 @@
 //! Judges texts by the content rules for calls, for clients that want to know in advance. Stores nothing and charges
 //! nothing. Knows no rule.
 
-use headrace_call_api::{BodySource, Reserved};
+use headrace_call_api::{BodySource, MemoryReservation};
 use headrace_domain::{Code, Stage};
 use headrace_identity::Principal;
 use headrace_moderation::Judge;
@@ -9,7 +9,7 @@ use headrace_objects::fresh_id;
 use headrace_wire::{MODERATION_MODEL, moderation_result, moderation_texts};
 
 use crate::memory::NoMemory;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, Gateway};
 
 use super::Told;
@@ -29,13 +29,13 @@ const NO_RULES: &str =
 impl Gateway {
     /// `POST /v1/moderations`
     pub(super) async fn moderate_texts(&self, principal: &Principal, body: impl BodySource) -> Told {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let needed = (body.len() as u64).saturating_mul(BODY_COPIES).saturating_add(JUDGING_BYTES);
         let memory = self.memory().reserve(&principal.key, needed);
         let memory = memory.map_err(|full| full.at(Stage::Moderate))?;
         let (judge, limits) = (self.catalog().judge().cloned(), self.config().wire.clone());
         let id = fresh_id("modr", self.now()).replacen('_', "-", 1);
-        let judging = move || -> Result<(String, Reserved), Why> {
+        let judging = move || -> Result<(String, MemoryReservation), Rejection> {
             let texts = moderation_texts(&body, &limits)?;
             let results = memory.add(RESULT_BYTES.saturating_mul(texts.len() as u64));
             results.map_err(|full| NoMemory::of(&memory, full).at(Stage::Moderate))?;
@@ -54,8 +54,9 @@ impl Gateway {
             Ok((told, memory))
         };
         // Judging takes time in proportion to the texts, and the event loop's threads must stay free.
-        let stopped =
-            |_| Why::new(Code::InternalError, "The texts could not be judged: the judging was stopped.");
+        let stopped = |_| {
+            Rejection::new(Code::InternalError, "The texts could not be judged: the judging was stopped.")
+        };
         let (told, memory) = tokio::task::spawn_blocking(judging).await.map_err(stopped)??;
         Ok(keeping(memory, Answer::json(200, told)))
     }

@@ -6,51 +6,51 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::{KeyId, ProjectId};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use crate::memory::Memory;
+use crate::memory::CallMemory;
 
 /// The most bytes of items that are kept for one session. A longer conversation continues from the store.
 const MOST_KEPT_BYTES: usize = 8 << 20;
 
 /// The state of a WebSocket session. Clones share it.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<Mutex<Kept>>);
+pub struct SocketSession(Arc<Mutex<SessionHistory>>);
 
 #[derive(Default)]
-struct Kept {
-    newest: Option<Newest>,
+struct SessionHistory {
+    newest: Option<NewestResponse>,
     /// What the running turn continues from.
-    before: Before,
+    before: SessionPrefix,
 }
 
 /// What a turn continues from. Kept until the next turn begins, even if this one fails and its call gives back its
 /// memory.
 #[derive(Default)]
-enum Before {
+enum SessionPrefix {
     /// No history.
     #[default]
     Nothing,
     /// These items, with their memory.
-    Items { lists: Arc<Vec<String>>, _memory: Reserved },
+    Items { lists: Arc<Vec<String>>, _memory: MemoryReservation },
     /// More than there was memory for. The following turn continues from the store.
     NotKept,
 }
 
 /// A response with its whole history.
-struct Newest {
+struct NewestResponse {
     id: String,
     project: ProjectId,
     /// JSON lists of items, oldest first.
     lists: Arc<Vec<String>>,
     /// The memory of the lists. Given back with the session, or by the next turn.
-    memory: Reserved,
+    memory: MemoryReservation,
 }
 
-impl Turns {
+impl SocketSession {
     /// The items of the response with this id and of its history, if it is the newest response.
     pub(super) fn find(&self, project: &ProjectId, id: &str) -> Option<Arc<Vec<String>>> {
         let kept = self.0.lock();
@@ -60,14 +60,14 @@ impl Turns {
 
     /// Begins a turn. It has no history until [`Self::goes_on_from`] is called.
     pub(crate) fn begun(&self) {
-        self.0.lock().before = Before::Nothing;
+        self.0.lock().before = SessionPrefix::Nothing;
     }
 
     /// Records the items that the running turn continues from. If it fails, no other turn may continue from them.
     /// What the client did in between, such as running tools, would be lost.
-    pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>, memory: &Memory, key: &KeyId) {
+    pub(super) fn goes_on_from(&self, lists: Arc<Vec<String>>, memory: &CallMemory, key: &KeyId) {
         let mut kept = self.0.lock();
-        kept.before = Before::NotKept;
+        kept.before = SessionPrefix::NotKept;
         let reserved = match kept.newest.take() {
             Some(newest) if Arc::ptr_eq(&newest.lists, &lists) => Some(newest.memory),
             other => {
@@ -78,7 +78,7 @@ impl Turns {
             }
         };
         if let Some(reserved) = reserved {
-            kept.before = Before::Items { lists, _memory: reserved };
+            kept.before = SessionPrefix::Items { lists, _memory: reserved };
         }
     }
 
@@ -104,16 +104,16 @@ impl Turns {
         &self,
         (id, project): (String, ProjectId),
         more: [String; 2],
-        memory: &Memory,
+        memory: &CallMemory,
         key: &KeyId,
     ) {
         let mut kept = self.0.lock();
         // The memory of the previous response is free for the new one.
         kept.newest = None;
         let before = match std::mem::take(&mut kept.before) {
-            Before::Nothing => Arc::default(),
-            Before::Items { lists, .. } => lists,
-            Before::NotKept => return,
+            SessionPrefix::Nothing => Arc::default(),
+            SessionPrefix::Items { lists, .. } => lists,
+            SessionPrefix::NotKept => return,
         };
         let bytes: usize = before.iter().chain(&more).map(String::len).sum();
         if bytes > MOST_KEPT_BYTES {
@@ -122,7 +122,7 @@ impl Turns {
         let Ok(memory) = memory.reserve(key, bytes as u64) else { return };
         let mut lists = Arc::unwrap_or_clone(before);
         lists.extend(more);
-        kept.newest = Some(Newest { id, project, lists: Arc::new(lists), memory });
+        kept.newest = Some(NewestResponse { id, project, lists: Arc::new(lists), memory });
     }
 }
 
@@ -133,9 +133,9 @@ mod tests {
 
     #[test]
     fn the_newest_turn_alone_is_kept_within_its_bounds() {
-        let memory = Memory::new(MemoryBounds { call: 1 << 30, key: 100, all: 1 << 30 });
+        let memory = CallMemory::new(MemoryBounds { call: 1 << 30, key: 100, all: 1 << 30 });
         let (key, project) = (KeyId::new("k").unwrap(), ProjectId::new("p").unwrap());
-        let (turns, other) = (Turns::default(), ProjectId::new("q").unwrap());
+        let (turns, other) = (SocketSession::default(), ProjectId::new("q").unwrap());
         let end = |id: &str, bytes: usize| {
             let more = ["x".repeat(bytes), String::new()];
             turns.clone().ended((id.to_owned(), project.clone()), more, &memory, &key);
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(turns.find(&project, "d").unwrap().len(), 2);
         drop(turns);
         assert_eq!(memory.taken(), 0, "given back with the connection");
-        let roomy = Memory::new(MemoryBounds { call: 1 << 30, key: 1 << 30, all: 1 << 30 });
-        let turns = Turns::default();
+        let roomy = CallMemory::new(MemoryBounds { call: 1 << 30, key: 1 << 30, all: 1 << 30 });
+        let turns = SocketSession::default();
         let long = ["x".repeat(MOST_KEPT_BYTES + 1), String::new()];
         turns.ended(("e".to_owned(), project.clone()), long, &roomy, &key);
         assert!(turns.find(&project, "e").is_none());

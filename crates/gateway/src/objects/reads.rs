@@ -4,13 +4,13 @@
 use std::borrow::Borrow;
 
 use bytes::Bytes;
-use headrace_call_api::{BodySource, Reserved};
+use headrace_call_api::{BodySource, MemoryReservation};
 use headrace_domain::{Code, KeyId, Stage, UnixNanos};
 use headrace_identity::Principal;
 use headrace_objects::{ObjectError, ObjectStore, PageAsk};
 
 use crate::memory::{NoMemory, mib};
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::stages::render::estimate;
 use crate::{Answer, AnswerBody, Gateway};
 
@@ -24,12 +24,12 @@ pub(super) const ROW_BYTES: u64 = 2 << 10;
 pub(super) const BATCH_ROW_BYTES: u64 = 64 << 10;
 
 /// A body that keeps its memory reserved.
-struct Kept<M> {
+struct ReservedBody<M> {
     body: Bytes,
     _memory: M,
 }
 
-impl<M> AsRef<[u8]> for Kept<M> {
+impl<M> AsRef<[u8]> for ReservedBody<M> {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -37,13 +37,16 @@ impl<M> AsRef<[u8]> for Kept<M> {
 
 /// Returns the same answer, with memory that stays reserved until its body is written. Only a whole body keeps the
 /// memory.
-pub(crate) fn keeping(memory: impl Borrow<Reserved> + Send + Sync + 'static, answer: Answer) -> Answer {
+pub(crate) fn keeping(
+    memory: impl Borrow<MemoryReservation> + Send + Sync + 'static,
+    answer: Answer,
+) -> Answer {
     let Answer { status, content_type, headers, body } = answer;
     let body = match body {
         AnswerBody::Whole(body) => {
             // This is less than was reserved for the read, so it is never refused.
             let _ = memory.borrow().resize((body.len() as u64).saturating_add(LOOK_UP_BYTES));
-            AnswerBody::Whole(Bytes::from_owner(Kept { body, _memory: memory }))
+            AnswerBody::Whole(Bytes::from_owner(ReservedBody { body, _memory: memory }))
         }
         other => other,
     };
@@ -61,7 +64,7 @@ impl Gateway {
         principal: &Principal,
         size: impl FnOnce(&dyn ObjectStore, UnixNanos) -> Result<Option<u64>, ObjectError> + Send + 'static,
         read: impl FnOnce(&dyn ObjectStore, UnixNanos) -> Result<Option<T>, ObjectError> + Send + 'static,
-    ) -> Result<Option<(T, Reserved)>, Why> {
+    ) -> Result<Option<(T, MemoryReservation)>, Rejection> {
         let now = self.now();
         let Some(bytes) = self.objects().ask(move |store| size(store, now)).await? else { return Ok(None) };
         let memory = self.reserve_read(&principal.key, bytes)?;
@@ -74,7 +77,7 @@ impl Gateway {
     ///
     /// # Errors
     /// The key has no memory left for it.
-    pub(super) fn reserve_read(&self, key: &KeyId, bytes: u64) -> Result<Reserved, Why> {
+    pub(super) fn reserve_read(&self, key: &KeyId, bytes: u64) -> Result<MemoryReservation, Rejection> {
         let needed = bytes.saturating_mul(READ_COPIES).saturating_add(LOOK_UP_BYTES);
         self.memory().reserve(key, needed).map_err(|full| match full {
             NoMemory::Never { needed, bound } => {
@@ -84,7 +87,7 @@ impl Gateway {
                     mib(needed),
                     mib(bound)
                 );
-                Why::new(Code::CallTooLarge, message).at(Stage::Deliver)
+                Rejection::new(Code::CallTooLarge, message).at(Stage::Deliver)
             }
             other => other.at(Stage::Deliver),
         })
@@ -99,7 +102,7 @@ impl Gateway {
         principal: &Principal,
         page: &PageAsk,
         row_bytes: u64,
-    ) -> Result<Reserved, Why> {
+    ) -> Result<MemoryReservation, Rejection> {
         let rows = (page.rows() as u64).saturating_mul(row_bytes);
         self.reserve_read(&principal.key, rows / READ_COPIES)
     }
@@ -112,8 +115,8 @@ impl Gateway {
         &self,
         principal: &Principal,
         body: impl BodySource,
-    ) -> Result<(Bytes, Reserved), Why> {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+    ) -> Result<(Bytes, MemoryReservation), Rejection> {
+        let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let needed = estimate::reading(body.len(), estimate::tree_bytes(&body));
         let memory = self.memory().reserve(&principal.key, needed);
         Ok((body, memory.map_err(|full| full.at(Stage::Parse))?))

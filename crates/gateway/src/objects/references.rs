@@ -4,16 +4,16 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::{Code, ProjectId, Stage, UnixNanos};
 use headrace_identity::Principal;
-use headrace_objects::{ItemRecord, ObjectError, ObjectStore, Stored, items_with_ids};
+use headrace_objects::{ItemRecord, ObjectError, ObjectStore, StoredLookup, items_with_ids};
 use headrace_wire::relay::response_state;
 use headrace_wire::{item_references, with_items};
 
 use crate::Gateway;
 use crate::catalog::Catalog;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::stages::render::estimate;
 
 /// A string that every body with item references contains.
@@ -44,7 +44,7 @@ pub(crate) struct WithState {
     /// The body may be forwarded unchanged to a server that speaks the Responses API.
     pub(crate) may_pass: bool,
     /// The memory of the items. `None` if the body references none.
-    pub(crate) memory: Option<Reserved>,
+    pub(crate) memory: Option<MemoryReservation>,
 }
 
 impl Gateway {
@@ -59,7 +59,7 @@ impl Gateway {
         body: Bytes,
         catalog: &Catalog,
         principal: &Principal,
-    ) -> Result<WithState, Why> {
+    ) -> Result<WithState, Rejection> {
         let may_pass = passes(catalog) && !self.is_ours(&body, principal).await?;
         if !may_refer(&body) {
             return Ok(WithState { body, may_pass, memory: None });
@@ -73,7 +73,7 @@ impl Gateway {
         }
     }
 
-    async fn is_ours(&self, body: &Bytes, principal: &Principal) -> Result<bool, Why> {
+    async fn is_ours(&self, body: &Bytes, principal: &Principal) -> Result<bool, Rejection> {
         let whole = body.clone();
         let state = match body.len() > self.config().render_inline_bytes {
             true => tokio::task::spawn_blocking(move || response_state(&whole)).await.unwrap_or_default(),
@@ -81,7 +81,8 @@ impl Gateway {
         };
         let Some(id) = state.previous.filter(|_| !state.ours) else { return Ok(state.ours) };
         let (project, now) = (principal.project.clone(), self.parts().clock.now());
-        let kept = self.objects().ask(move |store| store.size(&project, Stored::Response(&id), now)).await?;
+        let kept =
+            self.objects().ask(move |store| store.size(&project, StoredLookup::Response(&id), now)).await?;
         Ok(kept.is_some())
     }
 
@@ -89,7 +90,11 @@ impl Gateway {
     ///
     /// # Errors
     /// An item is missing, there are too many, or there is no memory for them.
-    async fn with_items(&self, body: Bytes, principal: &Principal) -> Result<(Bytes, Option<Reserved>), Why> {
+    async fn with_items(
+        &self,
+        body: Bytes,
+        principal: &Principal,
+    ) -> Result<(Bytes, Option<MemoryReservation>), Rejection> {
         let limits = &self.config().wire;
         let named = item_references(&body, limits);
         if named.is_empty() {
@@ -125,8 +130,8 @@ impl Gateway {
     }
 }
 
-fn refusal(code: Code, message: String) -> Why {
-    Why::new(code, message).at(Stage::Parse).with_param("input")
+fn refusal(code: Code, message: String) -> Rejection {
+    Rejection::new(code, message).at(Stage::Parse).with_param("input")
 }
 
 /// The digits of the response or conversation that an item belongs to, according to the item's id.
@@ -147,11 +152,12 @@ fn size(
         let Some(digits) = digits_of(id) else { continue };
         if responses.insert(digits) {
             let response = format!("resp_{digits}");
-            bytes = bytes
-                .saturating_add(store.size(project, Stored::Response(&response), now)?.unwrap_or_default());
+            bytes = bytes.saturating_add(
+                store.size(project, StoredLookup::Response(&response), now)?.unwrap_or_default(),
+            );
         }
         let conversation = format!("conv_{digits}");
-        let item = store.size(project, Stored::Item(&conversation, id), now)?;
+        let item = store.size(project, StoredLookup::Item(&conversation, id), now)?;
         bytes = bytes.saturating_add(item.unwrap_or_default());
     }
     Ok(bytes)

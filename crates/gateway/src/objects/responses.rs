@@ -4,17 +4,17 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::Code;
 use headrace_identity::Principal;
-use headrace_objects::{ResponseRecord, ResponseStatus, Stored, items_with_ids, page};
+use headrace_objects::{ResponseRecord, ResponseStatus, StoredLookup, items_with_ids, page};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, AnswerBody, Gateway};
 
-use super::ask::Query;
+use super::ask::ObjectQuery;
 use super::reads::keeping;
 use super::running::{END, as_sse, ends_well};
 use super::{Told, owned};
@@ -29,7 +29,7 @@ impl Gateway {
         id: &str,
         query: &[(String, String)],
     ) -> Told {
-        let query = Query::read(query)?;
+        let query = ObjectQuery::read(query)?;
         let from = query
             .starting_after
             .map_or(0, |after| usize::try_from(after.saturating_add(1)).unwrap_or(usize::MAX));
@@ -52,11 +52,11 @@ impl Gateway {
         &self,
         principal: &Principal,
         id: &str,
-    ) -> Result<(ResponseRecord, Reserved), Why> {
+    ) -> Result<(ResponseRecord, MemoryReservation), Rejection> {
         let ((project, id), (whose, named)) = (owned(principal, id), owned(principal, id));
         let found = self.read_stored(
             principal,
-            move |store, now| store.size(&whose, Stored::Response(&named), now),
+            move |store, now| store.size(&whose, StoredLookup::Response(&named), now),
             move |store, now| store.response(&project, &id, now),
         );
         found.await?.ok_or_else(not_found)
@@ -87,7 +87,7 @@ impl Gateway {
         let told = serde_json::from_str::<InBackground>(&found.body).unwrap_or_default();
         if told.background != Some(true) {
             let message = "Only a response in the background can be cancelled by its id; close the connection of this one.";
-            return Err(Why::new(Code::ResponseNotInBackground, message));
+            return Err(Rejection::new(Code::ResponseNotInBackground, message));
         }
         Ok(keeping(memory, Answer::json(200, found.body)))
     }
@@ -98,7 +98,7 @@ impl Gateway {
         id: &str,
         query: &[(String, String)],
     ) -> Told {
-        let query = Query::read(query)?;
+        let query = ObjectQuery::read(query)?;
         let (found, memory) = self.stored_response(principal, id).await?;
         let items = items_with_ids(&found.input, &found.id);
         // The items are a copy. The page is another one.
@@ -129,14 +129,14 @@ fn replayed(found: &ResponseRecord, from: usize) -> Told {
     Ok(Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body })
 }
 
-fn not_streamed() -> Why {
+fn not_streamed() -> Rejection {
     let message =
         "The events of this response were not kept: create it with `background: true` and `stream: true`.";
-    Why::new(Code::ResponseNotStreamed, message).with_param("stream")
+    Rejection::new(Code::ResponseNotStreamed, message).with_param("stream")
 }
 
-fn not_found() -> Why {
+fn not_found() -> Rejection {
     let message =
         "There is no such response for your project. Those with `store: true` are kept for a bounded time.";
-    Why::new(Code::ResponseNotFound, message)
+    Rejection::new(Code::ResponseNotFound, message)
 }

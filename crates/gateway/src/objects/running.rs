@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::{OrgId, ProjectId};
 use headrace_identity::AuthRefusal;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::beat::Beat;
+use crate::beat::KeptCallHandle;
 use crate::delivery::{self, Delivery};
 use crate::refused::unauthenticated;
 
@@ -23,20 +23,20 @@ const FOLLOWER_BYTES: usize = 64 * 1024;
 const STORED_COPIES: u64 = 4;
 
 /// The state of a running response.
-pub(crate) struct Running {
+pub(crate) struct RunningResponse {
     pub(super) project: ProjectId,
     /// The organisation whose slots the response uses.
     pub(super) org: OrgId,
     /// Cancelled when the response is to end.
     pub(super) cancel: CancellationToken,
-    log: Mutex<Log>,
-    progress: watch::Sender<Progress>,
+    log: Mutex<EventLog>,
+    progress: watch::Sender<LogProgress>,
     most_bytes: usize,
-    memory: Reserved,
+    memory: MemoryReservation,
 }
 
 #[derive(Default)]
-struct Log {
+struct EventLog {
     events: Vec<Bytes>,
     bytes: usize,
     /// Events are not kept: they became too many, or none were to be kept. The response cannot be followed.
@@ -44,13 +44,13 @@ struct Log {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Progress {
+struct LogProgress {
     events: usize,
     done: bool,
 }
 
 /// The next step of a follower.
-enum Next {
+enum NextEvent {
     Event(Bytes),
     Wait,
     /// No more events come. `whole` means that the answer ended well, so the stream ends with `[DONE]`.
@@ -60,11 +60,15 @@ enum Next {
     Lost,
 }
 
-impl Running {
+impl RunningResponse {
     /// A response without events. Keeps up to `most_bytes` of events, reserved from `memory`. With 0, it keeps none.
-    pub(super) fn new((project, org): (ProjectId, OrgId), most_bytes: usize, memory: Reserved) -> Self {
+    pub(super) fn new(
+        (project, org): (ProjectId, OrgId),
+        most_bytes: usize,
+        memory: MemoryReservation,
+    ) -> Self {
         let cancel = CancellationToken::new();
-        let log = Mutex::new(Log { given_up: most_bytes == 0, ..Log::default() });
+        let log = Mutex::new(EventLog { given_up: most_bytes == 0, ..EventLog::default() });
         Self { project, org, cancel, log, progress: watch::Sender::default(), most_bytes, memory }
     }
 
@@ -74,7 +78,7 @@ impl Running {
             let mut log = self.log.lock();
             let bytes = log.bytes + event.len();
             if log.given_up || bytes > self.most_bytes || self.memory.add(event.len() as u64).is_err() {
-                *log = Log { given_up: true, ..Log::default() };
+                *log = EventLog { given_up: true, ..EventLog::default() };
             } else {
                 log.bytes = bytes;
                 log.events.push(event);
@@ -111,14 +115,16 @@ impl Running {
         !self.log.lock().given_up
     }
 
-    fn next(&self, at: usize) -> Next {
+    fn next(&self, at: usize) -> NextEvent {
         let done = self.progress.borrow().done;
         let log = self.log.lock();
         match log.events.get(at) {
-            _ if log.given_up => Next::Lost,
-            Some(event) => Next::Event(event.clone()),
-            None if done => Next::Over { whole: log.events.last().is_some_and(|event| ends_well(event)) },
-            None => Next::Wait,
+            _ if log.given_up => NextEvent::Lost,
+            Some(event) => NextEvent::Event(event.clone()),
+            None if done => {
+                NextEvent::Over { whole: log.events.last().is_some_and(|event| ends_well(event)) }
+            }
+            None => NextEvent::Wait,
         }
     }
 
@@ -128,8 +134,8 @@ impl Running {
         self: &Arc<Self>,
         from: usize,
         keep_alive: Duration,
-        memory: Reserved,
-        mut beat: Beat,
+        memory: MemoryReservation,
+        mut beat: KeptCallHandle,
     ) -> Delivery {
         let (sender, delivery) = delivery::channel(FOLLOWER_BYTES, Arc::new(memory));
         let running = Arc::clone(self);
@@ -156,19 +162,19 @@ impl Running {
                     continue;
                 }
                 match running.next(at) {
-                    Next::Event(event) => {
+                    NextEvent::Event(event) => {
                         sender.push(&mut as_sse(&event), 0);
                         at += 1;
                         quiet_until = Instant::now() + keep_alive;
                     }
-                    Next::Over { whole } => {
+                    NextEvent::Over { whole } => {
                         if whole {
                             sender.push(&mut BytesMut::from(END), 0);
                         }
                         return sender.finish();
                     }
-                    Next::Lost => return sender.break_off(),
-                    Next::Wait => tokio::select! {
+                    NextEvent::Lost => return sender.break_off(),
+                    NextEvent::Wait => tokio::select! {
                         _ = progress.changed() => {}
                         () = sender.reader_moved() => {}
                         () = beat.next() => {}
@@ -189,7 +195,7 @@ pub(super) const END: &str = "data: [DONE]\n\n";
 
 /// Whether an answer with this last event ended well.
 pub(super) fn ends_well(event: &[u8]) -> bool {
-    let kind = serde_json::from_slice::<Kind<'_>>(event);
+    let kind = serde_json::from_slice::<BackgroundEventKind<'_>>(event);
     kind.is_ok_and(|kind| matches!(kind.kind, "response.completed" | "response.incomplete"))
 }
 
@@ -205,7 +211,7 @@ fn key_over(refusal: &AuthRefusal) -> Vec<u8> {
 /// Formats an event for a stream, named by its own type.
 pub(super) fn as_sse(event: &[u8]) -> BytesMut {
     let mut out = BytesMut::with_capacity(event.len() + 64);
-    let kind = serde_json::from_slice::<Kind<'_>>(event);
+    let kind = serde_json::from_slice::<BackgroundEventKind<'_>>(event);
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(kind.as_ref().map_or("message", |kind| kind.kind).as_bytes());
     out.extend_from_slice(b"\ndata: ");
@@ -215,18 +221,18 @@ pub(super) fn as_sse(event: &[u8]) -> BytesMut {
 }
 
 #[derive(serde::Deserialize)]
-struct Kind<'a> {
+struct BackgroundEventKind<'a> {
     #[serde(rename = "type", borrow)]
     kind: &'a str,
 }
 
 /// Splits a stream into the data of its events.
 #[derive(Default)]
-pub(super) struct Splitter {
+pub(super) struct ReplaySplitter {
     held: BytesMut,
 }
 
-impl Splitter {
+impl ReplaySplitter {
     /// Adds bytes of the stream. Calls `each` with the data of every complete event, except comments and the end
     /// marker.
     pub(super) fn push(&mut self, bytes: &[u8], mut each: impl FnMut(Bytes)) {
@@ -254,7 +260,7 @@ mod tests {
     fn a_stream_is_cut_at_its_events_however_it_comes() {
         let stream = ": hi\n\nevent: a\ndata: {\"type\":\"a\",\"n\":0}\n\nevent: b\ndata: {\"type\":\"b\"}\n\ndata: [DONE]\n\n";
         for width in [1, 3, 7, stream.len()] {
-            let (mut splitter, mut events) = (Splitter::default(), Vec::new());
+            let (mut splitter, mut events) = (ReplaySplitter::default(), Vec::new());
             stream
                 .as_bytes()
                 .chunks(width)

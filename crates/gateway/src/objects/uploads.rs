@@ -6,16 +6,18 @@ use std::time::Duration;
 use headrace_call_api::BodySource;
 use headrace_domain::{Code, UnixNanos};
 use headrace_identity::Principal;
-use headrace_objects::{Draft, FileRecord, Incomplete, PartRecord, UploadRecord, UploadStatus, fresh_id};
+use headrace_objects::{
+    FileDraft, FileRecord, PartRecord, UploadFault, UploadRecord, UploadStatus, fresh_id,
+};
 use headrace_wire::{CompleteBody, complete_body, upload_body};
 use md5::{Digest, Md5};
 use serde_json::{Value, json};
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::{Answer, Gateway};
 
-use super::form::{Form, missing_field, unknown_field};
-use super::writing::Writing;
+use super::form::{UploadForm, missing_field, unknown_field};
+use super::writing::DraftWriter;
 use super::{Told, files, owned};
 
 /// How long an upload accepts parts, as in OpenAI's API.
@@ -24,7 +26,7 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 impl Gateway {
     /// `POST /v1/uploads`
     pub(super) async fn create_upload(&self, principal: &Principal, body: impl BodySource) -> Told {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let said = upload_body(&body, &self.config().wire)?;
         let created = self.now();
         let upload = UploadRecord {
@@ -56,20 +58,22 @@ impl Gateway {
         let (_memory, pieces) = self.open_form(principal, body)?;
         let part = PartRecord { id: fresh_id("part", created), upload: upload.id, created, bytes: 0 };
         let project = principal.project.clone();
-        let (mut form, mut written) = (Form::of(pieces)?, None);
+        let (mut form, mut written) = (UploadForm::of(pieces)?, None);
         while let Some((name, mut field)) = form.next().await? {
             if name != "data" || written.is_some() {
                 return Err(unknown_field(&name, "`data`, once"));
             }
-            let draft = Draft::Part { project: project.clone(), part: part.clone() };
-            let mut writing = Writing::begin(self, draft).await?;
+            let draft = FileDraft::Part { project: project.clone(), part: part.clone() };
+            let mut writing = DraftWriter::begin(self, draft).await?;
             while let Some(chunk) = field.next().await? {
                 writing.add(&chunk).await?;
             }
             written = Some(writing);
         }
         let writing = written.ok_or_else(|| missing_field("data"))?;
-        let Some(Draft::Part { part, .. }) = writing.finish(|_| {}).await? else { return Err(not_pending()) };
+        let Some(FileDraft::Part { part, .. }) = writing.finish(|_| {}).await? else {
+            return Err(not_pending());
+        };
         let told = json!({
             "id": part.id,
             "object": "upload.part",
@@ -86,14 +90,14 @@ impl Gateway {
         id: &str,
         body: impl BodySource,
     ) -> Told {
-        let body = body.read().await.map_err(|refusal| Why::of_body(&refusal))?;
+        let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let CompleteBody { parts, md5 } = complete_body(&body, &self.config().wire)?;
         let upload = self.upload_of(principal, id).await?;
         if let Some(expected) = md5 {
             let found = self.sum(&upload.id, &parts).await?;
             if found != expected {
                 let message = format!("`md5`: the parts, in this order, have the MD5 sum {found}.");
-                return Err(Why::new(Code::UploadMismatch, message).with_param("md5"));
+                return Err(Rejection::new(Code::UploadMismatch, message).with_param("md5"));
             }
         }
         let ((project, own), now) = (owned(principal, id), self.now());
@@ -102,26 +106,26 @@ impl Gateway {
             self.objects().ask_files(move |store| store.complete_upload(&project, &own, &parts, &file, now));
         match completing.await? {
             Ok((upload, file)) => Ok(shown(&upload, Some(&file), now)),
-            Err(Incomplete::Missing) => Err(not_found()),
-            Err(Incomplete::NotPending) => Err(not_pending()),
-            Err(Incomplete::Part(part)) => {
+            Err(UploadFault::Missing) => Err(not_found()),
+            Err(UploadFault::NotPending) => Err(not_pending()),
+            Err(UploadFault::Part(part)) => {
                 let shown: String = part.chars().filter(|c| !c.is_control()).take(80).collect();
                 let message =
                     format!("`part_ids`: `{shown}` is no part of this upload, or stands there twice.");
-                Err(Why::new(Code::UploadMismatch, message).with_param("part_ids"))
+                Err(Rejection::new(Code::UploadMismatch, message).with_param("part_ids"))
             }
-            Err(Incomplete::Bytes(bytes)) => {
+            Err(UploadFault::Bytes(bytes)) => {
                 let message = format!(
                     "`part_ids`: the parts have {bytes} bytes, and the upload was created for {}.",
                     upload.bytes
                 );
-                Err(Why::new(Code::UploadMismatch, message).with_param("part_ids"))
+                Err(Rejection::new(Code::UploadMismatch, message).with_param("part_ids"))
             }
         }
     }
 
     /// The MD5 sum of the concatenated parts, in hexadecimal.
-    async fn sum(&self, upload: &str, parts: &[String]) -> Result<String, Why> {
+    async fn sum(&self, upload: &str, parts: &[String]) -> Result<String, Rejection> {
         let (upload, parts) = (upload.to_owned(), parts.to_vec());
         let summing = self.objects().ask_files(move |store| {
             let mut sum = Md5::new();
@@ -151,7 +155,7 @@ impl Gateway {
         }
     }
 
-    async fn upload_of(&self, principal: &Principal, id: &str) -> Result<UploadRecord, Why> {
+    async fn upload_of(&self, principal: &Principal, id: &str) -> Result<UploadRecord, Rejection> {
         let (project, id) = owned(principal, id);
         let found = self.objects().ask_files(move |store| store.upload(&project, &id)).await?;
         found.ok_or_else(not_found)
@@ -179,11 +183,11 @@ fn shown(upload: &UploadRecord, file: Option<&FileRecord>, now: UnixNanos) -> An
     Answer::json(200, told.to_string())
 }
 
-fn not_found() -> Why {
-    Why::new(Code::UploadNotFound, "There is no such upload for your project.")
+fn not_found() -> Rejection {
+    Rejection::new(Code::UploadNotFound, "There is no such upload for your project.")
 }
 
-fn not_pending() -> Why {
+fn not_pending() -> Rejection {
     let message = "The upload was completed or cancelled, or its hour is over. Create another one.";
-    Why::new(Code::UploadNotPending, message)
+    Rejection::new(Code::UploadNotPending, message)
 }

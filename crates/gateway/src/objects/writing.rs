@@ -2,29 +2,29 @@
 //! form and no disk.
 
 use bytes::BytesMut;
-use headrace_objects::{BatchStore, Draft};
+use headrace_objects::{BatchStore, FileDraft};
 
 use crate::Gateway;
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// Bytes that are written together, because each write waits for the disk.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 /// A stored object that is being written.
-pub(crate) struct Writing<'g> {
+pub(crate) struct DraftWriter<'g> {
     gateway: &'g Gateway,
-    draft: Draft,
+    draft: FileDraft,
     written: u64,
     held: BytesMut,
     is_done: bool,
 }
 
-impl<'g> Writing<'g> {
+impl<'g> DraftWriter<'g> {
     /// Starts a new object.
     ///
     /// # Errors
     /// There is no space for it.
-    pub(crate) async fn begin(gateway: &'g Gateway, draft: Draft) -> Result<Self, Why> {
+    pub(crate) async fn begin(gateway: &'g Gateway, draft: FileDraft) -> Result<Self, Rejection> {
         let begun = draft.clone();
         gateway.objects().ask_files(move |store| store.begin(&begun)).await?;
         Ok(Self { gateway, draft, written: 0, held: BytesMut::new(), is_done: false })
@@ -34,12 +34,12 @@ impl<'g> Writing<'g> {
     ///
     /// # Errors
     /// There is no space for them.
-    pub(crate) async fn add(&mut self, bytes: &[u8]) -> Result<(), Why> {
+    pub(crate) async fn add(&mut self, bytes: &[u8]) -> Result<(), Rejection> {
         self.held.extend_from_slice(bytes);
         if self.held.len() >= WRITTEN_AT_ONCE { self.write().await } else { Ok(()) }
     }
 
-    async fn write(&mut self) -> Result<(), Why> {
+    async fn write(&mut self) -> Result<(), Rejection> {
         if self.held.is_empty() {
             return Ok(());
         }
@@ -63,7 +63,10 @@ impl<'g> Writing<'g> {
     ///
     /// # Errors
     /// There is no space for the last bytes.
-    pub(crate) async fn finish(mut self, name: impl FnOnce(&mut Draft)) -> Result<Option<Draft>, Why> {
+    pub(crate) async fn finish(
+        mut self,
+        name: impl FnOnce(&mut FileDraft),
+    ) -> Result<Option<FileDraft>, Rejection> {
         self.write().await?;
         let written = self.written;
         name(&mut self.draft);
@@ -75,7 +78,7 @@ impl<'g> Writing<'g> {
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for DraftWriter<'_> {
     fn drop(&mut self) {
         let Some(store) = self.gateway.objects().files().filter(|_| !self.is_done) else { return };
         let id = self.draft.id().to_owned();

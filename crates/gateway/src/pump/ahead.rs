@@ -3,27 +3,27 @@
 
 use headrace_domain::ReplyEvent;
 
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 
-use super::reply::Reply;
-use super::source::Source;
-use super::source::said::{More, Said};
+use super::reply::ReplyWriter;
+use super::source::AnswerSource;
+use super::source::said::{ReplyProgress, SourceEvent};
 
 /// Most items that are added to the first one. Their bytes go out together after the last one.
 const TOGETHER: usize = 16;
 
 /// The item that ended a batch and must be handled differently.
 #[derive(Default)]
-pub(super) struct Ahead(Option<Said>);
+pub(super) struct EventBatcher(Option<SourceEvent>);
 
-impl Ahead {
+impl EventBatcher {
     /// The next item of a source. Cancelling the wait loses nothing.
     pub(super) async fn next(
         &mut self,
-        source: &mut Source,
-        dossier: &Dossier,
+        source: &mut AnswerSource,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Said {
+    ) -> SourceEvent {
         match self.0.take() {
             Some(said) => said,
             None => source.next(dossier, events).await,
@@ -33,16 +33,16 @@ impl Ahead {
     /// Encodes an item together with those that the source already has after it.
     pub(super) async fn take_in(
         &mut self,
-        reply: &mut Reply,
-        source: &mut Source,
-        mut more: More,
+        reply: &mut ReplyWriter,
+        source: &mut AnswerSource,
+        mut more: ReplyProgress,
         events: &mut Vec<ReplyEvent>,
-        dossier: &Dossier,
+        dossier: &RequestContext,
     ) {
         let (from_ns, mut alone) = (more.at_ns, true);
         for _ in 0..TOGETHER {
             match source.said_already(from_ns, dossier, events) {
-                Some(Said::More(next)) => {
+                Some(SourceEvent::More(next)) => {
                     more.join(next);
                     alone = false;
                 }

@@ -3,29 +3,29 @@
 
 use bytes::Bytes;
 use headrace_domain::{CacheLabel, CacheSalt, Call, Code, Dialect, Endpoint};
-use headrace_engine_api::{PrefixCache, Relay, RelayAnswer, RelayAsk, RelayFacts, Resumes};
-use headrace_wire::relay::{Edits, ReplyReader, SoFar, concealed_class, edited, resumed};
+use headrace_engine_api::{MessageRelay, MessageResume, PrefixCache, RelayAnswer, RelayAsk, RelayFacts};
+use headrace_wire::relay::{BodyEdits, ReplyReader, SoFar, concealed_class, edited, resumed};
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::refused::Why;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
 use crate::stages::render::screen::not_cleared;
-use crate::state::{Messages, Work};
+use crate::state::{RelayedMessages, RenderedWork};
 
-use super::source::allowance::Allowance;
-use super::source::conceal::Conceal;
-use super::source::resume::Begun;
+use super::source::allowance::AnswerAllowance;
+use super::source::conceal::CacheConcealment;
+use super::source::resume::PartialText;
 
 /// A target that was asked.
-pub(crate) struct Asking {
+pub(crate) struct RelayAttempt {
     pub(crate) answer: Box<dyn RelayAnswer>,
     pub(crate) reader: ReplyReader,
     /// Its answer is in the caller's dialect and goes out as it comes.
     pub(crate) as_is: bool,
     /// How much of its answer is accepted.
-    pub(crate) allowance: Allowance,
+    pub(crate) allowance: AnswerAllowance,
     /// How the caller sees the cached tokens in the answer.
-    pub(crate) conceal: Conceal,
+    pub(crate) conceal: CacheConcealment,
 }
 
 /// Sends the call to a target, from its beginning or from the text of an unfinished answer, within the trace of its
@@ -36,12 +36,12 @@ pub(crate) struct Asking {
 /// servers' answers.
 pub(super) fn ask(
     gateway: &Gateway,
-    dossier: &Dossier,
-    work: &Work,
-    messages: &Messages,
-    relay: &dyn Relay,
-    begun: Option<&Begun>,
-) -> Result<Asking, Why> {
+    dossier: &RequestContext,
+    work: &RenderedWork,
+    messages: &RelayedMessages,
+    relay: &dyn MessageRelay,
+    begun: Option<&PartialText>,
+) -> Result<RelayAttempt, Rejection> {
     let facts = relay.facts();
     if messages.cleared.as_ref().is_some_and(|cleared| !cleared.contains(&facts.upstream)) {
         return Err(not_cleared());
@@ -49,10 +49,10 @@ pub(super) fn ask(
     let asked = messages.chat.as_deref().unwrap_or(&work.call);
     let own = facts.dialect == asked.endpoint.dialect();
     let call = match messages.translated.as_deref() {
-        Some(translated) if !own => translated.as_ref().map_err(|bad| Why::from(bad.clone()))?,
+        Some(translated) if !own => translated.as_ref().map_err(|bad| Rejection::from(bad.clone()))?,
         _ => asked,
     };
-    let edits = Edits {
+    let edits = BodyEdits {
         model: &facts.model,
         usage: call.stream,
         max_tokens: Some((bound_field(facts, call.endpoint), work.sampling.max_tokens)),
@@ -67,7 +67,7 @@ pub(super) fn ask(
             .ok_or_else(no_way_on)?;
     }
     let hides = facts.cache == PrefixCache::Hidden && !messages.shows_shared_cache;
-    let conceal = Conceal(hides.then(|| (facts.dialect, concealed_class(facts.dialect, &body))));
+    let conceal = CacheConcealment(hides.then(|| (facts.dialect, concealed_class(facts.dialect, &body))));
     // What a header switches on in one dialect cannot be expressed in a body of another, and was rejected before.
     let as_asked = own && messages.chat.is_none();
     let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
@@ -75,7 +75,7 @@ pub(super) fn ask(
         .extend(gateway.parts().records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
     // The block of timings fits only into answers that are written here.
     let as_is = as_asked && !call.explain && !messages.may_resume;
-    let allowance = Allowance::new(work, dossier, as_is);
+    let allowance = AnswerAllowance::new(work, dossier, as_is);
     let ask = RelayAsk {
         request: dossier.id,
         tenant: work.tenant,
@@ -87,7 +87,7 @@ pub(super) fn ask(
         head_within: call.timeout,
         bounds: allowance.bounds(),
     };
-    Ok(Asking {
+    Ok(RelayAttempt {
         answer: relay.send(ask),
         reader: ReplyReader::new(call.endpoint, call.stream, work.choices()),
         as_is,
@@ -107,18 +107,18 @@ pub(crate) fn label(facts: &RelayFacts, call: &Call, salt: &CacheSalt) -> Option
 }
 
 /// The body that makes a target continue an answer. `None` if the target does not, or no tokens are left.
-fn resumed_at(facts: &RelayFacts, body: &[u8], begun: &Begun, max_tokens: u32) -> Option<Bytes> {
+fn resumed_at(facts: &RelayFacts, body: &[u8], begun: &PartialText, max_tokens: u32) -> Option<Bytes> {
     let flagged = match facts.resumes {
-        Resumes::Never => return None,
-        Resumes::LastTurn => false,
-        Resumes::LastTurnFlagged => true,
+        MessageResume::Never => return None,
+        MessageResume::LastTurn => false,
+        MessageResume::LastTurnFlagged => true,
     };
     (max_tokens > 0).then(|| resumed(body, &SoFar { text: &begun.text, max_tokens, flagged }))?
 }
 
-fn no_way_on() -> Why {
+fn no_way_on() -> Rejection {
     let message = "It does not go on with an answer that somebody else began.";
-    Why::new(Code::UpstreamFailed, message)
+    Rejection::new(Code::UpstreamFailed, message)
 }
 
 /// The field for the bound on an answer's tokens, if the caller set none.

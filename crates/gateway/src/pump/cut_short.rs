@@ -5,11 +5,11 @@ use std::time::Duration;
 use headrace_domain::{Code, Stage};
 use headrace_identity::AuthRefusal;
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::refused::unauthenticated;
 
 /// A call whose key is no longer valid. The answer ends with an error in its own format.
-pub(super) fn key_over(refusal: &AuthRefusal) -> Why {
+pub(super) fn key_over(refusal: &AuthRefusal) -> Rejection {
     let mut why = unauthenticated(refusal);
     let what = if *refusal == AuthRefusal::Expired { "expired" } else { "was revoked" };
     why.message = format!(
@@ -19,9 +19,9 @@ pub(super) fn key_over(refusal: &AuthRefusal) -> Why {
 }
 
 /// A call that took as long as its hold may live.
-pub(super) fn too_long(longest: Duration) -> Why {
+pub(super) fn too_long(longest: Duration) -> Rejection {
     let seconds = longest.as_secs();
-    Why::new(
+    Rejection::new(
         Code::CallTooLong,
         format!(
             "The call was not done after {seconds} s, the longest that its money is held for (`gateway.hold_lifetime`). \
@@ -31,8 +31,8 @@ pub(super) fn too_long(longest: Duration) -> Why {
     .with_limit("hold_lifetime", "seconds", seconds, seconds)
 }
 
-pub(super) fn cut_off() -> Why {
-    Why::new(
+pub(super) fn cut_off() -> Rejection {
+    Rejection::new(
         Code::ShuttingDown,
         "The server is shutting down and the time for calls in flight is over. What was not delivered is not charged.",
     )

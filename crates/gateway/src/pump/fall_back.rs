@@ -4,21 +4,21 @@
 use std::sync::Arc;
 
 use crate::Gateway;
-use crate::canary::Went;
+use crate::canary::CallVerdict;
 use crate::catalog::ServedModel;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::stages::hold::quoted;
 use crate::stages::render::passes_over;
-use crate::state::Work;
+use crate::state::RenderedWork;
 
 use super::round::Round;
-use super::{Carried, Ending};
+use super::{CallEnding, CallTask};
 
-impl Carried {
+impl CallTask {
     /// Replaces the model with which the round ended by a fallback model. Returns `false` if no model may or can take
     /// over: then the ending is final.
-    pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &Ending) -> bool {
-        let (Ending::Refused(why) | Ending::Failed(why)) = ending else { return false };
+    pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
+        let (CallEnding::Refused(why) | CallEnding::Failed(why)) = ending else { return false };
         if !self.may_begin_anew() {
             return false;
         }
@@ -52,14 +52,18 @@ impl Carried {
 
     /// The next model that was not tried. The first failure decides, not the reason why other models could not take
     /// over.
-    fn next(&self, why: &Why) -> Option<Arc<ServedModel>> {
+    fn next(&self, why: &Rejection) -> Option<Arc<ServedModel>> {
         let work = &self.round.work;
         let (ending, tried) = ((why.code, why.stage), &self.passed_over);
         work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
     }
 
     /// Renders the call for another model, and takes limits and money for it.
-    async fn made_for(&mut self, gateway: &Gateway, model: Arc<ServedModel>) -> Result<Work, Why> {
+    async fn made_for(
+        &mut self,
+        gateway: &Gateway,
+        model: Arc<ServedModel>,
+    ) -> Result<RenderedWork, Rejection> {
         let failed = Arc::clone(&self.round.work);
         let work = failed.for_model(gateway, model, &mut self.dossier).await?;
         let quoted = quoted(&work, gateway.parts().clock.now())?;
@@ -68,15 +72,15 @@ impl Carried {
     }
 
     /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
-    fn watched_failure(&mut self, gateway: &Gateway, why: &Why) {
-        let Some(went) = Went::of_refusal(why.code, why.status) else { return };
+    fn watched_failure(&mut self, gateway: &Gateway, why: &Rejection) {
+        let Some(went) = CallVerdict::of_refusal(why.code, why.status) else { return };
         if let Some(trial) = self.dossier.trial.take() {
             trial.ended(went, &self.dossier.record, gateway.parts().clock.now());
         }
     }
 
     /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
-    fn goes_over(&mut self, work: Work) {
+    fn goes_over(&mut self, work: RenderedWork) {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());
         self.dossier.served_by(&work.model);

@@ -7,20 +7,20 @@ use headrace_domain::{AttemptOutcome, Code};
 
 use crate::Gateway;
 use crate::policy::OffForm;
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 use super::place::Placed;
 use super::round::Round;
-use super::{Carried, Ending};
+use super::{CallEnding, CallTask};
 
 /// How often an answer is requested again.
 const MOST_ASKED_AGAIN: usize = 2;
 
-impl Carried {
+impl CallTask {
     /// Like [`Self::noted_run`], and checks a complete answer if there is a form to check it against.
-    pub(super) async fn judged_run(&mut self, gateway: &Gateway, placed: &Placed) -> Ending {
+    pub(super) async fn judged_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
         let ending = self.noted_run(gateway, placed).await;
-        if !matches!(ending, Ending::Completed) {
+        if !matches!(ending, CallEnding::Completed) {
             return ending;
         }
         let Some(heard) = self.round.source.heard() else { return ending };
@@ -28,11 +28,11 @@ impl Carried {
         let Err(why) = Box::pin(heard.judged()).await else { return ending };
         self.round.time(&mut self.dossier, self.reply.as_mut());
         self.note_off_form(&why);
-        Ending::Failed(why)
+        CallEnding::Failed(why)
     }
 
     /// Turns the answered attempts into failed ones.
-    fn note_off_form(&mut self, why: &Why) {
+    fn note_off_form(&mut self, why: &Rejection) {
         let attempts = self.dossier.record.attempts.iter_mut();
         for attempt in attempts.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
             let (code, why) = (why.code.name().to_owned(), why.traced().message);
@@ -42,8 +42,8 @@ impl Carried {
 
     /// Starts the round again if its answer violated the form, the policy says to retry, nothing of it has gone out,
     /// and retries are left. The discarded work is not charged.
-    pub(super) fn asks_again(&mut self, ending: &Ending) -> bool {
-        let Ending::Failed(why) = ending else { return false };
+    pub(super) fn asks_again(&mut self, ending: &CallEnding) -> bool {
+        let CallEnding::Failed(why) = ending else { return false };
         let work = &self.round.work;
         let wanted = why.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
         if !wanted || !self.may_begin_anew() {
@@ -54,7 +54,7 @@ impl Carried {
             _ => false,
         };
         let tried = self.dossier.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
-        if tried > MOST_ASKED_AGAIN || !work.catalog.fleet().may_retry(&work.model.name) {
+        if tried > MOST_ASKED_AGAIN || !work.catalog.fleet().try_take_retry(&work.model.name) {
             return false;
         }
         self.reply = None;

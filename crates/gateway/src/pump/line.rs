@@ -10,15 +10,15 @@ use tokio::sync::oneshot;
 
 use crate::answer::{Answer, AnswerBody};
 use crate::config::GatewayConfig;
-use crate::delivery::{self, Cut, Delivery, DeliverySender};
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::delivery::{self, Delivery, DeliveryCut, DeliverySender};
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 
-use super::reply::Reply;
+use super::reply::ReplyWriter;
 
 /// See the top of the file.
-pub(super) struct Line {
+pub(super) struct ClientStream {
     /// Receives the head of the answer. `None` once the head was sent.
     head: Option<oneshot::Sender<Answer>>,
     /// The reader's end of the buffer, until it leaves with the head.
@@ -51,12 +51,12 @@ impl StallClock {
     }
 }
 
-impl Line {
+impl ClientStream {
     pub(super) fn new(
         config: &GatewayConfig,
         head: oneshot::Sender<Answer>,
         headers: Vec<(&'static str, String)>,
-        work: &Work,
+        work: &RenderedWork,
     ) -> Self {
         let memory = Arc::clone(&work.memory);
         let (sender, delivery) = delivery::channel(config.delivery_buffer_bytes, memory);
@@ -82,11 +82,11 @@ impl Line {
     }
 
     /// Sends the status line and headers, and with them the reader's end of the stream.
-    pub(super) fn begin(&mut self, dossier: &Dossier) {
+    pub(super) fn begin(&mut self, dossier: &RequestContext) {
         self.send(dossier, AnswerBody::Stream);
     }
 
-    fn send(&mut self, dossier: &Dossier, body: impl FnOnce(Delivery) -> AnswerBody) {
+    fn send(&mut self, dossier: &RequestContext, body: impl FnOnce(Delivery) -> AnswerBody) {
         let now_ns = dossier.clock.monotonic_nanos();
         let mut headers = std::mem::take(&mut self.headers);
         headers.extend(dossier.id_headers());
@@ -136,7 +136,7 @@ impl Line {
     }
 
     /// Sends the end of an answer that ended well. If the answer is not streamed, that is all of it.
-    pub(super) fn complete(&mut self, dossier: &Dossier, mut end: BytesMut, tokens: u64) {
+    pub(super) fn complete(&mut self, dossier: &RequestContext, mut end: BytesMut, tokens: u64) {
         let bytes = u64::try_from(end.len()).unwrap_or(u64::MAX);
         self.sender.push(&mut end, tokens);
         self.sender.finish();
@@ -150,7 +150,13 @@ impl Line {
     /// Sends the end of an answer that failed. If the head has not gone out, this is an error status, otherwise an
     /// error event, and never the end of a good stream. If the transport has taken only a part of an event, the body
     /// can only be broken off.
-    pub(super) fn fail(&mut self, reply: Option<&mut Reply>, dossier: &Dossier, why: &Why, cut: Cut) {
+    pub(super) fn fail(
+        &mut self,
+        reply: Option<&mut ReplyWriter>,
+        dossier: &RequestContext,
+        why: &Rejection,
+        cut: DeliveryCut,
+    ) {
         if self.head.is_some() {
             self.refuse(dossier, why);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
@@ -164,7 +170,7 @@ impl Line {
     }
 
     /// Sends an error's status and body. Returns `false` if the head of another answer has gone out.
-    pub(super) fn refuse(&mut self, dossier: &Dossier, why: &Why) -> bool {
+    pub(super) fn refuse(&mut self, dossier: &RequestContext, why: &Rejection) -> bool {
         let answer = why.answer(dossier);
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
     }

@@ -6,12 +6,12 @@ use std::ops::Range;
 use headrace_domain::{
     CacheMiss, Call, Conversation, MessageOrigin, MissReason, Prompt, PromptItem, PromptPlace, UnixNanos,
 };
-use headrace_prompt::{Part, Place, RenderOptions};
+use headrace_prompt::{PartRange, PromptPart, RenderOptions};
 use headrace_tokenizer::Tokenizer;
 
-use crate::lane::TokenLane;
+use crate::lane::TokenBackend;
 use crate::stages::render::shown;
-use crate::state::Work;
+use crate::state::RenderedWork;
 
 /// Bytes by which a decoded text may differ from the encoded one at its end: one broken character, replaced.
 const BROKEN_TAIL_BYTES: usize = 12;
@@ -25,7 +25,7 @@ const VAIN_SEARCHES: usize = 16;
 
 /// The miss of prompt number `prompt` with its place, if it can be found. `now` is the time at which the prompt was
 /// rendered.
-pub(crate) fn located(work: &Work, prompt: usize, miss: CacheMiss, now: UnixNanos) -> CacheMiss {
+pub(crate) fn located(work: &RenderedWork, prompt: usize, miss: CacheMiss, now: UnixNanos) -> CacheMiss {
     let place = match miss.reason {
         MissReason::BelowBlock | MissReason::Bypassed | MissReason::Disabled => None,
         MissReason::Evicted | MissReason::Expired | MissReason::Differs | MissReason::NeverSeen => {
@@ -35,11 +35,11 @@ pub(crate) fn located(work: &Work, prompt: usize, miss: CacheMiss, now: UnixNano
     CacheMiss { place, other: None, ..miss }
 }
 
-fn place(work: &Work, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option<PromptPlace> {
+fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option<PromptPlace> {
     let token = miss.token as usize;
     let tokens = work.prompts.get(prompt)?;
     let before = tokens.get(..token)?;
-    let TokenLane { tokenizer, template, .. } = work.model.lane.tokens()?;
+    let TokenBackend { tokenizer, template, .. } = work.model.lane.tokens()?;
     let in_common = || match (miss.other, tokens.get(token)) {
         (Some(other), Some(own)) => bytes_in_common(tokenizer, before, *own, other),
         _ => 0,
@@ -111,9 +111,9 @@ fn floor_char_boundary(text: &str, at: usize) -> usize {
 
 /// The place of a byte of a rendered conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum MissPosition {
     /// In a part, at this character of its text.
-    In(Part, u32),
+    In(PromptPart, u32),
     /// At the beginning or end of the list of tools.
     Tools,
     /// In the template's own words, before a message.
@@ -122,28 +122,38 @@ enum Found {
 
 /// Finds the part that holds the byte `offset` of a rendered conversation, by the places of its parts. A message
 /// without a place, because a template changes its text, is searched for after the previous one.
-fn in_conversation(conversation: &Conversation, places: Vec<Place>, text: &str, offset: usize) -> Found {
+fn in_conversation(
+    conversation: &Conversation,
+    places: Vec<PartRange>,
+    text: &str,
+    offset: usize,
+) -> MissPosition {
     let places = with_messages_looked_for(conversation, places, text);
     let next = places.iter().position(|place| offset < place.range.end);
     let last = next.map_or(places.len(), |next| next).checked_sub(1).and_then(|last| places.get(last));
     let next = next.and_then(|next| places.get(next));
     match (last, next) {
         (_, Some(place)) if place.range.start <= offset => {
-            Found::In(place.part, character_of(conversation, place, text, offset))
+            MissPosition::In(place.part, character_of(conversation, place, text, offset))
         }
         // The text between two tools leads to the second one.
-        (Some(Place { part: Part::Tool(_), .. }), Some(Place { part: part @ Part::Tool(_), .. })) => {
-            Found::In(*part, 0)
-        }
-        (_, Some(Place { part: Part::Tool(_), .. })) => Found::Tools,
+        (
+            Some(PartRange { part: PromptPart::Tool(_), .. }),
+            Some(PartRange { part: part @ PromptPart::Tool(_), .. }),
+        ) => MissPosition::In(*part, 0),
+        (_, Some(PartRange { part: PromptPart::Tool(_), .. })) => MissPosition::Tools,
         // After the last tool and before any other words: the most similar prompt has one more tool.
-        (Some(Place { part: Part::Tool(_), range }), _) if !says_something(text.get(range.end..offset)) => {
-            Found::Tools
+        (Some(PartRange { part: PromptPart::Tool(_), range }), _)
+            if !says_something(text.get(range.end..offset)) =>
+        {
+            MissPosition::Tools
         }
-        (_, None) => Found::Before(conversation.messages.len()),
-        (_, Some(place)) => Found::Before(match place.part {
-            Part::Message(message) | Part::Reasoning(message) | Part::Call { message, .. } => message,
-            Part::Tool(_) => 0,
+        (_, None) => MissPosition::Before(conversation.messages.len()),
+        (_, Some(place)) => MissPosition::Before(match place.part {
+            PromptPart::Message(message)
+            | PromptPart::Reasoning(message)
+            | PromptPart::Call { message, .. } => message,
+            PromptPart::Tool(_) => 0,
         }),
     }
 }
@@ -153,10 +163,14 @@ fn says_something(text: Option<&str>) -> bool {
 }
 
 /// The places in the order of the text, including those found for messages that had none.
-fn with_messages_looked_for(conversation: &Conversation, mut places: Vec<Place>, text: &str) -> Vec<Place> {
+fn with_messages_looked_for(
+    conversation: &Conversation,
+    mut places: Vec<PartRange>,
+    text: &str,
+) -> Vec<PartRange> {
     let mut told: Vec<Option<usize>> = vec![None; conversation.messages.len()];
     for place in &places {
-        if let Part::Message(message) = place.part
+        if let PromptPart::Message(message) = place.part
             && let Some(end) = told.get_mut(message)
         {
             *end = Some(place.range.end);
@@ -173,7 +187,7 @@ fn with_messages_looked_for(conversation: &Conversation, mut places: Vec<Place>,
             None => match search(content, text, cursor) {
                 Some(range) => {
                     cursor = range.end;
-                    places.push(Place { part: Part::Message(at), range });
+                    places.push(PartRange { part: PromptPart::Message(at), range });
                 }
                 None => vain += 1,
             },
@@ -184,12 +198,12 @@ fn with_messages_looked_for(conversation: &Conversation, mut places: Vec<Place>,
 }
 
 /// The character of a part's own text at a byte of the prompt. A template may have trimmed that text.
-fn character_of(conversation: &Conversation, place: &Place, text: &str, offset: usize) -> u32 {
+fn character_of(conversation: &Conversation, place: &PartRange, text: &str, offset: usize) -> u32 {
     let message = |at: usize| conversation.messages.get(at);
     let whole = match place.part {
-        Part::Message(at) => message(at).and_then(|message| message.content.as_deref()),
-        Part::Reasoning(at) => message(at).and_then(|message| message.reasoning.as_deref()),
-        Part::Call { .. } | Part::Tool(_) => return 0,
+        PromptPart::Message(at) => message(at).and_then(|message| message.content.as_deref()),
+        PromptPart::Reasoning(at) => message(at).and_then(|message| message.reasoning.as_deref()),
+        PromptPart::Call { .. } | PromptPart::Tool(_) => return 0,
     };
     let shown = text.get(place.range.clone()).unwrap_or("");
     let cut = whole.and_then(|whole| whole.get(..whole.find(shown)?)).unwrap_or("");
@@ -197,27 +211,27 @@ fn character_of(conversation: &Conversation, place: &Place, text: &str, offset: 
 }
 
 /// A place as the caller would name it. `messages` is the length of the conversation.
-fn in_the_callers_terms(found: Found, call: &Call, messages: usize) -> PromptPlace {
+fn in_the_callers_terms(found: MissPosition, call: &Call, messages: usize) -> PromptPlace {
     // Only the template's first words precede `system`.
     let index_of = |at: usize| match call.origin(at) {
         MessageOrigin::System => 0,
         MessageOrigin::Message { index, .. } => index,
     };
     match found {
-        Found::In(Part::Message(at), character) => match call.origin(at) {
+        MissPosition::In(PromptPart::Message(at), character) => match call.origin(at) {
             MessageOrigin::System => PromptPlace::System { character },
             MessageOrigin::Message { index, block } => PromptPlace::Message { index, block, character },
         },
-        Found::In(Part::Reasoning(at), character) => {
+        MissPosition::In(PromptPart::Reasoning(at), character) => {
             PromptPlace::Reasoning { index: index_of(at), character }
         }
-        Found::In(Part::Call { message, call }, _) => {
+        MissPosition::In(PromptPart::Call { message, call }, _) => {
             PromptPlace::ToolCall { index: index_of(message), call: count(call) }
         }
-        Found::In(Part::Tool(at), _) => PromptPlace::Tool { index: count(at) },
-        Found::Tools => PromptPlace::Tools,
-        Found::Before(at) if at < messages => PromptPlace::Template { before_message: index_of(at) },
-        Found::Before(_) => {
+        MissPosition::In(PromptPart::Tool(at), _) => PromptPlace::Tool { index: count(at) },
+        MissPosition::Tools => PromptPlace::Tools,
+        MissPosition::Before(at) if at < messages => PromptPlace::Template { before_message: index_of(at) },
+        MissPosition::Before(_) => {
             let all = messages.checked_sub(1).map_or(0, |last| index_of(last).saturating_add(1));
             PromptPlace::Template { before_message: all }
         }

@@ -9,25 +9,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, Code, Continued, NanoDollars, PrefixKeys, PriceTier, Sampling, ServiceTier,
-    Stage, Usage,
+    Attempt, AttemptOutcome, Code, ContinuedAnswer, NanoDollars, PrefixKeys, PriceTier, Sampling,
+    ServiceTier, Stage, Usage,
 };
-use headrace_engine_api::{Capabilities, Continues, Job, Priority, SubmitRefusal};
-use headrace_fleet::{Outcome, Placement, Trail, Tried};
+use headrace_engine_api::{Capabilities, Job, Priority, ResumeSupport, SubmitRefusal};
+use headrace_fleet::{Placement, PrefixHashes, TriedWorkers, WorkerOutcome};
 use headrace_ledger::prices::Quote;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 use crate::policy::OnBreak;
-use crate::refused::Why;
-use crate::state::{Messages, Work};
+use crate::refused::Rejection;
+use crate::state::{RelayedMessages, RenderedWork};
 
 use super::asking;
-use super::source::Source;
-use super::source::asked::Asked;
-use super::source::jobs::Handed;
-use super::source::said::Lost;
-use super::source::tokens::Begun;
+use super::source::AnswerSource;
+use super::source::asked::AskedServer;
+use super::source::jobs::SubmittedJob;
+use super::source::said::LostJob;
+use super::source::tokens::PartialTokens;
 
 /// The least that each of a call's jobs may leave unread, however many jobs there are: some tokens with their
 /// log-probabilities.
@@ -43,17 +43,17 @@ pub(crate) struct Placed(());
 /// The failed attempts of each prompt that has moved on. The call's record lists all attempts; one that is in progress
 /// is listed as cut short.
 #[derive(Default)]
-pub(crate) struct Tries {
-    in_vain: BTreeMap<usize, InVain>,
+pub(crate) struct Attempts {
+    in_vain: BTreeMap<usize, FailedAttempt>,
     /// What the worker of each job charges us, by the index of the job. Only known prices are present.
     costs: BTreeMap<usize, Quote>,
     /// The worker that races as the second one, at job index 1.
     second: Option<Arc<str>>,
 }
 
-impl Tries {
+impl Attempts {
     /// Adds a second worker that races for the call.
-    pub(super) fn race(&mut self, second: &Placement, gateway: &Gateway, work: &Work) {
+    pub(super) fn race(&mut self, second: &Placement, gateway: &Gateway, work: &RenderedWork) {
         self.costed(1, second, gateway, work);
         self.second = Some(Arc::clone(second.worker_id()));
     }
@@ -74,7 +74,7 @@ impl Tries {
     }
 
     /// Notes the price of the worker that gets a job.
-    fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &Work) {
+    fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &RenderedWork) {
         let quote = placement.target().and_then(|(upstream, model)| {
             work.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
         });
@@ -85,13 +85,13 @@ impl Tries {
     }
 
     /// What the worker of a job charges for its work.
-    fn paid(&self, source: &Source, job: usize) -> Option<NanoDollars> {
+    fn paid(&self, source: &AnswerSource, job: usize) -> Option<NanoDollars> {
         let (quote, usage) = (self.costs.get(&job)?, source.usage_of(job));
         quote.rates(source.price_tier(), usage.prompt_tokens()).cost(&usage).ok()
     }
 
     /// The workers that were tried with a prompt.
-    pub(super) fn of(&mut self, part: usize) -> &mut Tried {
+    pub(super) fn of(&mut self, part: usize) -> &mut TriedWorkers {
         &mut self.in_vain.entry(part).or_default().tried
     }
 
@@ -107,25 +107,25 @@ impl Tries {
 
 /// The failed attempts of one prompt.
 #[derive(Default)]
-struct InVain {
-    tried: Tried,
+struct FailedAttempt {
+    tried: TriedWorkers,
     /// Workers that broke while they had it.
     broken: usize,
 }
 
 /// A prompt that is submitted to a worker.
-pub(super) struct Handing<'a> {
+pub(super) struct JobSubmission<'a> {
     pub(super) part: usize,
     /// Index of the job slot that this submission fills.
     pub(super) at: usize,
     pub(super) prompt: &'a Arc<[u32]>,
     /// The keys of the prompt's blocks.
     pub(super) keys: &'a PrefixKeys,
-    pub(super) onward: Option<Onward<'a>>,
+    pub(super) onward: Option<ResumePoint<'a>>,
 }
 
 /// An answer that another worker began and this one is to continue.
-pub(super) struct Onward<'a> {
+pub(super) struct ResumePoint<'a> {
     choice: u32,
     /// How many of the last ids of the prompt belong to the answer.
     generated: u32,
@@ -133,9 +133,9 @@ pub(super) struct Onward<'a> {
     began: &'a Capabilities,
 }
 
-impl Onward<'_> {
+impl ResumePoint<'_> {
     /// Whether this worker continues the answer as the first one would have.
-    fn is_unchanged_by(&self, placement: &Placement, work: &Work) -> bool {
+    fn is_unchanged_by(&self, placement: &Placement, work: &RenderedWork) -> bool {
         // A server that receives the form as text would apply it from its beginning again.
         let goes_on = |engine: &Capabilities| {
             engine.continue_of(self.began, &work.sampling) && (engine.grammars || work.grammar.is_none())
@@ -145,25 +145,25 @@ impl Onward<'_> {
 }
 
 /// Everything that placing needs.
-pub(super) struct Placing<'a> {
+pub(super) struct PlacementContext<'a> {
     pub(super) gateway: &'a Gateway,
-    pub(super) dossier: &'a mut Dossier,
-    pub(super) work: &'a Work,
-    pub(super) source: &'a mut Source,
-    pub(super) tries: &'a mut Tries,
+    pub(super) dossier: &'a mut RequestContext,
+    pub(super) work: &'a RenderedWork,
+    pub(super) source: &'a mut AnswerSource,
+    pub(super) tries: &'a mut Attempts,
 }
 
-impl Placing<'_> {
+impl PlacementContext<'_> {
     /// Submits every prompt to a worker. After an error some prompts may have been taken nevertheless, so the source
     /// must be cancelled.
-    pub(super) fn all(mut self) -> Result<Placed, Why> {
+    pub(super) fn all(mut self) -> Result<Placed, Rejection> {
         self.dossier.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
         // A panic of an engine here is the engine's failure, not the call's.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.parts()).try_for_each(|part| self.part(part, None))
         }));
         if let Err(why) = placed.unwrap_or_else(|_| Err(panicked())) {
-            self.dossier.mark(Stage::Place);
+            self.dossier.end_stage(Stage::Place);
             return Err(why);
         }
         Ok(Placed(()))
@@ -173,8 +173,8 @@ impl Placing<'_> {
     ///
     /// # Errors
     /// The rejection for the client: no other worker takes the prompt, or another attempt would be visible or do harm.
-    pub(super) fn again(mut self, lost: Lost) -> Result<(), Why> {
-        let Lost { part, job, why, cause, may_move, broke, .. } = lost;
+    pub(super) fn again(mut self, lost: LostJob) -> Result<(), Rejection> {
+        let LostJob { part, job, why, cause, may_move, broke, .. } = lost;
         let paid = self.tries.paid(self.source, job);
         let placement = self.source.take_back(job);
         self.failed(part, placement.as_ref(), &why, cause, paid);
@@ -186,7 +186,7 @@ impl Placing<'_> {
         let began = placement.capabilities().cloned();
         let broken = self.tries.add(part, placement, broke);
         // The lost work must be computed again, and retries must not multiply an overload.
-        let may_retry = || self.work.catalog.fleet().may_retry(&self.work.model.name);
+        let may_retry = || self.work.catalog.fleet().try_take_retry(&self.work.model.name);
         if broken >= MOST_BROKEN || !may_retry() {
             return Err(why);
         }
@@ -202,15 +202,15 @@ impl Placing<'_> {
         &mut self,
         part: usize,
         job: usize,
-        begun: &[Begun],
+        begun: &[PartialTokens],
         began: &Capabilities,
-        why: Why,
-    ) -> Result<(), Why> {
+        why: Rejection,
+    ) -> Result<(), Rejection> {
         let Some(keys) = self.work.keys.get(part) else { return Err(why) };
         let mut at = job;
         for answer in begun {
-            let onward = Some(Onward { choice: answer.choice, generated: answer.generated, began });
-            self.hand(&Handing { part, at, prompt: &answer.ids, keys, onward }, Some(why.clone()))?;
+            let onward = Some(ResumePoint { choice: answer.choice, generated: answer.generated, began });
+            self.hand(&JobSubmission { part, at, prompt: &answer.ids, keys, onward }, Some(why.clone()))?;
             at = self.source.jobs();
         }
         Ok(())
@@ -218,16 +218,16 @@ impl Placing<'_> {
 
     /// Submits a prompt to the most suitable worker, and to the next one whenever one refuses it. If no worker is left,
     /// `told` is the rejection for the client, if there is one already.
-    fn part(&mut self, part: usize, told: Option<Why>) -> Result<(), Why> {
+    fn part(&mut self, part: usize, told: Option<Rejection>) -> Result<(), Rejection> {
         let work = self.work;
         if let Some(messages) = &work.messages {
             return self.messages(messages, told);
         }
         let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
-        self.hand(&Handing { part, at: part, prompt, keys, onward: None }, told)
+        self.hand(&JobSubmission { part, at: part, prompt, keys, onward: None }, told)
     }
 
-    fn hand(&mut self, handing: &Handing<'_>, mut told: Option<Why>) -> Result<(), Why> {
+    fn hand(&mut self, handing: &JobSubmission<'_>, mut told: Option<Rejection>) -> Result<(), Rejection> {
         let (work, part) = (self.work, handing.part);
         let prompts = work.prompts.len();
         while let Some(placement) = self.candidate(handing) {
@@ -251,7 +251,15 @@ impl Placing<'_> {
                     let onward = handing.onward.as_ref();
                     let (at, goes_on) = (handing.at, onward.map(|onward| onward.choice));
                     let generated = onward.map_or(0, |onward| onward.generated);
-                    self.source.put(Handed { part, at, goes_on, generated, ticket, placement, submitted_ns });
+                    self.source.put(SubmittedJob {
+                        part,
+                        at,
+                        goes_on,
+                        generated,
+                        ticket,
+                        placement,
+                        submitted_ns,
+                    });
                     return Ok(());
                 }
                 Ok(Err(refusal)) => refusal,
@@ -261,9 +269,9 @@ impl Placing<'_> {
                     return Err(why);
                 }
             };
-            placement.ended(&Outcome::from(&refusal));
+            placement.ended(&WorkerOutcome::from(&refusal));
             let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
-            let why = Why::from(refusal);
+            let why = Rejection::from(refusal);
             let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };
             self.end(part, Some(&placement), outcome, None);
             if !may_move {
@@ -281,22 +289,22 @@ impl Placing<'_> {
     }
 
     /// Records that a worker continues an answer, but not as the lost worker would have.
-    fn note_continued(&mut self, handing: &Handing<'_>, placement: &Placement) {
-        let other = |onward: &&Onward<'_>| !onward.is_unchanged_by(placement, self.work);
+    fn note_continued(&mut self, handing: &JobSubmission<'_>, placement: &Placement) {
+        let other = |onward: &&ResumePoint<'_>| !onward.is_unchanged_by(placement, self.work);
         if let Some(onward) = handing.onward.as_ref().filter(other) {
             let (choice, after_tokens) = (onward.choice, onward.generated.into());
             let worker = Arc::clone(placement.worker_id());
-            self.dossier.record.continued.push(Continued { choice, after_tokens, worker });
+            self.dossier.record.continued.push(ContinuedAnswer { choice, after_tokens, worker });
         }
     }
 
     /// Asks the most suitable target for a relayed call. Whether it answers shows later.
-    fn messages(&mut self, messages: &Messages, mut told: Option<Why>) -> Result<(), Why> {
-        let (work, nobody_yet) = (self.work, Tried::default());
+    fn messages(&mut self, messages: &RelayedMessages, mut told: Option<Rejection>) -> Result<(), Rejection> {
+        let (work, nobody_yet) = (self.work, TriedWorkers::default());
         loop {
             let tried = self.tries.in_vain.get(&0).map_or(&nobody_yet, |in_vain| &in_vain.tried);
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
-            let trail = Trail { marks: &messages.trail, tokens };
+            let trail = PrefixHashes { marks: &messages.trail, tokens };
             let placement = work.catalog.fleet().place_near(&work.model.name, trail, tried, &work.residency);
             let Some(placement) = placement.map(|placement| placement.called_by(work.tenant.0)) else {
                 return Err(told.unwrap_or_else(|| no_target(work)));
@@ -323,9 +331,13 @@ impl Placing<'_> {
                     self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
                     if let Some(begun) = begun {
                         let (worker, after_tokens) = (Arc::clone(placement.worker_id()), begun.generated);
-                        self.dossier.record.continued.push(Continued { choice: 0, after_tokens, worker });
+                        self.dossier.record.continued.push(ContinuedAnswer {
+                            choice: 0,
+                            after_tokens,
+                            worker,
+                        });
                     }
-                    self.source.ask(Asked::new(relay.facts(), asking, placement));
+                    self.source.ask(AskedServer::new(relay.facts(), asking, placement));
                     return Ok(());
                 }
                 Err(why) => {
@@ -338,13 +350,13 @@ impl Placing<'_> {
         }
     }
 
-    fn candidate(&mut self, handing: &Handing<'_>) -> Option<Placement> {
+    fn candidate(&mut self, handing: &JobSubmission<'_>) -> Option<Placement> {
         let work = self.work;
         let (fleet, model, within) = (work.catalog.fleet(), &work.model.name, &work.residency);
         let Some(onward) = &handing.onward else {
             return match self.tries.in_vain.get(&handing.part) {
                 Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried, within),
-                None => fleet.place(model, handing.keys, &Tried::default(), within),
+                None => fleet.place(model, handing.keys, &TriedWorkers::default(), within),
             };
         };
         let tried = self.tries.of(handing.part);
@@ -361,7 +373,7 @@ impl Placing<'_> {
         // Any worker that accepts generated ids is better than no end of the answer.
         loop {
             let placement = fleet.place(model, handing.keys, tried, within)?;
-            if placement.capabilities().is_some_and(|engine| engine.continues != Continues::Never) {
+            if placement.capabilities().is_some_and(|engine| engine.continues != ResumeSupport::Never) {
                 return Some(placement);
             }
             tried.add(placement);
@@ -390,7 +402,7 @@ impl Placing<'_> {
         &mut self,
         part: usize,
         placement: Option<&Placement>,
-        why: &Why,
+        why: &Rejection,
         cause: String,
         paid: Option<NanoDollars>,
     ) {
@@ -423,7 +435,7 @@ impl Placing<'_> {
         self.gateway.parts().records.traceparent(&self.dossier.record).map(Arc::from)
     }
 
-    pub(super) fn job(&self, handing: &Handing<'_>) -> Job {
+    pub(super) fn job(&self, handing: &JobSubmission<'_>) -> Job {
         let Self { gateway, dossier, work, .. } = self;
         let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
         let sampling = work.sampling.clone();
@@ -463,7 +475,7 @@ impl Placing<'_> {
 }
 
 /// Ends all attempts when nothing more comes from the source: each one either has answered or is cut short now.
-pub(super) fn close(attempts: &mut [Attempt], source: &Source, tries: &Tries, now_ns: u64) {
+pub(super) fn close(attempts: &mut [Attempt], source: &AnswerSource, tries: &Attempts, now_ns: u64) {
     let mut jobs = if tries.costs.is_empty() { Vec::new() } else { source.running() };
     for attempt in attempts.iter_mut().filter(|attempt| is_under_way(attempt)) {
         let part = attempt.prompt as usize;
@@ -499,22 +511,22 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
     }
 }
 
-pub(super) fn nobody(work: &Work) -> Why {
+pub(super) fn nobody(work: &RenderedWork) -> Rejection {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
     let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
     let soonest = readiness.and_then(|ready| ready.retry_after);
-    Why::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
+    Rejection::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
 }
 
 /// The rejection if all targets of a model failed recently, are full, or were taken out of service.
-fn no_target(work: &Work) -> Why {
+fn no_target(work: &RenderedWork) -> Rejection {
     let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
     let wait = readiness.and_then(|readiness| readiness.retry_after).unwrap_or(Duration::from_secs(1));
     let message = format!("No upstream of `{}` takes calls now. Nothing was charged.", work.model.name);
-    Why::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)
+    Rejection::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)
 }
 
-pub(super) fn panicked() -> Why {
+pub(super) fn panicked() -> Rejection {
     let message = "The engine failed on this call. Nothing was charged.";
-    Why::new(Code::EngineFailed, message).at(Stage::Place)
+    Rejection::new(Code::EngineFailed, message).at(Stage::Place)
 }

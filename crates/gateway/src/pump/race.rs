@@ -7,24 +7,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{AttemptOutcome, PriceTier, Usage};
-use headrace_fleet::{Outcome, Placement, Trail};
+use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
 
-use crate::refused::Why;
-use crate::state::Messages;
+use crate::refused::Rejection;
+use crate::state::RelayedMessages;
 
 use super::asking;
-use super::place::{Handing, Placing, nobody, panicked};
-use super::source::asked::Asked;
-use super::source::jobs::Handed;
-use super::source::said::Outrun;
+use super::place::{JobSubmission, PlacementContext, nobody, panicked};
+use super::source::asked::AskedServer;
+use super::source::jobs::SubmittedJob;
+use super::source::said::LostRace;
 
-impl Placing<'_> {
+impl PlacementContext<'_> {
     /// How long the call waits for its first output before a second worker is asked. `None` if none is asked.
     pub(super) fn patience(&self) -> Option<Duration> {
         let model = &self.work.model;
         let hedge = model.policy.hedge.as_ref()?;
         let (fleet, first) = (self.work.catalog.fleet(), self.source.only_one()?);
-        fleet.patience(&model.name, first, hedge, &self.work.residency)
+        fleet.record_and_get_hedge_delay(&model.name, first, hedge, &self.work.residency)
     }
 
     /// Sends the call to a second worker, if one takes it. The first worker continues in any case.
@@ -34,13 +34,13 @@ impl Placing<'_> {
         let Some(first) = self.source.only_one() else { return };
         let mut passed = self.tries.of(0).clone();
         passed.add_busy(first);
-        if !fleet.may_race(model) {
+        if !fleet.try_take_race(model) {
             return;
         }
         match (&work.messages, work.prompts.first(), work.keys.first()) {
             (Some(messages), ..) => {
                 let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
-                let trail = Trail { marks: &messages.trail, tokens };
+                let trail = PrefixHashes { marks: &messages.trail, tokens };
                 let second = fleet.place_near(model, trail, &passed, &work.residency);
                 if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
                     self.ask_too(messages, second);
@@ -50,14 +50,14 @@ impl Placing<'_> {
                 let second = fleet.place(model, keys, &passed, &work.residency);
                 if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
                     let at = self.source.jobs();
-                    self.hand_too(&Handing { part: 0, at, prompt, keys, onward: None }, second);
+                    self.hand_too(&JobSubmission { part: 0, at, prompt, keys, onward: None }, second);
                 }
             }
             _ => {}
         }
     }
 
-    fn hand_too(&mut self, handing: &Handing<'_>, mut placement: Placement) {
+    fn hand_too(&mut self, handing: &JobSubmission<'_>, mut placement: Placement) {
         let (mut job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
         self.begin(0, &placement, submitted_ns);
         job.trace = self.trace(&placement);
@@ -65,7 +65,7 @@ impl Placing<'_> {
         let why = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
             Ok(Ok(ticket)) => {
                 let (part, at, goes_on, generated) = (0, handing.at, None, 0);
-                return self.source.race(Handed {
+                return self.source.race(SubmittedJob {
                     part,
                     at,
                     goes_on,
@@ -76,15 +76,15 @@ impl Placing<'_> {
                 });
             }
             Ok(Err(refusal)) => {
-                placement.ended(&Outcome::from(&refusal));
-                Why::from(refusal)
+                placement.ended(&WorkerOutcome::from(&refusal));
+                Rejection::from(refusal)
             }
             Err(_) => panicked(),
         };
         self.not_taken(placement, &why);
     }
 
-    fn ask_too(&mut self, messages: &Messages, placement: Placement) {
+    fn ask_too(&mut self, messages: &RelayedMessages, placement: Placement) {
         let submitted_ns = self.dossier.elapsed_ns();
         self.begin(0, &placement, submitted_ns);
         self.tries.race(&placement, self.gateway, self.work);
@@ -92,12 +92,12 @@ impl Placing<'_> {
             return self.not_taken(placement, &nobody(self.work));
         };
         match asking::ask(self.gateway, self.dossier, self.work, messages, &*relay, None) {
-            Ok(asking) => self.source.ask_too(Asked::new(relay.facts(), asking, placement)),
+            Ok(asking) => self.source.ask_too(AskedServer::new(relay.facts(), asking, placement)),
             Err(why) => self.not_taken(placement, &why),
         }
     }
 
-    fn not_taken(&mut self, placement: Placement, why: &Why) {
+    fn not_taken(&mut self, placement: Placement, why: &Rejection) {
         let (code, told) = (why.code.name().to_owned(), why.kept.as_ref().unwrap_or(&why.message));
         self.tries.left(&placement, &Usage::default(), PriceTier::Standard);
         self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: told.clone() }, None);
@@ -105,8 +105,8 @@ impl Placing<'_> {
     }
 
     /// Ends the race for the worker that no longer has the call.
-    pub(super) fn outrun(mut self, outrun: Outrun) {
-        let Outrun { mut placement, used, failed } = outrun;
+    pub(super) fn outrun(mut self, outrun: LostRace) {
+        let LostRace { mut placement, used, failed } = outrun;
         let paid = self.tries.left(&placement, &used, self.source.price_tier());
         match failed {
             None => {

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use headrace_domain::{Call, Continued, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
-use headrace_wire::{Chosen, ErrorFacts, ReplyEncoder, ReplyMeta, content_type, encoder};
+use headrace_domain::{Call, ContinuedAnswer, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
+use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
 
 use crate::delivery::DeliverySender;
-use crate::dossier::Dossier;
-use crate::state::Work;
+use crate::dossier::RequestContext;
+use crate::state::RenderedWork;
 
-use super::source::said::{More, Passed};
+use super::source::said::{RawPiece, ReplyProgress};
 
 /// The most log-probabilities and ids that are written as JSON on the event loop. More of them take milliseconds.
 const ENCODED_INLINE: usize = 4096;
@@ -19,14 +19,14 @@ const ENCODED_INLINE: usize = 4096;
 const WRITTEN_BYTES: usize = 80;
 
 /// The answer while it is being made.
-pub(super) struct Reply {
-    encoder: Encoding,
+pub(super) struct ReplyWriter {
+    encoder: EncoderState,
     stream: bool,
     /// How each choice ended.
     finish: Vec<&'static str>,
     begun: bool,
     meaningful: bool,
-    written: Written,
+    written: EncodedFrames,
     /// Log-probabilities and ids that the encoder has received. They determine how much work it has.
     taken_in: usize,
     content_type: &'static str,
@@ -36,17 +36,17 @@ pub(super) struct Reply {
 }
 
 /// The state of the encoder.
-enum Encoding {
+enum EncoderState {
     /// Not made yet: an answer that is passed on as it came needs an encoder only if it fails.
-    Ahead(Making),
+    Ahead(EncoderSetup),
     Here(Box<dyn ReplyEncoder>),
     /// The answer is over.
     Over,
 }
 
 /// What an encoder is made from.
-struct Making {
-    work: Arc<Work>,
+struct EncoderSetup {
+    work: Arc<RenderedWork>,
     request: RequestId,
     started: UnixNanos,
     /// A later call continues from the answer.
@@ -55,7 +55,7 @@ struct Making {
     is_passed: bool,
 }
 
-impl Making {
+impl EncoderSetup {
     fn make(&self) -> Box<dyn ReplyEncoder> {
         let meta = meta_of(&self.work, self.request, self.started);
         let mut encoder = encoder(&self.work.call, meta);
@@ -69,7 +69,7 @@ impl Making {
     }
 }
 
-impl Encoding {
+impl EncoderState {
     /// The state after a write. `None` means that the answer is over.
     fn of(encoder: Option<Box<dyn ReplyEncoder>>) -> Self {
         encoder.map_or(Self::Over, Self::Here)
@@ -106,7 +106,7 @@ impl Encoding {
 
 /// What the encoder wrote, and how many tokens of the answer it completes.
 #[derive(Default)]
-struct Written {
+struct EncodedFrames {
     bytes: BytesMut,
     /// Ids from the answer's start that are visible in what was written, as text or as ids.
     tokens: u64,
@@ -120,23 +120,23 @@ struct Written {
 }
 
 /// The metadata in an answer to a call.
-pub(crate) fn reply_meta(work: &Work, dossier: &Dossier) -> ReplyMeta {
+pub(crate) fn reply_meta(work: &RenderedWork, dossier: &RequestContext) -> ReplyMeta {
     meta_of(work, dossier.id, dossier.record.started)
 }
 
-fn meta_of(work: &Work, request: RequestId, started: UnixNanos) -> ReplyMeta {
+fn meta_of(work: &RenderedWork, request: RequestId, started: UnixNanos) -> ReplyMeta {
     ReplyMeta {
         request_id: request,
         created_unix_s: started.seconds(),
         model: work.model.name.to_string(),
         system_fingerprint: work.model.lane.numerics().to_owned(),
         tier: work.call.tier,
-        chosen: Chosen { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
+        chosen: ShownSampling { temperature: work.sampling.temperature, top_p: work.sampling.top_p },
         diagnosis: work.diagnosis.clone(),
     }
 }
 
-impl Written {
+impl EncodedFrames {
     fn of(call: &Call, choices: usize) -> Self {
         Self { unseen: vec![0; choices], with_ids: call.return_token_ids, ..Self::default() }
     }
@@ -174,10 +174,10 @@ impl Written {
     }
 }
 
-impl Reply {
-    pub(super) fn new(work: &Arc<Work>, dossier: &Dossier) -> Self {
+impl ReplyWriter {
+    pub(super) fn new(work: &Arc<RenderedWork>, dossier: &RequestContext) -> Self {
         let choices = work.choices() as usize;
-        let making = Making {
+        let making = EncoderSetup {
             work: Arc::clone(work),
             request: dossier.id,
             started: dossier.record.started,
@@ -186,12 +186,12 @@ impl Reply {
         };
         Self {
             content_type: content_type(&work.call),
-            encoder: Encoding::Ahead(making),
+            encoder: EncoderState::Ahead(making),
             stream: work.call.stream,
             finish: vec!["unfinished"; choices],
             begun: false,
             meaningful: false,
-            written: Written::of(&work.call, choices),
+            written: EncodedFrames::of(&work.call, choices),
             taken_in: 0,
             deliver_ns: 0,
             passed_end: None,
@@ -199,7 +199,12 @@ impl Reply {
     }
 
     /// Encodes what a source has yielded.
-    pub(super) async fn take(&mut self, more: &More, events: &mut Vec<ReplyEvent>, dossier: &Dossier) {
+    pub(super) async fn take(
+        &mut self,
+        more: &ReplyProgress,
+        events: &mut Vec<ReplyEvent>,
+        dossier: &RequestContext,
+    ) {
         if let Some(prompt) = &more.prompt {
             self.begin(prompt);
         }
@@ -210,8 +215,8 @@ impl Reply {
     }
 
     /// Takes a piece of an answer that is already in the caller's dialect. Its end is kept as the answer's end.
-    pub(super) fn pass(&mut self, passed: Passed, dossier: &Dossier) {
-        let Passed { bytes, tokens, last, meaningful, at_ns } = passed;
+    pub(super) fn pass(&mut self, passed: RawPiece, dossier: &RequestContext) {
+        let RawPiece { bytes, tokens, last, meaningful, at_ns } = passed;
         if self.passed_end.is_none() {
             self.encoder.passed();
         }
@@ -230,7 +235,7 @@ impl Reply {
     }
 
     /// Hands encoded bytes to the transport. A whole answer has none before its end.
-    pub(super) fn hand_over(&mut self, sender: &DeliverySender, dossier: &Dossier) {
+    pub(super) fn hand_over(&mut self, sender: &DeliverySender, dossier: &RequestContext) {
         if self.written.bytes.is_empty() {
             return;
         }
@@ -247,9 +252,9 @@ impl Reply {
     }
 
     /// Notes in a stream that another worker continues an answer in its own way.
-    pub(super) fn remark(&mut self, continued: &[Continued], sender: &DeliverySender) {
+    pub(super) fn remark(&mut self, continued: &[ContinuedAnswer], sender: &DeliverySender) {
         let Some(encoder) = self.encoder.get() else { return };
-        for Continued { choice, after_tokens, .. } in continued {
+        for ContinuedAnswer { choice, after_tokens, .. } in continued {
             let text = format!("headrace: continued choice={choice} after_tokens={after_tokens}");
             encoder.remark(&text, &mut self.written.bytes);
         }
@@ -266,7 +271,7 @@ impl Reply {
         now: UnixNanos,
     ) -> BytesMut {
         if let Some(end) = self.passed_end.take() {
-            self.encoder = Encoding::Over;
+            self.encoder = EncoderState::Over;
             return end;
         }
         if let Some(encoder) = self.encoder.get() {
@@ -277,7 +282,7 @@ impl Reply {
         // A stream has already written what it received. A whole answer is written here.
         let large = !self.stream && self.taken_in > ENCODED_INLINE;
         let bytes = if large { self.taken_in.saturating_mul(WRITTEN_BYTES) } else { 0 };
-        let end = move |mut encoder: Box<dyn ReplyEncoder>, written: &mut Written| {
+        let end = move |mut encoder: Box<dyn ReplyEncoder>, written: &mut EncodedFrames| {
             written.bytes.reserve(bytes);
             encoder.finish(&usage, explained.as_ref(), &mut written.bytes);
             written.kept = encoder.kept();
@@ -370,7 +375,7 @@ impl Reply {
         self.taken_in += weight;
         let events = std::mem::take(events);
         let bytes = if self.stream { weight.saturating_mul(WRITTEN_BYTES) } else { 0 };
-        let large = move |mut encoder: Box<dyn ReplyEncoder>, written: &mut Written| {
+        let large = move |mut encoder: Box<dyn ReplyEncoder>, written: &mut EncodedFrames| {
             written.bytes.reserve(bytes);
             events.into_iter().for_each(|event| written.event(&mut *encoder, &event));
             Some(encoder)
@@ -382,11 +387,13 @@ impl Reply {
     /// there is resumed here.
     async fn with_encoder<W>(&mut self, large: bool, write: W)
     where
-        W: FnOnce(Box<dyn ReplyEncoder>, &mut Written) -> Option<Box<dyn ReplyEncoder>> + Send + 'static,
+        W: FnOnce(Box<dyn ReplyEncoder>, &mut EncodedFrames) -> Option<Box<dyn ReplyEncoder>>
+            + Send
+            + 'static,
     {
         let Some(encoder) = self.encoder.take() else { return };
         if !large {
-            self.encoder = Encoding::of(write(encoder, &mut self.written));
+            self.encoder = EncoderState::of(write(encoder, &mut self.written));
             return;
         }
         let mut written = std::mem::take(&mut self.written);
@@ -395,7 +402,7 @@ impl Reply {
             (encoder, written)
         });
         match writing.await {
-            Ok((encoder, written)) => (self.encoder, self.written) = (Encoding::of(encoder), written),
+            Ok((encoder, written)) => (self.encoder, self.written) = (EncoderState::of(encoder), written),
             Err(stopped) => {
                 if let Ok(panic) = stopped.try_into_panic() {
                     std::panic::resume_unwind(panic);
@@ -459,10 +466,10 @@ mod tests {
             model: "m".to_owned(),
             system_fingerprint: String::new(),
             tier: ServiceTier::Standard,
-            chosen: Chosen::default(),
+            chosen: ShownSampling::default(),
             diagnosis: None,
         };
-        let (mut encoder, mut written) = (encoder(&call, meta), Written::of(&call, 2));
+        let (mut encoder, mut written) = (encoder(&call, meta), EncodedFrames::of(&call, 2));
         encoder.begin(&Usage::default(), &mut written.bytes);
         let mut counts = Vec::new();
         for event in events {

@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, Pauses, PriceTier, ServiceTier, Stage,
+    Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, ServiceTier, Stage,
 };
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 use crate::unrepeated::unrepeated;
 
-use super::place::{self, Placed, Placing, Tries};
-use super::reply::Reply;
-use super::source::Source;
-use super::source::said::{Lost, Outrun};
+use super::place::{self, Attempts, Placed, PlacementContext};
+use super::reply::ReplyWriter;
+use super::source::AnswerSource;
+use super::source::said::{LostJob, LostRace};
 
 /// See the top of the file.
 pub(super) struct Round {
-    pub(super) work: Arc<Work>,
-    pub(super) source: Source,
-    tries: Tries,
+    pub(super) work: Arc<RenderedWork>,
+    pub(super) source: AnswerSource,
+    tries: Attempts,
     /// When the task took no events because the client took nothing.
-    pub(super) pauses: Pauses,
+    pub(super) pauses: ReaderPauses,
     /// Its usage has been added to the call's record.
     noted: bool,
     /// Its times have been added too.
@@ -34,13 +34,24 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(work: Arc<Work>) -> Self {
-        let source = Source::new(&work);
-        Self { work, source, tries: Tries::default(), pauses: Pauses::default(), noted: false, timed: false }
+    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
+        let source = AnswerSource::new(&work);
+        Self {
+            work,
+            source,
+            tries: Attempts::default(),
+            pauses: ReaderPauses::default(),
+            noted: false,
+            timed: false,
+        }
     }
 
     /// Submits its prompts to workers.
-    pub(super) fn place(&mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Placed, Why> {
+    pub(super) fn place(
+        &mut self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<Placed, Rejection> {
         self.placing(gateway, dossier).all()
     }
 
@@ -48,35 +59,39 @@ impl Round {
     pub(super) fn place_again(
         &mut self,
         gateway: &Gateway,
-        dossier: &mut Dossier,
-        lost: Lost,
-    ) -> Result<(), Why> {
+        dossier: &mut RequestContext,
+        lost: LostJob,
+    ) -> Result<(), Rejection> {
         self.placing(gateway, dossier).again(lost)
     }
 
     /// How long its call may wait for the first output before a second worker is asked as well.
-    pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut Dossier) -> Option<Duration> {
+    pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut RequestContext) -> Option<Duration> {
         self.placing(gateway, dossier).patience()
     }
 
     /// Sends its call to a second worker, which races with the first.
-    pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut Dossier) {
+    pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut RequestContext) {
         self.placing(gateway, dossier).race();
     }
 
     /// Ends the race for the worker that no longer has the call.
-    pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut Dossier, outrun: Outrun) {
+    pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut RequestContext, outrun: LostRace) {
         self.placing(gateway, dossier).outrun(outrun);
     }
 
-    fn placing<'a>(&'a mut self, gateway: &'a Gateway, dossier: &'a mut Dossier) -> Placing<'a> {
+    fn placing<'a>(
+        &'a mut self,
+        gateway: &'a Gateway,
+        dossier: &'a mut RequestContext,
+    ) -> PlacementContext<'a> {
         let Self { work, source, tries, .. } = self;
-        Placing { gateway, dossier, work, source, tries }
+        PlacementContext { gateway, dossier, work, source, tries }
     }
 
     /// Adds the round to the call's record, once: its usage, how its attempts ended, and the engines' own times, placed
     /// between what was seen here.
-    pub(super) fn note(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
+    pub(super) fn note(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
@@ -105,7 +120,7 @@ impl Round {
 
     /// Adds to the call's record, once, how the attempts ended and how the time was spent. Of a round that another
     /// model replaces unseen, nothing more is recorded.
-    pub(super) fn time(&mut self, dossier: &mut Dossier, reply: Option<&mut Reply>) {
+    pub(super) fn time(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
         if std::mem::replace(&mut self.timed, true) {
             return;
         }
@@ -127,7 +142,7 @@ impl Round {
             Some(runs) => dossier.line.engine(runs, &seen),
             None => dossier.line.upstream(&seen),
         }
-        let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, Reply::take_deliver_ns));
+        let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, ReplyWriter::take_deliver_ns));
         // This work ran beside decoding. What exceeds the decoding time ran after it.
         for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
             let left = dossier.line.share(stage, Stage::Decode, took);

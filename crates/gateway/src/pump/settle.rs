@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use headrace_domain::{BilledLine, HoldId, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage};
-use headrace_ledger::prices::{Quote, Rates};
+use headrace_ledger::prices::{CallPrices, Quote};
 use headrace_ledger::{
-    ChargeLine, Command, Deciding, Durable, JournalFailed, LedgerRefusal, Receipt, ReleaseReason, Resolution,
-    SettleOutcome, Verdict,
+    ChargeLine, CommandResult, DurableFuture, HoldResolution, JournalFailed, LedgerOperation, LedgerRefusal,
+    PendingBatch, Receipt, ReleaseReason, SettleOutcome,
 };
 use headrace_limits::{Lease, Scope};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
-use crate::dossier::Dossier;
-use crate::refused::Why;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
 
 /// The pause between two tries to write a settlement that the disk refused.
 const RETRY_EVERY: Duration = Duration::from_millis(500);
@@ -23,24 +23,24 @@ const LAST_TRIES: Duration = Duration::from_secs(10);
 
 /// What a request has taken: a lease of its limits and a hold on money. It stays in one place from the hold to the end
 /// of the task. Every step on it can be repeated, so a panic in a step does not lose it.
-pub(crate) struct Settlement {
+pub(crate) struct CallSettlement {
     hold: HoldId,
     lease: Option<Lease>,
     quote: Quote,
     /// When they were taken, in nanoseconds of the clock's monotonic time.
     pub(crate) taken_ns: u64,
     /// Resolves when the hold is on the disk. No byte of a successful answer leaves before.
-    pub(crate) durable: Durable,
-    sent: Option<Pending>,
+    pub(crate) durable: DurableFuture,
+    sent: Option<PendingSettlement>,
 }
 
 /// Proof that the end of the hold is decided. Required to tell the client how its call ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Settled(());
+pub(crate) struct SettledProof(());
 
 /// How urgently the end of a hold must reach the disk.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Haste {
+pub(crate) enum SettleHaste {
     /// The call waits for it.
     Waits,
     /// It is only observed.
@@ -48,7 +48,7 @@ pub(crate) enum Haste {
 }
 
 /// What is to be paid.
-pub(crate) struct Bill {
+pub(crate) struct CallBill {
     /// The usage that the customer is charged for.
     pub(crate) charged: Usage,
     /// The usage beyond that. Its list price goes to the loss account.
@@ -56,7 +56,7 @@ pub(crate) struct Bill {
     pub(crate) outcome: SettleOutcome,
 }
 
-impl Bill {
+impl CallBill {
     /// The same usage as a loss: nothing of it is charged.
     pub(crate) fn on_the_house(self) -> Self {
         let Self { charged, lost, outcome } = self;
@@ -64,8 +64,14 @@ impl Bill {
     }
 }
 
-impl Settlement {
-    pub(crate) fn new(hold: HoldId, lease: Lease, quote: Quote, taken_ns: u64, mut durable: Durable) -> Self {
+impl CallSettlement {
+    pub(crate) fn new(
+        hold: HoldId,
+        lease: Lease,
+        quote: Quote,
+        taken_ns: u64,
+        mut durable: DurableFuture,
+    ) -> Self {
         // The call has nothing to send yet, so the hold may be written together with other entries.
         durable.at_leisure();
         Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
@@ -81,8 +87,8 @@ impl Settlement {
         gateway: &Gateway,
         (failed, next): (&ServedModel, &ServedModel),
         (quote, amount): (Quote, NanoDollars),
-        dossier: &mut Dossier,
-    ) -> Result<(), Why> {
+        dossier: &mut RequestContext,
+    ) -> Result<(), Rejection> {
         let parts = gateway.parts();
         let now = parts.clock.now();
         let scope = Scope::Model(next.name.clone());
@@ -90,14 +96,14 @@ impl Settlement {
             let scopes = [(scope.clone(), next.limits)];
             let entered = lease.enter(&scopes, now);
             entered.map_err(|refusal| {
-                Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
+                Rejection::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
             })?;
         }
         let more = amount.checked_sub(dossier.record.held).unwrap_or(NanoDollars::ZERO);
         if more > NanoDollars::ZERO {
-            let extend = Command::Extend { hold: self.hold, amount: more };
+            let extend = LedgerOperation::Extend { hold: self.hold, amount: more };
             let mut transacted = parts.books.decide(vec![extend], now).await;
-            if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
+            if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
                 self.leave(&scope, now);
                 return Err(refusal.into());
             }
@@ -108,7 +114,7 @@ impl Settlement {
         }
         self.quote = quote;
         self.leave(&Scope::Model(failed.name.clone()), now);
-        dossier.mark(Stage::Hold);
+        dossier.end_stage(Stage::Hold);
         Ok(())
     }
 
@@ -131,33 +137,38 @@ impl Settlement {
     }
 
     /// The price of a usage, which is never more than the hold.
-    pub(crate) fn price(&self, usage: &Usage, dossier: &Dossier) -> NanoDollars {
+    pub(crate) fn price(&self, usage: &Usage, dossier: &RequestContext) -> NanoDollars {
         let rates = self.quote.rates(dossier.record.price_tier, usage.prompt_tokens());
         rates.cost(usage).unwrap_or(NanoDollars::MAX).min(dossier.record.held)
     }
 
     /// How the hold had ended before the call did, which means that the call was not paid for. `None` if it had not.
     pub(crate) fn unpaid(&self) -> Option<String> {
-        self.sent.as_ref().and_then(Pending::unpaid)
+        self.sent.as_ref().and_then(PendingSettlement::unpaid)
     }
 
-    /// A [`Settled`] if the end of the hold is decided.
-    pub(crate) fn settled(&self) -> Option<Settled> {
-        self.sent.as_ref().is_some_and(Pending::is_decided).then_some(Settled(()))
+    /// A [`SettledProof`] if the end of the hold is decided.
+    pub(crate) fn settled(&self) -> Option<SettledProof> {
+        self.sent.as_ref().is_some_and(PendingSettlement::is_decided).then_some(SettledProof(()))
     }
 
     /// Ends the hold without a charge and gives every limit back.
-    pub(crate) async fn release(&mut self, gateway: &Gateway, why: ReleaseReason) -> Settled {
+    pub(crate) async fn release(&mut self, gateway: &Gateway, why: ReleaseReason) -> SettledProof {
         let hold = self.hold;
-        self.send(gateway, Command::Release { hold, why }).await;
+        self.send(gateway, LedgerOperation::Release { hold, why }).await;
         if let Some(lease) = self.lease.take() {
             lease.release(gateway.parts().clock.now());
         }
-        Settled(())
+        SettledProof(())
     }
 
     /// Charges the bill, gives the unused part of the limits back and writes both into the dossier.
-    pub(crate) async fn settle(&mut self, gateway: &Gateway, bill: &Bill, dossier: &mut Dossier) -> Settled {
+    pub(crate) async fn settle(
+        &mut self,
+        gateway: &Gateway,
+        bill: &CallBill,
+        dossier: &mut RequestContext,
+    ) -> SettledProof {
         dossier.is_in(Stage::Settle);
         let used = bill.charged.plus(&bill.lost);
         // The charged and the lost part of one call have the same prices, which depend on the length of its whole
@@ -168,35 +179,41 @@ impl Settlement {
             (cost(&bill.charged).min(dossier.record.held), cost(&bill.lost), cost(&used));
         let lines = lines(&rates, &bill.charged, self.hold);
         if let Some(billed) = &mut dossier.record.billed {
-            billed.lines = told(&rates, &self.quote.usual(), bill);
+            billed.lines = billed_lines(&rates, &self.quote.usual(), bill);
             billed.prompt_prices =
                 Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
         }
         let hold = self.hold;
-        self.send(gateway, Command::Settle { hold, lines, loss, outcome: bill.outcome, answer: None }).await;
+        self.send(
+            gateway,
+            LedgerOperation::Settle { hold, lines, loss, outcome: bill.outcome, answer: None },
+        )
+        .await;
         dossier.record.usage = used;
         // If the ledger cannot take the settlement now, it takes it later with the amounts computed here.
-        (dossier.record.cost, dossier.record.loss) = match self.sent.as_ref().and_then(Pending::verdict) {
-            Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
-            Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
-            Some(Err(LedgerRefusal::AlreadyResolved { how: Resolution::Settled { charged }, .. })) => {
-                (*charged, loss)
-            }
-            _ => (NanoDollars::ZERO, all),
-        };
+        (dossier.record.cost, dossier.record.loss) =
+            match self.sent.as_ref().and_then(PendingSettlement::verdict) {
+                Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
+                Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
+                Some(Err(LedgerRefusal::AlreadyResolved {
+                    how: HoldResolution::Settled { charged },
+                    ..
+                })) => (*charged, loss),
+                _ => (NanoDollars::ZERO, all),
+            };
         if let Some(lease) = self.lease.take() {
             lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
         }
         if dossier.batch.is_some() {
             // The reader of this answer's end records that the request ended. The charge must be on the disk before
             // that.
-            self.written(gateway, Haste::Waits).await;
+            self.written(gateway, SettleHaste::Waits).await;
         }
-        Settled(())
+        SettledProof(())
     }
 
     /// Waits until the end of the hold is on the disk, and sends it again as long as the disk refuses it.
-    pub(crate) async fn written(&mut self, gateway: &Gateway, haste: Haste) {
+    pub(crate) async fn written(&mut self, gateway: &Gateway, haste: SettleHaste) {
         let hold = self.hold;
         let Some(sent) = &mut self.sent else { return };
         write(gateway, hold, sent, haste).await;
@@ -206,14 +223,14 @@ impl Settlement {
     }
 
     /// Sends the end of the hold unless one was sent, and waits until it is decided.
-    async fn send(&mut self, gateway: &Gateway, command: Command) {
-        self.sent.get_or_insert_with(|| Pending::send(gateway, command)).decided().await;
+    async fn send(&mut self, gateway: &Gateway, command: LedgerOperation) {
+        self.sent.get_or_insert_with(|| PendingSettlement::send(gateway, command)).decided().await;
     }
 }
 
 /// The charge for a usage. If its price overflows, no hold can have covered it: nothing is charged, and the log says
 /// so.
-fn lines(rates: &Rates<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
+fn lines(rates: &CallPrices<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
     rates.lines(usage).unwrap_or_else(|error| {
         tracing::error!(%hold, %error, "a settlement's lines do not fit; nothing is charged");
         Vec::new()
@@ -221,7 +238,7 @@ fn lines(rates: &Rates<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
 }
 
 /// The bill as the trace keeps it: what was charged and what was lost, by token class.
-fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
+fn billed_lines(rates: &CallPrices<'_>, usual: &CallPrices<'_>, bill: &CallBill) -> Vec<BilledLine> {
     let line = |class: TokenClass| {
         let (tokens, lost_tokens) = (bill.charged.of(class), bill.lost.of(class));
         let (price, usual) = (rates.price(class), usual.price(class));
@@ -239,16 +256,17 @@ fn told(rates: &Rates<'_>, usual: &Rates<'_>, bill: &Bill) -> Vec<BilledLine> {
 
 /// Ends a hold without a charge if it is unknown whether it was taken.
 pub(crate) async fn let_go(gateway: &Gateway, hold: HoldId) {
-    let mut release = Pending::send(gateway, Command::Release { hold, why: ReleaseReason::Failed });
-    write(gateway, hold, &mut release, Haste::Watches).await;
+    let mut release =
+        PendingSettlement::send(gateway, LedgerOperation::Release { hold, why: ReleaseReason::Failed });
+    write(gateway, hold, &mut release, SettleHaste::Watches).await;
 }
 
 /// Waits until the end of a hold is on the disk, and sends it again as long as the disk refuses it.
-async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending, haste: Haste) {
+async fn write(gateway: &Gateway, hold: HoldId, sent: &mut PendingSettlement, haste: SettleHaste) {
     let tries = async {
         while !sent.is_written(haste).await {
             tokio::time::sleep(RETRY_EVERY).await;
-            *sent = Pending::send(gateway, sent.command.clone());
+            *sent = PendingSettlement::send(gateway, sent.command.clone());
         }
     };
     let over = async {
@@ -263,32 +281,32 @@ async fn write(gateway: &Gateway, hold: HoldId, sent: &mut Pending, haste: Haste
 }
 
 /// A settlement on its way to the ledger, and from there to the disk.
-struct Pending {
-    command: Command,
-    progress: Progress,
+struct PendingSettlement {
+    command: LedgerOperation,
+    progress: SettleProgress,
 }
 
-enum Progress {
-    Deciding(Deciding),
-    Decided { verdict: Result<Receipt, LedgerRefusal>, durable: Durable },
+enum SettleProgress {
+    Deciding(PendingBatch),
+    Decided { verdict: Result<Receipt, LedgerRefusal>, durable: DurableFuture },
 }
 
-impl Pending {
-    fn send(gateway: &Gateway, command: Command) -> Self {
+impl PendingSettlement {
+    fn send(gateway: &Gateway, command: LedgerOperation) -> Self {
         let now = gateway.parts().clock.now();
         let deciding = gateway.parts().books.decide(vec![command.clone()], now);
-        Self { command, progress: Progress::Deciding(deciding) }
+        Self { command, progress: SettleProgress::Deciding(deciding) }
     }
 
     /// Waits for the verdict.
     async fn decided(&mut self) {
-        if let Progress::Deciding(deciding) = &mut self.progress {
+        if let SettleProgress::Deciding(deciding) = &mut self.progress {
             let mut transacted = deciding.await;
             let verdict = transacted.verdicts.pop().map_or_else(
                 || Err(LedgerRefusal::Inconsistent { why: "a command had no verdict" }),
-                Verdict::into_result,
+                CommandResult::into_result,
             );
-            self.progress = Progress::Decided { verdict, durable: transacted.durable };
+            self.progress = SettleProgress::Decided { verdict, durable: transacted.durable };
         }
     }
 
@@ -299,16 +317,16 @@ impl Pending {
     /// The verdict. `None` until it is decided.
     fn verdict(&self) -> Option<&Result<Receipt, LedgerRefusal>> {
         match &self.progress {
-            Progress::Deciding(_) => None,
-            Progress::Decided { verdict, .. } => Some(verdict),
+            SettleProgress::Deciding(_) => None,
+            SettleProgress::Decided { verdict, .. } => Some(verdict),
         }
     }
 
     /// Waits until it is on the disk. Returns `false` if it must be sent again.
-    async fn is_written(&mut self, haste: Haste) -> bool {
+    async fn is_written(&mut self, haste: SettleHaste) -> bool {
         self.decided().await;
-        let Progress::Decided { verdict, durable } = &mut self.progress else { return false };
-        if matches!(haste, Haste::Watches) {
+        let SettleProgress::Decided { verdict, durable } = &mut self.progress else { return false };
+        if matches!(haste, SettleHaste::Watches) {
             durable.at_leisure();
         }
         match verdict {
@@ -319,8 +337,8 @@ impl Pending {
             // The ledger will never take it, but the hold must end nevertheless.
             Err(refusal) => {
                 tracing::error!(%refusal, "the ledger refused a settlement; its hold is released, not charged");
-                if let Command::Settle { hold, .. } = self.command {
-                    self.command = Command::Release { hold, why: ReleaseReason::Failed };
+                if let LedgerOperation::Settle { hold, .. } = self.command {
+                    self.command = LedgerOperation::Release { hold, why: ReleaseReason::Failed };
                     return false;
                 }
                 true
@@ -331,10 +349,10 @@ impl Pending {
     /// How the hold had ended, if neither this settlement nor an earlier try to write it ended it. The call was then
     /// not paid for.
     fn unpaid(&self) -> Option<String> {
-        let Command::Settle { .. } = self.command else { return None };
+        let LedgerOperation::Settle { .. } = self.command else { return None };
         match self.verdict() {
             Some(Err(
-                refusal @ (LedgerRefusal::AlreadyResolved { how: Resolution::Released { .. }, .. }
+                refusal @ (LedgerRefusal::AlreadyResolved { how: HoldResolution::Released { .. }, .. }
                 | LedgerRefusal::UnknownHold { .. }),
             )) => Some(format!("the call was not charged: {refusal}")),
             _ => None,

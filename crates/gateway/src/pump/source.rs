@@ -11,8 +11,8 @@ use headrace_domain::{
 };
 use headrace_fleet::Placement;
 
-use crate::dossier::Dossier;
-use crate::state::Work;
+use crate::dossier::RequestContext;
+use crate::state::RenderedWork;
 
 pub(crate) mod said;
 
@@ -33,24 +33,24 @@ pub(crate) mod faults;
 
 pub(super) mod heard;
 
-use asked::Asked;
-use heard::Heard;
-use jobs::Handed;
+use asked::AskedServer;
+use heard::FormattedText;
+use jobs::SubmittedJob;
 use messages::MessageSource;
-use said::Said;
-use tokens::{Begun, TokenSource};
+use said::SourceEvent;
+use tokens::{PartialTokens, TokenSource};
 
 /// See the top of the file.
-pub(crate) enum Source {
+pub(crate) enum AnswerSource {
     /// Engines that yield ids and text. Their replies are parsed here.
     Tokens(Box<TokenSource>),
     /// An upstream server that answers in a dialect.
     Messages(Box<MessageSource>),
 }
 
-impl Source {
+impl AnswerSource {
     /// The source of a call that no worker has yet.
-    pub(crate) fn new(work: &Arc<Work>) -> Self {
+    pub(crate) fn new(work: &Arc<RenderedWork>) -> Self {
         match work.messages {
             None => Self::Tokens(Box::new(TokenSource::new(Arc::clone(work)))),
             Some(_) => Self::Messages(Box::new(MessageSource::new(Arc::clone(work)))),
@@ -58,7 +58,7 @@ impl Source {
     }
 
     /// Adds a job for a prompt that a worker has taken. Prompts come in order; a lost one is added again.
-    pub(crate) fn put(&mut self, handed: Handed) {
+    pub(crate) fn put(&mut self, handed: SubmittedJob) {
         if let Self::Tokens(source) = self {
             source.put(handed);
         }
@@ -66,7 +66,7 @@ impl Source {
 
     /// The unfinished answers of a lost job, which another worker can continue. `None` if the job can start again
     /// unseen.
-    pub(crate) fn begun(&mut self, job: usize, dossier: &Dossier) -> Option<Vec<Begun>> {
+    pub(crate) fn begun(&mut self, job: usize, dossier: &RequestContext) -> Option<Vec<PartialTokens>> {
         match self {
             Self::Tokens(source) => source.begun(job, dossier),
             Self::Messages(_) => None,
@@ -82,7 +82,7 @@ impl Source {
     }
 
     /// Sets the upstream that was asked: the first one, or the successor of one that failed.
-    pub(crate) fn ask(&mut self, asked: Asked) {
+    pub(crate) fn ask(&mut self, asked: AskedServer) {
         if let Self::Messages(source) = self {
             source.ask(asked);
         }
@@ -97,14 +97,14 @@ impl Source {
     }
 
     /// Adds a second worker that has taken the call. The worker that produces the first output keeps it.
-    pub(crate) fn race(&mut self, handed: Handed) {
+    pub(crate) fn race(&mut self, handed: SubmittedJob) {
         if let Self::Tokens(source) = self {
             source.race(handed);
         }
     }
 
     /// Adds a second upstream that was asked. The one that produces the first output keeps the call.
-    pub(crate) fn ask_too(&mut self, asked: Asked) {
+    pub(crate) fn ask_too(&mut self, asked: AskedServer) {
         if let Self::Messages(source) = self {
             source.ask_too(asked);
         }
@@ -119,7 +119,7 @@ impl Source {
     }
 
     /// The text of a relayed answer that broke off, for another upstream to continue.
-    pub(crate) fn text_begun(&self) -> Option<resume::Begun> {
+    pub(crate) fn text_begun(&self) -> Option<resume::PartialText> {
         match self {
             Self::Tokens(_) => None,
             Self::Messages(source) => source.text_begun(),
@@ -165,7 +165,11 @@ impl Source {
     }
 
     /// Waits for the next item, and adds its reply events to `events`. Cancelling the wait loses nothing.
-    pub(crate) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+    pub(crate) async fn next(
+        &mut self,
+        dossier: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> SourceEvent {
         match self {
             Self::Tokens(source) => poll_fn(|cx| source.poll_next(cx, None, dossier, events)).await,
             Self::Messages(source) => source.next(dossier, events).await,
@@ -178,9 +182,9 @@ impl Source {
     pub(crate) fn said_already(
         &mut self,
         from_ns: u64,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Option<Said> {
+    ) -> Option<SourceEvent> {
         match self {
             Self::Tokens(source) => {
                 let nobody = &mut Context::from_waker(Waker::noop());
@@ -195,7 +199,7 @@ impl Source {
 
     /// Times what [`Self::said_already`] took since `from_ns`. `at_ns` is when its last item arrived, if the source
     /// knows that. Returns when the output was ready to be written.
-    pub(crate) fn took_in(&mut self, from_ns: u64, at_ns: u64, dossier: &Dossier) -> u64 {
+    pub(crate) fn took_in(&mut self, from_ns: u64, at_ns: u64, dossier: &RequestContext) -> u64 {
         match self {
             Self::Tokens(source) => source.took_in(from_ns, dossier),
             Self::Messages(_) => at_ns,
@@ -211,7 +215,7 @@ impl Source {
     }
 
     /// The complete answers, if they are to be checked against a form.
-    pub(crate) fn heard(&mut self) -> Option<Box<Heard>> {
+    pub(crate) fn heard(&mut self) -> Option<Box<FormattedText>> {
         match self {
             Self::Tokens(source) => source.heard(),
             Self::Messages(source) => source.heard(),

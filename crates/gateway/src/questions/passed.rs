@@ -10,18 +10,18 @@ use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, RequestId, Stage, U
 use headrace_engine_api::{
     AnswerBounds, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, SharedRelay, Tenant,
 };
-use headrace_fleet::{Trail, Tried};
+use headrace_fleet::{PrefixHashes, TriedWorkers};
 use headrace_identity::Principal;
 use headrace_wire::count_body;
-use headrace_wire::relay::{Edits, edited};
+use headrace_wire::relay::{BodyEdits, edited};
 use serde_json::Value;
 
 use crate::Answer;
 use crate::catalog::{Catalog, ServedModel};
 use crate::look_up::Looked;
 use crate::pump::source::faults;
-use crate::refused::Why;
-use crate::stages::render::screen::{Cleared, Screen};
+use crate::refused::Rejection;
+use crate::stages::render::screen::{RelayScreen, ScreenClearance};
 use crate::stages::render::{likely_tokens, tenant_number};
 
 /// How long one server may take.
@@ -30,14 +30,14 @@ const COUNT_WITHIN: Duration = Duration::from_secs(20);
 const MOST_COUNT_BYTES: usize = 16 << 10;
 
 /// A count that is forwarded to an upstream.
-pub(super) struct Passed {
+pub(super) struct RelayedCount {
     pub(super) model: Arc<ServedModel>,
     /// The question, parsed to be forwarded.
     pub(super) call: Call,
 }
 
 /// The caller and the context of a question.
-pub(super) struct For<'a> {
+pub(super) struct CountRequester<'a> {
     pub(super) principal: &'a Principal,
     pub(super) request: RequestId,
     /// Headers by which the dialect changes the meaning of a body.
@@ -45,12 +45,12 @@ pub(super) struct For<'a> {
     pub(super) now: UnixNanos,
 }
 
-impl Passed {
+impl RelayedCount {
     /// Returns the count of the first upstream that gives one. If upstreams are available but none of them counts,
     /// returns an estimate that is marked as such.
-    pub(super) async fn answer(self, catalog: &Catalog, asks: For<'_>) -> Looked {
-        let (mut tried, mut first, mut counts_none) = (Tried::default(), None, false);
-        let nothing = Trail { marks: &[], tokens: 0 };
+    pub(super) async fn answer(self, catalog: &Catalog, asks: CountRequester<'_>) -> Looked {
+        let (mut tried, mut first, mut counts_none) = (TriedWorkers::default(), None, false);
+        let nothing = PrefixHashes { marks: &[], tokens: 0 };
         let regions = &asks.principal.regions;
         let cleared = self.cleared(catalog, &asks).await?;
         while let Some(placement) = catalog.fleet().place_near(&self.model.name, nothing, &tried, regions) {
@@ -67,7 +67,7 @@ impl Passed {
             match (asked, relay) {
                 (Some(answer), Some(relay)) => {
                     let facts = relay.facts();
-                    match told(answer).await {
+                    match read_count(answer).await {
                         Ok(body) => {
                             let answer = Answer::json(200, body);
                             return Ok(answer.with_header("x-headrace-upstream", &*facts.upstream));
@@ -95,18 +95,28 @@ impl Passed {
     }
 
     /// The upstreams that may be sent the question. `None` if it asks for nothing but tokens.
-    async fn cleared(&self, catalog: &Catalog, asks: &For<'_>) -> Result<Option<Box<[Arc<str>]>>, Why> {
-        let Some(relayed) = Cleared::body(&self.call) else { return Ok(None) };
+    async fn cleared(
+        &self,
+        catalog: &Catalog,
+        asks: &CountRequester<'_>,
+    ) -> Result<Option<Box<[Arc<str>]>>, Rejection> {
+        let Some(relayed) = ScreenClearance::body(&self.call) else { return Ok(None) };
         let (regions, headers, now) = (&asks.principal.regions, asks.headers, asks.now);
-        let screen = Screen { catalog, model: &self.model, call: &self.call, relayed, regions, headers, now };
+        let screen =
+            RelayScreen { catalog, model: &self.model, call: &self.call, relayed, regions, headers, now };
         match screen.is_needed() {
             true => Ok(Some(screen.clear().await?.upstreams)),
             false => Ok(None),
         }
     }
 
-    fn ask(&self, facts: &RelayFacts, catalog: &Catalog, asks: &For<'_>) -> Result<RelayAsk, Why> {
-        let edits = Edits { model: &facts.model, usage: false, max_tokens: None, label: None };
+    fn ask(
+        &self,
+        facts: &RelayFacts,
+        catalog: &Catalog,
+        asks: &CountRequester<'_>,
+    ) -> Result<RelayAsk, Rejection> {
+        let edits = BodyEdits { model: &facts.model, usage: false, max_tokens: None, label: None };
         let org = &asks.principal.org;
         Ok(RelayAsk {
             request: asks.request,
@@ -124,19 +134,19 @@ impl Passed {
     fn estimate(&self) -> Looked {
         match &self.call.prompt {
             Prompt::Relayed(relayed) => Ok(Answer::json(200, count_body(likely_tokens(relayed), true))),
-            _ => Err(Why::new(Code::InternalError, "The question was not read to be sent on.")),
+            _ => Err(Rejection::new(Code::InternalError, "The question was not read to be sent on.")),
         }
     }
 
-    fn nobody(&self) -> Why {
+    fn nobody(&self) -> Rejection {
         let message =
             format!("No upstream of `{}` takes questions now. Nothing was charged.", self.model.name);
-        Why::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(Duration::from_secs(1))
+        Rejection::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(Duration::from_secs(1))
     }
 }
 
 /// Reads the body of a count, which is short and contains a number.
-async fn told(mut answer: Box<dyn RelayAnswer>) -> Result<Bytes, faults::Fault> {
+async fn read_count(mut answer: Box<dyn RelayAnswer>) -> Result<Bytes, faults::SourceFault> {
     let reading = async {
         loop {
             match answer.next().await {

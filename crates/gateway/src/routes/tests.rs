@@ -13,13 +13,21 @@ fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
 }
 
-fn route(weights: &[u32], sticky: Sticky) -> Route {
-    let arm =
-        |(at, weight): (usize, &u32)| Arm { model: name(&format!("m-{at}")), weight: *weight, canary: None };
-    Route { arms: weights.iter().enumerate().map(arm).collect(), sticky, seed: 7, ..Route::default() }
+fn route(weights: &[u32], sticky: StickyBy) -> ModelRoute {
+    let arm = |(at, weight): (usize, &u32)| RouteArm {
+        model: name(&format!("m-{at}")),
+        weight: *weight,
+        canary: None,
+    };
+    ModelRoute {
+        arms: weights.iter().enumerate().map(arm).collect(),
+        sticky,
+        seed: 7,
+        ..ModelRoute::default()
+    }
 }
 
-fn asker(project: &str, key: &str) -> Asker {
+fn asker(project: &str, key: &str) -> RouteAsker {
     let principal = Principal {
         org: OrgId::new("acme").unwrap(),
         project: ProjectId::new(project).unwrap(),
@@ -35,18 +43,18 @@ fn asker(project: &str, key: &str) -> Asker {
         expires: None,
     };
     let request = RequestId::fresh(UnixNanos::new(1));
-    Asker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }
+    RouteAsker { secret: [3; 32], principal: Arc::new(principal), request, now: UnixNanos::new(1), to: None }
 }
 
 /// The draw number `at` of a seed.
-fn draw(seed: u64, at: u32) -> Draw {
+fn draw(seed: u64, at: u32) -> RouteDraw {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..12].copy_from_slice(&at.to_le_bytes());
-    Draw(*blake3::hash(&key).as_bytes())
+    RouteDraw(*blake3::hash(&key).as_bytes())
 }
 
-fn chosen<'a>(route: &'a Route, draw: &Draw) -> &'a str {
+fn chosen<'a>(route: &'a ModelRoute, draw: &RouteDraw) -> &'a str {
     route.choose(draw, |_| true).unwrap().model.as_str()
 }
 
@@ -58,7 +66,7 @@ proptest! {
         const DRAWS: u32 = 100_000;
         let sum: u32 = weights.iter().sum();
         prop_assume!(sum > 0);
-        let route = route(&weights, Sticky::None);
+        let route = route(&weights, StickyBy::None);
         let mut counts = BTreeMap::new();
         for at in 0..DRAWS {
             *counts.entry(chosen(&route, &draw(seed, at))).or_insert(0_u32) += 1;
@@ -75,11 +83,11 @@ proptest! {
         weights in prop::collection::vec(1_u32..100, 2..6), new in 0_u32..200, which: prop::sample::Index, seed: u64,
     ) {
         const DRAWS: u32 = 20_000;
-        let before = route(&weights, Sticky::None);
+        let before = route(&weights, StickyBy::None);
         let changed = which.index(weights.len());
         let mut weights = weights;
         let old = std::mem::replace(&mut weights[changed], new);
-        let after = route(&weights, Sticky::None);
+        let after = route(&weights, StickyBy::None);
         let mut moved = 0_u32;
         for at in 0..DRAWS {
             let draw = draw(seed, at);
@@ -100,7 +108,7 @@ proptest! {
 
 #[test]
 fn an_arm_that_comes_takes_its_share_and_moves_nothing_else() {
-    let (two, three) = (route(&[50, 50], Sticky::None), route(&[50, 50, 10], Sticky::None));
+    let (two, three) = (route(&[50, 50], StickyBy::None), route(&[50, 50, 10], StickyBy::None));
     for at in 0..2_000 {
         let draw = draw(1, at);
         let (before, after) = (chosen(&two, &draw), chosen(&three, &draw));
@@ -117,7 +125,7 @@ fn what_stays_stays_and_nothing_else_counts() {
         json!({"model": "n", "messages": messages, "user": user}).to_string()
     };
     let hash = |sticky, project: &str, key: &str, body: &str| {
-        Draw::new(&name("n"), &route(&[1, 1], sticky), &asker(project, key), body.as_bytes()).0
+        RouteDraw::new(&name("n"), &route(&[1, 1], sticky), &asker(project, key), body.as_bytes()).0
     };
     let base = talk("u", "a", 0);
     let rows = [
@@ -130,25 +138,26 @@ fn what_stays_stays_and_nothing_else_counts() {
         (talk("u", "a", 0), "q", "k", [true, false, false]),
     ];
     for (body, project, key, stays) in rows {
-        for (sticky, stays) in [Sticky::Key, Sticky::User, Sticky::Conversation].into_iter().zip(stays) {
+        for (sticky, stays) in [StickyBy::Key, StickyBy::User, StickyBy::Conversation].into_iter().zip(stays)
+        {
             let same = hash(sticky, "p", "k", &base) == hash(sticky, project, key, &body);
             assert_eq!(same, stays, "{sticky:?}: {project} {key} {body}");
         }
     }
     // With `None`, each call has its own draw. Without a user or a conversation, the key decides.
-    assert_ne!(hash(Sticky::None, "p", "k", &base), hash(Sticky::None, "p", "k", &base));
-    for sticky in [Sticky::User, Sticky::Conversation] {
+    assert_ne!(hash(StickyBy::None, "p", "k", &base), hash(StickyBy::None, "p", "k", &base));
+    for sticky in [StickyBy::User, StickyBy::Conversation] {
         let of = |key| hash(sticky, "p", key, r#"{"model":"n","prompt":"x"}"#);
-        assert_eq!(of("k"), hash(Sticky::Key, "p", "k", ""));
+        assert_eq!(of("k"), hash(StickyBy::Key, "p", "k", ""));
         assert_ne!(of("k"), of("j"));
     }
     // Another name or another seed gives another draw.
-    let (one, key) = (route(&[1, 1], Sticky::Key), asker("p", "k"));
+    let (one, key) = (route(&[1, 1], StickyBy::Key), asker("p", "k"));
     let draws = [
-        Draw::new(&name("n"), &one, &key, b"").0,
-        Draw::new(&name("o"), &one, &key, b"").0,
-        Draw::new(&name("n"), &Route { seed: 8, ..one.clone() }, &key, b"").0,
-        Draw::new(&name("n"), &one, &Asker { secret: [4; 32], ..asker("p", "k") }, b"").0,
+        RouteDraw::new(&name("n"), &one, &key, b"").0,
+        RouteDraw::new(&name("o"), &one, &key, b"").0,
+        RouteDraw::new(&name("n"), &ModelRoute { seed: 8, ..one.clone() }, &key, b"").0,
+        RouteDraw::new(&name("n"), &one, &RouteAsker { secret: [4; 32], ..asker("p", "k") }, b"").0,
     ];
     for (at, draw) in draws.iter().enumerate() {
         assert!(draws.iter().skip(at + 1).all(|other| other != draw), "{at}");
@@ -157,6 +166,6 @@ fn what_stays_stays_and_nothing_else_counts() {
 
 #[test]
 fn a_name_stands_for_its_greatest_weight() {
-    assert_eq!(route(&[1, 5, 5], Sticky::Key).main(), Some(&name("m-1")));
-    assert_eq!(Route::to(name("m")).main(), Some(&name("m")));
+    assert_eq!(route(&[1, 5, 5], StickyBy::Key).main(), Some(&name("m-1")));
+    assert_eq!(ModelRoute::to(name("m")).main(), Some(&name("m")));
 }

@@ -2,7 +2,7 @@
 //! kept. Must not know where an answer came from.
 
 use bytes::Bytes;
-use headrace_domain::{Compared, Endpoint, ReplyEvent};
+use headrace_domain::{Endpoint, ReplyEvent, ShadowComparison};
 use headrace_wire::relay::{EventSplitter, ReplyReader};
 
 /// Hexadecimal digits of a digest.
@@ -10,7 +10,7 @@ const DIGEST_DIGITS: usize = 16;
 
 /// The form of an answer, the same for both answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Form {
+pub(super) struct ComparedShape {
     pub(super) endpoint: Endpoint,
     pub(super) stream: bool,
     pub(super) choices: u32,
@@ -18,36 +18,43 @@ pub(super) struct Form {
 
 /// The content of one choice of an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Choice {
+struct ComparedChoice {
     text: String,
-    tools: Vec<Tool>,
+    tools: Vec<ComparedToolCall>,
     finish: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Tool {
+struct ComparedToolCall {
     name: String,
     /// JSON arguments in canonical form, because spaces and key order are irrelevant.
     arguments: String,
 }
 
 /// Compares two answers. `None` if one of them cannot be parsed.
-pub(super) fn compare(form: Form, real: &Bytes, copy: &Bytes, secret: &[u8; 32]) -> Option<Compared> {
+pub(super) fn compare(
+    form: ComparedShape,
+    real: &Bytes,
+    copy: &Bytes,
+    secret: &[u8; 32],
+) -> Option<ShadowComparison> {
     let (real, copy) = (read(form, real)?, read(form, copy)?);
     let pairs = || real.iter().zip(&copy);
-    let names = |choice: &Choice| choice.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
+    let names =
+        |choice: &ComparedChoice| choice.tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     let same_arguments = pairs().all(|(a, b)| a.tools == b.tools);
     let (mut common, mut longest) = (0_u64, 0_u64);
     for (a, b) in pairs() {
         common += count(a.text.chars().zip(b.text.chars()).take_while(|(a, b)| a == b));
         longest += count(a.text.chars()).max(count(b.text.chars()));
     }
-    let characters = |choices: &[Choice]| choices.iter().map(|choice| count(choice.text.chars())).sum();
-    let calls = |choices: &[Choice]| {
+    let characters =
+        |choices: &[ComparedChoice]| choices.iter().map(|choice| count(choice.text.chars())).sum();
+    let calls = |choices: &[ComparedChoice]| {
         choices.iter().map(|choice| u32::try_from(choice.tools.len()).unwrap_or(u32::MAX)).sum()
     };
     let common_permille = (common * 1000).checked_div(longest).unwrap_or(1000);
-    Some(Compared {
+    Some(ShadowComparison {
         same: same_arguments && pairs().all(|(a, b)| a.text == b.text),
         common_permille: u32::try_from(common_permille).unwrap_or(1000),
         same_finish: pairs().all(|(a, b)| a.finish == b.finish),
@@ -63,7 +70,7 @@ fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)
 }
 
-fn digest(choices: &[Choice], secret: &[u8; 32]) -> String {
+fn digest(choices: &[ComparedChoice], secret: &[u8; 32]) -> String {
     let mut hasher = blake3::Hasher::new_keyed(secret);
     let mut part = |text: &str| {
         hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
@@ -79,8 +86,8 @@ fn digest(choices: &[Choice], secret: &[u8; 32]) -> String {
     hasher.finalize().to_hex().chars().take(DIGEST_DIGITS).collect()
 }
 
-fn read(form: Form, bytes: &Bytes) -> Option<Vec<Choice>> {
-    let Form { endpoint, stream, choices } = form;
+fn read(form: ComparedShape, bytes: &Bytes) -> Option<Vec<ComparedChoice>> {
+    let ComparedShape { endpoint, stream, choices } = form;
     let mut reader = ReplyReader::new(endpoint, stream, choices);
     let mut events = Vec::new();
     if stream {
@@ -92,12 +99,14 @@ fn read(form: Form, bytes: &Bytes) -> Option<Vec<Choice>> {
     } else {
         reader.whole(bytes, Some(&mut events)).ok()?;
     }
-    let mut said = vec![Choice::default(); choices as usize];
+    let mut said = vec![ComparedChoice::default(); choices as usize];
     for event in events {
         match event {
             ReplyEvent::Text { choice, text, .. } => said.get_mut(choice as usize)?.text.push_str(&text),
             ReplyEvent::ToolCallStart { choice, name, .. } => {
-                said.get_mut(choice as usize)?.tools.push(Tool { name, arguments: String::new() });
+                said.get_mut(choice as usize)?
+                    .tools
+                    .push(ComparedToolCall { name, arguments: String::new() });
             }
             ReplyEvent::ToolCallArguments { choice, index, fragment } => {
                 let tool = said.get_mut(choice as usize)?.tools.get_mut(index as usize)?;

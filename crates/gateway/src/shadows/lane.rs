@@ -20,7 +20,7 @@ pub struct ShadowBudget {
 
 /// The cost of copies in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent {
+pub struct ShadowSpend {
     /// The length of the period in seconds.
     pub period_s: u64,
     /// Index of the period, counted from 1970.
@@ -49,18 +49,18 @@ pub struct ShadowFigures {
 
 /// Why a copy is not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Skipped {
+pub(super) enum SkipReason {
     Full,
     Unpaid,
     Unserved,
 }
 
 /// The queue and its budget. Outlives the configuration that it comes from.
-pub(crate) struct Lane<T> {
-    state: Mutex<State<T>>,
+pub(crate) struct CopyQueue<T> {
+    state: Mutex<QueueState<T>>,
 }
 
-struct State<T> {
+struct QueueState<T> {
     at_work: u32,
     /// The last copy that ended cost no more than was held for it, so several copies may run.
     kept_within: bool,
@@ -83,10 +83,10 @@ struct State<T> {
     figures: ShadowFigures,
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for CopyQueue<T> {
     fn default() -> Self {
         let (figures, waiting) = (ShadowFigures::default(), VecDeque::new());
-        let state = State {
+        let state = QueueState {
             at_work: 0,
             kept_within: false,
             one_at_a_time: false,
@@ -104,7 +104,7 @@ impl<T> Default for Lane<T> {
     }
 }
 
-impl<T> Lane<T> {
+impl<T> CopyQueue<T> {
     /// Starts a copy if a slot is free, and returns it. Otherwise queues it, if the queue has space. If the queue is
     /// full, a copy of the organisation with the most waiting copies is dropped, if the new copy's organisation has
     /// at least two fewer.
@@ -148,18 +148,18 @@ impl<T> Lane<T> {
     }
 
     /// Counts a copy that is not made.
-    pub(super) fn skip(&self, why: Skipped) {
+    pub(super) fn skip(&self, why: SkipReason) {
         let figures = &mut self.state.lock().figures;
         match why {
-            Skipped::Full => figures.full += 1,
-            Skipped::Unpaid => figures.unpaid += 1,
-            Skipped::Unserved => figures.unserved += 1,
+            SkipReason::Full => figures.full += 1,
+            SkipReason::Unpaid => figures.unpaid += 1,
+            SkipReason::Unserved => figures.unserved += 1,
         }
     }
 
     /// Counts a copy that is not made because the server is stopping.
     pub(crate) fn leave_out(&self) {
-        self.skip(Skipped::Unserved);
+        self.skip(SkipReason::Unserved);
     }
 
     /// Whether the budget could cover a copy, as far as is known.
@@ -175,7 +175,7 @@ impl<T> Lane<T> {
         budget: &ShadowBudget,
         amount: NanoDollars,
         now: UnixNanos,
-    ) -> Option<Taken<T>> {
+    ) -> Option<SpendReservation<T>> {
         let mut state = self.state.lock();
         state.roll(budget, now);
         // A server may repeat the excess that it reported once.
@@ -191,23 +191,27 @@ impl<T> Lane<T> {
         }
         state.held += amount;
         state.figures.copied += 1;
-        Some(Taken { lane: Arc::clone(self), amount, least, spent: None })
+        Some(SpendReservation { lane: Arc::clone(self), amount, least, spent: None })
     }
 
     /// The amount to write down before more is spent, because a restart would spend any unwritten amount again.
     /// `None` if enough is written. Includes a part of the budget in advance, so that few copies wait for the disk.
-    pub(super) fn unwritten(&self, budget: &ShadowBudget) -> Option<Spent> {
+    pub(super) fn unwritten(&self, budget: &ShadowBudget) -> Option<ShadowSpend> {
         let state = self.state.lock();
         let needed = state.spent.saturating_add(state.held);
         if needed <= state.written {
             return None;
         }
         let ahead = needed.saturating_add(budget.amount.get() / WRITTEN_AHEAD).min(budget.amount.get());
-        Some(Spent { period_s: budget.period.as_secs(), period: state.period, amount: ahead.max(needed) })
+        Some(ShadowSpend {
+            period_s: budget.period.as_secs(),
+            period: state.period,
+            amount: ahead.max(needed),
+        })
     }
 
     /// Records that this amount is written down.
-    pub(super) fn wrote(&self, spent: Spent) {
+    pub(super) fn wrote(&self, spent: ShadowSpend) {
         let mut state = self.state.lock();
         if state.period == spent.period {
             state.written = state.written.max(spent.amount);
@@ -215,7 +219,7 @@ impl<T> Lane<T> {
     }
 
     /// Restores the spending of an earlier process. It counts only within its own period.
-    pub(super) fn resume(&self, spent: Spent) {
+    pub(super) fn resume(&self, spent: ShadowSpend) {
         let mut state = self.state.lock();
         (state.period, state.spent, state.written) = (spent.period, spent.amount, spent.amount);
     }
@@ -227,7 +231,7 @@ impl<T> Lane<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> QueueState<T> {
     /// Index of the last waiting copy of the organisation with the most. `None` unless that organisation has at least
     /// two more copies than this one.
     fn one_too_many(&self, org: u64) -> Option<usize> {
@@ -252,8 +256,8 @@ impl<T> State<T> {
 }
 
 /// The amount held for a copy. Dropping it releases what the copy did not cost.
-pub(super) struct Taken<T> {
-    lane: Arc<Lane<T>>,
+pub(super) struct SpendReservation<T> {
+    lane: Arc<CopyQueue<T>>,
     amount: i64,
     /// The copy's cost by list prices.
     least: i64,
@@ -261,14 +265,14 @@ pub(super) struct Taken<T> {
     spent: Option<i64>,
 }
 
-impl<T> Taken<T> {
+impl<T> SpendReservation<T> {
     /// Records the actual cost.
     pub(super) fn spend(&mut self, cost: NanoDollars) {
         self.spent = Some(cost.get());
     }
 }
 
-impl<T> Drop for Taken<T> {
+impl<T> Drop for SpendReservation<T> {
     fn drop(&mut self) {
         let mut state = self.lane.state.lock();
         state.held -= self.amount;
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn so_many_are_at_work_so_many_wait_and_the_rest_is_counted() {
-        let lane = Lane::default();
+        let lane = CopyQueue::default();
         let entered: Vec<_> = (0..5).map(|copy| lane.enter((7, copy), 2, 2)).collect();
         assert_eq!(entered, [Some(0), Some(1), None, None, None]);
         assert_eq!(lane.figures().full, 1);
@@ -306,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_never_passed_and_begins_anew_with_its_period() {
-        let lane = Arc::new(Lane::<()>::default());
+        let lane = Arc::new(CopyQueue::<()>::default());
         let budget = ShadowBudget { amount: NanoDollars::new(100), period: Duration::from_secs(3600) };
         let take = |amount, hour| lane.take(&budget, NanoDollars::new(amount), at(hour));
         let (mut first, second) = (take(60, 1).unwrap(), take(40, 1).unwrap());
@@ -322,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_server_that_reports_more_than_is_held_passes_a_budget_by_one_copy() {
-        let lane = Arc::new(Lane::<u32>::default());
+        let lane = Arc::new(CopyQueue::<u32>::default());
         let budget = ShadowBudget { amount: NanoDollars::new(10_000), period: Duration::from_secs(3600) };
         let take = |amount| lane.take(&budget, NanoDollars::new(amount), at(1));
         assert_eq!(lane.most_at_work(4), 1, "nothing is known of who answers");
@@ -346,7 +350,7 @@ mod tests {
     #[test]
     fn what_is_written_down_covers_what_is_spent_and_a_restart_begins_there() {
         let budget = ShadowBudget { amount: NanoDollars::new(6_400), period: Duration::from_secs(3600) };
-        let lane = Arc::new(Lane::<()>::default());
+        let lane = Arc::new(CopyQueue::<()>::default());
         assert_eq!(lane.unwritten(&budget), None);
         let (mut spent, mut writes, mut written) = (0, 0, 0);
         while let Some(mut taken) = lane.take(&budget, NanoDollars::new(10), at(7)) {
@@ -362,15 +366,15 @@ mod tests {
         }
         assert_eq!((spent, lane.unwritten(&budget)), (6_400, None));
         assert!(writes <= 64, "{writes}");
-        let next = Arc::new(Lane::<()>::default());
-        next.resume(Spent { period_s: 3600, period: 7, amount: written });
+        let next = Arc::new(CopyQueue::<()>::default());
+        next.resume(ShadowSpend { period_s: 3600, period: 7, amount: written });
         assert!(next.take(&budget, NanoDollars::new(1), at(7)).is_none());
         assert!(next.take(&budget, NanoDollars::new(6_400), at(8)).is_some(), "the next hour is another");
     }
 
     #[test]
     fn the_copies_of_one_organisation_leave_room_to_those_of_another() {
-        let lane = Lane::default();
+        let lane = CopyQueue::default();
         assert_eq!(lane.enter((1, "a0"), 1, 4), Some("a0"));
         for copy in ["a1", "a2", "a3", "a4", "a5"] {
             assert_eq!(lane.enter((1, copy), 1, 4), None);

@@ -10,14 +10,18 @@ use headrace_ledger::LedgerRefusal;
 use headrace_limits::Lease;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::refused::{Why, unauthenticated};
-use crate::state::{Admitted, Arrived, Authenticated, Caller, caller_scopes};
+use crate::dossier::RequestContext;
+use crate::refused::{Rejection, unauthenticated};
+use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
 
-impl Arrived {
+impl ArrivedRequest {
     /// Identifies the caller with one keyed hash and one look-up. Every invalid key costs the same and gets the same
     /// answer.
-    pub(crate) fn authenticate(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Authenticated, Why> {
+    pub(crate) fn authenticate(
+        self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<AuthenticatedRequest, Rejection> {
         if gateway.is_draining() {
             return Err(draining());
         }
@@ -32,46 +36,55 @@ impl Arrived {
         Ok(self.identified(principal, revocations, dossier))
     }
 
-    /// Like [`Arrived::authenticate`], for an in-process caller that supplies the principal.
+    /// Like [`ArrivedRequest::authenticate`], for an in-process caller that supplies the principal.
     pub(crate) fn vouched(
         self,
         principal: Arc<Principal>,
         gateway: &Gateway,
-        dossier: &mut Dossier,
-    ) -> Result<Authenticated, Why> {
+        dossier: &mut RequestContext,
+    ) -> Result<AuthenticatedRequest, Rejection> {
         if gateway.is_draining() {
             return Err(draining());
         }
         Ok(self.identified(principal, gateway.parts().directory.revocations(), dossier))
     }
 
-    fn identified(self, principal: Arc<Principal>, revocations: u64, dossier: &mut Dossier) -> Authenticated {
+    fn identified(
+        self,
+        principal: Arc<Principal>,
+        revocations: u64,
+        dossier: &mut RequestContext,
+    ) -> AuthenticatedRequest {
         dossier.is_of(&principal);
         if let Some(seat) = &dossier.seat {
             seat.is_of(&principal.org, &principal.key);
         }
-        Authenticated { principal, revocations, endpoint: self.endpoint }
+        AuthenticatedRequest { principal, revocations, endpoint: self.endpoint }
     }
 }
 
-impl Authenticated {
+impl AuthenticatedRequest {
     /// The admission check: takes one request and one in-flight place from the caller's limits, and rejects a caller
     /// without any funds. The call's tokens and cost are not known yet: stage `hold` takes those.
-    pub(crate) fn admit(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Admitted, Why> {
+    pub(crate) fn admit(
+        self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<AdmittedRequest, Rejection> {
         let admitted = admit(gateway, &self.principal, dossier);
-        dossier.mark(Stage::Authenticate);
+        dossier.end_stage(Stage::Authenticate);
         let lease = admitted?;
         let Self { principal, revocations, endpoint } = self;
-        Ok(Admitted { principal: Caller { principal, lease, revocations }, endpoint })
+        Ok(AdmittedRequest { principal: AdmittedCaller { principal, lease, revocations }, endpoint })
     }
 }
 
-impl Caller {
+impl AdmittedCaller {
     /// Checks that the key is still valid, because the body may have taken long to arrive.
     ///
     /// # Errors
     /// The key was revoked since the request arrived, or has expired.
-    pub(crate) fn check_key(&self, directory: &Directory, now: UnixNanos) -> Result<(), Why> {
+    pub(crate) fn check_key(&self, directory: &Directory, now: UnixNanos) -> Result<(), Rejection> {
         let has_expired = self.principal.expires.is_some_and(|end| now >= end);
         if self.revocations == directory.revocations() && !has_expired {
             return Ok(());
@@ -84,13 +97,13 @@ impl Caller {
     }
 }
 
-fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<Lease, Why> {
+fn admit(gateway: &Gateway, principal: &Principal, dossier: &RequestContext) -> Result<Lease, Rejection> {
     let parts = gateway.parts();
     let (scopes, now) = (caller_scopes(principal), parts.clock.now());
     // A shadow copy has bounds of its own, and counts against no limits.
     let counted = if dossier.copy().is_some() { &[][..] } else { &scopes };
     let lease = parts.limits.enter(counted, dossier.id, now).map_err(|refusal| {
-        Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
+        Rejection::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
     })?;
     if dossier.copy().is_some() {
         return Ok(lease);
@@ -99,7 +112,7 @@ fn admit(gateway: &Gateway, principal: &Principal, dossier: &Dossier) -> Result<
 }
 
 /// Rejects a caller whose organisation could not pay for any call. Passes if any model is free.
-pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Why> {
+pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), Rejection> {
     let parts = gateway.parts();
     if gateway.catalog().has_free_model() {
         return Ok(());
@@ -111,11 +124,11 @@ pub(crate) fn could_pay(gateway: &Gateway, principal: &Principal) -> Result<(), 
     if standing.available.get() > 0 {
         return Ok(());
     }
-    Err(Why::nothing_to_spend(standing.balance, standing.held))
+    Err(Rejection::nothing_to_spend(standing.balance, standing.held))
 }
 
-pub(crate) fn draining() -> Why {
-    Why::new(
+pub(crate) fn draining() -> Rejection {
+    Rejection::new(
         Code::ShuttingDown,
         "The server is shutting down and takes no new calls. Try again on another instance or in a moment.",
     )

@@ -4,17 +4,17 @@ use headrace_domain::{Code, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 
 use crate::catalog::Catalog;
-use crate::dossier::Dossier;
-use crate::refused::Why;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
 use crate::stages::likely::likely;
-use crate::state::{Authorized, Parsed};
+use crate::state::{AuthorizedCall, ParsedCall};
 
-impl Parsed {
-    pub(crate) fn authorize(self, dossier: &mut Dossier) -> Result<Authorized, Why> {
+impl ParsedCall {
+    pub(crate) fn authorize(self, dossier: &mut RequestContext) -> Result<AuthorizedCall, Rejection> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let unknown = || unknown_model_of(&call.model, &principal, &catalog);
         let may = may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
-            EntitlementRefusal::Endpoint(_) => Why::new(
+            EntitlementRefusal::Endpoint(_) => Rejection::new(
                 Code::EndpointNotEntitled,
                 format!("{refusal} Ask for a key that may, or use another endpoint."),
             ),
@@ -32,8 +32,8 @@ impl Parsed {
                 return Err(why);
             }
         };
-        dossier.mark(Stage::Authorize);
-        Ok(Authorized { principal, call, taken, catalog, asked, model })
+        dossier.end_stage(Stage::Authorize);
+        Ok(AuthorizedCall { principal, call, taken, catalog, asked, model })
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn name_kept(asked: &str) -> Option<String> {
 }
 
 /// Like [`unknown_model`], with the name that the caller probably meant, if the caller may use one that is similar.
-pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Catalog) -> Why {
+pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Catalog) -> Rejection {
     let mut why = unknown_model(name);
     if let Some(meant) = likely(name, principal, catalog) {
         why.message.push_str(&format!(" Did you mean `{meant}`?"));
@@ -63,9 +63,9 @@ pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Cata
 
 /// The rejection of a model that does not exist. Its message repeats the name without control characters, cut to 80
 /// characters.
-pub(crate) fn unknown_model(name: &str) -> Why {
+pub(crate) fn unknown_model(name: &str) -> Rejection {
     let shown: String = name.chars().filter(|c| !c.is_control()).take(80).collect();
-    Why::new(
+    Rejection::new(
         Code::ModelNotFound,
         format!("The model `{shown}` does not exist here. `GET /v1/models` lists those that you may use."),
     )

@@ -7,24 +7,28 @@ use std::sync::Arc;
 use headrace_domain::{PrefixKeys, Stage};
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::{Keyed, Rendered, Work};
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::{KeyedCall, RenderedCall, RenderedWork};
 
 mod diagnose;
 
-impl Rendered {
-    pub(crate) async fn cache(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Keyed, Why> {
+impl RenderedCall {
+    pub(crate) async fn cache(
+        self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<KeyedCall, Rejection> {
         let Self { principal, mut work } = self;
         work.hash();
         let work = diagnose::diagnosed(work, gateway, dossier).await?;
         dossier.record.told_of_cache = work.diagnosis.as_ref().map(diagnose::traced);
-        dossier.mark(Stage::Cache);
-        Ok(Keyed { principal, work: Arc::from(work) })
+        dossier.end_stage(Stage::Cache);
+        Ok(KeyedCall { principal, work: Arc::from(work) })
     }
 }
 
-impl Work {
+impl RenderedWork {
     pub(super) fn hash(&mut self) {
         self.keys = self.prompts.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
     }

@@ -1,17 +1,17 @@
 //! Stage `connect`: the request head has arrived. The edge has already checked it; the trace begins here.
 
-use headrace_call_api::Head;
+use headrace_call_api::CallHead;
 use headrace_domain::Stage;
 
-use crate::dossier::Dossier;
-use crate::state::Arrived;
+use crate::dossier::RequestContext;
+use crate::state::ArrivedRequest;
 
-impl Arrived {
-    pub(crate) fn new(head: Head, dossier: &mut Dossier) -> Self {
+impl ArrivedRequest {
+    pub(crate) fn new(head: CallHead, dossier: &mut RequestContext) -> Self {
         dossier.describe(head.endpoint, head.traceparent.as_deref());
         dossier.dialect_headers = head.dialect;
         dossier.record.connection = head.connection;
-        dossier.mark(Stage::Connect);
+        dossier.end_stage(Stage::Connect);
         Self { credentials: head.credentials, endpoint: head.endpoint }
     }
 }

@@ -5,27 +5,31 @@ use std::time::Duration;
 
 use headrace_domain::{Code, NanoDollars, ServiceTier, Stage, UnixNanos};
 use headrace_ledger::prices::Quote;
-use headrace_ledger::{Command, LedgerRefusal, Verdict};
+use headrace_ledger::{CommandResult, LedgerOperation, LedgerRefusal};
 use headrace_limits::Scope;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::pump::settle::Settlement;
+use crate::dossier::RequestContext;
+use crate::pump::settle::CallSettlement;
 use crate::rates::rate_headers;
-use crate::refused::Why;
-use crate::shadows::Shadow;
-use crate::state::{Funded, Keyed, Work, caller_scopes};
+use crate::refused::Rejection;
+use crate::shadows::ShadowRole;
+use crate::state::{FundedCall, KeyedCall, RenderedWork, caller_scopes};
 
-impl Keyed {
+impl KeyedCall {
     /// Only a task that is never dropped may call this. The ledger may take its time, and a hold granted to a dropped
     /// future would never be released.
-    pub(crate) async fn hold(mut self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Funded, Why> {
+    pub(crate) async fn hold(
+        mut self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<FundedCall, Rejection> {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
         self.principal.check_key(&parts.directory, now)?;
         let (quote, most) = quoted(&self.work, now)?;
-        let copy = dossier.shadow.as_deref_mut().and_then(Shadow::copy_mut);
+        let copy = dossier.shadow.as_deref_mut().and_then(ShadowRole::copy_mut);
         // A shadow copy costs its caller nothing, so its hold is zero. The shadow's budget pays for it.
         let (amount, is_copy) = match copy {
             None => (most, false),
@@ -46,10 +50,15 @@ impl Keyed {
         {
             let [key, project, org] = caller_scopes(&self.principal);
             let scopes = [key, project, org, model_scope];
-            return Err(Why::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now));
+            return Err(Rejection::limited(
+                refusal,
+                &parts.limits.standing(&scopes, now),
+                dossier.dialect,
+                now,
+            ));
         }
         let (hold, taken_ns) = (dossier.id.hold(), parts.clock.monotonic_nanos());
-        let command = Command::Hold {
+        let command = LedgerOperation::Hold {
             hold,
             org: self.principal.org.clone(),
             project: self.principal.project.clone(),
@@ -60,9 +69,9 @@ impl Keyed {
             idempotency: dossier.batch.as_ref().map(|line| line.claim()),
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), dossier.dialect, now);
-        headers.extend(self.work.told(dossier));
+        headers.extend(self.work.name_headers(dossier));
         let mut transacted = parts.books.decide(vec![command], now).await;
-        if let Some(Err(refusal)) = transacted.verdicts.pop().map(Verdict::into_result) {
+        if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
             self.principal.lease.release(now);
             if let (LedgerRefusal::IdempotencyReplay { hold, .. }, Some(line)) = (&refusal, &dossier.batch) {
                 line.was_paid(*hold);
@@ -71,14 +80,14 @@ impl Keyed {
         }
         dossier.record.held = amount;
         dossier.record.billed = Some(Box::new(self.work.held_for(now)));
-        dossier.mark(Stage::Hold);
-        let settlement = Settlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
-        Ok(Funded { work: self.work, settlement, headers })
+        dossier.end_stage(Stage::Hold);
+        let settlement = CallSettlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
+        Ok(FundedCall { work: self.work, settlement, headers })
     }
 }
 
 /// The prices of the work's model, and the most that the work can cost.
-pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars), Why> {
+pub(crate) fn quoted(work: &RenderedWork, now: UnixNanos) -> Result<(Quote, NanoDollars), Rejection> {
     let name = &work.model.name;
     let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
     // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
@@ -93,15 +102,15 @@ pub(crate) fn quoted(work: &Work, now: UnixNanos) -> Result<(Quote, NanoDollars)
     Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
 }
 
-fn beyond_budget(most: NanoDollars) -> Why {
-    Why::new(
+fn beyond_budget(most: NanoDollars) -> Rejection {
+    Rejection::new(
         Code::BudgetExceeded,
         format!("The copy may cost {most}, and less is left of the shadow's budget."),
     )
 }
 
-fn unpriced(model: &str) -> Why {
-    Why::new(
+fn unpriced(model: &str) -> Rejection {
+    Rejection::new(
         Code::ModelUnpriced,
         format!("The model `{model}` has no price today, and nothing is free by accident. Set one under [[prices]]."),
     )

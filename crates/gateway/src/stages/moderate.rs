@@ -7,15 +7,15 @@ use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Role, Stage, T
 use headrace_moderation::{Judge, Phrases, Verdict};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::{Moderated, Routed};
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::{ModeratedCall, RoutedCall};
 
 use super::render::could_fit;
 
-impl Routed {
-    pub(crate) async fn moderate(self, dossier: &mut Dossier) -> Result<Moderated, Why> {
-        let Some(judge) = self.catalog.judge().cloned() else { return Ok(Moderated(self)) };
+impl RoutedCall {
+    pub(crate) async fn moderate(self, dossier: &mut RequestContext) -> Result<ModeratedCall, Rejection> {
+        let Some(judge) = self.catalog.judge().cloned() else { return Ok(ModeratedCall(self)) };
         let Self { principal, call, taken, catalog, model } = self;
         let (call, taken, verdict) = if taken.turn.is_some() {
             // As in stage `render`: the threads of the event loop must stay free.
@@ -32,20 +32,20 @@ impl Routed {
         let verdict = verdict?;
         dossier.record.moderation = verdict.rule().map(str::to_owned);
         not_blocked(verdict)?;
-        dossier.mark(Stage::Moderate);
-        Ok(Moderated(Self { principal, call, taken, catalog, model }))
+        dossier.end_stage(Stage::Moderate);
+        Ok(ModeratedCall(Self { principal, call, taken, catalog, model }))
     }
 }
 
 /// Checks content that is not a call, but goes to the same model as one.
-pub(crate) fn may_pass(catalog: &Catalog, model: &ServedModel, call: &Call) -> Result<(), Why> {
+pub(crate) fn may_pass(catalog: &Catalog, model: &ServedModel, call: &Call) -> Result<(), Rejection> {
     catalog.judge().map_or(Ok(()), |judge| not_blocked(verdict(&**judge, model, call)?))
 }
 
-fn not_blocked(verdict: Verdict) -> Result<(), Why> {
+fn not_blocked(verdict: Verdict) -> Result<(), Rejection> {
     match verdict {
         Verdict::Blocked { rule, message } => {
-            Err(Why::new(Code::ContentPolicy, format!("{message} (content rule `{rule}`)")))
+            Err(Rejection::new(Code::ContentPolicy, format!("{message} (content rule `{rule}`)")))
         }
         _ => Ok(()),
     }
@@ -53,7 +53,7 @@ fn not_blocked(verdict: Verdict) -> Result<(), Why> {
 
 /// The verdict on each text of a call by itself, and on phrases that are split over texts. The rendered prompt is not
 /// judged: it also contains the template's words, and a rule on `user` would reject every call.
-fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Why> {
+fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Rejection> {
     if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
         could_fit(model, call)?;
     }
@@ -135,16 +135,16 @@ fn each_text(model: &ServedModel, call: &Call, each: &mut dyn FnMut(&str, TextPl
 }
 
 /// The rejection of a prompt in token ids, for a model with content rules whose tokenizer is not available here.
-fn unreadable(model: &ServedModel) -> Why {
+fn unreadable(model: &ServedModel) -> Rejection {
     let message = format!(
         "Rules on content look at what is sent to `{}`, and a prompt in token ids cannot be read here: its tokenizer is its \
          upstream's. Send text.",
         model.name
     );
-    Why::new(Code::UnsupportedValue, message).at(Stage::Moderate).with_param("prompt")
+    Rejection::new(Code::UnsupportedValue, message).at(Stage::Moderate).with_param("prompt")
 }
 
-fn stopped() -> Why {
+fn stopped() -> Rejection {
     let message = "The request could not be judged: the judging was stopped. Nothing was charged.";
-    Why::new(Code::InternalError, message).at(Stage::Moderate)
+    Rejection::new(Code::InternalError, message).at(Stage::Moderate)
 }

@@ -4,27 +4,31 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::{Call, Code, Endpoint, KeyId, ModelName, ServiceTier, Stage};
 use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 use crate::memory::NoMemory;
 use crate::objects::references::{self, WithState};
-use crate::refused::Why;
-use crate::routes::Asker;
+use crate::refused::Rejection;
+use crate::routes::RouteAsker;
 use crate::shadows;
-use crate::state::{Parsed, Received, Taken};
+use crate::state::{ParsedCall, ReceivedRequest, RequestMemory};
 
 use super::render::estimate;
 
 /// How many times longer a body may be if it is only scanned, at a gigabyte per second, instead of rendered.
 const LOOKED_THROUGH: usize = 16;
 
-impl Received {
-    pub(crate) async fn parse(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Parsed, Why> {
+impl ReceivedRequest {
+    pub(crate) async fn parse(
+        self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<ParsedCall, Rejection> {
         let Self { principal, endpoint, body } = self;
         let config = gateway.config();
         let catalog = gateway.catalog();
@@ -34,7 +38,7 @@ impl Received {
                 true => Box::pin(gateway.with_state(body, &catalog, &principal)).await?,
                 false => WithState { body, may_pass: false, memory: None },
             };
-        let asker = Asker {
+        let asker = RouteAsker {
             secret: gateway.parts().cache_secret,
             principal: Arc::clone(&principal.principal),
             request: dossier.id,
@@ -60,7 +64,7 @@ impl Received {
                 taken.reserve_trees(&body)?;
                 let named = named.unwrap_or_else(|| self::named(&catalog, &asker, &body));
                 let read = read(&catalog, &asker, named, (endpoint, may_pass), body, &limits);
-                Ok::<_, Why>((read, taken))
+                Ok::<_, Rejection>((read, taken))
             });
             reading.await.map_err(|_| stopped())??
         } else {
@@ -70,7 +74,7 @@ impl Received {
         if let (Err(_), Some(turns), Some(turn)) = (&read, &dossier.turns, &turn) {
             turns.refused(turn);
         }
-        let Read { mut call, asked, model } = read?;
+        let ReadBody { mut call, asked, model } = read?;
         taken.body = whole_body.filter(|_| {
             let names = asked.as_ref().zip(model.as_deref());
             names.is_some_and(|(asked, model)| catalog.may_fall_back_on_messages(asked, model))
@@ -107,17 +111,17 @@ impl Received {
         };
         dossier.record.stream = call.stream;
         dossier.record.user = call.user.take();
-        dossier.mark(Stage::Parse);
-        Ok(Parsed { principal, call, taken, catalog, asked, model })
+        dossier.end_stage(Stage::Parse);
+        Ok(ParsedCall { principal, call, taken, catalog, asked, model })
     }
 }
 
-impl Taken {
+impl RequestMemory {
     /// Reserves the memory that the JSON elements of `text` take as trees. Counting takes about a millisecond for 4 MB.
     ///
     /// # Errors
     /// The key has no memory left for it.
-    pub(crate) fn reserve_trees(&mut self, text: &[u8]) -> Result<(), Why> {
+    pub(crate) fn reserve_trees(&mut self, text: &[u8]) -> Result<(), Rejection> {
         let bytes = estimate::tree_bytes(text);
         self.memory.add(bytes).map_err(|full| NoMemory::of(&self.memory, full).at(Stage::Parse))?;
         self.tree_bytes = self.tree_bytes.saturating_add(bytes);
@@ -134,10 +138,10 @@ fn forget_input(call: &mut Call, is_kept: bool) {
 }
 
 /// Requires that a batch request is answered whole and in the foreground, and puts it in the batch tier.
-fn in_batch(call: &mut Call) -> Result<(), Why> {
+fn in_batch(call: &mut Call) -> Result<(), Rejection> {
     let never = |param: &str| {
         let message = format!("`{param}`: a request of a batch is answered whole, and waited for.");
-        Err(Why::new(Code::UnsupportedValue, message).with_param(param))
+        Err(Rejection::new(Code::UnsupportedValue, message).with_param(param))
     };
     if call.stream {
         return never("stream");
@@ -150,7 +154,7 @@ fn in_batch(call: &mut Call) -> Result<(), Why> {
 }
 
 /// A body that was read.
-struct Read {
+struct ReadBody {
     /// Boxed, so that later stages pass it on without a copy.
     call: Box<Call>,
     /// The requested model. `None` if the text cannot be the name of a model.
@@ -160,12 +164,12 @@ struct Read {
 }
 
 /// The model that a body asks for, as far as it is known before the body is read.
-struct Named {
+struct NamedModel {
     asked: Option<ModelName>,
     model: Option<Arc<ServedModel>>,
 }
 
-impl Named {
+impl NamedModel {
     /// Whether a call is sent on unchanged: no stage reads its words, and none translates it into another dialect.
     fn goes_as_it_is(&self, catalog: &Catalog, endpoint: Endpoint) -> bool {
         let Some(model) = self.model.as_ref().filter(|model| model.lane.is_messages()) else { return false };
@@ -176,24 +180,24 @@ impl Named {
     }
 }
 
-fn named(catalog: &Catalog, asker: &Asker, body: &[u8]) -> Named {
+fn named(catalog: &Catalog, asker: &RouteAsker, body: &[u8]) -> NamedModel {
     let told = || headrace_wire::relay::model_named(body).and_then(|name| ModelName::new(&name).ok());
     let asked = asker.to.clone().or_else(|| if catalog.looks() { told() } else { None });
     let model = asked.as_ref().and_then(|name| catalog.choose(name, asker, body));
-    Named { asked, model }
+    NamedModel { asked, model }
 }
 
 /// Reads a body for the model that takes it. A body that is sent on means what its receiver makes of it, so only what
 /// limits, money and rules need is read.
 fn read(
     catalog: &Catalog,
-    asker: &Asker,
-    named: Named,
+    asker: &RouteAsker,
+    named: NamedModel,
     (endpoint, may_pass): (Endpoint, bool),
     body: Bytes,
     limits: &WireLimits,
-) -> Result<Read, BadRequest> {
-    let Named { asked, model } = named;
+) -> Result<ReadBody, BadRequest> {
+    let NamedModel { asked, model } = named;
     let sent_on = model.as_ref().is_some_and(|model| match endpoint {
         // A response is parsed if it is sent on as a chat, or if it continues from something stored here.
         Endpoint::Responses => may_pass && model.lane.passes_responses(),
@@ -201,22 +205,32 @@ fn read(
     });
     if sent_on {
         let call = Box::new(headrace_wire::relay::skim(endpoint, body, limits)?);
-        return Ok(Read { call, asked, model });
+        return Ok(ReadBody { call, asked, model });
     }
     let call = Box::new(headrace_wire::parse(endpoint, &body, limits)?);
     let asked = asked.or_else(|| ModelName::new(&call.model).ok());
     let model = model.or_else(|| catalog.choose(asked.as_ref()?, asker, &body));
-    Ok(Read { call, asked, model })
+    Ok(ReadBody { call, asked, model })
 }
 
 /// Takes the memory for reading a body, and a place in the render gate if the reading is long. A body with such a place
-/// is read off the event loop, where [`Taken::reserve_trees`] reserves the memory of its elements.
-pub(crate) async fn take(gateway: &Gateway, key: &KeyId, body: &[u8], as_it_is: bool) -> Result<Taken, Why> {
+/// is read off the event loop, where [`RequestMemory::reserve_trees`] reserves the memory of its elements.
+pub(crate) async fn take(
+    gateway: &Gateway,
+    key: &KeyId,
+    body: &[u8],
+    as_it_is: bool,
+) -> Result<RequestMemory, Rejection> {
     take_with(gateway, gateway.memory().none_yet(key), body, as_it_is).await
 }
 
 /// Like [`take`], with memory that the call has already reserved.
-async fn take_with(gateway: &Gateway, memory: Reserved, body: &[u8], as_it_is: bool) -> Result<Taken, Why> {
+async fn take_with(
+    gateway: &Gateway,
+    memory: MemoryReservation,
+    body: &[u8],
+    as_it_is: bool,
+) -> Result<RequestMemory, Rejection> {
     let body_bytes = body.len();
     let has_turn = body_bytes > gateway.config().render_inline_bytes && !as_it_is;
     let tree_bytes = if has_turn || as_it_is { 0 } else { estimate::tree_bytes(body) };
@@ -229,10 +243,10 @@ async fn take_with(gateway: &Gateway, memory: Reserved, body: &[u8], as_it_is: b
         true => Some(gateway.turns().enter(memory.key(), body_bytes).await?),
         false => None,
     };
-    Ok(Taken { body_bytes, tree_bytes, memory: Arc::new(memory), turn, body: None })
+    Ok(RequestMemory { body_bytes, tree_bytes, memory: Arc::new(memory), turn, body: None })
 }
 
-fn stopped() -> Why {
+fn stopped() -> Rejection {
     let message = "The request could not be read: its reading was stopped. Nothing was charged.";
-    Why::new(Code::InternalError, message).at(Stage::Parse)
+    Rejection::new(Code::InternalError, message).at(Stage::Parse)
 }

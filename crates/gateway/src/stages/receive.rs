@@ -5,19 +5,19 @@ use headrace_call_api::BodySource;
 use headrace_domain::Stage;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::{Admitted, Received};
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::{AdmittedRequest, ReceivedRequest};
 
 use super::authenticate::draining;
 
-impl Admitted {
+impl AdmittedRequest {
     pub(crate) async fn receive(
         self,
         gateway: &Gateway,
         body: impl BodySource,
-        dossier: &mut Dossier,
-    ) -> Result<Received, Why> {
+        dossier: &mut RequestContext,
+    ) -> Result<ReceivedRequest, Rejection> {
         let Self { principal, endpoint } = self;
         let read = tokio::select! {
             biased;
@@ -25,8 +25,8 @@ impl Admitted {
             // If the drain's time ends while the body is still arriving, the call ends here.
             () = gateway.cut_off().cancelled() => return Err(draining()),
         };
-        let body = read.map_err(|refusal| Why::of_body(&refusal))?;
-        dossier.mark(Stage::Receive);
-        Ok(Received { principal, endpoint, body })
+        let body = read.map_err(|refusal| Rejection::of_body(&refusal))?;
+        dossier.end_stage(Stage::Receive);
+        Ok(ReceivedRequest { principal, endpoint, body })
     }
 }

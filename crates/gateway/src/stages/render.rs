@@ -5,12 +5,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::{
     CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Residency, Sampling, SamplingDefaults,
     Stage, UnixNanos,
 };
-use headrace_engine_api::{SharedGrammar, Tenant, ThoughtCap};
+use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
 use headrace_grammar::FormOwner;
 use headrace_prompt::RenderOptions;
@@ -19,15 +19,15 @@ use parking_lot::Mutex;
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::Dossier;
-use crate::kept_ids::{Keeper, KeptIds};
-use crate::lane::{Lane, TokenLane};
-use crate::memory::Room;
-use crate::refused::Why;
-use crate::state::{Messages, Moderated, Rendered, Routed, Taken, Work};
+use crate::dossier::RequestContext;
+use crate::kept_ids::{AnswerRecorder, GeneratedIdCache};
+use crate::lane::{Backend, TokenBackend};
+use crate::memory::TokenizerMemory;
+use crate::refused::Rejection;
+use crate::state::{ModeratedCall, RelayedMessages, RenderedCall, RenderedWork, RequestMemory, RoutedCall};
 
-use reread::{Reread, read_for};
-use screen::{Cleared, Screen};
+use reread::{RereadCall, read_for};
+use screen::{RelayScreen, ScreenClearance};
 
 pub(crate) mod estimate;
 
@@ -52,7 +52,7 @@ mod texts;
 mod words;
 
 pub(crate) use calls::held as held_calls;
-use estimate::Estimate;
+use estimate::MemoryEstimate;
 pub(crate) use messages::likely_tokens;
 pub(crate) use past::with_past;
 pub(crate) use reread::passes_over;
@@ -65,9 +65,13 @@ const TOKENS_OF_A_SEARCH: u64 = 10_000;
 /// The cache diagnosis if another model answers than the one that was compared.
 const ANOTHER_MODEL: CacheDiagnosis = CacheDiagnosis::Unavailable { why: "another model answers" };
 
-impl Moderated {
-    pub(crate) async fn render(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Rendered, Why> {
-        let Routed { principal, mut call, mut taken, catalog, mut model } = self.0;
+impl ModeratedCall {
+    pub(crate) async fn render(
+        self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<RenderedCall, Rejection> {
+        let RoutedCall { principal, mut call, mut taken, catalog, mut model } = self.0;
         let mut passed_over = Vec::new();
         let (written, salt) = loop {
             let salt = salt(gateway, &principal.project, &model, &call);
@@ -86,7 +90,7 @@ impl Moderated {
                     passed_over.push(next.name.clone());
                     match read_for(gateway, &next, &call, taken.body.as_ref(), &taken.memory).await {
                         Ok(None) => {}
-                        Ok(Some(Reread { call: read, body, tree_bytes })) => {
+                        Ok(Some(RereadCall { call: read, body, tree_bytes })) => {
                             call = read;
                             (taken.body, taken.tree_bytes) = (Some(body), tree_bytes);
                         }
@@ -101,9 +105,9 @@ impl Moderated {
                 },
             }
         };
-        let Taken { body_bytes, tree_bytes, memory, turn, body } = taken;
+        let RequestMemory { body_bytes, tree_bytes, memory, turn, body } = taken;
         drop(turn);
-        let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
+        let (EncodedPrompt { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
             written;
         screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
         dossier.record.kept_answers = past.told;
@@ -112,7 +116,7 @@ impl Moderated {
         let weight = catalog.weight(&principal.org);
         let (keys, residency) = (Vec::new(), principal.regions.clone());
         let keeps_words = residency.allows(gateway.config().region.as_ref());
-        let work = Box::new(Work {
+        let work = Box::new(RenderedWork {
             call,
             body_bytes,
             tree_bytes,
@@ -137,19 +141,19 @@ impl Moderated {
             weight,
         });
         take_memory(gateway, &work)?;
-        dossier.mark(Stage::Render);
-        Ok(Rendered { principal, work })
+        dossier.end_stage(Stage::Render);
+        Ok(RenderedCall { principal, work })
     }
 }
 
-impl Work {
+impl RenderedWork {
     /// Renders the same call for another model, and reserves the memory that it may take there.
     pub(crate) async fn for_model(
         &self,
         gateway: &Gateway,
         model: Arc<ServedModel>,
-        dossier: &mut Dossier,
-    ) -> Result<Self, Why> {
+        dossier: &mut RequestContext,
+    ) -> Result<Self, Rejection> {
         let long = self.body_bytes > gateway.config().render_inline_bytes;
         let turn = match long {
             true => Some(gateway.turns().enter(self.memory.key(), self.body_bytes).await?),
@@ -157,7 +161,7 @@ impl Work {
         };
         let read = read_for(gateway, &model, &self.call, self.body.as_ref(), &self.memory).await?;
         let (call, body, tree_bytes) = match read {
-            Some(Reread { call, body, tree_bytes }) => (call, Some(body), tree_bytes),
+            Some(RereadCall { call, body, tree_bytes }) => (call, Some(body), tree_bytes),
             None => (self.call.clone(), self.body.clone(), self.tree_bytes),
         };
         raw::may_spell(&model, &call, self.memory.key())?;
@@ -166,7 +170,7 @@ impl Work {
         let own = (salt, Arc::clone(&self.memory), self.tenant.0);
         let written = write(gateway, &self.catalog, &model, call, own, turn, long).await?;
         let (call, encoded) = (written.call, written.encoded?);
-        let (Encoded { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
+        let (EncodedPrompt { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
             encoded.resolved(gateway, &model, &call, dossier)?;
         let served = (&*self.catalog, &*model);
         screened(gateway, served, &call, messages.as_mut(), &self.residency, dossier).await?;
@@ -197,9 +201,9 @@ impl Work {
             model,
         };
         take_memory(gateway, &work)?;
-        dossier.mark(Stage::Render);
+        dossier.end_stage(Stage::Render);
         work.hash();
-        dossier.mark(Stage::Cache);
+        dossier.end_stage(Stage::Cache);
         Ok(work)
     }
 }
@@ -209,16 +213,18 @@ async fn screened(
     gateway: &Gateway,
     (catalog, model): (&Catalog, &ServedModel),
     call: &Call,
-    messages: Option<&mut Messages>,
+    messages: Option<&mut RelayedMessages>,
     regions: &Residency,
-    dossier: &Dossier,
-) -> Result<(), Why> {
+    dossier: &RequestContext,
+) -> Result<(), Rejection> {
     let Some(messages) = messages else { return Ok(()) };
     let parts = gateway.parts();
     messages.shows_shared_cache = !parts.directory.has_several_orgs();
-    let Some(relayed) = Cleared::body(messages.chat.as_deref().unwrap_or(call)) else { return Ok(()) };
+    let Some(relayed) = ScreenClearance::body(messages.chat.as_deref().unwrap_or(call)) else {
+        return Ok(());
+    };
     let headers = if messages.chat.is_none() { &*dossier.dialect_headers } else { &[] };
-    let screen = Screen { catalog, model, call, relayed, regions, headers, now: parts.clock.now() };
+    let screen = RelayScreen { catalog, model, call, relayed, regions, headers, now: parts.clock.now() };
     // Most calls have nothing to judge. For the others, host names may have to be looked up.
     if screen.is_needed() {
         let cleared = Box::pin(screen.clear()).await?;
@@ -230,9 +236,9 @@ async fn screened(
 }
 
 /// A call as it is sent to a model, or why it cannot be sent, with the value `kept` for the caller meanwhile.
-struct Written<T> {
+struct WrittenCall<T> {
     call: Box<Call>,
-    encoded: Result<Encoded, Why>,
+    encoded: Result<EncodedPrompt, Rejection>,
     kept: T,
 }
 
@@ -241,12 +247,12 @@ async fn write<T: Send + 'static>(
     catalog: &Catalog,
     model: &Arc<ServedModel>,
     call: Box<Call>,
-    (salt, memory, tenant): (CacheSalt, Arc<Reserved>, u64),
+    (salt, memory, tenant): (CacheSalt, Arc<MemoryReservation>, u64),
     kept: T,
     long: bool,
-) -> Result<Written<T>, Why> {
+) -> Result<WrittenCall<T>, Rejection> {
     let compiling = form::is_held(&call).then(|| gateway.memory().none_yet(memory.key()));
-    let means = Means {
+    let means = RenderContext {
         fleet: Arc::clone(catalog.fleet()),
         kept: Arc::clone(gateway.kept_ids()),
         salt,
@@ -259,41 +265,41 @@ async fn write<T: Send + 'static>(
     // Compiling a grammar, and rendering several times to shorten a conversation, may take as long as a long prompt.
     if !long && !form::is_held(&call) && !shorten::is_asked(&call) {
         let (call, encoded) = put(model, call, &means);
-        return Ok(Written { call, encoded, kept });
+        return Ok(WrittenCall { call, encoded, kept });
     }
     // A long prompt takes milliseconds: the threads of the event loop must stay free for health checks. What was taken
     // stays reserved meanwhile, even if the client goes away.
     let model = Arc::clone(model);
     let rendering = tokio::task::spawn_blocking(move || {
         let (call, encoded) = put(&model, call, &means);
-        Written { call, encoded, kept }
+        WrittenCall { call, encoded, kept }
     });
     rendering.await.map_err(|_| failed("the rendering was stopped"))
 }
 
 /// What rendering a call for a model needs.
-struct Means {
+struct RenderContext {
     fleet: Arc<Fleet>,
-    kept: Arc<KeptIds>,
+    kept: Arc<GeneratedIdCache>,
     salt: CacheSalt,
-    memory: Arc<Reserved>,
+    memory: Arc<MemoryReservation>,
     /// The most tokens of an answer, and of all encoded texts together.
     bounds: (u32, u32),
     now: UnixNanos,
     /// The tenant that a form is compiled for, and the reservation to which its memory is added.
     tenant: u64,
-    compiling: Mutex<Option<Reserved>>,
+    compiling: Mutex<Option<MemoryReservation>>,
 }
 
-impl Means {
+impl RenderContext {
     /// The grammar of a call's answers, and the nanoseconds that compiling it took.
     fn grammar(
         &self,
         model: &ServedModel,
-        lane: &TokenLane,
+        lane: &TokenBackend,
         call: &Call,
         prompt: &str,
-    ) -> Result<(Option<SharedGrammar>, u64), Why> {
+    ) -> Result<(Option<SharedGrammar>, u64), Rejection> {
         let begun = form::is_held(call).then(Instant::now);
         let grammar = self.form_of(|owner| form::grammar(model, lane, call, prompt, owner))?;
         let nanos = begun.map_or(0, |begun| u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
@@ -321,8 +327,8 @@ pub(crate) fn salt_of(secret: &[u8; 32], project: &ProjectId, model: &ServedMode
 }
 
 /// Reserves the memory that the call may need, in place of what reading it took.
-fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
-    let estimate = Estimate::of(work, gateway.config().delivery_buffer_bytes);
+fn take_memory(gateway: &Gateway, work: &RenderedWork) -> Result<(), Rejection> {
+    let estimate = MemoryEstimate::of(work, gateway.config().delivery_buffer_bytes);
     let bound = gateway.memory().bounds().call;
     if estimate.bytes() > bound {
         return Err(estimate.refusal(work, bound));
@@ -331,7 +337,7 @@ fn take_memory(gateway: &Gateway, work: &Work) -> Result<(), Why> {
 }
 
 /// The rendered call, ready to send.
-struct Encoded {
+struct EncodedPrompt {
     /// The prompts as ids.
     prompts: Vec<Arc<[u32]>>,
     /// A conversation as the template wrote it.
@@ -341,26 +347,26 @@ struct Encoded {
     /// Nanoseconds that compiling `grammar` took.
     form_ns: u64,
     /// Reasoning budget, if the call has one.
-    thought: Option<Arc<ThoughtCap>>,
+    thought: Option<Arc<ReasoningBudget>>,
     /// The prefixes of the prompt that are to be kept in a cache.
     pins: Arc<[CachePin]>,
     /// Reused ids of earlier answers, and where to keep the ids of its own.
-    past: Kept,
+    past: ReusedIds,
     /// The relayed call.
-    messages: Option<Messages>,
+    messages: Option<RelayedMessages>,
 }
 
 /// See [`past`].
 #[derive(Default)]
-struct Kept {
+struct ReusedIds {
     told: Option<KeptAnswers>,
-    keeper: Option<Keeper>,
+    keeper: Option<AnswerRecorder>,
 }
 
-impl Encoded {
+impl EncodedPrompt {
     /// Prompts, and nothing else.
     fn of(prompts: Vec<Arc<[u32]>>) -> Self {
-        let (pins, past) = (Arc::default(), Kept::default());
+        let (pins, past) = (Arc::default(), ReusedIds::default());
         Self { prompts, text: None, grammar: None, form_ns: 0, thought: None, pins, past, messages: None }
     }
 
@@ -370,25 +376,31 @@ impl Encoded {
         gateway: &Gateway,
         model: &ServedModel,
         call: &Call,
-        dossier: &Dossier,
-    ) -> Result<(Self, Sampling), Why> {
+        dossier: &RequestContext,
+    ) -> Result<(Self, Sampling), Rejection> {
         let sampling = match &model.lane {
-            Lane::Tokens(lane) => resolve(gateway, model, lane, call, &self.prompts, dossier.drawn_bits())?,
+            Backend::Tokens(lane) => {
+                resolve(gateway, model, lane, call, &self.prompts, dossier.drawn_bits())?
+            }
             // An encoder samples nothing.
-            Lane::Vectors(_) => call.sampling.resolve(&SamplingDefaults::default(), 0, 0),
-            Lane::Messages(_) => messages::resolve(gateway, model, call),
+            Backend::Vectors(_) => call.sampling.resolve(&SamplingDefaults::default(), 0, 0),
+            Backend::Messages(_) => messages::resolve(gateway, model, call),
         };
         Ok((self, sampling))
     }
 }
 
 /// Shortens the conversation to the available space if the call asks for that, and encodes it.
-fn put(model: &ServedModel, call: Box<Call>, means: &Means) -> (Box<Call>, Result<Encoded, Why>) {
+fn put(
+    model: &ServedModel,
+    call: Box<Call>,
+    means: &RenderContext,
+) -> (Box<Call>, Result<EncodedPrompt, Rejection>) {
     match text_alone(model, &call) {
         Ok(()) => {}
         Err(why) => return (call, Err(why)),
     }
-    match shorten::shortened(model, call, (means.now, Room(&means.memory))) {
+    match shorten::shortened(model, call, (means.now, TokenizerMemory(&means.memory))) {
         Ok(call) => {
             let encoded = encode(model, &call, means);
             (call, encoded)
@@ -397,47 +409,60 @@ fn put(model: &ServedModel, call: Box<Call>, means: &Means) -> (Box<Call>, Resul
     }
 }
 
-fn encode(model: &ServedModel, call: &Call, means: &Means) -> Result<Encoded, Why> {
+fn encode(model: &ServedModel, call: &Call, means: &RenderContext) -> Result<EncodedPrompt, Rejection> {
     let (bound, most_tokens) = means.bounds;
     match &model.lane {
-        Lane::Tokens(lane) => tokens(model, lane, call, means),
-        Lane::Vectors(lane) => {
-            let prompts = texts::encode(model, lane, call, most_tokens, Room(&means.memory))?;
-            Ok(Encoded::of(prompts))
+        Backend::Tokens(lane) => tokens(model, lane, call, means),
+        Backend::Vectors(lane) => {
+            let prompts = texts::encode(model, lane, call, most_tokens, TokenizerMemory(&means.memory))?;
+            Ok(EncodedPrompt::of(prompts))
         }
-        Lane::Messages(_) => {
+        Backend::Messages(_) => {
             let messages = Some(messages::prepare(model, &means.fleet, call, &means.salt, bound)?);
-            Ok(Encoded { messages, ..Encoded::of(Vec::new()) })
+            Ok(EncodedPrompt { messages, ..EncodedPrompt::of(Vec::new()) })
         }
     }
 }
 
-fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> Result<Encoded, Why> {
+fn tokens(
+    model: &ServedModel,
+    lane: &TokenBackend,
+    call: &Call,
+    means: &RenderContext,
+) -> Result<EncodedPrompt, Rejection> {
     held::check(model, lane, call)?;
     could_fit(model, call)?;
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let reasoning = Some(&call.reasoning);
             let options = RenderOptions { add_generation_prompt: true, now: means.now, reasoning };
-            let (ids, text) = rendered(model, lane, conversation, &options, Room(&means.memory))?;
+            let (ids, text) = rendered(model, lane, conversation, &options, TokenizerMemory(&means.memory))?;
             let kept = (&means.kept, &means.salt);
-            let past::Past { ids, told, keeper } =
+            let past::ReusedHistory { ids, told, keeper } =
                 with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
             let (grammar, form_ns) = means.grammar(model, lane, call, &text)?;
             let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);
             let prompts = vec![ids.into()];
-            let past = Kept { told, keeper };
-            Ok(Encoded { text: Some(text), grammar, form_ns, thought, pins, past, ..Encoded::of(prompts) })
+            let past = ReusedIds { told, keeper };
+            Ok(EncodedPrompt {
+                text: Some(text),
+                grammar,
+                form_ns,
+                thought,
+                pins,
+                past,
+                ..EncodedPrompt::of(prompts)
+            })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let room = Room(&means.memory);
+            let room = TokenizerMemory(&means.memory);
             let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, room));
             let (grammar, form_ns) = means.grammar(model, lane, call, "")?;
             let prompts = each.collect::<Result<_, _>>()?;
-            Ok(Encoded { grammar, form_ns, ..Encoded::of(prompts) })
+            Ok(EncodedPrompt { grammar, form_ns, ..EncodedPrompt::of(prompts) })
         }
     }
 }
@@ -446,11 +471,11 @@ fn tokens(model: &ServedModel, lane: &TokenLane, call: &Call, means: &Means) -> 
 fn resolve(
     gateway: &Gateway,
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     prompts: &[Arc<[u32]>],
     request_bits: u128,
-) -> Result<Sampling, Why> {
+) -> Result<Sampling, Rejection> {
     let window = lane.capabilities.context_window;
     let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
@@ -466,7 +491,7 @@ fn resolve(
                  `{}` is {window} tokens. Ask for at most {room}, or shorten the prompt.",
                 model.name
             );
-            return Err(Why::new(Code::ContextLengthExceeded, message).with_param("max_tokens"));
+            return Err(Rejection::new(Code::ContextLengthExceeded, message).with_param("max_tokens"));
         }
         Some(asked) => asked,
         None => model.default_max_tokens.unwrap_or(gateway.config().default_max_tokens).min(room),
@@ -476,7 +501,7 @@ fn resolve(
             "`min_tokens` is {} and at most {max_tokens} tokens may be generated.",
             call.sampling.min_tokens
         );
-        return Err(Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("min_tokens"));
+        return Err(Rejection::new(Code::InvalidValue, message).at(Stage::Render).with_param("min_tokens"));
     }
     let vocab = lane.capabilities.vocab;
     if let Some((id, _)) = call.sampling.logit_bias.iter().find(|(id, _)| *id >= vocab) {

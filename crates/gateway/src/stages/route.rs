@@ -6,14 +6,18 @@ use headrace_identity::Principal;
 
 use crate::Gateway;
 use crate::catalog::Catalog;
-use crate::dossier::Dossier;
-use crate::refused::Why;
-use crate::state::{Authorized, Routed};
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
+use crate::state::{AuthorizedCall, RoutedCall};
 
 use super::authorize::{name_kept, unknown_model_of};
 
-impl Authorized {
-    pub(crate) fn route(self, gateway: &Gateway, dossier: &mut Dossier) -> Result<Routed, Why> {
+impl AuthorizedCall {
+    pub(crate) fn route(
+        self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<RoutedCall, Rejection> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let Some(model) = model else {
             dossier.record.model_asked = name_kept(asked.as_str());
@@ -25,20 +29,20 @@ impl Authorized {
             && notice.is_over(gateway.parts().clock.now())
             && !notice.moves
         {
-            return Err(Why::retired(notice.refusal(name)));
+            return Err(Rejection::retired(notice.refusal(name)));
         }
         dossier.served_by(&model);
         // Placement enforces the regions in any case. This check explains the rejection to the caller.
         if !catalog.fleet().serves_within(&model.name, &principal.regions) {
             return Err(region_not_allowed(&principal, &catalog, &asked));
         }
-        dossier.mark(Stage::Route);
-        Ok(Routed { principal, call, taken, catalog, model })
+        dossier.end_stage(Stage::Route);
+        Ok(RoutedCall { principal, call, taken, catalog, model })
     }
 }
 
 /// The rejection of a model that is offered in no region where the caller's calls may run.
-pub(crate) fn region_not_allowed(principal: &Principal, catalog: &Catalog, asked: &ModelName) -> Why {
+pub(crate) fn region_not_allowed(principal: &Principal, catalog: &Catalog, asked: &ModelName) -> Rejection {
     let Principal { org, regions, org_regions, .. } = principal;
     let pin = match org_regions {
         own if own == regions => format!("Organisation `{org}` is pinned to {regions}"),
@@ -55,5 +59,5 @@ pub(crate) fn region_not_allowed(principal: &Principal, catalog: &Catalog, asked
          Nothing was charged.",
         places.join(", ")
     );
-    Why::new(Code::RegionNotAllowed, message).with_param("model")
+    Rejection::new(Code::RegionNotAllowed, message).with_param("model")
 }

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use headrace_call_api::Frames;
+use headrace_call_api::AnswerFrames;
 use headrace_domain::{Dialect, Endpoint, NanoDollars};
 use headrace_gateway::{Answer, AnswerBody};
 use serde_json::{Value, json};

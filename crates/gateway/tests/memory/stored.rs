@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
+use headrace_call_api::{CallService, ObjectAsk, ObjectMethod};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, MemoryBounds};
 use headrace_objects::{ObjectLimits, ObjectStore};

@@ -1,9 +1,9 @@
 //! Compares the memory that texts take in a tokenizer with the reserved amount: the texts that cost each kind of
 //! tokenizer the most.
 
-use headrace_call_api::{Front, Question};
+use headrace_call_api::{CallService, Question};
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, Makes, MemoryBounds};
+use headrace_gateway::{Answer, EncoderOutput, MemoryBounds};
 use serde_json::{Value, json};
 
 use super::world::{MODEL, Script, Setup, World, capabilities};
@@ -50,7 +50,7 @@ fn texts(bytes: usize) -> Vec<String> {
     parts.iter().map(|part| part.repeat(bytes / part.len())).collect()
 }
 
-fn setup(json: &'static [u8], makes: Option<Makes>) -> Setup {
+fn setup(json: &'static [u8], makes: Option<EncoderOutput>) -> Setup {
     let memory = MemoryBounds { call: 8 << 30, key: 16 << 30, all: 16 << 30 };
     Setup { memory, makes, tokenizer_json: Some(json), credit: rich(), ..Setup::default() }
 }
@@ -60,7 +60,7 @@ async fn no_text_for_an_encoder_takes_more_than_was_reserved_for_it() {
     let _alone = ALONE.lock().await;
     for (name, json) in TOKENIZERS {
         println!("{name}");
-        let world = World::new(setup(json, Some(Makes::Vectors { width: 4 })));
+        let world = World::new(setup(json, Some(EncoderOutput::Vectors { width: 4 })));
         world.script(Script::Encode(4));
         let long = texts(200_000).into_iter().map(|text| json!({"model": MODEL, "input": text}));
         let short = texts(400).into_iter().map(|text| json!({"model": MODEL, "input": vec![text; 64]}));
@@ -69,7 +69,7 @@ async fn no_text_for_an_encoder_takes_more_than_was_reserved_for_it() {
             long.chain(short).chain([named]).map(|body| (Endpoint::Embeddings, body)).collect();
         hold_to_estimates(&world, &rows).await;
 
-        let world = World::new(setup(json, Some(Makes::Scores)));
+        let world = World::new(setup(json, Some(EncoderOutput::Scores)));
         world.script(Script::Encode(1));
         let pairs = texts(100_000).into_iter().flat_map(|text| {
             [

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{BodyRefusal, BodySource, Credentials, Front};
+use headrace_call_api::{BodyRefusal, BodySource, CallService, Credentials};
 use headrace_domain::{Dialect, Endpoint, NanoDollars, Stage, is_partition};
 use headrace_identity::RateLimits;
 

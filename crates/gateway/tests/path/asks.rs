@@ -1,8 +1,8 @@
 //! Questions about text and tokens. The counts equal those of the corresponding calls, cost nothing, and count as
 //! requests. Also features of Anthropic's dialect: prompts read ahead, answers begun by their caller, billing headers.
 
-use headrace_call_api::{Front, Question};
-use headrace_domain::{Endpoint, NanoDollars, Outcome};
+use headrace_call_api::{CallService, Question};
+use headrace_domain::{CallOutcome, Endpoint, NanoDollars};
 use headrace_identity::RateLimits;
 use serde_json::{Value, json};
 
@@ -130,7 +130,7 @@ async fn bad_questions_are_refused_as_calls_are() {
             "{error}"
         );
         let trace = world.last_trace();
-        assert!(matches!(&trace.outcome, Outcome::Refused(refusal) if refusal.code == code), "{body}");
+        assert!(matches!(&trace.outcome, CallOutcome::Refused(refusal) if refusal.code == code), "{body}");
         assert_eq!(trace.model_asked.as_deref(), body["model"].as_str(), "{body}");
         assert_eq!(trace.request_id.to_string(), error["request_id"].as_str().unwrap());
         assert!(trace.project.is_some() && trace.key.is_some() && trace.model_served.is_none());

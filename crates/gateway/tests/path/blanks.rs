@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::{Front, Question};
-use headrace_domain::{Dialect, Endpoint, Outcome};
+use headrace_call_api::{CallService, Question};
+use headrace_domain::{CallOutcome, Dialect, Endpoint};
 use serde_json::{Value, json};
 
 use crate::told::{answer_of, server, spent, whole, world as relaying};
@@ -58,7 +58,7 @@ async fn refused(world: &World, (endpoint, body, code, param): (Endpoint, Value,
         (&error["code"], &error["param"], &error["stage"]),
         (&json!(code), &json!(param), &json!("parse"))
     );
-    assert!(matches!(&world.last_trace().outcome, Outcome::Refused(refusal) if refusal.code == code));
+    assert!(matches!(&world.last_trace().outcome, CallOutcome::Refused(refusal) if refusal.code == code));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -148,7 +148,9 @@ async fn a_record_keeps_the_name_of_a_model_that_does_not_exist() {
         read(answer).await;
         let record = world.last_trace();
         assert_eq!((record.model_asked.as_deref(), record.model_served.as_deref()), (kept, None), "{asked}");
-        assert!(matches!(&record.outcome, Outcome::Refused(refusal) if refusal.code == "model_not_found"));
+        assert!(
+            matches!(&record.outcome, CallOutcome::Refused(refusal) if refusal.code == "model_not_found")
+        );
         for (question, key, value) in [
             (Question::Tokenize, "prompt", json!("hi")),
             (Question::Detokenize, "tokens", json!([1])),
@@ -161,7 +163,7 @@ async fn a_record_keeps_the_name_of_a_model_that_does_not_exist() {
             let record = world.last_trace();
             assert_eq!((record.model_asked.as_deref(), record.model_served.as_deref()), (kept, None));
             assert!(
-                matches!(&record.outcome, Outcome::Refused(refusal) if refusal.code == "model_not_found")
+                matches!(&record.outcome, CallOutcome::Refused(refusal) if refusal.code == "model_not_found")
             );
         }
     }

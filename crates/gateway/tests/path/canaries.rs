@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_domain::{Dialect, Endpoint, ModelName};
 use headrace_engine_api::RelayError;
-use headrace_gateway::{Arm, CanarySpec, CanaryView, Route, Sticky};
+use headrace_gateway::{CanarySpec, CanaryView, ModelRoute, RouteArm, StickyBy};
 use serde_json::json;
 
 use crate::told::{Script, Told, answer_of, body, failed, offer, server, status, whole};
@@ -25,12 +25,12 @@ const SPEC: CanarySpec = CanarySpec {
     first_token: 50.0,
 };
 
-fn route(weight: u32) -> BTreeMap<ModelName, Route> {
-    let stable = Arm { model: name("a-1"), weight: 2, canary: None };
-    let canary = Arm { model: name("a-2"), weight, canary: Some(SPEC) };
+fn route(weight: u32) -> BTreeMap<ModelName, ModelRoute> {
+    let stable = RouteArm { model: name("a-1"), weight: 2, canary: None };
+    let canary = RouteArm { model: name("a-2"), weight, canary: Some(SPEC) };
     BTreeMap::from([(
         name("moving"),
-        Route { arms: vec![stable, canary], sticky: Sticky::None, ..Route::default() },
+        ModelRoute { arms: vec![stable, canary], sticky: StickyBy::None, ..ModelRoute::default() },
     )])
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Dialect, Endpoint, Outcome, UsageSource};
+use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ async fn is_whole(dialect: Dialect, endpoint: Endpoint, with_usage: bool, name: 
     assert!(ends(&text, endpoint) && !text.contains("upstream_"), "{shown}: {text}");
     let paid = spent(world.balance_when_idle().await);
     let record = world.last_trace();
-    let completed = Outcome::Completed { finish: vec!["stop".to_owned()] };
+    let completed = CallOutcome::Completed { finish: vec!["stop".to_owned()] };
     assert_eq!(record.outcome, completed, "{shown}");
     let source = if with_usage { UsageSource::Reported } else { UsageSource::Estimated };
     assert_eq!(record.usage_source, source, "{shown}");
@@ -132,7 +132,7 @@ async fn a_stream_that_says_it_is_over_is_whole_without_a_finish_reason() {
         let paid = spent(world.balance_when_idle().await);
         assert_eq!(paid, (at as i64 + 1) * (15_000 + 500 + 8_000));
         let record = world.last_trace();
-        assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+        assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
         assert_eq!(record.answer_notes, ["missing_finish_reason: choice 0"]);
     }
 }
@@ -161,7 +161,7 @@ async fn a_cut_answer_is_told_as_cut_and_a_server_that_gave_up_is_left() {
         assert!(text.contains("\"max_tokens\"") && !text.contains("end_turn"), "{word}: {text}");
         world.balance_when_idle().await;
         let record = world.last_trace();
-        assert_eq!(record.outcome, Outcome::Completed { finish: vec!["length".to_owned()] }, "{word}");
+        assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["length".to_owned()] }, "{word}");
         let noted = record.answer_notes.iter().any(|note| note.contains(unknown));
         assert_eq!(noted, word == unknown, "{:?}", record.answer_notes);
     }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use headrace_domain::{
-    AttemptOutcome, Clock, Continued, Endpoint, FinishReason, ModelName, Outcome, PrefixKeys, Region,
-    Residency, Usage, is_partition,
+    AttemptOutcome, CallOutcome, Clock, ContinuedAnswer, Endpoint, FinishReason, ModelName, PrefixKeys,
+    Region, Residency, Usage, is_partition,
 };
 use headrace_engine_api::{
-    Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
-    Ticket, channel,
+    Capabilities, Engine, EngineHealth, Job, JobError, JobEvent, JobReport, JobTicket, LoadReport,
+    ResumeSupport, SubmitRefusal, channel,
 };
-use headrace_fleet::{Fleet, Site, Worker};
-use headrace_gateway::{Catalog, Offer, OnBreak, Policy, ServedModel};
+use headrace_fleet::{Fleet, Worker, WorkerSite};
+use headrace_gateway::{Catalog, CatalogOffer, ModelPolicy, OnBreak, ServedModel};
 use headrace_ledger::prices::{CostConfig, CostList, PriceList};
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ impl Written {
     }
 
     /// The events of a choice from its token number `from` on.
-    fn events(&self, job: &Job, choice: u32, from: usize) -> Vec<Event> {
+    fn events(&self, job: &Job, choice: u32, from: usize) -> Vec<JobEvent> {
         let (ids, chars): (Vec<u32>, Vec<char>) = (self.ids(choice), self.text.chars().collect());
         let mut events = Vec::new();
         for at in from..ids.len() {
@@ -52,9 +52,9 @@ impl Written {
             let from = if at > 0 && held(at - 1) { at - 1 } else { at };
             let text = if held(at) { String::new() } else { chars[from..=at].iter().collect() };
             let logprobs = job.sampling.logprobs.map(score).into_iter().collect();
-            events.push(Event::Tokens { choice, ids: vec![ids[at]], text, logprobs });
+            events.push(JobEvent::Tokens { choice, ids: vec![ids[at]], text, logprobs });
         }
-        events.push(Event::Finished { choice, reason: FinishReason::Stop });
+        events.push(JobEvent::Finished { choice, reason: FinishReason::Stop });
         events
     }
 }
@@ -64,10 +64,10 @@ impl Engine for Written {
         &self.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.jobs.lock().unwrap().push(job.clone());
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
-        sender.send(Event::Started { cached_tokens: 3 });
+        sender.send(JobEvent::Started { cached_tokens: 3 });
         let (_, before) = job.parts();
         let mut choices: Vec<_> = (job.first_choice..job.first_choice + job.sampling.n)
             .map(|choice| {
@@ -90,14 +90,16 @@ impl Engine for Written {
                     && sent == after
                 {
                     if how == Leaves::Saying {
-                        sender
-                            .finish(Event::Failed { error: JobError::ShuttingDown, report: report(output) });
+                        sender.finish(JobEvent::Failed {
+                            error: JobError::ShuttingDown,
+                            report: report(output),
+                        });
                     }
                     return Ok(ticket);
                 }
                 any = true;
                 sent += 1;
-                output += u64::from(matches!(event, Event::Tokens { .. }));
+                output += u64::from(matches!(event, JobEvent::Tokens { .. }));
                 sender.send(event);
             }
             if !any {
@@ -106,7 +108,7 @@ impl Engine for Written {
         }
         match self.leaves {
             Some((after, _)) if after == sent => {}
-            _ => sender.finish(Event::Done(report(output))),
+            _ => sender.finish(JobEvent::Done(report(output))),
         }
         Ok(ticket)
     }
@@ -119,20 +121,20 @@ impl Engine for Written {
         LoadReport::default()
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }
 
 type Leaving = Option<(usize, Leaves)>;
 
-fn world(text: &'static str, engines: &[(Continues, &str, Leaving)]) -> (World, Vec<Arc<Written>>) {
+fn world(text: &'static str, engines: &[(ResumeSupport, &str, Leaving)]) -> (World, Vec<Arc<Written>>) {
     world_where(text, engines, OnBreak::Error)
 }
 
 fn world_where(
     text: &'static str,
-    engines: &[(Continues, &str, Leaving)],
+    engines: &[(ResumeSupport, &str, Leaving)],
     on_break: OnBreak,
 ) -> (World, Vec<Arc<Written>>) {
     world_of(text, engines, on_break, None, &[])
@@ -141,13 +143,13 @@ fn world_where(
 /// With costs, each engine belongs to its own upstream. Engines with an entry in `regions` are in that region.
 fn world_of(
     text: &'static str,
-    engines: &[(Continues, &str, Leaving)],
+    engines: &[(ResumeSupport, &str, Leaving)],
     on_break: OnBreak,
     costs: Option<CostList>,
     regions: &[&str],
 ) -> (World, Vec<Arc<Written>>) {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
-    let engine = |&(continues, numerics, leaves): &(Continues, &str, Leaving)| {
+    let engine = |&(continues, numerics, leaves): &(ResumeSupport, &str, Leaving)| {
         let capabilities = Capabilities { continues, numerics: numerics.to_owned(), ..capabilities() };
         Arc::new(Written { capabilities, text, leaves, jobs: Mutex::default() })
     };
@@ -158,16 +160,19 @@ fn world_of(
         let worker = match &costs {
             None => Worker::new(&format!("w{at}"), name.clone(), engine),
             Some(_) => Worker::new(&format!("w{at}/theirs"), name.clone(), engine)
-                .at(&Arc::new(Site::new(&format!("w{at}")))),
+                .at(&Arc::new(WorkerSite::new(&format!("w{at}")))),
         };
         worker.within(regions.get(at).map(|region| Region::new(region).unwrap()))
     };
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "cached_input": 100_000_000i64,
         "output": 4_000_000_000i64}]);
     let of_policy = |model: &Arc<ServedModel>| {
-        Arc::new(ServedModel { policy: Policy { on_break, ..Policy::default() }, ..(**model).clone() })
+        Arc::new(ServedModel {
+            policy: ModelPolicy { on_break, ..ModelPolicy::default() },
+            ..(**model).clone()
+        })
     };
-    let offer = Offer {
+    let offer = CatalogOffer {
         models: world.gateway.catalog().models().map(of_policy).collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
@@ -228,9 +233,9 @@ fn by_choice((status, text): (u16, String)) -> (u16, Vec<String>) {
     (status, events)
 }
 
-const SAME: (Continues, &str) = (Continues::Exactly, "n1");
+const SAME: (ResumeSupport, &str) = (ResumeSupport::Exactly, "n1");
 
-fn with(leaves: Leaving) -> (Continues, &'static str, Leaving) {
+fn with(leaves: Leaving) -> (ResumeSupport, &'static str, Leaving) {
     (SAME.0, SAME.1, leaves)
 }
 
@@ -251,7 +256,7 @@ async fn whatever_token_it_is_cut_at_the_bytes_are_those_of_an_undisturbed_answe
             let (outcome, tries) = (&trace.outcome, &trace.attempts);
             assert_eq!(heard, undisturbed, "cut after {after}: {body} {outcome:?} {tries:?}");
             assert_eq!((trace.usage, trace.cost), (alone.usage, alone.cost), "cut after {after}: {body}");
-            assert!(matches!(trace.outcome, Outcome::Completed { .. }), "{:?}", trace.outcome);
+            assert!(matches!(trace.outcome, CallOutcome::Completed { .. }), "{:?}", trace.outcome);
             assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
             let outcomes: Vec<_> = trace.attempts.iter().map(|attempt| attempt.outcome.name()).collect();
             let open = all.saturating_sub(after).min(choices);
@@ -279,7 +284,7 @@ async fn an_answer_may_move_more_than_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_who_computes_the_same_goes_on() {
-    use Continues::{Exactly, Likeliest, Never};
+    use ResumeSupport::{Exactly, Likeliest, Never};
     let cold = json!({"temperature": 0});
     for (name, first, second, more, moves) in [
         (
@@ -359,7 +364,7 @@ async fn each_worker_is_paid_for_what_it_computed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
-    use Continues::{Exactly, Likeliest, Never};
+    use ResumeSupport::{Exactly, Likeliest, Never};
     let tokens = TEXT.chars().count() as u64;
     for (first, second, goes_on) in [
         ((Exactly, "a"), (Exactly, "b"), true),
@@ -383,7 +388,7 @@ async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
             let told: Vec<_> = trace
                 .continued
                 .iter()
-                .map(|Continued { choice, after_tokens, worker }| (*choice, *after_tokens, &**worker))
+                .map(|ContinuedAnswer { choice, after_tokens, worker }| (*choice, *after_tokens, &**worker))
                 .collect();
             // Before any output this is an attempt like any other.
             if after == 0 {
@@ -398,7 +403,7 @@ async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
             assert_eq!((trace.usage.output, trace.usage.prompt_tokens()), (tokens, trace.usage.input + 3));
             assert_eq!(trace.cost.get(), trace.usage.input as i64 * 1_000 + 300 + tokens as i64 * 4_000);
             assert!(trace.cost <= trace.held && trace.loss.get() == 0);
-            assert!(matches!(trace.outcome, Outcome::Completed { .. }), "{:?}", trace.outcome);
+            assert!(matches!(trace.outcome, CallOutcome::Completed { .. }), "{:?}", trace.outcome);
             assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
             // The head of a stream may have been sent by then.
             assert!(header.as_deref() == Some("1") || stream && header.is_none(), "{header:?}");
@@ -425,7 +430,7 @@ async fn by_policy_others_go_on_in_their_own_way_and_say_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_goes_on_as_the_lost_one_would_have_is_preferred() {
     let leaves = Some((5, Leaves::Silently));
-    let of = |numerics: &'static str, leaves| (Continues::Exactly, numerics, leaves);
+    let of = |numerics: &'static str, leaves| (ResumeSupport::Exactly, numerics, leaves);
     let (world, engines) =
         world_where(TEXT, &[of("a", leaves), of("b", None), of("a", None)], OnBreak::Continue);
     let (status, text) = said(&world, Endpoint::ChatCompletions, chat(&json!({"stream": true}))).await;
@@ -453,7 +458,7 @@ async fn an_answer_goes_on_only_where_its_call_may_be_worked_on() {
         assert_eq!(jobs, [1, 0, usize::from(goes_on)], "{regions:?}");
         assert_eq!(heard == undisturbed, goes_on, "{heard:?}");
         if !goes_on {
-            assert!(matches!(world.last_trace().outcome, Outcome::Failed { .. }), "{heard:?}");
+            assert!(matches!(world.last_trace().outcome, CallOutcome::Failed { .. }), "{heard:?}");
         }
     }
 }

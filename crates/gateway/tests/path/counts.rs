@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Front, Question};
+use headrace_call_api::{CallService, Question};
 use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::RelayError;
 use headrace_gateway::Answer;

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
+use headrace_call_api::{CallService, ObjectAsk, ObjectMethod};
 use headrace_domain::{Clock, NanoDollars, ProjectId, TraceSink, UnixNanos};
-use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Records};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, TraceLookup};
 use headrace_identity::RateLimits;
-use headrace_ledger::{Journal, JournalError, JournalRow, Ledger, MemoryJournal, Owner, Snapshot};
+use headrace_ledger::{Journal, JournalError, JournalRow, Ledger, MemoryJournal, Owner, StateSnapshot};
 use headrace_limits::Limits;
 use headrace_objects::{
-    BatchKind, BatchRecord, BatchState, BatchStore, Draft, FileLimits, FileRecord, FileStore, Incomplete,
-    LineEnd, LineRecord, LineResult, MemoryObjects, ObjectError, ObjectLimits, PageAsk, UploadRecord,
+    BatchKind, BatchRecord, BatchState, BatchStore, FileDraft, FileLimits, FileRecord, FileStore, LineEnd,
+    LineRecord, LineResult, MemoryObjects, ObjectError, ObjectLimits, PageAsk, UploadFault, UploadRecord,
 };
 use headrace_store::files::SqliteFiles;
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ const DISK: Duration = Duration::from_millis(50);
 struct Slow(MemoryJournal);
 
 impl Journal for Slow {
-    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<Snapshot>, JournalError> {
+    fn snapshot_before(&mut self, sequence: u64) -> Result<Option<StateSnapshot>, JournalError> {
         self.0.snapshot_before(sequence)
     }
 
@@ -63,7 +63,7 @@ impl Journal for Slow {
         self.0.append(rows)
     }
 
-    fn write_snapshot(&mut self, snapshot: &Snapshot) -> Result<(), JournalError> {
+    fn write_snapshot(&mut self, snapshot: &StateSnapshot) -> Result<(), JournalError> {
         self.0.write_snapshot(snapshot)
     }
 
@@ -182,7 +182,7 @@ impl FileStore for Cutting {
         self.store.limits()
     }
 
-    fn begin(&self, draft: &Draft) -> Stored<()> {
+    fn begin(&self, draft: &FileDraft) -> Stored<()> {
         self.store.begin(draft)
     }
 
@@ -190,7 +190,7 @@ impl FileStore for Cutting {
         self.store.append(id, at, bytes)
     }
 
-    fn finish(&self, draft: &Draft, now: UnixNanos) -> Stored<bool> {
+    fn finish(&self, draft: &FileDraft, now: UnixNanos) -> Stored<bool> {
         self.store.finish(draft, now)
     }
 
@@ -233,7 +233,7 @@ impl FileStore for Cutting {
         project: &ProjectId,
         id: &str,
         now: UnixNanos,
-    ) -> Stored<Option<Result<UploadRecord, Incomplete>>> {
+    ) -> Stored<Option<Result<UploadRecord, UploadFault>>> {
         self.store.cancel_upload(project, id, now)
     }
 
@@ -248,7 +248,7 @@ impl FileStore for Cutting {
         parts: &[String],
         file: &str,
         now: UnixNanos,
-    ) -> Stored<Result<(UploadRecord, FileRecord), Incomplete>> {
+    ) -> Stored<Result<(UploadRecord, FileRecord), UploadFault>> {
         self.store.complete_upload(project, id, parts, file, now)
     }
 
@@ -274,7 +274,7 @@ impl Process {
             limits: Limits::new(),
             books: Arc::new(books),
             traces: Arc::clone(&world.traces) as Arc<dyn TraceSink>,
-            records: Arc::clone(&world.traces) as Arc<dyn Records>,
+            records: Arc::clone(&world.traces) as Arc<dyn TraceLookup>,
             objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
             files: Some(Arc::clone(&store) as Arc<dyn BatchStore>),
             cache_secret: [9; 32],

@@ -2,15 +2,15 @@
 //! rejected by name.
 
 use bytes::Bytes;
-use headrace_call_api::{Front, Question};
-use headrace_domain::{Code, Endpoint, NanoDollars, Outcome};
-use headrace_gateway::Makes;
+use headrace_call_api::{CallService, Question};
+use headrace_domain::{CallOutcome, Code, Endpoint, NanoDollars};
+use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, World, read, trace_of};
 
 fn world(setup: Setup) -> World {
-    let world = World::new(Setup { makes: Some(Makes::Vectors { width: 4 }), ..setup });
+    let world = World::new(Setup { makes: Some(EncoderOutput::Vectors { width: 4 }), ..setup });
     world.script(Script::Encode(4));
     world
 }
@@ -37,7 +37,7 @@ async fn vectors_are_charged_by_their_input_and_traced() {
     assert_eq!((record.usage.input, record.usage.total()), (5, 5));
     assert_eq!(
         (record.endpoint, &record.outcome),
-        (Some(Endpoint::Embeddings), &Outcome::Completed { finish: vec!["stop".to_owned(); 2] })
+        (Some(Endpoint::Embeddings), &CallOutcome::Completed { finish: vec!["stop".to_owned(); 2] })
     );
     // $1 per million tokens.
     assert_eq!(record.cost, NanoDollars::new(5_000));
@@ -119,7 +119,7 @@ async fn a_prompt_of_the_models_own_is_put_before_each_text() {
 #[tokio::test]
 async fn what_an_encoder_does_not_do_is_refused_by_name() {
     let vectors = world(Setup::default());
-    let scores = World::new(Setup { makes: Some(Makes::Scores), ..Setup::default() });
+    let scores = World::new(Setup { makes: Some(EncoderOutput::Scores), ..Setup::default() });
     let words = World::new(Setup::default());
     let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "hello"}]});
     let pairs = json!({"model": MODEL, "query": "a", "documents": ["b"]});
@@ -177,7 +177,7 @@ async fn rules_see_every_text_and_every_pair() {
     let rules = json!([{"name": "secret", "kind": "regex", "pattern": "xyzzy", "action": "block"}]);
     let rules = || serde_json::from_value(rules.clone()).unwrap();
     let vectors = world(Setup { rules: rules(), ..Setup::default() });
-    let scores = World::new(Setup { makes: Some(Makes::Scores), rules: rules(), ..Setup::default() });
+    let scores = World::new(Setup { makes: Some(EncoderOutput::Scores), rules: rules(), ..Setup::default() });
     let blocked = Code::ContentPolicy.name();
     for (world, endpoint, body) in [
         (&vectors, Endpoint::Embeddings, body(json!(["fine", "say xyzzy"]))),

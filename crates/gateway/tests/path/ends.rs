@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headrace_call_api::{Broken, Frames, Front, Outlet};
-use headrace_domain::{Clock, Endpoint, NanoDollars, Outcome, Stage, SystemClock};
+use headrace_call_api::{AnswerFrames, BrokenBody, CallService, TransportOutlet};
+use headrace_domain::{CallOutcome, Clock, Endpoint, NanoDollars, Stage, SystemClock};
 use headrace_gateway::AnswerBody;
-use headrace_ledger::{Command, Receipt};
+use headrace_ledger::{LedgerOperation, Receipt};
 
 use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end};
 
@@ -34,7 +34,7 @@ async fn a_completed_call_is_charged_its_usage_and_traced_over_every_stage() {
         assert_eq!(trace.cost.get(), cost);
         assert_eq!(balance.get(), dollars("1").get() - cost);
         assert!(trace.held >= trace.cost);
-        assert_eq!(trace.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+        assert_eq!(trace.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
         for stage in [
             Stage::Connect,
             Stage::Authenticate,
@@ -91,7 +91,7 @@ async fn a_client_that_goes_away_cancels_the_engine_and_pays_for_what_was_comput
     let balance = world.balance_when_idle().await;
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
     let trace = world.last_trace();
-    assert!(matches!(&trace.outcome, Outcome::Cancelled { .. }), "{:?}", trace.outcome);
+    assert!(matches!(&trace.outcome, CallOutcome::Cancelled { .. }), "{:?}", trace.outcome);
     assert_eq!(trace.usage.output, 3);
     assert_eq!(trace.cost.get(), i64::try_from(trace.usage.input).unwrap() * INPUT + 3 * OUTPUT);
     assert_eq!(balance, dollars("1").checked_sub(trace.cost).unwrap());
@@ -132,13 +132,17 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
     let _ = world.balance_when_idle().await;
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1, "its blocks are free");
     let trace = world.last_trace();
-    assert!(matches!(&trace.outcome, Outcome::Cancelled { why } if why.contains("read nothing")));
+    assert!(matches!(&trace.outcome, CallOutcome::Cancelled { why } if why.contains("read nothing")));
     let full = i64::try_from(trace.usage.input).unwrap() * INPUT + 400 * OUTPUT;
     assert!(trace.cost.get() < full, "not the full charge: {} of {full}", trace.cost);
     assert_eq!(trace.cost.get() + trace.loss.get(), full, "the rest is our loss");
     assert!(trace.loss.get() > 0);
     let after = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await;
-    assert_eq!(after, Some(Err(Broken)), "what nobody paid for is not handed out, and it does not end well");
+    assert_eq!(
+        after,
+        Some(Err(BrokenBody)),
+        "what nobody paid for is not handed out, and it does not end well"
+    );
 }
 
 /// Frames that the transport took have not left it. Its reader counts as stalled like one that takes nothing here, and
@@ -146,7 +150,7 @@ async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well() {
     struct Full(std::time::Instant);
-    impl Outlet for Full {
+    impl TransportOutlet for Full {
         fn blocked_for(&self) -> Duration {
             self.0.elapsed()
         }
@@ -165,10 +169,10 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
             break;
         }
     }
-    assert_eq!(last, Some(Err(Broken)));
+    assert_eq!(last, Some(Err(BrokenBody)));
     let _ = world.balance_when_idle().await;
     let trace = world.last_trace();
-    assert!(matches!(&trace.outcome, Outcome::Cancelled { why } if why.contains("read nothing")));
+    assert!(matches!(&trace.outcome, CallOutcome::Cancelled { why } if why.contains("read nothing")));
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
 }
 
@@ -184,7 +188,7 @@ async fn a_whole_answer_that_nobody_reads_is_let_go() {
         let balance = world.balance_when_idle().await;
         assert_eq!(balance, dollars("1").checked_sub(world.last_trace().cost).unwrap(), "it ran to its end");
         let (text, end) = read_to_the_end(answer).await;
-        assert_eq!((text.as_str(), end), ("", Err(Broken)));
+        assert_eq!((text.as_str(), end), ("", Err(BrokenBody)));
     }
 }
 
@@ -211,7 +215,7 @@ async fn a_call_ends_before_its_hold_does_and_is_settled() {
     assert!(trace.cost > NanoDollars::ZERO, "what was delivered is charged");
     assert_eq!(left.get(), dollars("1").get() - trace.cost.get());
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let expired = world.ledger.transact(vec![Command::ExpireHolds], SystemClock::new().now());
+    let expired = world.ledger.transact(vec![LedgerOperation::ExpireHolds], SystemClock::new().now());
     let receipts = expired.verdicts.into_iter().map(|verdict| verdict.into_result().unwrap());
     assert!(
         receipts
@@ -245,7 +249,7 @@ async fn a_failure_after_the_first_byte_is_an_error_event_and_never_looks_like_s
     assert!(body.contains("not_finite") && !body.contains("[DONE]"), "{body}");
     let _ = world.balance_when_idle().await;
     let trace = world.last_trace();
-    assert!(matches!(trace.outcome, Outcome::Failed { .. }));
+    assert!(matches!(trace.outcome, CallOutcome::Failed { .. }));
     // The same answer, not streamed: an error status, and no charge.
     let answer = world.chat(false).await;
     assert_eq!(answer.status, 500);

@@ -120,7 +120,7 @@ async fn two_tenants_with_one_word_have_two_labels() {
         .directory
         .create_key(NewKey::new(world.org.clone(), project.clone(), "b"), "test", now)
         .unwrap();
-    let open = headrace_ledger::Command::OpenProject { org: world.org.clone(), project };
+    let open = headrace_ledger::LedgerOperation::OpenProject { org: world.org.clone(), project };
     world.ledger.transact(vec![open], now).durable.wait().unwrap();
     world.key = secret.expose_secret().to_owned();
     let answer = said(world.call(Endpoint::ChatCompletions, asks).await).await;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, PriceTier, is_partition};
 use headrace_engine_api::{Engine, RelayError, RelayEvent};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Arm, Catalog, Fallbacks, Lane, Offer, Route, ServedModel};
+use headrace_gateway::{Backend, Catalog, CatalogOffer, FallbackModels, ModelRoute, RouteArm, ServedModel};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::{LimitSpec, Scope};
 use serde_json::json;
@@ -21,9 +21,9 @@ use crate::told::{
 use crate::world::{MODEL, Script as Engines, Scripted, Setup, World, header, read};
 
 /// `moving` leads to `a-1`, and from there to other models by the kind of failure.
-fn falling(fallbacks: Fallbacks) -> BTreeMap<ModelName, Route> {
-    let arms = vec![Arm { model: name("a-1"), weight: 1, canary: None }];
-    BTreeMap::from([(name("moving"), Route { arms, fallbacks, ..Route::default() })])
+fn falling(fallbacks: FallbackModels) -> BTreeMap<ModelName, ModelRoute> {
+    let arms = vec![RouteArm { model: name("a-1"), weight: 1, canary: None }];
+    BTreeMap::from([(name("moving"), ModelRoute { arms, fallbacks, ..ModelRoute::default() })])
 }
 
 fn refusal(code: u16, name: &str) -> Script {
@@ -37,10 +37,10 @@ fn refusal(code: u16, name: &str) -> Script {
 async fn another_model_answers_by_what_went_wrong_with_the_first() {
     let to = || vec![name("a-2")];
     let after = [
-        Fallbacks { context_too_long: to(), ..Fallbacks::default() },
-        Fallbacks { overloaded: to(), ..Fallbacks::default() },
-        Fallbacks { failed: to(), ..Fallbacks::default() },
-        Fallbacks { content_refused: to(), ..Fallbacks::default() },
+        FallbackModels { context_too_long: to(), ..FallbackModels::default() },
+        FallbackModels { overloaded: to(), ..FallbackModels::default() },
+        FallbackModels { failed: to(), ..FallbackModels::default() },
+        FallbackModels { content_refused: to(), ..FallbackModels::default() },
     ];
     let connect = || failed(RelayError::Connect { why: "refused".to_owned() });
     let broken = || vec![head(), Some(RelayEvent::Failed(RelayError::Cut { why: "reset".to_owned() }))];
@@ -101,10 +101,10 @@ async fn every_model_is_tried_once_and_then_the_last_word_stands() {
     let models: [(&str, &[Arc<Told>]); 4] =
         [("a-1", &[one]), ("a-2", &[two]), ("a-3", &[three]), ("a-4", &[down("four")])];
     let to = |models: &[&str]| models.iter().map(|model| name(model)).collect::<Vec<_>>();
-    let fallbacks = Fallbacks {
+    let fallbacks = FallbackModels {
         overloaded: to(&["a-1", "a-3"]),
         failed: to(&["a-1", "a-2", "a-3", "a-4"]),
-        ..Fallbacks::default()
+        ..FallbackModels::default()
     };
     offer(&world, &models, falling(fallbacks));
     let gone = world.gateway.catalog();
@@ -131,7 +131,11 @@ async fn what_has_gone_out_is_not_taken_back() {
     let world = World::new(Setup::default());
     let models: [(&str, &[Arc<Told>]); 2] =
         [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
-    offer(&world, &models, falling(Fallbacks { failed: vec![name("a-2")], ..Fallbacks::default() }));
+    offer(
+        &world,
+        &models,
+        falling(FallbackModels { failed: vec![name("a-2")], ..FallbackModels::default() }),
+    );
     let answer = world.call(Endpoint::ChatCompletions, body(true, &json!({"model": "moving"}))).await;
     assert_eq!((answer.status, header(&answer, "x-headrace-model")), (200, Some("a-1")));
     one.gate.open();
@@ -148,7 +152,11 @@ async fn who_cannot_pay_for_the_dearer_one_is_told_of_the_first() {
     // Enough for the first model in every case, but not for twice as much.
     let world = World::new(Setup { credit: NanoDollars::new(160_000), ..Setup::default() });
     let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", std::slice::from_ref(&two))];
-    offer(&world, &models, falling(Fallbacks { failed: vec![name("a-2")], ..Fallbacks::default() }));
+    offer(
+        &world,
+        &models,
+        falling(FallbackModels { failed: vec![name("a-2")], ..FallbackModels::default() }),
+    );
     let (status, _, told) = ask(&world, &json!({})).await;
     assert_eq!((status, told["error"]["code"].as_str()), (502, Some("upstream_unreachable")), "{told}");
     assert_eq!(world.balance_when_idle().await, NanoDollars::new(160_000));
@@ -172,7 +180,7 @@ async fn nothing_of_the_first_model_s_stays() {
         offer(
             &world,
             &[("a-1", &[one]), ("a-2", &[two])],
-            falling(Fallbacks { failed: vec![name("a-2")], ..Fallbacks::default() }),
+            falling(FallbackModels { failed: vec![name("a-2")], ..FallbackModels::default() }),
         );
         let answer = world.call(Endpoint::ChatCompletions, body(streamed, &json!({"model": "moving"}))).await;
         assert_eq!((answer.status, header(&answer, "x-headrace-model")), (200, Some("a-2")));
@@ -193,9 +201,9 @@ fn limited(world: &World, limits: LimitSpec) {
         catalog.models().map(|model| Arc::new(ServedModel { limits, ..(**model).clone() })).collect();
     let price = |model| json!({"model": model, "input": 1_000_000_000_i64, "output": 4_000_000_000_i64});
     let prices = json!([price(MODEL), price("a-1"), price("a-2")]);
-    let offer = Offer {
+    let offer = CatalogOffer {
         models,
-        aliases: falling(Fallbacks { failed: vec![name("a-2")], ..Fallbacks::default() }),
+        aliases: falling(FallbackModels { failed: vec![name("a-2")], ..FallbackModels::default() }),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         costs: CostList::default(),
         fleet: Arc::clone(catalog.fleet()),
@@ -256,7 +264,11 @@ async fn where_nobody_takes_calls_any_more_it_goes_on_as_where_they_failed() {
     let two = server("two", Dialect::OpenAi, (0..40).map(|_| whole(&answer_of("Hi you"))).collect());
     let world = World::new(Setup::default());
     let models: [(&str, &[Arc<Told>]); 2] = [("a-1", std::slice::from_ref(&one)), ("a-2", &[two])];
-    offer(&world, &models, falling(Fallbacks { failed: vec![name("a-2")], ..Fallbacks::default() }));
+    offer(
+        &world,
+        &models,
+        falling(FallbackModels { failed: vec![name("a-2")], ..FallbackModels::default() }),
+    );
     for _ in 0..40 {
         assert_eq!(ask(&world, &json!({})).await.0, 200);
     }
@@ -273,7 +285,7 @@ fn token_world() -> (World, Arc<Scripted>) {
     let large = Scripted::new(Engines::Answer);
     let own = world.gateway.catalog().models().next().unwrap().clone();
     let mut second = ServedModel { name: name("large"), ..(*own).clone() };
-    if let Lane::Tokens(lane) = &mut second.lane {
+    if let Backend::Tokens(lane) = &mut second.lane {
         lane.capabilities.context_window = 4_096;
         lane.capabilities.numerics = "larger".to_owned();
     }
@@ -286,12 +298,16 @@ fn token_world() -> (World, Arc<Scripted>) {
         {"model": "large", "input": 2_000_000_000_i64, "output": 8_000_000_000_i64}
     ]);
     let to = || vec![name("large")];
-    let fallbacks =
-        Fallbacks { context_too_long: to(), overloaded: to(), failed: to(), ..Fallbacks::default() };
-    let arms = vec![Arm { model: own.name.clone(), weight: 1, canary: None }];
-    let offer = Offer {
+    let fallbacks = FallbackModels {
+        context_too_long: to(),
+        overloaded: to(),
+        failed: to(),
+        ..FallbackModels::default()
+    };
+    let arms = vec![RouteArm { model: own.name.clone(), weight: 1, canary: None }];
+    let offer = CatalogOffer {
         models: vec![own, Arc::new(second)],
-        aliases: BTreeMap::from([(name("moving"), Route { arms, fallbacks, ..Route::default() })]),
+        aliases: BTreeMap::from([(name("moving"), ModelRoute { arms, fallbacks, ..ModelRoute::default() })]),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         fleet: Arc::new(Fleet::new(workers)),
         costs: CostList::default(),
@@ -342,10 +358,10 @@ async fn an_engine_s_call_falls_back_too_and_what_is_too_long_is_rendered_for_th
 async fn a_body_that_was_read_for_servers_is_no_prompt_for_an_engine() {
     let world = World::new(Setup::default());
     let one = server("one", Dialect::OpenAi, vec![failed(RelayError::Connect { why: "refused".to_owned() })]);
-    let mut routes = falling(Fallbacks { failed: vec![name(MODEL)], ..Fallbacks::default() });
-    let apart = Offer {
+    let mut routes = falling(FallbackModels { failed: vec![name(MODEL)], ..FallbackModels::default() });
+    let apart = CatalogOffer {
         models: world.gateway.catalog().models().cloned().collect(),
-        aliases: falling(Fallbacks { failed: vec![name("nowhere")], ..Fallbacks::default() }),
+        aliases: falling(FallbackModels { failed: vec![name("nowhere")], ..FallbackModels::default() }),
         prices: PriceList::from_config(&[]).unwrap(),
         fleet: Arc::new(Fleet::default()),
         costs: CostList::default(),
@@ -355,7 +371,11 @@ async fn a_body_that_was_read_for_servers_is_no_prompt_for_an_engine() {
     };
     let faults = Catalog::checked(apart, world.clock.now()).err().unwrap().faults.join("\n");
     assert!(faults.contains("`moving` points to `nowhere`, which is not served"), "{faults}");
-    routes.get_mut(&name("moving")).unwrap().arms.push(Arm { model: name(MODEL), weight: 0, canary: None });
+    routes.get_mut(&name("moving")).unwrap().arms.push(RouteArm {
+        model: name(MODEL),
+        weight: 0,
+        canary: None,
+    });
     offer(&world, &[("a-1", &[one])], routes);
     assert_eq!(ask(&world, &json!({})).await.0, 502);
     assert!(world.engine.jobs.lock().unwrap().is_empty());

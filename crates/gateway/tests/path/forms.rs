@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{AttemptOutcome, Dialect, Endpoint, Form, GrammarSyntax, Outcome, Stage};
+use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, GrammarSyntax, ResponseFormat, Stage};
 use headrace_engine_api::FormKinds;
-use headrace_gateway::{Lane, OffForm, Policy, ServedModel};
+use headrace_gateway::{Backend, ModelPolicy, OffForm, ServedModel};
 use serde_json::{Value, json};
 
 use crate::races::by_policy;
@@ -24,7 +24,7 @@ fn number() -> Value {
 fn relayed(servers: &[Arc<Told>], off_form: OffForm) -> World {
     let world = world(servers);
     let fleet = Arc::clone(world.gateway.catalog().fleet());
-    by_policy(&world, fleet, Policy { off_form, ..Policy::default() }, &[]);
+    by_policy(&world, fleet, ModelPolicy { off_form, ..ModelPolicy::default() }, &[]);
     world
 }
 
@@ -35,7 +35,7 @@ fn embedded(off_form: OffForm) -> World {
     for model in &mut offer.models {
         let model: &mut ServedModel = Arc::make_mut(model);
         model.policy.off_form = off_form;
-        if let Lane::Tokens(lane) = &mut model.lane {
+        if let Backend::Tokens(lane) = &mut model.lane {
             lane.capabilities.grammars = true;
         }
     }
@@ -82,7 +82,7 @@ async fn an_answer_of_somebody_elses_server_that_is_off_its_form_is_refused_and_
         assert!(text.contains("answer_off_form") && text.contains(words), "{text}");
         assert_eq!(spent(world.balance_when_idle().await), 0, "nobody pays for it");
         let record = world.last_trace();
-        let Outcome::Failed { stage: Stage::Postprocess, message } = &record.outcome else {
+        let CallOutcome::Failed { stage: Stage::Postprocess, message } = &record.outcome else {
             panic!("{:?}", record.outcome)
         };
         assert!(message.contains("of the form that was asked for") && !message.contains("/n"), "{message}");
@@ -240,7 +240,7 @@ fn told_forms(forms: FormKinds) -> World {
     let world = World::new(Setup::default());
     let mut offer = offer(&world, 1, "other");
     for model in &mut offer.models {
-        if let Lane::Tokens(lane) = &mut Arc::make_mut(model).lane {
+        if let Backend::Tokens(lane) = &mut Arc::make_mut(model).lane {
             lane.capabilities.forms = forms;
         }
     }
@@ -258,7 +258,7 @@ async fn calls_that_must_come_are_told_in_gbnf_where_nobody_knows_lark() {
     world.call(Endpoint::ChatCompletions, asked(object(json!({"type": "boolean"})))).await;
     let job = world.engine.jobs.lock().unwrap().pop().unwrap();
     let grammar = job.grammar.unwrap();
-    let Form::Grammar { text, syntax: GrammarSyntax::Gbnf } = &**grammar.form() else { panic!() };
+    let ResponseFormat::Grammar { text, syntax: GrammarSyntax::Gbnf } = &**grammar.form() else { panic!() };
     assert!(text.contains("root ::= ") && text.contains(r#"("true" | "false")"#), "{text}");
     // A schema that GBNF cannot express is rejected by name, and so is every call form if the server knows no such
     // notation.
@@ -284,7 +284,7 @@ async fn calls_that_may_come_are_told_as_tags_where_nobody_knows_lark() {
     let of_last = |world: &World| world.engine.jobs.lock().unwrap().pop().unwrap().grammar;
     world.call(Endpoint::ChatCompletions, with(&json!({"tools": [tool(true)]}), false)).await;
     let grammar = of_last(&world).unwrap();
-    let Form::Tags(tagged) = &**grammar.form() else { panic!("{:?}", grammar.form()) };
+    let ResponseFormat::Tags(tagged) = &**grammar.form() else { panic!("{:?}", grammar.form()) };
     assert_eq!(tagged.triggers, ["<tool_call>"]);
     let [tag] = tagged.tags.as_slice() else { panic!("{tagged:?}") };
     assert_eq!(tag.begin, "<tool_call>\n{\"name\": \"f\", \"arguments\": ");
@@ -294,7 +294,7 @@ async fn calls_that_may_come_are_told_as_tags_where_nobody_knows_lark() {
     let required = json!({"tools": [tool(true)], "tool_choice": "required"});
     world.call(Endpoint::ChatCompletions, with(&required, false)).await;
     let grammar = of_last(&world).unwrap();
-    assert!(matches!(&**grammar.form(), Form::Grammar { syntax: GrammarSyntax::Gbnf, .. }));
+    assert!(matches!(&**grammar.form(), ResponseFormat::Grammar { syntax: GrammarSyntax::Gbnf, .. }));
     world.call(Endpoint::ChatCompletions, with(&json!({"tools": [tool(false)]}), false)).await;
     assert!(of_last(&world).is_none());
     // Tags cannot express "at most one call".
@@ -315,7 +315,7 @@ async fn the_text_of_a_custom_tool_is_held_to_its_grammar() {
     world.call(Endpoint::ChatCompletions, asked(format("start: A+\nA: /[a\"]/\n"))).await;
     let job = world.engine.jobs.lock().unwrap().pop().unwrap();
     let grammar = job.grammar.unwrap();
-    let Form::Grammar { text, .. } = &**grammar.form() else { panic!() };
+    let ResponseFormat::Grammar { text, .. } = &**grammar.form() else { panic!() };
     assert!(text.contains("%lark {") && text.contains("{\\\"input\\\": \\\""), "{text}");
     for (definition, code, said) in [
         ("start: <|im_end|>", "unsupported_parameter", "`<…>`"),

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use headrace_call_api::Front;
-use headrace_domain::{NanoDollars, Outcome, Stage};
+use headrace_call_api::CallService;
+use headrace_domain::{CallOutcome, NanoDollars, Stage};
 use headrace_identity::RateLimits;
-use headrace_ledger::{AppendFault, Command};
+use headrace_ledger::{AppendFault, LedgerOperation};
 
 use crate::world::{Script, Setup, World, header, read};
 
@@ -127,7 +127,7 @@ async fn a_call_whose_hold_had_expired_is_traced_as_unpaid() {
     let answer = world.chat(true).await;
     assert_eq!(answer.status, 200);
     let much_later = headrace_domain::UnixNanos::new(u64::MAX / 2);
-    world.ledger.transact(vec![Command::ExpireHolds], much_later).durable.await.unwrap();
+    world.ledger.transact(vec![LedgerOperation::ExpireHolds], much_later).durable.await.unwrap();
     assert_eq!(world.ledger.health().expired, 1);
     world.engine.may_fail.store(true, Ordering::SeqCst);
     let _ = read(answer).await;
@@ -135,7 +135,7 @@ async fn a_call_whose_hold_had_expired_is_traced_as_unpaid() {
     let trace = world.last_trace();
     assert_eq!(trace.cost, NanoDollars::ZERO);
     assert!(trace.loss > NanoDollars::ZERO, "what was used is our loss");
-    let Outcome::Failed { stage: Stage::Settle, message } = &trace.outcome else {
+    let CallOutcome::Failed { stage: Stage::Settle, message } = &trace.outcome else {
         panic!("{:?}", trace.outcome)
     };
     assert!(message.contains("not charged") && message.contains("Expired"), "{message}");

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Front, Question};
+use headrace_call_api::{CallService, Question};
 use headrace_domain::{Endpoint, KeptAnswers};
-use headrace_gateway::{PastAnswers, Policy};
+use headrace_gateway::{ModelPolicy, PastAnswers};
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, World, read};
@@ -26,7 +26,7 @@ fn spelt(world: &World) -> &'static [(u32, &'static str)] {
     Vec::leak(characters.chain([end]).collect())
 }
 
-fn world(policy: Policy) -> (World, &'static [(u32, &'static str)]) {
+fn world(policy: ModelPolicy) -> (World, &'static [(u32, &'static str)]) {
     let world = World::new(Setup { policy, ..Setup::default() });
     let spelt = spelt(&world);
     world.script(Script::Spell(spelt));
@@ -61,7 +61,7 @@ fn last_prompt(world: &World) -> Vec<u32> {
 
 /// The second turn's prompt in a world that generated no first answer.
 async fn as_text() -> Vec<u32> {
-    let (world, _) = world(Policy::default());
+    let (world, _) = world(ModelPolicy::default());
     call(&world, Endpoint::ChatCompletions, second(ANSWER, &json!({}))).await;
     assert_eq!(world.last_trace().kept_answers, None);
     last_prompt(&world)
@@ -71,7 +71,7 @@ async fn as_text() -> Vec<u32> {
 async fn a_prompt_goes_on_with_an_answer_as_it_was_generated() {
     let fresh = as_text().await;
     for endpoint in [Endpoint::ChatCompletions, Endpoint::Messages] {
-        let (world, spelt) = world(Policy::default());
+        let (world, spelt) = world(ModelPolicy::default());
         call(&world, endpoint, first()).await;
         let mut computed = last_prompt(&world);
         computed.extend(spelt.iter().map(|(id, _)| id));
@@ -93,7 +93,7 @@ async fn a_prompt_goes_on_with_an_answer_as_it_was_generated() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_goes_on_with_what_the_one_before_it_generated() {
-    let (world, spelt) = world(Policy::default());
+    let (world, spelt) = world(ModelPolicy::default());
     let body = json!({"model": MODEL, "input": "What do caches do?"});
     let told = call(&world, Endpoint::Responses, body).await;
     let mut computed = last_prompt(&world);
@@ -107,7 +107,7 @@ async fn a_response_goes_on_with_what_the_one_before_it_generated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_text_another_tenant_a_seed_or_the_operator_keep_the_text_as_it_is() {
     let fresh = as_text().await;
-    let (world, _) = world(Policy::default());
+    let (world, _) = world(ModelPolicy::default());
     call(&world, Endpoint::ChatCompletions, first()).await;
     for more in [json!({"seed": 7}), json!({"cache_salt": "of another"})] {
         call(&world, Endpoint::ChatCompletions, second(ANSWER, &more)).await;
@@ -117,7 +117,7 @@ async fn another_text_another_tenant_a_seed_or_the_operator_keep_the_text_as_it_
         call(&world, Endpoint::ChatCompletions, second(other, &json!({}))).await;
         assert_eq!(world.last_trace().kept_answers, None, "{other}");
     }
-    let (world, _) = self::world(Policy { past_answers: PastAnswers::AsText, ..Policy::default() });
+    let (world, _) = self::world(ModelPolicy { past_answers: PastAnswers::AsText, ..ModelPolicy::default() });
     call(&world, Endpoint::ChatCompletions, first()).await;
     call(&world, Endpoint::ChatCompletions, second(ANSWER, &json!({}))).await;
     assert_eq!((last_prompt(&world), world.last_trace().kept_answers), (fresh, None));
@@ -126,7 +126,7 @@ async fn another_text_another_tenant_a_seed_or_the_operator_keep_the_text_as_it_
 /// The counted tokens are those that are charged.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_count_knows_former_answers_too() {
-    let (world, _) = world(Policy::default());
+    let (world, _) = world(ModelPolicy::default());
     call(&world, Endpoint::Messages, first()).await;
     let body = second(ANSWER, &json!({}));
     let question = world.gateway.admit_question(Question::CountTokens, &world.credentials(), Vec::new());

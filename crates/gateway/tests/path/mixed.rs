@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headrace_domain::{AttemptOutcome, Clock, Dialect, Endpoint, ModelName};
-use headrace_engine_api::{Engine, Relay, RelayError};
+use headrace_engine_api::{Engine, MessageRelay, RelayError};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Arm, Catalog, Fallbacks, Lane, MessageLane, NameRules, Offer, Policy, Route, ServedModel,
+    Backend, Catalog, CatalogOffer, FallbackModels, MessageBackend, ModelPolicy, ModelRoute, NameRules,
+    RouteArm, ServedModel,
 };
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
@@ -88,7 +89,7 @@ fn message(streams: bool) -> Script {
 }
 
 /// Makes a world offer only these models, each at twice the price of the one before, and the name `moving`.
-fn offer(world: &World, models: &[(&str, &Server)], route: Route) {
+fn offer(world: &World, models: &[(&str, &Server)], route: ModelRoute) {
     let own = world.gateway.catalog().models().next().unwrap().clone();
     let (mut served, mut workers, mut prices) = (Vec::new(), Vec::new(), Vec::new());
     for (at, (model, server)) in models.iter().enumerate() {
@@ -97,8 +98,8 @@ fn offer(world: &World, models: &[(&str, &Server)], route: Route) {
                 (Worker::new(model, name(model), Arc::clone(engine) as Arc<dyn Engine>), own.lane.clone())
             }
             Server::Relay(told) => (
-                Worker::relay(model, name(model), Arc::clone(told) as Arc<dyn Relay>),
-                Lane::Messages(MessageLane::default()),
+                Worker::relay(model, name(model), Arc::clone(told) as Arc<dyn MessageRelay>),
+                Backend::Messages(MessageBackend::default()),
             ),
         };
         workers.push(worker);
@@ -108,14 +109,14 @@ fn offer(world: &World, models: &[(&str, &Server)], route: Route) {
             created_unix_s: 0,
             default_max_tokens: Some(100),
             limits: LimitSpec::UNLIMITED,
-            policy: Policy::default(),
+            policy: ModelPolicy::default(),
         }));
         let times = 1_i64 << at;
         prices.push(json!({"model": model, "input": times * 1_000_000_000, "output": times * 4_000_000_000}));
     }
-    let offer = Offer {
+    let offer = CatalogOffer {
         models: served,
-        aliases: BTreeMap::<ModelName, Route>::from([(name("moving"), route)]),
+        aliases: BTreeMap::<ModelName, ModelRoute>::from([(name("moving"), route)]),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(json!(prices)).unwrap()).unwrap(),
         costs: CostList::default(),
         fleet: Arc::new(Fleet::new(workers)),
@@ -126,18 +127,18 @@ fn offer(world: &World, models: &[(&str, &Server)], route: Route) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 
-fn arm(model: &str, weight: u32) -> Arm {
-    Arm { model: name(model), weight, canary: None }
+fn arm(model: &str, weight: u32) -> RouteArm {
+    RouteArm { model: name(model), weight, canary: None }
 }
 
 /// A route on which the dead model falls back to the other one, and a route that both models share.
-fn routes() -> [Route; 2] {
-    let fallbacks = Fallbacks { failed: vec![name("good")], ..Fallbacks::default() };
+fn routes() -> [ModelRoute; 2] {
+    let fallbacks = FallbackModels { failed: vec![name("good")], ..FallbackModels::default() };
     // One call in a million begins with the other model.
     let shared = vec![arm("bad", 1_000_000), arm("good", 1)];
     [
-        Route { arms: vec![arm("bad", 1)], fallbacks, ..Route::default() },
-        Route { arms: shared, ..Route::default() },
+        ModelRoute { arms: vec![arm("bad", 1)], fallbacks, ..ModelRoute::default() },
+        ModelRoute { arms: shared, ..ModelRoute::default() },
     ]
 }
 
@@ -197,8 +198,8 @@ async fn a_model_that_cannot_take_a_call_is_passed_over_with_a_reason() {
     let world = World::new(Setup::default());
     let (first, text_only) = (dead(Kind::OpenAi, "bad"), alive(Kind::Engine, "own", false));
     let last = alive(Kind::Anthropic, "good", false);
-    let fallbacks = Fallbacks { failed: vec![name("own"), name("good")], ..Fallbacks::default() };
-    let route = Route { arms: vec![arm("bad", 1)], fallbacks, ..Route::default() };
+    let fallbacks = FallbackModels { failed: vec![name("own"), name("good")], ..FallbackModels::default() };
+    let route = ModelRoute { arms: vec![arm("bad", 1)], fallbacks, ..ModelRoute::default() };
     offer(&world, &[("bad", &first), ("own", &text_only), ("good", &last)], route);
     let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}});
     let call = json!({"model": "moving", "max_tokens": 10,

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, Clock, Endpoint, ModelName, NanoDollars, Outcome, is_partition,
+    Attempt, AttemptOutcome, CallOutcome, Clock, Endpoint, ModelName, NanoDollars, is_partition,
 };
 use headrace_engine_api::Engine;
-use headrace_fleet::{Fleet, Site, Worker};
-use headrace_gateway::{Catalog, Offer};
+use headrace_fleet::{Fleet, Worker, WorkerSite};
+use headrace_gateway::{Catalog, CatalogOffer};
 use headrace_ledger::prices::{CostList, PriceList};
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn workers(scripts: &[Script]) -> (World, Vec<Arc<Scripted>>) {
 /// Makes these workers serve the world's model.
 fn serve_by(world: &World, fleet: Fleet) {
     let prices = json!([{"model": MODEL, "input": 1_000_000_000i64, "output": 4_000_000_000i64}]);
-    let offer = Offer {
+    let offer = CatalogOffer {
         models: world.gateway.catalog().models().cloned().collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
@@ -57,7 +57,7 @@ async fn an_answer_by_ids_names_the_upstream_that_it_came_from() {
         let worker = |(name, engine): (&str, &Arc<Scripted>)| {
             let engine = Arc::clone(engine) as Arc<dyn Engine>;
             let model = ModelName::new(MODEL).unwrap();
-            Worker::new(&format!("{name}/theirs"), model, engine).at(&Arc::new(Site::new(name)))
+            Worker::new(&format!("{name}/theirs"), model, engine).at(&Arc::new(WorkerSite::new(name)))
         };
         let fleet = Fleet::new(["one", "two"].into_iter().zip(&engines).map(worker));
         serve_by(&world, fleet);
@@ -162,7 +162,7 @@ async fn a_worker_that_fails_before_anything_shows_is_passed_over_unseen() {
             assert!(first.start_ns + first.duration_ns <= second.start_ns, "{:?}", trace.attempts);
             assert!(second.start_ns + second.duration_ns <= trace.duration_ns, "{:?}", trace.attempts);
             assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
-            assert!(matches!(trace.outcome, Outcome::Completed { .. }));
+            assert!(matches!(trace.outcome, CallOutcome::Completed { .. }));
             assert_eq!((trace.usage, trace.cost), (alone.usage, alone.cost), "one answer is paid for");
             assert_eq!(trace.loss, NanoDollars::ZERO);
             assert_eq!(engines[1].jobs.lock().unwrap().len(), 1);

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::Front;
+use headrace_call_api::CallService;
 use headrace_domain::{Clock, Dialect, Endpoint, HttpDate, ModelName, UnixNanos};
-use headrace_gateway::{Answer, NameRules, Notice, Route};
+use headrace_gateway::{Answer, ModelRoute, NameRules, RetirementNotice};
 use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use serde_json::{Value, json};
 
@@ -24,12 +24,12 @@ fn in_hours(world: &World, hours: i64) -> UnixNanos {
     if hours < 0 { UnixNanos::new(now.get() - away.as_nanos() as u64) } else { now.after(away) }
 }
 
-fn notice(retires: UnixNanos, successor: Option<&str>) -> Notice {
-    Notice { retires, deprecated: None, successor: successor.map(name), link: None, moves: false }
+fn notice(retires: UnixNanos, successor: Option<&str>) -> RetirementNotice {
+    RetirementNotice { retires, deprecated: None, successor: successor.map(name), link: None, moves: false }
 }
 
 /// A world with notices and the models `a-1`, `a-2` and `a-3`. The first is also called `chat`.
-fn world(notices: impl Fn(&World) -> Vec<(&'static str, Notice)>, tell_aliases: bool) -> World {
+fn world(notices: impl Fn(&World) -> Vec<(&'static str, RetirementNotice)>, tell_aliases: bool) -> World {
     let world = World::new(Setup::default());
     let servers = ["one", "two", "three"]
         .map(|name| server(name, Dialect::OpenAi, (0..9).map(|_| whole(&answer_of("Hi you"))).collect()));
@@ -40,7 +40,7 @@ fn world(notices: impl Fn(&World) -> Vec<(&'static str, Notice)>, tell_aliases: 
         ("a-3", std::slice::from_ref(three)),
     ];
     let notices = notices(&world).into_iter().map(|(of, notice)| (name(of), notice)).collect();
-    let aliases = BTreeMap::from([(name("chat"), Route::to(name("a-1")))]);
+    let aliases = BTreeMap::from([(name("chat"), ModelRoute::to(name("a-1")))]);
     offer_by(&world, &models, aliases, NameRules { notices, tell_aliases, ..NameRules::default() });
     world
 }
@@ -72,7 +72,7 @@ async fn an_answer_says_where_a_further_name_led_unless_that_is_switched_off() {
 #[tokio::test]
 async fn a_name_that_ends_says_so_in_every_answer_and_in_the_list() {
     let of = |world: &World| {
-        let whole = Notice {
+        let whole = RetirementNotice {
             deprecated: Some(in_hours(world, -2)),
             link: Some("https://example.com/ends?x=1".to_owned()),
             ..notice(in_hours(world, 48), Some("a-2"))
@@ -152,7 +152,7 @@ async fn a_name_that_has_ended_is_refused_by_what_comes_after_it() {
 
 #[tokio::test]
 async fn calls_move_on_to_what_comes_after_a_name_and_after_that() {
-    let moves = |notice: Notice| Notice { moves: true, ..notice };
+    let moves = |notice: RetirementNotice| RetirementNotice { moves: true, ..notice };
     let of = |world: &World| {
         vec![
             ("a-1", moves(notice(in_hours(world, -2), Some("a-2")))),
@@ -173,11 +173,11 @@ async fn calls_move_on_to_what_comes_after_a_name_and_after_that() {
 
 #[test]
 fn an_end_needs_a_name_that_is_served_and_a_successor_that_is() {
-    let offered = |of: &'static str, notice: fn(UnixNanos) -> Notice| {
+    let offered = |of: &'static str, notice: fn(UnixNanos) -> RetirementNotice| {
         std::panic::catch_unwind(|| world(|world| vec![(of, notice(in_hours(world, 1)))], true)).is_ok()
     };
     assert!(offered("a-1", |at| notice(at, Some("chat"))) && offered("chat", |at| notice(at, None)));
     assert!(!offered("nobody", |at| notice(at, None)) && !offered("a-1", |at| notice(at, Some("nobody"))));
     assert!(!offered("a-1", |at| notice(at, Some("a-1"))));
-    assert!(!offered("a-1", |at| Notice { moves: true, ..notice(at, None) }));
+    assert!(!offered("a-1", |at| RetirementNotice { moves: true, ..notice(at, None) }));
 }

@@ -4,8 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headrace_call_api::Front;
-use headrace_domain::{Endpoint, NanoDollars, Outcome, is_partition};
+use headrace_call_api::CallService;
+use headrace_domain::{CallOutcome, Endpoint, NanoDollars, is_partition};
 use headrace_gateway::Answer;
 use headrace_identity::RateLimits;
 use headrace_ledger::AppendFault;
@@ -89,7 +89,7 @@ async fn finish_and_check(world: &World, course: Course, answer: Answer, before:
     assert_eq!(own.len(), 1, "{what}: one trace");
     assert!(is_partition(&own[0].stages, own[0].duration_ns), "{what}: {:?}", own[0].stages);
     let charged = before.checked_sub(after).unwrap();
-    if !matches!(&own[0].outcome, Outcome::Failed { message, .. } if message.starts_with("a panic")) {
+    if !matches!(&own[0].outcome, CallOutcome::Failed { message, .. } if message.starts_with("a panic")) {
         assert_eq!(charged, own[0].cost, "{what}: the trace says what was charged");
     }
     assert_eq!(world.ledger.totals().open_holds, 0, "{what}");

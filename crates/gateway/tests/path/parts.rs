@@ -5,10 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Front, Question};
+use headrace_call_api::{CallService, Question};
 use headrace_checkpoint::TokenizerConfig;
 use headrace_domain::{Endpoint, ModelName};
-use headrace_gateway::{Lane, Policy, ServedModel, Spellers};
+use headrace_gateway::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -27,18 +27,18 @@ fn prompts(world: &World) -> Vec<Arc<[u32]>> {
 
 fn tokenizer(world: &World) -> Arc<Tokenizer> {
     let model = world.gateway.catalog().models().next().cloned().unwrap();
-    let Lane::Tokens(lane) = &model.lane else { panic!("a model that takes tokens") };
+    let Backend::Tokens(lane) = &model.lane else { panic!("a model that takes tokens") };
     Arc::clone(&lane.tokenizer)
 }
 
 /// Gives the model another policy, and another tokenizer if one is given.
-fn change(world: &World, policy: Policy, tokenizer: Option<Arc<Tokenizer>>) {
+fn change(world: &World, policy: ModelPolicy, tokenizer: Option<Arc<Tokenizer>>) {
     let fleet = Arc::clone(world.gateway.catalog().fleet());
     by_policy(world, fleet, policy, &[]);
     let Some(tokenizer) = tokenizer else { return };
     let with = |model: &Arc<ServedModel>| {
         let mut model = (**model).clone();
-        if let Lane::Tokens(lane) = &mut model.lane {
+        if let Backend::Tokens(lane) = &mut model.lane {
             lane.tokenizer = Arc::clone(&tokenizer);
         }
         Arc::new(model)
@@ -91,11 +91,11 @@ async fn control_tokens_are_read_from_a_prompt_where_that_is_allowed() {
     assert!(refused["error"]["message"].as_str().unwrap().contains("`parse_special` in `[[models]]`"));
     let key = world.directory.list().pop().unwrap().id;
     for (spellers, expected) in [
-        (Spellers::Keys(Arc::new([key.clone()].into())), 200),
-        (Spellers::Keys(Arc::default()), 400),
-        (Spellers::All, 200),
+        (ControlTokenPolicy::Keys(Arc::new([key.clone()].into())), 200),
+        (ControlTokenPolicy::Keys(Arc::default()), 400),
+        (ControlTokenPolicy::All, 200),
     ] {
-        change(&world, Policy { parse_special: spellers, ..Policy::default() }, None);
+        change(&world, ModelPolicy { parse_special: spellers, ..ModelPolicy::default() }, None);
         assert_eq!(ask(special.clone()).await.0, expected);
     }
     assert_eq!(ask(json!({})).await.0, 200);
@@ -126,7 +126,7 @@ async fn a_gap_is_marked_as_the_model_was_taught_it() {
         let named = ["<tool_call>", "</tool_call>", "<tool_response>"].into_iter().zip(marks);
         let text = named.fold(own.clone(), |text, (from, to)| text.replace(from, to));
         let with = Arc::new(Tokenizer::new(text.as_bytes(), &TokenizerConfig::default()).unwrap());
-        change(&world, Policy::default(), Some(Arc::clone(&with)));
+        change(&world, ModelPolicy::default(), Some(Arc::clone(&with)));
         assert_eq!(told(&world, Endpoint::Completions, body.clone()).await.0, 200, "{marks:?}");
         let ids = prompts(&world).pop().unwrap().to_vec();
         let id = |mark: &str| with.id_of(mark).unwrap();

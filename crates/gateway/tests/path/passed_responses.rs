@@ -4,8 +4,8 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use headrace_call_api::Frames;
-use headrace_domain::{Dialect, Endpoint, Outcome, UsageSource};
+use headrace_call_api::AnswerFrames;
+use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use headrace_engine_api::{RelayEvent, RelayedEvent};
 use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
@@ -88,7 +88,7 @@ async fn a_response_is_passed_on_byte_for_byte_and_paid_by_its_report() {
     assert_eq!(read(answer).await, raw(&script()) + "data: [DONE]\n\n");
     assert_eq!(spent(world.balance_when_idle().await), COST);
     let record = world.last_trace();
-    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
     assert_eq!((record.upstream.as_deref(), record.usage_source), (Some("theirs"), UsageSource::Reported));
     assert_eq!(record.upstream_model.as_deref(), Some("their-model-2026"));
 
@@ -124,7 +124,7 @@ async fn every_end_is_paid_and_told_as_it_is() {
     let text = read(stream().await).await;
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
     assert_eq!(spent(world.balance_when_idle().await), COST);
-    assert_eq!(world.last_trace().outcome, Outcome::Completed { finish: vec!["length".to_owned()] });
+    assert_eq!(world.last_trace().outcome, CallOutcome::Completed { finish: vec!["length".to_owned()] });
 
     read(stream().await).await;
     world.balance_when_idle().await;
@@ -149,7 +149,7 @@ async fn every_end_is_paid_and_told_as_it_is() {
         assert!(!end.contains("[DONE]") && !end.contains("response.completed"), "{end}");
         world.balance_when_idle().await;
         let record = world.last_trace();
-        assert!(matches!(record.outcome, Outcome::Failed { .. }));
+        assert!(matches!(record.outcome, CallOutcome::Failed { .. }));
         assert_eq!(record.usage_source, source);
         if source == UsageSource::Reported {
             assert_eq!((record.usage.input, record.usage.cached_input, record.usage.output), (15, 5, 2));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, TraceRecord, is_partition};
 use headrace_engine_api::{Engine, RelayError};
-use headrace_fleet::{Fleet, Hedge, Site, Worker};
-use headrace_gateway::{Answer, Catalog, Offer, Policy, ServedModel};
+use headrace_fleet::{Fleet, HedgePolicy, Worker, WorkerSite};
+use headrace_gateway::{Answer, Catalog, CatalogOffer, ModelPolicy, ServedModel};
 use headrace_ledger::prices::PriceList;
 use serde_json::{Value, json};
 
@@ -27,12 +27,12 @@ const KNOWN: usize = 20;
 /// Enables hedging for all models of a world: for one call in twenty. `known` names the upstreams whose costs are
 /// known.
 fn hedged(world: &World, fleet: Arc<Fleet>, known: &[&str]) {
-    let hedge = Some(Hedge { after_percent: 95, most_permille: 50 });
-    by_policy(world, fleet, Policy { hedge, ..Policy::default() }, known);
+    let hedge = Some(HedgePolicy { after_percent: 95, most_permille: 50 });
+    by_policy(world, fleet, ModelPolicy { hedge, ..ModelPolicy::default() }, known);
 }
 
 /// Gives all models of a world a policy.
-pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: Policy, known: &[&str]) {
+pub(crate) fn by_policy(world: &World, fleet: Arc<Fleet>, policy: ModelPolicy, known: &[&str]) {
     let of_policy =
         |model: &Arc<ServedModel>| Arc::new(ServedModel { policy: policy.clone(), ..(**model).clone() });
     by_offer(world, fleet, of_policy, known);
@@ -53,7 +53,7 @@ fn by_offer(
     let price =
         |model: &str| json!({"model": model, "input": 1_000_000_000_i64, "output": 4_000_000_000_i64});
     let prices = json!([price(MODEL), price("far")]);
-    let offer = Offer {
+    let offer = CatalogOffer {
         models: world.gateway.catalog().models().map(with).collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
@@ -304,7 +304,7 @@ async fn near(first: Engines, second: Engines) -> (World, Arc<Scripted>) {
     let worker = |id: &str, engine: &Arc<Scripted>| {
         Worker::new(id, name.clone(), Arc::clone(engine) as Arc<dyn Engine>)
     };
-    let far = worker("w1/far", &other).at(&Arc::new(Site::new("w1")));
+    let far = worker("w1/far", &other).at(&Arc::new(WorkerSite::new("w1")));
     hedged(&world, Arc::new(Fleet::new([worker("w0", &world.engine), far])), &[]);
     drain(&world, "w0", true);
     for _ in 0..KNOWN {

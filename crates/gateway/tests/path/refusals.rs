@@ -1,8 +1,8 @@
 //! What is rejected, at which stage and in which words; and what message text can never become.
 
-use headrace_call_api::{Credentials, Front};
-use headrace_domain::{Endpoint, Outcome};
-use headrace_engine_api::Health;
+use headrace_call_api::{CallService, Credentials};
+use headrace_domain::{CallOutcome, Endpoint};
+use headrace_engine_api::EngineHealth;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
         assert!(stage == error["stage"] || param == "min_tokens", "{error}");
         assert!(!error["message"].as_str().unwrap().is_empty());
         let trace = world.last_trace();
-        assert!(matches!(&trace.outcome, Outcome::Refused(refusal) if refusal.status == status));
+        assert!(matches!(&trace.outcome, CallOutcome::Refused(refusal) if refusal.status == status));
     }
     assert_eq!(world.engine.jobs.lock().unwrap().len(), 0);
     assert_eq!(world.ledger.totals().open_holds, 0);
@@ -178,7 +178,7 @@ async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
         arrival.head.credentials = Credentials { authorization, x_api_key };
         let answer = ask(&world.gateway, arrival).await;
         let trace = world.last_trace();
-        let Outcome::Refused(refusal) = &trace.outcome else { panic!("{:?}", trace.outcome) };
+        let CallOutcome::Refused(refusal) = &trace.outcome else { panic!("{:?}", trace.outcome) };
         assert_eq!((refusal.code.as_str(), refusal.rule.as_str()), (code, rule));
         let id = trace.request_id.to_string();
         let headers: Vec<String> = answer.headers.iter().map(|(_, value)| value.clone()).collect();
@@ -255,10 +255,10 @@ async fn foreign_and_missing_requests_answer_alike() {
 async fn a_gateway_whose_engine_is_dead_is_not_ready_and_names_the_model() {
     let world = World::new(Setup::default());
     assert!(world.gateway.not_ready(None).is_empty());
-    *world.engine.health.lock().unwrap() = Health::Dead { why: "a test".to_owned() };
+    *world.engine.health.lock().unwrap() = EngineHealth::Dead { why: "a test".to_owned() };
     let why = world.gateway.not_ready(None);
     assert!(why.len() == 1 && why[0].contains("model `demo`") && why[0].contains("a test"), "{why:?}");
-    *world.engine.health.lock().unwrap() = Health::Up;
+    *world.engine.health.lock().unwrap() = EngineHealth::Up;
     assert!(world.gateway.not_ready(None).is_empty());
     world.gateway.drain(std::time::Duration::from_secs(1)).await;
     assert_eq!(world.gateway.not_ready(None), ["the server is shutting down"]);
@@ -396,7 +396,7 @@ async fn calls_of_tools_that_were_not_offered_are_text() {
                 assert_eq!(whole["choices"][0]["message"]["content"], says.as_str());
             }
             world.balance_when_idle().await;
-            let expected = Outcome::Completed { finish: vec![finish.to_owned()] };
+            let expected = CallOutcome::Completed { finish: vec![finish.to_owned()] };
             assert_eq!(world.last_trace().outcome, expected);
         }
     }
@@ -438,7 +438,7 @@ async fn traces_keep_no_words_of_refused_callers() {
         assert!((400..500).contains(&answer.status), "{}", answer.status);
         let trace = serde_json::to_string(&*world.last_trace()).unwrap();
         assert!(!trace.contains("CANARY"), "{trace}");
-        let Outcome::Refused(refusal) = &world.last_trace().outcome else { panic!("it was refused") };
+        let CallOutcome::Refused(refusal) = &world.last_trace().outcome else { panic!("it was refused") };
         assert!(!refusal.message.is_empty(), "{refusal:?}");
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use headrace_call_api::Front as _;
-use headrace_domain::{Clock, Dialect, Endpoint, ModelName, Outcome, Region, Residency};
+use headrace_call_api::CallService as _;
+use headrace_domain::{CallOutcome, Clock, Dialect, Endpoint, ModelName, Region, Residency};
 use headrace_engine_api::RelayError;
-use headrace_gateway::{Arm, Fallbacks, Route, Sticky};
+use headrace_gateway::{FallbackModels, ModelRoute, RouteArm, StickyBy};
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
@@ -89,18 +89,20 @@ async fn whatever_fails_nobody_is_asked_who_is_elsewhere() {
         let (first, second) = (of(first), of(second));
         let mut models: Vec<(&str, &[Arc<Told>])> = vec![("a", &first)];
         models.extend((!second.is_empty()).then_some(("b", &*second)));
-        let arms = models.iter().map(|(name, _)| Arm {
+        let arms = models.iter().map(|(name, _)| RouteArm {
             model: ModelName::new(name).unwrap(),
             weight: 1,
             canary: None,
         });
-        let route = Route { arms: arms.collect(), sticky: Sticky::None, seed, ..Route::default() };
+        let route =
+            ModelRoute { arms: arms.collect(), sticky: StickyBy::None, seed, ..ModelRoute::default() };
         let world = World::new(Setup::default());
         // If the first model fails, is full, or accepts nothing, another one answers.
         let others: Vec<ModelName> =
             models.iter().skip(1).map(|(name, _)| ModelName::new(name).unwrap()).collect();
-        let fallbacks = Fallbacks { failed: others.clone(), overloaded: others, ..Fallbacks::default() };
-        let falls = Route { fallbacks, ..Route::to(ModelName::new("a").unwrap()) };
+        let fallbacks =
+            FallbackModels { failed: others.clone(), overloaded: others, ..FallbackModels::default() };
+        let falls = ModelRoute { fallbacks, ..ModelRoute::to(ModelName::new("a").unwrap()) };
         let names = [("either", route), ("falls", falls)];
         let routes = names.map(|(name, route)| (ModelName::new(name).unwrap(), route));
         offer(&world, &models, BTreeMap::from(routes));
@@ -159,11 +161,11 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     let servers =
         [server_in(Some("us"), "one", Dialect::OpenAi, vec![one()]), server("two", Dialect::OpenAi, vec![])];
     let near = [server_in(Some("eu"), "near", Dialect::OpenAi, vec![one(), one()])];
-    let arm = |model: &str| Arm { model: ModelName::new(model).unwrap(), weight: 1, canary: None };
-    let route = Route { arms: vec![arm("far"), arm("near")], ..Route::default() };
+    let arm = |model: &str| RouteArm { model: ModelName::new(model).unwrap(), weight: 1, canary: None };
+    let route = ModelRoute { arms: vec![arm("far"), arm("near")], ..ModelRoute::default() };
     let aliases = BTreeMap::from([
         (ModelName::new("moving").unwrap(), route),
-        (ModelName::new("alias").unwrap(), Route::to(ModelName::new("far").unwrap())),
+        (ModelName::new("alias").unwrap(), ModelRoute::to(ModelName::new("far").unwrap())),
     ]);
     offer(&world, &[("far", &servers), ("near", &near)], aliases);
     pin(&world, only(&["eu", "ch"]));
@@ -180,7 +182,7 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
         ),
         "{message}"
     );
-    let Outcome::Refused(traced) = world.last_trace().outcome.clone() else { panic!() };
+    let CallOutcome::Refused(traced) = world.last_trace().outcome.clone() else { panic!() };
     assert!(traced.message.contains("pinned to ch, eu"), "{traced:?}");
     assert_eq!(spent(world.balance_when_idle().await), 0);
     // The embedded model is in the server's region.
@@ -264,8 +266,9 @@ async fn who_answers_instead_is_offered_in_the_pin() {
         let (first, near) = (server("eu", "a", busy()), server("eu", "c", answer()));
         let far = server("us", "b", answer());
         let world = World::new(Setup::default());
-        let fallbacks = Fallbacks { failed: others.iter().map(name).collect(), ..Fallbacks::default() };
-        let route = Route { fallbacks, ..Route::to(name(&"first")) };
+        let fallbacks =
+            FallbackModels { failed: others.iter().map(name).collect(), ..FallbackModels::default() };
+        let route = ModelRoute { fallbacks, ..ModelRoute::to(name(&"first")) };
         let models: [(&str, &[Arc<Told>]); 3] =
             [("first", &[first]), ("far", std::slice::from_ref(&far)), ("near", &[near])];
         offer(&world, &models, BTreeMap::from([(name(&"moving"), route)]));

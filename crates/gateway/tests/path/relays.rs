@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Frames, Front, Question};
-use headrace_domain::{AttemptOutcome, Dialect, Endpoint, Outcome, Stage, UsageSource, is_partition};
+use headrace_call_api::{AnswerFrames, CallService, Question};
+use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, Stage, UsageSource, is_partition};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ async fn a_stream_in_the_callers_dialect_is_passed_on_byte_for_byte() {
     // 15 uncached at $1, 5 cached at $0.10, 2 generated at $4 per million.
     assert_eq!(spent(world.balance_when_idle().await), 15_000 + 500 + 8_000);
     let record = world.last_trace();
-    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
     assert_eq!((record.upstream.as_deref(), record.usage_source), (Some("gpu"), UsageSource::Reported));
     assert_eq!(record.upstream_model.as_deref(), Some("their-model-2026"));
     assert!(is_partition(&record.stages, record.duration_ns) && record.span(Stage::Upstream).is_some());
@@ -67,7 +67,7 @@ async fn a_whole_answer_in_the_callers_dialect_is_passed_on_byte_for_byte() {
     assert_eq!(read(answer).await, answer_of("Hi you").to_string());
     assert_eq!(spent(world.balance_when_idle().await), 20_000 + 8_000);
     let record = world.last_trace();
-    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+    assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
     assert_eq!(record.usage.total(), 22);
 }
 
@@ -223,7 +223,7 @@ async fn an_answer_that_breaks_off_ends_with_an_error_and_is_paid_as_far_as_it_w
         assert!((1..=200_000).contains(&paid), "{shown}: {paid}");
         assert_eq!(record.usage.output, 2, "{shown}");
         assert_eq!(record.attempts.len(), 1, "what was seen moves nowhere");
-        assert!(matches!(record.outcome, Outcome::Failed { .. }), "{:?}", record.outcome);
+        assert!(matches!(record.outcome, CallOutcome::Failed { .. }), "{:?}", record.outcome);
     }
 }
 
@@ -240,7 +240,7 @@ async fn an_answer_without_the_event_that_ends_it_is_given_one() {
         assert_eq!(text.contains("assistant"), !words, "what opened it stands in it: {text}");
         world.balance_when_idle().await;
         let outcome = world.last_trace().outcome.clone();
-        assert_eq!(outcome, Outcome::Completed { finish: vec!["stop".to_owned()] });
+        assert_eq!(outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
     }
 }
 
@@ -269,7 +269,7 @@ async fn what_comes_behind_the_end_is_no_part_of_the_answer_and_usage_that_is_mi
     world.balance_when_idle().await;
     let record = world.last_trace();
     assert_eq!((record.usage_source, record.usage.output), (UsageSource::Estimated, 2));
-    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["length".to_owned()] });
+    assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["length".to_owned()] });
 }
 
 #[tokio::test]
@@ -281,7 +281,7 @@ async fn a_client_that_goes_away_pays_for_what_came_and_a_silent_upstream_is_let
     drop(answer);
     assert!(spent(world.balance_when_idle().await) > 0);
     let record = world.last_trace();
-    assert!(matches!(record.outcome, Outcome::Cancelled { .. }), "{:?}", record.outcome);
+    assert!(matches!(record.outcome, CallOutcome::Cancelled { .. }), "{:?}", record.outcome);
     assert_eq!((record.usage.output, record.usage_source), (1, UsageSource::Estimated));
 }
 

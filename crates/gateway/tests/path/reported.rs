@@ -1,7 +1,7 @@
 //! Odd usage reports of upstreams in both dialects, whole and streamed. Each valid count is charged to the nano-dollar,
 //! only the others are estimated, and the trace says why.
 
-use headrace_domain::{Dialect, Endpoint, Outcome, UsageSource};
+use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use serde_json::{Value, json};
 
 use crate::told::{Script, body, chunk, data_event, delta, finish, head, named, server, spent, whole, world};
@@ -62,7 +62,7 @@ async fn charged(
     assert!(text.contains("Hi you"), "{text}");
     let paid = spent(world.balance_when_idle().await);
     let record = world.last_trace();
-    assert_eq!(record.outcome, Outcome::Completed { finish: vec!["stop".to_owned()] }, "{usage}");
+    assert_eq!(record.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] }, "{usage}");
     assert_eq!(record.cost.get(), paid);
     (paid, record.usage_source, record.why_estimated.as_deref().map(str::to_owned))
 }

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Front, ObjectAsk, ObjectMethod};
-use headrace_domain::{Endpoint, NanoDollars, Outcome};
+use headrace_call_api::{CallService, ObjectAsk, ObjectMethod};
+use headrace_domain::{CallOutcome, Endpoint, NanoDollars};
 use headrace_gateway::Gateway;
 use headrace_objects::ObjectLimits;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ async fn money_a_response_in_the_background_is_paid_for_as_far_as_it_came() {
     assert_eq!((status, &cancelled["status"]), (200, &json!("cancelled")));
     assert!(world.balance_when_idle().await < before, "what was computed is paid for");
     assert_eq!(*world.engine.cancelled.lock().unwrap(), 1);
-    assert!(matches!(world.last_trace().outcome, Outcome::Cancelled { .. }));
+    assert!(matches!(world.last_trace().outcome, CallOutcome::Cancelled { .. }));
     assert_eq!(look(&world, ObjectMethod::Get, &path).await.1["status"], "cancelled");
     assert_eq!(look(&world, ObjectMethod::Delete, &path).await.0, 200);
     assert_eq!(look(&world, ObjectMethod::Get, &path).await.0, 404);
@@ -211,7 +211,7 @@ async fn a_stream_is_stored_before_its_id_is_told_and_as_it_ended_however_it_did
 }
 
 /// A turn on a connection. Its message is a body.
-async fn turn(world: &World, turns: &<Gateway as Front>::Turns, more: &Value) -> (u16, Value) {
+async fn turn(world: &World, turns: &<Gateway as CallService>::Turns, more: &Value) -> (u16, Value) {
     let arrival = world.arrival(Endpoint::Responses, body(more).to_string());
     let Ok(entered) = world.gateway.admit(arrival.head) else { panic!("not let in") };
     let answer = world.gateway.call(world.gateway.in_turns(entered, turns), arrival.body).await;

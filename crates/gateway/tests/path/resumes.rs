@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_domain::{Dialect, Endpoint, Outcome, UsageSource, is_partition};
-use headrace_engine_api::{RelayError, RelayEvent, Resumes};
-use headrace_gateway::{OnBreak, Policy};
+use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource, is_partition};
+use headrace_engine_api::{MessageResume, RelayError, RelayEvent};
+use headrace_gateway::{ModelPolicy, OnBreak};
 use serde_json::{Value, json};
 
 use crate::races::by_policy;
@@ -62,7 +62,7 @@ fn says(dialect: Dialect, words: &[&str], ends: bool) -> Script {
     script
 }
 
-fn resuming(name: &str, dialect: Dialect, resumes: Resumes, script: Script) -> Arc<Told> {
+fn resuming(name: &str, dialect: Dialect, resumes: MessageResume, script: Script) -> Arc<Told> {
     let mut told = server(name, dialect, vec![script]);
     Arc::get_mut(&mut told).unwrap().facts.resumes = resumes;
     told
@@ -72,7 +72,7 @@ fn world(servers: &[Arc<Told>], on_break: OnBreak) -> World {
     let world = World::new(Setup { stall: Duration::from_secs(20), ..Setup::default() });
     offer(&world, &[("far", servers)], BTreeMap::new());
     let fleet = Arc::clone(world.gateway.catalog().fleet());
-    by_policy(&world, fleet, Policy { on_break, ..Policy::default() }, &[]);
+    by_policy(&world, fleet, ModelPolicy { on_break, ..ModelPolicy::default() }, &[]);
     world
 }
 
@@ -105,14 +105,14 @@ fn text_of(stream: &str) -> String {
 
 #[tokio::test]
 async fn another_server_goes_on_from_the_text_in_one_stream_that_is_paid_for_once() {
-    use Resumes::{LastTurn, LastTurnFlagged};
+    use MessageResume::{LastTurn, LastTurnFlagged};
     for (endpoint, first, second, resumes) in [
         (Endpoint::ChatCompletions, OpenAi, OpenAi, LastTurnFlagged),
         (Endpoint::Messages, OpenAi, Anthropic, LastTurn),
         (Endpoint::Messages, Anthropic, Anthropic, LastTurn),
         (Endpoint::ChatCompletions, Anthropic, OpenAi, LastTurnFlagged),
     ] {
-        let one = resuming("one", first, Resumes::Never, says(first, &["Hi", " you "], false));
+        let one = resuming("one", first, MessageResume::Never, says(first, &["Hi", " you "], false));
         let two = resuming("two", second, resumes, says(second, &[" and", " me"], true));
         let servers = [Arc::clone(&one), Arc::clone(&two)];
         let world = world(&servers, OnBreak::Continue);
@@ -121,7 +121,7 @@ async fn another_server_goes_on_from_the_text_in_one_stream_that_is_paid_for_onc
         let text = heard(&world, &servers, endpoint, asks(&more)).await;
         assert_eq!(text_of(&text), "Hi you and me", "{text}");
         let record = world.last_trace();
-        assert!(matches!(record.outcome, Outcome::Completed { .. }), "{:?} {text}", record.outcome);
+        assert!(matches!(record.outcome, CallOutcome::Completed { .. }), "{:?} {text}", record.outcome);
         assert!(is_partition(&record.stages, record.duration_ns), "{:?}", record.stages);
         // It is one answer, with a remark at the place where it broke.
         let generated = record.continued[0].after_tokens;
@@ -159,7 +159,7 @@ async fn another_server_goes_on_from_the_text_in_one_stream_that_is_paid_for_onc
 
 #[tokio::test]
 async fn it_goes_on_more_than_once() {
-    let flagged = Resumes::LastTurnFlagged;
+    let flagged = MessageResume::LastTurnFlagged;
     let servers = [
         resuming("one", OpenAi, flagged, says(OpenAi, &["a", "b"], false)),
         resuming("two", OpenAi, flagged, status(400, &json!({"error": {"message": "no", "code": null}}))),
@@ -184,11 +184,11 @@ async fn where_nobody_can_go_on_the_error_is_that_of_the_break() {
     let goes_on = || says(OpenAi, &["me"], true);
     let tools = json!([{"type": "function", "function": {"name": "t", "parameters": {"type": "object"}}}]);
     for (resumes, second, more, policy, was_asked) in [
-        (Resumes::Never, goes_on(), json!({}), OnBreak::Continue, 0),
-        (Resumes::LastTurnFlagged, status(400, &refusal), json!({}), OnBreak::Continue, 1),
-        (Resumes::LastTurnFlagged, goes_on(), json!({}), OnBreak::Error, 0),
-        (Resumes::LastTurnFlagged, goes_on(), json!({"tools": tools}), OnBreak::Continue, 0),
-        (Resumes::LastTurnFlagged, goes_on(), json!({"max_tokens": 1}), OnBreak::Continue, 0),
+        (MessageResume::Never, goes_on(), json!({}), OnBreak::Continue, 0),
+        (MessageResume::LastTurnFlagged, status(400, &refusal), json!({}), OnBreak::Continue, 1),
+        (MessageResume::LastTurnFlagged, goes_on(), json!({}), OnBreak::Error, 0),
+        (MessageResume::LastTurnFlagged, goes_on(), json!({"tools": tools}), OnBreak::Continue, 0),
+        (MessageResume::LastTurnFlagged, goes_on(), json!({"max_tokens": 1}), OnBreak::Continue, 0),
     ] {
         let one = resuming("one", OpenAi, resumes, says(OpenAi, &["Hi", " you "], false));
         let two = resuming("two", OpenAi, resumes, second);
@@ -199,7 +199,7 @@ async fn where_nobody_can_go_on_the_error_is_that_of_the_break() {
         assert!(!text.contains("[DONE]") && !text.contains("prefill"), "{text}");
         assert_eq!(two.asked.lock().unwrap().len(), was_asked, "{more}");
         let record = world.last_trace();
-        assert!(matches!(record.outcome, Outcome::Failed { .. }), "{:?}", record.outcome);
+        assert!(matches!(record.outcome, CallOutcome::Failed { .. }), "{:?}", record.outcome);
         // What was delivered is paid for.
         assert!(record.cost.get() > 0 && record.cost <= record.held, "{}", record.cost);
     }
@@ -207,7 +207,7 @@ async fn where_nobody_can_go_on_the_error_is_that_of_the_break() {
 
 #[tokio::test]
 async fn what_nobody_has_heard_is_not_gone_on_with() {
-    let flagged = Resumes::LastTurnFlagged;
+    let flagged = MessageResume::LastTurnFlagged;
     let mut breaks = says(OpenAi, &["Hi", " you "], false);
     breaks.retain(Option::is_some);
     let servers = [

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use headrace_call_api::{BodyRefusal, BodySource, Credentials, Front, ObjectAsk, ObjectMethod};
-use headrace_domain::{Clock, Endpoint, KeyId, NanoDollars, Outcome, SystemClock};
+use headrace_call_api::{BodyRefusal, BodySource, CallService, Credentials, ObjectAsk, ObjectMethod};
+use headrace_domain::{CallOutcome, Clock, Endpoint, KeyId, NanoDollars, SystemClock};
 use headrace_gateway::{Answer, Gateway};
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ async fn a_call_ends_when_its_key_is_revoked_and_pays_for_what_was_computed() {
             assert!(trace.cost > NanoDollars::ZERO, "{what}");
             assert_eq!(left.get(), dollars("1").get() - trace.cost.get(), "{what}");
             assert_eq!(trace.loss, NanoDollars::ZERO, "{what}");
-            assert!(matches!(trace.outcome, Outcome::Cancelled { .. }), "{what}: {:?}", trace.outcome);
+            assert!(matches!(trace.outcome, CallOutcome::Cancelled { .. }), "{what}: {:?}", trace.outcome);
             assert_eq!(*world.engine.cancelled.lock().unwrap(), 1, "its blocks are free");
         }
     }
@@ -135,8 +135,8 @@ async fn look(world: &World, key: &str, path: &str, query: &[(&str, &str)]) -> A
     let query = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let credentials = Credentials { authorization, x_api_key: None };
     let ask = ObjectAsk { method: ObjectMethod::Get, path: path.to_owned(), query, credentials };
-    match <Gateway as Front>::admit_asked(&world.gateway, ask) {
-        Ok(asked) => Front::answer_asked(&world.gateway, asked, bytes::Bytes::new()).await,
+    match <Gateway as CallService>::admit_asked(&world.gateway, ask) {
+        Ok(asked) => CallService::answer_asked(&world.gateway, asked, bytes::Bytes::new()).await,
         Err(answer) => answer,
     }
 }

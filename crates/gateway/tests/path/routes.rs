@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName};
-use headrace_gateway::{Arm, Route, Sticky};
+use headrace_gateway::{ModelRoute, RouteArm, StickyBy};
 use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use serde_json::{Value, json};
 
@@ -16,10 +16,12 @@ pub(crate) fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
 }
 
-fn route(weights: &[(&str, u32)], sticky: Sticky) -> BTreeMap<ModelName, Route> {
-    let arms =
-        weights.iter().map(|&(model, weight)| Arm { model: name(model), weight, canary: None }).collect();
-    BTreeMap::from([(name("moving"), Route { arms, sticky, ..Route::default() })])
+fn route(weights: &[(&str, u32)], sticky: StickyBy) -> BTreeMap<ModelName, ModelRoute> {
+    let arms = weights
+        .iter()
+        .map(|&(model, weight)| RouteArm { model: name(model), weight, canary: None })
+        .collect();
+    BTreeMap::from([(name("moving"), ModelRoute { arms, sticky, ..ModelRoute::default() })])
 }
 
 fn servers(calls: usize) -> (Arc<Told>, Arc<Told>) {
@@ -43,7 +45,7 @@ async fn a_call_goes_to_one_of_its_models_and_says_to_which() {
     let world = World::new(Setup::default());
     let models: [(&str, &[Arc<Told>]); 2] =
         [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
-    offer(&world, &models, route(&[("a-1", 3), ("a-2", 1)], Sticky::None));
+    offer(&world, &models, route(&[("a-1", 3), ("a-2", 1)], StickyBy::None));
     let mut cost = 0;
     for _ in 0..40 {
         let (status, model, _) = ask(&world, &json!({})).await;
@@ -64,7 +66,7 @@ async fn turns_of_a_conversation_stay_with_their_model() {
     let (one, two) = servers(100);
     let world = World::new(Setup::default());
     let models: [(&str, &[Arc<Told>]); 2] = [("a-1", &[one]), ("a-2", &[two])];
-    offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], Sticky::Conversation));
+    offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], StickyBy::Conversation));
     let mut seen = BTreeSet::new();
     for talk in 0..12 {
         let mut messages = vec![json!({"role": "user", "content": format!("talk {talk}")})];
@@ -84,7 +86,7 @@ async fn turns_of_a_conversation_stay_with_their_model() {
 async fn a_name_may_lead_to_models_that_are_spoken_to_otherwise() {
     let (one, _) = servers(100);
     let world = World::new(Setup::default());
-    offer(&world, &[("a-1", &[one])], route(&[("a-1", 1), (MODEL, 1)], Sticky::None));
+    offer(&world, &[("a-1", &[one])], route(&[("a-1", 1), (MODEL, 1)], StickyBy::None));
     let mut seen = BTreeSet::new();
     for _ in 0..24 {
         let answer = world.call(Endpoint::ChatCompletions, {
@@ -108,7 +110,7 @@ async fn who_may_use_a_name_may_use_what_it_leads_to_and_nobody_else() {
     let mut world = World::new(Setup::default());
     let models: [(&str, &[Arc<Told>]); 2] =
         [("a-1", std::slice::from_ref(&one)), ("a-2", std::slice::from_ref(&two))];
-    offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], Sticky::None));
+    offer(&world, &models, route(&[("a-1", 1), ("a-2", 1)], StickyBy::None));
     world.key = key_for(&world, "moving");
     assert_eq!(ask(&world, &json!({})).await.0, 200);
     for direct in ["a-1", "a-2"] {
@@ -129,7 +131,7 @@ async fn a_near_name_is_told_to_a_key_that_may_use_it() {
     let mut world = World::new(Setup::default());
     let models: [(&str, &[Arc<Told>]); 2] =
         [("kettle-1.gguf", std::slice::from_ref(&one)), ("secret-model", std::slice::from_ref(&two))];
-    offer(&world, &models, route(&[("kettle-1.gguf", 1), ("secret-model", 1)], Sticky::None));
+    offer(&world, &models, route(&[("kettle-1.gguf", 1), ("secret-model", 1)], StickyBy::None));
     world.key = key_for(&world, "kettle-1.gguf");
     for (asked, meant) in [
         ("kettle-1", Some("kettle-1.gguf")),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::Front;
-use headrace_domain::{Dialect, Endpoint, ModelName, NanoDollars, Outcome, ShadowOf, TraceRecord};
+use headrace_call_api::CallService;
+use headrace_domain::{CallOutcome, Dialect, Endpoint, ModelName, NanoDollars, ShadowOf, TraceRecord};
 use headrace_engine_api::{Priority, RelayError};
 use headrace_gateway::{NameRules, SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec};
 use headrace_identity::RateLimits;
@@ -108,7 +108,7 @@ async fn a_copy_runs_at_the_other_model_and_nobody_pays_for_it() {
             (copy.org.as_ref(), copy.key.as_ref().map(|key| key.as_str())),
             (Some(&world.org), Some(SHADOW_KEY))
         );
-        assert!(matches!(copy.outcome, Outcome::Completed { .. }), "{:?}", copy.outcome);
+        assert!(matches!(copy.outcome, CallOutcome::Completed { .. }), "{:?}", copy.outcome);
 
         let shadow = shadow(copy);
         assert_eq!((shadow.call, shadow.model.as_str()), (record.request_id, "now"));
@@ -159,7 +159,7 @@ async fn the_embedded_engine_takes_copies_last_and_draws_the_same_numbers_for_th
     let world = World::new(Setup::default());
     let mut body = body(false, &json!({"model": "alias"}));
     body.as_object_mut().unwrap().remove("unknown_to_us");
-    let aliases = BTreeMap::from([(name("alias"), headrace_gateway::Route::to(name(MODEL)))]);
+    let aliases = BTreeMap::from([(name("alias"), headrace_gateway::ModelRoute::to(name(MODEL)))]);
     offer_by(&world, &[], aliases, rules("alias", spec(MODEL)));
     let answer = world.call(Endpoint::ChatCompletions, body).await;
     assert_eq!(trace_of(&world, answer).await.model_served.as_deref(), Some(MODEL));
@@ -187,7 +187,8 @@ async fn a_copy_that_stalls_or_fails_is_nothing_to_the_caller() {
         assert_eq!(record.cost.get(), 28_000 - 5_000 + 500, "{kind}");
         next.gate.open();
         let copies = copies(&world, 2).await;
-        let served = copies.iter().filter(|copy| matches!(copy.outcome, Outcome::Completed { .. })).count();
+        let served =
+            copies.iter().filter(|copy| matches!(copy.outcome, CallOutcome::Completed { .. })).count();
         assert_eq!(served, if kind == "fails" { 1 } else { 2 });
         assert_eq!(spent(world.balance_when_idle().await), 2 * record.cost.get());
     }
@@ -271,7 +272,7 @@ async fn a_drain_waits_for_no_copy() {
     }
     assert_eq!(world.gateway.drain(Duration::from_secs(60)).await, 0, "none was cut off");
     let copies = copies(&world, 1).await;
-    assert!(matches!(copies[0].outcome, Outcome::Cancelled { .. }));
+    assert!(matches!(copies[0].outcome, CallOutcome::Cancelled { .. }));
 }
 
 #[test]

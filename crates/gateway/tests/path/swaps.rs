@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_call_api::Front as _;
-use headrace_domain::{Clock, Endpoint, ModelName, Outcome, Usage};
-use headrace_gateway::{Catalog, Offer, Policy, Route, ToolsOrder};
+use headrace_call_api::CallService as _;
+use headrace_domain::{CallOutcome, Clock, Endpoint, ModelName, Usage};
+use headrace_gateway::{Catalog, CatalogOffer, ModelPolicy, ModelRoute, ToolsOrder};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_moderation::{Judge, Rules};
 use serde_json::json;
@@ -14,13 +14,13 @@ use serde_json::json;
 use crate::world::{MODEL, Script, Setup, World, chat_body, read, trace_of};
 
 /// The model and worker of a world at `times` the price, and with another alias.
-pub(crate) fn offer(world: &World, times: i64, alias: &str) -> Offer {
+pub(crate) fn offer(world: &World, times: i64, alias: &str) -> CatalogOffer {
     let name = |text: &str| ModelName::new(text).unwrap();
     let prices = json!([{"model": MODEL, "input": times * 1_000_000_000, "output": times * 4_000_000_000}]);
     let former = world.gateway.catalog();
-    Offer {
+    CatalogOffer {
         models: former.models().cloned().collect(),
-        aliases: BTreeMap::from([(name(alias), Route::to(name(MODEL)))]),
+        aliases: BTreeMap::from([(name(alias), ModelRoute::to(name(MODEL)))]),
         prices: PriceList::from_config(&serde_json::from_value::<Vec<_>>(prices).unwrap()).unwrap(),
         costs: CostList::default(),
         fleet: Arc::clone(former.fleet()),
@@ -30,7 +30,7 @@ pub(crate) fn offer(world: &World, times: i64, alias: &str) -> Offer {
     }
 }
 
-pub(crate) fn swap(world: &World, offer: Offer) {
+pub(crate) fn swap(world: &World, offer: CatalogOffer) {
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
 
@@ -48,13 +48,16 @@ async fn a_call_in_flight_ends_at_the_price_that_it_was_held_at() {
     let former = Arc::downgrade(&world.gateway.catalog());
     let blocked = json!([{"name": "all", "kind": "words", "words": ["ha"], "action": "block"}]);
     let rules = Rules::compile(&serde_json::from_value::<Vec<_>>(blocked).unwrap()).unwrap();
-    swap(&world, Offer { judge: Some(Arc::new(rules) as Arc<dyn Judge>), ..offer(&world, 10, "other") });
+    swap(
+        &world,
+        CatalogOffer { judge: Some(Arc::new(rules) as Arc<dyn Judge>), ..offer(&world, 10, "other") },
+    );
     assert!(former.upgrade().is_some(), "the call keeps what it was routed by");
     assert_eq!(world.chat(false).await.status, 400, "the new rules hold for the next call");
     drop(answer);
     world.balance_when_idle().await;
     let records = world.traces.0.lock().unwrap().clone();
-    let held = records.iter().find(|record| matches!(record.outcome, Outcome::Cancelled { .. })).unwrap();
+    let held = records.iter().find(|record| matches!(record.outcome, CallOutcome::Cancelled { .. })).unwrap();
     assert_eq!((held.usage.output, held.cost.get()), (2, cost(&held.usage)));
     assert!(former.upgrade().is_none(), "nobody keeps it any longer");
 }
@@ -81,9 +84,9 @@ async fn the_next_call_has_the_new_prices_and_names() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_catalogue_is_told_all_its_faults() {
     let world = World::new(Setup::default());
-    let mut bad = Offer { prices: PriceList::default(), ..offer(&world, 1, "demo") };
+    let mut bad = CatalogOffer { prices: PriceList::default(), ..offer(&world, 1, "demo") };
     let name = |text: &str| ModelName::new(text).unwrap();
-    bad.aliases.insert(name("stray"), Route::to(name("nothing")));
+    bad.aliases.insert(name("stray"), ModelRoute::to(name("nothing")));
     let Err(error) = Catalog::checked(bad, world.clock.now()) else { panic!("it is taken") };
     let said = error.to_string();
     for fault in ["`demo` has no price", "`demo` has the name of a served model", "points to `nothing`"] {
@@ -106,7 +109,7 @@ async fn the_order_of_tools_properties_is_as_sent_or_the_models_own() {
     let two = body(r#"{"b":{"format":"date","type":"string"},"a":{"type":"integer"}}"#);
     let three = body(r#"{"a":{"type":"integer"},"b":{"type":"string","format":"date"}}"#);
     for (tools_order, names_matter) in [(ToolsOrder::AsSent, true), (ToolsOrder::Canonical, false)] {
-        let policy = Policy { tools_order, ..Policy::default() };
+        let policy = ModelPolicy { tools_order, ..ModelPolicy::default() };
         let mut offer = offer(&world, 1, "other");
         offer.models.iter_mut().for_each(|model| Arc::make_mut(model).policy = policy.clone());
         swap(&world, offer);

@@ -1,8 +1,8 @@
 //! Reasoning before an answer: sent as reasoning, counted as reasoning, and switched on and off by the caller.
 
-use headrace_domain::{Endpoint, Outcome};
+use headrace_domain::{CallOutcome, Endpoint};
 use headrace_engine_api::Capabilities;
-use headrace_gateway::{Policy, ThinkingPolicy};
+use headrace_gateway::{ModelPolicy, ThinkingPolicy};
 use serde_json::{Value, json};
 
 use crate::world::{Script, Setup, World, capabilities, chat_body, read};
@@ -101,7 +101,7 @@ async fn variables_of_the_template_reach_it() {
 }
 
 /// A world whose vocabulary has the marks of reasoning.
-fn thinker(template: &'static str, thought_caps: bool, policy: Policy) -> World {
+fn thinker(template: &'static str, thought_caps: bool, policy: ModelPolicy) -> World {
     World::new(Setup {
         template: Some(template),
         words_of: "../model/tests/data/qwen3",
@@ -120,8 +120,9 @@ async fn a_budget_of_thought_reaches_the_engine_in_ids() {
     let mut budgets = [None; ThinkingPolicy::EFFORTS.len()];
     budgets[1] = Some(300);
     let thinking = ThinkingPolicy { budgets, last_words };
-    let with_words = Policy { thinking: thinking.clone(), ..Policy::default() };
-    let without = Policy { thinking: ThinkingPolicy { last_words: None, ..thinking }, ..Policy::default() };
+    let with_words = ModelPolicy { thinking: thinking.clone(), ..ModelPolicy::default() };
+    let without =
+        ModelPolicy { thinking: ThinkingPolicy { last_words: None, ..thinking }, ..ModelPolicy::default() };
     let plain = "{{ messages[0].content }}{# </think> #}";
     for (template, policy, fields, most, words, is_open) in [
         (THINKS, &without, json!({"thinking_token_budget": 7}), 7, 0, true),
@@ -164,7 +165,7 @@ async fn a_budget_that_nobody_can_keep_to_is_refused_by_its_name() {
         (THINKS, false, Endpoint::ChatCompletions, "server that cannot end a thought"),
         (THINKS, false, Endpoint::Messages, "server that cannot end a thought"),
     ] {
-        let world = thinker(template, caps, Policy::default());
+        let world = thinker(template, caps, ModelPolicy::default());
         let (param, body) = match endpoint {
             Endpoint::Messages => (
                 "thinking.budget_tokens",
@@ -199,6 +200,6 @@ async fn a_stop_string_that_ends_a_thought_is_seen() {
             "{text}"
         );
         world.balance_when_idle().await;
-        assert_eq!(world.last_trace().outcome, Outcome::Completed { finish: vec![finish.to_owned()] });
+        assert_eq!(world.last_trace().outcome, CallOutcome::Completed { finish: vec![finish.to_owned()] });
     }
 }

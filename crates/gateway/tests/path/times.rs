@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{BodyRefusal, BodySource, Credentials, Frames};
-use headrace_domain::{Endpoint, EngineTrace, Outcome, Stage, TraceRecord, is_partition};
+use headrace_call_api::{AnswerFrames, BodyRefusal, BodySource, Credentials};
+use headrace_domain::{CallOutcome, Endpoint, EngineTrace, Stage, TraceRecord, is_partition};
 use headrace_gateway::{Answer, AnswerBody};
 use serde_json::{Value, json};
 
@@ -155,7 +155,7 @@ async fn time_in_which_the_reader_does_not_read_is_the_clients() {
         let records = settled(&world).await;
         let record = records.iter().find(|record| record.request_id.to_string() == id).unwrap();
         check(record, "a slow reader");
-        assert!(matches!(record.outcome, Outcome::Completed { .. }));
+        assert!(matches!(record.outcome, CallOutcome::Completed { .. }));
         assert!(record.client_ns() >= 40_000_000, "{:?}", record.stages);
         // In these tests a call begins when its world does, so its `connect` span is long.
         let connected = record.span(Stage::Connect).unwrap().duration_ns;

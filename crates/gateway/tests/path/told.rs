@@ -8,11 +8,13 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, Region};
 use headrace_engine_api::{
-    Abandoned, AnswerMemory, Engine, Health, LoadReport, PrefixCache, Relay, RelayAnswer, RelayAsk,
-    RelayError, RelayEvent, RelayFacts, RelayHead, RelayedEvent, Reported, Resumes, Screening,
+    AbandonPolicy, AnswerMemory, Engine, EngineHealth, LoadReport, MessageRelay, MessageResume, PrefixCache,
+    RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayedEvent, ReportAge, Screening,
 };
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Answer, Catalog, Lane, MessageLane, NameRules, Offer, Policy, Route, ServedModel};
+use headrace_gateway::{
+    Answer, Backend, Catalog, CatalogOffer, MessageBackend, ModelPolicy, ModelRoute, NameRules, ServedModel,
+};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use serde_json::{Value, json};
@@ -93,7 +95,7 @@ impl RelayAnswer for Telling {
     }
 }
 
-impl Relay for Told {
+impl MessageRelay for Told {
     fn facts(&self) -> &RelayFacts {
         &self.facts
     }
@@ -117,12 +119,12 @@ impl Relay for Told {
 
     fn load(&self) -> LoadReport {
         let told = self.tells_load.load(Ordering::SeqCst);
-        let reported = if told { Reported::Now } else { Reported::Never };
+        let reported = if told { ReportAge::Now } else { ReportAge::Never };
         LoadReport { reported, ..LoadReport::default() }
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }
 
@@ -144,8 +146,8 @@ pub(crate) fn server_in(
             model: "their-model".into(),
             max_tokens_field: "max_completion_tokens",
             context_window: None,
-            abandoned: Abandoned::Abort,
-            resumes: Resumes::Never,
+            abandoned: AbandonPolicy::Abort,
+            resumes: MessageResume::Never,
             cache: PrefixCache::Disclosed,
             allow_unpriced: Arc::default(),
         },
@@ -182,7 +184,11 @@ pub(crate) fn ruled_world(servers: &[Arc<Told>], rules: Vec<headrace_moderation:
 
 /// Makes a world offer, besides its own model, models of these servers, with aliases. The first costs $1 per million
 /// prompt tokens and $4 per million answer tokens, each further one twice as much as the one before.
-pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTreeMap<ModelName, Route>) {
+pub(crate) fn offer(
+    world: &World,
+    models: &[(&str, &[Arc<Told>])],
+    aliases: BTreeMap<ModelName, ModelRoute>,
+) {
     offer_by(world, models, aliases, NameRules::default());
 }
 
@@ -190,7 +196,7 @@ pub(crate) fn offer(world: &World, models: &[(&str, &[Arc<Told>])], aliases: BTr
 pub(crate) fn offer_by(
     world: &World,
     models: &[(&str, &[Arc<Told>])],
-    aliases: BTreeMap<ModelName, Route>,
+    aliases: BTreeMap<ModelName, ModelRoute>,
     names: NameRules,
 ) {
     let prices = models.iter().enumerate().map(|(at, (model, _))| price(model, 1 << at));
@@ -209,13 +215,13 @@ pub(crate) fn offer_passing(world: &World, model: &str, servers: &[Arc<Told>]) {
     let catalog = world.gateway.catalog();
     let passing = |model: &Arc<ServedModel>| {
         let mut model = (**model).clone();
-        if let Lane::Messages(lane) = &mut model.lane {
+        if let Backend::Messages(lane) = &mut model.lane {
             lane.passes_responses = true;
         }
         Arc::new(model)
     };
     let prices = json!([price(MODEL, 1), price(model, 1)]).to_string();
-    let offer = Offer {
+    let offer = CatalogOffer {
         models: catalog.models().map(passing).collect(),
         aliases: BTreeMap::new(),
         prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(&prices).unwrap()).unwrap(),
@@ -233,7 +239,7 @@ fn swap(
     world: &World,
     own: bool,
     models: &[(&str, &[Arc<Told>])],
-    (aliases, names): (BTreeMap<ModelName, Route>, NameRules),
+    (aliases, names): (BTreeMap<ModelName, ModelRoute>, NameRules),
     (prices, costs): (&str, CostList),
 ) {
     let mut workers = Vec::new();
@@ -246,20 +252,20 @@ fn swap(
     for (model, servers) in models {
         let name = ModelName::new(model).unwrap();
         let relay = |server: &Arc<Told>| {
-            Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn Relay>)
+            Worker::relay(&server.facts.upstream, name.clone(), Arc::clone(server) as Arc<dyn MessageRelay>)
                 .within(server.region.clone())
         };
         workers.extend(servers.iter().map(relay));
         served.push(Arc::new(ServedModel {
             name,
-            lane: Lane::Messages(MessageLane::default()),
+            lane: Backend::Messages(MessageBackend::default()),
             created_unix_s: 0,
             default_max_tokens: Some(100),
             limits: LimitSpec::UNLIMITED,
-            policy: Policy::default(),
+            policy: ModelPolicy::default(),
         }));
     }
-    let offer = Offer {
+    let offer = CatalogOffer {
         models: served,
         aliases,
         prices: PriceList::from_config(&serde_json::from_str::<Vec<_>>(prices).unwrap()).unwrap(),

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{BodySource, Broken, Credentials, Frames, Front, Head, Peer};
+use headrace_call_api::{
+    AnswerFrames, BodySource, BrokenBody, CallHead, CallService, Credentials, PeerAddress,
+};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
@@ -16,17 +18,17 @@ use headrace_domain::{
     TraceSink, UnixNanos, Usage,
 };
 use headrace_engine_api::{
-    Capabilities, Continues, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport,
-    PromptScores, SubmitRefusal, Ticket, channel,
+    Capabilities, Engine, EngineHealth, EventSender, Job, JobError, JobEvent, JobReport, JobTicket,
+    LoadReport, PromptScores, ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Answer, AnswerBody, Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Makes, MemoryBounds, Offer,
-    Policy, Records, Route, ServedModel, Stored, TokenLane, VectorLane,
+    Answer, AnswerBody, Backend, Catalog, CatalogOffer, EncoderOutput, Gateway, GatewayConfig, GatewayParts,
+    MemoryBounds, ModelPolicy, ModelRoute, ServedModel, Stored, TokenBackend, TraceLookup, VectorBackend,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
-use headrace_ledger::{Command, GrantKind, Ledger, MemoryJournal, Owner};
+use headrace_ledger::{GrantKind, Ledger, LedgerOperation, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
 use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
@@ -34,7 +36,7 @@ use headrace_tokenizer::Tokenizer;
 
 /// A call as it arrives.
 pub(crate) struct Arrival<B> {
-    pub(crate) head: Head,
+    pub(crate) head: CallHead,
     pub(crate) body: B,
 }
 
@@ -93,7 +95,7 @@ pub(crate) struct Scripted {
     pub(crate) cancelled: Arc<Mutex<u32>>,
     /// What it reports about the prefix cache.
     pub(crate) miss: Mutex<Option<CacheMiss>>,
-    pub(crate) health: Mutex<Health>,
+    pub(crate) health: Mutex<EngineHealth>,
     /// What it reports about every job's times.
     pub(crate) trace: Mutex<EngineTrace>,
 }
@@ -112,7 +114,7 @@ impl Scripted {
             submitted: AtomicUsize::new(0),
             cancelled: Arc::default(),
             miss: Mutex::default(),
-            health: Mutex::new(Health::Up),
+            health: Mutex::new(EngineHealth::Up),
             trace: Mutex::default(),
         }
     }
@@ -123,7 +125,7 @@ impl Engine for Scripted {
         &self.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.submitted.fetch_add(1, Ordering::SeqCst);
         let script = *self.script.lock().unwrap();
         if script == Script::Full {
@@ -143,9 +145,9 @@ impl Engine for Scripted {
         let prompt = job.prompt.len() as u64;
         let scored = |top: Option<u8>| top.map(score);
         self.jobs.lock().unwrap().push(job.clone());
-        sender.send(Event::Started { cached_tokens: 0 });
+        sender.send(JobEvent::Started { cached_tokens: 0 });
         if let Some(each) = scored(job.sampling.prompt_logprobs) {
-            sender.send(Event::Scored(PromptScores { tokens: vec![each; job.prompt.len()] }));
+            sender.send(JobEvent::Scored(PromptScores { tokens: vec![each; job.prompt.len()] }));
         }
         let miss = *self.miss.lock().unwrap();
         let times = self.trace.lock().unwrap().clone();
@@ -165,48 +167,48 @@ impl Engine for Scripted {
                 for choice in job.first_choice..job.first_choice + job.sampling.n {
                     for _ in 0..each {
                         let (text, logprobs) = ("ha ".to_owned(), logprobs.clone());
-                        sender.send(Event::Tokens { choice, ids: vec![65], text, logprobs });
+                        sender.send(JobEvent::Tokens { choice, ids: vec![65], text, logprobs });
                     }
-                    sender.send(Event::Finished { choice, reason: FinishReason::Stop });
+                    sender.send(JobEvent::Finished { choice, reason: FinishReason::Stop });
                 }
-                sender.finish(Event::Done(report(u64::from(each * job.sampling.n))));
+                sender.finish(JobEvent::Done(report(u64::from(each * job.sampling.n))));
             }
             Script::Say(text) => {
                 text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
-                sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
-                sender.finish(Event::Done(report(text.len() as u64)));
+                sender.send(JobEvent::Finished { choice: 0, reason: FinishReason::Stop });
+                sender.finish(JobEvent::Done(report(text.len() as u64)));
             }
             Script::SayToStop(text) => {
                 text.chars().for_each(|c| token(&sender, 0, c.encode_utf8(&mut [0; 4])));
                 let reason = FinishReason::StopString { matched: "END".to_owned() };
-                sender.send(Event::Finished { choice: 0, reason });
-                sender.finish(Event::Done(report(text.len() as u64)));
+                sender.send(JobEvent::Finished { choice: 0, reason });
+                sender.finish(JobEvent::Done(report(text.len() as u64)));
             }
             Script::Spell(tokens) => {
                 for (id, text) in tokens {
                     let (ids, text) = (vec![*id], (*text).to_owned());
-                    sender.send(Event::Tokens { choice: 0, ids, text, logprobs: Vec::new() });
+                    sender.send(JobEvent::Tokens { choice: 0, ids, text, logprobs: Vec::new() });
                 }
-                sender.send(Event::Finished { choice: 0, reason: FinishReason::Stop });
-                sender.finish(Event::Done(report(tokens.len() as u64)));
+                sender.send(JobEvent::Finished { choice: 0, reason: FinishReason::Stop });
+                sender.finish(JobEvent::Done(report(tokens.len() as u64)));
             }
             Script::Encode(width) => {
                 let values: Vec<f32> = (1..=width).map(|value| value as f32).collect();
-                sender.send(Event::Encoded(values.into()));
-                sender.send(Event::Finished { choice: job.first_choice, reason: FinishReason::Stop });
-                sender.finish(Event::Done(report(0)));
+                sender.send(JobEvent::Encoded(values.into()));
+                sender.send(JobEvent::Finished { choice: job.first_choice, reason: FinishReason::Stop });
+                sender.finish(JobEvent::Done(report(0)));
             }
             Script::ThenDie(tokens) => (0..tokens).for_each(|_| token(&sender, 0, "ha ")),
             Script::ThenStop(tokens) => {
                 (0..tokens).for_each(|_| token(&sender, 0, "ha "));
                 let (error, report) = (JobError::ShuttingDown, report(u64::from(tokens)));
-                sender.finish(Event::Failed { error, report });
+                sender.finish(JobEvent::Failed { error, report });
             }
             Script::ThenFail(tokens) | Script::HeldThenFail(tokens) => {
                 let text = if matches!(script, Script::HeldThenFail(_)) { "" } else { "ha " };
                 (0..tokens).for_each(|_| token(&sender, 0, text));
                 let error = JobError::NotFinite { position: 9 };
-                let last = Event::Failed { error, report: report(u64::from(tokens)) };
+                let last = JobEvent::Failed { error, report: report(u64::from(tokens)) };
                 let may_fail = Arc::clone(&self.may_fail);
                 std::thread::spawn(move || {
                     while !may_fail.load(Ordering::SeqCst) && !sender.is_cancelled() {
@@ -218,7 +220,7 @@ impl Engine for Scripted {
             Script::ThenWait(tokens) => {
                 (0..tokens).for_each(|_| token(&sender, 0, &"x".repeat(100)));
                 let cancelled = Arc::clone(&self.cancelled);
-                let last = Event::Failed { error: JobError::Cancelled, report: report(u64::from(tokens)) };
+                let last = JobEvent::Failed { error: JobError::Cancelled, report: report(u64::from(tokens)) };
                 std::thread::spawn(move || {
                     while !sender.is_cancelled() {
                         std::thread::sleep(Duration::from_millis(1));
@@ -240,13 +242,13 @@ impl Engine for Scripted {
         LoadReport::default()
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> EngineHealth {
         self.health.lock().unwrap().clone()
     }
 }
 
 fn token(sender: &EventSender, choice: u32, text: &str) {
-    sender.send(Event::Tokens { choice, ids: vec![65], text: text.to_owned(), logprobs: Vec::new() });
+    sender.send(JobEvent::Tokens { choice, ids: vec![65], text: text.to_owned(), logprobs: Vec::new() });
 }
 
 /// A clock that panics once at a given reading, or is late from a given reading on.
@@ -329,7 +331,7 @@ impl TraceSink for Kept {
     }
 }
 
-impl Records for Kept {
+impl TraceLookup for Kept {
     fn recent(&self, id: RequestId) -> Option<Arc<TraceRecord>> {
         self.0.lock().unwrap().iter().find(|record| record.request_id == id).cloned()
     }
@@ -391,14 +393,14 @@ pub(crate) struct Setup {
     /// The store for them. `None` for memory.
     pub(crate) stored_in: Option<Arc<dyn ObjectStore>>,
     /// Makes the model an encoder with this output.
-    pub(crate) makes: Option<Makes>,
+    pub(crate) makes: Option<EncoderOutput>,
     /// The directory of the model's tokenizer, relative to this crate's manifest.
     pub(crate) words_of: &'static str,
     /// A tokenizer that replaces it, as a `tokenizer.json`.
     pub(crate) tokenizer_json: Option<&'static [u8]>,
     /// What the engine can do.
     pub(crate) capabilities: Capabilities,
-    pub(crate) policy: Policy,
+    pub(crate) policy: ModelPolicy,
 }
 
 impl Default for Setup {
@@ -422,7 +424,7 @@ impl Default for Setup {
             words_of: "../../demo-model/checkpoint",
             tokenizer_json: None,
             capabilities: capabilities(),
-            policy: Policy::default(),
+            policy: ModelPolicy::default(),
         }
     }
 }
@@ -433,8 +435,8 @@ impl World {
         let catalog = self.gateway.catalog();
         let model = catalog.models().next().unwrap();
         match &model.lane {
-            Lane::Tokens(lane) => Arc::clone(&lane.tokenizer),
-            Lane::Vectors(_) | Lane::Messages(_) => panic!("no words"),
+            Backend::Tokens(lane) => Arc::clone(&lane.tokenizer),
+            Backend::Vectors(_) | Backend::Messages(_) => panic!("no words"),
         }
     }
 
@@ -451,10 +453,10 @@ impl World {
 
         let journal = MemoryJournal::new();
         let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), now).unwrap();
-        let mut opening = vec![Command::OpenProject { org: org.clone(), project: project.clone() }];
+        let mut opening = vec![LedgerOperation::OpenProject { org: org.clone(), project: project.clone() }];
         if setup.credit > NanoDollars::ZERO {
             let reference = "test".to_owned();
-            opening.push(Command::Grant {
+            opening.push(LedgerOperation::Grant {
                 org: org.clone(),
                 amount: setup.credit,
                 kind: GrantKind::Paid,
@@ -484,7 +486,7 @@ impl World {
             limits: limits.clone(),
             books: Arc::new(ledger.clone()),
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
-            records: Arc::clone(&traces) as Arc<dyn Records>,
+            records: Arc::clone(&traces) as Arc<dyn TraceLookup>,
             objects: setup.stored_in.clone().unwrap_or_else(|| Arc::new(MemoryObjects::new(setup.objects))),
             files: None,
             cache_secret: [9; 32],
@@ -501,7 +503,7 @@ impl World {
             ..GatewayConfig::default()
         };
         let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>).within(region);
-        let offer = Offer {
+        let offer = CatalogOffer {
             prices: PriceList::from_config(&prices).unwrap(),
             judge: judge.clone(),
             costs: CostList::default(),
@@ -509,7 +511,7 @@ impl World {
             models: vec![Arc::new(served(name, &setup))],
             aliases: BTreeMap::from([(
                 ModelName::new("alias").unwrap(),
-                Route::to(ModelName::new(MODEL).unwrap()),
+                ModelRoute::to(ModelName::new(MODEL).unwrap()),
             )]),
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
             names: headrace_gateway::NameRules::default(),
@@ -533,10 +535,10 @@ impl World {
 
     pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival<Bytes> {
         let clock = SystemClock::new();
-        let head = Head {
+        let head = CallHead {
             endpoint,
             credentials: self.credentials(),
-            peer: Peer { address: ([127, 0, 0, 1], 1).into() },
+            peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
             traceparent: None,
             dialect: Vec::new(),
             started: clock.now(),
@@ -589,7 +591,7 @@ pub(crate) async fn read(answer: Answer) -> String {
 }
 
 /// All of a body, and how it ended.
-pub(crate) async fn read_to_the_end(answer: Answer) -> (String, Result<(), Broken>) {
+pub(crate) async fn read_to_the_end(answer: Answer) -> (String, Result<(), BrokenBody>) {
     let (mut delivery, length) = match answer.body {
         AnswerBody::Whole(bytes) => return (String::from_utf8(bytes.to_vec()).unwrap(), Ok(())),
         AnswerBody::Stream(delivery) => (delivery, None),
@@ -633,7 +635,7 @@ pub(crate) fn capabilities() -> Capabilities {
         context_window: 512,
         max_logprobs: 20,
         kv_tokens: 4096,
-        continues: Continues::Never,
+        continues: ResumeSupport::Never,
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
@@ -646,7 +648,7 @@ fn served(name: ModelName, setup: &Setup) -> ServedModel {
     let json = setup.tokenizer_json.unwrap_or_else(|| checkpoint.tokenizer_json());
     let tokenizer = Arc::new(Tokenizer::new(json, checkpoint.tokenizer_config()).unwrap());
     if let Some(makes) = setup.makes {
-        let lane = VectorLane {
+        let lane = VectorBackend {
             tokenizer,
             capabilities: setup.capabilities.clone(),
             makes,
@@ -654,20 +656,20 @@ fn served(name: ModelName, setup: &Setup) -> ServedModel {
             prompts: BTreeMap::from([("query".to_owned(), "query: ".to_owned())]),
             default_prompt: None,
         };
-        let (limits, policy) = (LimitSpec::UNLIMITED, Policy::default());
-        let lane = Lane::Vectors(lane);
+        let (limits, policy) = (LimitSpec::UNLIMITED, ModelPolicy::default());
+        let lane = Backend::Vectors(lane);
         return ServedModel { name, lane, created_unix_s: 0, default_max_tokens: None, limits, policy };
     }
     let texts = SpecialTokenTexts::new(&tokenizer, None, Some("<|im_end|>".to_owned()), None, None);
     let source = setup.template.unwrap_or_else(|| checkpoint.chat_template().unwrap());
     ServedModel {
         name,
-        lane: Lane::Tokens(TokenLane {
+        lane: Backend::Tokens(TokenBackend {
             template: Some(Arc::new(
                 ChatTemplate::compile(source, &texts, TemplateLimits::default()).unwrap(),
             )),
             replies: ReplyStyle::detect(source),
-            grammars: Arc::new(headrace_grammar::Compiler::new(
+            grammars: Arc::new(headrace_grammar::FormCompiler::new(
                 Arc::clone(&tokenizer),
                 &[],
                 setup.capabilities.vocab,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Broken, Credentials, Frames, Front, GiveUp, Head, Peer};
+use headrace_call_api::{AnswerFrames, BrokenBody, CallHead, CallService, Credentials, GiveUp, PeerAddress};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
 use serde_json::json;
@@ -40,7 +40,7 @@ pub(crate) struct Sight {
     /// Tokens whose text it has received.
     pub(crate) tokens: u64,
     /// How the body ended. `None` if it did not look.
-    pub(crate) end: Option<Result<(), Broken>>,
+    pub(crate) end: Option<Result<(), BrokenBody>>,
     pub(crate) text: String,
 }
 
@@ -75,13 +75,13 @@ pub(crate) async fn call(
         "max_tokens": 1 + random.below(30), "n": 1 + random.below(2),
         "headrace": {"explain": random.one_in(6)},
     });
-    let head = Head {
+    let head = CallHead {
         endpoint: Endpoint::Completions,
         credentials: Credentials {
             authorization: Some(format!("Bearer {key}").into_bytes()),
             x_api_key: None,
         },
-        peer: Peer { address: ([127, 0, 0, 1], 1).into() },
+        peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
         traceparent: None,
         started: clock.wall(),
         dialect: Vec::new(),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use headrace_domain::{EngineTrace, FinishReason, PrefixKeys, Usage};
 use headrace_engine_api::{
-    Capabilities, Engine, Event, EventSender, Health, Job, JobError, JobReport, LoadReport, SubmitRefusal,
-    Ticket, channel,
+    Capabilities, Engine, EngineHealth, EventSender, Job, JobError, JobEvent, JobReport, JobTicket,
+    LoadReport, SubmitRefusal, channel,
 };
 
 use crate::world::{Faults, Random};
@@ -38,7 +38,7 @@ impl Engine for SimEngine {
         &self.capabilities
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         let mut random = self.random.lock().unwrap_or_else(std::sync::PoisonError::into_inner).fork();
         if !self.faults.are_over() && random.one_in(25) {
             let retry_after = Duration::from_secs(1);
@@ -66,8 +66,8 @@ impl Engine for SimEngine {
         LoadReport::default()
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }
 
@@ -82,9 +82,9 @@ async fn work(sender: EventSender, job: Job, fate: Fate, mut random: Random) {
         let usage = Usage { input: job.prompt.len() as u64, output, ..Usage::default() };
         Arc::new(JobReport { usage, engine: EngineTrace { steps: 1, ..EngineTrace::default() } })
     };
-    let cancelled = |output| Event::Failed { error: JobError::Cancelled, report: report(output) };
+    let cancelled = |output| JobEvent::Failed { error: JobError::Cancelled, report: report(output) };
     tokio::time::sleep(Duration::from_millis(random.below(300))).await;
-    sender.send(Event::Started { cached_tokens: 0 });
+    sender.send(JobEvent::Started { cached_tokens: 0 });
     for choice in job.first_choice..job.first_choice + job.sampling.n {
         for _ in 0..job.sampling.max_tokens {
             tokio::time::sleep(Duration::from_millis(random.below(pace + 1))).await;
@@ -96,25 +96,25 @@ async fn work(sender: EventSender, job: Job, fate: Fate, mut random: Random) {
             }
             output += 1;
             let text = format!("{MARK}{}", "x".repeat(bytes));
-            sender.send(Event::Tokens { choice, ids: vec![65], text, logprobs: Vec::new() });
+            sender.send(JobEvent::Tokens { choice, ids: vec![65], text, logprobs: Vec::new() });
         }
-        sender.send(Event::Finished { choice, reason: FinishReason::Length });
+        sender.send(JobEvent::Finished { choice, reason: FinishReason::Length });
     }
-    sender.finish(Event::Done(report(output)));
+    sender.finish(JobEvent::Done(report(output)));
 }
 
 async fn end(sender: EventSender, fate: Fate, report: Arc<JobReport>, random: &mut Random) {
     match fate {
         Fate::Dies => drop(sender),
-        Fate::Stops => sender.finish(Event::Failed { error: JobError::ShuttingDown, report }),
-        Fate::Fails => sender.finish(Event::Failed { error: JobError::NotFinite { position: 1 }, report }),
+        Fate::Stops => sender.finish(JobEvent::Failed { error: JobError::ShuttingDown, report }),
+        Fate::Fails => sender.finish(JobEvent::Failed { error: JobError::NotFinite { position: 1 }, report }),
         Fate::Done | Fate::Hangs => {
             while !sender.is_cancelled() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             // Some engines take longer to stop than the gateway waits.
             tokio::time::sleep(Duration::from_millis(if random.one_in(4) { 15_000 } else { 5 })).await;
-            sender.finish(Event::Failed { error: JobError::Cancelled, report });
+            sender.finish(JobEvent::Failed { error: JobError::Cancelled, report });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What happened in the worlds, so that a simulation that no longer tries something is noticed.
 
-use headrace_domain::{AttemptOutcome, Outcome, TraceRecord};
+use headrace_domain::{AttemptOutcome, CallOutcome, TraceRecord};
 
 /// How often each thing happened.
 #[derive(Debug, Default)]
@@ -43,16 +43,16 @@ impl Seen {
     pub(crate) fn count(&mut self, trace: &TraceRecord) {
         self.calls += 1;
         match &trace.outcome {
-            Outcome::Completed { .. } => {
+            CallOutcome::Completed { .. } => {
                 self.completed += 1;
                 let moved = trace.attempts.iter().any(|one| one.outcome != AttemptOutcome::Answered);
                 self.moved += u64::from(moved);
             }
-            Outcome::Cancelled { why } if why.contains("read nothing") => self.stalled += 1,
-            Outcome::Cancelled { .. } => self.left += 1,
-            Outcome::Failed { message, .. } if message.contains("inside") => self.panicked += 1,
-            Outcome::Failed { .. } => self.failed += 1,
-            Outcome::Refused(_) => self.refused += 1,
+            CallOutcome::Cancelled { why } if why.contains("read nothing") => self.stalled += 1,
+            CallOutcome::Cancelled { .. } => self.left += 1,
+            CallOutcome::Failed { message, .. } if message.contains("inside") => self.panicked += 1,
+            CallOutcome::Failed { .. } => self.failed += 1,
+            CallOutcome::Refused(_) => self.refused += 1,
         }
     }
 }

@@ -7,23 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use headrace_call_api::Front;
+use headrace_call_api::CallService;
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
-    AttemptOutcome, Clock, HoldId, ModelName, NanoDollars, OrgId, Outcome, ProjectId, RequestId,
+    AttemptOutcome, CallOutcome, Clock, HoldId, ModelName, NanoDollars, OrgId, ProjectId, RequestId,
     SamplingDefaults, SteadyClock, TraceRecord, TraceSink, UnixNanos,
 };
-use headrace_engine_api::{Capabilities, Continues, Engine};
+use headrace_engine_api::{Capabilities, Engine, ResumeSupport};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Catalog, Gateway, GatewayConfig, GatewayParts, Lane, Offer, Policy, Records, ServedModel, Stored,
-    TokenLane,
+    Backend, Catalog, CatalogOffer, Gateway, GatewayConfig, GatewayParts, ModelPolicy, ServedModel, Stored,
+    TokenBackend, TraceLookup,
 };
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{
-    AppendFault, Books, Command, Deciding, GrantKind, Health, JournalHand, Ledger, MemoryJournal, Owner,
-    Standing,
+    AppendFault, GrantKind, JournalHand, JournalHealth, Ledger, LedgerClient, LedgerOperation, MemoryJournal,
+    Owner, PendingBatch, SpendableBalance,
 };
 use headrace_limits::{LimitSpec, Limits};
 use headrace_objects::{MemoryObjects, ObjectLimits};
@@ -143,7 +143,7 @@ impl TraceSink for Kept {
     }
 }
 
-impl Records for Kept {
+impl TraceLookup for Kept {
     fn recent(&self, _: RequestId) -> Option<Arc<TraceRecord>> {
         None
     }
@@ -168,11 +168,11 @@ struct FarBooks {
     random: Mutex<Random>,
 }
 
-impl Books for FarBooks {
-    fn decide(&self, batch: Vec<Command>, now: UnixNanos) -> Deciding {
+impl LedgerClient for FarBooks {
+    fn decide(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> PendingBatch {
         let (ledger, faults) = (self.ledger.clone(), Arc::clone(&self.faults));
         let mut random = self.random.lock().unwrap().fork();
-        Deciding::later(async move {
+        PendingBatch::later(async move {
             sleep(Duration::from_millis(random.below(200))).await;
             let transacted = ledger.transact(batch, now);
             faults.disk.notify_one();
@@ -181,7 +181,7 @@ impl Books for FarBooks {
         })
     }
 
-    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<Standing> {
+    fn standing_hint(&self, org: &OrgId, project: &ProjectId) -> Option<SpendableBalance> {
         self.ledger.standing(org, project)
     }
 
@@ -189,7 +189,7 @@ impl Books for FarBooks {
         self.ledger.keep(hold, now, lifetime);
     }
 
-    fn health(&self) -> Health {
+    fn health(&self) -> JournalHealth {
         self.ledger.health()
     }
 }
@@ -273,13 +273,13 @@ impl World {
         let (faults, journal, limits) = (Arc::<Faults>::default(), MemoryJournal::new(), Limits::new());
         let now = steady.now();
         let (ledger, mut hand) = Ledger::open_by_hand(Box::new(journal.clone()), Owner::new(1), now).unwrap();
-        let grant = Command::Grant {
+        let grant = LedgerOperation::Grant {
             org: org(),
             amount: CREDIT,
             kind: GrantKind::Paid,
             reference: "test".to_owned(),
         };
-        let opening = vec![Command::OpenProject { org: org(), project: project() }, grant];
+        let opening = vec![LedgerOperation::OpenProject { org: org(), project: project() }, grant];
         let opened = ledger.transact(opening, now);
         hand.turn();
         opened.durable.wait().unwrap();
@@ -303,10 +303,14 @@ impl World {
         let shared = shared();
         let served = ServedModel {
             name: name.clone(),
-            lane: Lane::Tokens(TokenLane {
+            lane: Backend::Tokens(TokenBackend {
                 template: None,
                 replies: ReplyStyle::PLAIN,
-                grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&shared.tokenizer), &[], 4096)),
+                grammars: Arc::new(headrace_grammar::FormCompiler::new(
+                    Arc::clone(&shared.tokenizer),
+                    &[],
+                    4096,
+                )),
                 tokenizer: Arc::clone(&shared.tokenizer),
                 defaults: SamplingDefaults::default(),
                 capabilities,
@@ -314,7 +318,7 @@ impl World {
             created_unix_s: 0,
             default_max_tokens: None,
             limits: LimitSpec::UNLIMITED,
-            policy: Policy::default(),
+            policy: ModelPolicy::default(),
         };
         let far_books = FarBooks {
             ledger: ledger.clone(),
@@ -327,7 +331,7 @@ impl World {
             limits: limits.clone(),
             books: if random.one_in(3) { Arc::new(far_books) } else { Arc::new(ledger.clone()) },
             traces: Arc::clone(&traces) as Arc<dyn TraceSink>,
-            records: Arc::clone(&traces) as Arc<dyn Records>,
+            records: Arc::clone(&traces) as Arc<dyn TraceLookup>,
             objects: Arc::new(MemoryObjects::new(ObjectLimits::default())),
             files: None,
             cache_secret: [9; 32],
@@ -339,7 +343,7 @@ impl World {
             delivery_buffer_bytes: 1 << (10 + random.below(9)),
             ..GatewayConfig::default()
         };
-        let offer = Offer {
+        let offer = CatalogOffer {
             prices: PriceList::from_config(&shared.prices).unwrap(),
             costs: CostList::default(),
             judge: None,
@@ -406,11 +410,11 @@ impl World {
     async fn expiry(self: Arc<Self>) {
         loop {
             sleep(Duration::from_secs(1)).await;
-            self.transact(Command::ExpireHolds).await;
+            self.transact(LedgerOperation::ExpireHolds).await;
         }
     }
 
-    async fn transact(&self, command: Command) {
+    async fn transact(&self, command: LedgerOperation) {
         let transacted = self.ledger.transact(vec![command], self.steady.now());
         self.faults.disk.notify_one();
         let _ = transacted.durable.await;
@@ -525,7 +529,7 @@ impl World {
 
 /// Whether a record replaces one that was lost to a panic of the sink.
 fn is_stub(trace: &TraceRecord) -> bool {
-    matches!(&trace.outcome, Outcome::Failed { message, .. } if message.starts_with("a panic"))
+    matches!(&trace.outcome, CallOutcome::Failed { message, .. } if message.starts_with("a panic"))
 }
 
 fn check_call(sight: &Sight, trace: &TraceRecord) {
@@ -536,7 +540,7 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
     check_attempts(sight, trace);
     let ended_well = sight.end == Some(Ok(())) && !sight.text.contains("error");
     match &trace.outcome {
-        Outcome::Completed { .. } => {
+        CallOutcome::Completed { .. } => {
             let usage = trace.usage;
             let full =
                 i64::try_from(usage.input).unwrap() * INPUT + i64::try_from(usage.output).unwrap() * OUTPUT;
@@ -545,18 +549,18 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
                 assert_eq!(sight.tokens, usage.output, "and has all of it: {sight:?}");
             }
         }
-        Outcome::Cancelled { .. } | Outcome::Failed { .. } => {
+        CallOutcome::Cancelled { .. } | CallOutcome::Failed { .. } => {
             let paid = i64::try_from(sight.tokens).unwrap() * OUTPUT;
             assert!(paid <= trace.cost.get(), "nobody reads what nobody paid for: {sight:?} {trace:?}");
             assert!(!(ended_well && sight.status == Some(200)), "it looks whole: {sight:?} {trace:?}");
         }
-        Outcome::Refused(_) => {
+        CallOutcome::Refused(_) => {
             assert_eq!((trace.cost, sight.tokens), (NanoDollars::ZERO, 0));
             assert!(sight.status.is_none_or(|status| status >= 400), "{sight:?}");
         }
     }
     if let Habit::LetGo(_, why) = sight.habit
-        && let Outcome::Cancelled { why: said } = &trace.outcome
+        && let CallOutcome::Cancelled { why: said } = &trace.outcome
     {
         assert!(why != headrace_call_api::GiveUp::ClientGone || said.contains("went away"));
         assert!(!said.contains("went away"), "the transport said why: {sight:?} {trace:?}");
@@ -579,14 +583,14 @@ fn check_attempts(sight: &Sight, trace: &TraceRecord) {
             matches!(attempt.outcome, AttemptOutcome::Refused { .. } | AttemptOutcome::Failed { .. });
         assert!(gave_way || later.is_empty(), "{attempts:?}");
         let answered = attempt.outcome == AttemptOutcome::Answered;
-        let is_whole = matches!(trace.outcome, Outcome::Completed { .. });
+        let is_whole = matches!(trace.outcome, CallOutcome::Completed { .. });
         assert!(answered || !later.is_empty() || !is_whole, "{sight:?} {trace:?}");
     }
 }
 
 /// A command that causes a write. Planted append faults have occurred after it.
-fn budget() -> Command {
-    Command::SetBudget { org: org(), project: project(), budget: None }
+fn budget() -> LedgerOperation {
+    LedgerOperation::SetBudget { org: org(), project: project(), budget: None }
 }
 
 fn capabilities() -> Capabilities {
@@ -598,7 +602,7 @@ fn capabilities() -> Capabilities {
         context_window: 512,
         max_logprobs: 20,
         kv_tokens: 4096,
-        continues: Continues::Never,
+        continues: ResumeSupport::Never,
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,

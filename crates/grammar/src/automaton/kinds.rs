@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::table::Table;
+use super::table::TransitionTable;
 
 /// Most passes over all states. Each pass carries the distinctions of a state to the states before it.
 const MOST_PASSES: usize = 16;
@@ -23,7 +23,7 @@ pub(super) struct AllKinds {
 impl AllKinds {
     /// The kinds that most states share, and for each state whether it has them. Returns `None` if they are not stable
     /// after [`MOST_PASSES`] passes.
-    pub(super) fn most_shared(table: &Table) -> Option<(Kinds, Vec<bool>)> {
+    pub(super) fn most_shared(table: &TransitionTable) -> Option<(Kinds, Vec<bool>)> {
         let mut kinds = Self::default();
         let mut of: Vec<u32> =
             table.next.chunks_exact(table.classes).map(|row| kinds.number(firsts(row))).collect();
@@ -45,7 +45,7 @@ impl AllKinds {
     }
 
     /// Adds to each state the distinctions that its next states make. Returns whether anything changed.
-    fn pass(&mut self, table: &Table, of: &mut [u32]) -> bool {
+    fn pass(&mut self, table: &TransitionTable, of: &mut [u32]) -> bool {
         let mut changed = false;
         // A state has a higher number than the state from which it was first reached.
         for (state, row) in table.next.chunks_exact(table.classes).enumerate().rev() {

@@ -16,7 +16,7 @@ pub(super) const DEAD: u32 = 0;
 pub(super) const FIRST: u32 = 1;
 
 /// The transition table of an expression that must match a whole text.
-pub(super) struct Table {
+pub(super) struct TransitionTable {
     class_of: [u8; 256],
     /// Number of byte classes.
     pub(super) classes: usize,
@@ -26,7 +26,7 @@ pub(super) struct Table {
     pub(super) accepts: Vec<bool>,
 }
 
-impl Table {
+impl TransitionTable {
     /// Builds the table of an expression. Returns `None` if it is too large, or the expression needs more than an
     /// automaton.
     pub(super) fn of(pattern: &str) -> Option<Self> {

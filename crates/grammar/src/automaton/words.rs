@@ -3,18 +3,18 @@
 
 use llguidance::toktrie::TokTrie;
 
-use super::table::{DEAD, Table};
+use super::table::{DEAD, TransitionTable};
 use crate::bounds::AUTOMATON_WORD_NODES;
 
 /// The trie. Each node comes before its children.
-pub(super) struct Words {
-    nodes: Vec<Node>,
+pub(super) struct TokenTrie {
+    nodes: Vec<TrieNode>,
     /// Ids by node, in the order of the nodes.
     ids: Vec<u32>,
     deepest: usize,
 }
 
-struct Node {
+struct TrieNode {
     class: u8,
     depth: u32,
     /// Index after the last node below this one.
@@ -23,12 +23,12 @@ struct Node {
     ids: u32,
 }
 
-impl Words {
+impl TokenTrie {
     /// Builds the trie. Returns `None` if it has too many nodes.
-    pub(super) fn of(trie: &TokTrie, table: &Table, kinds: &[u8]) -> Option<Self> {
+    pub(super) fn of(trie: &TokTrie, table: &TransitionTable, kinds: &[u8]) -> Option<Self> {
         let kind = |class: u8| kinds.get(usize::from(class)).copied().unwrap_or(class);
-        let follows = Follows::of(table, kind);
-        let mut growing = Growing { nodes: vec![Grown::default()], ids: Vec::new() };
+        let follows = FollowSets::of(table, kind);
+        let mut growing = TrieBuilder { nodes: vec![BuilderNode::default()], ids: Vec::new() };
         let mut todo = vec![(trie.root(), 0u32)];
         while let Some((node, at)) = todo.pop() {
             let before = growing.nodes.get(at as usize).map(|grown| (at > 0).then_some(grown.class))?;
@@ -51,7 +51,7 @@ impl Words {
     }
 
     /// Adds the ids that a state allows.
-    pub(super) fn allowed(&self, table: &Table, state: u32, mask: &mut [u32]) {
+    pub(super) fn allowed(&self, table: &TransitionTable, state: u32, mask: &mut [u32]) {
         let mut states = vec![state; self.deepest + 1];
         let mut at = 0;
         while let Some(node) = self.nodes.get(at) {
@@ -73,7 +73,7 @@ impl Words {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.nodes.len() * size_of::<Node>() + self.ids.len() * 4
+        self.nodes.len() * size_of::<TrieNode>() + self.ids.len() * 4
     }
 }
 
@@ -84,13 +84,13 @@ pub(super) fn allow(mask: &mut [u32], id: u32) {
 }
 
 /// Which kinds may follow which, in any state.
-struct Follows {
+struct FollowSets {
     any: [u64; 4],
     behind: Vec<[u64; 4]>,
 }
 
-impl Follows {
-    fn of(table: &Table, kind: impl Fn(u8) -> u8) -> Self {
+impl FollowSets {
+    fn of(table: &TransitionTable, kind: impl Fn(u8) -> u8) -> Self {
         let rows = || table.next.chunks_exact(table.classes);
         // The kinds that each state allows.
         let open: Vec<[u64; 4]> = rows()
@@ -131,21 +131,21 @@ fn put(set: &mut [u64; 4], class: u8) {
 }
 
 /// The trie under construction. Index 0 means no node, except for the root, and no id.
-struct Growing {
-    nodes: Vec<Grown>,
+struct TrieBuilder {
+    nodes: Vec<BuilderNode>,
     /// Each id with the index of the previous one of its node, plus one.
     ids: Vec<(u32, u32)>,
 }
 
 #[derive(Default)]
-struct Grown {
+struct BuilderNode {
     class: u8,
     first_child: u32,
     sibling: u32,
     last_id: u32,
 }
 
-impl Growing {
+impl TrieBuilder {
     fn child(&mut self, at: u32, class: u8) -> u32 {
         let first = self.nodes.get(at as usize).map_or(0, |node| node.first_child);
         let mut child = first;
@@ -156,7 +156,7 @@ impl Growing {
             child = node.sibling;
         }
         let new = self.nodes.len() as u32;
-        self.nodes.push(Grown { class, sibling: first, ..Grown::default() });
+        self.nodes.push(BuilderNode { class, sibling: first, ..BuilderNode::default() });
         if let Some(node) = self.nodes.get_mut(at as usize) {
             node.first_child = new;
         }
@@ -170,8 +170,8 @@ impl Growing {
         }
     }
 
-    fn laid_out(self) -> Option<Words> {
-        let mut words = Words { nodes: Vec::new(), ids: Vec::with_capacity(self.ids.len()), deepest: 0 };
+    fn laid_out(self) -> Option<TokenTrie> {
+        let mut words = TokenTrie { nodes: Vec::new(), ids: Vec::with_capacity(self.ids.len()), deepest: 0 };
         let mut open: Vec<usize> = Vec::new();
         let mut todo = vec![(self.nodes.first()?.first_child, 1u32)];
         while let Some((at, depth)) = todo.pop() {
@@ -182,7 +182,7 @@ impl Growing {
             words.close(&mut open, depth as usize - 1);
             open.push(words.nodes.len());
             let ids = words.ids.len() as u32;
-            words.nodes.push(Node { class: node.class, depth, end: 0, ids });
+            words.nodes.push(TrieNode { class: node.class, depth, end: 0, ids });
             words.deepest = words.deepest.max(depth as usize);
             let mut id = node.last_id;
             while let Some((this, before)) = (id as usize).checked_sub(1).and_then(|at| self.ids.get(at)) {
@@ -197,7 +197,7 @@ impl Growing {
     }
 }
 
-impl Words {
+impl TokenTrie {
     /// Sets the end of the open nodes from `depth` on, whose children are all laid out.
     fn close(&mut self, open: &mut Vec<usize>, depth: usize) {
         let end = self.nodes.len() as u32;

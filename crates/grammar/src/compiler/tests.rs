@@ -5,13 +5,13 @@
 use std::path::Path;
 
 use headrace_checkpoint::Checkpoint;
-use headrace_engine_api::Grammar;
+use headrace_engine_api::CompiledGrammar;
 
 use super::*;
 
-struct Rng(u64);
+struct TestRng(u64);
 
-impl Rng {
+impl TestRng {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -21,17 +21,17 @@ impl Rng {
     }
 }
 
-fn demo() -> (Compiler, Arc<Tokenizer>) {
+fn demo() -> (FormCompiler, Arc<Tokenizer>) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../demo-model/checkpoint");
     let checkpoint = Checkpoint::open(&dir).unwrap();
     let tokenizer = Tokenizer::new(checkpoint.tokenizer_json(), checkpoint.tokenizer_config()).unwrap();
     let tokenizer = Arc::new(tokenizer);
     let end = tokenizer.id_of("<|im_end|>").unwrap();
     let size = u32::try_from(tokenizer.vocab_size()).unwrap();
-    (Compiler::new(Arc::clone(&tokenizer), &[end], size), tokenizer)
+    (FormCompiler::new(Arc::clone(&tokenizer), &[end], size), tokenizer)
 }
 
-fn some_pattern(rng: &mut Rng, depth: u64) -> String {
+fn some_pattern(rng: &mut TestRng, depth: u64) -> String {
     const ATOMS: [&str; 18] = [
         "a",
         "the ",
@@ -81,14 +81,14 @@ fn masks_of_an_automaton_are_those_of_the_matcher() {
     ];
     let (mut shared, mut compared, mut ended) = (0, 0, 0);
     for seed in 0..seeds {
-        let rng = &mut Rng(seed);
+        let rng = &mut TestRng(seed);
         let pattern =
             fixed.get(seed as usize).map_or_else(|| some_pattern(rng, 4), |text| (*text).to_owned());
-        let form = Arc::new(Form::Regex(pattern.clone()));
+        let form = Arc::new(ResponseFormat::Regex(pattern.clone()));
         let Ok(with) = forms::written(&form) else { continue };
         let mut without = forms::written(&form).unwrap();
         without.expression = None;
-        let make = |written| compiler.0.make(Arc::clone(&form), written, usize::MAX, &Stop::default());
+        let make = |written| compiler.0.make(Arc::clone(&form), written, usize::MAX, &CompileStop::default());
         let (Ok(with), Ok(without)) = (make(&with), make(&without)) else { continue };
         if with.bytes() == without.bytes() {
             continue;
@@ -134,15 +134,15 @@ fn masks_of_an_automaton_are_those_of_the_matcher() {
 fn expressions_too_large_for_an_automaton_are_followed_all_the_same() {
     let (compiler, _) = demo();
     for pattern in ["(a|b)*a(a|b){18}", "(\\p{L}+ ){1,60}\\p{L}", "a(?P<stop>b)"] {
-        let form = Arc::new(Form::Regex(pattern.to_owned()));
+        let form = Arc::new(ResponseFormat::Regex(pattern.to_owned()));
         let written = forms::written(&form).unwrap();
         let began = Instant::now();
         let expression = written.expression.as_deref().unwrap();
         let env = &compiler.0.read_vocabulary().unwrap().env;
         assert!(Automaton::of(expression, env, &[]).is_none(), "{pattern}");
         println!("{pattern}: {:?}", began.elapsed());
-        let bytes = Bounds::default().compiled_bytes;
-        let mut state = compiler.0.make(form, &written, bytes, &Stop::default()).unwrap().begin();
+        let bytes = FormLimits::default().compiled_bytes;
+        let mut state = compiler.0.make(form, &written, bytes, &CompileStop::default()).unwrap().begin();
         let mut mask = vec![0; 4096];
         state.mask(&mut mask).unwrap();
         assert!(mask.iter().any(|word| *word != 0), "{pattern}");
@@ -155,8 +155,8 @@ fn a_thread_is_waited_for_by_the_time_that_it_computes() {
     if !cfg!(target_os = "linux") {
         return;
     }
-    let effort = Arc::new(Effort::default());
-    let bounds = |millis| Bounds { compile_time: Duration::from_millis(millis), ..Bounds::default() };
+    let effort = Arc::new(CpuTimer::default());
+    let bounds = |millis| FormLimits { compile_time: Duration::from_millis(millis), ..FormLimits::default() };
     let (past, later) = (Instant::now(), Instant::now() + Duration::from_secs(60));
     // The thread has not started.
     assert_eq!(longer(&bounds(100), &effort, later), Ok(Duration::from_millis(100)));
@@ -189,9 +189,9 @@ fn a_thread_is_waited_for_by_the_time_that_it_computes() {
 #[test]
 fn what_no_caller_waits_for_is_not_compiled_further() {
     let (compiler, _) = demo();
-    let form = Arc::new(Form::Regex("[a-z]{1,9}x".to_owned()));
+    let form = Arc::new(ResponseFormat::Regex("[a-z]{1,9}x".to_owned()));
     let written = forms::written(&form).unwrap();
-    let stop = Stop::default();
+    let stop = CompileStop::default();
     assert!(compiler.0.make(Arc::clone(&form), &written, usize::MAX, &stop).is_ok());
     stop.now();
     let refused = compiler.0.make(Arc::clone(&form), &written, usize::MAX, &stop).err();
@@ -207,8 +207,8 @@ fn what_no_caller_waits_for_is_not_compiled_further() {
 fn memory_is_reserved_before_a_form_is_compiled() {
     let (compiler, _) = demo();
     let asked = Mutex::new(Vec::new());
-    let form = Arc::new(Form::Regex("[a-z]{1,9}y".to_owned()));
-    let bounds = Bounds { compile_time: Duration::from_secs(20), ..Bounds::default() };
+    let form = Arc::new(ResponseFormat::Regex("[a-z]{1,9}y".to_owned()));
+    let bounds = FormLimits { compile_time: Duration::from_secs(20), ..FormLimits::default() };
     let refuse = |bytes| -> Option<Box<dyn Send>> {
         asked.lock().push(bytes);
         None

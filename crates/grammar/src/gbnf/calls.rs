@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::literal::literal;
-use super::schema::Schemas;
+use super::schema::SchemaRules;
 use crate::fault::GrammarFault;
 
 /// The number that some families put before a call, in Lark and in GBNF.
@@ -18,7 +18,7 @@ const NUMBER: (&str, &str) = ("/[0-9]{1,3}/", "[0-9]{1,3}");
 /// What GBNF cannot express: free text up to a mark, special tokens, and some schema keywords.
 pub fn calls_as_gbnf(lark: &str) -> Result<String, GrammarFault> {
     let mut out = String::new();
-    let mut schemas = Schemas::default();
+    let mut schemas = SchemaRules::default();
     for line in lark.lines().filter(|line| !line.trim().is_empty()) {
         let (name, body) = line.split_once(": ").ok_or_else(|| invalid("a rule has no body"))?;
         if name.ends_with(']') {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 const LARGEST: i64 = 999_999_999_999_999;
 
 /// The numbers that a schema allows.
-pub(super) enum Between {
+pub(super) enum NumberRange {
     /// Any number with few digits.
     Any,
     /// The numbers that match an expression.
@@ -14,13 +14,13 @@ pub(super) enum Between {
 }
 
 /// The numbers between the bounds of a schema. `None` if there are none, or none that can be written.
-pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> {
+pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<NumberRange> {
     let bound =
         |key: &str| map.get(key).and_then(Value::as_f64).filter(|bound| bound.abs() <= LARGEST as f64);
     let (least, above) = (bound("minimum"), bound("exclusiveMinimum"));
     let (most, below) = (bound("maximum"), bound("exclusiveMaximum"));
     if [least, above, most, below].iter().all(Option::is_none) {
-        return Some(Between::Any);
+        return Some(NumberRange::Any);
     }
     // As whole numbers, both ends included.
     let low = [least.map(f64::ceil), above.map(|above| above.floor() + 1.0)];
@@ -60,7 +60,7 @@ pub(super) fn between(map: &Map<String, Value>, whole: bool) -> Option<Between> 
             }
         }
     }
-    (!ways.is_empty()).then(|| Between::These(format!("({})", ways.join(" | "))))
+    (!ways.is_empty()).then(|| NumberRange::These(format!("({})", ways.join(" | "))))
 }
 
 /// Whole numbers from `low`, which is not negative, to `high`. `None` if `low` is above `high`.
@@ -134,7 +134,7 @@ mod tests {
             [(0, 0), (1, 9), (0, 10), (7, 123), (99, 101), (-5, 5), (-120, -99), (-1, 1500), (500, 2499)]
         {
             let map = json!({"minimum": low, "maximum": high});
-            let Some(Between::These(is)) = between(map.as_object().unwrap(), true) else {
+            let Some(NumberRange::These(is)) = between(map.as_object().unwrap(), true) else {
                 panic!("{low} {high}")
             };
             let takes = regex_lite(&regex(&is));
@@ -148,10 +148,10 @@ mod tests {
             assert!(!takes("007") && !takes("-0"), "{is}");
         }
         assert!(between(json!({"minimum": 2, "maximum": 1}).as_object().unwrap(), true).is_none());
-        assert!(matches!(between(&Map::new(), true), Some(Between::Any)));
+        assert!(matches!(between(&Map::new(), true), Some(NumberRange::Any)));
         assert!(matches!(
             between(json!({"minimum": -1e15, "maximum": 1e15}).as_object().unwrap(), false),
-            Some(Between::Any)
+            Some(NumberRange::Any)
         ));
     }
 
@@ -167,7 +167,7 @@ mod tests {
         ];
         for row in rows {
             let map = row.as_object().unwrap();
-            let Some(Between::These(is)) = between(map, false) else { panic!("{row}") };
+            let Some(NumberRange::These(is)) = between(map, false) else { panic!("{row}") };
             let takes = regex_lite(&regex(&is));
             let bound =
                 |key: &str, ok: &dyn Fn(f64) -> bool| map.get(key).and_then(Value::as_f64).is_none_or(ok);

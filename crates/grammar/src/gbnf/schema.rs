@@ -36,17 +36,17 @@ const SHARED: [(&str, &str, &[&str]); 7] = [
 
 /// Rules of the schemas written so far.
 #[derive(Default)]
-pub(super) struct Schemas {
+pub(super) struct SchemaRules {
     rules: String,
     shared: Vec<&'static str>,
 }
 
-impl Schemas {
+impl SchemaRules {
     /// The expression of a schema. The names of its rules begin with `name`.
     pub(super) fn root(&mut self, name: &str, schema: &Value) -> Result<String, GrammarFault> {
         let known = schema.get("$defs").and_then(Value::as_object);
         let definitions = known.into_iter().flat_map(Map::keys).cloned().collect();
-        let mut one = One { name, next: 0, known, definitions, all: self };
+        let mut one = SchemaTranslation { name, next: 0, known, definitions, all: self };
         let expression = one.value(schema, "")?;
         // Named by number, because a definition's name may have characters that a rule name cannot.
         for (at, (key, definition)) in known.into_iter().flatten().enumerate() {
@@ -77,18 +77,18 @@ impl Schemas {
 }
 
 /// One schema being translated.
-struct One<'a> {
+struct SchemaTranslation<'a> {
     name: &'a str,
     next: usize,
     known: Option<&'a Map<String, Value>>,
     /// Names of its definitions.
     definitions: Vec<String>,
-    all: &'a mut Schemas,
+    all: &'a mut SchemaRules,
 }
 
 type Expression = Result<String, GrammarFault>;
 
-impl One<'_> {
+impl SchemaTranslation<'_> {
     fn shared(&mut self, name: &'static str) -> String {
         self.all.share(name);
         name.to_owned()
@@ -215,8 +215,8 @@ impl One<'_> {
                 let whole = kind == "integer";
                 let name = if whole { "json-integer" } else { "json-number" };
                 match numbers::between(map, whole) {
-                    Some(numbers::Between::Any) => Ok(self.shared(name)),
-                    Some(numbers::Between::These(is)) => Ok(is),
+                    Some(numbers::NumberRange::Any) => Ok(self.shared(name)),
+                    Some(numbers::NumberRange::These(is)) => Ok(is),
                     None => {
                         Err(unsupported("minimum", path, "no number of few digits is between its bounds"))
                     }

@@ -7,30 +7,30 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::Front;
+use headrace_call_api::CallService;
 use headrace_domain::{Clock, NanoDollars, OrgId, ProjectId, RequestId, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
-    Catalog, Gateway, GatewayConfig, GatewayParts, NameRules, Offer, Records, ServedModel, ShadowBudget,
-    ShadowSpec, Stored,
+    Catalog, CatalogOffer, Gateway, GatewayConfig, GatewayParts, NameRules, ServedModel, ShadowBudget,
+    ShadowSpec, Stored, TraceLookup,
 };
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
-use headrace_ledger::{Command, GrantKind, Journal, Ledger, MemoryJournal, Owner};
+use headrace_ledger::{GrantKind, Journal, Ledger, LedgerOperation, MemoryJournal, Owner};
 use headrace_limits::Limits;
 use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_store::journal::SqliteJournal;
 use headrace_store::objects::SqliteObjects;
 use headrace_store::trace::{SqliteTraceStore, TraceRetention};
-use headrace_trace::{Metrics, MetricsConfig, Recorder, RecorderConfig, TraceStore};
+use headrace_trace::{Metrics, MetricsConfig, RecorderConfig, TraceRecorder, TraceStore};
 
 use crate::tally::Tally;
 
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
 /// Serves until standard input closes.
-pub(crate) async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
+pub(crate) async fn listen<F: CallService>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
     let config = EdgeConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let edge = Edge::bind(config, front, None, headrace_edge::no_metrics(), clock).await?;
     println!("{}", edge.local_addr().port());
@@ -44,7 +44,7 @@ pub(crate) async fn listen<F: Front>(front: Arc<F>, clock: Arc<dyn Clock>) -> Re
 
 struct NoRecords;
 
-impl Records for NoRecords {
+impl TraceLookup for NoRecords {
     fn recent(&self, _id: RequestId) -> Option<Arc<TraceRecord>> {
         None
     }
@@ -94,9 +94,13 @@ pub(crate) fn house(
     let owner = Owner::new(1);
     let (ledger, _) = Ledger::open(journal, owner, now)?;
     let amount = NanoDollars::new(i64::MAX / 4);
-    let grant =
-        Command::Grant { org: org.clone(), amount, kind: GrantKind::Promotional, reference: "bench".into() };
-    ledger.transact(vec![Command::OpenProject { org, project }, grant], now).durable.wait()?;
+    let grant = LedgerOperation::Grant {
+        org: org.clone(),
+        amount,
+        kind: GrantKind::Promotional,
+        reference: "bench".into(),
+    };
+    ledger.transact(vec![LedgerOperation::OpenProject { org, project }, grant], now).durable.wait()?;
 
     let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
         {"model": model.name, "input": 100_000_000, "output": 400_000_000, "cached_input": 10_000_000}
@@ -115,7 +119,7 @@ pub(crate) fn house(
     } else {
         Arc::new(MemoryObjects::new(ObjectLimits::default()))
     };
-    let traces = Recorder::start(store, metrics, RecorderConfig::default())?;
+    let traces = TraceRecorder::start(store, metrics, RecorderConfig::default())?;
     let tally = Tally::before(traces);
     let parts = GatewayParts {
         clock,
@@ -136,7 +140,7 @@ pub(crate) fn house(
         let shadow = ShadowSpec { model: to, share, budget, compare, in_flight: 64, queue: 1024 };
         names.shadows.insert(model.name.clone(), Arc::new(shadow));
     }
-    let offer = Offer {
+    let offer = CatalogOffer {
         prices: PriceList::from_config(&prices).map_err(|errors| format!("{errors:?}"))?,
         costs: CostList::default(),
         judge: None,

@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, Answer, AnswerBody, BodySource, Credentials, EdgeRefusal, Front, Head, ObjectAsk, Question,
+    Admitted, AnswerBody, BodySource, CallAnswer, CallHead, CallService, Credentials, EdgeRefusal, ObjectAsk,
+    Question,
 };
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
-use headrace_engine_api::{Capabilities, Continues};
+use headrace_engine_api::{Capabilities, ResumeSupport};
 use headrace_fleet::Worker;
-use headrace_gateway::{Delivery, Gateway, Lane, Policy, ServedModel, TokenLane};
+use headrace_gateway::{Backend, Delivery, Gateway, ModelPolicy, ServedModel, TokenBackend};
 use headrace_limits::LimitSpec;
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_sim::ScriptedEngine;
@@ -91,29 +92,33 @@ impl Admitted for Anybody {
     }
 }
 
-impl Front for Hello {
+impl CallService for Hello {
     type Stream = Delivery;
-    type Admitted = Anybody;
+    type AdmittedWork = Anybody;
     type Questioner = Anybody;
     type Asked = Anybody;
     type Turns = ();
 
-    fn admit(self: &Arc<Self>, _head: Head) -> Result<Anybody, Answer<Delivery>> {
+    fn admit(self: &Arc<Self>, _head: CallHead) -> Result<Anybody, CallAnswer<Delivery>> {
         Ok(Anybody(self.key.clone()))
     }
 
-    async fn call<B: BodySource>(self: &Arc<Self>, _admitted: Anybody, body: B) -> Answer<Delivery> {
+    async fn call<B: BodySource>(self: &Arc<Self>, _admitted: Anybody, body: B) -> CallAnswer<Delivery> {
         // Reads the body as a governed call does, so that the connection can be reused.
         let _ = body.read().await;
         work(self.rounds);
         hello()
     }
 
-    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, Answer<Delivery>> {
+    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, CallAnswer<Delivery>> {
         Err(hello())
     }
 
-    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Delivery> {
+    async fn answer_asked<B: BodySource>(
+        self: &Arc<Self>,
+        _asked: Anybody,
+        _body: B,
+    ) -> CallAnswer<Delivery> {
         hello()
     }
 
@@ -121,7 +126,7 @@ impl Front for Hello {
         true
     }
 
-    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Delivery>> {
+    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Delivery>> {
         Ok(message)
     }
 
@@ -130,11 +135,15 @@ impl Front for Hello {
         _question: Question,
         _credentials: &Credentials,
         _headers: Vec<(&'static str, String)>,
-    ) -> Result<Anybody, Answer<Delivery>> {
+    ) -> Result<Anybody, CallAnswer<Delivery>> {
         Err(hello())
     }
 
-    async fn answer_question<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Delivery> {
+    async fn answer_question<B: BodySource>(
+        self: &Arc<Self>,
+        _asked: Anybody,
+        _body: B,
+    ) -> CallAnswer<Delivery> {
         hello()
     }
 
@@ -143,15 +152,15 @@ impl Front for Hello {
         _credentials: &Credentials,
         _dialect: Dialect,
         _query: &[(String, String)],
-    ) -> Answer<Delivery> {
+    ) -> CallAnswer<Delivery> {
         hello()
     }
 
-    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> Answer<Delivery> {
+    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> CallAnswer<Delivery> {
         hello()
     }
 
-    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> Answer<Delivery> {
+    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> CallAnswer<Delivery> {
         hello()
     }
 
@@ -161,7 +170,7 @@ impl Front for Hello {
         _refusal: &EdgeRefusal,
         _endpoint: Option<Endpoint>,
         _started: UnixNanos,
-    ) -> Answer<Delivery> {
+    ) -> CallAnswer<Delivery> {
         hello()
     }
 
@@ -174,10 +183,10 @@ impl Front for Hello {
     }
 }
 
-fn hello() -> Answer<Delivery> {
+fn hello() -> CallAnswer<Delivery> {
     static BODY: [u8; 2048] = [b'h'; 2048];
     let body = AnswerBody::Whole(Bytes::from_static(&BODY));
-    Answer { status: 200, content_type: "text/plain", headers: Vec::new(), body }
+    CallAnswer { status: 200, content_type: "text/plain", headers: Vec::new(), body }
 }
 
 fn governed(kind: &str, dir: &Path, clock: Arc<dyn Clock>) -> Result<(Arc<Gateway>, Arc<Tally>), Failure> {
@@ -196,7 +205,7 @@ fn capabilities() -> Capabilities {
         context_window: 2048,
         max_logprobs: 20,
         kv_tokens: 1 << 20,
-        continues: Continues::Never,
+        continues: ResumeSupport::Never,
         grammars: false,
         thought_caps: false,
         forms: headrace_engine_api::FormKinds::NONE,
@@ -211,10 +220,10 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
     let source = checkpoint.chat_template().ok_or("the demo model has a template")?;
     Ok(ServedModel {
         name,
-        lane: Lane::Tokens(TokenLane {
+        lane: Backend::Tokens(TokenBackend {
             template: Some(Arc::new(ChatTemplate::compile(source, &texts, TemplateLimits::default())?)),
             replies: ReplyStyle::detect(source),
-            grammars: Arc::new(headrace_grammar::Compiler::new(Arc::clone(&tokenizer), &[], 4096)),
+            grammars: Arc::new(headrace_grammar::FormCompiler::new(Arc::clone(&tokenizer), &[], 4096)),
             tokenizer,
             defaults: SamplingDefaults::default(),
             capabilities: capabilities(),
@@ -222,6 +231,6 @@ fn served(name: ModelName) -> Result<ServedModel, Failure> {
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
-        policy: Policy::default(),
+        policy: ModelPolicy::default(),
     })
 }

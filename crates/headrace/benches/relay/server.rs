@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
-    Admitted, Answer, AnswerBody, BodySource, Broken, Credentials, EdgeRefusal, Frames, Front, GiveUp, Head,
-    ObjectAsk, Outlet, Question,
+    Admitted, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallHead, CallService,
+    Credentials, EdgeRefusal, GiveUp, ObjectAsk, Question, TransportOutlet,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
-use headrace_engine_api::{AnswerBounds, Relay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
-use headrace_fleet::{Site, Worker};
-use headrace_gateway::{Lane, MessageLane, Policy, ServedModel};
+use headrace_engine_api::{AnswerBounds, MessageRelay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
+use headrace_fleet::{Worker, WorkerSite};
+use headrace_gateway::{Backend, MessageBackend, ModelPolicy, ServedModel};
 use headrace_limits::LimitSpec;
-use headrace_upstream::{Kind, RelayModel, Upstream, UpstreamSpec};
+use headrace_upstream::{RelayModel, Upstream, UpstreamKind, UpstreamSpec};
 
 use crate::house::{Failure, house, listen};
 
@@ -33,15 +33,15 @@ pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
     let Ok(runtime) = runtime else { return ExitCode::FAILURE };
     let served = runtime.block_on(async {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let upstream =
-            Upstream::new(UpstreamSpec::new("mock", Kind::OpenAi, url)).map_err(|why| why.join("; "))?;
+        let upstream = Upstream::new(UpstreamSpec::new("mock", UpstreamKind::OpenAi, url))
+            .map_err(|why| why.join("; "))?;
         let relay = upstream.model("mock-model", None);
         if kind == "plain" {
             let plain = Plain { key: KeyId::new("plain")?, relay, clock: Arc::clone(&clock) };
             return listen(Arc::new(plain), clock).await;
         }
         let name = ModelName::new(MODEL)?;
-        let site = Arc::new(Site::new("mock"));
+        let site = Arc::new(WorkerSite::new("mock"));
         let worker = Worker::relay("mock/mock-model", name.clone(), Arc::new(relay)).at(&site);
         let (gateway, tally) = house(kind, Path::new(dir), Arc::clone(&clock), served(name), worker)?;
         listen(gateway, clock).await?;
@@ -60,11 +60,11 @@ pub(crate) fn serve(kind: &str, dir: &str, url: &str) -> ExitCode {
 fn served(name: ModelName) -> ServedModel {
     ServedModel {
         name,
-        lane: Lane::Messages(MessageLane::default()),
+        lane: Backend::Messages(MessageBackend::default()),
         created_unix_s: 0,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
-        policy: Policy::default(),
+        policy: ModelPolicy::default(),
     }
 }
 
@@ -87,15 +87,15 @@ impl Admitted for Anybody {
 struct Passing {
     answer: Box<dyn RelayAnswer>,
     /// An event that arrived while earlier ones were being joined.
-    next: Option<Result<Bytes, Broken>>,
+    next: Option<Result<Bytes, BrokenBody>>,
     over: bool,
 }
 
 /// Maximum bytes of waiting events that are sent together, as in the governed relay.
 const TOGETHER: usize = 16 * 1024;
 
-impl Frames for Passing {
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Broken>>> {
+impl AnswerFrames for Passing {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         if let Some(next) = self.next.take() {
             return Poll::Ready(Some(next));
         }
@@ -108,7 +108,7 @@ impl Frames for Passing {
                 Poll::Ready(Some(RelayEvent::Whole(body))) => self.next = Some(Ok(body)),
                 Poll::Ready(None) => self.over = true,
                 Poll::Ready(Some(RelayEvent::Head(_) | RelayEvent::Failed(_))) => {
-                    (self.next, self.over) = (Some(Err(Broken)), true);
+                    (self.next, self.over) = (Some(Err(BrokenBody)), true);
                 }
             }
         }
@@ -118,23 +118,23 @@ impl Frames for Passing {
         }
     }
 
-    fn leads_to(&mut self, _: Arc<dyn Outlet>) {}
+    fn leads_to(&mut self, _: Arc<dyn TransportOutlet>) {}
 
     fn give_up(&mut self, _: GiveUp) {}
 }
 
-impl Front for Plain {
+impl CallService for Plain {
     type Stream = Passing;
-    type Admitted = Anybody;
+    type AdmittedWork = Anybody;
     type Questioner = Anybody;
     type Asked = Anybody;
     type Turns = ();
 
-    fn admit(self: &Arc<Self>, head: Head) -> Result<Anybody, Answer<Passing>> {
+    fn admit(self: &Arc<Self>, head: CallHead) -> Result<Anybody, CallAnswer<Passing>> {
         Ok(Anybody(self.key.clone(), head.endpoint))
     }
 
-    async fn call<B: BodySource>(self: &Arc<Self>, admitted: Anybody, body: B) -> Answer<Passing> {
+    async fn call<B: BodySource>(self: &Arc<Self>, admitted: Anybody, body: B) -> CallAnswer<Passing> {
         let Ok(body) = body.read().await else { return failed() };
         // The minimum that a relay must know: whether a stream is requested.
         let stream = body.windows(13).any(|window| window == b"\"stream\":true");
@@ -153,10 +153,10 @@ impl Front for Plain {
         let Some(RelayEvent::Head(_)) = answer.next().await else { return failed() };
         if stream {
             let body = AnswerBody::Stream(Passing { answer, next: None, over: false });
-            return Answer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body };
+            return CallAnswer { status: 200, content_type: "text/event-stream", headers: Vec::new(), body };
         }
         let Some(RelayEvent::Whole(whole)) = answer.next().await else { return failed() };
-        Answer {
+        CallAnswer {
             status: 200,
             content_type: "application/json",
             headers: Vec::new(),
@@ -164,11 +164,11 @@ impl Front for Plain {
         }
     }
 
-    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, Answer<Passing>> {
+    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, CallAnswer<Passing>> {
         Err(failed())
     }
 
-    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Passing> {
+    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> CallAnswer<Passing> {
         failed()
     }
 
@@ -176,7 +176,7 @@ impl Front for Plain {
         true
     }
 
-    fn turn(&self, message: Bytes) -> Result<Bytes, Answer<Passing>> {
+    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Passing>> {
         Ok(message)
     }
 
@@ -185,11 +185,15 @@ impl Front for Plain {
         _question: Question,
         _credentials: &Credentials,
         _headers: Vec<(&'static str, String)>,
-    ) -> Result<Anybody, Answer<Passing>> {
+    ) -> Result<Anybody, CallAnswer<Passing>> {
         Err(failed())
     }
 
-    async fn answer_question<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> Answer<Passing> {
+    async fn answer_question<B: BodySource>(
+        self: &Arc<Self>,
+        _asked: Anybody,
+        _body: B,
+    ) -> CallAnswer<Passing> {
         failed()
     }
 
@@ -198,15 +202,15 @@ impl Front for Plain {
         _credentials: &Credentials,
         _dialect: Dialect,
         _query: &[(String, String)],
-    ) -> Answer<Passing> {
+    ) -> CallAnswer<Passing> {
         failed()
     }
 
-    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> Answer<Passing> {
+    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> CallAnswer<Passing> {
         failed()
     }
 
-    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> Answer<Passing> {
+    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> CallAnswer<Passing> {
         failed()
     }
 
@@ -216,7 +220,7 @@ impl Front for Plain {
         _refusal: &EdgeRefusal,
         _endpoint: Option<Endpoint>,
         _started: UnixNanos,
-    ) -> Answer<Passing> {
+    ) -> CallAnswer<Passing> {
         failed()
     }
 
@@ -229,8 +233,8 @@ impl Front for Plain {
     }
 }
 
-fn failed() -> Answer<Passing> {
-    Answer {
+fn failed() -> CallAnswer<Passing> {
+    CallAnswer {
         status: 502,
         content_type: "text/plain",
         headers: Vec::new(),

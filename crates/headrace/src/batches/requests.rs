@@ -15,7 +15,7 @@ const MOST_FAULTS: usize = 10;
 
 /// Summary of a checked file.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Requests {
+pub(super) struct RequestFile {
     pub(super) endpoint: Endpoint,
     pub(super) count: u64,
     pub(super) bytes: u64,
@@ -25,7 +25,7 @@ pub(super) struct Requests {
 ///
 /// # Errors
 /// Returns why the file cannot be sent, with the number of each faulty line.
-pub(super) fn read(path: &Path, endpoint: Option<Endpoint>) -> Result<Requests, String> {
+pub(super) fn read(path: &Path, endpoint: Option<Endpoint>) -> Result<RequestFile, String> {
     let name = path.display();
     let cannot = |error: std::io::Error| format!("cannot read {name}: {error}");
     let file = File::open(path).map_err(cannot)?;
@@ -36,7 +36,7 @@ pub(super) fn read(path: &Path, endpoint: Option<Endpoint>) -> Result<Requests, 
         ));
     }
     let mut reader = BufReader::new(file);
-    let (mut read, mut line) = (Lines::new(endpoint), Vec::new());
+    let (mut read, mut line) = (RequestLines::new(endpoint), Vec::new());
     while reader.read_until(b'\n', &mut line).map_err(cannot)? > 0 {
         read.take(&line);
         line.clear();
@@ -52,7 +52,7 @@ pub(super) fn read(path: &Path, endpoint: Option<Endpoint>) -> Result<Requests, 
     })
 }
 
-struct Lines {
+struct RequestLines {
     endpoint: Option<Endpoint>,
     limits: WireLimits,
     number: u64,
@@ -62,7 +62,7 @@ struct Lines {
     faults: Vec<String>,
 }
 
-impl Lines {
+impl RequestLines {
     fn new(endpoint: Option<Endpoint>) -> Self {
         let limits = WireLimits::default();
         Self { endpoint, limits, number: 0, count: 0, ids: HashMap::new(), faults: Vec::new() }
@@ -96,13 +96,13 @@ impl Lines {
         }
     }
 
-    fn end(mut self, bytes: u64) -> Result<Requests, Vec<String>> {
+    fn end(mut self, bytes: u64) -> Result<RequestFile, Vec<String>> {
         match (self.endpoint, self.faults.is_empty(), self.count) {
             (_, true, 0) => {
                 self.faults.push("there is no request in it: one JSON object a line is expected".to_owned());
                 Err(self.faults)
             }
-            (Some(endpoint), true, count) => Ok(Requests { endpoint, count, bytes }),
+            (Some(endpoint), true, count) => Ok(RequestFile { endpoint, count, bytes }),
             _ => Err(self.faults),
         }
     }
@@ -129,7 +129,7 @@ mod tests {
         format!("{{\"custom_id\":\"{id}\",\"method\":\"POST\",\"url\":\"{url}\",\"body\":{{}}}}\n")
     }
 
-    fn read_text(text: &str, endpoint: Option<Endpoint>) -> Result<Requests, String> {
+    fn read_text(text: &str, endpoint: Option<Endpoint>) -> Result<RequestFile, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f.jsonl");
         std::fs::write(&path, text).unwrap();

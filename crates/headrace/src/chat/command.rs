@@ -28,7 +28,7 @@ pub(super) const NAMES: [&str; 9] =
 
 /// A parsed line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum ChatCommand {
     Say(String),
     Help,
     Clear,
@@ -51,7 +51,7 @@ pub(super) enum Command {
     Unknown(String),
 }
 
-impl Command {
+impl ChatCommand {
     /// Parses a line. `None` if it is blank.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let line = line.trim();
@@ -93,38 +93,41 @@ mod tests {
     fn lines() {
         let rows = [
             ("  ", None),
-            (" hi / there ", Some(Command::Say("hi / there".into()))),
-            ("//etc", Some(Command::Say("/etc".into()))),
-            ("/help", Some(Command::Help)),
-            ("/model", Some(Command::Models)),
-            ("/model  a b ", Some(Command::Model("a b".into()))),
-            ("/system", Some(Command::ShowSystem)),
-            ("/system -", Some(Command::SetSystem(String::new()))),
-            ("/system be brief", Some(Command::SetSystem("be brief".into()))),
-            ("/trace", Some(Command::Trace(None))),
-            ("/trace req_1", Some(Command::Trace(Some("req_1".into())))),
-            ("/tools", Some(Command::ShowTools)),
-            ("/tools -", Some(Command::NoTools)),
-            ("/tools a b.json", Some(Command::Tools("a b.json".into()))),
-            ("/save", Some(Command::Save(None))),
-            ("/save x.md", Some(Command::Save(Some("x.md".into())))),
-            ("/retry", Some(Command::Retry)),
-            ("several\n/lines", Some(Command::Say("several\n/lines".into()))),
-            ("/system two\nlines", Some(Command::SetSystem("two\nlines".into()))),
-            ("/quit", Some(Command::Exit)),
-            ("/clear", Some(Command::Clear)),
-            ("/models x", Some(Command::Unknown("/models".into()))),
-            ("/", Some(Command::Unknown("/".into()))),
+            (" hi / there ", Some(ChatCommand::Say("hi / there".into()))),
+            ("//etc", Some(ChatCommand::Say("/etc".into()))),
+            ("/help", Some(ChatCommand::Help)),
+            ("/model", Some(ChatCommand::Models)),
+            ("/model  a b ", Some(ChatCommand::Model("a b".into()))),
+            ("/system", Some(ChatCommand::ShowSystem)),
+            ("/system -", Some(ChatCommand::SetSystem(String::new()))),
+            ("/system be brief", Some(ChatCommand::SetSystem("be brief".into()))),
+            ("/trace", Some(ChatCommand::Trace(None))),
+            ("/trace req_1", Some(ChatCommand::Trace(Some("req_1".into())))),
+            ("/tools", Some(ChatCommand::ShowTools)),
+            ("/tools -", Some(ChatCommand::NoTools)),
+            ("/tools a b.json", Some(ChatCommand::Tools("a b.json".into()))),
+            ("/save", Some(ChatCommand::Save(None))),
+            ("/save x.md", Some(ChatCommand::Save(Some("x.md".into())))),
+            ("/retry", Some(ChatCommand::Retry)),
+            ("several\n/lines", Some(ChatCommand::Say("several\n/lines".into()))),
+            ("/system two\nlines", Some(ChatCommand::SetSystem("two\nlines".into()))),
+            ("/quit", Some(ChatCommand::Exit)),
+            ("/clear", Some(ChatCommand::Clear)),
+            ("/models x", Some(ChatCommand::Unknown("/models".into()))),
+            ("/", Some(ChatCommand::Unknown("/".into()))),
         ];
         for (line, expected) in rows {
-            assert_eq!(Command::parse(line), expected, "{line:?}");
+            assert_eq!(ChatCommand::parse(line), expected, "{line:?}");
         }
         for name in NAMES {
             assert!(HELP.lines().any(|line| line.split_whitespace().next() == Some(name)), "{name}");
         }
         for line in HELP.lines().filter(|line| line.starts_with('/') && !line.starts_with("//")) {
             let name = line.split_whitespace().next().unwrap();
-            assert!(!matches!(Command::parse(name), Some(Command::Unknown(_) | Command::Say(_))), "{line}");
+            assert!(
+                !matches!(ChatCommand::parse(name), Some(ChatCommand::Unknown(_) | ChatCommand::Say(_))),
+                "{line}"
+            );
         }
     }
 }

@@ -24,7 +24,7 @@ use rustyline::{
 use tokio::sync::oneshot;
 
 use super::command::NAMES;
-use super::typed::Typed;
+use super::typed::TypedLine;
 
 /// Maximum number of entries in the history. The newest are kept.
 const MAX_HISTORY_ENTRIES: usize = 1_000;
@@ -34,21 +34,21 @@ const MAX_ENTRY_BYTES: usize = 16 << 10;
 const MAX_HISTORY_BYTES: u64 = (MAX_HISTORY_ENTRIES * MAX_ENTRY_BYTES) as u64 * 2;
 
 /// A person at a terminal.
-pub(super) struct Editor {
-    wanted: mpsc::Sender<Wanted>,
+pub(super) struct LineEditor {
+    wanted: mpsc::Sender<LineRequest>,
     models: Arc<Mutex<Vec<String>>>,
     /// The terminal's settings before the first line.
     before: Option<Termios>,
 }
 
-struct Wanted {
+struct LineRequest {
     prompt: String,
     /// Whether the line answers a question of this program. Such a line is not stored, and a single Ctrl-C cancels it.
     asked: bool,
-    reply: oneshot::Sender<Typed>,
+    reply: oneshot::Sender<TypedLine>,
 }
 
-impl Editor {
+impl LineEditor {
     /// Opens an editor on the process's terminal. `history` is the history file, if any.
     ///
     /// # Errors
@@ -63,15 +63,15 @@ impl Editor {
             .max_history_size(MAX_HISTORY_ENTRIES);
         let config = config.and_then(|config| config.history_ignore_dups(true)).map_err(plain)?.build();
         let history_kept = FileHistory::with_config(&config);
-        let mut editor =
-            rustyline::Editor::<Words, FileHistory>::with_history(config, history_kept).map_err(plain)?;
-        let (models, presses) = (Arc::default(), Arc::new(Presses::default()));
-        editor.set_helper(Some(Words {
+        let mut editor = rustyline::Editor::<EditorHelper, FileHistory>::with_history(config, history_kept)
+            .map_err(plain)?;
+        let (models, presses) = (Arc::default(), Arc::new(InterruptPresses::default()));
+        editor.set_helper(Some(EditorHelper {
             models: Arc::clone(&models),
             files: FilenameCompleter::new(),
             presses: Arc::clone(&presses),
         }));
-        let clears = EventHandler::Conditional(Box::new(Clears(Arc::clone(&presses))));
+        let clears = EventHandler::Conditional(Box::new(ClearOnInterrupt(Arc::clone(&presses))));
         editor.bind_sequence(KeyEvent::ctrl('C'), clears);
         editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), Cmd::Newline);
         let history = history.filter(|path| prepared(path));
@@ -79,9 +79,9 @@ impl Editor {
             // The first time there is no file.
             let _ = editor.load_history(path);
         }
-        let (wanted, asked) = mpsc::channel::<Wanted>();
+        let (wanted, asked) = mpsc::channel::<LineRequest>();
         std::thread::spawn(move || {
-            for Wanted { prompt, asked, reply } in asked {
+            for LineRequest { prompt, asked, reply } in asked {
                 presses.armed.store(false, Relaxed);
                 presses.one_is_enough.store(asked, Relaxed);
                 let typed = read(&mut editor, &prompt, !asked, history.as_deref());
@@ -100,16 +100,16 @@ impl Editor {
     }
 
     /// Waits for the next line after `prompt`. `asked` is true if the line answers a question of this program.
-    pub(super) async fn next(&self, prompt: &str, asked: bool) -> Typed {
+    pub(super) async fn next(&self, prompt: &str, asked: bool) -> TypedLine {
         let (reply, typed) = oneshot::channel();
-        if self.wanted.send(Wanted { prompt: prompt.to_owned(), asked, reply }).is_err() {
-            return Typed::End;
+        if self.wanted.send(LineRequest { prompt: prompt.to_owned(), asked, reply }).is_err() {
+            return TypedLine::End;
         }
-        typed.await.unwrap_or(Typed::End)
+        typed.await.unwrap_or(TypedLine::End)
     }
 }
 
-impl Drop for Editor {
+impl Drop for LineEditor {
     fn drop(&mut self) {
         // Restore the terminal. A line that is still being typed stays on the screen.
         if let Some(before) = &self.before {
@@ -119,11 +119,11 @@ impl Drop for Editor {
 }
 
 fn read(
-    editor: &mut rustyline::Editor<Words, FileHistory>,
+    editor: &mut rustyline::Editor<EditorHelper, FileHistory>,
     prompt: &str,
     remembered: bool,
     history: Option<&Path>,
-) -> Typed {
+) -> TypedLine {
     match editor.readline(prompt) {
         Ok(line) => {
             if remembered
@@ -133,15 +133,15 @@ fn read(
                 // The line counts even if it cannot be stored.
                 let _ = history.map(|path| editor.append_history(path));
             }
-            Typed::Line(joined(&line))
+            TypedLine::Line(joined(&line))
         }
-        Err(ReadlineError::Interrupted) => Typed::Interrupted,
-        Err(ReadlineError::Eof) => Typed::End,
+        Err(ReadlineError::Interrupted) => TypedLine::Interrupted,
+        Err(ReadlineError::Eof) => TypedLine::End,
         Err(ReadlineError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
-            Typed::Unreadable("a line is not UTF-8 and was skipped".to_owned())
+            TypedLine::Unreadable("a line is not UTF-8 and was skipped".to_owned())
         }
         // A failing terminal would fail again.
-        Err(_) => Typed::End,
+        Err(_) => TypedLine::End,
     }
 }
 
@@ -198,16 +198,16 @@ fn plain(error: ReadlineError) -> io::Error {
 
 /// The state of Ctrl-C presses.
 #[derive(Default)]
-struct Presses {
+struct InterruptPresses {
     /// Ctrl-C was pressed once. The next press leaves.
     armed: AtomicBool,
     one_is_enough: AtomicBool,
 }
 
 /// The handler of Ctrl-C. Clears the typed line, if any, and announces that the second press leaves.
-struct Clears(Arc<Presses>);
+struct ClearOnInterrupt(Arc<InterruptPresses>);
 
-impl ConditionalEventHandler for Clears {
+impl ConditionalEventHandler for ClearOnInterrupt {
     fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
         let empty = context.line().is_empty();
         if empty && (self.0.one_is_enough.load(Relaxed) || self.0.armed.load(Relaxed)) {
@@ -219,22 +219,22 @@ impl ConditionalEventHandler for Clears {
 }
 
 /// Completion, hints and validation for the editor.
-struct Words {
+struct EditorHelper {
     models: Arc<Mutex<Vec<String>>>,
     files: FilenameCompleter,
-    presses: Arc<Presses>,
+    presses: Arc<InterruptPresses>,
 }
 
-impl Helper for Words {}
+impl Helper for EditorHelper {}
 
-impl Validator for Words {
+impl Validator for EditorHelper {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         let more = continues(context.input());
         Ok(if more { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }
 
-impl Hinter for Words {
+impl Hinter for EditorHelper {
     type Hint = String;
 
     fn hint(&self, line: &str, _: usize, _: &Context<'_>) -> Option<String> {
@@ -247,13 +247,13 @@ impl Hinter for Words {
     }
 }
 
-impl Highlighter for Words {
+impl Highlighter for EditorHelper {
     fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
         Cow::Owned(format!("\x1b[2m{hint}\x1b[0m"))
     }
 }
 
-impl Completer for Words {
+impl Completer for EditorHelper {
     type Candidate = Pair;
 
     fn complete(

@@ -6,28 +6,28 @@ use std::sync::mpsc;
 
 use tokio::sync::oneshot;
 
-use super::editor::Editor;
-use super::typed::Typed;
+use super::editor::LineEditor;
+use super::typed::TypedLine;
 
 /// Maximum length of a line, in bytes.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The source of lines.
-pub(super) enum Input {
-    Person(Editor),
-    Pipe(Lines),
+pub(super) enum ChatInput {
+    Person(LineEditor),
+    Pipe(PipeLines),
 }
 
-impl Input {
+impl ChatInput {
     /// Opens the process's standard input. `history` is the file that stores what a person types.
     pub(super) fn of_process(history: Option<PathBuf>) -> Self {
         if !io::stdin().is_terminal() {
-            return Self::Pipe(Lines::of_stdin());
+            return Self::Pipe(PipeLines::of_stdin());
         }
         // If the terminal cannot be used for editing, its lines can still be read.
-        match Editor::open(io::stdout().is_terminal(), history) {
+        match LineEditor::open(io::stdout().is_terminal(), history) {
             Ok(editor) => Self::Person(editor),
-            Err(_) => Self::Pipe(Lines::of_stdin()),
+            Err(_) => Self::Pipe(PipeLines::of_stdin()),
         }
     }
 
@@ -44,22 +44,22 @@ impl Input {
     }
 
     /// Waits for the next line. Shows `prompt` to a person.
-    pub(super) async fn next(&self, prompt: &str) -> Typed {
+    pub(super) async fn next(&self, prompt: &str) -> TypedLine {
         self.line(prompt, false).await
     }
 
     /// Waits for the answer to a question of this program.
-    pub(super) async fn answer(&self, question: &str) -> Typed {
+    pub(super) async fn answer(&self, question: &str) -> TypedLine {
         self.line(question, true).await
     }
 
-    async fn line(&self, prompt: &str, asked: bool) -> Typed {
+    async fn line(&self, prompt: &str, asked: bool) -> TypedLine {
         match self {
             Self::Person(editor) => editor.next(prompt, asked).await,
             Self::Pipe(lines) => match lines.next().await {
-                Some(Ok(line)) => Typed::Line(line),
-                Some(Err(error)) => Typed::Unreadable(error.to_string()),
-                None => Typed::End,
+                Some(Ok(line)) => TypedLine::Line(line),
+                Some(Err(error)) => TypedLine::Unreadable(error.to_string()),
+                None => TypedLine::End,
             },
         }
     }
@@ -70,11 +70,11 @@ type Line = Option<io::Result<String>>;
 /// Standard input, line by line. Its thread lives until the process ends, because it may wait for bytes that never
 /// come.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct PipeLines {
     wanted: mpsc::Sender<oneshot::Sender<Line>>,
 }
 
-impl Lines {
+impl PipeLines {
     fn of_stdin() -> Self {
         let (wanted, asked) = mpsc::channel::<oneshot::Sender<Line>>();
         std::thread::spawn(move || {

@@ -7,7 +7,7 @@
 
 /// The style of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Style {
+pub(super) struct TextStyle {
     pub(super) bold: bool,
     pub(super) italic: bool,
     pub(super) struck: bool,
@@ -15,14 +15,14 @@ pub(super) struct Style {
     pub(super) dim: bool,
 }
 
-impl Style {
+impl TextStyle {
     pub(super) const DIM: Self = Self { bold: false, italic: false, struck: false, code: false, dim: true };
     const CODE: Self = Self { bold: false, italic: false, struck: false, code: true, dim: false };
 }
 
 /// A piece of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum MarkdownPart {
     /// Opens a line of words. `lead` precedes the words, and `hang` precedes the lines that they are wrapped to.
     Words {
         lead: String,
@@ -30,7 +30,7 @@ pub(super) enum Part {
     },
     /// Opens a line that is shown unchanged.
     Verbatim,
-    Text(Style, String),
+    Text(TextStyle, String),
     /// A horizontal rule.
     Rule,
     LineEnd,
@@ -43,18 +43,18 @@ const MAX_QUOTES: usize = 6;
 
 /// The parser's state.
 #[derive(Debug, Default)]
-pub(super) struct Markdown {
-    line: Line,
+pub(super) struct MarkdownParser {
+    line: LineState,
     /// The part of the line that is held back.
     held: String,
     /// The character before `held` in its line.
     before: Option<char>,
-    base: Style,
-    fence: Option<Fence>,
+    base: TextStyle,
+    fence: Option<CodeFence>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Line {
+enum LineState {
     /// The kind of the line is not known yet.
     #[default]
     Opening,
@@ -64,58 +64,58 @@ enum Line {
 
 /// An open code fence. It ends with at least as many of the same character.
 #[derive(Debug, Clone, Copy)]
-struct Fence {
+struct CodeFence {
     mark: char,
     length: usize,
 }
 
-impl Markdown {
+impl MarkdownParser {
     /// Adds a piece, and returns the parts that are decided.
-    pub(super) fn push(&mut self, piece: &str) -> Vec<Part> {
+    pub(super) fn push(&mut self, piece: &str) -> Vec<MarkdownPart> {
         let mut parts = Vec::new();
         for line in piece.split_inclusive('\n') {
             let text = line.strip_suffix('\n');
             self.held.push_str(text.unwrap_or(line));
             self.advance(text.is_some(), &mut parts);
             if text.is_some() {
-                parts.push(Part::LineEnd);
-                (self.line, self.before, self.base) = (Line::Opening, None, Style::default());
+                parts.push(MarkdownPart::LineEnd);
+                (self.line, self.before, self.base) = (LineState::Opening, None, TextStyle::default());
             }
         }
         parts
     }
 
     /// Ends the text, and returns the rest. The next piece begins another text.
-    pub(super) fn end(&mut self) -> Vec<Part> {
+    pub(super) fn end(&mut self) -> Vec<MarkdownPart> {
         let mut parts = Vec::new();
         self.advance(true, &mut parts);
         *self = Self::default();
         parts
     }
 
-    fn advance(&mut self, whole: bool, parts: &mut Vec<Part>) {
-        if self.line == Line::Opening && !self.open(whole, parts) {
+    fn advance(&mut self, whole: bool, parts: &mut Vec<MarkdownPart>) {
+        if self.line == LineState::Opening && !self.open(whole, parts) {
             return;
         }
-        if self.line == Line::Verbatim {
+        if self.line == LineState::Verbatim {
             self.give(parts);
             return;
         }
-        let mut spans = Spans { text: &self.held, before: self.before, style: self.base, whole };
+        let mut spans = SpanParser { text: &self.held, before: self.before, style: self.base, whole };
         spans.give(parts);
         self.before = spans.before;
         self.held = spans.text.to_owned();
     }
 
     /// Returns the held text unchanged.
-    fn give(&mut self, parts: &mut Vec<Part>) {
+    fn give(&mut self, parts: &mut Vec<MarkdownPart>) {
         if !self.held.is_empty() {
-            parts.push(Part::Text(self.base, std::mem::take(&mut self.held)));
+            parts.push(MarkdownPart::Text(self.base, std::mem::take(&mut self.held)));
         }
     }
 
     /// Decides the kind of the line. Returns `false` if more of the line is needed.
-    fn open(&mut self, whole: bool, parts: &mut Vec<Part>) -> bool {
+    fn open(&mut self, whole: bool, parts: &mut Vec<MarkdownPart>) -> bool {
         if self.fence.is_some() {
             return self.open_code(whole, parts);
         }
@@ -130,32 +130,35 @@ impl Markdown {
             rest = inner.strip_prefix(' ').unwrap_or(inner);
         }
         let whole = whole || self.held.len() > MAX_HELD_BYTES;
-        let Some(opened) = Opened::of(rest, whole) else { return false };
+        let Some(opened) = LineStart::of(rest, whole) else { return false };
         let rest = rest.get(opened.taken..).unwrap_or_default().to_owned();
         match opened.kind {
-            Kind::Fence(fence) => {
+            LineKind::Fence(fence) => {
                 self.fence = Some(fence);
-                (self.line, self.base) = (Line::Verbatim, Style::DIM);
-                parts.push(Part::Verbatim);
+                (self.line, self.base) = (LineState::Verbatim, TextStyle::DIM);
+                parts.push(MarkdownPart::Verbatim);
                 return true;
             }
-            Kind::Row => {
-                self.line = Line::Verbatim;
-                parts.push(Part::Verbatim);
+            LineKind::Row => {
+                self.line = LineState::Verbatim;
+                parts.push(MarkdownPart::Verbatim);
                 return true;
             }
-            Kind::Rule => {
-                parts.push(Part::Rule);
-                self.line = Line::Verbatim;
+            LineKind::Rule => {
+                parts.push(MarkdownPart::Rule);
+                self.line = LineState::Verbatim;
             }
-            Kind::Words { lead } => {
+            LineKind::Words { lead } => {
                 let hang = " ".repeat(lead.chars().count());
-                self.line = Line::Words;
-                parts.push(Part::Words { lead: format!("{quotes}{lead}"), hang: format!("{quotes}{hang}") });
+                self.line = LineState::Words;
+                parts.push(MarkdownPart::Words {
+                    lead: format!("{quotes}{lead}"),
+                    hang: format!("{quotes}{hang}"),
+                });
             }
-            Kind::Heading => {
-                (self.line, self.base.bold) = (Line::Words, true);
-                parts.push(Part::Words { lead: quotes.clone(), hang: quotes });
+            LineKind::Heading => {
+                (self.line, self.base.bold) = (LineState::Words, true);
+                parts.push(MarkdownPart::Words { lead: quotes.clone(), hang: quotes });
             }
         }
         self.held = rest;
@@ -163,46 +166,46 @@ impl Markdown {
     }
 
     /// Opens a line within fenced code, or the line that ends it.
-    fn open_code(&mut self, whole: bool, parts: &mut Vec<Part>) -> bool {
-        let Some(Fence { mark, length }) = self.fence else { return true };
+    fn open_code(&mut self, whole: bool, parts: &mut Vec<MarkdownPart>) -> bool {
+        let Some(CodeFence { mark, length }) = self.fence else { return true };
         let text = self.held.trim_start_matches(' ');
         let run = text.chars().take_while(|&c| c == mark).count();
         let may_end = text.chars().skip(run).all(|c| c == ' ') && self.held.len() < MAX_HELD_BYTES;
         if may_end && !whole {
             return false;
         }
-        self.base = Style::CODE;
+        self.base = TextStyle::CODE;
         if may_end && run >= length {
             self.fence = None;
-            self.base = Style::DIM;
+            self.base = TextStyle::DIM;
         }
-        self.line = Line::Verbatim;
-        parts.push(Part::Verbatim);
+        self.line = LineState::Verbatim;
+        parts.push(MarkdownPart::Verbatim);
         true
     }
 }
 
 /// The kind of a line.
-struct Opened {
-    kind: Kind,
+struct LineStart {
+    kind: LineKind,
     /// Number of bytes of the line that are marks.
     taken: usize,
 }
 
-enum Kind {
-    Fence(Fence),
+enum LineKind {
+    Fence(CodeFence),
     Row,
     Rule,
     Heading,
     Words { lead: String },
 }
 
-impl Opened {
+impl LineStart {
     /// Decides the kind of a line. `None` if more of the line is needed.
     fn of(line: &str, whole: bool) -> Option<Self> {
         let text = line.trim_start_matches(' ');
         let indent = line.len() - text.len();
-        let words = |lead: String, taken: usize| Some(Self { kind: Kind::Words { lead }, taken });
+        let words = |lead: String, taken: usize| Some(Self { kind: LineKind::Words { lead }, taken });
         let Some(first) = text.chars().next() else {
             return if whole { words(String::new(), line.len()) } else { None };
         };
@@ -221,8 +224,8 @@ impl Opened {
             '`' | '~' if !whole => None,
             '`' if after.contains('`') => plain(),
             '`' | '~' => {
-                let fence = Fence { mark: first, length: run };
-                Some(Self { kind: Kind::Fence(fence), taken: 0 })
+                let fence = CodeFence { mark: first, length: run };
+                Some(Self { kind: LineKind::Fence(fence), taken: 0 })
             }
             '#' if run <= 6 && after.starts_with(' ') => {
                 let title = after.trim_start_matches(' ');
@@ -230,10 +233,10 @@ impl Opened {
                     return None;
                 }
                 let taken = line.len() - title.len();
-                Some(Self { kind: Kind::Heading, taken })
+                Some(Self { kind: LineKind::Heading, taken })
             }
             '#' if after.is_empty() && !whole => None,
-            '|' => Some(Self { kind: Kind::Row, taken: 0 }),
+            '|' => Some(Self { kind: LineKind::Row, taken: 0 }),
             '-' | '*' | '+' | '_' => bullet_or_rule(line, indent, first, whole, plain),
             '0'..='9' => {
                 let digits = text.chars().take_while(char::is_ascii_digit).count();
@@ -258,14 +261,14 @@ fn bullet_or_rule(
     indent: usize,
     mark: char,
     whole: bool,
-    plain: impl Fn() -> Option<Opened>,
-) -> Option<Opened> {
+    plain: impl Fn() -> Option<LineStart>,
+) -> Option<LineStart> {
     let text = line.get(indent..).unwrap_or_default();
     let marks = text.chars().filter(|&c| c == mark).count();
     if text.chars().all(|c| c == mark || c == ' ') {
         return match (whole, marks) {
             (false, _) => None,
-            (true, 3..) if mark != '+' => Some(Opened { kind: Kind::Rule, taken: line.len() }),
+            (true, 3..) if mark != '+' => Some(LineStart { kind: LineKind::Rule, taken: line.len() }),
             (true, _) => plain(),
         };
     }
@@ -273,38 +276,38 @@ fn bullet_or_rule(
         Some(after) if mark != '_' && after.starts_with(' ') => {
             let taken = line.len() - after.trim_start_matches(' ').len();
             let lead = format!("{}• ", " ".repeat(indent));
-            Some(Opened { kind: Kind::Words { lead }, taken })
+            Some(LineStart { kind: LineKind::Words { lead }, taken })
         }
         _ => plain(),
     }
 }
 
 /// Words with inline marks.
-struct Spans<'a> {
+struct SpanParser<'a> {
     text: &'a str,
     before: Option<char>,
-    style: Style,
+    style: TextStyle,
     /// Whether the line is complete.
     whole: bool,
 }
 
 /// The meaning of a mark.
-enum Found {
+enum SpanMatch {
     /// Text of this many bytes.
     Text(usize),
     /// A backslash that makes the next bytes text.
     Escaped(usize),
     /// Text within marks: its start, its end, the end of its closing mark, and its style.
-    Span(usize, usize, usize, Style),
+    Span(usize, usize, usize, TextStyle),
     /// More text is needed.
     Wait,
 }
 
 const MARKS: [char; 5] = ['`', '*', '_', '~', '\\'];
 
-impl<'a> Spans<'a> {
+impl<'a> SpanParser<'a> {
     /// Returns the parts that are decided. The rest stays in `text`.
-    fn give(&mut self, parts: &mut Vec<Part>) {
+    fn give(&mut self, parts: &mut Vec<MarkdownPart>) {
         loop {
             let plain = self.text.find(MARKS).unwrap_or(self.text.len());
             self.take(plain, self.style, parts);
@@ -312,43 +315,43 @@ impl<'a> Spans<'a> {
                 return;
             }
             match self.at_mark() {
-                Found::Text(length) => self.take(length, self.style, parts),
-                Found::Escaped(length) => {
+                SpanMatch::Text(length) => self.take(length, self.style, parts),
+                SpanMatch::Escaped(length) => {
                     self.text = self.text.get(1..).unwrap_or_default();
                     self.take(length, self.style, parts);
                 }
-                Found::Span(from, to, end, style) => {
+                SpanMatch::Span(from, to, end, style) => {
                     let inner = self.text.get(from..to).unwrap_or_default();
                     if style.code {
-                        parts.push(Part::Text(style, unpadded(inner).to_owned()));
+                        parts.push(MarkdownPart::Text(style, unpadded(inner).to_owned()));
                     } else {
                         let before = self.text.chars().next();
-                        Spans { text: inner, before, style, whole: true }.give(parts);
+                        SpanParser { text: inner, before, style, whole: true }.give(parts);
                     }
                     self.before = self.text.get(..end).and_then(|text| text.chars().next_back());
                     self.text = self.text.get(end..).unwrap_or_default();
                 }
-                Found::Wait => return,
+                SpanMatch::Wait => return,
             }
         }
     }
 
-    fn take(&mut self, length: usize, style: Style, parts: &mut Vec<Part>) {
+    fn take(&mut self, length: usize, style: TextStyle, parts: &mut Vec<MarkdownPart>) {
         let (text, rest) = self.text.split_at_checked(length).unwrap_or((self.text, ""));
         if !text.is_empty() {
             self.before = text.chars().next_back();
-            parts.push(Part::Text(style, text.to_owned()));
+            parts.push(MarkdownPart::Text(style, text.to_owned()));
         }
         self.text = rest;
     }
 
-    fn at_mark(&self) -> Found {
-        let Some(mark) = self.text.chars().next() else { return Found::Text(0) };
+    fn at_mark(&self) -> SpanMatch {
+        let Some(mark) = self.text.chars().next() else { return SpanMatch::Text(0) };
         if mark == '\\' {
             return match self.text.chars().nth(1) {
-                Some(c) if c.is_ascii_punctuation() => Found::Escaped(1),
-                None if !self.whole => Found::Wait,
-                _ => Found::Text(1),
+                Some(c) if c.is_ascii_punctuation() => SpanMatch::Escaped(1),
+                None if !self.whole => SpanMatch::Wait,
+                _ => SpanMatch::Text(1),
             };
         }
         // Both the search for a closing mark and the wait for it end after [`MAX_HELD_BYTES`].
@@ -356,37 +359,37 @@ impl<'a> Spans<'a> {
         let whole = self.whole || ahead.len() < self.text.len();
         let run = ahead.chars().take_while(|&c| c == mark).count();
         if run == ahead.len() && !whole {
-            return Found::Wait;
+            return SpanMatch::Wait;
         }
         let style = match (mark, run) {
-            ('`', _) => Style { code: true, ..self.style },
-            ('~', 2) => Style { struck: true, ..self.style },
-            ('*' | '_', 1) => Style { italic: true, ..self.style },
-            ('*' | '_', 2) => Style { bold: true, ..self.style },
-            ('*' | '_', 3) => Style { bold: true, italic: true, ..self.style },
-            _ => return Found::Text(run),
+            ('`', _) => TextStyle { code: true, ..self.style },
+            ('~', 2) => TextStyle { struck: true, ..self.style },
+            ('*' | '_', 1) => TextStyle { italic: true, ..self.style },
+            ('*' | '_', 2) => TextStyle { bold: true, ..self.style },
+            ('*' | '_', 3) => TextStyle { bold: true, italic: true, ..self.style },
+            _ => return SpanMatch::Text(run),
         };
         let next = ahead.get(run..).and_then(|after| after.chars().next());
         if mark != '`' && !may_open(mark, self.before, next) {
-            return Found::Text(run);
+            return SpanMatch::Text(run);
         }
         match closing(ahead, mark, run, whole) {
-            Closing::At(at) => Found::Span(run, at, at + run, style),
-            Closing::Unknown => Found::Wait,
-            Closing::None => Found::Text(run),
+            ClosingMark::At(at) => SpanMatch::Span(run, at, at + run, style),
+            ClosingMark::Unknown => SpanMatch::Wait,
+            ClosingMark::None => SpanMatch::Text(run),
         }
     }
 }
 
-enum Closing {
+enum ClosingMark {
     At(usize),
     None,
     Unknown,
 }
 
 /// Finds the closing mark of the span that `text` opens with.
-fn closing(text: &str, mark: char, opened: usize, whole: bool) -> Closing {
-    let missing = if whole { Closing::None } else { Closing::Unknown };
+fn closing(text: &str, mark: char, opened: usize, whole: bool) -> ClosingMark {
+    let missing = if whole { ClosingMark::None } else { ClosingMark::Unknown };
     let mut at = opened;
     while let Some(rest) = text.get(at..).filter(|rest| !rest.is_empty()) {
         let Some(c) = rest.chars().next() else { break };
@@ -401,18 +404,18 @@ fn closing(text: &str, mark: char, opened: usize, whole: bool) -> Closing {
             '\\' => at += 1 + rest.chars().nth(1).map_or(0, char::len_utf8),
             '`' if mark == '`' => {
                 if run == opened {
-                    return if ends && !whole { Closing::Unknown } else { Closing::At(at) };
+                    return if ends && !whole { ClosingMark::Unknown } else { ClosingMark::At(at) };
                 }
                 at += run;
             }
             '`' => match closing(rest, '`', run, whole) {
-                Closing::At(end) => at += end + run,
-                Closing::None => at += run,
-                Closing::Unknown => return Closing::Unknown,
+                ClosingMark::At(end) => at += end + run,
+                ClosingMark::None => at += run,
+                ClosingMark::Unknown => return ClosingMark::Unknown,
             },
             _ => {
                 if ends && !whole {
-                    return Closing::Unknown;
+                    return ClosingMark::Unknown;
                 }
                 let before = text.get(..at).and_then(|text| text.chars().next_back());
                 let after = rest.chars().nth(run);
@@ -422,7 +425,7 @@ fn closing(text: &str, mark: char, opened: usize, whole: bool) -> Closing {
                     _ => false,
                 };
                 if fits && may_close(mark, before, after) {
-                    return Closing::At(at + run - opened);
+                    return ClosingMark::At(at + run - opened);
                 }
                 at += run;
             }

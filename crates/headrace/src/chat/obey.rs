@@ -6,10 +6,10 @@ use std::time::Duration;
 use headrace_client::{ClientError, ModelInfo};
 use headrace_domain::{Clock, SystemClock};
 
-use super::command::{Command, HELP, KEYS};
-use super::input::Input;
-use super::screen::{OutputClosed, Screen};
-use super::session::Session;
+use super::command::{ChatCommand, HELP, KEYS};
+use super::input::ChatInput;
+use super::screen::{ChatScreen, OutputClosed};
+use super::session::ChatSession;
 use super::turn::report;
 use super::{saved, tools, waterfall};
 
@@ -19,63 +19,63 @@ const TRACE_WAIT: Duration = Duration::from_millis(150);
 /// Maximum number of model names in an error about an unknown name.
 const NAMES_TOLD: usize = 8;
 
-impl Session {
+impl ChatSession {
     pub(super) async fn obey(
         &mut self,
-        command: Command,
-        input: &Input,
-        screen: &mut Screen,
+        command: ChatCommand,
+        input: &ChatInput,
+        screen: &mut ChatScreen,
     ) -> Result<(), OutputClosed> {
         match command {
-            Command::Help => {
+            ChatCommand::Help => {
                 screen.text(HELP)?;
                 if input.is_person() {
                     screen.text(KEYS)?;
                 }
             }
-            Command::Clear => {
+            ChatCommand::Clear => {
                 self.log.clear();
                 self.last_question = None;
                 screen.note("The conversation is empty; the system message stays.");
             }
-            Command::ShowSystem => match self.log.system() {
+            ChatCommand::ShowSystem => match self.log.system() {
                 Some(text) => screen.note(text),
                 None => screen.note("There is no system message."),
             },
-            Command::SetSystem(text) => {
+            ChatCommand::SetSystem(text) => {
                 self.log.set_system(text);
                 screen.note("The system message holds from the next question on.");
             }
-            Command::Models => self.show_models(input, screen).await?,
-            Command::Model(name) => self.change_model(name, screen).await,
-            Command::ShowTools => match self.template.tools.as_slice() {
+            ChatCommand::Models => self.show_models(input, screen).await?,
+            ChatCommand::Model(name) => self.change_model(name, screen).await,
+            ChatCommand::ShowTools => match self.template.tools.as_slice() {
                 [] => screen.note("No tool is offered; /tools FILE offers those of a JSON file."),
                 offered => screen.text(&tools::described(offered))?,
             },
-            Command::Tools(file) => match tools::read(Path::new(&file)) {
+            ChatCommand::Tools(file) => match tools::read(Path::new(&file)) {
                 Ok(read) => {
                     screen.note(&format!("{} offered from the next question on", count(read.len(), "tool")));
                     self.template.tools = read;
                 }
                 Err(why) => screen.error(&why),
             },
-            Command::NoTools => {
+            ChatCommand::NoTools => {
                 self.template.tools.clear();
                 screen.note("No tool is offered any more.");
             }
-            Command::Save(file) => self.save(file, screen),
-            Command::Trace(id) => self.show_trace(id, screen).await?,
-            Command::Unknown(name) => {
+            ChatCommand::Save(file) => self.save(file, screen),
+            ChatCommand::Trace(id) => self.show_trace(id, screen).await?,
+            ChatCommand::Unknown(name) => {
                 screen.error(&format!(
                     "there is no command `{name}`; /help shows them, `//` begins a text with a slash"
                 ));
             }
-            Command::Say(_) | Command::Exit | Command::Retry => {}
+            ChatCommand::Say(_) | ChatCommand::Exit | ChatCommand::Retry => {}
         }
         Ok(())
     }
 
-    fn save(&self, file: Option<String>, screen: &mut Screen) {
+    fn save(&self, file: Option<String>, screen: &mut ChatScreen) {
         if self.log.turns() == 0 {
             return screen.note("There is nothing to save yet.");
         }
@@ -92,7 +92,7 @@ impl Session {
         }
     }
 
-    async fn show_models(&self, input: &Input, screen: &mut Screen) -> Result<(), OutputClosed> {
+    async fn show_models(&self, input: &ChatInput, screen: &mut ChatScreen) -> Result<(), OutputClosed> {
         match self.client.models().await {
             Ok(models) => {
                 for model in &models {
@@ -109,7 +109,7 @@ impl Session {
 
     /// Changes the model to one that the server serves. Also accepts a name that is not listed, because aliases may be
     /// unlisted.
-    async fn change_model(&mut self, name: String, screen: &mut Screen) {
+    async fn change_model(&mut self, name: String, screen: &mut ChatScreen) {
         let models = match self.client.models().await {
             Ok(models) => models,
             Err(error) => return report(screen, &error, self.has_key),
@@ -136,7 +136,7 @@ impl Session {
         }
     }
 
-    async fn show_trace(&self, id: Option<String>, screen: &mut Screen) -> Result<(), OutputClosed> {
+    async fn show_trace(&self, id: Option<String>, screen: &mut ChatScreen) -> Result<(), OutputClosed> {
         let Some(id) = id.or_else(|| self.last_request.clone()) else {
             screen.note("Nothing was asked yet.");
             return Ok(());

@@ -7,8 +7,8 @@ use std::io::{self, IsTerminal, Write};
 
 use headrace_domain::steers_terminals;
 
-use super::markdown::Style;
-use super::typeset::{Manner, Typesetter, wrapped};
+use super::markdown::TextStyle;
+use super::typeset::{TextTypesetter, TypesetOptions, wrapped};
 
 const DIM: &str = "\x1b[2m";
 const RED: &str = "\x1b[31m";
@@ -25,7 +25,7 @@ impl From<io::Error> for OutputClosed {
 }
 
 /// One output stream.
-struct Stream {
+struct OutputStream {
     to: Box<dyn Write>,
     /// Whether a person reads it.
     terminal: bool,
@@ -33,26 +33,26 @@ struct Stream {
 }
 
 /// Both output streams. Errors on standard error are ignored, because there is nowhere to report them.
-pub(super) struct Screen {
-    out: Stream,
-    err: Stream,
+pub(super) struct ChatScreen {
+    out: OutputStream,
+    err: OutputStream,
     /// Returns the columns of the terminal, which change with its window. 0 leaves wrapping to the terminal.
     width: fn() -> usize,
     /// Whether the output so far ends within a line.
     mid_line: bool,
     /// Whether reasoning was shown and the answer has not begun.
     in_reasoning: bool,
-    answer: Option<Typesetter>,
-    reasoning: Option<Typesetter>,
+    answer: Option<TextTypesetter>,
+    reasoning: Option<TextTypesetter>,
 }
 
-impl Screen {
+impl ChatScreen {
     /// Opens the process's streams, with colour if they are terminals and `NO_COLOR` and `TERM` allow it.
     pub(super) fn of_process() -> Self {
         // <https://no-color.org>: set and not empty.
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        let stream = |to: Box<dyn Write>, terminal: bool| Stream {
+        let stream = |to: Box<dyn Write>, terminal: bool| OutputStream {
             to,
             terminal,
             colour: terminal && !no_color && !dumb,
@@ -63,7 +63,7 @@ impl Screen {
         Self::new(stream(Box::new(out), out_terminal), stream(Box::new(err), err_terminal), width)
     }
 
-    fn new(out: Stream, err: Stream, width: fn() -> usize) -> Self {
+    fn new(out: OutputStream, err: OutputStream, width: fn() -> usize) -> Self {
         Self { out, err, width, mid_line: false, in_reasoning: false, answer: None, reasoning: None }
     }
 
@@ -78,14 +78,24 @@ impl Screen {
             return;
         }
         let (width, colour) = ((self.width)(), self.out.colour);
-        self.answer = Some(Typesetter::new(Manner { width, colour, markdown: true, base: Style::default() }));
-        self.reasoning = Some(Typesetter::new(Manner { width, colour, markdown: false, base: Style::DIM }));
+        self.answer = Some(TextTypesetter::new(TypesetOptions {
+            width,
+            colour,
+            markdown: true,
+            base: TextStyle::default(),
+        }));
+        self.reasoning = Some(TextTypesetter::new(TypesetOptions {
+            width,
+            colour,
+            markdown: false,
+            base: TextStyle::DIM,
+        }));
     }
 
     /// Shows a piece of an answer, as soon as it can be formatted.
     pub(super) fn answer(&mut self, piece: &str) -> Result<(), OutputClosed> {
         if std::mem::take(&mut self.in_reasoning) {
-            let rest = self.reasoning.as_mut().map(Typesetter::end).unwrap_or_default();
+            let rest = self.reasoning.as_mut().map(TextTypesetter::end).unwrap_or_default();
             let gap = if self.mid_line { "\n\n" } else { "" };
             self.write(&format!("{rest}{gap}"))?;
         }
@@ -199,9 +209,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<u8>>>);
+    struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Paper {
+    impl Write for CapturedOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -211,7 +221,7 @@ mod tests {
         }
     }
 
-    impl Paper {
+    impl CapturedOutput {
         fn read(&self) -> String {
             String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
         }
@@ -236,10 +246,11 @@ mod tests {
         }
     }
 
-    fn screen(terminal: bool, width: fn() -> usize) -> (Screen, Paper, Paper) {
-        let (out, err) = (Paper::default(), Paper::default());
-        let stream = |paper: &Paper| Stream { to: Box::new(paper.clone()), terminal, colour: terminal };
-        (Screen::new(stream(&out), stream(&err), width), out, err)
+    fn screen(terminal: bool, width: fn() -> usize) -> (ChatScreen, CapturedOutput, CapturedOutput) {
+        let (out, err) = (CapturedOutput::default(), CapturedOutput::default());
+        let stream =
+            |paper: &CapturedOutput| OutputStream { to: Box::new(paper.clone()), terminal, colour: terminal };
+        (ChatScreen::new(stream(&out), stream(&err), width), out, err)
     }
 
     #[test]

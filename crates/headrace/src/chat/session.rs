@@ -6,17 +6,17 @@ use headrace_client::{
 };
 
 use super::waterfall::ClientHalf;
-use crate::caller::{Reached, reach};
+use crate::caller::{ReachedServer, reach};
 use crate::cli::chat::ChatArgs;
-use crate::house::House;
+use crate::house::LocalServer;
 
 /// One conversation.
-pub(super) struct Session {
+pub(super) struct ChatSession {
     pub(super) client: Client,
     /// The client's configuration, without a lent key.
     config: ClientConfig,
     /// The server that lent the key. `None` if the key was given.
-    pub(super) house: Option<House>,
+    pub(super) house: Option<LocalServer>,
     pub(super) has_key: bool,
     pub(super) log: ConversationLog,
     pub(super) model: String,
@@ -30,9 +30,9 @@ pub(super) struct Session {
     pub(super) last_question: Option<(String, bool)>,
 }
 
-impl Session {
+impl ChatSession {
     pub(super) async fn open(args: &ChatArgs) -> Result<Self, ClientError> {
-        let Reached { config, house } = reach(&args.caller).await?;
+        let ReachedServer { config, house } = reach(&args.caller).await?;
         let client = Client::new(config.clone())?;
         let model = match &args.model {
             Some(model) => model.clone(),

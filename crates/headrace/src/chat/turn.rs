@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use headrace_client::{Answer, ChatEvent, ChatRequest, ChatStream, ClientError, ConnectTimes};
 
-use super::input::Input;
-use super::screen::{OutputClosed, Screen};
-use super::session::Session;
-use super::typed::Typed;
+use super::input::ChatInput;
+use super::screen::{ChatScreen, OutputClosed};
+use super::session::ChatSession;
+use super::typed::TypedLine;
 use super::waterfall::ClientHalf;
 use crate::signals::interrupted;
 
@@ -16,27 +16,27 @@ const MAX_ROUNDS: usize = 16;
 
 /// How a turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum TurnOutcome {
     Answered,
     Cancelled,
     Failed,
 }
 
 /// How one answer of a turn ended.
-enum Round {
+enum AnswerOutcome {
     Whole(Box<Answer>),
-    Over(Turn),
+    Over(TurnOutcome),
 }
 
-impl Session {
+impl ChatSession {
     /// Asks the question, shows the answer as it arrives, and closes the turn in the log. Asks `input` for results of
     /// tool calls. Without `input`, tool calls end the turn.
     pub(super) async fn turn(
         &mut self,
         question: &str,
-        input: Option<&Input>,
-        screen: &mut Screen,
-    ) -> Result<Turn, OutputClosed> {
+        input: Option<&ChatInput>,
+        screen: &mut ChatScreen,
+    ) -> Result<TurnOutcome, OutputClosed> {
         let before = self.log.turns();
         self.log.ask(question);
         let ended = self.rounds(input, screen).await?;
@@ -44,18 +44,22 @@ impl Session {
         Ok(ended)
     }
 
-    async fn rounds(&mut self, input: Option<&Input>, screen: &mut Screen) -> Result<Turn, OutputClosed> {
+    async fn rounds(
+        &mut self,
+        input: Option<&ChatInput>,
+        screen: &mut ChatScreen,
+    ) -> Result<TurnOutcome, OutputClosed> {
         for _ in 0..MAX_ROUNDS {
             let answer = match self.round(screen).await? {
-                Round::Whole(answer) => answer,
-                Round::Over(turn) => return Ok(turn),
+                AnswerOutcome::Whole(answer) => answer,
+                AnswerOutcome::Over(turn) => return Ok(turn),
             };
             match input {
                 Some(input) if !answer.tool_calls.is_empty() && !self.template.tools.is_empty() => {
                     if !self.results(&answer, input, screen).await {
                         self.log.fail();
                         screen.note("without a result there is no answer: the question is forgotten");
-                        return Ok(Turn::Cancelled);
+                        return Ok(TurnOutcome::Cancelled);
                     }
                 }
                 _ => {
@@ -65,17 +69,17 @@ impl Session {
                     } else {
                         self.log.answer(answer.text);
                     }
-                    return Ok(Turn::Answered);
+                    return Ok(TurnOutcome::Answered);
                 }
             }
         }
         self.log.fail();
         screen.error(&format!("{MAX_ROUNDS} answers called tools, one after the other: this turn ends here"));
-        Ok(Turn::Failed)
+        Ok(TurnOutcome::Failed)
     }
 
     /// Asks for the result of each tool call of an answer. Returns whether every call has a result.
-    async fn results(&mut self, answer: &Answer, input: &Input, screen: &mut Screen) -> bool {
+    async fn results(&mut self, answer: &Answer, input: &ChatInput, screen: &mut ChatScreen) -> bool {
         self.log.called(answer.text.as_str(), &answer.tool_calls);
         for call in &answer.tool_calls {
             let prompt = format!("result of {}> ", super::screen::line_of(&call.name));
@@ -85,19 +89,19 @@ impl Session {
                 typed = input.answer(&prompt) => typed,
             };
             match typed {
-                Typed::Line(text) if !text.trim().is_empty() => self.log.result(call.id.as_str(), text),
-                Typed::Unreadable(why) => {
+                TypedLine::Line(text) if !text.trim().is_empty() => self.log.result(call.id.as_str(), text),
+                TypedLine::Unreadable(why) => {
                     screen.error(&why);
                     return false;
                 }
-                Typed::Line(_) | Typed::Interrupted | Typed::End => return false,
+                TypedLine::Line(_) | TypedLine::Interrupted | TypedLine::End => return false,
             }
         }
         true
     }
 
     /// Requests one answer, and shows it as it arrives.
-    async fn round(&mut self, screen: &mut Screen) -> Result<Round, OutputClosed> {
+    async fn round(&mut self, screen: &mut ChatScreen) -> Result<AnswerOutcome, OutputClosed> {
         let request =
             ChatRequest { model: self.model.clone(), messages: self.log.messages(), ..self.template.clone() };
         let interrupt = interrupted();
@@ -110,11 +114,11 @@ impl Session {
         };
         let mut stream = match opened {
             Some(Ok(stream)) => stream,
-            Some(Err(error)) => return Ok(Round::Over(self.failed(&error, screen))),
+            Some(Err(error)) => return Ok(AnswerOutcome::Over(self.failed(&error, screen))),
             None => {
                 self.log.cancel("");
                 screen.note("cancelled");
-                return Ok(Round::Over(Turn::Cancelled));
+                return Ok(AnswerOutcome::Over(TurnOutcome::Cancelled));
             }
         };
         self.last_request.clone_from(&stream.answer().request_id);
@@ -124,22 +128,22 @@ impl Session {
         screen.end_answer()?;
         self.last_half = Some(ClientHalf::of(stream.answer()));
         match shown {
-            Shown::Whole => {
+            ShowOutcome::Whole => {
                 let answer = stream.into_answer();
                 for call in &answer.tool_calls {
                     screen.note(&format!("the model calls {}({})", call.name, call.arguments));
                 }
                 screen.note(&summary(&answer));
-                Ok(Round::Whole(Box::new(answer)))
+                Ok(AnswerOutcome::Whole(Box::new(answer)))
             }
-            Shown::Cancelled => {
+            ShowOutcome::Cancelled => {
                 let answer = stream.into_answer();
                 let kept =
                     if self.log.cancel(answer.text.as_str()) { "" } else { " · the question is forgotten" };
                 screen.note(&format!("cancelled{kept} · {}", summary(&answer)));
-                Ok(Round::Over(Turn::Cancelled))
+                Ok(AnswerOutcome::Over(TurnOutcome::Cancelled))
             }
-            Shown::Failed(error) => Ok(Round::Over(self.failed(&error, screen))),
+            ShowOutcome::Failed(error) => Ok(AnswerOutcome::Over(self.failed(&error, screen))),
         }
     }
 
@@ -153,18 +157,18 @@ impl Session {
         }
     }
 
-    fn failed(&mut self, error: &ClientError, screen: &mut Screen) -> Turn {
+    fn failed(&mut self, error: &ClientError, screen: &mut ChatScreen) -> TurnOutcome {
         self.log.fail();
         if let Some(id) = error.request_id() {
             self.last_request = Some(id.to_owned());
         }
         report(screen, error, self.has_key);
-        Turn::Failed
+        TurnOutcome::Failed
     }
 }
 
 /// How the display of an answer ended.
-enum Shown {
+enum ShowOutcome {
     Whole,
     Cancelled,
     Failed(ClientError),
@@ -173,20 +177,20 @@ enum Shown {
 async fn show(
     stream: &mut ChatStream,
     mut interrupt: std::pin::Pin<&mut impl Future<Output = ()>>,
-    screen: &mut Screen,
-) -> Result<Shown, OutputClosed> {
+    screen: &mut ChatScreen,
+) -> Result<ShowOutcome, OutputClosed> {
     loop {
         let event = tokio::select! {
             biased;
-            () = &mut interrupt => return Ok(Shown::Cancelled),
+            () = &mut interrupt => return Ok(ShowOutcome::Cancelled),
             event = stream.next() => event,
         };
         match event {
             Ok(Some(ChatEvent::Text(piece))) => screen.answer(&piece)?,
             Ok(Some(ChatEvent::Reasoning(piece))) => screen.reasoning(&piece)?,
             Ok(Some(ChatEvent::ToolCall(_) | ChatEvent::Finish(_))) => {}
-            Ok(None) => return Ok(Shown::Whole),
-            Err(error) => return Ok(Shown::Failed(error)),
+            Ok(None) => return Ok(ShowOutcome::Whole),
+            Err(error) => return Ok(ShowOutcome::Failed(error)),
         }
     }
 }
@@ -205,7 +209,7 @@ pub(super) async fn told_to_leave() {
     }
 }
 
-pub(super) fn report(screen: &mut Screen, error: &ClientError, has_key: bool) {
+pub(super) fn report(screen: &mut ChatScreen, error: &ClientError, has_key: bool) {
     screen.error(&error.to_string());
     if let Some(advice) = advice(error, has_key) {
         screen.note(advice);

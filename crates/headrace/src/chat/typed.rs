@@ -2,7 +2,7 @@
 
 /// The outcome of waiting for a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Typed {
+pub(super) enum TypedLine {
     Line(String),
     /// Ctrl-C, pressed as often as needed.
     Interrupted,

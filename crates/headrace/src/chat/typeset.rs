@@ -3,11 +3,11 @@
 
 use unicode_width::UnicodeWidthChar;
 
-use super::markdown::{Markdown, Part, Style};
+use super::markdown::{MarkdownParser, MarkdownPart, TextStyle};
 
 /// How text is formatted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Manner {
+pub(super) struct TypesetOptions {
     /// Columns of the terminal. 0 leaves wrapping to the terminal.
     pub(super) width: usize,
     /// Whether the terminal supports colours and font weights.
@@ -15,7 +15,7 @@ pub(super) struct Manner {
     /// Whether the text is Markdown. It is rendered only with `colour`.
     pub(super) markdown: bool,
     /// The style of text that is not Markdown.
-    pub(super) base: Style,
+    pub(super) base: TextStyle,
 }
 
 /// Minimum width for wrapping words. In a narrower terminal, wrapping would break many words.
@@ -25,11 +25,11 @@ const MAX_RULE: usize = 60;
 
 /// A text that is being formatted.
 #[derive(Debug)]
-pub(super) struct Typesetter {
-    manner: Manner,
-    markdown: Markdown,
+pub(super) struct TextTypesetter {
+    manner: TypesetOptions,
+    markdown: MarkdownParser,
     /// The style that the terminal is set to.
-    shown: Style,
+    shown: TextStyle,
     /// Used cells of the current line.
     used: usize,
     /// The prefix of continuation lines.
@@ -38,17 +38,20 @@ pub(super) struct Typesetter {
     /// Whether the line was opened.
     open: bool,
     /// The current word, which may continue. The next fields are its cells, and the spaces before it.
-    word: Vec<(Style, String)>,
+    word: Vec<(TextStyle, String)>,
     word_cells: usize,
     spaces: usize,
 }
 
-impl Typesetter {
-    pub(super) fn new(manner: Manner) -> Self {
+impl TextTypesetter {
+    pub(super) fn new(manner: TypesetOptions) -> Self {
         Self {
-            manner: Manner { width: if manner.width < MIN_WIDTH { 0 } else { manner.width }, ..manner },
-            markdown: Markdown::default(),
-            shown: Style::default(),
+            manner: TypesetOptions {
+                width: if manner.width < MIN_WIDTH { 0 } else { manner.width },
+                ..manner
+            },
+            markdown: MarkdownParser::default(),
+            shown: TextStyle::default(),
             used: 0,
             hang: String::new(),
             verbatim: false,
@@ -77,23 +80,23 @@ impl Typesetter {
         self.manner.markdown && self.manner.colour
     }
 
-    fn set(&mut self, parts: Vec<Part>, ends: bool) -> String {
+    fn set(&mut self, parts: Vec<MarkdownPart>, ends: bool) -> String {
         let mut out = String::new();
         for part in parts {
             match part {
-                Part::Words { lead, hang } => self.open(&lead, hang, false, &mut out),
-                Part::Verbatim => self.open("", String::new(), true, &mut out),
-                Part::Rule => {
+                MarkdownPart::Words { lead, hang } => self.open(&lead, hang, false, &mut out),
+                MarkdownPart::Verbatim => self.open("", String::new(), true, &mut out),
+                MarkdownPart::Rule => {
                     let width =
                         if self.manner.width == 0 { MAX_RULE } else { self.manner.width.min(MAX_RULE) };
-                    self.put(Style::DIM, &"─".repeat(width), &mut out);
+                    self.put(TextStyle::DIM, &"─".repeat(width), &mut out);
                 }
-                Part::Text(style, text) => self.text(style, &text, &mut out),
-                Part::LineEnd => {
+                MarkdownPart::Text(style, text) => self.text(style, &text, &mut out),
+                MarkdownPart::LineEnd => {
                     self.flush(&mut out);
                     // Spaces at the end of a line are invisible.
                     (self.spaces, self.used, self.open) = (0, 0, false);
-                    self.show(Style::default(), &mut out);
+                    self.show(TextStyle::default(), &mut out);
                     out.push('\n');
                 }
             }
@@ -102,18 +105,18 @@ impl Typesetter {
             self.flush(&mut out);
         }
         // The next output on the terminal may not belong to this text.
-        self.show(Style::default(), &mut out);
+        self.show(TextStyle::default(), &mut out);
         out
     }
 
     fn open(&mut self, lead: &str, hang: String, verbatim: bool, out: &mut String) {
         (self.hang, self.verbatim, self.open) = (hang, verbatim, true);
         if !lead.is_empty() {
-            self.put(Style::DIM, lead, out);
+            self.put(TextStyle::DIM, lead, out);
         }
     }
 
-    fn text(&mut self, style: Style, text: &str, out: &mut String) {
+    fn text(&mut self, style: TextStyle, text: &str, out: &mut String) {
         if !self.open {
             self.open("", String::new(), false, out);
         }
@@ -138,7 +141,7 @@ impl Typesetter {
         }
     }
 
-    fn letter(&mut self, style: Style, c: char, cells: usize) {
+    fn letter(&mut self, style: TextStyle, c: char, cells: usize) {
         self.word_cells += cells;
         match self.word.last_mut() {
             Some((of, text)) if *of == style => text.push(c),
@@ -154,14 +157,14 @@ impl Typesetter {
         let (width, indent) = (self.manner.width, cells(&self.hang));
         let spaces = std::mem::take(&mut self.spaces);
         if width > 0 && self.used > indent && self.used + spaces + self.word_cells > width {
-            self.show(Style::default(), out);
+            self.show(TextStyle::default(), out);
             out.push('\n');
             self.used = 0;
             let hang = std::mem::take(&mut self.hang);
-            self.put(Style::DIM, &hang, out);
+            self.put(TextStyle::DIM, &hang, out);
             self.hang = hang;
         } else {
-            self.put(Style::default(), &" ".repeat(spaces), out);
+            self.put(TextStyle::default(), &" ".repeat(spaces), out);
         }
         for (style, text) in std::mem::take(&mut self.word) {
             self.put(style, &text, out);
@@ -173,7 +176,7 @@ impl Typesetter {
         }
     }
 
-    fn put(&mut self, style: Style, text: &str, out: &mut String) {
+    fn put(&mut self, style: TextStyle, text: &str, out: &mut String) {
         if text.is_empty() {
             return;
         }
@@ -186,11 +189,11 @@ impl Typesetter {
     }
 
     /// Switches the terminal to `style`.
-    fn show(&mut self, style: Style, out: &mut String) {
+    fn show(&mut self, style: TextStyle, out: &mut String) {
         if !self.manner.colour || style == self.shown {
             return;
         }
-        if self.shown != Style::default() {
+        if self.shown != TextStyle::default() {
             out.push_str("\x1b[0m");
         }
         let codes = [
@@ -209,12 +212,12 @@ impl Typesetter {
 }
 
 /// Splits a text without marks into parts.
-fn plain(piece: &str, style: Style) -> Vec<Part> {
+fn plain(piece: &str, style: TextStyle) -> Vec<MarkdownPart> {
     let mut parts = Vec::new();
     for line in piece.split_inclusive('\n') {
         let text = line.strip_suffix('\n');
-        parts.push(Part::Text(style, text.unwrap_or(line).to_owned()));
-        parts.extend(text.map(|_| Part::LineEnd));
+        parts.push(MarkdownPart::Text(style, text.unwrap_or(line).to_owned()));
+        parts.extend(text.map(|_| MarkdownPart::LineEnd));
     }
     parts
 }
@@ -225,8 +228,12 @@ fn cells(text: &str) -> usize {
 
 /// Wraps a short text of this program.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
-    let mut typesetter =
-        Typesetter::new(Manner { width, colour: false, markdown: false, base: Style::default() });
+    let mut typesetter = TextTypesetter::new(TypesetOptions {
+        width,
+        colour: false,
+        markdown: false,
+        base: TextStyle::default(),
+    });
     let text = typesetter.push(text);
     text + &typesetter.end()
 }
@@ -237,8 +244,8 @@ mod tests {
 
     /// Formats `text` in pieces of `step` characters, with its colours.
     fn set(text: &str, width: usize, step: usize) -> String {
-        let manner = Manner { width, colour: true, markdown: true, base: Style::default() };
-        let mut typesetter = Typesetter::new(manner);
+        let manner = TypesetOptions { width, colour: true, markdown: true, base: TextStyle::default() };
+        let mut typesetter = TextTypesetter::new(manner);
         let letters: Vec<char> = text.chars().collect();
         let mut out: String =
             letters.chunks(step).map(|piece| typesetter.push(&piece.iter().collect::<String>())).collect();
@@ -311,8 +318,8 @@ https://example.com/a/very/long/address/that/no/terminal/is/wide/enough/for
 
     #[test]
     fn the_terminal_is_never_left_in_a_style() {
-        let manner = Manner { width: 80, colour: true, markdown: true, base: Style::default() };
-        let mut typesetter = Typesetter::new(manner);
+        let manner = TypesetOptions { width: 80, colour: true, markdown: true, base: TextStyle::default() };
+        let mut typesetter = TextTypesetter::new(manner);
         for piece in ["# Heading half", " way\n```\ncode ", "goes"] {
             let shown = typesetter.push(piece);
             assert!(
@@ -320,8 +327,8 @@ https://example.com/a/very/long/address/that/no/terminal/is/wide/enough/for
                 "{shown:?}"
             );
         }
-        let plain = Manner { colour: false, ..manner };
-        let mut typesetter = Typesetter::new(plain);
+        let plain = TypesetOptions { colour: false, ..manner };
+        let mut typesetter = TextTypesetter::new(plain);
         let shown = typesetter.push("**as it is** `x`\n# y\n") + &typesetter.end();
         assert_eq!(shown, "**as it is** `x`\n# y\n", "without colour, marks are all there is");
     }

@@ -17,7 +17,7 @@ const FIGURES: usize = 26;
 const USUAL_COLUMNS: usize = 80;
 
 /// A row: a name, its start and its duration, in microseconds.
-struct Row {
+struct WaterfallRow {
     name: String,
     start_us: f64,
     took_us: f64,
@@ -42,12 +42,16 @@ impl ClientHalf {
         self.timing.connect.map(|connect| micros(connect.total())).unwrap_or_default()
     }
 
-    fn rows(&self) -> Vec<Row> {
+    fn rows(&self) -> Vec<WaterfallRow> {
         let Timing { connect, sent, headers, first_token, last_token, .. } = self.timing;
         let mut rows = Vec::new();
         let mut at_us = 0.0;
         let mut until = |name: &str, end_us: f64| {
-            rows.push(Row { name: name.to_owned(), start_us: at_us, took_us: (end_us - at_us).max(0.0) });
+            rows.push(WaterfallRow {
+                name: name.to_owned(),
+                start_us: at_us,
+                took_us: (end_us - at_us).max(0.0),
+            });
             at_us = end_us.max(at_us);
         };
         if let Some(connect) = connect {
@@ -82,10 +86,14 @@ fn micros(time: Duration) -> f64 {
 /// width, or 0 if unknown.
 pub(super) fn draw(trace: &Value, columns: usize) -> String {
     let explain = Explain::from_value(trace.clone());
-    let rows: Vec<Row> = explain
+    let rows: Vec<WaterfallRow> = explain
         .stages
         .iter()
-        .map(|stage| Row { name: stage.name.clone(), start_us: stage.start_us, took_us: stage.duration_us })
+        .map(|stage| WaterfallRow {
+            name: stage.name.clone(),
+            start_us: stage.start_us,
+            took_us: stage.duration_us,
+        })
         .collect();
     let recorded = trace.get("duration_us").and_then(Value::as_f64).unwrap_or_default();
     let total = rows.iter().map(|row| row.start_us + row.took_us).fold(recorded, f64::max);
@@ -107,7 +115,7 @@ pub(super) fn draw_joined(trace: &Value, half: &ClientHalf, columns: usize) -> S
     let between_us = (here_us - server_us).max(0.0);
     let offset_us = half.connected_us() + between_us / 2.0;
     let mut rows = half.rows();
-    rows.extend(explain.stages.iter().map(|stage| Row {
+    rows.extend(explain.stages.iter().map(|stage| WaterfallRow {
         name: format!("  {}", stage.name),
         start_us: offset_us + stage.start_us,
         took_us: stage.duration_us,
@@ -142,7 +150,7 @@ fn cost(explain: &Explain) -> Option<String> {
     explain.cost.map(|cost| cost.to_string())
 }
 
-fn bars(rows: &[Row], total: f64, columns: usize) -> String {
+fn bars(rows: &[WaterfallRow], total: f64, columns: usize) -> String {
     let name_width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or_default();
     let columns = if columns == 0 { USUAL_COLUMNS } else { columns };
     let width = columns.saturating_sub(name_width + FIGURES).clamp(BARS.0, BARS.1);

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use headrace_domain::Endpoint;
 use headrace_wire::{batch_endpoint, batch_window};
 
-use crate::cli::caller::Caller;
+use crate::cli::caller::CallerArgs;
 use crate::cli::shared;
 
 /// `headrace batches`
@@ -17,7 +17,7 @@ use crate::cli::shared;
 )]
 pub(crate) struct BatchesArgs {
     #[command(flatten)]
-    pub(crate) caller: Caller,
+    pub(crate) caller: CallerArgs,
     /// Print JSON, as the server tells it
     #[arg(long, global = true)]
     pub(crate) json: bool,

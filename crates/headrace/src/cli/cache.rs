@@ -4,8 +4,8 @@ use clap::Args;
 use headrace_domain::UnixNanos;
 use headrace_trace::{CacheBy, CacheQuery};
 
-use super::requests::Times;
-use super::shared::At;
+use super::requests::TimeRangeArgs;
+use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(
@@ -13,12 +13,12 @@ use super::shared::At;
 )]
 pub(crate) struct CacheArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// What it is told apart by: org, model, prefix
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = CacheBy::named, default_value = "org,model")]
     by: Vec<CacheBy>,
     #[command(flatten)]
-    times: Times,
+    times: TimeRangeArgs,
 }
 
 impl CacheArgs {

@@ -7,7 +7,7 @@ use secrecy::SecretString;
 
 /// A server, and the key for it.
 #[derive(Debug, Args)]
-pub(crate) struct Caller {
+pub(crate) struct CallerArgs {
     /// Server to talk to [default: the one of --data-dir, else http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", env = "HEADRACE_BASE_URL", global = true)]
     pub(crate) url: Option<String>,

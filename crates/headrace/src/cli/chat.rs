@@ -1,6 +1,6 @@
 //! Arguments of `headrace chat`. Must not know what a conversation is.
 
-use crate::cli::caller::Caller;
+use crate::cli::caller::CallerArgs;
 
 /// Talk to a model in the terminal.
 ///
@@ -10,7 +10,7 @@ use crate::cli::caller::Caller;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
-    pub(crate) caller: Caller,
+    pub(crate) caller: CallerArgs,
     /// Model to ask [default: the first one that the server lists]
     #[arg(long, value_name = "NAME", env = "HEADRACE_MODEL")]
     pub(crate) model: Option<String>,
@@ -41,13 +41,13 @@ mod tests {
     #[test]
     fn arguments_are_read_and_the_key_is_not_shown() {
         #[derive(Debug, clap::Parser)]
-        struct Cli {
+        struct ChatProgram {
             #[command(flatten)]
             chat: ChatArgs,
         }
         let line =
             ["chat", "--key", "sk-hidden", "--temperature", "0", "--seed", "7", "What", "is", "prefill?"];
-        let cli: Cli = clap::Parser::try_parse_from(line).unwrap();
+        let cli: ChatProgram = clap::Parser::try_parse_from(line).unwrap();
         assert_eq!(cli.chat.prompt.join(" "), "What is prefill?");
         assert_eq!((cli.chat.temperature, cli.chat.seed), (Some(0.0), Some(7)));
         assert_eq!(cli.chat.caller.url, None);

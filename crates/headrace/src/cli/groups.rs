@@ -110,11 +110,11 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
-    use crate::cli::Cli;
+    use crate::cli::ProgramArgs;
 
     #[test]
     fn each_command_is_in_one_group_and_no_line_wraps_at_80_columns() {
-        let command = Cli::command();
+        let command = ProgramArgs::command();
         let mut grouped_names: Vec<&str> =
             GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         grouped_names.sort_unstable();

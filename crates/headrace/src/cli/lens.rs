@@ -21,7 +21,7 @@ pub(crate) struct OfModel {
 
 /// The dialect of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Body {
+pub(crate) enum BodyDialect {
     /// OpenAI's chat completions
     Chat,
     /// Anthropic's messages
@@ -45,7 +45,7 @@ pub(crate) struct RenderArgs {
     pub(crate) system: Option<String>,
     /// Whose body it is
     #[arg(long, value_name = "DIALECT", default_value = "chat")]
-    pub(crate) body: Body,
+    pub(crate) body: BodyDialect,
     /// Another prompt, which a cache is taken to hold: shows how much of this one it gives
     #[arg(long, value_name = "TEXT|@FILE")]
     pub(crate) after: Option<String>,

@@ -6,7 +6,7 @@ use clap::Args;
 use headrace_domain::UnixNanos;
 use headrace_trace::{MarginBy, utc_midnight};
 
-use super::shared::{At, duration};
+use super::shared::{ServerArgs, duration};
 
 #[derive(Debug, Args)]
 #[command(
@@ -14,17 +14,17 @@ use super::shared::{At, duration};
 )]
 pub(crate) struct MarginArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// What calls are told apart by: day, org, project, key, model, upstream, target (the upstream and its model)
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = by)]
     #[arg(default_value = "day,org,model,upstream")]
     by: Vec<MarginBy>,
     /// Calls that began then or later: a date (UTC) such as 2026-11-01, or so long ago, such as 7d
     #[arg(long, value_name = "DATE|DURATION", value_parser = when)]
-    pub(crate) since: Option<When>,
+    pub(crate) since: Option<MomentArg>,
     /// Calls that began before then
     #[arg(long, value_name = "DATE|DURATION", value_parser = when)]
-    pub(crate) until: Option<When>,
+    pub(crate) until: Option<MomentArg>,
 }
 
 impl MarginArgs {
@@ -42,13 +42,13 @@ impl MarginArgs {
 
 /// A time on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum MomentArg {
     /// The beginning of a day.
     On(UnixNanos),
     Ago(Duration),
 }
 
-impl When {
+impl MomentArg {
     /// Returns the absolute time.
     pub(crate) fn at(self, now: UnixNanos) -> UnixNanos {
         match self {
@@ -67,12 +67,12 @@ fn by(text: &str) -> Result<MarginBy, String> {
     found.ok_or_else(|| format!("it must be one or more of {}", names()))
 }
 
-fn when(text: &str) -> Result<When, String> {
+fn when(text: &str) -> Result<MomentArg, String> {
     if let Some(day) = utc_midnight(text) {
-        return Ok(When::On(day));
+        return Ok(MomentArg::On(day));
     }
     let told = |_| "it must be a date such as 2026-11-01, or a time ago such as 7d or 12h".to_owned();
-    duration(text).map(When::Ago).map_err(told)
+    duration(text).map(MomentArg::Ago).map_err(told)
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Margin {
+    struct MarginProgram {
         #[command(flatten)]
         args: MarginArgs,
     }
@@ -97,7 +97,8 @@ mod tests {
             assert!(when(bad).is_err(), "{bad}");
         }
         assert!(by("modle").unwrap_err().contains("day, org, project, key, model, upstream, target"));
-        let args = |by: &str| Margin::try_parse_from(["margin", "--by", by]).map(|margin| margin.args.by());
+        let args =
+            |by: &str| MarginProgram::try_parse_from(["margin", "--by", by]).map(|margin| margin.args.by());
         assert_eq!(args("org,day,org").unwrap(), [MarginBy::Org, MarginBy::Day]);
         assert!(args("org,").is_err());
     }

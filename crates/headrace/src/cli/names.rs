@@ -3,7 +3,7 @@
 use clap::Args;
 use headrace_domain::ModelName;
 
-use super::shared::At;
+use super::shared::ServerArgs;
 
 /// `headrace shadow`
 #[derive(Debug, Args)]
@@ -12,7 +12,7 @@ use super::shared::At;
 )]
 pub(crate) struct ShadowArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// How far back
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub(crate) hours: u32,
@@ -22,7 +22,7 @@ pub(crate) struct ShadowArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RoutesArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// Put the canaries of this route on trial again that were taken out
     #[arg(long, value_name = "ROUTE")]
     pub(crate) resume: Option<ModelName>,

@@ -3,12 +3,12 @@
 use clap::{Args, Subcommand};
 use headrace_identity::Role;
 
-use super::shared::At;
+use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct OperatorsArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: OperatorsCommand,
 }

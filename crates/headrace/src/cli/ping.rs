@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use secrecy::SecretString;
 
-use crate::earth::Place;
+use crate::earth::GeoPlace;
 
 /// `headrace ping`
 #[derive(Debug, Args)]
@@ -27,10 +27,10 @@ pub(crate) struct PingArgs {
     pub(crate) count: u32,
     /// Where this machine is: a city, a cloud's region, or LATITUDE,LONGITUDE
     #[arg(long, value_name = "PLACE", allow_hyphen_values = true)]
-    pub(crate) from: Option<Place>,
+    pub(crate) from: Option<GeoPlace>,
     /// Where the server is [default: what its name says, where it names a region]
     #[arg(long, value_name = "PLACE", allow_hyphen_values = true)]
-    pub(crate) to: Option<Place>,
+    pub(crate) to: Option<GeoPlace>,
     /// Ask a model for a few tokens, too, and say what of that was network. It costs what such a call costs
     #[arg(long)]
     pub(crate) call: bool,

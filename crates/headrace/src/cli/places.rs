@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use headrace_domain::{Endpoint, KeyId, ModelName, OrgId, ProjectId};
 
-use super::shared::{At, LimitFlags, NewRegions, RegionFlags, duration};
+use super::shared::{LimitFlags, NewRegions, RegionFlags, ServerArgs, duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct KeysArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: KeysCommand,
 }
@@ -75,7 +75,7 @@ pub(crate) enum KeysCommand {
 #[derive(Debug, Args)]
 pub(crate) struct OrgsArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: OrgsCommand,
 }
@@ -115,7 +115,7 @@ pub(crate) enum OrgsCommand {
 #[derive(Debug, Args)]
 pub(crate) struct ProjectsArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: ProjectsCommand,
 }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use clap::Args;
 use headrace_domain::{KeyId, NanoDollars, OrgId, ProjectId, Stage, UnixNanos};
-use headrace_trace::{CallCursor, CallQuery, Ended, moment};
+use headrace_trace::{CallCursor, CallEndKind, CallQuery, moment};
 
-use super::shared::{At, duration};
+use super::shared::{ServerArgs, duration};
 
 #[derive(Debug, Args)]
 #[command(
@@ -14,9 +14,9 @@ use super::shared::{At, duration};
 )]
 pub(crate) struct RequestsArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(flatten)]
-    times: Times,
+    times: TimeRangeArgs,
     /// Of this organisation
     #[arg(long)]
     org: Option<OrgId>,
@@ -37,7 +37,7 @@ pub(crate) struct RequestsArgs {
     upstream: Option<String>,
     /// completed, refused, cancelled or failed
     #[arg(long, value_parser = outcome)]
-    outcome: Option<Ended>,
+    outcome: Option<CallEndKind>,
     /// Refused or failed in this stage, or with most of their time spent there
     #[arg(long, value_parser = stage)]
     stage: Option<Stage>,
@@ -89,7 +89,7 @@ impl RequestsArgs {
 
 /// A time range.
 #[derive(Debug, Args)]
-pub(crate) struct Times {
+pub(crate) struct TimeRangeArgs {
     /// From then on: a time (RFC 3339), a date (UTC), or so long ago, such as 15m, 12h or 7d
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
@@ -98,7 +98,7 @@ pub(crate) struct Times {
     until: Option<String>,
 }
 
-impl Times {
+impl TimeRangeArgs {
     pub(crate) fn since(&self, now: UnixNanos) -> Result<Option<UnixNanos>, String> {
         when("--since", self.since.as_deref(), now)
     }
@@ -113,9 +113,9 @@ fn when(flag: &str, text: Option<&str>, now: UnixNanos) -> Result<Option<UnixNan
     text.map(|text| moment(text, now)).transpose().map_err(|why| format!("{flag}: {why}"))
 }
 
-fn outcome(name: &str) -> Result<Ended, String> {
-    let names = || Ended::ALL.map(Ended::name).join(", ");
-    Ended::named(name).ok_or_else(|| format!("it must be one of {}", names()))
+fn outcome(name: &str) -> Result<CallEndKind, String> {
+    let names = || CallEndKind::ALL.map(CallEndKind::name).join(", ");
+    CallEndKind::named(name).ok_or_else(|| format!("it must be one of {}", names()))
 }
 
 fn stage(name: &str) -> Result<Stage, String> {

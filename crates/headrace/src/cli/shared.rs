@@ -6,11 +6,11 @@ use clap::Args;
 use headrace_domain::{Region, Residency};
 use headrace_identity::RateLimits;
 
-use crate::config::value::{Kind, Parsed};
+use crate::config::value::{ParsedValue, SettingKind};
 
 /// The data directory of a server, running or not.
 #[derive(Debug, Args)]
-pub(crate) struct At {
+pub(crate) struct ServerArgs {
     /// The server's data directory [default: ./headrace-data]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<String>,
@@ -51,8 +51,8 @@ impl LimitFlags {
 
 pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
     const CENTURY: std::time::Duration = std::time::Duration::from_secs(36_500 * 86_400);
-    match (Kind::Duration { least: std::time::Duration::ZERO, most: CENTURY }).parse_text(text)? {
-        Parsed::Duration(duration) => Ok(duration),
+    match (SettingKind::Duration { least: std::time::Duration::ZERO, most: CENTURY }).parse_text(text)? {
+        ParsedValue::Duration(duration) => Ok(duration),
         _ => Err("it must be a duration".to_owned()),
     }
 }

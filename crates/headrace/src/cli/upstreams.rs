@@ -2,12 +2,12 @@
 
 use clap::{Args, Subcommand};
 
-use super::shared::At;
+use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct UpstreamsArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     #[command(subcommand)]
     pub(crate) command: Option<UpstreamsCommand>,
 }

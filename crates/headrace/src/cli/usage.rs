@@ -4,8 +4,8 @@ use clap::Args;
 use headrace_domain::{OrgId, ProjectId, UnixNanos};
 use headrace_trace::{Month, UsageBy, UsageInterval, UsageQuery};
 
-use super::requests::Times;
-use super::shared::At;
+use super::requests::TimeRangeArgs;
+use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(
@@ -13,7 +13,7 @@ use super::shared::At;
 )]
 pub(crate) struct UsageArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// What it is told apart by: org, project, key, model, upstream, user
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = UsageBy::named)]
     by: Vec<UsageBy>,
@@ -21,7 +21,7 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "STEP", default_value = "day", value_parser = UsageInterval::named)]
     interval: UsageInterval,
     #[command(flatten)]
-    times: Times,
+    times: TimeRangeArgs,
     /// Of this organisation
     #[arg(long)]
     org: Option<OrgId>,
@@ -62,7 +62,7 @@ impl UsageArgs {
 )]
 pub(crate) struct StatementArgs {
     #[command(flatten)]
-    pub(crate) at: At,
+    pub(crate) at: ServerArgs,
     /// Of which project
     #[arg(long, default_value = "default")]
     pub(crate) project: ProjectId,

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use clap::Args;
 use headrace_bench::{
-    AgentRole, Api, Arrivals, BenchError, Config, Length, Load, Look, Pause, Report, SharedPrefix, Slo,
-    Snapshot, Stop, Turns, Warmup, Watch, parse_duration, read_trace, run as measure, text, write_trace,
+    AgentRole, Api, ArrivalSpread, BenchConfig, BenchError, BenchReport, ConversationTurns, LoadShape,
+    PauseLength, PlotStyle, RunSnapshot, RunWatcher, SharedPrefix, Slo, StopRule, TokenLength, Warmup,
+    parse_duration, read_trace, run as measure, text, write_trace,
 };
 use headrace_client::ClientError;
 use headrace_domain::{Clock, SystemClock};
@@ -93,7 +94,7 @@ pub(crate) struct BenchArgs {
     users: Option<u32>,
     /// How long a user pauses between calls, such as 2s or exp:2s
     #[arg(long, value_name = "PAUSE", conflicts_with_all = ["rate", "replay"], help_heading = "Load")]
-    think: Option<Pause>,
+    think: Option<PauseLength>,
     /// Open loop: arrivals per second, as a Poisson process; with --turns or --agent-hops, of conversations
     #[arg(long, value_name = "R", group = "load", help_heading = "Load")]
     rate: Option<f64>,
@@ -128,10 +129,10 @@ pub(crate) struct BenchArgs {
 
     /// Tokens of a prompt as the server counts them, with template and shared prefix
     #[arg(long, value_name = "LENGTH", default_value = "128", help_heading = "Calls")]
-    prompt_tokens: Length,
+    prompt_tokens: TokenLength,
     /// Most tokens of an answer
     #[arg(long, value_name = "LENGTH", default_value = "64", help_heading = "Calls")]
-    output_tokens: Length,
+    output_tokens: TokenLength,
     /// Tokens at the beginning of prompts that they have in common
     #[arg(long, value_name = "N", help_heading = "Calls")]
     shared_prefix_tokens: Option<u32>,
@@ -170,7 +171,7 @@ pub(crate) struct BenchArgs {
         requires = "conversation",
         help_heading = "Calls"
     )]
-    turn_tokens: Length,
+    turn_tokens: TokenLength,
     /// Tokens of a word, instead of measuring it by two short calls
     #[arg(long, value_name = "X", help_heading = "Calls")]
     tokens_per_word: Option<f64>,
@@ -232,7 +233,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
 
 /// Runs `headrace bench`.
 pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    let (config, sinks) = match config(args).and_then(|config| Ok((config, Sinks::open(args)?))) {
+    let (config, sinks) = match config(args).and_then(|config| Ok((config, ReportSinks::open(args)?))) {
         Ok(ready) => ready,
         Err(why) => return output::refuse(&why),
     };
@@ -249,7 +250,7 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
                 interrupt.cancel();
             }
         });
-        let mut progress = Progress::begin();
+        let mut progress = BenchProgress::begin();
         let measured = measure(&config, &mut progress, cancel).await;
         progress.bar.finish_and_clear();
         measured
@@ -260,14 +261,14 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
     }
 }
 
-fn config(args: &BenchArgs) -> Result<Config, String> {
+fn config(args: &BenchArgs) -> Result<BenchConfig, String> {
     let load = match (args.rate, &args.replay) {
-        (Some(rate), _) => Load::Open {
+        (Some(rate), _) => LoadShape::Open {
             rate,
             arrivals: match (args.burst, args.burstiness) {
-                (Some(size), _) => Arrivals::Bursts(size),
-                (None, Some(shape)) => Arrivals::Gamma(shape),
-                (None, None) => Arrivals::Poisson,
+                (Some(size), _) => ArrivalSpread::Bursts(size),
+                (None, Some(shape)) => ArrivalSpread::Gamma(shape),
+                (None, None) => ArrivalSpread::Poisson,
             },
         },
         (None, Some(path)) => {
@@ -275,15 +276,16 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
                 |why: &dyn std::fmt::Display| format!("--replay: cannot read {}: {why}", path.display());
             let file = File::open(path).map_err(|error| wrong(&error))?;
             let calls = read_trace(BufReader::new(file)).map_err(|fault| wrong(&fault))?;
-            Load::Replay { calls, speed: args.replay_speed }
+            LoadShape::Replay { calls, speed: args.replay_speed }
         }
-        (None, None) => {
-            Load::Closed { users: args.users.unwrap_or(1), think: args.think.unwrap_or(Pause::NONE) }
-        }
+        (None, None) => LoadShape::Closed {
+            users: args.users.unwrap_or(1),
+            think: args.think.unwrap_or(PauseLength::NONE),
+        },
     };
-    let mut config = Config::new(&args.url);
+    let mut config = BenchConfig::new(&args.url);
     let usual = config.stop.duration.filter(|_| args.requests.is_none() && args.replay.is_none());
-    config.stop = Stop { requests: args.requests, duration: args.duration.or(usual) };
+    config.stop = StopRule { requests: args.requests, duration: args.duration.or(usual) };
     // An empty variable counts as no key.
     config.key = args.key.clone().filter(|key| !key.expose_secret().is_empty());
     config.ca_pem = args.ca.as_deref().map(read_ca).transpose()?;
@@ -305,9 +307,9 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
         share: args.shared_prefix_share,
     });
     config.shape.turns = match (args.turns, args.agent_hops) {
-        (Some(turns), _) => Turns::Chat(turns),
-        (None, Some(hops)) => Turns::Agent { hops, role: args.agent_role },
-        (None, None) => Turns::Single,
+        (Some(turns), _) => ConversationTurns::Chat(turns),
+        (None, Some(hops)) => ConversationTurns::Agent { hops, role: args.agent_role },
+        (None, None) => ConversationTurns::Single,
     };
     config.shape.turn_tokens = args.turn_tokens;
     config.seed = args.seed;
@@ -325,36 +327,37 @@ fn config(args: &BenchArgs) -> Result<Config, String> {
 }
 
 /// The outputs of the report. Files are opened before the run, so that a mistyped path does not waste a long run.
-struct Sinks {
-    json: Option<Sink>,
-    record: Option<Sink>,
+struct ReportSinks {
+    json: Option<ReportSink>,
+    record: Option<ReportSink>,
 }
 
-enum Sink {
+enum ReportSink {
     Stdout,
     File(PathBuf, File),
 }
 
-impl Sinks {
+impl ReportSinks {
     fn open(args: &BenchArgs) -> Result<Self, String> {
         let json = match &args.json {
-            Some(path) if path.as_path() == Path::new("-") => Some(Sink::Stdout),
-            Some(path) => Some(Sink::file(path, "--json")?),
+            Some(path) if path.as_path() == Path::new("-") => Some(ReportSink::Stdout),
+            Some(path) => Some(ReportSink::file(path, "--json")?),
             None => None,
         };
-        let record = args.record.as_deref().map(|path| Sink::file(path, "--record")).transpose()?;
+        let record = args.record.as_deref().map(|path| ReportSink::file(path, "--record")).transpose()?;
         Ok(Self { json, record })
     }
 
     /// Prints the report and writes the files. The run is over, so a failed write is reported and the rest is still
     /// shown.
-    fn write(self, report: &Report) -> ExitCode {
+    fn write(self, report: &BenchReport) -> ExitCode {
         let (width, color) = output::terminal();
-        if matches!(self.json, Some(Sink::Stdout)) {
+        if matches!(self.json, Some(ReportSink::Stdout)) {
             let color = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            let _ = write!(io::stderr().lock(), "{}", output::drawn(&text(report, Look { width, color })));
+            let _ =
+                write!(io::stderr().lock(), "{}", output::drawn(&text(report, PlotStyle { width, color })));
         } else {
-            output::say_drawn(&text(report, Look { width, color }));
+            output::say_drawn(&text(report, PlotStyle { width, color }));
         }
         let json = self.json.map(|sink| {
             sink.write(|out| {
@@ -379,7 +382,7 @@ impl Sinks {
 /// Exit status after Ctrl-C, as shells report it: 128 plus the number of the signal.
 const INTERRUPTED: u8 = 130;
 
-impl Sink {
+impl ReportSink {
     fn file(path: &Path, flag: &str) -> Result<Self, String> {
         // Keep the old contents until there is a report to replace them.
         let opened = OpenOptions::new().create(true).write(true).truncate(false).open(path);
@@ -406,13 +409,13 @@ impl Sink {
 }
 
 /// The progress line during a run.
-struct Progress {
+struct BenchProgress {
     bar: ProgressBar,
     shown: Option<(Duration, u64)>,
     rate: f64,
 }
 
-impl Progress {
+impl BenchProgress {
     fn begin() -> Self {
         // Hidden if standard error is no terminal. It has no timer: it moves when the run reports progress.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(5));
@@ -428,8 +431,8 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-impl Watch for Progress {
-    fn show(&mut self, snapshot: &Snapshot) {
+impl RunWatcher for BenchProgress {
+    fn show(&mut self, snapshot: &RunSnapshot) {
         if self.shown.is_none() && (snapshot.total.is_some() || snapshot.length.is_some()) {
             self.bar.set_style(style("{bar:24.cyan/dim} {msg}").progress_chars("━╸─"));
         }
@@ -458,7 +461,7 @@ impl Watch for Progress {
     }
 }
 
-fn line(snapshot: &Snapshot, rate: f64) -> String {
+fn line(snapshot: &RunSnapshot, rate: f64) -> String {
     let of = snapshot.total.map_or_else(String::new, |total| format!("/{total}"));
     let mut text = format!(
         "{:.0} s · {}{of} calls · {} in flight · {rate:.0} tokens/s",
@@ -505,14 +508,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Cli {
+    struct BenchProgram {
         #[command(flatten)]
         bench: BenchArgs,
     }
 
     /// Returns the configuration for a command line, or why it is refused.
-    fn read(line: &str) -> Result<Config, String> {
-        let cli = Cli::try_parse_from(std::iter::once("bench").chain(line.split_whitespace()));
+    fn read(line: &str) -> Result<BenchConfig, String> {
+        let cli = BenchProgram::try_parse_from(std::iter::once("bench").chain(line.split_whitespace()));
         config(&cli.map_err(|error| error.to_string())?.bench)
     }
 
@@ -520,16 +523,16 @@ mod tests {
     fn good_lines() {
         let all = read("").unwrap();
         assert_eq!((all.stop.duration, all.stop.requests), (Some(Duration::from_secs(30)), None));
-        assert!(matches!(all.load, Load::Closed { users: 1, .. }) && all.stream);
+        assert!(matches!(all.load, LoadShape::Closed { users: 1, .. }) && all.stream);
         let all =
             read("--rate 5 --burst 4 --requests 9 --warmup 5s --slo ttft=1s --body {\"top_k\":1}").unwrap();
-        assert!(matches!(all.load, Load::Open { arrivals: Arrivals::Bursts(4), .. }));
+        assert!(matches!(all.load, LoadShape::Open { arrivals: ArrivalSpread::Bursts(4), .. }));
         assert_eq!((all.stop.duration, all.warmup), (None, Warmup::Time(Duration::from_secs(5))));
         assert_eq!(all.body.len(), 1);
         let all =
             read("--users 3 --think exp:2s --agent-hops 4 --agent-role tool --turn-tokens 9 --warmup 7")
                 .unwrap();
-        assert_eq!(all.shape.turns, Turns::Agent { hops: 4, role: AgentRole::Tool });
+        assert_eq!(all.shape.turns, ConversationTurns::Agent { hops: 4, role: AgentRole::Tool });
         assert_eq!(all.warmup, Warmup::Calls(7));
     }
 
@@ -569,14 +572,14 @@ mod tests {
 
     #[test]
     fn the_progress_line() {
-        let snapshot = Snapshot {
+        let snapshot = RunSnapshot {
             elapsed: Duration::from_secs(3),
             ended: 12,
             failed: 1,
             total: Some(40),
             in_flight: 8,
             waiting: 2,
-            ..Snapshot::default()
+            ..RunSnapshot::default()
         };
         assert_eq!(
             line(&snapshot, 99.6),

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use headrace_domain::{BLOCK_TOKENS, CacheSalt, Clock, RequestId, Sampling, SystemClock, TraceRecord};
-use headrace_engine_api::{Event, Events, Job, Priority, Tenant};
+use headrace_engine_api::{Job, JobEvent, JobEvents, Priority, Tenant};
 use headrace_explain::{CallShape, LeverName, Ran, Trial, shape_with, trial};
 
-use crate::cli::At;
+use crate::cli::ServerArgs;
 use crate::commands::{CommandError, configuration};
 use crate::config::ModelConfig;
-use crate::hosted::Hosted;
-use crate::models::{self, Plan};
+use crate::hosted::LocalEngine;
+use crate::models::{self, ServingPlan};
 use crate::running::InMemory;
 
 /// Number of runs of each shape. The median run counts.
@@ -26,7 +26,7 @@ const BESIDE_PROMPT: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Runs both shapes and compares them.
-pub(crate) fn run(at: &At, record: &TraceRecord, lever: LeverName) -> Result<Trial, CommandError> {
+pub(crate) fn run(at: &ServerArgs, record: &TraceRecord, lever: LeverName) -> Result<Trial, CommandError> {
     let other = CommandError::Other;
     let mut notes =
         vec!["Prompts are drawn: a trace keeps none, and what a token is changes nothing.".to_owned()];
@@ -34,7 +34,7 @@ pub(crate) fn run(at: &At, record: &TraceRecord, lever: LeverName) -> Result<Tri
     if shape.output_tokens == 0 || shape.prompt_tokens == 0 {
         return Err(other("the call generated nothing: there is no shape to run again".to_owned()));
     }
-    let lab = Lab::start(at, record, &mut notes)?;
+    let lab = TrialEngine::start(at, record, &mut notes)?;
     let before = lab.fitting(shape, &mut notes);
     let missed = record.engine.as_ref().map_or(0, |engine| {
         u64::from(engine.prompt_blocks.saturating_sub(engine.cached_blocks)) * BLOCK_TOKENS as u64
@@ -56,22 +56,22 @@ pub(crate) fn run(at: &At, record: &TraceRecord, lever: LeverName) -> Result<Tri
 }
 
 /// The engine for the trial.
-struct Lab {
-    engine: Arc<dyn Hosted>,
+struct TrialEngine {
+    engine: Arc<dyn LocalEngine>,
     model: String,
     vocab: u32,
     window: u64,
 }
 
-impl Lab {
+impl TrialEngine {
     /// Starts the model of the call if the configuration has it, otherwise the demo model.
-    fn start(at: &At, record: &TraceRecord, notes: &mut Vec<String>) -> Result<Self, CommandError> {
+    fn start(at: &ServerArgs, record: &TraceRecord, notes: &mut Vec<String>) -> Result<Self, CommandError> {
         let mut config = configuration(at)?;
         let is_its = |model: &ModelConfig| record.model_served.as_deref() == Some(model.name.as_str());
         if config.models.iter().any(is_its) {
             config.models.retain(is_its);
         } else {
-            config.models = configuration(&At { data_dir: None, config: None, json: false })?.models;
+            config.models = configuration(&ServerArgs { data_dir: None, config: None, json: false })?.models;
             let model = record.model_served.as_deref().map(headrace_trace::plain).unwrap_or_default();
             notes.push(format!(
                 "`{model}` is not served from this configuration (--config names one): it was tried with the demo model, whose times are others."
@@ -79,9 +79,9 @@ impl Lab {
         }
         let other = CommandError::Other;
         let faults =
-            |faults: Vec<models::Fault>| faults.into_iter().map(|fault| fault.why).collect::<Vec<_>>();
-        let plan =
-            Plan::new(&config, &InMemory::default()).map_err(|found| other(faults(found).join("\n")))?;
+            |faults: Vec<models::ModelFault>| faults.into_iter().map(|fault| fault.why).collect::<Vec<_>>();
+        let plan = ServingPlan::new(&config, &InMemory::default())
+            .map_err(|found| other(faults(found).join("\n")))?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let workers = models::workers(&config).map_err(other)?;
         let running =
@@ -170,14 +170,14 @@ impl Lab {
         let mut first = None;
         while let Some(event) = events.next_blocking() {
             match event {
-                Event::Tokens { .. } => {
+                JobEvent::Tokens { .. } => {
                     first.get_or_insert_with(nanos);
                 }
-                Event::Done(report) => {
+                JobEvent::Done(report) => {
                     let total = nanos();
                     return Ok((Arc::unwrap_or_clone(report), first.unwrap_or(total), total));
                 }
-                Event::Failed { error, .. } => return Err(error.to_string()),
+                JobEvent::Failed { error, .. } => return Err(error.to_string()),
                 _ => {}
             }
             if began.elapsed() > PATIENCE {
@@ -188,13 +188,13 @@ impl Lab {
     }
 
     /// Starts another answer in the batch, and waits for its first tokens.
-    fn company(&self, seed: u64) -> Result<Events, String> {
+    fn company(&self, seed: u64) -> Result<JobEvents, String> {
         let salt = CacheSalt::derive(&[8; 32], "company", &seed.to_string(), None);
         let most = self.window.saturating_sub(BESIDE_PROMPT as u64);
         let job = self.job(drawn(BESIDE_PROMPT, self.vocab, 1_000 + seed), most, salt, seed);
         let (mut events, _control) = self.engine.submit(job).map_err(|refused| refused.to_string())?.split();
         while let Some(event) = events.next_blocking() {
-            if matches!(event, Event::Tokens { .. }) {
+            if matches!(event, JobEvent::Tokens { .. }) {
                 return Ok(events);
             }
         }
@@ -238,9 +238,9 @@ fn middle(mut runs: Vec<Ran>) -> Option<Ran> {
 }
 
 /// Takes all waiting events. Returns whether the answer has ended.
-fn drained(events: &mut Events) -> bool {
+fn drained(events: &mut JobEvents) -> bool {
     while let Some(event) = events.try_next() {
-        if matches!(event, Event::Done(_) | Event::Failed { .. }) {
+        if matches!(event, JobEvent::Done(_) | JobEvent::Failed { .. }) {
             return true;
         }
     }

@@ -9,16 +9,16 @@ use headrace_domain::{NanoDollars, SystemClock};
 use headrace_ledger::prices::PriceConfig;
 
 use super::settings::settings;
-use crate::check::{self, Checked, check};
-use crate::cli::Flags;
-use crate::config::{Config, show};
+use crate::check::{self, CheckedConfig, check};
+use crate::cli::SettingFlags;
+use crate::config::{ServerSettings, show};
 use crate::running::InMemory;
-use crate::upstreams::{Upstreams, asked};
+use crate::upstreams::{UpstreamRegistry, asked};
 use crate::wordbooks::Wordbooks;
 use crate::{first_start, output};
 
 /// Checks whether a configuration can be served. With `all`, also shows settings at their defaults.
-pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Flags) -> ExitCode {
+pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &SettingFlags) -> ExitCode {
     let settings = settings(file, flags);
     let set = show::table(&settings, all);
     let key = first_start::first_key();
@@ -29,7 +29,7 @@ pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Flags)
             output::say(&format!("\n{set}"));
             code
         }
-        Ok(Checked { config, plan, books, .. }) => {
+        Ok(CheckedConfig { config, plan, books, .. }) => {
             let mut warnings = check::remarks(&config);
             let seen = look(&config, books, &mut warnings);
             warnings.iter().for_each(|warning| output::note(&format!("warning: {warning}")));
@@ -51,7 +51,7 @@ pub(super) fn check_configuration(file: Option<&Path>, all: bool, flags: &Flags)
 
 /// The models that upstreams listed.
 #[derive(Default)]
-struct Seen {
+struct SeenUpstreams {
     tables: String,
     /// Prices of models that upstreams list and `[[prices]]` does not name.
     prices: Vec<PriceConfig>,
@@ -59,18 +59,18 @@ struct Seen {
 
 /// Asks the upstreams of a configuration which models they serve. A fault of an upstream is a warning, because the
 /// server starts all the same.
-fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
+fn look(config: &ServerSettings, books: Wordbooks, warnings: &mut Vec<String>) -> SeenUpstreams {
     warnings.extend(config.storage.beyond_the_disk(&config.files, &config.data_dir));
     if config.upstreams.is_empty() {
-        return Seen::default();
+        return SeenUpstreams::default();
     }
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
-        return Seen::default();
+        return SeenUpstreams::default();
     };
-    let upstreams = Upstreams::new(Arc::new(SystemClock::new()), None);
+    let upstreams = UpstreamRegistry::new(Arc::new(SystemClock::new()), None);
     runtime.block_on(upstreams.look_up(config));
     // Cannot fail: the check has built the same sites without a fault.
-    let Ok(sites) = upstreams.sites_of(config) else { return Seen::default() };
+    let Ok(sites) = upstreams.sites_of(config) else { return SeenUpstreams::default() };
     let sites = runtime.block_on(asked(sites));
     warnings.extend(sites.iter().filter_map(|site| site.fault()));
     let rows = sites.iter().map(|site| site.describe().to_vec()).collect();
@@ -85,7 +85,7 @@ fn look(config: &Config, books: Wordbooks, warnings: &mut Vec<String>) -> Seen {
     });
     let sent_on = output::table(&["sent on as", "context"], rows.collect());
     warnings.extend(fronted.notes);
-    Seen { tables: format!("{asked}\n{sent_on}\n"), prices: fronted.prices }
+    SeenUpstreams { tables: format!("{asked}\n{sent_on}\n"), prices: fronted.prices }
 }
 
 /// Formats the prices: a row for each table of prices, and a column for each kind of token with a price in any of them.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use headrace_domain::{Clock, SystemClock, UnixNanos};
 use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{Margin, TraceReader};
+use headrace_trace::{MarginReport, TraceReader};
 
 use crate::cli::margin::MarginArgs;
 use crate::commands::{CommandError, tell, time, traces};
@@ -24,7 +24,7 @@ fn sum(args: &MarginArgs) -> Result<String, CommandError> {
     if since >= until {
         return Err(CommandError::Other("--since must be before --until".to_owned()));
     }
-    let mut margin = Margin::new(args.by());
+    let mut margin = MarginReport::new(args.by());
     let mut first = None;
     let mut add = |record: &headrace_domain::TraceRecord| {
         first = Some(first.map_or(record.started, |first: UnixNanos| first.min(record.started)));

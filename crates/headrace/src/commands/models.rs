@@ -20,16 +20,16 @@ use serde_json::Value;
 
 use crate::cli::{InspectArgs, ModelsArgs, ModelsCommand};
 use crate::output;
-use crate::stored::{self, Found, Places, Stored};
+use crate::stored::{self, FoundCheckpoint, LocalCheckpoint, ModelFolders};
 
 /// Runs the command.
 pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
     let done = match &args.command {
         ModelsCommand::List(at) => return list::run(at),
         ModelsCommand::Inspect(args) if !args.path.exists() && stored::could_be_a_name(&args.path) => {
-            match Places::of_process().find(&args.path.to_string_lossy()) {
-                Found::One(found) => inspected(&found, args),
-                Found::None(why) => Err(why),
+            match ModelFolders::of_process().find(&args.path.to_string_lossy()) {
+                FoundCheckpoint::One(found) => inspected(&found, args),
+                FoundCheckpoint::None(why) => Err(why),
             }
         }
         ModelsCommand::Inspect(args) if EncoderCheckpoint::is_one(&args.path).unwrap_or(false) => {
@@ -49,15 +49,15 @@ pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
 ///
 /// # Errors
 /// A message that says why the checkpoint would be refused.
-pub(crate) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+pub(crate) fn inspect_to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
     match path {
-        Some(path) if EncoderCheckpoint::is_one(path).unwrap_or(false) => inspect_encoder::told(path),
-        path => inspect::told(path, quantize),
+        Some(path) if EncoderCheckpoint::is_one(path).unwrap_or(false) => inspect_encoder::to_json(path),
+        path => inspect::to_json(path, quantize),
     }
 }
 
 /// Inspects a model that another program has stored.
-fn inspected(found: &Stored, args: &InspectArgs) -> Result<(), String> {
+fn inspected(found: &LocalCheckpoint, args: &InspectArgs) -> Result<(), String> {
     if !args.json {
         output::note(&format!("{} is {}'s, at {}", found.name, found.program, found.path.display()));
     }

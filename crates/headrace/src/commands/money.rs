@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView, GrantView};
 use headrace_domain::NanoDollars;
 use headrace_ledger::verify::VerifyReport;
-use headrace_ledger::{Budget, BudgetPeriod, GrantKind};
+use headrace_ledger::{BudgetPeriod, GrantKind, ProjectBudget};
 use headrace_store::journal::verify_file;
 use headrace_trace::counted;
 
-use crate::cli::{At, BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, LedgerArgs, LedgerCommand};
+use crate::cli::{
+    BudgetArgs, BudgetCommand, CreditArgs, CreditCommand, LedgerArgs, LedgerCommand, ServerArgs,
+};
 use crate::commands::{data_dir, execute, time, unexpected};
 use crate::{datadir, output};
 
@@ -86,7 +88,7 @@ pub(crate) fn budget(args: BudgetArgs) -> ExitCode {
     let (project, budget) = match args.command {
         BudgetCommand::Set { amount, project, per } => {
             let period = if per == "total" { BudgetPeriod::Total } else { BudgetPeriod::Month };
-            (project, Some(Budget { limit: amount, period }))
+            (project, Some(ProjectBudget { limit: amount, period }))
         }
         BudgetCommand::Clear { project } => (project, None),
     };
@@ -119,7 +121,7 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
     }
 }
 
-fn verify(at: &At) -> ExitCode {
+fn verify(at: &ServerArgs) -> ExitCode {
     let dir = match data_dir(at) {
         Ok(dir) => dir,
         Err(error) => return error.exit(),

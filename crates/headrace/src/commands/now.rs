@@ -7,7 +7,7 @@ use headrace_admin::{AdminCommand, AdminReply};
 use headrace_trace::{counted, humane_duration};
 use serde_json::Value;
 
-use crate::cli::At;
+use crate::cli::ServerArgs;
 use crate::commands::{execute, unexpected};
 use crate::output;
 
@@ -15,7 +15,7 @@ use crate::output;
 const NAMED: usize = 10;
 
 /// Queries the server and prints its figures.
-pub(crate) fn run(at: &At) -> ExitCode {
+pub(crate) fn run(at: &ServerArgs) -> ExitCode {
     execute(at, AdminCommand::Now, |reply| match reply {
         AdminReply::Now(now) => describe(&now),
         other => unexpected(&other),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use headrace_admin::{AdminCommand, AdminReply};
 use headrace_identity::{OperatorId, OperatorRecord};
 
-use crate::cli::At;
+use crate::cli::ServerArgs;
 use crate::cli::operators::{OperatorsArgs, OperatorsCommand};
 use crate::commands::{CommandError, ask, execute, time, unexpected};
 use crate::output;
@@ -24,7 +24,7 @@ pub(crate) fn run(args: OperatorsArgs) -> ExitCode {
 }
 
 /// Executes a command on the operator with this name or id.
-fn with(at: &At, who: &str, command: impl FnOnce(OperatorId) -> AdminCommand) -> ExitCode {
+fn with(at: &ServerArgs, who: &str, command: impl FnOnce(OperatorId) -> AdminCommand) -> ExitCode {
     match find(at, who) {
         Ok(id) => execute(at, command(id), |reply| match reply {
             AdminReply::OperatorRevoked { id } => format!("{id} is revoked\n"),
@@ -37,7 +37,7 @@ fn with(at: &At, who: &str, command: impl FnOnce(OperatorId) -> AdminCommand) ->
     }
 }
 
-fn find(at: &At, who: &str) -> Result<OperatorId, CommandError> {
+fn find(at: &ServerArgs, who: &str) -> Result<OperatorId, CommandError> {
     let AdminReply::Operators(operators) = ask(at, AdminCommand::ListOperators)? else {
         return Err(CommandError::Other("the server answered with something else".to_owned()));
     };

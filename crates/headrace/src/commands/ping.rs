@@ -9,11 +9,11 @@ use std::time::Duration;
 use headrace_client::{Client, ClientConfig, ClientError, Probe, RetryPolicy};
 use serde_json::{Value, json};
 
-use call::{Called, call, shown};
+use call::{PingCall, call, shown};
 
 use crate::ca::read_ca;
 use crate::cli::ping::PingArgs;
-use crate::earth::{Place, floor};
+use crate::earth::{GeoPlace, floor};
 use crate::output;
 
 /// Connection times below this are not worth mentioning.
@@ -41,22 +41,22 @@ pub(crate) fn run(args: &PingArgs) -> ExitCode {
 }
 
 /// Sorted times of one step.
-struct Times(Vec<Duration>);
+struct SortedTimes(Vec<Duration>);
 
 /// The measurements.
-struct Measured {
+struct PingReport {
     url: String,
     remote: Option<String>,
     floor: Option<(Duration, String)>,
-    dns: Times,
-    tcp: Times,
-    tls: Times,
-    http: Times,
+    dns: SortedTimes,
+    tcp: SortedTimes,
+    tls: SortedTimes,
+    http: SortedTimes,
     status: u16,
-    call: Option<Called>,
+    call: Option<PingCall>,
 }
 
-async fn measure(args: &PingArgs) -> Result<Measured, ClientError> {
+async fn measure(args: &PingArgs) -> Result<PingReport, ClientError> {
     let ca_pem = args.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
     let config = ClientConfig { ca_pem, retry: RetryPolicy::none(), ..ClientConfig::new(&args.url) };
     let (mut dns, mut tcp, mut tls, mut http) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -80,7 +80,7 @@ async fn measure(args: &PingArgs) -> Result<Measured, ClientError> {
         return Err(ClientError::Config("nothing was measured".to_owned()));
     };
     let host = host_of(client.base());
-    let to = args.to.clone().or_else(|| Place::of_host(&host));
+    let to = args.to.clone().or_else(|| GeoPlace::of_host(&host));
     let floor = match (&args.from, to) {
         (Some(from), Some(to)) => {
             let km = from.kilometres(&to);
@@ -92,14 +92,14 @@ async fn measure(args: &PingArgs) -> Result<Measured, ClientError> {
         _ => None,
     };
     let call = if args.call { Some(call(args, config).await?) } else { None };
-    Ok(Measured {
+    Ok(PingReport {
         url: client.base().to_owned(),
         remote: probe.remote.map(|address| address.to_string()),
         floor,
-        dns: Times::new(dns),
-        tcp: Times::new(tcp),
-        tls: Times::new(tls),
-        http: Times::new(http),
+        dns: SortedTimes::new(dns),
+        tcp: SortedTimes::new(tcp),
+        tls: SortedTimes::new(tls),
+        http: SortedTimes::new(http),
         status: probe.status,
         call,
     })
@@ -113,7 +113,7 @@ fn host_of(base: &str) -> String {
     without_port.trim_start_matches('[').trim_end_matches(']').to_lowercase()
 }
 
-impl Times {
+impl SortedTimes {
     fn new(mut times: Vec<Duration>) -> Self {
         times.sort_unstable();
         Self(times)
@@ -134,7 +134,7 @@ impl Times {
     }
 }
 
-impl Measured {
+impl PingReport {
     fn as_text(&self) -> String {
         let at = self.remote.as_ref().map(|remote| format!(" ({remote})")).unwrap_or_default();
         let mut text = format!("{}{at}\n\n", self.url);
@@ -203,7 +203,7 @@ impl Measured {
     }
 }
 
-impl Times {
+impl SortedTimes {
     /// Describes a step, with the spread of its times.
     fn about(&self, what: &str) -> String {
         match (self.0.first(), self.0.last()) {

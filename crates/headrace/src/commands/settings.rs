@@ -3,16 +3,16 @@
 
 use std::path::Path;
 
-use crate::cli::Flags;
-use crate::config::layers::Settings;
+use crate::cli::SettingFlags;
+use crate::config::layers::SettingLayers;
 use crate::config::upstreams::{targets_flag, upstream_flag};
-use crate::config::value::Parsed;
+use crate::config::value::ParsedValue;
 use crate::config::{DEMO_NAME, DEMO_PATH, layered, model_flag};
 use crate::output;
-use crate::stored::{self, Found, Places};
+use crate::stored::{self, FoundCheckpoint, ModelFolders};
 
 /// Reads the settings of a server: the file, the environment and the flags over the defaults.
-pub(crate) fn settings(file: Option<&Path>, flags: &Flags) -> Settings {
+pub(crate) fn settings(file: Option<&Path>, flags: &SettingFlags) -> SettingLayers {
     let mut settings = layered(file, variables());
     let named = [
         ("data_dir", "--data-dir", &flags.data_dir),
@@ -70,9 +70,9 @@ fn stored_by_others(mut table: toml::Table, text: &str) -> Result<toml::Table, S
     if path == DEMO_PATH || Path::new(&path).exists() || !stored::could_be_a_name(Path::new(&path)) {
         return Ok(table);
     }
-    let found = match Places::of_process().find(&path) {
-        Found::One(found) => found,
-        Found::None(why) => return Err(why),
+    let found = match ModelFolders::of_process().find(&path) {
+        FoundCheckpoint::One(found) => found,
+        FoundCheckpoint::None(why) => return Err(why),
     };
     let at = found.path.to_str().ok_or_else(|| format!("{} is not UTF-8", found.path.display()))?;
     output::note(&format!("{path} is {}'s {}, at {at}", found.program, found.name));
@@ -91,7 +91,7 @@ fn demo_table() -> toml::Value {
 }
 
 /// Adds the upstreams of `--upstream` to those of the file.
-fn upstream_flags(settings: &mut Settings, flags: &Flags) {
+fn upstream_flags(settings: &mut SettingLayers, flags: &SettingFlags) {
     let mut upstreams = tables(settings, "upstreams");
     let before = upstreams.len();
     for text in &flags.upstream {
@@ -106,14 +106,14 @@ fn upstream_flags(settings: &mut Settings, flags: &Flags) {
 }
 
 /// Returns the tables of a list, without their defaults.
-fn tables(settings: &Settings, path: &str) -> Vec<toml::Value> {
+fn tables(settings: &SettingLayers, path: &str) -> Vec<toml::Value> {
     match settings.get(path).map(|setting| &setting.value) {
-        Some(Parsed::Raw(toml::Value::Array(items))) => items.clone(),
+        Some(ParsedValue::Raw(toml::Value::Array(items))) => items.clone(),
         _ => Vec::new(),
     }
 }
 
-fn upstream_names(settings: &Settings) -> Vec<String> {
+fn upstream_names(settings: &SettingLayers) -> Vec<String> {
     let named = |table: &toml::Value| table.get("name")?.as_str().map(str::to_owned);
     tables(settings, "upstreams").iter().filter_map(named).collect()
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 
-use crate::cli::Cli;
+use crate::cli::ProgramArgs;
 use crate::cli::shells::{CompletionsArgs, ManArgs};
 use crate::output;
 
@@ -32,7 +32,7 @@ pub(crate) fn man(args: &ManArgs) -> ExitCode {
 
 fn script(shell: clap_complete::Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), NAME, &mut script);
+    clap_complete::generate(shell, &mut ProgramArgs::command(), NAME, &mut script);
     String::from_utf8_lossy(&script).into_owned()
 }
 
@@ -40,7 +40,7 @@ fn script(shell: clap_complete::Shell) -> String {
 fn pages(dir: &Path) -> std::io::Result<usize> {
     std::fs::create_dir_all(dir)?;
     // The long version describes this machine, which does not belong in a manual page.
-    let mut command = Cli::command().long_version(None::<&'static str>);
+    let mut command = ProgramArgs::command().long_version(None::<&'static str>);
     command.build();
     let mut pages = vec![command];
     let mut written = 0;
@@ -62,7 +62,7 @@ mod tests {
 
     /// Every command as a list of words, such as `keys create`.
     fn commands() -> Vec<Vec<String>> {
-        let mut command = Cli::command();
+        let mut command = ProgramArgs::command();
         command.build();
         let mut found = vec![(Vec::new(), command)];
         let mut all = Vec::new();

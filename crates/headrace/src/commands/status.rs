@@ -6,12 +6,12 @@ use headrace_admin::{AdminCommand, AdminReply, ServerStatus, StoreView};
 
 use headrace_trace::counted;
 
-use crate::cli::{At, AuditArgs};
+use crate::cli::{AuditArgs, ServerArgs};
 use crate::commands::{execute, time, unexpected};
 use crate::output;
 
 /// Prints the server's status.
-pub(crate) fn run(at: &At) -> ExitCode {
+pub(crate) fn run(at: &ServerArgs) -> ExitCode {
     execute(at, AdminCommand::Status, |reply| match reply {
         AdminReply::Status(status) => describe(&status),
         other => unexpected(&other),
@@ -19,7 +19,7 @@ pub(crate) fn run(at: &At) -> ExitCode {
 }
 
 /// Makes the server reload its configuration.
-pub(crate) fn reload(at: &At) -> ExitCode {
+pub(crate) fn reload(at: &ServerArgs) -> ExitCode {
     execute(at, AdminCommand::Reload, |reply| match reply {
         AdminReply::Reloaded { changed } if changed.is_empty() => {
             "read again; no setting has changed\n".to_owned()

@@ -16,7 +16,7 @@ use headrace_trace::{
 };
 use serde::Serialize;
 
-use crate::cli::{At, NamedCall, TraceArgs, TraceCommand};
+use crate::cli::{NamedCall, ServerArgs, TraceArgs, TraceCommand};
 use crate::commands::{CommandError, counterfactual, data_dir, recent_calls, traces};
 use crate::output;
 
@@ -41,12 +41,12 @@ pub(crate) fn run(args: &TraceArgs) -> ExitCode {
 }
 
 fn find(args: &TraceArgs) -> Result<String, CommandError> {
-    let traces = Traces::open(&args.at)?;
+    let traces = TraceSource::open(&args.at)?;
     let (width, color) = output::terminal();
     let json = args.at.json;
     if let Some(TraceCommand::Diff { first, second }) = &args.command {
         let difference = diff(&traces.one(first)?, &traces.one(second)?);
-        return Ok(told(&difference, json, || difference.text(width)));
+        return Ok(format_output(&difference, json, || difference.text(width)));
     }
     let records = traces.chosen(args)?;
     if args.explain || args.why_cost {
@@ -54,7 +54,7 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
         let record = records.first().ok_or_else(missing)?;
         return if args.why_cost {
             let cost = why_cost(record);
-            Ok(told(&cost, json, || cost.text(width)))
+            Ok(format_output(&cost, json, || cost.text(width)))
         } else {
             explained(args, &traces.reader, record, width)
         };
@@ -72,29 +72,29 @@ fn explained(
 ) -> Result<String, CommandError> {
     let explanation = explain_beside(reader, record).map_err(failed)?;
     let Some(lever) = args.lever else {
-        return Ok(told(&explanation, args.at.json, || explanation.text(width)));
+        return Ok(format_output(&explanation, args.at.json, || explanation.text(width)));
     };
     let trial = counterfactual::run(&args.at, record, lever)?;
-    let whole = Explained { explanation: &explanation, trial: &trial };
-    Ok(told(&whole, args.at.json, || format!("{}\n{}", explanation.text(width), trial.text(width))))
+    let whole = ExplainedTrial { explanation: &explanation, trial: &trial };
+    Ok(format_output(&whole, args.at.json, || format!("{}\n{}", explanation.text(width), trial.text(width))))
 }
 
 /// An explanation and the trial of a lever, as one object.
 #[derive(Serialize)]
-struct Explained<'a> {
+struct ExplainedTrial<'a> {
     #[serde(flatten)]
     explanation: &'a Explanation,
     trial: &'a Trial,
 }
 
 /// The stored traces, and the data directory of the server that may be running.
-struct Traces {
+struct TraceSource {
     reader: SqliteTraceReader,
     data_dir: PathBuf,
 }
 
-impl Traces {
-    fn open(at: &At) -> Result<Self, CommandError> {
+impl TraceSource {
+    fn open(at: &ServerArgs) -> Result<Self, CommandError> {
         let reader = SqliteTraceReader::open(&traces(at)?).map_err(failed)?;
         Ok(Self { reader, data_dir: data_dir(at)? })
     }
@@ -171,7 +171,7 @@ fn failed(error: TraceError) -> CommandError {
     CommandError::Other(error.to_string())
 }
 
-fn told(what: &impl Serialize, json: bool, text: impl Fn() -> String) -> String {
+fn format_output(what: &impl Serialize, json: bool, text: impl Fn() -> String) -> String {
     match serde_json::to_string_pretty(what) {
         Ok(told) if json => format!("{told}\n"),
         _ => text(),

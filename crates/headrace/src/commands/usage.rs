@@ -6,7 +6,7 @@ use headrace_domain::{Clock, SystemClock};
 use headrace_store::usage::SqliteUsage;
 use headrace_trace::{Month, TraceError, UsageReader};
 
-use crate::cli::At;
+use crate::cli::ServerArgs;
 use crate::cli::usage::{StatementArgs, UsageArgs};
 use crate::commands::{CommandError, data_dir, recent_calls, tell};
 use crate::datadir;
@@ -42,7 +42,7 @@ pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
     tell(told())
 }
 
-fn open(at: &At) -> Result<SqliteUsage, CommandError> {
+fn open(at: &ServerArgs) -> Result<SqliteUsage, CommandError> {
     let dir = data_dir(at)?;
     // Makes the server settle and store all ended calls before usage is read.
     recent_calls(&dir, 0);

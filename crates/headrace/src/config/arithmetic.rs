@@ -17,7 +17,7 @@ pub(crate) const QUANTIZED: &[&str] =
 
 /// The hardware that computes a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Place {
+pub(crate) enum ComputeDevice {
     /// The processors of this machine.
     #[default]
     Cpu,
@@ -27,9 +27,9 @@ pub(crate) enum Place {
 
 /// The configured choices. `None` leaves a choice open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Arithmetic {
+pub(crate) struct ArithmeticConfig {
     /// `None` for the CPU.
-    pub(crate) device: Option<Place>,
+    pub(crate) device: Option<ComputeDevice>,
     /// `None` for `fast` if most weights are quantized, otherwise `exact`.
     pub(crate) mode: Option<ComputeMode>,
     /// `None` for f32 in `exact` and f16 in `fast`.
@@ -38,7 +38,7 @@ pub(crate) struct Arithmetic {
     pub(crate) quantize: Option<BlockType>,
 }
 
-impl Arithmetic {
+impl ArithmeticConfig {
     /// Parses names, each from its list above.
     ///
     /// # Errors
@@ -54,8 +54,8 @@ impl Arithmetic {
         };
         let device = match device {
             None => None,
-            Some(name) if name.eq_ignore_ascii_case("cpu") => Some(Place::Cpu),
-            Some(name) if name.eq_ignore_ascii_case("cuda") => Some(Place::Cuda),
+            Some(name) if name.eq_ignore_ascii_case("cpu") => Some(ComputeDevice::Cpu),
+            Some(name) if name.eq_ignore_ascii_case("cuda") => Some(ComputeDevice::Cuda),
             Some(name) => return Err(unknown("device", name, DEVICES)),
         };
         let mode = match mode.filter(|name| !name.eq_ignore_ascii_case("auto")) {
@@ -86,7 +86,7 @@ impl Arithmetic {
     }
 
     /// The hardware that computes the model.
-    pub(crate) fn place(self) -> Place {
+    pub(crate) fn place(self) -> ComputeDevice {
         self.device.unwrap_or_default()
     }
 
@@ -132,20 +132,20 @@ mod tests {
 
     #[test]
     fn what_is_left_open_follows_the_weights() {
-        let open = Arithmetic::parse(None, Some("auto"), None, Some("none")).unwrap();
+        let open = ArithmeticConfig::parse(None, Some("auto"), None, Some("none")).unwrap();
         assert_eq!(open.settle(false), (ComputeMode::Exact, KvType::F32));
         assert_eq!(open.settle(true), (ComputeMode::Fast, KvType::F16));
-        let named = Arithmetic::parse(None, Some("exact"), Some("q8"), Some("q4_k")).unwrap();
+        let named = ArithmeticConfig::parse(None, Some("exact"), Some("q8"), Some("q4_k")).unwrap();
         assert_eq!(named.or(open).settle(true), (ComputeMode::Exact, KvType::Q8));
-        let error = Arithmetic::parse(None, None, None, Some("q3_k")).unwrap_err();
+        let error = ArithmeticConfig::parse(None, None, None, Some("q3_k")).unwrap_err();
         assert!(error.contains("q3_k") && error.contains("mxfp4"), "{error}");
     }
     #[test]
     fn a_gpu_computes_in_bf16_and_refuses_what_else_is_asked_for() {
-        let cuda = |mode, kv, quantize| Arithmetic::parse(Some("cuda"), mode, kv, quantize).unwrap();
+        let cuda = |mode, kv, quantize| ArithmeticConfig::parse(Some("cuda"), mode, kv, quantize).unwrap();
         assert_eq!(
-            (cuda(None, None, None).place(), Arithmetic::default().place()),
-            (Place::Cuda, Place::Cpu)
+            (cuda(None, None, None).place(), ArithmeticConfig::default().place()),
+            (ComputeDevice::Cuda, ComputeDevice::Cpu)
         );
         assert_eq!(cuda(Some("auto"), Some("bf16"), Some("none")).on_gpu(), Ok(()));
         for (asked, named) in [
@@ -156,6 +156,6 @@ mod tests {
             let why = asked.on_gpu().unwrap_err();
             assert!(why.contains(named) && why.contains("CPU"), "{why}");
         }
-        assert!(Arithmetic::parse(Some("tpu"), None, None, None).unwrap_err().contains("cpu, cuda"));
+        assert!(ArithmeticConfig::parse(Some("tpu"), None, None, None).unwrap_err().contains("cpu, cuda"));
     }
 }

@@ -4,10 +4,10 @@
 use headrace_upstream::{AllowedHost, UrlPolicy};
 use headrace_wire::relay::ALLOWABLE;
 
-use super::table::Table;
+use super::table::TableReader;
 
 /// Reads which URLs in calls the upstream may receive: `urls`.
-pub(super) fn urls(table: &mut Table) -> Option<UrlPolicy> {
+pub(super) fn urls(table: &mut TableReader) -> Option<UrlPolicy> {
     const SHAPE: &str = "must be \"off\", \"public\", or a list of hosts such as [\"cdn.example.com\"]";
     let hosts = match table.raw("urls")? {
         toml::Value::String(word) if word == "off" => return Some(UrlPolicy::Off),
@@ -32,7 +32,7 @@ pub(super) fn urls(table: &mut Table) -> Option<UrlPolicy> {
 }
 
 /// Reads which extras calls may request without a price: `allow_unpriced`.
-pub(super) fn allow_unpriced(table: &mut Table) -> Vec<&'static str> {
+pub(super) fn allow_unpriced(table: &mut TableReader) -> Vec<&'static str> {
     let Some(value) = table.raw("allow_unpriced") else { return Vec::new() };
     let known = |name: &toml::Value| ALLOWABLE.iter().copied().find(|known| name.as_str() == Some(known));
     let names = value.as_array().and_then(|names| names.iter().map(known).collect::<Option<Vec<_>>>());
@@ -52,9 +52,9 @@ mod tests {
     fn what_a_server_may_be_handed_is_read_or_refused() {
         let read = |kind: &str, url: &str, more: &str| {
             let text = format!("[[upstreams]]\nname = \"a\"\nkind = \"{kind}\"\nurl = \"{url}\"\n{more}");
-            let mut settings = super::super::layers::Settings::defaults();
+            let mut settings = super::super::layers::SettingLayers::defaults();
             settings.file(Path::new("h.toml"), &text);
-            let config = super::super::Config::from_settings(settings, false);
+            let config = super::super::ServerSettings::from_settings(settings, false);
             config.map(|config| config.upstreams[0].spec.clone()).map_err(|error| error.to_string())
         };
         let urls = |kind: &str, url: &str, more: &str| read(kind, url, more).unwrap().url_policy();

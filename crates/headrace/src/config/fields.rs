@@ -6,52 +6,52 @@ use super::kinds::{
     DAY, GIB, HOUR, ITEMS, ITEMS_OR_NONE, KIB, LONG_RATE, MIB, MINUTE, RATE, THREADS, TIB, bytes, count,
     millis, seconds,
 };
-use super::value::Kind;
+use super::value::SettingKind;
 use super::{otel, stopping, storage};
 
-pub(crate) use super::field::Field;
+pub(crate) use super::field::SettingField;
 use super::field::{field, joined};
 
 /// All settings, by section.
-pub(crate) const FIELDS: &[Field] =
+pub(crate) const FIELDS: &[SettingField] =
     &joined::<{ WITH_STOPPING.len() + storage::FIELDS.len() }>(WITH_STOPPING, storage::FIELDS);
-const WITH_STOPPING: &[Field] =
+const WITH_STOPPING: &[SettingField] =
     &joined::<{ WITH_OTEL.len() + stopping::FIELDS.len() }>(WITH_OTEL, stopping::FIELDS);
-const WITH_OTEL: &[Field] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
+const WITH_OTEL: &[SettingField] = &joined::<{ OWN.len() + otel::FIELDS.len() }>(OWN, otel::FIELDS);
 
 /// The settings that no other module defines.
-const OWN: &[Field] = &[
+const OWN: &[SettingField] = &[
     field(
         "data_dir",
-        Kind::Path,
+        SettingKind::Path,
         "\"./headrace-data\"",
         "Keys, ledger, traces and secrets. One process at a time; created with mode 0700.",
     ),
     field(
         "server.listen",
-        Kind::Address,
+        SettingKind::Address,
         "\"127.0.0.1:8080\"",
         "Where the API listens. Port 0 takes a free one, which is written to `address` in the data directory.",
     ),
     field(
         "server.region",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "The region that this server is in, such as `\"eu\"`, with its own models and what it keeps. Calls that are pinned to regions (`headrace orgs regions`) use its models only where theirs have this name; where they do not, traces keep nothing of what a server said of its failures.",
     ),
     field(
         "server.metrics_listen",
-        Kind::Address,
+        SettingKind::Address,
         "",
         "Where `/metrics`, `/healthz` and `/readyz` listen for Prometheus. Without it, no metrics are served.",
     ),
     field(
         "server.tls_cert",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "PEM file with the certificate chain. Together with `tls_key`: TLS 1.3. A reload reads both files again.",
     ),
-    field("server.tls_key", Kind::Path, "", "PEM file with the private key."),
+    field("server.tls_key", SettingKind::Path, "", "PEM file with the private key."),
     field(
         "server.header_timeout",
         millis(100, 10 * MINUTE * 1000),
@@ -84,7 +84,7 @@ const OWN: &[Field] = &[
     ),
     field(
         "server.cors",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "Origins whose web pages may call the API from a browser and read its answers, with commas between, such as `\"https://app.example.com, http://localhost:5173\"`: exactly as browsers write them, so without a slash at the end, and never `*`. By default none. Cookies are never allowed: a page sends a key in a header, and whoever can open the page can read that key.",
     ),
@@ -144,31 +144,31 @@ const OWN: &[Field] = &[
     ),
     field(
         "admin.listen",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "Where operators are listened to: the admin API and the console. `\"off\"`: nowhere. By default `up` listens at `127.0.0.1:8081`, or the next free port, and `serve` nowhere. Beyond this machine set `admin.tls`, or put a proxy with TLS in front and name it in `admin.url`.",
     ),
     field(
         "admin.tls",
-        Kind::Flag,
+        SettingKind::Flag,
         "false",
         "Whether operators are listened to by TLS 1.3, with the certificate of `server.tls_cert` and `server.tls_key`. A reload reads that again for both listeners.",
     ),
     field(
         "admin.url",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "How browsers reach the admin listener, such as `\"https://console.example.com\"`, where that is not its address: sign-in links begin with it, its host is one that may be asked by, and by `https` the session's cookie travels only there.",
     ),
     field(
         "models",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `name`, `path` (a Hugging Face directory, a GGUF file, or `builtin:demo`) and, optionally, `threads`, `kv_memory`, `max_positions`, `default_max_tokens`, `device`, `compute`, `kv_type`, `quantize`, `limits`, `tools`, `thinking`, `structured`, `parse_special`, `past_answers`, `reply`. `reply` names the form in which the model writes calls of tools, where its template does not tell: `hermes`, `qwen3_coder`, `llama3_json`, `pythonic`, `mistral_array`, `mistral`, `deepseek_v3`, `deepseek_v31`, `deepseek_v32`, `deepseek_v4`, `harmony`, `granite`, `glm45`, `kimi_k2`, `minimax_m2`, `functiongemma`, `gemma4`, `json`, or `plain` for none. Or with `targets` instead of `path`, a list of `\"UPSTREAM/MODEL\"`, and, optionally, `default_max_tokens`, `context_window`, `input`, `limits`, `on_break`, `hedge`, `tools`, `thinking`, `structured`, `parse_special`, `past_answers`, `reply`. With `targets` and `path`, targets of kind `vllm`, `sglang` and `llamacpp` are asked by token ids: tokenizer, template and configuration are read from the path, weights never. `on_break` says what follows where an answer breaks in its middle and nobody goes on with it as if nothing had happened: it ends with an error (`error`, the default), or another target goes on with it in its own way (`continue`), and the stream and the trace say where. Targets that are asked by token ids go on from the tokens; of those that are asked in messages, `vllm`, `sglang` and `anthropic` (but not its newer models) go on from the text of a stream without tools, stop strings and the like. Such streams are read and written anew, so that fields which are not known here are not passed on. `hedge = { after = \"p95\", share = 0.05 }` puts a call to a second target once it waits longer for its first word than 95 of 100 calls of the other targets did, and that for at most 5 of 100 calls: whoever speaks first has it, the other one is let go of, and its cost is yours. `tools.order` says in which order a model is shown the properties of tools: as they were sent (`sent`, the default: their order carries meaning), or sorted (`canonical`), so that callers who order them differently share cached prefixes. `structured.invalid` says what follows where a finished answer is no JSON of the schema that was asked for: it is refused, and a stream ends with an error (`refuse`, the default), a whole answer is asked for up to twice more, as long as retries last (`retry`), or it goes out and is not judged (`pass`). `thinking = { low = 1024, high = 8192 }` says how many tokens of thought an effort is at most (`minimal`, `low`, `medium`, `high`, `xhigh`, `max`), where a call names no number itself; `last_words` is what a thought ends with that has had enough, and counts as a part of it. `parse_special` names the keys, by their ids, whose raw prompts (`/v1/completions`) may hold control tokens that are spelt out, where the call says so: `[\"key_…\"]`, or `\"all\"`; with them a prompt can end its own turn, so that nobody may by default. `past_answers` says what former answers in a prompt are read as, where their texts would become other tokens than were generated: what was generated (`generated`, the default: within an hour, and within bounds of memory, a conversation goes on from what was computed of it), or their texts alone (`text`). Calls that name a `seed` are read as texts. `input = [\"text\", \"image\"]` says what a model that is asked in messages takes (`document`, `audio` and `video` too): other parts are refused here, by their place; without it its servers decide. Of either kind with `shadow`, a table: copies of a `share` (0.1: one in ten) of its calls run at the `model` too, nobody is charged for them, and all cost no more than the `budget` (`\"$5/day\"`, `\"$0.50/hour\"`, at list prices); `compare = false` keeps no answer to compare it with; `in_flight` (4) and `queue` (64) bound the copies at work and those that wait. With `retires` (a day such as `\"2027-01-31\"`) answers say that the name ends (`deprecation`, `sunset`, `link`), since when it should not be used (`deprecated`, a day), what comes after it (`successor`, a name) and where that is told (`page`, an address); from that day on calls are refused, or go to the successor with `after = \"move\"`.",
     ),
     field(
         "upstreams",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `name`, `kind` (`openai`, `anthropic`, `vllm`, `sglang`, `llamacpp`, `headrace`), `url` (a name with several addresses is a server at each of them, with its own load, breaker, bounds and row in `headrace upstreams`; those of a provider on the public internet are one) and, optionally, `region` (where it is, such as `\"eu\"`: calls that are pinned to regions go to no other), `serve` (true: every model that it lists is served as `NAME/MODEL`), `price` (a table of what `[[prices]]` has, for its models without a price), `key_file`, `secret_file` (of another Headrace that has it as its `worker.secret_file`: its engines are sent jobs of token ids), `headers` (a table), `ca_file` (PEM: authorities of your own, beside those of this machine), `proxy` (the variables HTTPS_PROXY, https_proxy and ALL_PROXY are not used), `http2` (`auto`, `off`, `always`), `connect_timeout`, `head_timeout` (of a stream), `whole_timeout` (of an answer in one piece, and of an event where only comments come), `idle_timeout`, `max_in_flight`, `queue`, `queue_wait`, `idle_connections`, `load_every` (how often a server of kind `vllm`, `sglang` or `llamacpp` is asked how busy it is: `\"1s\"` unless given, `\"0s\"` for never), `kv_events` and `kv_replay` (addresses such as `\"tcp://10.0.0.7:5557\"` at which a server of kind `vllm` or `sglang` publishes what it does to its prefix cache, and tells it again: its models are then chosen by what is cached there), `abandoned` (what becomes of an answer whose client goes away: `abort`, or `drain` to learn its usage), `responses` (how `/v1/responses` is asked for: as a chat, `translate`, the default; or in itself, `pass`, at servers that speak it, where all targets of a model do), `urls` (which addresses in calls the server may be handed, as it fetches them itself: `off`, `public` for `https` to public hosts, or a list of hosts such as `[\"cdn.example.com\", \"*.example.org\", \"http://assets.internal\"]`; `public` unless given, but `off` for the kinds `vllm`, `sglang` and `llamacpp` and for servers at private addresses; data in the body, `data:`, always passes), `cache_shared` (what callers see of a prefix cache that the server does not separate by tenant: `hide`, the default, which takes cached tokens for uncached ones in answers and bills once there are several organisations; or `disclose`), `allow_unpriced` (a list of extras that callers may ask for although nothing is held or charged for them, such as `[\"web_fetch\", \"service_tier\"]`).",
     ),
@@ -180,31 +180,31 @@ const OWN: &[Field] = &[
     ),
     field(
         "engine.device",
-        Kind::Choice(DEVICES),
+        SettingKind::Choice(DEVICES),
         "\"cpu\"",
         "What computes models: the processors, or the first NVIDIA GPU, in bf16 (of a program that was built with `--features cuda`; docs/gpu.md). There `kv_memory` is the GPU's, and by default all that the weights leave.",
     ),
     field(
         "engine.isa",
-        Kind::Choice(&["scalar", "neon", "avx2", "avx512"]),
+        SettingKind::Choice(&["scalar", "neon", "avx2", "avx512"]),
         "",
         "Instruction set, part of a model's numerics. By default the best of this machine. `HEADRACE_ISA` sets it too.",
     ),
     field(
         "engine.compute",
-        Kind::Choice(MODES),
+        SettingKind::Choice(MODES),
         "\"auto\"",
         "How activations are held, part of a model's numerics: `exact` in f32; `fast` in int8 before quantized weights and in bf16 before bf16 ones. `auto` is `fast` for models whose weights are quantized, `exact` for others.",
     ),
     field(
         "engine.kv_type",
-        Kind::Choice(KV_TYPES),
+        SettingKind::Choice(KV_TYPES),
         "",
         "How keys and values are held, part of a model's numerics. By default `f32` in compute mode `exact`, `f16` in `fast`.",
     ),
     field(
         "engine.quantize",
-        Kind::Choice(QUANTIZED),
+        SettingKind::Choice(QUANTIZED),
         "\"none\"",
         "What f32, f16 and bf16 weights are quantized to at load. Rows that 256 does not divide take a type with blocks of 32 instead of a K type; the output projection stays at six bits or more.",
     ),
@@ -273,7 +273,7 @@ const OWN: &[Field] = &[
     ),
     field(
         "scheduler.prefix_cache",
-        Kind::Flag,
+        SettingKind::Flag,
         "true",
         "Whether computed prefixes are kept for later calls of the same tenant.",
     ),
@@ -292,32 +292,32 @@ const OWN: &[Field] = &[
     field("scheduler.pinned_percent_of_one", count(0, 100), "25", "The same of one organisation."),
     field(
         "scheduler.keep_aborted",
-        Kind::Flag,
+        SettingKind::Flag,
         "false",
         "Whether what a call had computed when its client went away stays in the prefix cache.",
     ),
     field(
         "scheduler.weights",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `org` and `weight` (1 to 1000): an organisation's share of an engine relative to others, which have 1.",
     ),
     field(
         "prices",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `model`, `input`, `output` and, optionally, `cached_input`, `cache_write` (OpenAI's, and Anthropic's for 5 minutes), `cache_write_1h`, `reasoning` (dollars, `\"0.10\"`; where one is absent its tokens cost what `input` or `output` does, those of `cache_write_1h` what `cache_write` does), `per_search` (dollars for each search of the provider's own web search; calls that ask for it are refused without), `per` (`\"million\"` tokens, the default, or `\"thousand\"`) and `from` (a UTC date, `\"2026-11-05\"`). Further tables of a model may have `above = 272000` (all tokens of calls of more prompt tokens than that) and `tier` (`flex`, `batch`, `priority`: the class of service that the upstream says it billed, or else the caller asked for); where none fits, the table without them applies. A hold covers the dearest that could apply.",
     ),
     field(
         "costs",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `upstream`, `model` (its name there) and whatever else `[[prices]]` takes. Each try of a call is costed by the usage that its upstream reports, or by the estimate where it reports none, also when it came to nothing. Shown to operators by `headrace trace` and `headrace margin`, to no caller.",
     ),
-    field("aliases", Kind::Names, "", "A table of names: alias to the name of a served model."),
+    field("aliases", SettingKind::Names, "", "A table of names: alias to the name of a served model."),
     field(
         "routes",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `name`, `to` (models with their shares: `{ model = \"a\", weight = 95 }`, or a name alone; with `canary`, `true` or a table, the model gets no more calls once it is worse than those without: where the part of its calls that fail is greater by more than `errors` (0.01), or that of calls whose content is refused by more than `refusals` (0.02), or the 95th percentile of its times to the first token more than `first_token` (1.5) times as long, over a `window` (`\"30m\"`) with at least `min_calls` (40) of its own), and, optionally, `sticky` (what stays with a model: `none`, `key` (the default), `user` or `conversation`), `seed` (another number makes every choice anew) and `fallbacks`: lists of models that answer instead, before anything of an answer has gone out, where one fails with `context_too_long`, `overloaded` (a 429 of its server, too), `failed` or `content_refused`. If a model fails, the other models of `to` answer after these. Engines, upstreams that are asked by token ids and upstreams that are asked in messages may be mixed: the call is rendered or translated anew. A model that cannot take the call is skipped, and the trace says why. `shadow`, and `retires` with what belongs to it, as of `models`, come before those of the model that answers.",
     ),
@@ -337,7 +337,7 @@ const OWN: &[Field] = &[
     field("limits.org.concurrency", RATE, "", "Requests in flight of a new organisation."),
     field(
         "moderation.rules",
-        Kind::Tables,
+        SettingKind::Tables,
         "",
         "Tables with `name`, `kind` (`\"words\"` or `\"regex\"`), `words` or `pattern`, `action` (`\"block\"` or `\"flag\"`) and, optionally, `whole_word`, `message`. What they see and what not: [content_policy](errors.md#content_policy).",
     ),
@@ -405,7 +405,7 @@ const OWN: &[Field] = &[
     field("gateway.max_memory", bytes(MIB, TIB), "\"2GiB\"", "The same for all calls together."),
     field(
         "gateway.alias_header",
-        Kind::Flag,
+        SettingKind::Flag,
         "true",
         "Answers to calls by an alias or a route say where it led: `x-headrace-alias: NAME -> MODEL`.",
     ),
@@ -453,7 +453,7 @@ const OWN: &[Field] = &[
     field("wire.max_logit_bias", ITEMS_OR_NONE, "1024", "Tokens with a bias."),
     field(
         "wire.max_logprobs",
-        Kind::Count { least: 0, most: 20 },
+        SettingKind::Count { least: 0, most: 20 },
         "20",
         "Alternatives with each token's log-probability.",
     ),
@@ -462,7 +462,7 @@ const OWN: &[Field] = &[
     field("wire.max_metadata_pairs", ITEMS_OR_NONE, "16", "Pairs of `metadata`."),
     field(
         "responses.skip_hosted_tools",
-        Kind::Flag,
+        SettingKind::Flag,
         "true",
         "Whether tools that run at OpenAI's (web search, files, MCP, ...) are left out of a Responses call and named in its answer; otherwise they are refused.",
     ),
@@ -541,31 +541,31 @@ const OWN: &[Field] = &[
     ),
     field(
         "first_start.credit",
-        Kind::Dollars,
+        SettingKind::Dollars,
         "\"10\"",
         "Promotional credit of organisation `default`, in dollars.",
     ),
     field(
         "first_start.key_file",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "A file with the first API key (`sk-…`). `HEADRACE_BOOTSTRAP_KEY` gives it too. By default one is made: `up` shows it once, `serve` leaves it in the file `first-key` in the data directory.",
     ),
     field(
         "worker.secret_file",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "A file with 32 or more characters that nobody can guess. Whoever signs with the same ones may send jobs; such an upstream has them in its `secret_file`.",
     ),
     field(
         "secrets.key_hash_file",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "A file with 64 hexadecimal digits: what key hashes are made with. By default `secrets/key-hash` in the data directory, made at the first start. Without it no key works.",
     ),
     field(
         "secrets.cache_salt_file",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "The same for what separates the prefix caches of tenants; by default `secrets/cache-salt`.",
     ),
@@ -577,19 +577,19 @@ const OWN: &[Field] = &[
     ),
     field(
         "log.filter",
-        Kind::Text,
+        SettingKind::Text,
         "\"warn\"",
         "What is logged: a level (off, error, warn, info, debug, trace), or directives by room such as `warn,headrace_edge=debug`. `headrace_calls=info` logs a line for each call and each refusal when it is over. `HEADRACE_LOG` sets it too.",
     ),
     field(
         "log.format",
-        Kind::Choice(&["text", "json"]),
+        SettingKind::Choice(&["text", "json"]),
         "\"text\"",
         "`json`: each line is an object. Colours are for terminals alone.",
     ),
 ];
 
 /// Finds a setting by its path.
-pub(crate) fn find(path: &str) -> Option<&'static Field> {
+pub(crate) fn find(path: &str) -> Option<&'static SettingField> {
     FIELDS.iter().find(|field| field.path == path)
 }

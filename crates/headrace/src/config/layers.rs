@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::fields::{FIELDS, Field, find};
-use super::otel::{self, Otel};
-use super::value::Parsed;
+use super::fields::{FIELDS, SettingField, find};
+use super::otel::{self, OtelVariable};
+use super::value::ParsedValue;
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, OTHER_VARIABLES, SECRET_SUFFIX};
 
 /// The origin of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum SettingOrigin {
     /// The default in the table of settings.
     Default,
     /// A configuration file.
@@ -23,7 +23,7 @@ pub(crate) enum Origin {
     Flag(&'static str),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -36,16 +36,16 @@ impl fmt::Display for Origin {
 
 /// One fault of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct SettingProblem {
     /// The setting, as far as it is known.
     pub(crate) what: String,
     /// The origin of the value.
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
     /// What is wrong.
     pub(crate) why: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} ({})", self.what, self.why, self.origin)
     }
@@ -53,23 +53,23 @@ impl fmt::Display for Problem {
 
 /// A value with its origin.
 #[derive(Debug, Clone)]
-pub(crate) struct Setting {
+pub(crate) struct SettingValue {
     /// The parsed value.
-    pub(crate) value: Parsed,
+    pub(crate) value: ParsedValue,
     /// The value as it was written, for display.
     pub(crate) written: String,
     /// The origin of the value.
-    pub(crate) origin: Origin,
+    pub(crate) origin: SettingOrigin,
 }
 
 /// The merged layers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Settings {
-    values: BTreeMap<&'static str, Setting>,
-    pub(crate) problems: Vec<Problem>,
+pub(crate) struct SettingLayers {
+    values: BTreeMap<&'static str, SettingValue>,
+    pub(crate) problems: Vec<SettingProblem>,
 }
 
-impl Settings {
+impl SettingLayers {
     /// Settings with only the defaults.
     pub(crate) fn defaults() -> Self {
         let mut settings = Self::default();
@@ -79,8 +79,10 @@ impl Settings {
                 Err(_) => None,
             };
             match value {
-                Some(value) => settings.set(field, &value, Origin::Default),
-                None => settings.problem(field.path, Origin::Default, "its default is not TOML".to_owned()),
+                Some(value) => settings.set(field, &value, SettingOrigin::Default),
+                None => {
+                    settings.problem(field.path, SettingOrigin::Default, "its default is not TOML".to_owned())
+                }
             }
         }
         settings
@@ -88,7 +90,7 @@ impl Settings {
 
     /// Applies the text of a configuration file over the present values.
     pub(crate) fn file(&mut self, path: &Path, text: &str) {
-        let origin = Origin::File(path.to_owned());
+        let origin = SettingOrigin::File(path.to_owned());
         match toml::from_str::<toml::Table>(text) {
             Ok(table) => self.table("", table, &origin),
             Err(error) => {
@@ -98,7 +100,7 @@ impl Settings {
         }
     }
 
-    fn table(&mut self, prefix: &str, table: toml::Table, origin: &Origin) {
+    fn table(&mut self, prefix: &str, table: toml::Table, origin: &SettingOrigin) {
         for (key, value) in table {
             let path = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
             match (find(&path), value) {
@@ -124,12 +126,12 @@ impl Settings {
         let sends =
             otel::ENDPOINTS.iter().any(|path| self.is_given(path)) || variables.iter().any(otel::is_address);
         for (name, text) in variables.iter().filter(|(_, text)| sends && !text.is_empty()) {
-            let origin = Origin::Environment(name.clone());
+            let origin = SettingOrigin::Environment(name.clone());
             match otel::variable(name, text) {
-                Some(Otel::Says(path, text)) => {
+                Some(OtelVariable::Says(path, text)) => {
                     find(path).into_iter().for_each(|field| self.text(field, &text, origin.clone()))
                 }
-                Some(Otel::Refused(why)) => self.problem(name, origin, why),
+                Some(OtelVariable::Refused(why)) => self.problem(name, origin, why),
                 None => {}
             }
         }
@@ -146,13 +148,13 @@ impl Settings {
                 Some((_, Some(path))) => find(path),
                 None => FIELDS.iter().find(|field| field.variable() == name),
             };
-            let origin = Origin::Environment(name.clone());
+            let origin = SettingOrigin::Environment(name.clone());
             match field {
                 // An empty variable counts as unset, because shells and compose files leave such variables.
                 Some(_) if text.is_empty() => {}
                 Some(field) => self.text(field, &text, origin),
                 None => {
-                    let known = FIELDS.iter().map(Field::variable);
+                    let known = FIELDS.iter().map(SettingField::variable);
                     let why = unknown(
                         &name,
                         known.chain(OTHER_VARIABLES.iter().map(|(name, _)| (*name).to_owned())),
@@ -166,66 +168,72 @@ impl Settings {
     /// Applies a flag over the present values.
     pub(crate) fn flag(&mut self, path: &str, flag: &'static str, text: &str) {
         match find(path) {
-            Some(field) => self.text(field, text, Origin::Flag(flag)),
+            Some(field) => self.text(field, text, SettingOrigin::Flag(flag)),
             None => {
                 let why = unknown(path, FIELDS.iter().map(|field| field.path.to_owned()));
-                self.problem(path, Origin::Flag(flag), why);
+                self.problem(path, SettingOrigin::Flag(flag), why);
             }
         }
     }
 
     /// Records a fault of a flag.
     pub(crate) fn flag_problem(&mut self, path: &str, flag: &'static str, why: String) {
-        self.problem(path, Origin::Flag(flag), why);
+        self.problem(path, SettingOrigin::Flag(flag), why);
     }
 
     /// Applies a flag whose value is not text over the present values.
     pub(crate) fn flag_value(&mut self, path: &str, flag: &'static str, value: &toml::Value) {
         if let Some(field) = find(path) {
-            self.set(field, value, Origin::Flag(flag));
+            self.set(field, value, SettingOrigin::Flag(flag));
         }
     }
 
     fn is_given(&self, path: &str) -> bool {
-        matches!(self.value(path), Some(Parsed::Text(text)) if !text.is_empty())
+        matches!(self.value(path), Some(ParsedValue::Text(text)) if !text.is_empty())
     }
 
-    fn text(&mut self, field: &'static Field, text: &str, origin: Origin) {
+    fn text(&mut self, field: &'static SettingField, text: &str, origin: SettingOrigin) {
         match field.kind.parse_text(text) {
             Ok(value) => self.keep(field, value, text.to_owned(), origin),
             Err(why) => self.problem(field.path, origin, why),
         }
     }
 
-    fn set(&mut self, field: &'static Field, value: &toml::Value, origin: Origin) {
+    fn set(&mut self, field: &'static SettingField, value: &toml::Value, origin: SettingOrigin) {
         match field.kind.parse(value) {
             Ok(parsed) => self.keep(field, parsed, value.to_string(), origin),
             Err(why) => self.problem(field.path, origin, why),
         }
     }
 
-    fn keep(&mut self, field: &'static Field, value: Parsed, written: String, origin: Origin) {
-        self.values.insert(field.path, Setting { value, written, origin });
+    fn keep(
+        &mut self,
+        field: &'static SettingField,
+        value: ParsedValue,
+        written: String,
+        origin: SettingOrigin,
+    ) {
+        self.values.insert(field.path, SettingValue { value, written, origin });
     }
 
     /// Records a fault of a value.
-    pub(crate) fn problem(&mut self, what: &str, origin: Origin, why: String) {
-        self.problems.push(Problem { what: what.to_owned(), origin, why });
+    pub(crate) fn problem(&mut self, what: &str, origin: SettingOrigin, why: String) {
+        self.problems.push(SettingProblem { what: what.to_owned(), origin, why });
     }
 
     /// The value of a setting with its origin. `None` if it has no value.
-    pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
+    pub(crate) fn get(&self, path: &str) -> Option<&SettingValue> {
         self.values.get(path)
     }
 
     /// The value of a setting. `None` if it has no value.
-    pub(crate) fn value(&self, path: &str) -> Option<&Parsed> {
+    pub(crate) fn value(&self, path: &str) -> Option<&ParsedValue> {
         self.get(path).map(|setting| &setting.value)
     }
 
     /// The origin of a setting's value.
-    pub(crate) fn origin(&self, path: &str) -> Origin {
-        self.get(path).map_or(Origin::Default, |setting| setting.origin.clone())
+    pub(crate) fn origin(&self, path: &str) -> SettingOrigin {
+        self.get(path).map_or(SettingOrigin::Default, |setting| setting.origin.clone())
     }
 }
 
@@ -254,9 +262,9 @@ mod tests {
 
     #[test]
     fn the_last_layer_wins_and_is_named() {
-        let mut settings = Settings::defaults();
+        let mut settings = SettingLayers::defaults();
         assert_eq!(settings.problems, []);
-        assert_eq!(settings.origin("server.drain"), Origin::Default);
+        assert_eq!(settings.origin("server.drain"), SettingOrigin::Default);
         settings.file(
             Path::new("h.toml"),
             "[server]\ndrain = \"5s\"\nlisten = \"[::1]:1\"\n[scheduler]\nmax_running = 3",
@@ -283,7 +291,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_found_at_once_with_what_was_meant() {
-        let mut settings = Settings::defaults();
+        let mut settings = SettingLayers::defaults();
         let text = "data_dri = \"x\"\n[server]\nlissten = \"x\"\ndrain = \"soon\"\n[scheduler]\nmax_running = 0\n[nonsense]\na = 1";
         settings.file(Path::new("h.toml"), text);
         settings.environment(variables(&[("HEADRACE_SERVER__LISTN", "x"), ("HEADRACE_WIRE__MAX_N", "many")]));
@@ -304,7 +312,7 @@ mod tests {
 
     #[test]
     fn text_that_is_not_toml_is_shown_with_its_line() {
-        let mut settings = Settings::defaults();
+        let mut settings = SettingLayers::defaults();
         settings.file(Path::new("h.toml"), "[server\n");
         assert!(
             settings.problems.iter().any(|p| p.to_string().contains("line 1")),

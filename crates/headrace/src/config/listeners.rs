@@ -1,20 +1,20 @@
 //! Reads the settings of the admin listener. Must not know who listens.
 
-use super::Reader;
+use super::SettingsReader;
 use super::admin::{AdminListen, AdminSettings};
-use super::value::{Kind, Parsed};
+use super::value::{ParsedValue, SettingKind};
 
 const LISTEN: &str = "admin.listen";
 const URL: &str = "admin.url";
 const TLS: &str = "admin.tls";
 
-impl Reader {
+impl SettingsReader {
     pub(super) fn admin(&mut self) -> AdminSettings {
         let listen = match self.text(LISTEN).as_deref() {
             None => AdminListen::Usual,
             Some("off") => AdminListen::Off,
-            Some(text) => match Kind::Address.parse_text(text) {
-                Ok(Parsed::Address(at)) => AdminListen::At(at),
+            Some(text) => match SettingKind::Address.parse_text(text) {
+                Ok(ParsedValue::Address(at)) => AdminListen::At(at),
                 _ => {
                     self.fault(
                         LISTEN,

@@ -6,23 +6,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use headrace_domain::{ModelName, OrgId};
-use headrace_gateway::{OffForm, PastAnswers, Spellers, ThinkingPolicy, ToolsOrder};
+use headrace_gateway::{ControlTokenPolicy, OffForm, PastAnswers, ThinkingPolicy, ToolsOrder};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};
 use serde::Deserialize;
 
-use super::arithmetic::{Arithmetic, DEVICES, KV_TYPES, MODES, QUANTIZED};
+use super::arithmetic::{ArithmeticConfig, DEVICES, KV_TYPES, MODES, QUANTIZED};
 use super::notices::notice;
 use super::paths::not_a_model;
 use super::prices::{play_price, prices_of};
 use super::relayed::{RelayedConfig, UpstreamConfig, find_upstream};
 use super::shadows::shadow;
-use super::table::Table;
+use super::table::TableReader;
 use super::thinking::thinking;
 use super::upstreams::{self, off_form, parse_special, past_answers, tools_order};
-use super::value::{Kind, Parsed};
-use super::{DEMO_NAME, DEMO_PATH, ModelConfig, Reader};
+use super::value::{ParsedValue, SettingKind};
+use super::{DEMO_NAME, DEMO_PATH, ModelConfig, SettingsReader};
 
 /// Maximum weight of an organisation.
 const MOST_WEIGHT: u32 = 1000;
@@ -35,14 +35,14 @@ struct WeightTable {
     weight: u32,
 }
 
-impl Reader {
+impl SettingsReader {
     /// Returns the tables of a list, ready for reading key by key.
-    pub(super) fn list(&self, path: &str) -> Vec<Table> {
-        let Some(Parsed::Raw(toml::Value::Array(items))) = self.parsed(path) else { return Vec::new() };
+    pub(super) fn list(&self, path: &str) -> Vec<TableReader> {
+        let Some(ParsedValue::Raw(toml::Value::Array(items))) = self.parsed(path) else { return Vec::new() };
         let origin = self.settings.origin(path);
         let tables = items.iter().filter_map(toml::Value::as_table).enumerate();
         tables
-            .map(|(index, table)| Table {
+            .map(|(index, table)| TableReader {
                 what: format!("{path}[{index}]"),
                 origin: origin.clone(),
                 left: table.clone(),
@@ -194,7 +194,7 @@ impl Reader {
 }
 
 /// Reads a `[[models]]` table. Returns `None` if it has no usable name.
-fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
+fn model(table: &mut TableReader, name: Option<ModelName>) -> Option<ModelConfig> {
     let path = table.need("path");
     let path = path.filter(|path| path != DEMO_PATH).map(PathBuf::from);
     if let Some(why) = path.as_deref().and_then(not_a_model) {
@@ -206,10 +206,11 @@ fn model(table: &mut Table, name: Option<ModelName>) -> Option<ModelConfig> {
     let max_positions = table.take_as("max_positions", "engine.max_positions").and_then(size);
     let answer = table.take_as("default_max_tokens", "gateway.default_max_tokens");
     let names = [("device", DEVICES), ("compute", MODES), ("kv_type", KV_TYPES), ("quantize", QUANTIZED)];
-    let [device, mode, kv, quantize] = names.map(|(key, known)| table.take_text(key, Kind::Choice(known)));
+    let [device, mode, kv, quantize] =
+        names.map(|(key, known)| table.take_text(key, SettingKind::Choice(known)));
     // Unknown names have already been reported.
     let arithmetic =
-        Arithmetic::parse(device.as_deref(), mode.as_deref(), kv.as_deref(), quantize.as_deref());
+        ArithmeticConfig::parse(device.as_deref(), mode.as_deref(), kv.as_deref(), quantize.as_deref());
     let reply = table.take_family();
     let limits = table.raw("limits").map(LimitSpec::deserialize).transpose().unwrap_or_else(|error| {
         table.problem("limits", error.to_string().trim_end().replace('\n', " "));
@@ -247,11 +248,11 @@ fn demo_model(name: ModelName) -> ModelConfig {
         max_positions: None,
         default_max_tokens: None,
         limits: LimitSpec::UNLIMITED,
-        arithmetic: Arithmetic::default(),
+        arithmetic: ArithmeticConfig::default(),
         tools_order: ToolsOrder::default(),
         thinking: ThinkingPolicy::default(),
         off_form: OffForm::default(),
-        parse_special: Spellers::default(),
+        parse_special: ControlTokenPolicy::default(),
         past_answers: PastAnswers::default(),
     }
 }

@@ -1,74 +1,74 @@
 //! Settings of OTLP export, and the variables of OpenTelemetry SDKs that set them too. Must not know how they are used.
 
-use super::field::{Field, field, variable_of};
+use super::field::{SettingField, field, variable_of};
 use super::kinds::{DAY, HOUR, count, millis, seconds};
-use super::value::Kind;
+use super::value::SettingKind;
 
 /// The settings, in the order of the reference.
-pub(super) const FIELDS: &[Field] = &[
+pub(super) const FIELDS: &[SettingField] = &[
     field(
         "telemetry.endpoint",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "Where traces, metrics and logs go by OTLP over HTTP (protobuf), such as `\"http://127.0.0.1:4318\"`; `/v1/traces` and so on are put behind it. Without any address nothing is sent. `OTEL_EXPORTER_OTLP_ENDPOINT` sets it too.",
     ),
     field(
         "telemetry.traces_endpoint",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "The whole address for traces, where it is another one. `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` sets it too.",
     ),
     field(
         "telemetry.metrics_endpoint",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "The same for metrics. `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` sets it too.",
     ),
     field(
         "telemetry.logs_endpoint",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "The same for logs. `OTEL_EXPORTER_OTLP_LOGS_ENDPOINT` sets it too.",
     ),
     field(
         "telemetry.traces",
-        Kind::Flag,
+        SettingKind::Flag,
         "true",
         "Whether traces are sent: a span for each call, stage and try.",
     ),
     field(
         "telemetry.metrics",
-        Kind::Flag,
+        SettingKind::Flag,
         "true",
         "Whether metrics are sent: those of `/metrics`, and those of GenAI's conventions.",
     ),
     field(
         "telemetry.logs",
-        Kind::Flag,
+        SettingKind::Flag,
         "true",
         "Whether logs are sent: a line for each call and each refusal.",
     ),
     field(
         "telemetry.headers_file",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "A file of headers that go with it, a line each: `authorization: Bearer …`. `OTEL_EXPORTER_OTLP_HEADERS` gives them too.",
     ),
     field(
         "telemetry.ca_file",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "Authorities (PEM) to trust beside the machine's. `OTEL_EXPORTER_OTLP_CERTIFICATE` sets it too.",
     ),
     field(
         "telemetry.service_name",
-        Kind::Text,
+        SettingKind::Text,
         "\"headrace\"",
         "The attribute `service.name`. `OTEL_SERVICE_NAME` sets it too.",
     ),
     field(
         "telemetry.resource",
-        Kind::Text,
+        SettingKind::Text,
         "",
         "Further attributes of this process: `\"deployment.environment.name=prod,host.name=a\"`. `OTEL_RESOURCE_ATTRIBUTES` sets it too.",
     ),
@@ -101,7 +101,7 @@ pub(super) const FIELDS: &[Field] = &[
     ),
     field(
         "telemetry.off",
-        Kind::Flag,
+        SettingKind::Flag,
         "false",
         "Sends nothing, whatever else is set. `OTEL_SDK_DISABLED` sets it too.",
     ),
@@ -118,12 +118,13 @@ pub(super) const ENDPOINTS: [&str; 4] = [
 /// Whether a variable names a destination. It may be a Headrace variable or one of an OpenTelemetry SDK.
 pub(super) fn is_address((name, text): &(String, String)) -> bool {
     let ours = || ENDPOINTS.iter().any(|path| variable_of(path) == *name);
-    let theirs = || matches!(variable(name, text), Some(Otel::Says(path, _)) if ENDPOINTS.contains(&path));
+    let theirs =
+        || matches!(variable(name, text), Some(OtelVariable::Says(path, _)) if ENDPOINTS.contains(&path));
     !text.is_empty() && (theirs() || ours())
 }
 
 /// The effect of a variable of an OpenTelemetry SDK.
-pub(super) enum Otel {
+pub(super) enum OtelVariable {
     /// Sets the setting of this path to this text.
     Says(&'static str, String),
     /// Asks for something that Headrace does not support, with the reason.
@@ -131,28 +132,32 @@ pub(super) enum Otel {
 }
 
 /// The effect of a variable on Headrace's settings. `None` if it is not a supported variable of an OpenTelemetry SDK.
-pub(super) fn variable(name: &str, text: &str) -> Option<Otel> {
-    let millis = |path| Otel::Says(path, format!("{text}ms"));
+pub(super) fn variable(name: &str, text: &str) -> Option<OtelVariable> {
+    let millis = |path| OtelVariable::Says(path, format!("{text}ms"));
     let exporter = |path| match text {
-        "none" => Otel::Says(path, "false".to_owned()),
-        "otlp" => Otel::Says(path, "true".to_owned()),
-        other => Otel::Refused(format!("`{other}` is neither otlp nor none")),
+        "none" => OtelVariable::Says(path, "false".to_owned()),
+        "otlp" => OtelVariable::Says(path, "true".to_owned()),
+        other => OtelVariable::Refused(format!("`{other}` is neither otlp nor none")),
     };
     Some(match name {
-        "OTEL_EXPORTER_OTLP_ENDPOINT" => Otel::Says("telemetry.endpoint", text.to_owned()),
-        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" => Otel::Says("telemetry.traces_endpoint", text.to_owned()),
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" => Otel::Says("telemetry.metrics_endpoint", text.to_owned()),
-        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" => Otel::Says("telemetry.logs_endpoint", text.to_owned()),
-        "OTEL_EXPORTER_OTLP_CERTIFICATE" => Otel::Says("telemetry.ca_file", text.to_owned()),
-        "OTEL_SERVICE_NAME" => Otel::Says("telemetry.service_name", text.to_owned()),
-        "OTEL_RESOURCE_ATTRIBUTES" => Otel::Says("telemetry.resource", text.to_owned()),
-        "OTEL_SDK_DISABLED" => Otel::Says("telemetry.off", text.to_ascii_lowercase()),
+        "OTEL_EXPORTER_OTLP_ENDPOINT" => OtelVariable::Says("telemetry.endpoint", text.to_owned()),
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" => {
+            OtelVariable::Says("telemetry.traces_endpoint", text.to_owned())
+        }
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT" => {
+            OtelVariable::Says("telemetry.metrics_endpoint", text.to_owned())
+        }
+        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" => OtelVariable::Says("telemetry.logs_endpoint", text.to_owned()),
+        "OTEL_EXPORTER_OTLP_CERTIFICATE" => OtelVariable::Says("telemetry.ca_file", text.to_owned()),
+        "OTEL_SERVICE_NAME" => OtelVariable::Says("telemetry.service_name", text.to_owned()),
+        "OTEL_RESOURCE_ATTRIBUTES" => OtelVariable::Says("telemetry.resource", text.to_owned()),
+        "OTEL_SDK_DISABLED" => OtelVariable::Says("telemetry.off", text.to_ascii_lowercase()),
         "OTEL_EXPORTER_OTLP_TIMEOUT" => millis("telemetry.timeout"),
         "OTEL_METRIC_EXPORT_INTERVAL" => millis("telemetry.metrics_every"),
         "OTEL_TRACES_EXPORTER" => exporter("telemetry.traces"),
         "OTEL_METRICS_EXPORTER" => exporter("telemetry.metrics"),
         "OTEL_LOGS_EXPORTER" => exporter("telemetry.logs"),
-        "OTEL_EXPORTER_OTLP_PROTOCOL" if text != "http/protobuf" => Otel::Refused(format!(
+        "OTEL_EXPORTER_OTLP_PROTOCOL" if text != "http/protobuf" => OtelVariable::Refused(format!(
             "`{text}` is not spoken here: set http/protobuf, and the port of that (4318, as a rule)"
         )),
         _ => return None,

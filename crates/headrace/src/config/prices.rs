@@ -3,8 +3,8 @@
 use headrace_domain::{ModelName, PriceTier};
 use headrace_ledger::prices::PriceConfig;
 
-use super::table::Table;
-use super::value::{Kind, Parsed};
+use super::table::TableReader;
+use super::value::{ParsedValue, SettingKind};
 
 /// $0.10 per million input tokens, a tenth of it for cached ones, four times it for output. The demo model costs this,
 /// and `up --model` charges it without a configured price.
@@ -16,13 +16,13 @@ const PRICED: [&str; 6] = ["input", "cached_input", "cache_write", "cache_write_
 const TIERS: &[&str] = &["flex", "batch", "priority"];
 
 /// Reads the prices of a table. Returns `None` if the table has any fault.
-pub(super) fn prices_of(table: &mut Table, model: ModelName) -> Option<PriceConfig> {
-    let from = table.take_text("from", Kind::Text);
-    let per = table.take_text("per", Kind::Choice(&["million", "thousand"]));
-    let tier = table.take_text("tier", Kind::Choice(TIERS));
+pub(super) fn prices_of(table: &mut TableReader, model: ModelName) -> Option<PriceConfig> {
+    let from = table.take_text("from", SettingKind::Text);
+    let per = table.take_text("per", SettingKind::Choice(&["million", "thousand"]));
+    let tier = table.take_text("tier", SettingKind::Choice(TIERS));
     let tier = PriceTier::NAMED.into_iter().find(|known| Some(known.name()) == tier.as_deref());
-    let above = table.take("above", Kind::Count { least: 1, most: u64::MAX });
-    let above = if let Some(Parsed::Count(tokens)) = above { Some(tokens) } else { None };
+    let above = table.take("above", SettingKind::Count { least: 1, most: u64::MAX });
+    let above = if let Some(ParsedValue::Count(tokens)) = above { Some(tokens) } else { None };
     let thousand = per.as_deref() == Some("thousand");
     for key in ["input", "output"] {
         if !table.left.contains_key(key) {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::fields::{FIELDS, Field};
+use super::fields::{FIELDS, SettingField};
 use super::sections::{LIVE, SECTIONS};
 
 /// Generates the page `docs/configuration.md`.
@@ -26,7 +26,7 @@ pub(crate) fn markdown() -> String {
     page
 }
 
-fn section_of(field: &Field) -> &'static str {
+fn section_of(field: &SettingField) -> &'static str {
     let section = field.path.split_once('.').map(|(section, _)| section);
     // Lists are top-level keys of the file but have a section of their own here.
     let own = ["models", "prices", "costs", "aliases", "routes"].into_iter().find(|name| *name == field.path);
@@ -162,7 +162,7 @@ mod tests {
     fn the_example_is_understood() {
         let example =
             INTRODUCTION.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
-        let mut settings = super::super::layers::Settings::defaults();
+        let mut settings = super::super::layers::SettingLayers::defaults();
         settings.file(std::path::Path::new("example"), example);
         assert_eq!(settings.problems, []);
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use headrace_domain::{ModelName, Region};
-use headrace_gateway::{Inputs, Policy};
+use headrace_gateway::{InputKinds, ModelPolicy};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_prompt::ReplyFamily;
@@ -49,7 +49,7 @@ pub(crate) struct RelayedConfig {
     pub(crate) setting: String,
     pub(crate) name: ModelName,
     /// The targets that answer; at least one.
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<RelayTarget>,
     /// The tokenizer assets. With them, targets get token ids; with `None`, they get messages.
     pub(crate) words: Option<WordsAt>,
     /// The format of tool calls in its answers. If set, it overrides the one that the template implies.
@@ -57,9 +57,9 @@ pub(crate) struct RelayedConfig {
     pub(crate) default_max_tokens: Option<u32>,
     pub(crate) context_window: Option<u32>,
     /// Inputs that it takes besides text. `None` leaves the decision to its servers.
-    pub(crate) inputs: Option<Inputs>,
+    pub(crate) inputs: Option<InputKinds>,
     pub(crate) limits: LimitSpec,
-    pub(crate) policy: Policy,
+    pub(crate) policy: ModelPolicy,
 }
 
 /// The place of a model's tokenizer assets.
@@ -73,14 +73,14 @@ pub(crate) enum WordsAt {
 
 /// A model at an upstream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct RelayTarget {
     /// The upstream's name.
     pub(crate) upstream: String,
     /// The model's name there.
     pub(crate) model: String,
 }
 
-impl Target {
+impl RelayTarget {
     /// Parses `UPSTREAM/MODEL`. The model's name may contain slashes.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match text.split_once('/') {

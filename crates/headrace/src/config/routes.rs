@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::ModelName;
-use headrace_gateway::{Arm, CanarySpec, Fallbacks, Route, Sticky};
+use headrace_gateway::{CanarySpec, FallbackModels, ModelRoute, RouteArm, StickyBy};
 
-use super::Reader;
+use super::SettingsReader;
 use super::notices::notice;
 use super::shadows::shadow;
-use super::table::Table;
-use super::value::{Kind, Parsed};
+use super::table::TableReader;
+use super::value::{ParsedValue, SettingKind};
 
 /// Maximum weight of a model in a route.
 const MOST_WEIGHT: u32 = 1_000_000;
@@ -24,16 +24,16 @@ const CANARY: CanarySpec = CanarySpec {
     refusals: 0.02,
     first_token: 1.5,
 };
-/// The names of [`Sticky`].
+/// The names of [`StickyBy`].
 const STICKY: &[&str] = &["none", "key", "user", "conversation"];
 
-impl Reader {
-    pub(super) fn aliases(&mut self) -> BTreeMap<ModelName, Route> {
+impl SettingsReader {
+    pub(super) fn aliases(&mut self) -> BTreeMap<ModelName, ModelRoute> {
         let mut aliases = BTreeMap::new();
-        if let Some(Parsed::Raw(toml::Value::Table(table))) = self.parsed("aliases") {
+        if let Some(ParsedValue::Raw(toml::Value::Table(table))) = self.parsed("aliases") {
             for (alias, target) in table.clone() {
                 match (ModelName::new(&alias), ModelName::new(target.as_str().unwrap_or_default())) {
-                    (Ok(alias), Ok(target)) => drop(aliases.insert(alias, Route::to(target))),
+                    (Ok(alias), Ok(target)) => drop(aliases.insert(alias, ModelRoute::to(target))),
                     (Err(error), _) | (_, Err(error)) => self.fault("aliases", format!("{alias}: {error}")),
                 }
             }
@@ -56,7 +56,7 @@ impl Reader {
     }
 }
 
-fn route(table: &mut Table) -> Route {
+fn route(table: &mut TableReader) -> ModelRoute {
     let mut arms = Vec::new();
     match table.raw("to") {
         Some(toml::Value::Array(items)) if !items.is_empty() => {
@@ -75,17 +75,17 @@ fn route(table: &mut Table) -> Route {
     if !arms.is_empty() && arms.iter().all(|arm| arm.weight == 0) {
         table.problem("to", "leads nowhere: give a model a weight above 0".to_owned());
     }
-    let sticky = table.take_text("sticky", Kind::Choice(STICKY));
-    let sticky = Sticky::ALL.into_iter().find(|known| Some(known.name()) == sticky.as_deref());
-    let seed = match table.take("seed", Kind::Count { least: 0, most: i64::MAX.unsigned_abs() }) {
-        Some(Parsed::Count(seed)) => seed,
+    let sticky = table.take_text("sticky", SettingKind::Choice(STICKY));
+    let sticky = StickyBy::ALL.into_iter().find(|known| Some(known.name()) == sticky.as_deref());
+    let seed = match table.take("seed", SettingKind::Count { least: 0, most: i64::MAX.unsigned_abs() }) {
+        Some(ParsedValue::Count(seed)) => seed,
         _ => 0,
     };
     let fallbacks = match table.raw("fallbacks") {
-        None => Fallbacks::default(),
+        None => FallbackModels::default(),
         Some(toml::Value::Table(left)) => {
-            let mut inner = Table::within(table, "fallbacks", left);
-            let fallbacks = Fallbacks {
+            let mut inner = TableReader::within(table, "fallbacks", left);
+            let fallbacks = FallbackModels {
                 context_too_long: models(&mut inner, "context_too_long"),
                 overloaded: models(&mut inner, "overloaded"),
                 failed: models(&mut inner, "failed"),
@@ -97,14 +97,14 @@ fn route(table: &mut Table) -> Route {
         Some(_) => {
             let why = "must be a table, such as { context_too_long = [\"large\"], failed = [\"other\"] }";
             table.problem("fallbacks", why.to_owned());
-            Fallbacks::default()
+            FallbackModels::default()
         }
     };
-    Route { arms, sticky: sticky.unwrap_or_default(), seed, fallbacks }
+    ModelRoute { arms, sticky: sticky.unwrap_or_default(), seed, fallbacks }
 }
 
 /// Reads model names: one, or a list.
-fn models(table: &mut Table, key: &'static str) -> Vec<ModelName> {
+fn models(table: &mut TableReader, key: &'static str) -> Vec<ModelName> {
     let items = match table.raw(key) {
         None => return Vec::new(),
         Some(toml::Value::Array(items)) => items,
@@ -125,24 +125,24 @@ fn models(table: &mut Table, key: &'static str) -> Vec<ModelName> {
 }
 
 /// Reads an arm of a route: a model's name alone, which has weight 1, or a table with its weight.
-fn arm(table: &mut Table, at: usize, item: toml::Value) -> Option<Arm> {
+fn arm(table: &mut TableReader, at: usize, item: toml::Value) -> Option<RouteArm> {
     let left = match item {
         toml::Value::Table(left) => left,
         item => toml::Table::from_iter([("model".to_owned(), item)]),
     };
-    let mut inner = Table::within(table, &format!("to[{at}]"), left);
+    let mut inner = TableReader::within(table, &format!("to[{at}]"), left);
     let model = inner.need_name("model");
-    let weight = match inner.take("weight", Kind::Count { least: 0, most: u64::from(MOST_WEIGHT) }) {
-        Some(Parsed::Count(weight)) => u32::try_from(weight).unwrap_or(MOST_WEIGHT),
+    let weight = match inner.take("weight", SettingKind::Count { least: 0, most: u64::from(MOST_WEIGHT) }) {
+        Some(ParsedValue::Count(weight)) => u32::try_from(weight).unwrap_or(MOST_WEIGHT),
         _ => 1,
     };
     let canary = canary(&mut inner);
     table.problems.extend(inner.end());
-    Some(Arm { model: model?, weight, canary })
+    Some(RouteArm { model: model?, weight, canary })
 }
 
 /// Reads the canary of an arm: `true` for the defaults, or a table that overrides some of them.
-fn canary(table: &mut Table) -> Option<CanarySpec> {
+fn canary(table: &mut TableReader) -> Option<CanarySpec> {
     let left = match table.raw("canary")? {
         toml::Value::Boolean(on) => return on.then_some(CANARY),
         toml::Value::Table(left) => left,
@@ -154,14 +154,14 @@ fn canary(table: &mut Table) -> Option<CanarySpec> {
             return None;
         }
     };
-    let mut inner = Table::within(table, "canary", left);
+    let mut inner = TableReader::within(table, "canary", left);
     let (least, most) = (Duration::from_secs(10), Duration::from_secs(7 * 24 * 3600));
-    let window = match inner.take("window", Kind::Duration { least, most }) {
-        Some(Parsed::Duration(window)) => window,
+    let window = match inner.take("window", SettingKind::Duration { least, most }) {
+        Some(ParsedValue::Duration(window)) => window,
         _ => CANARY.window,
     };
-    let min_calls = match inner.take("min_calls", Kind::Count { least: 8, most: 4096 }) {
-        Some(Parsed::Count(calls)) => u32::try_from(calls).unwrap_or(CANARY.min_calls),
+    let min_calls = match inner.take("min_calls", SettingKind::Count { least: 8, most: 4096 }) {
+        Some(ParsedValue::Count(calls)) => u32::try_from(calls).unwrap_or(CANARY.min_calls),
         _ => CANARY.min_calls,
     };
     let mut part = |key: &'static str, least: f64, most: f64, usual: f64| match inner.raw(key) {

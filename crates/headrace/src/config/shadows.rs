@@ -6,8 +6,8 @@ use std::time::Duration;
 use headrace_domain::NanoDollars;
 use headrace_gateway::{ShadowBudget, ShadowSpec};
 
-use super::table::Table;
-use super::value::{Kind, Parsed};
+use super::table::TableReader;
+use super::value::{ParsedValue, SettingKind};
 
 /// Default for the number of copies in flight.
 const USUAL_IN_FLIGHT: u32 = 4;
@@ -17,7 +17,7 @@ const USUAL_QUEUE: u32 = 64;
 const MOST: u64 = 4096;
 
 /// Reads the `shadow` of a table, if it has one.
-pub(super) fn shadow(table: &mut Table) -> Option<ShadowSpec> {
+pub(super) fn shadow(table: &mut TableReader) -> Option<ShadowSpec> {
     let left = match table.raw("shadow")? {
         toml::Value::Table(left) => left,
         other => {
@@ -27,7 +27,7 @@ pub(super) fn shadow(table: &mut Table) -> Option<ShadowSpec> {
             return None;
         }
     };
-    let mut inner = Table::within(table, "shadow", left);
+    let mut inner = TableReader::within(table, "shadow", left);
     let model = inner.need_name("model");
     let share = inner.raw("share").map_or(Ok(1.0), |value| share(&value));
     let share = share.map_err(|why| inner.problem("share", why)).ok();
@@ -35,11 +35,11 @@ pub(super) fn shadow(table: &mut Table) -> Option<ShadowSpec> {
         let read = budget(&text);
         read.map_err(|why| inner.problem("budget", why)).ok()
     });
-    let compare = inner.take("compare", Kind::Flag) != Some(Parsed::Flag(false));
+    let compare = inner.take("compare", SettingKind::Flag) != Some(ParsedValue::Flag(false));
     let mut count = |key: &'static str, least: u64, usual: u32| match inner
-        .take(key, Kind::Count { least, most: MOST })
+        .take(key, SettingKind::Count { least, most: MOST })
     {
-        Some(Parsed::Count(count)) => u32::try_from(count).unwrap_or(usual),
+        Some(ParsedValue::Count(count)) => u32::try_from(count).unwrap_or(usual),
         _ => usual,
     };
     let (in_flight, queue) = (count("in_flight", 1, USUAL_IN_FLIGHT), count("queue", 0, USUAL_QUEUE));

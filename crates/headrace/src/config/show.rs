@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::fields::FIELDS;
-use super::layers::{Origin, Settings};
+use super::layers::{SettingLayers, SettingOrigin};
 
 /// Formats one line per setting that differs from its default. With `all`, one line per setting.
-pub(crate) fn table(settings: &Settings, all: bool) -> String {
+pub(crate) fn table(settings: &SettingLayers, all: bool) -> String {
     let rows: Vec<(&str, String, String)> = FIELDS
         .iter()
-        .filter(|field| all || settings.origin(field.path) != Origin::Default)
+        .filter(|field| all || settings.origin(field.path) != SettingOrigin::Default)
         .map(|field| match settings.get(field.path) {
             Some(setting) => (field.path, setting.written.clone(), setting.origin.to_string()),
             None => (field.path, "–".to_owned(), "default".to_owned()),

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use super::field::{Field, field};
+use super::field::{SettingField, field};
 use super::kinds::{DAY, HOUR, seconds};
 
 /// How long `serve` accepts calls after SIGTERM by default. Load balancers check readiness about once a second.
 pub(crate) const SERVE_DRAIN_DELAY: Duration = Duration::from_secs(5);
 
 /// The settings of shutdown.
-pub(super) const FIELDS: &[Field] = &[
+pub(super) const FIELDS: &[SettingField] = &[
     field(
         "server.drain",
         seconds(0, DAY),

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use headrace_objects::FileLimits;
 use headrace_store::disk::DiskSpace;
 
-use super::field::{Field, field};
+use super::field::{SettingField, field};
 use super::kinds::{KIB, MIB, TIB, bytes};
-use super::value::Kind;
+use super::value::SettingKind;
 
 /// The settings of disk space.
-pub(super) const FIELDS: &[Field] = &[
+pub(super) const FIELDS: &[SettingField] = &[
     field(
         "objects_dir",
-        Kind::Path,
+        SettingKind::Path,
         "",
         "Where files, batches, stored responses and conversations are, if not in `data_dir`: a directory of its own, which may be on another disk than keys and ledger.",
     ),

@@ -4,9 +4,9 @@ use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_store::trace::TraceRetention;
 
 use super::storage::StorageSettings;
-use super::{Reader, TraceSettings};
+use super::{SettingsReader, TraceSettings};
 
-impl Reader {
+impl SettingsReader {
     pub(super) fn storage(&self) -> StorageSettings {
         StorageSettings {
             objects_dir: self.path("objects_dir"),

@@ -5,20 +5,20 @@ use headrace_domain::ModelName;
 use headrace_prompt::ReplyFamily;
 
 use super::fields::find;
-use super::layers::{Origin, Problem, unknown};
-use super::value::{Kind, Parsed};
+use super::layers::{SettingOrigin, SettingProblem, unknown};
+use super::value::{ParsedValue, SettingKind};
 
 /// One table of a list, whose keys are taken out one by one.
-pub(super) struct Table {
+pub(super) struct TableReader {
     /// Its path, such as `models[0]`.
     pub(super) what: String,
-    pub(super) origin: Origin,
+    pub(super) origin: SettingOrigin,
     pub(super) left: toml::Table,
     pub(super) known: Vec<&'static str>,
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<SettingProblem>,
 }
 
-impl Table {
+impl TableReader {
     /// A table inside another one.
     pub(super) fn within(outer: &Self, key: &str, left: toml::Table) -> Self {
         let (what, origin) = (format!("{}.{key}", outer.what), outer.origin.clone());
@@ -32,7 +32,7 @@ impl Table {
 
     pub(super) fn problem(&mut self, key: &str, why: String) {
         let what = if key.is_empty() { self.what.clone() } else { format!("{}.{key}", self.what) };
-        self.problems.push(Problem { what, origin: self.origin.clone(), why });
+        self.problems.push(SettingProblem { what, origin: self.origin.clone(), why });
     }
 
     pub(super) fn raw(&mut self, key: &'static str) -> Option<toml::Value> {
@@ -41,26 +41,26 @@ impl Table {
     }
 
     /// Takes the value of a key. Returns `None` if the key is absent, or if its value is invalid, which is recorded.
-    pub(super) fn take(&mut self, key: &'static str, kind: Kind) -> Option<Parsed> {
+    pub(super) fn take(&mut self, key: &'static str, kind: SettingKind) -> Option<ParsedValue> {
         let value = self.raw(key)?;
         kind.parse(&value).map_err(|why| self.problem(key, why)).ok()
     }
 
-    /// Like [`Table::take`], with the kind and bounds of the setting `setting`.
+    /// Like [`TableReader::take`], with the kind and bounds of the setting `setting`.
     pub(super) fn take_as(&mut self, key: &'static str, setting: &str) -> Option<u64> {
         match self.take(key, find(setting)?.kind) {
-            Some(Parsed::Count(count)) => Some(count),
+            Some(ParsedValue::Count(count)) => Some(count),
             _ => None,
         }
     }
 
-    pub(super) fn take_text(&mut self, key: &'static str, kind: Kind) -> Option<String> {
-        if let Some(Parsed::Text(text)) = self.take(key, kind) { Some(text) } else { None }
+    pub(super) fn take_text(&mut self, key: &'static str, kind: SettingKind) -> Option<String> {
+        if let Some(ParsedValue::Text(text)) = self.take(key, kind) { Some(text) } else { None }
     }
 
     /// Takes `reply`: the format in which a model writes tool calls.
     pub(super) fn take_family(&mut self) -> Option<ReplyFamily> {
-        let name = self.take_text("reply", Kind::Text)?;
+        let name = self.take_text("reply", SettingKind::Text)?;
         let family = ReplyFamily::named(&name);
         if family.is_none() {
             let known: Vec<&str> = ReplyFamily::ALL.iter().map(|family| family.name()).collect();
@@ -76,7 +76,7 @@ impl Table {
             self.problem(key, "is missing".to_owned());
             return None;
         }
-        self.take_text(key, Kind::Text)
+        self.take_text(key, SettingKind::Text)
     }
 
     pub(super) fn need_name(&mut self, key: &'static str) -> Option<ModelName> {
@@ -85,7 +85,7 @@ impl Table {
     }
 
     /// Ends reading and returns all faults. Keys that were not taken are unknown and count as faults.
-    pub(super) fn end(mut self) -> Vec<Problem> {
+    pub(super) fn end(mut self) -> Vec<SettingProblem> {
         let strange: Vec<String> = self.left.keys().cloned().collect();
         for key in strange {
             let why = unknown(&key, self.known.iter().map(|known| (*known).to_owned()));

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use headrace_telemetry::{Target, Telemetry, TelemetryConfig};
 
-use super::Reader;
+use super::SettingsReader;
 use crate::ca::read_authorities;
 
 /// A signal and its own settings.
-struct Signal {
+struct OtlpSignal {
     /// The setting of its address.
     address: &'static str,
     /// The setting that switches it on or off.
@@ -20,20 +20,20 @@ struct Signal {
     headers: &'static str,
 }
 
-const SIGNALS: [Signal; 3] = [
-    Signal {
+const SIGNALS: [OtlpSignal; 3] = [
+    OtlpSignal {
         address: "telemetry.traces_endpoint",
         switch: "telemetry.traces",
         path: "/v1/traces",
         headers: "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     },
-    Signal {
+    OtlpSignal {
         address: "telemetry.metrics_endpoint",
         switch: "telemetry.metrics",
         path: "/v1/metrics",
         headers: "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
     },
-    Signal {
+    OtlpSignal {
         address: "telemetry.logs_endpoint",
         switch: "telemetry.logs",
         path: "/v1/logs",
@@ -43,7 +43,7 @@ const SIGNALS: [Signal; 3] = [
 /// The variable of the headers for all signals.
 const ALL_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
-impl Reader {
+impl SettingsReader {
     /// Reads which signals are sent, and their destinations.
     pub(super) fn telemetry(&mut self) -> TelemetryConfig {
         let usual = TelemetryConfig::default();
@@ -137,15 +137,15 @@ fn decoded(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Config;
-    use super::super::layers::Settings;
+    use super::super::ServerSettings;
+    use super::super::layers::SettingLayers;
     use super::*;
 
     fn read_with(file: &str, variables: &[(&str, &str)]) -> Result<TelemetryConfig, String> {
-        let mut settings = Settings::defaults();
+        let mut settings = SettingLayers::defaults();
         settings.file(Path::new("h.toml"), file);
         settings.environment(variables.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())));
-        let config = Config::from_settings(settings, false).map_err(|error| error.to_string())?;
+        let config = ServerSettings::from_settings(settings, false).map_err(|error| error.to_string())?;
         Ok(config.telemetry)
     }
 

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headrace_domain::{KeyId, MediaKind, PriceTier};
-use headrace_fleet::Hedge;
-use headrace_gateway::{Inputs, OffForm, OnBreak, PastAnswers, Spellers, Sticky};
+use headrace_fleet::HedgePolicy;
+use headrace_gateway::{ControlTokenPolicy, InputKinds, OffForm, OnBreak, PastAnswers, StickyBy};
 use headrace_trace::RecorderConfig;
 
 use super::*;
 
-fn read(text: &str) -> Result<Config, String> {
-    let mut settings = Settings::defaults();
+fn read(text: &str) -> Result<ServerSettings, String> {
+    let mut settings = SettingLayers::defaults();
     settings.file(Path::new("h.toml"), text);
-    Config::from_settings(settings, false).map_err(|error| error.to_string())
+    ServerSettings::from_settings(settings, false).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_whole_file_is_understood() {
     let route = &config.aliases[&ModelName::new("demo").unwrap()];
     let weights: Vec<_> = route.arms.iter().map(|arm| (arm.model.as_str(), arm.weight)).collect();
     assert_eq!(weights, [("demo-2026", 95), ("demo-2027", 0), ("demo-2028", 1)]);
-    assert_eq!((route.sticky, route.seed), (Sticky::Conversation, 3));
+    assert_eq!((route.sticky, route.seed), (StickyBy::Conversation, 3));
     let others: Vec<_> = route.fallbacks.all().map(ModelName::as_str).collect();
     assert_eq!(others, ["demo-long", "demo-2026"]);
     assert_eq!(config.weights, BTreeMap::from([(OrgId::new("acme").unwrap(), 3)]));
@@ -280,14 +280,14 @@ fn a_value_out_of_bounds_is_refused_with_them() {
 fn every_default_is_within_its_bounds_and_every_size_has_some() {
     for field in fields::FIELDS {
         let bounded = match field.kind {
-            value::Kind::Count { least, most } => least < most,
-            value::Kind::Bytes { least, most } => least < most,
-            value::Kind::Duration { least, most } => least < most && most < Duration::MAX,
+            value::SettingKind::Count { least, most } => least < most,
+            value::SettingKind::Bytes { least, most } => least < most,
+            value::SettingKind::Duration { least, most } => least < most && most < Duration::MAX,
             _ => true,
         };
         assert!(bounded, "{}", field.path);
     }
-    assert_eq!(Settings::defaults().problems, []);
+    assert_eq!(SettingLayers::defaults().problems, []);
 }
 
 #[test]
@@ -518,7 +518,7 @@ fn what_is_done_where_a_target_is_lost_or_late_is_the_models_own() {
     }
     let policy =
         |hedge: &str| read(&text(&format!("hedge = {hedge}"))).map(|config| config.relayed[0].policy.hedge);
-    let hedge = |after_percent, most_permille| Some(Hedge { after_percent, most_permille });
+    let hedge = |after_percent, most_permille| Some(HedgePolicy { after_percent, most_permille });
     assert_eq!(policy("{ after = \"p95\", share = 0.05 }"), Ok(hedge(95, 50)));
     assert_eq!(policy("{ after = \"p5\", share = 1 }"), Ok(hedge(5, 1_000)));
     for (wrong, told) in [
@@ -546,21 +546,21 @@ fn what_a_model_takes_and_who_may_spell_control_tokens_is_read() {
         |more: &str| read(&format!("[[models]]\nname = \"m\"\npath = \"builtin:demo\"\n{more}\n{prices}"));
     let inputs = |more: &str| far(more).map(|config| config.relayed[0].inputs);
     assert_eq!(inputs(""), Ok(None), "its servers decide");
-    assert_eq!(inputs("input = [\"text\"]"), Ok(Some(Inputs::of([]))));
+    assert_eq!(inputs("input = [\"text\"]"), Ok(Some(InputKinds::of([]))));
     let two = inputs("input = [\"document\", \"text\", \"image\"]").unwrap().unwrap();
-    let taken = Inputs::ALL.map(|kind| two.takes(kind));
-    assert_eq!(taken, Inputs::ALL.map(|kind| matches!(kind, MediaKind::Image | MediaKind::Document)));
+    let taken = InputKinds::ALL.map(|kind| two.takes(kind));
+    assert_eq!(taken, InputKinds::ALL.map(|kind| matches!(kind, MediaKind::Image | MediaKind::Document)));
     let all = inputs("input = [\"text\", \"image\", \"document\", \"audio\", \"video\"]");
-    assert_eq!(all, Ok(Some(Inputs::of(Inputs::ALL))));
+    assert_eq!(all, Ok(Some(InputKinds::of(InputKinds::ALL))));
 
     let key = |id: &str| KeyId::new(id).unwrap();
     for (written, read) in [
-        ("", Spellers::Nobody),
-        ("parse_special = \"all\"", Spellers::All),
-        ("parse_special = []", Spellers::Keys(Arc::default())),
+        ("", ControlTokenPolicy::Nobody),
+        ("parse_special = \"all\"", ControlTokenPolicy::All),
+        ("parse_special = []", ControlTokenPolicy::Keys(Arc::default())),
         (
             "parse_special = [\"key_b\", \"key_a\"]",
-            Spellers::Keys(Arc::new([key("key_a"), key("key_b")].into())),
+            ControlTokenPolicy::Keys(Arc::new([key("key_a"), key("key_b")].into())),
         ),
     ] {
         assert_eq!(

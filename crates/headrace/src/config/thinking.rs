@@ -3,14 +3,14 @@
 
 use headrace_gateway::ThinkingPolicy;
 
-use super::table::Table;
-use super::value::{Kind, Parsed};
+use super::table::TableReader;
+use super::value::{ParsedValue, SettingKind};
 
 /// Maximum length of `last_words` in bytes. They are inserted into the context, not read from it.
 const MOST_LAST_WORDS_BYTES: usize = 500;
 
 /// Reads the `thinking` of a table.
-pub(super) fn thinking(table: &mut Table) -> ThinkingPolicy {
+pub(super) fn thinking(table: &mut TableReader) -> ThinkingPolicy {
     const SHAPE: &str = "must be a table such as { low = 1024, high = 8192 }";
     let mut policy = ThinkingPolicy::default();
     let Some(value) = table.raw("thinking") else { return policy };
@@ -18,15 +18,15 @@ pub(super) fn thinking(table: &mut Table) -> ThinkingPolicy {
         table.problem("thinking", SHAPE.to_owned());
         return policy;
     };
-    let mut inner = Table::within(table, "thinking", left);
+    let mut inner = TableReader::within(table, "thinking", left);
     for (effort, budget) in ThinkingPolicy::EFFORTS.into_iter().zip(&mut policy.budgets) {
-        if let Some(Parsed::Count(most)) =
-            inner.take(effort, Kind::Count { least: 0, most: u64::from(u32::MAX) })
+        if let Some(ParsedValue::Count(most)) =
+            inner.take(effort, SettingKind::Count { least: 0, most: u64::from(u32::MAX) })
         {
             *budget = u32::try_from(most).ok();
         }
     }
-    let words = inner.take_text("last_words", Kind::Text).filter(|words| !words.is_empty());
+    let words = inner.take_text("last_words", SettingKind::Text).filter(|words| !words.is_empty());
     if let Some(long) = words.as_ref().filter(|words| words.len() > MOST_LAST_WORDS_BYTES) {
         inner.problem("last_words", format!("{} bytes; at most {MOST_LAST_WORDS_BYTES}", long.len()));
     }

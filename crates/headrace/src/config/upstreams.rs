@@ -7,34 +7,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{Dialect, KeyId, ModelName, Region};
-use headrace_engine_api::Abandoned;
-use headrace_fleet::Hedge;
-use headrace_gateway::{Inputs, OffForm, OnBreak, PastAnswers, Policy, Spellers, ToolsOrder};
+use headrace_engine_api::AbandonPolicy;
+use headrace_fleet::HedgePolicy;
+use headrace_gateway::{
+    ControlTokenPolicy, InputKinds, ModelPolicy, OffForm, OnBreak, PastAnswers, ToolsOrder,
+};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
-use headrace_upstream::{CacheFeed, Kind as UpstreamKind, UpstreamSpec, UseHttp2};
+use headrace_upstream::{CacheFeed, UpstreamKind, UpstreamSpec, UseHttp2};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::extras::{allow_unpriced, urls};
 use super::paths::not_a_model;
 use super::prices::prices_of;
-use super::relayed::{RelayedConfig, Target, UpstreamConfig, WordsAt};
-use super::table::Table;
+use super::relayed::{RelayTarget, RelayedConfig, UpstreamConfig, WordsAt};
+use super::table::TableReader;
 use super::thinking::thinking;
-use super::value::{Kind, Parsed};
+use super::value::{ParsedValue, SettingKind};
 use super::variables::{KEY_PREFIX, KEY_SUFFIX, SECRET_SUFFIX};
-use super::{DEMO_PATH, Reader};
+use super::{DEMO_PATH, SettingsReader};
 use crate::ca::read_authorities;
 use crate::key_text::read_key;
 
 /// Bounds on an upstream's timeouts: 1 ms to 24 hours.
-const LONGEST: Kind =
-    Kind::Duration { least: Duration::from_millis(1), most: Duration::from_secs(24 * 3600) };
+const LONGEST: SettingKind =
+    SettingKind::Duration { least: Duration::from_millis(1), most: Duration::from_secs(24 * 3600) };
 /// Bounds on the interval of load reports: zero, which disables them, to one hour.
-const OFTEN: Kind = Kind::Duration { least: Duration::ZERO, most: Duration::from_secs(3600) };
+const OFTEN: SettingKind = SettingKind::Duration { least: Duration::ZERO, most: Duration::from_secs(3600) };
 /// Bounds on numbers of calls in flight or waiting.
-const CALLS: Kind = Kind::Count { least: 1, most: 1 << 20 };
+const CALLS: SettingKind = SettingKind::Count { least: 1, most: 1 << 20 };
 /// Variables in which other programs look for a proxy.
 const PROXY_VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 const ABANDONED: &[&str] = &["abort", "drain"];
@@ -52,7 +54,7 @@ const RESPONSES: &[&str] = &["translate", "pass"];
 const CACHE_SHARED: &[&str] = &["hide", "disclose"];
 const HTTP2: &[&str] = &["auto", "off", "always"];
 
-impl Reader {
+impl SettingsReader {
     pub(super) fn upstreams(&mut self) -> Vec<UpstreamConfig> {
         let mut upstreams: Vec<UpstreamConfig> = Vec::new();
         for mut table in self.list("upstreams") {
@@ -69,7 +71,7 @@ impl Reader {
 }
 
 /// Reads an `[[upstreams]]` table. Returns `None` if no upstream can be built from it.
-fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
+fn upstream(table: &mut TableReader) -> Option<UpstreamConfig> {
     let mut fingerprint = blake3::Hasher::new();
     fingerprint.update(table.text().as_bytes());
     let name = table.need("name");
@@ -86,30 +88,32 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     spec.worker_secret = secret(table, "secret_file", &variable(&spec.name, SECRET_SUFFIX));
     spec.headers = headers(table);
     spec.extra_roots_pem = file(table, "ca_file");
-    spec.proxy = table.take_text("proxy", Kind::Text).map(SecretString::from);
+    spec.proxy = table.take_text("proxy", SettingKind::Text).map(SecretString::from);
     spec.unused_proxy = PROXY_VARIABLES
         .into_iter()
         .find(|name| std::env::var_os(name).is_some_and(|proxy| !proxy.is_empty()));
     times(table, &mut spec);
     bounds(table, &mut spec);
-    if let Some(Parsed::Duration(every)) = table.take("load_every", OFTEN) {
+    if let Some(ParsedValue::Duration(every)) = table.take("load_every", OFTEN) {
         spec.load_every = every;
     }
     spec.cache_feed = feed(table);
     spec.urls = urls(table);
     spec.cache_disclosed =
-        table.take_text("cache_shared", Kind::Choice(CACHE_SHARED)).as_deref() == Some("disclose");
+        table.take_text("cache_shared", SettingKind::Choice(CACHE_SHARED)).as_deref() == Some("disclose");
     spec.allow_unpriced = allow_unpriced(table);
-    let abandoned = table.take_text("abandoned", Kind::Choice(ABANDONED));
-    spec.abandoned = if abandoned.as_deref() == Some("drain") { Abandoned::Drain } else { Abandoned::Abort };
-    spec.http2.when = match table.take_text("http2", Kind::Choice(HTTP2)).as_deref() {
+    let abandoned = table.take_text("abandoned", SettingKind::Choice(ABANDONED));
+    spec.abandoned =
+        if abandoned.as_deref() == Some("drain") { AbandonPolicy::Drain } else { AbandonPolicy::Abort };
+    spec.http2.when = match table.take_text("http2", SettingKind::Choice(HTTP2)).as_deref() {
         Some("off") => UseHttp2::Off,
         Some("always") => UseHttp2::Always,
         _ => UseHttp2::Auto,
     };
     let region = region(table);
-    let serve = table.take("serve", Kind::Flag) == Some(Parsed::Flag(true));
-    let passes_responses = table.take_text("responses", Kind::Choice(RESPONSES)).as_deref() == Some("pass");
+    let serve = table.take("serve", SettingKind::Flag) == Some(ParsedValue::Flag(true));
+    let passes_responses =
+        table.take_text("responses", SettingKind::Choice(RESPONSES)).as_deref() == Some("pass");
     if passes_responses && kind.is_some_and(|kind| kind.dialect() != Dialect::OpenAi) {
         table.problem("responses", "`pass` is for kinds that speak OpenAI's dialect themselves".to_owned());
     }
@@ -135,8 +139,8 @@ fn upstream(table: &mut Table) -> Option<UpstreamConfig> {
     })
 }
 
-fn region(table: &mut Table) -> Option<Region> {
-    let name = table.take_text("region", Kind::Text)?;
+fn region(table: &mut TableReader) -> Option<Region> {
+    let name = table.take_text("region", SettingKind::Text)?;
     Region::new(&name).map_err(|error| table.problem("region", error.to_string())).ok()
 }
 
@@ -158,26 +162,27 @@ fn variable(name: &str, suffix: &str) -> String {
     format!("{KEY_PREFIX}{upper}{suffix}")
 }
 
-fn key(table: &mut Table, name: &str) -> Option<SecretString> {
+fn key(table: &mut TableReader, name: &str) -> Option<SecretString> {
     secret(table, "key_file", &key_variable(name))
 }
 
 /// Reads a secret from the file that `key` names, or else from a variable.
-fn secret(table: &mut Table, key: &'static str, variable: &str) -> Option<SecretString> {
-    if let Some(Parsed::Path(path)) = table.take(key, Kind::Path) {
+fn secret(table: &mut TableReader, key: &'static str, variable: &str) -> Option<SecretString> {
+    if let Some(ParsedValue::Path(path)) = table.take(key, SettingKind::Path) {
         return read_key(&path).map_err(|why| table.problem(key, why)).ok();
     }
     let text = std::env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(SecretString::from(text))
 }
 
-fn file(table: &mut Table, key: &'static str) -> Option<Vec<u8>> {
-    let Some(Parsed::Path(path)) = table.take(key, Kind::Path) else { return None };
+fn file(table: &mut TableReader, key: &'static str) -> Option<Vec<u8>> {
+    let Some(ParsedValue::Path(path)) = table.take(key, SettingKind::Path) else { return None };
     read_authorities(&path).map_err(|why| table.problem(key, why)).ok()
 }
 
-fn headers(table: &mut Table) -> Vec<(String, SecretString)> {
-    let Some(Parsed::Raw(toml::Value::Table(headers))) = table.take("headers", Kind::Names) else {
+fn headers(table: &mut TableReader) -> Vec<(String, SecretString)> {
+    let Some(ParsedValue::Raw(toml::Value::Table(headers))) = table.take("headers", SettingKind::Names)
+    else {
         return Vec::new();
     };
     let text = |(name, value): (String, toml::Value)| match value {
@@ -190,7 +195,7 @@ fn headers(table: &mut Table) -> Vec<(String, SecretString)> {
     headers.into_iter().filter_map(text).collect()
 }
 
-fn times(table: &mut Table, spec: &mut UpstreamSpec) {
+fn times(table: &mut TableReader, spec: &mut UpstreamSpec) {
     let times = &mut spec.timeouts;
     let fields = [
         ("connect_timeout", &mut times.connect),
@@ -199,37 +204,37 @@ fn times(table: &mut Table, spec: &mut UpstreamSpec) {
         ("idle_timeout", &mut times.idle),
     ];
     for (key, time) in fields {
-        if let Some(Parsed::Duration(found)) = table.take(key, LONGEST) {
+        if let Some(ParsedValue::Duration(found)) = table.take(key, LONGEST) {
             *time = found;
         }
     }
 }
 
 /// Reads the addresses at which a server publishes its cache events.
-fn feed(table: &mut Table) -> Option<CacheFeed> {
-    let events = table.take_text("kv_events", Kind::Text);
-    let replay = table.take_text("kv_replay", Kind::Text);
+fn feed(table: &mut TableReader) -> Option<CacheFeed> {
+    let events = table.take_text("kv_events", SettingKind::Text);
+    let replay = table.take_text("kv_replay", SettingKind::Text);
     if events.is_none() && replay.is_some() {
         table.problem("kv_replay", "needs `kv_events` beside it".to_owned());
     }
     Some(CacheFeed { events: events?, replay })
 }
 
-fn bounds(table: &mut Table, spec: &mut UpstreamSpec) {
+fn bounds(table: &mut TableReader, spec: &mut UpstreamSpec) {
     let mut count = |key: &'static str| match table.take(key, CALLS) {
-        Some(Parsed::Count(count)) => usize::try_from(count).ok(),
+        Some(ParsedValue::Count(count)) => usize::try_from(count).ok(),
         _ => None,
     };
     spec.queue.in_flight = count("max_in_flight");
     spec.queue.waiting = count("queue").unwrap_or(spec.queue.waiting);
     spec.pool.idle_connections = count("idle_connections").unwrap_or(spec.pool.idle_connections);
-    if let Some(Parsed::Duration(found)) = table.take("queue_wait", LONGEST) {
+    if let Some(ParsedValue::Duration(found)) = table.take("queue_wait", LONGEST) {
         spec.queue.wait = found;
     }
 }
 
 /// Reads the default price of an upstream's models: the keys of `[[prices]]` except `model`.
-fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
+fn price(table: &mut TableReader, name: &str) -> Option<PriceConfig> {
     let prices = match table.raw("price")? {
         toml::Value::Table(prices) => prices,
         other => {
@@ -240,7 +245,7 @@ fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
     };
     // A placeholder name. The real one replaces it when a model is priced.
     let model = ModelName::new(name).ok()?;
-    let mut inner = Table::within(table, "price", prices);
+    let mut inner = TableReader::within(table, "price", prices);
     let price = prices_of(&mut inner, model);
     if price.as_ref().is_some_and(|price| price.tier.is_some() || price.above.is_some()) {
         inner.problem(
@@ -253,13 +258,13 @@ fn price(table: &mut Table, name: &str) -> Option<PriceConfig> {
 }
 
 /// Reads the `targets` of a `[[models]]` table that has some.
-pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<RelayedConfig> {
+pub(super) fn relayed(table: &mut TableReader, name: Option<ModelName>) -> Option<RelayedConfig> {
     let mut targets = Vec::new();
     match table.raw("targets") {
         Some(toml::Value::Array(items)) if !items.is_empty() => {
             for item in items {
                 let text = item.as_str().map_or_else(|| item.to_string(), str::to_owned);
-                match Target::parse(&text) {
+                match RelayTarget::parse(&text) {
                     Ok(target) => targets.push(target),
                     Err(why) => table.problem("targets", why),
                 }
@@ -268,9 +273,9 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
         _ => table.problem("targets", "must be a list of \"UPSTREAM/MODEL\", at least one".to_owned()),
     }
     let most = u64::from(u32::MAX);
-    let tokens = Kind::Count { least: 1, most };
+    let tokens = SettingKind::Count { least: 1, most };
     let mut count = |key: &'static str| match table.take(key, tokens) {
-        Some(Parsed::Count(count)) => u32::try_from(count).ok(),
+        Some(ParsedValue::Count(count)) => u32::try_from(count).ok(),
         _ => None,
     };
     let (default_max_tokens, context_window) = (count("default_max_tokens"), count("context_window"));
@@ -297,10 +302,10 @@ pub(super) fn relayed(table: &mut Table, name: Option<ModelName>) -> Option<Rela
 }
 
 /// Reads the operator's choices for a model, such as what happens if a target breaks off during an answer.
-fn policy(table: &mut Table) -> Policy {
-    let named = table.take_text("on_break", Kind::Choice(ON_BREAK));
+fn policy(table: &mut TableReader) -> ModelPolicy {
+    let named = table.take_text("on_break", SettingKind::Choice(ON_BREAK));
     let on_break = OnBreak::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref());
-    Policy {
+    ModelPolicy {
         on_break: on_break.unwrap_or_default(),
         hedge: hedge(table),
         tools_order: tools_order(table),
@@ -312,18 +317,18 @@ fn policy(table: &mut Table) -> Policy {
 }
 
 /// Reads which inputs besides text a model takes: `input`.
-fn inputs(table: &mut Table) -> Option<Inputs> {
+fn inputs(table: &mut TableReader) -> Option<InputKinds> {
     const SHAPE: &str = "must be a list of text, image, document, audio, video, text among them";
     let value = table.raw("input")?;
     let words: Option<Vec<&str>> =
         value.as_array().and_then(|words| words.iter().map(toml::Value::as_str).collect());
-    let kind = |word: &str| Inputs::ALL.into_iter().find(|kind| kind.name() == word);
+    let kind = |word: &str| InputKinds::ALL.into_iter().find(|kind| kind.name() == word);
     match words {
         Some(words)
             if words.contains(&"text")
                 && words.iter().all(|word| *word == "text" || kind(word).is_some()) =>
         {
-            Some(Inputs::of(words.into_iter().filter_map(kind)))
+            Some(InputKinds::of(words.into_iter().filter_map(kind)))
         }
         _ => {
             table.problem("input", SHAPE.to_owned());
@@ -333,17 +338,17 @@ fn inputs(table: &mut Table) -> Option<Inputs> {
 }
 
 /// Reads how earlier answers in a prompt are encoded: `past_answers`.
-pub(super) fn past_answers(table: &mut Table) -> PastAnswers {
-    let named = table.take_text("past_answers", Kind::Choice(PAST_ANSWERS));
+pub(super) fn past_answers(table: &mut TableReader) -> PastAnswers {
+    let named = table.take_text("past_answers", SettingKind::Choice(PAST_ANSWERS));
     PastAnswers::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
 /// Reads which keys may send control tokens as text in raw prompts: `parse_special`.
-pub(super) fn parse_special(table: &mut Table) -> Spellers {
+pub(super) fn parse_special(table: &mut TableReader) -> ControlTokenPolicy {
     const SHAPE: &str = "must be a list of ids of keys, or \"all\"";
     let keys = match table.raw("parse_special") {
-        None => return Spellers::Nobody,
-        Some(toml::Value::String(word)) if word == "all" => return Spellers::All,
+        None => return ControlTokenPolicy::Nobody,
+        Some(toml::Value::String(word)) if word == "all" => return ControlTokenPolicy::All,
         Some(toml::Value::Array(keys)) => {
             keys.iter().map(|key| KeyId::new(key.as_str()?).ok()).collect::<Option<BTreeSet<_>>>()
         }
@@ -352,21 +357,21 @@ pub(super) fn parse_special(table: &mut Table) -> Spellers {
     keys.map_or_else(
         || {
             table.problem("parse_special", SHAPE.to_owned());
-            Spellers::Nobody
+            ControlTokenPolicy::Nobody
         },
-        |keys| Spellers::Keys(Arc::new(keys)),
+        |keys| ControlTokenPolicy::Keys(Arc::new(keys)),
     )
 }
 
 /// Reads what happens if an answer violates the requested response format: `structured.invalid`.
-pub(super) fn off_form(table: &mut Table) -> OffForm {
+pub(super) fn off_form(table: &mut TableReader) -> OffForm {
     let named =
         one_of(table, "structured", "invalid", OFF_FORM, "must be a table such as { invalid = \"retry\" }");
     OffForm::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
 }
 
 /// Reads in which order tool schemas name properties: `tools.order`.
-pub(super) fn tools_order(table: &mut Table) -> ToolsOrder {
+pub(super) fn tools_order(table: &mut TableReader) -> ToolsOrder {
     let named =
         one_of(table, "tools", "order", TOOLS_ORDERS, "must be a table such as { order = \"canonical\" }");
     ToolsOrder::ALL.into_iter().find(|known| Some(known.name()) == named.as_deref()).unwrap_or_default()
@@ -375,7 +380,7 @@ pub(super) fn tools_order(table: &mut Table) -> ToolsOrder {
 /// Reads an inner table whose only key holds one of the `known` words. `shape` is the message for a value that is no
 /// table.
 fn one_of(
-    table: &mut Table,
+    table: &mut TableReader,
     name: &'static str,
     key: &'static str,
     known: &'static [&'static str],
@@ -385,20 +390,20 @@ fn one_of(
         table.problem(name, shape.to_owned());
         return None;
     };
-    let mut inner = Table::within(table, name, left);
-    let named = inner.take_text(key, Kind::Choice(known));
+    let mut inner = TableReader::within(table, name, left);
+    let named = inner.take_text(key, SettingKind::Choice(known));
     table.problems.extend(inner.end());
     named
 }
 
 /// Reads when a call without a first token is also sent to a second target.
-fn hedge(table: &mut Table) -> Option<Hedge> {
+fn hedge(table: &mut TableReader) -> Option<HedgePolicy> {
     const SHAPE: &str = "must be a table such as { after = \"p95\", share = 0.05 }";
     let toml::Value::Table(left) = table.raw("hedge")? else {
         table.problem("hedge", SHAPE.to_owned());
         return None;
     };
-    let mut inner = Table::within(table, "hedge", left);
+    let mut inner = TableReader::within(table, "hedge", left);
     let after = inner.need("after");
     let percent = after.as_deref().and_then(|text| text.strip_prefix('p')?.parse().ok());
     let percent = percent.filter(|percent| (1..=99).contains(percent));
@@ -414,12 +419,12 @@ fn hedge(table: &mut Table) -> Option<Hedge> {
         inner.problem("share", format!("{found} is not a share of the calls such as 0.05, from 0.001 to 1"));
     }
     table.problems.extend(inner.end());
-    Some(Hedge { after_percent: percent?, most_permille: (part? * 1e3).round() as u16 })
+    Some(HedgePolicy { after_percent: percent?, most_permille: (part? * 1e3).round() as u16 })
 }
 
 /// Reads the `path` of a table with targets. With tokenizer assets, the gateway sends token ids.
-fn words(table: &mut Table) -> Option<WordsAt> {
-    let path = table.take_text("path", Kind::Text)?;
+fn words(table: &mut TableReader) -> Option<WordsAt> {
+    let path = table.take_text("path", SettingKind::Text)?;
     if path == DEMO_PATH {
         return Some(WordsAt::Demo);
     }
@@ -519,8 +524,8 @@ mod tests {
             assert_eq!(table["targets"].as_array().unwrap()[0].as_str(), Some(first), "{text}");
             assert_eq!(table.get("path").and_then(toml::Value::as_str), path, "{text}");
         }
-        assert_eq!(Target::parse("a/x/y").unwrap().model, "x/y");
-        assert!(Target::parse("a/").is_err() && Target::parse("x").is_err());
+        assert_eq!(RelayTarget::parse("a/x/y").unwrap().model, "x/y");
+        assert!(RelayTarget::parse("a/").is_err() && RelayTarget::parse("x").is_err());
     }
 
     #[test]
@@ -537,9 +542,9 @@ mod tests {
             let text = format!(
                 "[[upstreams]]\nname = \"a\"\nkind = \"{kind}\"\nurl = \"http://127.0.0.1:9\"\n{how}"
             );
-            let mut settings = super::super::layers::Settings::defaults();
+            let mut settings = super::super::layers::SettingLayers::defaults();
             settings.file(Path::new("h.toml"), &text);
-            let config = super::super::Config::from_settings(settings, false);
+            let config = super::super::ServerSettings::from_settings(settings, false);
             config.map(|config| config.upstreams[0].passes_responses).map_err(|error| error.to_string())
         };
         assert_eq!(passes("openai", ""), Ok(false), "nothing changes for who says nothing");

@@ -9,7 +9,7 @@ use headrace_domain::NanoDollars;
 
 /// The kind of a setting's value, with its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum SettingKind {
     /// Any text.
     Text,
     /// The path of a file or directory.
@@ -51,7 +51,7 @@ pub(crate) enum Kind {
 
 /// A parsed value.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Parsed {
+pub(crate) enum ParsedValue {
     /// A value of kind `Text` or `Choice`.
     Text(String),
     /// A value of kind `Path`.
@@ -70,7 +70,7 @@ pub(crate) enum Parsed {
     Raw(toml::Value),
 }
 
-impl Kind {
+impl SettingKind {
     /// Describes what to write, for messages and the reference.
     pub(crate) fn describe(self) -> String {
         match self {
@@ -99,7 +99,7 @@ impl Kind {
 
     /// Parses a value from the environment or a flag. Text-like kinds are taken literally; all others are parsed as
     /// TOML.
-    pub(crate) fn parse_text(self, text: &str) -> Result<Parsed, String> {
+    pub(crate) fn parse_text(self, text: &str) -> Result<ParsedValue, String> {
         let plain = matches!(
             self,
             Self::Text
@@ -121,26 +121,26 @@ impl Kind {
     }
 
     /// Parses a TOML value.
-    pub(crate) fn parse(self, value: &toml::Value) -> Result<Parsed, String> {
+    pub(crate) fn parse(self, value: &toml::Value) -> Result<ParsedValue, String> {
         let wrong = || format!("{} is not {}", shown(value), self.describe());
         match self {
-            Self::Text => value.as_str().map(|text| Parsed::Text(text.to_owned())).ok_or_else(wrong),
+            Self::Text => value.as_str().map(|text| ParsedValue::Text(text.to_owned())).ok_or_else(wrong),
             Self::Path => {
                 let text = value.as_str().filter(|text| !text.is_empty()).ok_or_else(wrong)?;
-                Ok(Parsed::Path(PathBuf::from(text)))
+                Ok(ParsedValue::Path(PathBuf::from(text)))
             }
-            Self::Address => value.as_str().and_then(address).map(Parsed::Address).ok_or_else(wrong),
+            Self::Address => value.as_str().and_then(address).map(ParsedValue::Address).ok_or_else(wrong),
             Self::Count { least, most } => {
                 let count = value.as_integer().and_then(|n| u64::try_from(n).ok()).ok_or_else(wrong)?;
-                if (least..=most).contains(&count) { Ok(Parsed::Count(count)) } else { Err(wrong()) }
+                if (least..=most).contains(&count) { Ok(ParsedValue::Count(count)) } else { Err(wrong()) }
             }
             Self::Bytes { least, most } => {
                 let count = bytes(value).ok_or_else(wrong)?;
-                if (least..=most).contains(&count) { Ok(Parsed::Count(count)) } else { Err(wrong()) }
+                if (least..=most).contains(&count) { Ok(ParsedValue::Count(count)) } else { Err(wrong()) }
             }
             Self::Duration { least, most } => {
                 let time = duration(value).ok_or_else(wrong)?;
-                if (least..=most).contains(&time) { Ok(Parsed::Duration(time)) } else { Err(wrong()) }
+                if (least..=most).contains(&time) { Ok(ParsedValue::Duration(time)) } else { Err(wrong()) }
             }
             Self::Dollars => {
                 let text = match value {
@@ -148,23 +148,23 @@ impl Kind {
                     other => other.as_str().ok_or_else(wrong)?.to_owned(),
                 };
                 let amount = NanoDollars::from_dollars(&text).map_err(|error| error.to_string())?;
-                if amount.is_negative() { Err(wrong()) } else { Ok(Parsed::Dollars(amount)) }
+                if amount.is_negative() { Err(wrong()) } else { Ok(ParsedValue::Dollars(amount)) }
             }
-            Self::Flag => value.as_bool().map(Parsed::Flag).ok_or_else(wrong),
+            Self::Flag => value.as_bool().map(ParsedValue::Flag).ok_or_else(wrong),
             Self::Choice(names) => {
                 let text = value.as_str().ok_or_else(wrong)?;
                 let found = names.iter().find(|name| name.eq_ignore_ascii_case(text.trim()));
-                found.map(|name| Parsed::Text((*name).to_owned())).ok_or_else(wrong)
+                found.map(|name| ParsedValue::Text((*name).to_owned())).ok_or_else(wrong)
             }
             Self::Tables => match value {
                 toml::Value::Array(items) if items.iter().all(toml::Value::is_table) => {
-                    Ok(Parsed::Raw(value.clone()))
+                    Ok(ParsedValue::Raw(value.clone()))
                 }
                 _ => Err(wrong()),
             },
             Self::Names => match value {
                 toml::Value::Table(table) if table.values().all(toml::Value::is_str) => {
-                    Ok(Parsed::Raw(value.clone()))
+                    Ok(ParsedValue::Raw(value.clone()))
                 }
                 _ => Err(wrong()),
             },
@@ -259,41 +259,42 @@ mod tests {
 
     #[test]
     fn texts_become_values_or_say_what_was_expected() {
-        let count = Kind::Count { least: 1, most: 100 };
-        let bytes = Kind::Bytes { least: 17, most: 1 << 40 };
-        let duration = Kind::Duration { least: Duration::from_millis(500), most: Duration::from_secs(120) };
-        let rows: &[(Kind, &str, Option<Parsed>)] = &[
-            (bytes, "256MiB", Some(Parsed::Count(256 << 20))),
-            (bytes, "10 GB", Some(Parsed::Count(10_000_000_000))),
-            (bytes, "17", Some(Parsed::Count(17))),
+        let count = SettingKind::Count { least: 1, most: 100 };
+        let bytes = SettingKind::Bytes { least: 17, most: 1 << 40 };
+        let duration =
+            SettingKind::Duration { least: Duration::from_millis(500), most: Duration::from_secs(120) };
+        let rows: &[(SettingKind, &str, Option<ParsedValue>)] = &[
+            (bytes, "256MiB", Some(ParsedValue::Count(256 << 20))),
+            (bytes, "10 GB", Some(ParsedValue::Count(10_000_000_000))),
+            (bytes, "17", Some(ParsedValue::Count(17))),
             (bytes, "16", None),
             (bytes, "2TiB", None),
             (bytes, "99999999999TiB", None),
             (bytes, "x", None),
-            (duration, "500ms", Some(Parsed::Duration(Duration::from_millis(500)))),
-            (duration, "2m", Some(Parsed::Duration(Duration::from_secs(120)))),
+            (duration, "500ms", Some(ParsedValue::Duration(Duration::from_millis(500)))),
+            (duration, "2m", Some(ParsedValue::Duration(Duration::from_secs(120)))),
             (duration, "0s", None),
             (duration, "499ms", None),
             (duration, "121s", None),
             (duration, "-1s", None),
-            (count, "100", Some(Parsed::Count(100))),
+            (count, "100", Some(ParsedValue::Count(100))),
             (count, "0", None),
             (count, "101", None),
             (count, "\"7\"", None),
-            (Kind::Address, "localhost:80", Some(Parsed::Address(([127, 0, 0, 1], 80).into()))),
-            (Kind::Address, "nowhere", None),
-            (Kind::Flag, "true", Some(Parsed::Flag(true))),
-            (Kind::Flag, "yes", None),
-            (Kind::Choice(&["avx2"]), "AVX2", Some(Parsed::Text("avx2".to_owned()))),
-            (Kind::Choice(&["avx2"]), "sse9", None),
-            (Kind::Dollars, "2.50", Some(Parsed::Dollars(NanoDollars::new(2_500_000_000)))),
-            (Kind::Dollars, "-1", None),
+            (SettingKind::Address, "localhost:80", Some(ParsedValue::Address(([127, 0, 0, 1], 80).into()))),
+            (SettingKind::Address, "nowhere", None),
+            (SettingKind::Flag, "true", Some(ParsedValue::Flag(true))),
+            (SettingKind::Flag, "yes", None),
+            (SettingKind::Choice(&["avx2"]), "AVX2", Some(ParsedValue::Text("avx2".to_owned()))),
+            (SettingKind::Choice(&["avx2"]), "sse9", None),
+            (SettingKind::Dollars, "2.50", Some(ParsedValue::Dollars(NanoDollars::new(2_500_000_000)))),
+            (SettingKind::Dollars, "-1", None),
         ];
         for (kind, text, expected) in rows {
             assert_eq!(kind.parse_text(text).ok(), *expected, "{kind:?} {text}");
         }
-        assert!(Kind::Tables.parse_text("[{ name = \"a\" }]").is_ok());
-        assert!(Kind::Tables.parse_text("[1]").is_err());
+        assert!(SettingKind::Tables.parse_text("[{ name = \"a\" }]").is_ok());
+        assert!(SettingKind::Tables.parse_text("[1]").is_err());
         assert_eq!(
             duration.parse_text("0s").unwrap_err(),
             "\"0s\" is not a duration such as \"30s\", from 500ms to 2m"

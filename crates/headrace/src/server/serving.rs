@@ -7,46 +7,46 @@ use std::time::Duration;
 
 use headrace_admin::AdminService;
 use headrace_admin::control::ControlSocket;
-use headrace_call_api::Front;
+use headrace_call_api::CallService;
 use headrace_domain::Clock;
 use headrace_edge::Edge;
 use headrace_gateway::Gateway;
 use headrace_identity::Directory;
-use headrace_ledger::Held;
+use headrace_ledger::HoldTaken;
 use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
 
-use crate::admin_door::{Door, Seen};
-use crate::insight::Insight;
-use crate::reload::Reloader;
-use crate::signals::Signals;
-use crate::upstreams::Upstreams;
-use crate::welcome::Manner;
+use crate::admin_door::{AdminListener, AdminSeams};
+use crate::insight::LiveStats;
+use crate::reload::ConfigReloader;
+use crate::signals::ProcessSignals;
+use crate::upstreams::UpstreamRegistry;
+use crate::welcome::StartManner;
 use crate::{canaries, objects, output};
 
 /// Maximum number of open holds that the last message names.
 const MOST_NAMED: usize = 5;
 
 /// The open listeners and the state behind them.
-pub(super) struct Open {
+pub(super) struct OpenServer {
     pub(super) edge: Edge<Gateway>,
-    pub(super) door: Option<Door>,
+    pub(super) door: Option<AdminListener>,
     pub(super) service: Arc<AdminService>,
-    pub(super) seen: Seen,
-    pub(super) usage: Insight,
-    pub(super) reloader: Arc<Reloader>,
+    pub(super) seen: AdminSeams,
+    pub(super) usage: LiveStats,
+    pub(super) reloader: Arc<ConfigReloader>,
     pub(super) watched: Vec<PathBuf>,
     pub(super) welcome: Zeroizing<String>,
-    pub(super) manner: Manner,
-    pub(super) behind: Behind,
+    pub(super) manner: StartManner,
+    pub(super) behind: ServingParts,
 }
 
 /// The parts of the server that are needed while it serves.
-pub(super) struct Behind {
+pub(super) struct ServingParts {
     pub(super) data_dir: PathBuf,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) directory: Arc<Directory>,
-    pub(super) upstreams: Arc<Upstreams>,
+    pub(super) upstreams: Arc<UpstreamRegistry>,
     /// Interval of checks for changed files. Zero disables them.
     pub(super) watch: Duration,
     /// How long new calls are still accepted after the first signal.
@@ -55,15 +55,15 @@ pub(super) struct Behind {
     pub(super) drain: Duration,
 }
 
-impl Open {
+impl OpenServer {
     /// Serves on all listeners until a stop signal, then aborts the background tasks.
     pub(super) async fn serve(
         self,
         gateway: &Arc<Gateway>,
         mut ticks: Vec<JoinHandle<()>>,
-    ) -> Result<End, String> {
+    ) -> Result<ServingEnd, String> {
         let Self { edge, door, service, seen, usage, reloader, watched, welcome, manner, behind } = self;
-        let Behind { data_dir, clock, directory, upstreams, watch, drain_delay, drain } = behind;
+        let ServingParts { data_dir, clock, directory, upstreams, watch, drain_delay, drain } = behind;
         let control = ControlSocket::bind(&data_dir).map_err(|error| error.to_string())?;
         let control = tokio::spawn(control.serve(Arc::clone(&service), Arc::clone(&clock)));
         ticks.extend(door.map(|door| tokio::spawn(door.serve(service, Arc::clone(&directory), clock, seen))));
@@ -82,7 +82,7 @@ impl Open {
         ticks.push(tokio::spawn(upstreams.watch_loads()));
         edge.warnings().iter().for_each(|warning| output::note(&format!("warning: {warning}")));
         let end = attend(edge, gateway, welcome, (manner, drain_delay, drain), reloader).await;
-        if !matches!(end, Ok(End::Interrupted)) {
+        if !matches!(end, Ok(ServingEnd::Interrupted)) {
             // However serving ended, the ledger may close only after the last call has settled.
             gateway.drain(Duration::ZERO).await;
         }
@@ -100,11 +100,11 @@ async fn attend(
     edge: Edge<Gateway>,
     gateway: &Arc<Gateway>,
     welcome: Zeroizing<String>,
-    (manner, drain_delay, drain): (Manner, Duration, Duration),
-    reloader: Arc<Reloader>,
-) -> Result<End, String> {
-    let mut signals =
-        Signals::new(manner, reloader).map_err(|error| format!("cannot listen for signals: {error}"))?;
+    (manner, drain_delay, drain): (StartManner, Duration, Duration),
+    reloader: Arc<ConfigReloader>,
+) -> Result<ServingEnd, String> {
+    let mut signals = ProcessSignals::new(manner, reloader)
+        .map_err(|error| format!("cannot listen for signals: {error}"))?;
     let (announce, announced) = tokio::sync::oneshot::channel::<()>();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let notice = async move {
@@ -146,14 +146,14 @@ async fn attend(
                 let cut = report.calls_cut_off;
                 output::note(&format!("{cut} calls were cut off and settled for what they had delivered"));
             }
-            Ok(End::Drained)
+            Ok(ServingEnd::Drained)
         }
-        () = signals.next() => Ok(End::Interrupted),
+        () = signals.next() => Ok(ServingEnd::Interrupted),
     }
 }
 
 /// The last message if some calls could not be settled.
-pub(super) fn left_open(open: &[Held]) -> String {
+pub(super) fn left_open(open: &[HoldTaken]) -> String {
     let names: Vec<String> = open.iter().take(MOST_NAMED).map(|held| held.hold.to_string()).collect();
     let more = if open.len() > MOST_NAMED { ", …" } else { "" };
     format!(
@@ -164,7 +164,7 @@ pub(super) fn left_open(open: &[Held]) -> String {
 }
 
 /// How serving ended.
-pub(super) enum End {
+pub(super) enum ServingEnd {
     /// All calls are settled.
     Drained,
     /// A further signal stopped the drain.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// A stored checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct LocalCheckpoint {
     /// The name that its program uses.
     pub(crate) name: String,
     /// The program that stored it.
@@ -19,10 +19,10 @@ pub(crate) struct Stored {
 }
 
 /// The number of directory entries that may still be read.
-pub(super) struct Budget(pub(super) usize);
+pub(super) struct EntryBudget(pub(super) usize);
 
 /// The entries of a directory, sorted by name. Empty if the directory cannot be read.
-pub(super) fn entries(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)> {
+pub(super) fn entries(dir: &Path, budget: &mut EntryBudget) -> Vec<(String, PathBuf)> {
     let Ok(read) = std::fs::read_dir(dir) else { return Vec::new() };
     let mut found = Vec::new();
     for entry in read.flatten() {
@@ -40,7 +40,7 @@ pub(super) fn entries(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)>
 
 /// The GGUF files of a directory that can be loaded by themselves. Of a split file only the first part; image
 /// projectors are left out.
-pub(super) fn gguf_files(dir: &Path, budget: &mut Budget) -> Vec<(String, PathBuf, u64)> {
+pub(super) fn gguf_files(dir: &Path, budget: &mut EntryBudget) -> Vec<(String, PathBuf, u64)> {
     let mut files = Vec::new();
     for (name, path) in entries(dir, budget) {
         let Some(stem) = name.strip_suffix(".gguf") else { continue };

@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{Budget, Stored, entries, gguf_files};
+use super::files::{EntryBudget, LocalCheckpoint, entries, gguf_files};
 
 const PROGRAM: &str = "Hugging Face";
 /// Maximum size of a file that names a revision, in bytes.
 const MAX_REF_BYTES: u64 = 256;
 
-pub(super) fn list(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
+pub(super) fn list(place: &Path, budget: &mut EntryBudget, found: &mut Vec<LocalCheckpoint>) {
     for (directory, path) in entries(place, budget) {
         let Some(name) = directory.strip_prefix("models--") else { continue };
         let name = name.replacen("--", "/", 1);
@@ -20,13 +20,13 @@ pub(super) fn list(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
         }
         for (stem, path, bytes) in ggufs {
             let name = format!("{name}:{stem}");
-            found.push(Stored { name, program: PROGRAM, path, format: "GGUF", bytes, fault: None });
+            found.push(LocalCheckpoint { name, program: PROGRAM, path, format: "GGUF", bytes, fault: None });
         }
     }
 }
 
 /// The snapshot that `main` pointed to at the last fetch, or else the newest snapshot.
-fn snapshot(repository: &Path, budget: &mut Budget) -> Option<PathBuf> {
+fn snapshot(repository: &Path, budget: &mut EntryBudget) -> Option<PathBuf> {
     let snapshots = repository.join("snapshots");
     let main = repository.join("refs/main");
     let short = std::fs::metadata(&main).is_ok_and(|data| data.len() <= MAX_REF_BYTES);
@@ -45,16 +45,16 @@ fn snapshot(repository: &Path, budget: &mut Budget) -> Option<PathBuf> {
         .max_by_key(changed)
 }
 
-fn weights(snapshot: &Path, budget: &mut Budget) -> Vec<(String, PathBuf)> {
+fn weights(snapshot: &Path, budget: &mut EntryBudget) -> Vec<(String, PathBuf)> {
     let files = entries(snapshot, budget).into_iter();
     files.filter(|(name, _)| name.ends_with(".safetensors")).collect()
 }
 
-fn has_safetensors(snapshot: &Path, budget: &mut Budget) -> bool {
+fn has_safetensors(snapshot: &Path, budget: &mut EntryBudget) -> bool {
     !weights(snapshot, budget).is_empty()
 }
 
-fn directory_of(name: &str, snapshot: &Path, budget: &mut Budget) -> Stored {
+fn directory_of(name: &str, snapshot: &Path, budget: &mut EntryBudget) -> LocalCheckpoint {
     let weights = weights(snapshot, budget);
     // A link is broken if its blob was deleted or has not been fetched yet.
     let sizes: Vec<_> =
@@ -70,5 +70,5 @@ fn directory_of(name: &str, snapshot: &Path, budget: &mut Budget) -> Stored {
     };
     let bytes = sizes.into_iter().flatten().fold(0_u64, u64::saturating_add);
     let path = snapshot.to_owned();
-    Stored { name: name.to_owned(), program: PROGRAM, path, format: "safetensors", bytes, fault }
+    LocalCheckpoint { name: name.to_owned(), program: PROGRAM, path, format: "safetensors", bytes, fault }
 }

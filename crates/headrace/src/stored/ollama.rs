@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::files::{Budget, Stored, entries};
+use super::files::{EntryBudget, LocalCheckpoint, entries};
 
 const PROGRAM: &str = "Ollama";
 /// The default registry and its default namespace, which users leave out of a model's name.
@@ -16,18 +16,18 @@ const WEIGHTS: &str = "application/vnd.ollama.image.model";
 const MAX_MANIFEST_BYTES: u64 = 1 << 20;
 
 #[derive(Deserialize)]
-struct Manifest {
-    layers: Vec<Layer>,
+struct OllamaManifest {
+    layers: Vec<OllamaLayer>,
 }
 
 #[derive(Deserialize)]
-struct Layer {
+struct OllamaLayer {
     #[serde(rename = "mediaType")]
     media_type: String,
     digest: String,
 }
 
-pub(super) fn list(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
+pub(super) fn list(place: &Path, budget: &mut EntryBudget, found: &mut Vec<LocalCheckpoint>) {
     for (host, path) in entries(&place.join("manifests"), budget) {
         for (namespace, path) in entries(&path, budget) {
             for (model, path) in entries(&path, budget) {
@@ -44,11 +44,11 @@ pub(super) fn list(place: &Path, budget: &mut Budget, found: &mut Vec<Stored>) {
     }
 }
 
-fn stored(place: &Path, name: String, manifest: &Path) -> Option<Stored> {
+fn stored(place: &Path, name: String, manifest: &Path) -> Option<LocalCheckpoint> {
     if std::fs::metadata(manifest).ok()?.len() > MAX_MANIFEST_BYTES {
         return None;
     }
-    let manifest: Manifest = serde_json::from_slice(&std::fs::read(manifest).ok()?).ok()?;
+    let manifest: OllamaManifest = serde_json::from_slice(&std::fs::read(manifest).ok()?).ok()?;
     let layers: Vec<_> = manifest.layers.iter().filter(|layer| layer.media_type == WEIGHTS).collect();
     let first = layers.first()?;
     let path = place.join("blobs").join(blob(&first.digest)?);
@@ -59,7 +59,7 @@ fn stored(place: &Path, name: String, manifest: &Path) -> Option<Stored> {
         _ => None,
     };
     let bytes = bytes.unwrap_or_default();
-    Some(Stored { name, program: PROGRAM, path, format: "GGUF", bytes, fault })
+    Some(LocalCheckpoint { name, program: PROGRAM, path, format: "GGUF", bytes, fault })
 }
 
 /// The file name of a blob. `None` if the text is not a digest, because it could be a path.

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use super::*;
 
 /// A home directory with a cache of each program.
-fn home() -> (tempfile::TempDir, Places) {
+fn home() -> (tempfile::TempDir, ModelFolders) {
     let home = tempfile::tempdir().unwrap();
     let root = home.path().to_owned();
     let write = |path: &str, bytes: &[u8]| {
@@ -60,7 +60,7 @@ fn home() -> (tempfile::TempDir, Places) {
 
     write(".lmstudio/models/lmstudio-community/Phi-4-GGUF/Phi-4-Q4_K_M.gguf", b"GGUF");
     write(".cache/llama.cpp/ggml-org_gemma-3-1b-it-GGUF_gemma-3-1b-it-Q4_K_M.gguf", b"GGUF");
-    let places = Places::of(|name| (name == "HOME").then(|| root.clone()));
+    let places = ModelFolders::of(|name| (name == "HOME").then(|| root.clone()));
     (home, places)
 }
 
@@ -116,21 +116,21 @@ fn a_name_leads_to_one_or_to_what_to_do() {
     ];
     for (name, expected) in rows {
         match (places.find(name), expected) {
-            (Found::One(stored), Ok(part)) => {
+            (FoundCheckpoint::One(stored), Ok(part)) => {
                 assert!(stored.path.display().to_string().contains(part), "{name}: {stored:?}");
             }
-            (Found::None(why), Err(part)) => assert!(why.contains(part), "{name}: {why}"),
+            (FoundCheckpoint::None(why), Err(part)) => assert!(why.contains(part), "{name}: {why}"),
             (found, _) => panic!("{name}: {found:?}"),
         }
     }
-    let Found::None(why) = Places::default().find("Qwen/Qwen3-0.6B") else { panic!() };
+    let FoundCheckpoint::None(why) = ModelFolders::default().find("Qwen/Qwen3-0.6B") else { panic!() };
     assert!(why.contains("no model of another program is stored on this machine"), "{why}");
 }
 
 #[test]
 fn places_follow_each_program_s_own_variables() {
     let of = |pairs: &[(&str, &str)]| {
-        Places::of(|name| {
+        ModelFolders::of(|name| {
             pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| PathBuf::from(value))
         })
     };
@@ -161,7 +161,7 @@ fn no_directory_is_read_without_end() {
     for n in 0..20 {
         fs::write(dir.path().join(format!("{n}.gguf")), b"GGUF").unwrap();
     }
-    let mut budget = Budget(7);
+    let mut budget = EntryBudget(7);
     assert_eq!(gguf_files(dir.path(), &mut budget).len(), 7);
     assert!(entries(dir.path(), &mut budget).is_empty());
 }

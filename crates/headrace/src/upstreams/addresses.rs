@@ -8,9 +8,9 @@ use std::time::Duration;
 use headrace_upstream::{Upstream, UpstreamSpec};
 use tokio::time::{Instant, timeout};
 
-use super::names::Name;
-use super::{ASK_AGAIN, ASK_WITHIN, Asking, Listed, Site, Upstreams};
-use crate::config::Config;
+use super::names::TrackedName;
+use super::{ASK_AGAIN, ASK_WITHIN, AskContext, ListedModels, UpstreamRegistry, UpstreamSite};
+use crate::config::ServerSettings;
 use crate::config::relayed::UpstreamConfig;
 
 /// Interval of DNS lookups.
@@ -25,15 +25,15 @@ async fn is_reached(upstream: Upstream) -> bool {
     figures.down.is_none() && figures.last_contact_age.is_some()
 }
 
-impl Upstreams {
+impl UpstreamRegistry {
     /// Looks up the configuration's names that have not been looked up yet, for a bounded time. A name that is not
     /// found is looked up again later.
-    pub(crate) async fn look_up(&self, config: &Config) {
+    pub(crate) async fn look_up(&self, config: &ServerSettings) {
         let known = |upstream: &&UpstreamConfig| !self.desk().names.0.contains_key(&upstream.fingerprint);
         let new: Vec<_> = config.upstreams.iter().filter(known).cloned().collect();
         let all = config.upstreams.iter().map(|upstream| upstream.fingerprint).collect::<Vec<_>>();
         let names = new.into_iter().filter(|upstream| upstream.spec.looked_up().is_some());
-        let names = names.map(|upstream| (upstream.fingerprint, Name::new(upstream.spec)));
+        let names = names.map(|upstream| (upstream.fingerprint, TrackedName::new(upstream.spec)));
         let names: Vec<_> = names.collect();
         let asked = names.iter().map(|(fingerprint, name)| (*fingerprint, name.spec.clone())).collect();
         {
@@ -105,7 +105,7 @@ impl Upstreams {
         }
         let sites = self.sites();
         let desk = self.desk();
-        let differs = |(fingerprint, name): &(&[u8; 32], &Name)| {
+        let differs = |(fingerprint, name): &(&[u8; 32], &TrackedName)| {
             let own = sites.iter().filter(|site| site.config.fingerprint == **fingerprint);
             let mut now: Vec<Option<IpAddr>> = own.map(|site| site.upstream.spec().ip).collect();
             now.sort_unstable();
@@ -119,13 +119,14 @@ impl Upstreams {
         let sites = self.sites();
         // If no address can be reached, calls still use all of them. Such a server is probed through its own object, so
         // that its figures are updated.
-        let server = |fingerprint: &[u8; 32], name: &Name, ip: IpAddr| {
-            let same =
-                |site: &&Site| site.config.fingerprint == *fingerprint && site.upstream.spec().ip == Some(ip);
+        let server = |fingerprint: &[u8; 32], name: &TrackedName, ip: IpAddr| {
+            let same = |site: &&UpstreamSite| {
+                site.config.fingerprint == *fingerprint && site.upstream.spec().ip == Some(ip)
+            };
             let known = sites.iter().find(same).map(|site| site.upstream.clone());
             known.or_else(|| Upstream::new(name.spec.at(ip)).ok())
         };
-        let lost = |(fingerprint, name): (&[u8; 32], &Name)| {
+        let lost = |(fingerprint, name): (&[u8; 32], &TrackedName)| {
             let lost = name.addresses.lost().into_iter();
             lost.filter_map(|ip| Some((*fingerprint, ip, server(fingerprint, name, ip)?))).collect::<Vec<_>>()
         };
@@ -146,16 +147,17 @@ impl Upstreams {
     ///
     /// # Errors
     /// Returns every reason why a server cannot be built.
-    pub(crate) fn sites_of(&self, config: &Config) -> Result<Vec<Site>, Vec<String>> {
+    pub(crate) fn sites_of(&self, config: &ServerSettings) -> Result<Vec<UpstreamSite>, Vec<String>> {
         let known = self.sites();
         let (mut sites, mut faults) = (Vec::new(), Vec::new());
         for wanted in &config.upstreams {
-            let servers = self.desk().names.0.get(&wanted.fingerprint).map_or(vec![None], Name::servers);
+            let servers =
+                self.desk().names.0.get(&wanted.fingerprint).map_or(vec![None], TrackedName::servers);
             let own = known.iter().filter(|site| site.config.fingerprint == wanted.fingerprint);
-            let own: Vec<&Site> = own.collect();
+            let own: Vec<&UpstreamSite> = own.collect();
             for ip in servers {
                 if let Some(site) = own.iter().find(|site| site.upstream.spec().ip == ip) {
-                    sites.push(Site { config: wanted.clone(), ..(*site).clone() });
+                    sites.push(UpstreamSite { config: wanted.clone(), ..(*site).clone() });
                     continue;
                 }
                 let spec = ip.map_or_else(|| wanted.spec.clone(), |ip| wanted.spec.at(ip));
@@ -165,10 +167,11 @@ impl Upstreams {
                         if !own.is_empty() && own.iter().all(|site| !site.upstream.health().is_up()) {
                             upstream.drain();
                         }
-                        let seen = Arc::new(headrace_fleet::Site::new(&upstream.label()));
-                        let by = Asking { clock: Arc::clone(&self.clock), cache: self.cache.clone() };
-                        let (config, listed, theirs) = (wanted.clone(), Listed::NotAsked, Arc::default());
-                        sites.push(Site { config, upstream, listed, theirs, by, seen });
+                        let seen = Arc::new(headrace_fleet::WorkerSite::new(&upstream.label()));
+                        let by = AskContext { clock: Arc::clone(&self.clock), cache: self.cache.clone() };
+                        let (config, listed, theirs) =
+                            (wanted.clone(), ListedModels::NotAsked, Arc::default());
+                        sites.push(UpstreamSite { config, upstream, listed, theirs, by, seen });
                     }
                     Err(why) => {
                         faults.extend(why.into_iter().map(|why| format!("{}: {why}", wanted.setting)))
@@ -192,20 +195,20 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::*;
-    use crate::config::layers::Settings;
+    use crate::config::layers::SettingLayers;
     use crate::upstreams::asked;
     use crate::upstreams::names::Resolver;
 
     const LIST: &str = r#"{"object":"list","data":[{"id":"m","object":"model"}]}"#;
 
     /// A server that lists a model, and records the `host` of each request.
-    struct Server {
+    struct ListingServer {
         at: SocketAddr,
         hosts: Arc<Mutex<Vec<String>>>,
         serving: JoinHandle<()>,
     }
 
-    impl Server {
+    impl ListingServer {
         async fn start(at: SocketAddr) -> Self {
             let listener = TcpListener::bind(at).await.unwrap();
             let (at, hosts) = (listener.local_addr().unwrap(), Arc::new(Mutex::new(Vec::new())));
@@ -236,13 +239,13 @@ mod tests {
     }
 
     /// Two servers at two addresses and one port, and the answer of the scripted DNS.
-    struct Twins {
-        upstreams: Upstreams,
-        config: Config,
+    struct TwoAddresses {
+        upstreams: UpstreamRegistry,
+        config: ServerSettings,
         dns: Arc<Mutex<Vec<IpAddr>>>,
     }
 
-    impl Twins {
+    impl TwoAddresses {
         fn new(port: u16, kind: &str, proxy: &str) -> Self {
             let dns = Arc::new(Mutex::new(vec![ip(1), ip(2)]));
             let answers = Arc::clone(&dns);
@@ -254,10 +257,12 @@ mod tests {
             let text = format!(
                 "[[upstreams]]\nname = \"twins\"\nkind = \"{kind}\"\nurl = \"http://twins.test:{port}\"\n{proxy}\n"
             );
-            let mut settings = Settings::defaults();
+            let mut settings = SettingLayers::defaults();
             settings.file(Path::new("h.toml"), &text);
-            let config = Config::from_settings(settings, true).unwrap_or_else(|error| panic!("{error}"));
-            let upstreams = Upstreams { resolver, ..Upstreams::new(Arc::new(SystemClock::new()), None) };
+            let config =
+                ServerSettings::from_settings(settings, true).unwrap_or_else(|error| panic!("{error}"));
+            let upstreams =
+                UpstreamRegistry { resolver, ..UpstreamRegistry::new(Arc::new(SystemClock::new()), None) };
             Self { upstreams, config, dns }
         }
 
@@ -269,7 +274,7 @@ mod tests {
             sites.iter().map(|site| site.upstream.label()).collect()
         }
 
-        fn site(&self, label: &str) -> Site {
+        fn site(&self, label: &str) -> UpstreamSite {
             self.upstreams.sites().into_iter().find(|site| site.upstream.label() == label).unwrap()
         }
     }
@@ -279,12 +284,12 @@ mod tests {
     }
 
     /// The first server takes any free port, the second one the same port of another address.
-    async fn two_servers() -> (Server, Server) {
+    async fn two_servers() -> (ListingServer, ListingServer) {
         loop {
-            let one = Server::start(SocketAddr::new(ip(1), 0)).await;
+            let one = ListingServer::start(SocketAddr::new(ip(1), 0)).await;
             let at = SocketAddr::new(ip(2), one.at.port());
             if TcpListener::bind(at).await.is_ok() {
-                return (one, Server::start(at).await);
+                return (one, ListingServer::start(at).await);
             }
         }
     }
@@ -293,13 +298,13 @@ mod tests {
     async fn each_address_of_a_name_is_a_server_of_its_own_that_leaves_and_comes_back() {
         let (one, two) = two_servers().await;
         let port = one.at.port();
-        let twins = Twins::new(port, "openai", "");
+        let twins = TwoAddresses::new(port, "openai", "");
         assert_eq!(twins.take_over().await, ["twins@127.0.0.1", "twins@127.0.0.2"]);
         let (first, second) = (twins.site("twins@127.0.0.1"), twins.site("twins@127.0.0.2"));
         assert!(!Arc::ptr_eq(&first.seen, &second.seen), "a breaker of its own");
         // Each server is asked at its own address, under the shared name.
         for site in asked(twins.upstreams.sites()).await {
-            assert!(matches!(&site.listed, Listed::Models(models) if models.len() == 1));
+            assert!(matches!(&site.listed, ListedModels::Models(models) if models.len() == 1));
             assert_eq!(site.upstream.figures().calls, 0);
         }
         for server in [&one, &two] {
@@ -317,7 +322,7 @@ mod tests {
             "the other one stays the same"
         );
         assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0], "it is still gone");
-        let two = Server::start(at).await;
+        let two = ListingServer::start(at).await;
         assert_eq!(twins.upstreams.other_servers(false, true).await, ["twins"]);
         assert_eq!(twins.take_over().await, ["twins@127.0.0.1", "twins@127.0.0.2"]);
 
@@ -337,7 +342,7 @@ mod tests {
             assert!(site.upstream.probe().await.is_err());
         }
         assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0]);
-        let _one = Server::start(at_one).await;
+        let _one = ListingServer::start(at_one).await;
         assert_eq!(twins.upstreams.other_servers(false, true).await, ["twins"]);
         assert_eq!(twins.take_over().await, ["twins@127.0.0.1"]);
         assert_eq!(twins.upstreams.other_servers(true, true).await, [""; 0], "it stays");
@@ -346,7 +351,7 @@ mod tests {
     #[tokio::test]
     async fn a_new_server_of_a_drained_upstream_is_drained() {
         let (one, _two) = two_servers().await;
-        let twins = Twins::new(one.at.port(), "vllm", "");
+        let twins = TwoAddresses::new(one.at.port(), "vllm", "");
         assert_eq!(twins.take_over().await.len(), 2);
         twins.upstreams.sites().iter().for_each(|site| site.upstream.drain());
         twins.dns.lock().unwrap().push(ip(3));
@@ -357,13 +362,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_with_one_address_a_proxy_or_a_provider_behind_it_is_one_server() {
-        let one_address = Twins::new(9, "vllm", "");
+        let one_address = TwoAddresses::new(9, "vllm", "");
         *one_address.dns.lock().unwrap() = vec![ip(1), "::1".parse().unwrap()];
         assert_eq!(one_address.take_over().await, ["twins"]);
-        let proxied = Twins::new(9, "vllm", "proxy = \"http://127.0.0.1:3128\"");
+        let proxied = TwoAddresses::new(9, "vllm", "proxy = \"http://127.0.0.1:3128\"");
         assert_eq!(proxied.take_over().await, ["twins"]);
         for (kind, servers) in [("openai", 1), ("vllm", 2)] {
-            let public = Twins::new(9, kind, "");
+            let public = TwoAddresses::new(9, kind, "");
             *public.dns.lock().unwrap() = vec!["9.9.9.9".parse().unwrap(), "9.9.9.10".parse().unwrap()];
             assert_eq!(public.take_over().await.len(), servers, "{kind}");
         }

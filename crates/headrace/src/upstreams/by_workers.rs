@@ -6,18 +6,23 @@ use std::sync::Arc;
 use headrace_domain::ModelName;
 use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::Worker;
-use headrace_gateway::{Lane, ServedModel};
+use headrace_gateway::{Backend, ServedModel};
 use headrace_upstream::WorkerModel;
 
-use super::{Before, Fronted, Listed, Site, id, key, sites_at};
+use super::{FormerWorkers, ListedModels, UpstreamModels, UpstreamSite, id, key, sites_at};
 use crate::config::relayed::RelayedConfig;
-use crate::workers::Their;
+use crate::workers::RemoteModel;
 
-impl Fronted {
+impl UpstreamModels {
     /// Adds a model that is configured with its targets, if at least one target is a worker. All targets must then be
     /// workers with the same tokenizer assets; others are left out with a note.
-    pub(super) fn by_workers(&mut self, model: &RelayedConfig, sites: &[Site], before: &Before<'_>) {
-        let mut first: Option<&Their> = None;
+    pub(super) fn by_workers(
+        &mut self,
+        model: &RelayedConfig,
+        sites: &[UpstreamSite],
+        before: &FormerWorkers<'_>,
+    ) {
+        let mut first: Option<&RemoteModel> = None;
         let mut engines = Vec::new();
         let all =
             model.targets.iter().flat_map(|target| sites_at(target, sites).map(move |site| (target, site)));
@@ -49,7 +54,7 @@ impl Fronted {
         let Some(lane) = their.lane(&engines) else { return };
         self.models.push(Arc::new(ServedModel {
             name: model.name.clone(),
-            lane: Lane::Tokens(lane),
+            lane: Backend::Tokens(lane),
             created_unix_s: before.created_unix_s,
             default_max_tokens: model.default_max_tokens.or(their.about.default_max_tokens),
             limits: model.limits,
@@ -62,9 +67,9 @@ impl Fronted {
     pub(super) fn worker(
         &mut self,
         name: &ModelName,
-        site: &Site,
-        their: &Their,
-        before: &Before<'_>,
+        site: &UpstreamSite,
+        their: &RemoteModel,
+        before: &FormerWorkers<'_>,
     ) -> Option<Capabilities> {
         let theirs = their.about.capabilities.model.as_str();
         let engine = match WorkerModel::new(&site.upstream, &their.about, before.clock) {
@@ -87,8 +92,8 @@ impl Fronted {
     }
 
     /// Adds a note for each model of a worker that cannot be served from here.
-    pub(super) fn note_faults(&mut self, site: &Site) {
-        if !matches!(site.listed, Listed::Models(_)) {
+    pub(super) fn note_faults(&mut self, site: &UpstreamSite) {
+        if !matches!(site.listed, ListedModels::Models(_)) {
             return;
         }
         for fault in &site.theirs.faults {

@@ -1,14 +1,14 @@
 //! Formats and shortens the models that an upstream lists. Must not know how they are used.
 
-use headrace_upstream::Listing;
+use headrace_upstream::ModelListing;
 
-use crate::config::{Config, without_ending};
+use crate::config::{ServerSettings, without_ending};
 
 /// Maximum number of models that are named in a message.
 pub(super) const NAMES_TOLD: usize = 8;
 
 /// The names of some models, and how many more there are.
-pub(super) fn told(models: &Listing) -> String {
+pub(super) fn describe(models: &ModelListing) -> String {
     if models.is_empty() {
         return "it lists no model".to_owned();
     }
@@ -26,7 +26,7 @@ pub(super) fn told(models: &Listing) -> String {
 
 /// The name under which a listed model is served. A server of one file lists the file's path. The path is shortened to
 /// the name without folders and extension, unless a configured price names the whole path.
-pub(super) fn short_id<'a>(config: &Config, upstream: &str, id: &'a str) -> &'a str {
+pub(super) fn short_id<'a>(config: &ServerSettings, upstream: &str, id: &'a str) -> &'a str {
     let whole = format!("{upstream}/{id}");
     if config.prices.iter().any(|price| price.model.as_str() == whole) { id } else { without_folders(id) }
 }

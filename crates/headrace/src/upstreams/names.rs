@@ -26,17 +26,17 @@ pub(crate) fn resolver() -> Resolver {
 
 /// Upstream names with the addresses found for them, by the fingerprint of the upstream's configuration.
 #[derive(Default)]
-pub(super) struct Names(pub(super) BTreeMap<[u8; 32], Name>);
+pub(super) struct NameTable(pub(super) BTreeMap<[u8; 32], TrackedName>);
 
 /// One name and its addresses.
-pub(super) struct Name {
+pub(super) struct TrackedName {
     pub(super) spec: UpstreamSpec,
     pub(super) addresses: NameAddresses,
     /// Set once the name had several addresses that are separate servers. It stays set.
     is_several: bool,
 }
 
-impl Name {
+impl TrackedName {
     /// A name that has not been looked up.
     pub(super) fn new(spec: UpstreamSpec) -> Self {
         Self { spec, addresses: NameAddresses::default(), is_several: false }

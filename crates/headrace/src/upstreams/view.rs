@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use headrace_admin::{LoadView, UpstreamModelView, UpstreamView};
-use headrace_engine_api::{LoadReport, Reported};
-use headrace_fleet::{Standing, WorkerStatus};
-use headrace_upstream::Figures;
+use headrace_engine_api::{LoadReport, ReportAge};
+use headrace_fleet::{WorkerStanding, WorkerStatus};
+use headrace_upstream::ServerFigures;
 
-use super::{Listed, Site, told};
+use super::{ListedModels, UpstreamSite, describe};
 
-impl Site {
+impl UpstreamSite {
     /// Label, kind, address and last answer, for operators.
     pub(crate) fn describe(&self) -> [String; 4] {
         let said = match &self.listed {
-            Listed::NotAsked => "has not been asked".to_owned(),
-            Listed::Failed(why) => why.clone(),
-            Listed::Models(models) => told(models),
+            ListedModels::NotAsked => "has not been asked".to_owned(),
+            ListedModels::Failed(why) => why.clone(),
+            ListedModels::Models(models) => describe(models),
         };
         let Self { upstream, .. } = self;
         [upstream.label(), upstream.kind().to_string(), upstream.authority(), said]
@@ -60,7 +60,7 @@ impl Site {
 
 /// `up`, `drained`, `down: WHY` if the last attempt to connect failed, or `failing: WHY` if the breaker of each of its
 /// models is open.
-fn state(takes_calls: bool, figures: &Figures, workers: &[&WorkerStatus]) -> String {
+fn state(takes_calls: bool, figures: &ServerFigures, workers: &[&WorkerStatus]) -> String {
     let all_open = !workers.is_empty() && workers.iter().all(|worker| worker.breaker.state != "closed");
     match (&figures.down, &figures.last_error) {
         _ if !takes_calls => "drained".to_owned(),
@@ -76,7 +76,9 @@ fn model_view(worker: &WorkerStatus, is_down: bool) -> UpstreamModelView {
         model: worker.model.clone(),
         worker: worker.id.to_string(),
         standing: match &worker.standing {
-            Standing::Ready if is_down => "its server was not reached; the next call tries it".to_owned(),
+            WorkerStanding::Ready if is_down => {
+                "its server was not reached; the next call tries it".to_owned()
+            }
             standing => standing.to_string(),
         },
         breaker: worker.breaker.state.to_owned(),
@@ -92,9 +94,9 @@ fn model_view(worker: &WorkerStatus, is_down: bool) -> UpstreamModelView {
 
 fn load_view(load: &LoadReport) -> Option<LoadView> {
     let age_s = match load.reported {
-        Reported::Now => 0,
-        Reported::Ago { nanos } => nanos / 1_000_000_000,
-        Reported::Never => return None,
+        ReportAge::Now => 0,
+        ReportAge::Ago { nanos } => nanos / 1_000_000_000,
+        ReportAge::Never => return None,
     };
     let LoadReport { running, waiting, cache_used_permille, .. } = *load;
     Some(LoadView { running, waiting, cache_used_permille, age_s })

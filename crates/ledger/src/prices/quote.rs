@@ -15,30 +15,30 @@ use crate::command::ChargeLine;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quote {
     model: ModelName,
-    sheet: Arc<Sheet>,
+    sheet: Arc<PriceSheet>,
 }
 
 /// All prices of a model at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sheet {
+pub(super) struct PriceSheet {
     /// The prices of calls that no special rate applies to.
-    pub(super) ordinary: Prices,
+    pub(super) ordinary: ClassPrices,
     /// The special rates, ordered by tier and length.
-    pub(super) special: Vec<Rate>,
+    pub(super) special: Vec<ConditionalPrices>,
 }
 
 /// Prices, with the calls that they apply to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rate {
+pub(super) struct ConditionalPrices {
     pub(super) tier: PriceTier,
     /// The rate applies to calls with more prompt tokens than this. 0 means calls of any length.
     pub(super) above: u64,
-    pub(super) prices: Prices,
+    pub(super) prices: ClassPrices,
 }
 
 /// The price of each token class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Prices {
+pub(super) struct ClassPrices {
     pub(super) input: NanoDollarsPerMillion,
     pub(super) cached_input: NanoDollarsPerMillion,
     pub(super) cache_write: NanoDollarsPerMillion,
@@ -51,19 +51,19 @@ pub(super) struct Prices {
 
 /// The prices of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rates<'a> {
+pub struct CallPrices<'a> {
     model: &'a ModelName,
-    prices: &'a Prices,
+    prices: &'a ClassPrices,
 }
 
-impl Rate {
+impl ConditionalPrices {
     const fn is_for(&self, prompt_tokens: u64) -> bool {
         self.above == 0 || prompt_tokens > self.above
     }
 }
 
 impl Quote {
-    pub(super) const fn new(model: ModelName, sheet: Arc<Sheet>) -> Self {
+    pub(super) const fn new(model: ModelName, sheet: Arc<PriceSheet>) -> Self {
         Self { model, sheet }
     }
 
@@ -91,7 +91,7 @@ impl Quote {
         dearest.map_or(Ok(NanoDollars::ZERO), |price| price.cost(searches, Rounding::Up))
     }
 
-    fn every_price(&self) -> impl Iterator<Item = &Prices> {
+    fn every_price(&self) -> impl Iterator<Item = &ClassPrices> {
         std::iter::once(&self.sheet.ordinary).chain(self.sheet.special.iter().map(|rate| &rate.prices))
     }
 
@@ -102,18 +102,18 @@ impl Quote {
 
     /// Returns the prices of a call with this number of prompt tokens in a class of service. A class without its own
     /// prices has the standard ones.
-    pub fn rates(&self, tier: PriceTier, prompt_tokens: u64) -> Rates<'_> {
+    pub fn rates(&self, tier: PriceTier, prompt_tokens: u64) -> CallPrices<'_> {
         let special = |tier: PriceTier| {
             self.sheet.special.iter().rev().find(|rate| rate.tier == tier && rate.is_for(prompt_tokens))
         };
         let special = special(tier).or_else(|| special(PriceTier::Standard));
         let prices = special.map_or(&self.sheet.ordinary, |rate| &rate.prices);
-        Rates { model: &self.model, prices }
+        CallPrices { model: &self.model, prices }
     }
 
     /// Returns the ordinary prices: the standard class of service, for lengths without special prices.
-    pub fn usual(&self) -> Rates<'_> {
-        Rates { model: &self.model, prices: &self.sheet.ordinary }
+    pub fn usual(&self) -> CallPrices<'_> {
+        CallPrices { model: &self.model, prices: &self.sheet.ordinary }
     }
 
     /// Returns the maximum charge for a call with at most these numbers of prompt tokens and generated tokens, in any
@@ -128,8 +128,8 @@ impl Quote {
         prompt_tokens: u64,
         max_output_tokens: u64,
     ) -> Result<NanoDollars, MoneyError> {
-        let Sheet { ordinary, special } = &*self.sheet;
-        let own = |rate: &Rate| tier.is_none_or(|tier| rate.tier == tier);
+        let PriceSheet { ordinary, special } = &*self.sheet;
+        let own = |rate: &ConditionalPrices| tier.is_none_or(|tier| rate.tier == tier);
         // A class of service without prices for some lengths has the standard prices there.
         let usual = tier.is_none() || !special.iter().any(|rate| own(rate) && rate.above == 0);
         let mut dearest = NanoDollars::ZERO;
@@ -143,7 +143,7 @@ impl Quote {
     }
 }
 
-impl Rates<'_> {
+impl CallPrices<'_> {
     /// Returns the price of a token class.
     pub const fn price(&self, class: TokenClass) -> NanoDollarsPerMillion {
         self.prices.of(class)
@@ -185,7 +185,7 @@ impl Rates<'_> {
 /// A price that is a multiple of this is a whole number of nano-dollars per token, so it never rounds.
 const NANOS_THAT_NEVER_ROUND: i64 = 1_000_000;
 
-impl Prices {
+impl ClassPrices {
     pub(super) fn from_config(config: &PriceConfig, errors: &mut Vec<PriceError>) -> Option<Self> {
         let mut price = |class: TokenClass, given: Option<i64>| match given.map(NanoDollarsPerMillion::new) {
             Some(Ok(price)) => Some(price),

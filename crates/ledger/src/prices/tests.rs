@@ -3,7 +3,7 @@
 use headrace_domain::{MoneyError, NanoDollars, NanoDollarsPerMillion, TokenClass, Usage};
 use proptest::prelude::*;
 
-use super::quote::{Prices, Rate, Sheet};
+use super::quote::{ClassPrices, ConditionalPrices, PriceSheet};
 use super::*;
 
 fn model() -> ModelName {
@@ -268,12 +268,12 @@ fn special_prices_need_ordinary_ones() {
     assert!(words.contains("add a table without them"), "{words}");
 }
 
-fn prices() -> impl Strategy<Value = Prices> {
+fn prices() -> impl Strategy<Value = ClassPrices> {
     prop::array::uniform7(0i64..3_000_000_000).prop_map(|prices| {
         let [input, cached_input, cache_write, cache_write_1h, output, reasoning, search] =
             prices.map(|price| NanoDollarsPerMillion::new(price).unwrap());
         let web_search = Some(search);
-        Prices { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_search }
+        ClassPrices { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_search }
     })
 }
 
@@ -291,8 +291,8 @@ proptest! {
         unused in (0u64..100, 0u64..100),
     ) {
         let special = special.into_iter().filter(|(what, _)| *what != ORDINARY);
-        let special = special.map(|((tier, above), prices)| Rate { tier, above, prices }).collect();
-        let quote = Quote::new(model(), Arc::new(Sheet { ordinary, special }));
+        let special = special.map(|((tier, above), prices)| ConditionalPrices { tier, above, prices }).collect();
+        let quote = Quote::new(model(), Arc::new(PriceSheet { ordinary, special }));
         let [input, cached_input, cache_write, cache_write_1h, output, reasoning, web_searches] = counts;
         let usage = Usage { input, cached_input, cache_write, cache_write_1h, output, reasoning, web_searches };
         let cost = quote.rates(tier, usage.prompt_tokens()).cost(&usage).unwrap();

@@ -4,11 +4,11 @@
 use crate::journal::{GENESIS, Journal, JournalError, JournalRow, LedgerError};
 use crate::record::decode_row;
 use crate::snapshot;
-use crate::state::State;
+use crate::state::LedgerState;
 
 /// A state, and the journal row up to which it was replayed.
-pub(super) struct Replayed {
-    pub(super) state: State,
+pub(super) struct ReplayedState {
+    pub(super) state: LedgerState,
     pub(super) sequence: u64,
     pub(super) checksum: [u8; 32],
     pub(super) rows: u64,
@@ -21,9 +21,9 @@ const PAGE_ROWS: usize = 256;
 
 /// Loads a journal. If a snapshot is damaged, the one before it is used, and if none is left, all rows are replayed. A
 /// snapshot of a newer format is an error, because the rows will have a newer format, too.
-pub(super) fn replay(journal: &mut dyn Journal) -> Result<Replayed, LedgerError> {
-    let mut replayed = Replayed {
-        state: State::default(),
+pub(super) fn replay(journal: &mut dyn Journal) -> Result<ReplayedState, LedgerError> {
+    let mut replayed = ReplayedState {
+        state: LedgerState::default(),
         sequence: 0,
         checksum: GENESIS,
         rows: 0,
@@ -57,7 +57,7 @@ pub(super) fn replay(journal: &mut dyn Journal) -> Result<Replayed, LedgerError>
     Ok(replayed)
 }
 
-impl Replayed {
+impl ReplayedState {
     /// Applies all rows of the journal after this state, a page at a time.
     pub(super) fn catch_up(&mut self, journal: &mut dyn Journal) -> Result<(), LedgerError> {
         loop {
@@ -73,7 +73,7 @@ impl Replayed {
     fn follow(&mut self, row: &JournalRow) -> Result<(), LedgerError> {
         row.check_follows(self.sequence, &self.checksum)?;
         for transaction in decode_row(row)? {
-            let breach = |breach: crate::state::Breach| LedgerError::Breach {
+            let breach = |breach: crate::state::RuleBreach| LedgerError::Breach {
                 sequence: row.sequence,
                 why: breach.why(),
             };

@@ -7,11 +7,11 @@ use std::time::Duration;
 use headrace_domain::UnixNanos;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::command::{Command, Receipt};
-use crate::core::Core;
-use crate::durable::{Group, JournalFailed, Scribe};
+use crate::command::{LedgerOperation, Receipt};
+use crate::core::LedgerCore;
+use crate::durable::{CommitGroup, GroupWriter, JournalFailed};
 use crate::refusal::LedgerRefusal;
-use crate::transaction::{Event, Transaction};
+use crate::transaction::{JournalEvent, Transaction};
 
 /// The options of a ledger. Every limit names its unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Default for LedgerOptions {
 
 /// The health of the journal, for metrics and health checks.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Health {
+pub struct JournalHealth {
     /// The reason why commands are refused now. `None` if they are accepted.
     pub down: Option<Arc<str>>,
     /// The last row on the disk.
@@ -66,25 +66,25 @@ pub struct Health {
 }
 
 /// The data that callers and the journal thread share.
-pub(super) struct Shared {
-    pub(super) inner: Mutex<Inner>,
+pub(super) struct LedgerShared {
+    pub(super) inner: Mutex<SharedState>,
     /// Signals work for the journal thread.
     pub(super) work: Condvar,
 }
 
-pub(super) struct Inner {
-    pub(super) core: Core,
-    pub(super) forming: Forming,
-    pub(super) in_flight: Option<Arc<Group>>,
-    pub(super) status: Status,
-    pub(super) health: Health,
-    /// How the journal thread is waiting. [`Sleep::Awake`] after it was woken.
-    pub(super) sleep: Sleep,
+pub(super) struct SharedState {
+    pub(super) core: LedgerCore,
+    pub(super) forming: FormingGroup,
+    pub(super) in_flight: Option<Arc<CommitGroup>>,
+    pub(super) status: ServiceStatus,
+    pub(super) health: JournalHealth,
+    /// How the journal thread is waiting. [`WriterSleep::Awake`] after it was woken.
+    pub(super) sleep: WriterSleep,
 }
 
 /// How the journal thread waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sleep {
+pub(super) enum WriterSleep {
     /// It does not wait, or was woken.
     Awake,
     /// It will soon check by itself whether a batch was queued.
@@ -95,16 +95,16 @@ pub(super) enum Sleep {
 
 /// The content of the next append.
 #[derive(Default)]
-pub(super) struct Forming {
+pub(super) struct FormingGroup {
     pub(super) transactions: Vec<Transaction>,
     pub(super) answer_bytes: usize,
-    pub(super) group: Arc<Group>,
+    pub(super) group: Arc<CommitGroup>,
     /// Whether a caller waits for it.
     pub(super) is_awaited: bool,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum ServiceStatus {
     Up,
     /// The journal failed and is being retried.
     Down(Arc<str>),
@@ -114,8 +114,8 @@ pub(super) enum Status {
     Closed,
 }
 
-impl Scribe for Shared {
-    fn call(&self, group: &Arc<Group>) {
+impl GroupWriter for LedgerShared {
+    fn call(&self, group: &Arc<CommitGroup>) {
         let mut inner = self.inner.lock();
         if inner.is_forming(group) {
             inner.forming.is_awaited = true;
@@ -123,18 +123,18 @@ impl Scribe for Shared {
         }
     }
 
-    fn mention(&self, group: &Arc<Group>) {
+    fn mention(&self, group: &Arc<CommitGroup>) {
         let inner = self.inner.lock();
-        if inner.sleep == Sleep::Deep && inner.is_forming(group) {
+        if inner.sleep == WriterSleep::Deep && inner.is_forming(group) {
             self.wake(inner);
         }
     }
 }
 
-impl Shared {
+impl LedgerShared {
     /// Wakes the journal thread if it sleeps.
-    fn wake(&self, mut inner: MutexGuard<'_, Inner>) {
-        let slept = std::mem::replace(&mut inner.sleep, Sleep::Awake) != Sleep::Awake;
+    fn wake(&self, mut inner: MutexGuard<'_, SharedState>) {
+        let slept = std::mem::replace(&mut inner.sleep, WriterSleep::Awake) != WriterSleep::Awake;
         drop(inner);
         if slept {
             self.work.notify_one();
@@ -143,15 +143,15 @@ impl Shared {
 
     pub(super) fn ask_to_close(&self) {
         let mut inner = self.inner.lock();
-        if inner.status != Status::Closed {
-            inner.status = Status::Closing;
+        if inner.status != ServiceStatus::Closed {
+            inner.status = ServiceStatus::Closing;
         }
         drop(inner);
         self.work.notify_one();
     }
 }
 
-impl Status {
+impl ServiceStatus {
     pub(super) fn refusal(&self) -> Option<Arc<str>> {
         match self {
             Self::Up => None,
@@ -161,9 +161,9 @@ impl Status {
     }
 }
 
-impl Inner {
+impl SharedState {
     /// Whether a group is the one that the next append will write, and not one in progress or already written.
-    fn is_forming(&self, group: &Arc<Group>) -> bool {
+    fn is_forming(&self, group: &Arc<CommitGroup>) -> bool {
         Arc::ptr_eq(&self.forming.group, group) && !self.forming.transactions.is_empty()
     }
 
@@ -173,7 +173,7 @@ impl Inner {
 
     pub(super) fn decide(
         &mut self,
-        command: Command,
+        command: LedgerOperation,
         now: UnixNanos,
         options: &LedgerOptions,
     ) -> Result<Receipt, LedgerRefusal> {
@@ -181,10 +181,10 @@ impl Inner {
         // holds.
         let ends_work = matches!(
             command,
-            Command::Settle { .. }
-                | Command::Release { .. }
-                | Command::ReleaseOrphans { .. }
-                | Command::ExpireHolds
+            LedgerOperation::Settle { .. }
+                | LedgerOperation::Release { .. }
+                | LedgerOperation::ReleaseOrphans { .. }
+                | LedgerOperation::ExpireHolds
         );
         let queued = self.forming.transactions.len();
         let full = queued >= options.max_queued_transactions
@@ -192,7 +192,7 @@ impl Inner {
         if full && !ends_work {
             return Err(LedgerRefusal::Busy { queued, limit: options.max_queued_transactions });
         }
-        let expires = matches!(command, Command::ExpireHolds);
+        let expires = matches!(command, LedgerOperation::ExpireHolds);
         let receipt = self.core.apply_to(command, now, &mut self.forming.transactions)?;
         if let Receipt::ReleasedMany { holds, .. } = &receipt
             && expires
@@ -200,7 +200,7 @@ impl Inner {
             self.health.expired += holds.len() as u64;
         }
         for transaction in self.forming.transactions.get(queued..).unwrap_or_default() {
-            if let Event::Settled(settled) = &transaction.event {
+            if let JournalEvent::Settled(settled) = &transaction.event {
                 self.forming.answer_bytes += settled.answer.as_ref().map_or(0, |answer| answer.body.len());
             }
         }
@@ -208,7 +208,7 @@ impl Inner {
     }
 
     /// Returns the group that a batch decided now must wait for: the one being formed, or else the one being written.
-    pub(super) fn awaited(&self) -> Option<Arc<Group>> {
+    pub(super) fn awaited(&self) -> Option<Arc<CommitGroup>> {
         if !self.forming.transactions.is_empty() {
             return Some(Arc::clone(&self.forming.group));
         }

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::durable::{Group, JournalFailed};
+use crate::durable::{CommitGroup, JournalFailed};
 use crate::journal::{Journal, JournalError, JournalRow, LedgerError};
 use crate::record::encode_payload;
 use crate::snapshot;
-use crate::transaction::{Event, Transaction};
+use crate::transaction::{JournalEvent, Transaction};
 
-use super::replay::Replayed;
-use super::shared::{Forming, Inner, LedgerOptions, Shared, Sleep, Status};
+use super::replay::ReplayedState;
+use super::shared::{FormingGroup, LedgerOptions, LedgerShared, ServiceStatus, SharedState, WriterSleep};
 
 /// The approximate size of answers in one row, in bytes. Beyond it, the group continues in another row of the same
 /// append.
@@ -27,12 +27,12 @@ const LEISURE: Duration = Duration::from_millis(2);
 /// The wait before retrying a failed journal grows up to this multiple of the first wait.
 const MAX_RETRY_FACTOR: u32 = 20;
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct JournalWriter {
+    shared: Arc<LedgerShared>,
     journal: Box<dyn Journal>,
     options: LedgerOptions,
     /// The state that is on the disk.
-    durable: Replayed,
+    durable: ReplayedState,
     rows_since_snapshot: u64,
     bytes_since_snapshot: usize,
     snapshot_bytes: usize,
@@ -40,8 +40,8 @@ pub(super) struct Writer {
     spare: Vec<Transaction>,
 }
 
-enum Work {
-    Commit(Vec<Transaction>, Arc<Group>),
+enum WriterWork {
+    Commit(Vec<Transaction>, Arc<CommitGroup>),
     /// The journal was idle for a while and must be checked.
     Check,
     Recover,
@@ -49,12 +49,12 @@ enum Work {
 }
 
 /// Resolves all pending batches, no matter how the thread ends.
-struct Farewell(Arc<Shared>);
+struct ResolveOnExit(Arc<LedgerShared>);
 
-impl Drop for Farewell {
+impl Drop for ResolveOnExit {
     fn drop(&mut self) {
         let mut inner = self.0.inner.lock();
-        inner.status = Status::Closed;
+        inner.status = ServiceStatus::Closed;
         let failed = JournalFailed { why: "the ledger's journal thread has ended".into() };
         inner.fail_forming(&failed);
         if let Some(group) = inner.in_flight.take() {
@@ -63,32 +63,32 @@ impl Drop for Farewell {
     }
 }
 
-impl Inner {
+impl SharedState {
     /// Whether the next work must not be delayed to collect more batches.
     fn is_urgent(&self) -> bool {
-        self.status != Status::Up || self.forming.is_awaited
+        self.status != ServiceStatus::Up || self.forming.is_awaited
     }
 
     /// Returns the next work, or `None` if there is none.
-    fn work(&mut self, spare: &mut Vec<Transaction>) -> Option<Work> {
-        if matches!(self.status, Status::Down(_)) {
-            return Some(Work::Recover);
+    fn work(&mut self, spare: &mut Vec<Transaction>) -> Option<WriterWork> {
+        if matches!(self.status, ServiceStatus::Down(_)) {
+            return Some(WriterWork::Recover);
         }
         if !self.forming.transactions.is_empty() {
-            let next = Forming { transactions: std::mem::take(spare), ..Forming::default() };
-            let Forming { transactions, group, .. } = std::mem::replace(&mut self.forming, next);
+            let next = FormingGroup { transactions: std::mem::take(spare), ..FormingGroup::default() };
+            let FormingGroup { transactions, group, .. } = std::mem::replace(&mut self.forming, next);
             self.in_flight = Some(Arc::clone(&group));
-            return Some(Work::Commit(transactions, group));
+            return Some(WriterWork::Commit(transactions, group));
         }
-        (self.status == Status::Closing).then_some(Work::Close)
+        (self.status == ServiceStatus::Closing).then_some(WriterWork::Close)
     }
 }
 
-impl Writer {
+impl JournalWriter {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LedgerShared>,
         journal: Box<dyn Journal>,
-        durable: Replayed,
+        durable: ReplayedState,
         options: LedgerOptions,
     ) -> Self {
         let rows_since_snapshot = durable.rows;
@@ -105,19 +105,19 @@ impl Writer {
     }
 
     pub(super) fn run(mut self) -> Result<(), LedgerError> {
-        let _farewell = Farewell(Arc::clone(&self.shared));
+        let _farewell = ResolveOnExit(Arc::clone(&self.shared));
         // The failure from which the journal has not recovered.
         let mut failure = None;
         loop {
             match self.next() {
-                Work::Commit(transactions, group) => {
+                WriterWork::Commit(transactions, group) => {
                     failure = self.commit(&transactions, &group).err();
                     self.keep_room(transactions);
                 }
-                Work::Check => failure = self.check().err(),
-                Work::Recover if self.recover() => failure = None,
-                Work::Recover => {}
-                Work::Close => break,
+                WriterWork::Check => failure = self.check().err(),
+                WriterWork::Recover if self.recover() => failure = None,
+                WriterWork::Recover => {}
+                WriterWork::Close => break,
             }
         }
         if let Some(error) = failure {
@@ -133,20 +133,20 @@ impl Writer {
     pub(super) fn turn(&mut self) {
         let work = self.shared.inner.lock().work(&mut self.spare);
         match work {
-            Some(Work::Commit(transactions, group)) => {
+            Some(WriterWork::Commit(transactions, group)) => {
                 // A failure shows in the ledger's health, and the next piece of work is recovery.
                 let _ = self.commit(&transactions, &group);
             }
-            Some(Work::Recover) => {
+            Some(WriterWork::Recover) => {
                 let _ = self.try_recover();
             }
             // Only the journal thread checks an idle journal.
-            Some(Work::Check | Work::Close) | None => {}
+            Some(WriterWork::Check | WriterWork::Close) | None => {}
         }
     }
 
     /// Waits for work: at first lightly, because after a write more batches usually follow.
-    fn next(&mut self) -> Work {
+    fn next(&mut self) -> WriterWork {
         let mut inner = self.shared.inner.lock();
         let mut is_deep = false;
         loop {
@@ -155,12 +155,13 @@ impl Writer {
             {
                 return work;
             }
-            let (sleep, longest) = if is_deep { (Sleep::Deep, CHECK_EVERY) } else { (Sleep::Light, LEISURE) };
+            let (sleep, longest) =
+                if is_deep { (WriterSleep::Deep, CHECK_EVERY) } else { (WriterSleep::Light, LEISURE) };
             inner.sleep = sleep;
             let timed_out = self.shared.work.wait_for(&mut inner, longest).timed_out();
-            inner.sleep = Sleep::Awake;
+            inner.sleep = WriterSleep::Awake;
             if is_deep && timed_out {
-                return Work::Check;
+                return WriterWork::Check;
             }
             // After a long sleep or a timeout, there are no other batches to wait for.
             if is_deep || timed_out {
@@ -182,11 +183,11 @@ impl Writer {
 
     fn check(&mut self) -> Result<(), LedgerError> {
         let Err(error) = self.journal.check() else { return Ok(()) };
-        self.fail(&error, &Forming::default().group);
+        self.fail(&error, &FormingGroup::default().group);
         Err(error.into())
     }
 
-    fn commit(&mut self, transactions: &[Transaction], group: &Arc<Group>) -> Result<(), LedgerError> {
+    fn commit(&mut self, transactions: &[Transaction], group: &Arc<CommitGroup>) -> Result<(), LedgerError> {
         let rows = self.rows(transactions);
         let started = Instant::now();
         let appended = self.journal.append(&rows);
@@ -253,7 +254,7 @@ impl Writer {
     }
 
     /// Takes back all changes that are not on the disk.
-    fn fail(&mut self, error: &JournalError, group: &Arc<Group>) {
+    fn fail(&mut self, error: &JournalError, group: &Arc<CommitGroup>) {
         let failed = JournalFailed { why: error.to_string().into() };
         tracing::error!(%error, "the ledger's journal failed: no new call is taken until it can be written again");
         let state = self.durable.state.clone();
@@ -261,8 +262,8 @@ impl Writer {
         inner.core.rebase(state);
         inner.in_flight = None;
         inner.health.failures += 1;
-        if inner.status == Status::Up {
-            inner.status = Status::Down(Arc::clone(&failed.why));
+        if inner.status == ServiceStatus::Up {
+            inner.status = ServiceStatus::Down(Arc::clone(&failed.why));
         }
         inner.fail_forming(&failed);
         drop(inner);
@@ -276,14 +277,14 @@ impl Writer {
         loop {
             let Err(error) = self.try_recover() else { return true };
             let mut inner = self.shared.inner.lock();
-            if !matches!(inner.status, Status::Down(_)) {
+            if !matches!(inner.status, ServiceStatus::Down(_)) {
                 return false;
             }
-            inner.status = Status::Down(error.to_string().into());
+            inner.status = ServiceStatus::Down(error.to_string().into());
             // `close` also signals the condition. Any other wake-up only means that the next try comes a little early.
             let wait = self.options.retry.max(Duration::from_millis(1)) * factor;
             let _ = self.shared.work.wait_for(&mut inner, wait);
-            if !matches!(inner.status, Status::Down(_)) {
+            if !matches!(inner.status, ServiceStatus::Down(_)) {
                 return false;
             }
             factor = (factor * 2).min(MAX_RETRY_FACTOR);
@@ -297,8 +298,8 @@ impl Writer {
         let mut inner = self.shared.inner.lock();
         inner.core.rebase(state);
         inner.health.sequence = self.durable.sequence;
-        if matches!(inner.status, Status::Down(_)) {
-            inner.status = Status::Up;
+        if matches!(inner.status, ServiceStatus::Down(_)) {
+            inner.status = ServiceStatus::Up;
             tracing::warn!(row = self.durable.sequence, "the ledger's journal can be written again");
         }
         Ok(())
@@ -307,7 +308,8 @@ impl Writer {
     fn snapshot(&mut self) {
         let payload = snapshot::encode(&self.durable.state);
         self.snapshot_bytes = payload.len();
-        let sealed = crate::journal::Snapshot::sealed(self.durable.sequence, self.durable.checksum, payload);
+        let sealed =
+            crate::journal::StateSnapshot::sealed(self.durable.sequence, self.durable.checksum, payload);
         let written = self.journal.write_snapshot(&sealed);
         self.rows_since_snapshot = 0;
         self.bytes_since_snapshot = 0;
@@ -322,14 +324,14 @@ impl Writer {
     /// the ledger.
     fn breach(&self, why: &'static str) -> LedgerError {
         let mut inner = self.shared.inner.lock();
-        inner.status = Status::Closing;
+        inner.status = ServiceStatus::Closing;
         LedgerError::Breach { sequence: self.durable.sequence + 1, why }
     }
 }
 
 fn answer_bytes(transaction: &Transaction) -> usize {
     match &transaction.event {
-        Event::Settled(settled) => settled.answer.as_ref().map_or(0, |answer| answer.body.len()),
+        JournalEvent::Settled(settled) => settled.answer.as_ref().map_or(0, |answer| answer.body.len()),
         _ => 0,
     }
 }

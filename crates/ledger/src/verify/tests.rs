@@ -5,7 +5,7 @@ use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, UnixNanos};
 use super::*;
 use crate::command::{Owner, ReleaseReason, SettleOutcome};
 use crate::record::encode_payload;
-use crate::transaction::{Entries, Entry};
+use crate::transaction::{Entries, MoneyEntry};
 
 fn nano(amount: i64) -> NanoDollars {
     NanoDollars::new(amount)
@@ -19,20 +19,20 @@ fn project() -> ProjectId {
     ProjectId::new("p").unwrap()
 }
 
-fn entry(account: Account, amount: i64) -> Entry {
-    Entry { account, amount: nano(amount) }
+fn entry(account: Account, amount: i64) -> MoneyEntry {
+    MoneyEntry { account, amount: nano(amount) }
 }
 
 const HOLD: HoldId = HoldId::from_bits(1);
 
 /// Open, grant 100, hold 40, settle 30: one transaction each, at times 0, 1, 2, 3.
 fn story() -> Vec<Transaction> {
-    let at = |n, event, entries: Vec<Entry>| Transaction {
+    let at = |n, event, entries: Vec<MoneyEntry>| Transaction {
         time: UnixNanos::new(n),
         event,
         entries: entries.into(),
     };
-    let held = Held {
+    let held = HoldTaken {
         hold: HOLD,
         org: org(),
         project: project(),
@@ -49,7 +49,7 @@ fn story() -> Vec<Transaction> {
         price,
         amount: nano(30),
     };
-    let settled = Settled {
+    let settled = HoldSettled {
         hold: HOLD,
         lines: vec![line],
         charged: nano(30),
@@ -58,43 +58,47 @@ fn story() -> Vec<Transaction> {
         answer: None,
     };
     let (available, in_hold) = (|| Account::Available(org()), || Account::Held(project()));
-    let granted =
-        Event::Granted { org: org(), kind: crate::GrantKind::Paid, amount: nano(100), reference: "r".into() };
+    let granted = JournalEvent::Granted {
+        org: org(),
+        kind: crate::GrantKind::Paid,
+        amount: nano(100),
+        reference: "r".into(),
+    };
     vec![
-        at(0, Event::ProjectOpened { org: org(), project: project() }, vec![]),
+        at(0, JournalEvent::ProjectOpened { org: org(), project: project() }, vec![]),
         at(1, granted, vec![entry(Account::PaidIn, -100), entry(available(), 100)]),
-        at(2, Event::Held(held), vec![entry(available(), -40), entry(in_hold(), 40)]),
+        at(2, JournalEvent::Held(held), vec![entry(available(), -40), entry(in_hold(), 40)]),
         at(
             3,
-            Event::Settled(settled),
+            JournalEvent::Settled(settled),
             vec![entry(in_hold(), -40), entry(available(), 10), entry(Account::Revenue, 30)],
         ),
     ]
 }
 
 /// Returns one row per transaction, correctly chained.
-fn chained(story: &[Transaction]) -> Loaded {
+fn chained(story: &[Transaction]) -> LoadedJournal {
     let mut rows: Vec<JournalRow> = Vec::new();
     for transaction in story {
         let (sequence, previous) = rows.last().map_or((0, GENESIS), |last| (last.sequence, last.checksum));
         let payload = encode_payload(std::slice::from_ref(transaction));
         rows.push(JournalRow::chained(sequence + 1, transaction.time, payload, previous));
     }
-    Loaded { snapshots: vec![], rows }
+    LoadedJournal { snapshots: vec![], rows }
 }
 
-fn with_snapshot(story: &[Transaction]) -> Loaded {
+fn with_snapshot(story: &[Transaction]) -> LoadedJournal {
     let mut loaded = chained(story);
-    let mut state = State::default();
+    let mut state = LedgerState::default();
     story.iter().for_each(|transaction| state.replay(transaction).unwrap());
     let last = loaded.rows.last().unwrap();
-    loaded.snapshots.push(Snapshot::sealed(last.sequence, last.checksum, snapshot::encode(&state)));
+    loaded.snapshots.push(StateSnapshot::sealed(last.sequence, last.checksum, snapshot::encode(&state)));
     loaded
 }
 
-fn settled(story: &mut [Transaction]) -> &mut Settled {
+fn settled(story: &mut [Transaction]) -> &mut HoldSettled {
     match &mut story[3].event {
-        Event::Settled(settled) => settled,
+        JournalEvent::Settled(settled) => settled,
         _ => panic!("the fourth transaction is the settlement"),
     }
 }
@@ -109,7 +113,7 @@ fn a_right_journal_passes_and_its_totals_are_printed() {
     assert_eq!((t.holds, t.settled, t.released, t.open_holds), (1, 1, 0, 0));
     let printed = report.to_string();
     assert!(printed.contains("revenue") && printed.ends_with("every invariant holds"), "{printed}");
-    assert!(verify(&Loaded::default()).ok(), "an empty journal breaks nothing");
+    assert!(verify(&LoadedJournal::default()).ok(), "an empty journal breaks nothing");
 }
 
 #[test]
@@ -119,7 +123,7 @@ fn every_forged_story_is_found_out() {
         ("not to zero", |s| s[1].entries[1].amount = nano(101)),
         ("runs backwards", |s| s[3].time = UnixNanos::new(1)),
         ("is resolved twice", |s| {
-            let event = Event::Released { hold: HOLD, why: ReleaseReason::Expired };
+            let event = JournalEvent::Released { hold: HOLD, why: ReleaseReason::Expired };
             s.push(Transaction { time: UnixNanos::new(4), event, entries: Entries::new() });
         }),
         ("was not open", |s| {
@@ -159,7 +163,7 @@ fn every_forged_story_is_found_out() {
 
 #[test]
 fn every_damaged_row_is_found() {
-    type Damage = fn(&mut Loaded);
+    type Damage = fn(&mut LoadedJournal);
     let table: [(&str, Damage); 9] = [
         ("rows are missing", |l| {
             l.rows.remove(1);
@@ -189,10 +193,10 @@ fn every_damaged_row_is_found() {
 #[test]
 fn a_forged_snapshot_is_not_what_replaying_gives() {
     let mut loaded = with_snapshot(&story());
-    let mut state = State::default();
+    let mut state = LedgerState::default();
     story()[..3].iter().for_each(|transaction| state.replay(transaction).unwrap());
     let last = loaded.rows.last().unwrap();
-    loaded.snapshots = vec![Snapshot::sealed(last.sequence, last.checksum, snapshot::encode(&state))];
+    loaded.snapshots = vec![StateSnapshot::sealed(last.sequence, last.checksum, snapshot::encode(&state))];
     let report = verify(&loaded);
     assert!(report.to_string().contains("not what replaying gives"), "{report}");
 }
@@ -210,16 +214,16 @@ fn every_truncation_and_flip_of_a_payload_is_an_error_and_never_a_panic() {
             let mut flipped = payload.clone();
             flipped[at] ^= 1 << bit;
             // The row may still parse. Then the rules or the totals must report it, or only a name or a time differs.
-            let _ = verify(&Loaded { snapshots: vec![], rows: vec![row(flipped)] });
+            let _ = verify(&LoadedJournal { snapshots: vec![], rows: vec![row(flipped)] });
         }
     }
-    let mut state = State::default();
+    let mut state = LedgerState::default();
     story().iter().for_each(|transaction| state.replay(transaction).unwrap());
     let encoded = snapshot::encode(&state);
     for at in 0..encoded.len() {
         let mut flipped = encoded.clone();
         flipped[at] ^= 0x55;
-        let _ = snapshot::decode(&Snapshot::sealed(4, GENESIS, flipped));
-        assert!(snapshot::decode(&Snapshot::sealed(4, GENESIS, encoded[..at].to_vec())).is_err());
+        let _ = snapshot::decode(&StateSnapshot::sealed(4, GENESIS, flipped));
+        assert!(snapshot::decode(&StateSnapshot::sealed(4, GENESIS, encoded[..at].to_vec())).is_err());
     }
 }

@@ -4,8 +4,8 @@ use headrace_domain::{
     HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, Rounding, TokenClass, UnixNanos,
 };
 use headrace_ledger::{
-    Budget, BudgetPeriod, ChargeLine, Command, GrantKind, IdempotencyClaim, Owner, ReleaseReason,
-    SettleOutcome, StoredAnswer,
+    BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget,
+    ReleaseReason, SettleOutcome, StoredAnswer,
 };
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -34,22 +34,27 @@ pub(crate) fn hold_id(n: u128) -> HoldId {
     HoldId::from_bits(n)
 }
 
-pub(crate) fn open(org_name: &str, project_name: &str) -> Command {
-    Command::OpenProject { org: org(org_name), project: project(project_name) }
+pub(crate) fn open(org_name: &str, project_name: &str) -> LedgerOperation {
+    LedgerOperation::OpenProject { org: org(org_name), project: project(project_name) }
 }
 
-pub(crate) fn grant(org_name: &str, amount: i64) -> Command {
+pub(crate) fn grant(org_name: &str, amount: i64) -> LedgerOperation {
     let (kind, reference) = (GrantKind::Paid, "a test".into());
-    Command::Grant { org: org(org_name), amount: nano(amount), kind, reference }
+    LedgerOperation::Grant { org: org(org_name), amount: nano(amount), kind, reference }
 }
 
-pub(crate) fn budget(org_name: &str, project_name: &str, limit: i64, period: BudgetPeriod) -> Command {
-    let budget = Some(Budget { limit: nano(limit), period });
-    Command::SetBudget { org: org(org_name), project: project(project_name), budget }
+pub(crate) fn budget(
+    org_name: &str,
+    project_name: &str,
+    limit: i64,
+    period: BudgetPeriod,
+) -> LedgerOperation {
+    let budget = Some(ProjectBudget { limit: nano(limit), period });
+    LedgerOperation::SetBudget { org: org(org_name), project: project(project_name), budget }
 }
 
 /// Returns a hold of org `o`, project `p`, which expires an hour after the start.
-pub(crate) fn hold(n: u128, amount: i64) -> Command {
+pub(crate) fn hold(n: u128, amount: i64) -> LedgerOperation {
     hold_of("o", "p", n, amount, None)
 }
 
@@ -59,8 +64,8 @@ pub(crate) fn hold_of(
     n: u128,
     amount: i64,
     key: Option<(&str, u8)>,
-) -> Command {
-    Command::Hold {
+) -> LedgerOperation {
+    LedgerOperation::Hold {
         hold: hold_id(n),
         org: org(org_name),
         project: project(project_name),
@@ -89,7 +94,7 @@ pub(crate) fn lines(amount: i64) -> Vec<ChargeLine> {
     }
 }
 
-pub(crate) fn settle(n: u128, amount: i64) -> Command {
+pub(crate) fn settle(n: u128, amount: i64) -> LedgerOperation {
     settle_as(n, amount, 0, SettleOutcome::Completed, None)
 }
 
@@ -99,15 +104,15 @@ pub(crate) fn settle_as(
     loss: i64,
     outcome: SettleOutcome,
     answer: Option<&[u8]>,
-) -> Command {
+) -> LedgerOperation {
     let answer = answer.map(|body| StoredAnswer {
         status: 200,
         content_type: "application/json".into(),
         body: body.into(),
     });
-    Command::Settle { hold: hold_id(n), lines: lines(amount), loss: nano(loss), outcome, answer }
+    LedgerOperation::Settle { hold: hold_id(n), lines: lines(amount), loss: nano(loss), outcome, answer }
 }
 
-pub(crate) fn release(n: u128) -> Command {
-    Command::Release { hold: hold_id(n), why: ReleaseReason::Refused }
+pub(crate) fn release(n: u128) -> LedgerOperation {
+    LedgerOperation::Release { hold: hold_id(n), why: ReleaseReason::Refused }
 }

@@ -7,7 +7,7 @@ use headrace_domain::{
     Conversation, FinishReason, Message, ReplyEvent, Role, Tool, ToolCall, ToolChoice, UnixNanos,
 };
 use headrace_prompt::{
-    CallIds, OfferedTools, RenderOptions, Rendered, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle,
+    CallIds, OfferedTools, RenderOptions, RenderedPrompt, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle,
 };
 use serde_json::json;
 
@@ -120,7 +120,7 @@ fn written(patient: &Patient<'_>) -> Option<String> {
             ..Conversation::default()
         };
         let options = RenderOptions { add_generation_prompt: open, now: UnixNanos::new(0), reasoning: None };
-        patient.template()?.render(&conversation, &options).ok().map(Rendered::into_text)
+        patient.template()?.render(&conversation, &options).ok().map(RenderedPrompt::into_text)
     };
     let asked = text(vec![user(QUESTION)], true)?;
     let with_result = text(vec![user(QUESTION), call(), result(), user(NEXT)], false);

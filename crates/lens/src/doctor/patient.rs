@@ -2,7 +2,7 @@
 //! for.
 
 use headrace_domain::{Conversation, Message, Role, UnixNanos};
-use headrace_prompt::{ChatTemplate, RenderOptions, Rendered, TemplateError};
+use headrace_prompt::{ChatTemplate, RenderOptions, RenderedPrompt, TemplateError};
 
 use crate::finding::{Examined, Facts};
 use crate::words::Words;
@@ -35,7 +35,7 @@ impl<'a> Patient<'a> {
         &self,
         conversation: &Conversation,
         open: bool,
-    ) -> Option<Result<Rendered, TemplateError>> {
+    ) -> Option<Result<RenderedPrompt, TemplateError>> {
         let options = RenderOptions { add_generation_prompt: open, now: UnixNanos::new(0), reasoning: None };
         Some(self.template()?.render(conversation, &options))
     }
@@ -43,7 +43,7 @@ impl<'a> Patient<'a> {
     /// Like [`Self::render`], but returns the text, or `None` if the template rejects the messages.
     pub(super) fn text(&self, messages: Vec<Message>, open: bool) -> Option<String> {
         let conversation = Conversation { messages, ..Conversation::default() };
-        self.render(&conversation, open)?.ok().map(Rendered::into_text)
+        self.render(&conversation, open)?.ok().map(RenderedPrompt::into_text)
     }
 
     /// Returns the ids of a conversation, exactly as it would be served.

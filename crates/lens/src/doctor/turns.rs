@@ -1,7 +1,7 @@
 //! Checks how a prompt begins and how it opens an answer. Must not know how an answer ends.
 
 use headrace_domain::{Conversation, UnixNanos};
-use headrace_prompt::{RenderOptions, Rendered};
+use headrace_prompt::{RenderOptions, RenderedPrompt};
 
 use super::patient::{ANSWER, NEXT, Patient, QUESTION, assistant, user};
 use crate::finding::{Finding, Severity};
@@ -110,7 +110,7 @@ fn time(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
         let conversation = Conversation { messages: vec![user(QUESTION)], ..Conversation::default() };
         let options =
             RenderOptions { add_generation_prompt: true, now: UnixNanos::new(now), reasoning: None };
-        patient.template()?.render(&conversation, &options).ok().map(Rendered::into_text)
+        patient.template()?.render(&conversation, &options).ok().map(RenderedPrompt::into_text)
     };
     let (Some(now), Some(later)) = (at(0), at(LATER_NANOS)) else { return };
     if now == later {

@@ -3,8 +3,8 @@
 use headrace_domain::{Conversation, FormTag, TaggedForm};
 use serde_json::Value;
 
-use super::{Asked, TEXT_GRAMMAR, TEXT_PATTERN};
-use crate::family::{Body, ReplyFamily};
+use super::{CallConstraints, TEXT_GRAMMAR, TEXT_PATTERN};
+use crate::family::{CallLayout, ReplyFamily};
 
 impl ReplyFamily {
     /// Expresses [`ReplyFamily::calls_as_grammar`] as free text in which each call is between tags. Returns `None` if
@@ -16,9 +16,9 @@ impl ReplyFamily {
         conversation: &Conversation,
         special: &dyn Fn(&str) -> Option<u32>,
     ) -> Option<TaggedForm> {
-        let asked = Asked::of(conversation).filter(|asked| !asked.required && !asked.one)?;
+        let asked = CallConstraints::of(conversation).filter(|asked| !asked.required && !asked.one)?;
         let row = self.row()?;
-        let Body::Object { arguments, array: false } = row.body else { return None };
+        let CallLayout::Object { arguments, array: false } = row.body else { return None };
         let (open, close) = row.written.each;
         let trigger = row.open.first().copied().filter(|mark| open.starts_with(mark))?;
         let marks = row.open.iter().chain(row.close);

@@ -36,7 +36,7 @@ const NEVER_GIVEN: [&str; 2] = ["tools", "documents"];
 
 /// What the value of an expression may depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ValueDependence {
     /// Does not depend on the texts of messages.
     Free,
     /// A string put together from non-blank texts of messages and free strings, or a free value.
@@ -49,13 +49,13 @@ enum Kind {
     Space,
 }
 
-use Kind::{Free, Message, Messages, Space, Text};
+use ValueDependence::{Free, Message, Messages, Space, Text};
 
 /// Whether the output of `source` contains the texts of messages and otherwise does not depend on them. This applies to
 /// messages with the same roles whose texts are not blank and have no white space at their ends.
 pub(crate) fn only_writes(source: &str, syntax: &SyntaxConfig) -> bool {
     let Ok(root) = parse(source, "chat_template", syntax.clone()) else { return false };
-    let mut reader = Reader::default();
+    let mut reader = TemplateFacts::default();
     // The body of a loop may read a variable that it sets further down.
     loop {
         reader.learned = false;
@@ -71,16 +71,16 @@ pub(crate) fn only_writes(source: &str, syntax: &SyntaxConfig) -> bool {
 /// The facts learnt so far, regardless of their position in the template. Its functions return `None` for anything
 /// harmful.
 #[derive(Debug, Default)]
-struct Reader {
+struct TemplateFacts {
     /// The kinds of variables.
-    names: BTreeMap<String, Kind>,
+    names: BTreeMap<String, ValueDependence>,
     /// The kinds of the fields of namespaces, by name alone.
-    fields: BTreeMap<String, Kind>,
+    fields: BTreeMap<String, ValueDependence>,
     learned: bool,
 }
 
 /// Returns the kind of a value that has one of two kinds. `None` if no kind covers both.
-fn either(one: Kind, other: Kind) -> Option<Kind> {
+fn either(one: ValueDependence, other: ValueDependence) -> Option<ValueDependence> {
     match (one, other) {
         (Free, kind) | (kind, Free) => Some(kind),
         (one, other) => (one == other).then_some(one),
@@ -89,11 +89,11 @@ fn either(one: Kind, other: Kind) -> Option<Kind> {
 
 /// Returns the kind of the truth value of something. It is free, because the texts are never blank. `None` for a
 /// namespace.
-fn truth(kind: Kind) -> Option<Kind> {
+fn truth(kind: ValueDependence) -> Option<ValueDependence> {
     (kind != Space).then_some(Free)
 }
 
-fn free(kind: Kind) -> Option<Kind> {
+fn free(kind: ValueDependence) -> Option<ValueDependence> {
     (kind == Free).then_some(Free)
 }
 
@@ -116,7 +116,7 @@ fn is_nothing(expression: &Expr<'_>) -> bool {
     }
 }
 
-impl Reader {
+impl TemplateFacts {
     fn statements(&mut self, statements: &[Stmt<'_>]) -> Option<()> {
         statements.iter().try_for_each(|statement| self.statement(statement))
     }
@@ -184,7 +184,7 @@ impl Reader {
         self.assign(&set.target, Text)
     }
 
-    fn assign(&mut self, target: &Expr<'_>, kind: Kind) -> Option<()> {
+    fn assign(&mut self, target: &Expr<'_>, kind: ValueDependence) -> Option<()> {
         match target {
             Expr::Var(name) => self.learn(name.id, kind, false),
             Expr::GetAttr(field) => {
@@ -198,12 +198,12 @@ impl Reader {
     }
 
     /// Unpacks a value, which must be free. All targets are then free.
-    fn unpack(&mut self, targets: &[Expr<'_>], kind: Kind) -> Option<()> {
+    fn unpack(&mut self, targets: &[Expr<'_>], kind: ValueDependence) -> Option<()> {
         free(kind)?;
         targets.iter().try_for_each(|target| self.assign(target, Free))
     }
 
-    fn learn(&mut self, name: &str, kind: Kind, field: bool) -> Option<()> {
+    fn learn(&mut self, name: &str, kind: ValueDependence, field: bool) -> Option<()> {
         let known = if field { &mut self.fields } else { &mut self.names };
         let before = known.get(name).copied();
         let now = either(before.unwrap_or(Free), kind)?;
@@ -214,7 +214,7 @@ impl Reader {
         Some(())
     }
 
-    fn expression(&mut self, expression: &Expr<'_>) -> Option<Kind> {
+    fn expression(&mut self, expression: &Expr<'_>) -> Option<ValueDependence> {
         match expression {
             Expr::Const(_) => Some(Free),
             Expr::Var(name) => self.variable(name.id),
@@ -292,7 +292,7 @@ impl Reader {
         }
     }
 
-    fn variable(&self, name: &str) -> Option<Kind> {
+    fn variable(&self, name: &str) -> Option<ValueDependence> {
         let set = self.names.get(name).copied().unwrap_or(Free);
         match name {
             "messages" => either(Messages, set),
@@ -303,7 +303,7 @@ impl Reader {
         }
     }
 
-    fn field(&mut self, of: &Expr<'_>, name: &str) -> Option<Kind> {
+    fn field(&mut self, of: &Expr<'_>, name: &str) -> Option<ValueDependence> {
         if matches!(of, Expr::Var(variable) if variable.id == "loop") {
             return OF_LOOPS.contains(&name).then_some(Free);
         }
@@ -315,7 +315,12 @@ impl Reader {
         }
     }
 
-    fn operation(&mut self, operation: BinOpKind, left: &Expr<'_>, right: &Expr<'_>) -> Option<Kind> {
+    fn operation(
+        &mut self,
+        operation: BinOpKind,
+        left: &Expr<'_>,
+        right: &Expr<'_>,
+    ) -> Option<ValueDependence> {
         let equality = matches!(operation, BinOpKind::Eq | BinOpKind::Ne);
         let within = matches!(operation, BinOpKind::In);
         if equality || within {
@@ -368,7 +373,13 @@ impl Reader {
         }
     }
 
-    fn compare(&mut self, equality: bool, within: bool, left: &Expr<'_>, right: &Expr<'_>) -> Option<Kind> {
+    fn compare(
+        &mut self,
+        equality: bool,
+        within: bool,
+        left: &Expr<'_>,
+        right: &Expr<'_>,
+    ) -> Option<ValueDependence> {
         let kinds = (self.expression(left)?, self.expression(right)?);
         match kinds {
             (Free, Free) => Some(Free),
@@ -380,7 +391,7 @@ impl Reader {
         }
     }
 
-    fn call(&mut self, call: &Call<'_>) -> Option<Kind> {
+    fn call(&mut self, call: &Call<'_>) -> Option<ValueDependence> {
         match &call.expr {
             Expr::Var(function) if self.names.contains_key(function.id) => None,
             // The content of the message does not matter, because nothing is rendered after it.
@@ -424,7 +435,7 @@ impl Reader {
         Some(())
     }
 
-    fn all_free(&mut self, items: &[Expr<'_>]) -> Option<Kind> {
+    fn all_free(&mut self, items: &[Expr<'_>]) -> Option<ValueDependence> {
         for item in items {
             let kind = self.expression(item)?;
             free(kind)?;
@@ -434,7 +445,7 @@ impl Reader {
 }
 
 /// Returns the kind of a filter's result.
-fn filtered(name: &str, bare: bool, kind: Kind) -> Option<Kind> {
+fn filtered(name: &str, bare: bool, kind: ValueDependence) -> Option<ValueDependence> {
     match (name, kind) {
         (CAP, kind) => Some(kind),
         (_, Free) => Some(Free),

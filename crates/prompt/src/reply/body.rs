@@ -3,45 +3,45 @@
 
 use std::sync::Arc;
 
-use crate::family::Body;
+use crate::family::CallLayout;
 use crate::offered::OfferedTools;
 
-use super::gemma::Gemma;
+use super::gemma::GemmaCall;
 use super::named::NamedCall;
-use super::object::Object;
-use super::piece::Draft;
-use super::pythonic::Pythonic;
-use super::step::Step;
+use super::object::ObjectCall;
+use super::piece::CallDraft;
+use super::pythonic::PythonicCall;
+use super::step::CallStep;
 use super::tagged::TaggedCall;
 
 /// The reader of a call.
 #[derive(Debug)]
-pub(super) enum Reader {
-    Object(Object),
+pub(super) enum CallReader {
+    Object(ObjectCall),
     Named(NamedCall),
     Tagged(Box<TaggedCall>),
-    Pythonic(Pythonic),
-    Gemma(Gemma),
+    Pythonic(PythonicCall),
+    Gemma(GemmaCall),
 }
 
-impl Reader {
+impl CallReader {
     /// Creates a reader for the notation `body`. `end` is a mark that also ends a call whose own end is missing.
-    pub(super) fn new(body: &Body, end: Option<&'static str>, offered: &Arc<OfferedTools>) -> Self {
+    pub(super) fn new(body: &CallLayout, end: Option<&'static str>, offered: &Arc<OfferedTools>) -> Self {
         match body {
-            Body::Object { array, .. } => Self::Object(Object::new(*array, end.is_some())),
-            Body::Named(named) => Self::Named(NamedCall::new(named, end)),
-            Body::Tagged(tagged) => Self::Tagged(Box::new(TaggedCall::new(*tagged, end, offered))),
-            Body::Pythonic => Self::Pythonic(Pythonic::new(offered)),
-            Body::Gemma { quote } => Self::Gemma(Gemma::new(quote, offered)),
+            CallLayout::Object { array, .. } => Self::Object(ObjectCall::new(*array, end.is_some())),
+            CallLayout::Named(named) => Self::Named(NamedCall::new(named, end)),
+            CallLayout::Tagged(tagged) => Self::Tagged(Box::new(TaggedCall::new(*tagged, end, offered))),
+            CallLayout::Pythonic => Self::Pythonic(PythonicCall::new(offered)),
+            CallLayout::Gemma { quote } => Self::Gemma(GemmaCall::new(quote, offered)),
         }
     }
 
     /// Creates a reader for a further object in a list, or between the marks of a call.
     pub(super) fn next_object(marked: bool) -> Self {
-        Self::Object(Object::new(false, marked))
+        Self::Object(ObjectCall::new(false, marked))
     }
 
-    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+    pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         match self {
             Self::Object(object) => object.step(c, draft),
             Self::Named(named) => named.step(c, draft),
@@ -52,7 +52,7 @@ impl Reader {
     }
 
     /// Ends the input because the model stopped by itself. Completes a call that lacks only its end.
-    pub(super) fn stop(&mut self, draft: &mut Draft) {
+    pub(super) fn stop(&mut self, draft: &mut CallDraft) {
         if let Self::Tagged(tagged) = self {
             tagged.stop(draft);
         }

@@ -7,16 +7,16 @@ use crate::coerce;
 use crate::json;
 use crate::offered::OfferedTools;
 
-use super::piece::Draft;
+use super::piece::CallDraft;
 use super::span::is_space;
-use super::step::{MOST_HEAD_BYTES, Step};
+use super::step::{CallStep, MOST_HEAD_BYTES};
 
 /// The maximum nesting depth that is read.
 const MAX_DEPTH: u32 = 64;
 
 /// The reader. It searches for the end of the arguments, which are then parsed as a whole.
 #[derive(Debug)]
-pub(super) struct Gemma {
+pub(super) struct GemmaCall {
     quote: &'static str,
     offered: Arc<OfferedTools>,
     head: String,
@@ -30,7 +30,7 @@ pub(super) struct Gemma {
     last: char,
 }
 
-impl Gemma {
+impl GemmaCall {
     pub(super) fn new(quote: &'static str, offered: &Arc<OfferedTools>) -> Self {
         Self {
             quote,
@@ -44,7 +44,7 @@ impl Gemma {
         }
     }
 
-    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+    pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         if self.text.is_empty() {
             return self.step_head(c, draft);
         }
@@ -72,43 +72,43 @@ impl Gemma {
             self.last = c;
         }
         if self.depth > 0 || self.within.is_some() {
-            return Step::More;
+            return CallStep::More;
         }
         let name = draft.name.as_deref().unwrap_or("");
-        let mut reader = Reader { rest: &self.text, quote: self.quote };
+        let mut reader = GemmaArguments { rest: &self.text, quote: self.quote };
         let types = |key: &str| self.offered.types(name, key);
         let mut arguments = String::new();
         if reader.members(&mut arguments, &types, 0).is_none() || !reader.rest.trim().is_empty() {
-            return Step::Off;
+            return CallStep::Off;
         }
         draft.arguments = arguments;
         draft.whole = true;
-        Step::Whole
+        CallStep::Whole
     }
 
-    fn step_head(&mut self, c: char, draft: &mut Draft) -> Step {
+    fn step_head(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         if c != '{' {
             self.head.push(c);
-            return if self.head.len() > MOST_HEAD_BYTES { Step::Off } else { Step::More };
+            return if self.head.len() > MOST_HEAD_BYTES { CallStep::Off } else { CallStep::More };
         }
         let head = self.head.trim();
         let name = head.strip_prefix("call:").unwrap_or(head).trim();
         if name.is_empty() || name.contains(char::is_whitespace) {
-            return Step::Off;
+            return CallStep::Off;
         }
         draft.name = Some(name.to_owned());
         self.text.push(c);
         self.depth = 1;
-        Step::More
+        CallStep::More
     }
 }
 
-struct Reader<'t> {
+struct GemmaArguments<'t> {
     rest: &'t str,
     quote: &'static str,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> GemmaArguments<'t> {
     fn skip(&mut self, c: char) -> bool {
         self.rest = self.rest.trim_start();
         let after = self.rest.strip_prefix(c);

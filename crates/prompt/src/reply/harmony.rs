@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::marks::{CHANNEL, CONSTRAIN, HARMONY, MESSAGE, START};
 use crate::offered::{CallFault, OfferedTools};
 
-use super::piece::{Draft, Piece, Pieces};
+use super::piece::{CallDraft, ReplyPiece, ReplyPieces};
 use super::span::is_space;
 use super::step::MOST_HEAD_BYTES;
 
@@ -14,24 +14,24 @@ use super::step::MOST_HEAD_BYTES;
 /// `<|start|>assistant`, so an answer begins inside a header. An impossible header is text: nothing is lost, and
 /// nothing fails.
 #[derive(Debug)]
-pub(super) struct Harmony {
+pub(super) struct HarmonyMachine {
     offered: Arc<OfferedTools>,
-    state: State,
+    state: HarmonyState,
     /// The matched beginning of a mark.
     held: String,
     /// The header being read, or the text of the call from its header on.
     raw: String,
-    draft: Draft,
+    draft: CallDraft,
     told: Option<usize>,
     calls: u32,
     fault: Option<CallFault>,
     /// Whether a message of text has ended, so that the next one begins on a new line.
     apart: bool,
-    out: Pieces,
+    out: ReplyPieces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum HarmonyState {
     /// Before a header or inside it.
     Header,
     Thought,
@@ -41,19 +41,19 @@ enum State {
     Between,
 }
 
-impl Harmony {
+impl HarmonyMachine {
     pub(super) fn new(offered: &Arc<OfferedTools>) -> Self {
         Self {
             offered: Arc::clone(offered),
-            state: State::Header,
+            state: HarmonyState::Header,
             held: String::new(),
             raw: String::new(),
-            draft: Draft::default(),
+            draft: CallDraft::default(),
             told: None,
             calls: 0,
             fault: None,
             apart: false,
-            out: Pieces::default(),
+            out: ReplyPieces::default(),
         }
     }
 
@@ -66,28 +66,28 @@ impl Harmony {
     }
 
     pub(super) fn is_thinking(&self) -> bool {
-        self.state == State::Thought
+        self.state == HarmonyState::Thought
     }
 
-    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
+    pub(super) fn push(&mut self, text: &str) -> Vec<ReplyPiece> {
         text.chars().for_each(|c| self.step(c));
         self.tell();
         self.out.take()
     }
 
-    pub(super) fn finish(&mut self, stopped: bool) -> Vec<Piece> {
+    pub(super) fn finish(&mut self, stopped: bool) -> Vec<ReplyPiece> {
         let held = std::mem::take(&mut self.held);
         // In a header or between messages, an incomplete mark is dropped. Elsewhere it is text.
-        if !matches!(self.state, State::Header | State::Between) {
+        if !matches!(self.state, HarmonyState::Header | HarmonyState::Between) {
             held.chars().for_each(|c| self.plain(c));
         }
         match self.state {
-            State::Call => self.end_call(stopped, ""),
+            HarmonyState::Call => self.end_call(stopped, ""),
             // An unfinished header that does not begin like one is text.
-            State::Header if !self.raw.trim_start().starts_with(['<', ' ']) => self.give_back(),
+            HarmonyState::Header if !self.raw.trim_start().starts_with(['<', ' ']) => self.give_back(),
             _ => {}
         }
-        self.state = State::Between;
+        self.state = HarmonyState::Between;
         self.out.take()
     }
 
@@ -108,30 +108,30 @@ impl Harmony {
 
     fn mark(&mut self, mark: &str) {
         match (self.state, mark) {
-            (State::Header, MESSAGE) => {
+            (HarmonyState::Header, MESSAGE) => {
                 self.raw.push_str(mark);
                 self.read_header();
             }
-            (State::Header, START) if self.raw.is_empty() => self.raw.push_str(mark),
-            (State::Header, CHANNEL | CONSTRAIN) => self.raw.push_str(mark),
-            (State::Header, _) => {
+            (HarmonyState::Header, START) if self.raw.is_empty() => self.raw.push_str(mark),
+            (HarmonyState::Header, CHANNEL | CONSTRAIN) => self.raw.push_str(mark),
+            (HarmonyState::Header, _) => {
                 self.raw.push_str(mark);
                 self.fault.get_or_insert(CallFault::Malformed);
                 self.give_back();
-                self.state = State::Between;
+                self.state = HarmonyState::Between;
             }
-            (State::Between, MESSAGE) => self.state = State::Text,
-            (State::Between, START | CHANNEL) => self.begin_header(mark),
+            (HarmonyState::Between, MESSAGE) => self.state = HarmonyState::Text,
+            (HarmonyState::Between, START | CHANNEL) => self.begin_header(mark),
             // A repeated mark is ignored.
-            (State::Between, _) => {}
+            (HarmonyState::Between, _) => {}
             (_, MESSAGE | CONSTRAIN) => mark.chars().for_each(|c| self.plain(c)),
             (state, _) => {
                 match state {
-                    State::Call => self.end_call(true, mark),
-                    State::Text => self.apart = true,
+                    HarmonyState::Call => self.end_call(true, mark),
+                    HarmonyState::Text => self.apart = true,
                     _ => {}
                 }
-                self.state = State::Between;
+                self.state = HarmonyState::Between;
                 // The previous message lacks its end mark.
                 if matches!(mark, START | CHANNEL) {
                     self.begin_header(mark);
@@ -143,31 +143,31 @@ impl Harmony {
     fn begin_header(&mut self, mark: &str) {
         self.raw.clear();
         self.raw.push_str(mark);
-        self.state = State::Header;
+        self.state = HarmonyState::Header;
     }
 
     /// Handles a character that belongs to no mark.
     fn plain(&mut self, c: char) {
         match self.state {
-            State::Thought => self.out.thought(c.encode_utf8(&mut [0; 4])),
-            State::Text => self.text(c),
-            State::Call => {
+            HarmonyState::Thought => self.out.thought(c.encode_utf8(&mut [0; 4])),
+            HarmonyState::Text => self.text(c),
+            HarmonyState::Call => {
                 self.raw.push(c);
                 if !(self.draft.arguments.is_empty() && is_space(c)) {
                     self.draft.arguments.push(c);
                 }
             }
-            State::Between if is_space(c) => {}
-            State::Between => {
-                self.state = State::Text;
+            HarmonyState::Between if is_space(c) => {}
+            HarmonyState::Between => {
+                self.state = HarmonyState::Text;
                 self.text(c);
             }
             // An answer without a header.
-            State::Header if self.raw.is_empty() && !is_space(c) => {
-                self.state = State::Text;
+            HarmonyState::Header if self.raw.is_empty() && !is_space(c) => {
+                self.state = HarmonyState::Text;
                 self.text(c);
             }
-            State::Header => {
+            HarmonyState::Header => {
                 self.raw.push(c);
                 if self.raw.len() > MOST_HEAD_BYTES {
                     self.fault.get_or_insert(CallFault::Malformed);
@@ -196,14 +196,14 @@ impl Harmony {
         self.state = match recipient {
             Some(recipient) => {
                 let name = recipient.strip_prefix("functions.").unwrap_or(&recipient);
-                self.draft = Draft { name: Some(name.to_owned()), ..Draft::default() };
+                self.draft = CallDraft { name: Some(name.to_owned()), ..CallDraft::default() };
                 self.told = None;
-                State::Call
+                HarmonyState::Call
             }
-            None if channel == "analysis" => State::Thought,
-            None => State::Text,
+            None if channel == "analysis" => HarmonyState::Thought,
+            None => HarmonyState::Text,
         };
-        if self.state != State::Call {
+        if self.state != HarmonyState::Call {
             self.raw.clear();
         }
     }
@@ -235,12 +235,14 @@ impl Harmony {
             }
         }
         self.raw.clear();
-        self.draft = Draft::default();
+        self.draft = CallDraft::default();
     }
 
     /// Emits the known part of a call that a grammar constrains.
     fn tell(&mut self) {
-        let Some(name) = self.draft.name.as_ref().filter(|_| self.state == State::Call) else { return };
+        let Some(name) = self.draft.name.as_ref().filter(|_| self.state == HarmonyState::Call) else {
+            return;
+        };
         // Trailing white space may come after the arguments.
         let known = self.draft.arguments.trim_end();
         if known.is_empty() || (self.told.is_none() && !self.offered.is_held(name)) {
@@ -257,6 +259,6 @@ impl Harmony {
     fn give_back(&mut self) {
         let raw = std::mem::take(&mut self.raw);
         self.out.text(&raw);
-        self.state = State::Text;
+        self.state = HarmonyState::Text;
     }
 }

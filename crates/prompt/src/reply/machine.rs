@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use crate::family::{Body, Row};
+use crate::family::{CallLayout, FamilyRow};
 use crate::offered::{CallFault, OfferedTools};
-use crate::thought::Thought;
+use crate::thought::ReasoningMarks;
 
-use super::body::Reader;
+use super::body::CallReader;
 use super::form::ReplyForm;
-use super::piece::{Draft, Piece, Pieces};
+use super::piece::{CallDraft, ReplyPiece, ReplyPieces};
 use super::span::is_space;
-use super::step::Step;
+use super::step::CallStep;
 
 /// The machine. Each character is decided only by the characters before it, so the result does not depend on how the
 /// text was cut.
@@ -24,14 +24,14 @@ use super::step::Step;
 /// A call is emitted as a whole when its name and arguments have been read and fit an offered tool. If a grammar
 /// constrains the call, its arguments are emitted as they arrive. A call that cannot be carried out is ordinary text.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct MarkMachine {
     /// The way in which calls are written. `None` if calls are not read.
-    row: Option<&'static Row>,
-    thought: Option<Thought>,
+    row: Option<&'static FamilyRow>,
+    thought: Option<ReasoningMarks>,
     /// Marks that are left out if they have no meaning at their position.
     hidden: Arc<[String]>,
     offered: Arc<OfferedTools>,
-    state: State,
+    state: MachineState,
     /// The number of calls emitted.
     calls: u32,
     /// The fault of the first call that could not be carried out.
@@ -46,23 +46,23 @@ pub(super) struct Machine {
     space: String,
     /// The text of the current call so far, which is emitted if it is not a call.
     raw: String,
-    draft: Draft,
+    draft: CallDraft,
     /// Complete calls of one block, kept until its closing mark. Either all objects of a block become calls, or none
     /// does.
-    block: Vec<Draft>,
+    block: Vec<CallDraft>,
     /// The number of bytes of the draft's arguments that were emitted. `None` if the call was not emitted.
     told: Option<usize>,
     /// Whether a grammar constrains the call. `None` until its name is known.
     is_held: Option<bool>,
-    reader: Option<Reader>,
+    reader: Option<CallReader>,
     /// Whether the call is one of a list of objects.
     in_list: bool,
     /// The pieces of the current push.
-    out: Pieces,
+    out: ReplyPieces,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum MachineState {
     Text,
     Thought,
     /// After the mark of a section, before the mark of its first call.
@@ -76,7 +76,7 @@ enum State {
 
 /// The meaning of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum MarkMeaning {
     Section,
     Call,
     /// Closes what was opened around a call.
@@ -87,7 +87,7 @@ enum Mark {
     Hidden,
 }
 
-impl Machine {
+impl MarkMachine {
     pub(super) fn new(form: &ReplyForm) -> Self {
         let thought = form.style.thought;
         let thinks = form.thinking && thought.is_some();
@@ -96,7 +96,7 @@ impl Machine {
             thought,
             hidden: Arc::clone(&form.hidden),
             offered: Arc::clone(&form.offered),
-            state: if thinks { State::Thought } else { State::Text },
+            state: if thinks { MachineState::Thought } else { MachineState::Text },
             calls: 0,
             fault: None,
             visible: false,
@@ -104,13 +104,13 @@ impl Machine {
             held: String::new(),
             space: String::new(),
             raw: String::new(),
-            draft: Draft::default(),
+            draft: CallDraft::default(),
             block: Vec::new(),
             told: None,
             is_held: None,
             reader: None,
             in_list: false,
-            out: Pieces::default(),
+            out: ReplyPieces::default(),
         }
     }
 
@@ -123,16 +123,16 @@ impl Machine {
     }
 
     pub(super) fn is_thinking(&self) -> bool {
-        self.state == State::Thought
+        self.state == MachineState::Thought
     }
 
-    pub(super) fn push(&mut self, text: &str) -> Vec<Piece> {
+    pub(super) fn push(&mut self, text: &str) -> Vec<ReplyPiece> {
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
             let plain = self.plain_until(rest);
             let (now, later) = rest.split_at(if plain > 0 { plain } else { c.len_utf8() });
             match (plain > 0, self.state) {
-                (true, State::Thought) => self.out.thought(now),
+                (true, MachineState::Thought) => self.out.thought(now),
                 (true, _) => self.out.text(now),
                 (false, _) => self.step(c),
             }
@@ -146,8 +146,8 @@ impl Machine {
     /// not check each character.
     fn plain_until(&self, text: &str) -> usize {
         let free = match self.state {
-            State::Text => self.visible,
-            State::Thought => !self.skips_lines,
+            MachineState::Text => self.visible,
+            MachineState::Thought => !self.skips_lines,
             _ => false,
         };
         if !free || !self.held.is_empty() || !self.space.is_empty() {
@@ -160,35 +160,35 @@ impl Machine {
 
     /// Whether a line break may belong to the text after it.
     fn holds_lines(&self) -> bool {
-        self.row.is_some() || self.state == State::Thought
+        self.row.is_some() || self.state == MachineState::Thought
     }
 
     /// Ends the text. `stopped` is `true` if the model stopped by itself.
-    pub(super) fn finish(&mut self, stopped: bool) -> Vec<Piece> {
-        if self.state == State::Call
+    pub(super) fn finish(&mut self, stopped: bool) -> Vec<ReplyPiece> {
+        if self.state == MachineState::Call
             && stopped
             && let Some(reader) = &mut self.reader
         {
             reader.stop(&mut self.draft);
         }
-        if self.state == State::Call && self.draft.whole {
-            let tail = self.reader.as_mut().map(Reader::tail).unwrap_or_default();
+        if self.state == MachineState::Call && self.draft.whole {
+            let tail = self.reader.as_mut().map(CallReader::tail).unwrap_or_default();
             self.made();
             tail.chars().for_each(|c| self.step(c));
         }
         match self.state {
-            State::Text | State::Thought => {
+            MachineState::Text | MachineState::Thought => {
                 let held = std::mem::take(&mut self.held);
                 held.chars().for_each(|c| self.plain(c));
                 let syntax = match self.state {
-                    State::Thought => true,
+                    MachineState::Thought => true,
                     _ => !self.visible && self.calls > 0 && self.space.chars().all(is_space),
                 };
                 if !syntax {
                     self.release_space();
                 }
             }
-            State::Section | State::Call => {
+            MachineState::Section | MachineState::Call => {
                 let opened = self.row.is_some_and(|row| row.bare.is_empty()) || self.draft.name.is_some();
                 if opened {
                     self.fault.get_or_insert(CallFault::Unfinished);
@@ -202,9 +202,9 @@ impl Machine {
                 }
             }
             // Only the syntax of an emitted call is held back.
-            State::Closing { .. } => self.end_block(),
+            MachineState::Closing { .. } => self.end_block(),
         }
-        (self.state, self.reader) = (State::Text, None);
+        (self.state, self.reader) = (MachineState::Text, None);
         self.held.clear();
         self.space.clear();
         self.out.take()
@@ -212,34 +212,35 @@ impl Machine {
 
     fn step(&mut self, c: char) {
         match self.state {
-            State::Text | State::Thought | State::Section => self.step_marked(c),
-            State::Call => self.step_call(c),
-            State::Closing { from } => self.step_closing(c, from),
+            MachineState::Text | MachineState::Thought | MachineState::Section => self.step_marked(c),
+            MachineState::Call => self.step_call(c),
+            MachineState::Closing { from } => self.step_closing(c, from),
         }
     }
 
     /// Returns the marks that have a meaning in the current state.
-    fn marks(&self) -> impl Iterator<Item = (&str, Mark)> {
+    fn marks(&self) -> impl Iterator<Item = (&str, MarkMeaning)> {
         let (row, state) = (self.row, self.state);
         let begins = !self.visible && self.calls == 0;
         let after_call = !self.visible && self.calls > 0;
-        let thinking = state == State::Thought;
+        let thinking = state == MachineState::Thought;
         let calls = row.filter(|row| !thinking || row.ends_thought);
-        let section = calls.and_then(|row| row.section).filter(|_| state != State::Section);
-        let open = calls.into_iter().flat_map(|row| row.open).map(|mark| (*mark, Mark::Call));
-        let closing = row.filter(|_| after_call && state == State::Text);
+        let section = calls.and_then(|row| row.section).filter(|_| state != MachineState::Section);
+        let open = calls.into_iter().flat_map(|row| row.open).map(|mark| (*mark, MarkMeaning::Call));
+        let closing = row.filter(|_| after_call && state == MachineState::Text);
         let ends = closing.into_iter().flat_map(|row| row.close).copied();
         let ends = ends.chain(closing.and_then(|row| row.section).map(|(_, end)| end));
-        let think = self.thought.filter(|_| begins && state == State::Text).map(|thought| thought.open);
+        let think =
+            self.thought.filter(|_| begins && state == MachineState::Text).map(|thought| thought.open);
         let thought = self.thought.filter(|_| thinking).map(|thought| thought.close);
         section
-            .map(|(mark, _)| (mark, Mark::Section))
+            .map(|(mark, _)| (mark, MarkMeaning::Section))
             .into_iter()
             .chain(open)
-            .chain(ends.map(|mark| (mark, Mark::Closing)))
-            .chain(think.map(|mark| (mark, Mark::Think)))
-            .chain(thought.map(|mark| (mark, Mark::Thought)))
-            .chain(self.hidden.iter().map(|mark| (mark.as_str(), Mark::Hidden)))
+            .chain(ends.map(|mark| (mark, MarkMeaning::Closing)))
+            .chain(think.map(|mark| (mark, MarkMeaning::Think)))
+            .chain(thought.map(|mark| (mark, MarkMeaning::Thought)))
+            .chain(self.hidden.iter().map(|mark| (mark.as_str(), MarkMeaning::Hidden)))
     }
 
     /// Handles one character at a position where a mark may occur.
@@ -260,36 +261,36 @@ impl Machine {
         }
     }
 
-    fn enter(&mut self, mark: &str, what: Mark) {
-        if what == Mark::Hidden {
+    fn enter(&mut self, mark: &str, what: MarkMeaning) {
+        if what == MarkMeaning::Hidden {
             return;
         }
-        if self.state == State::Thought {
+        if self.state == MachineState::Thought {
             // Line breaks before the end of the reasoning belong to its mark.
             self.space.clear();
             self.visible = false;
         }
         match what {
-            Mark::Section => {
+            MarkMeaning::Section => {
                 self.raw = std::mem::take(&mut self.space) + mark;
-                self.state = State::Section;
+                self.state = MachineState::Section;
             }
-            Mark::Call => {
-                if self.state != State::Section {
+            MarkMeaning::Call => {
+                if self.state != MachineState::Section {
                     self.raw = std::mem::take(&mut self.space);
                 }
                 self.raw.push_str(mark);
                 self.begin();
             }
-            Mark::Hidden => {}
-            Mark::Closing => self.space.clear(),
-            Mark::Think => {
+            MarkMeaning::Hidden => {}
+            MarkMeaning::Closing => self.space.clear(),
+            MarkMeaning::Think => {
                 self.space.clear();
-                self.state = State::Thought;
+                self.state = MachineState::Thought;
                 self.skips_lines = true;
             }
-            Mark::Thought => {
-                self.state = State::Text;
+            MarkMeaning::Thought => {
+                self.state = MachineState::Text;
                 self.skips_lines = true;
             }
         }
@@ -298,14 +299,14 @@ impl Machine {
     /// Handles a character that belongs to no mark.
     fn plain(&mut self, c: char) {
         match self.state {
-            State::Section if is_space(c) => self.raw.push(c),
-            State::Section => {
+            MachineState::Section if is_space(c) => self.raw.push(c),
+            MachineState::Section => {
                 self.fault.get_or_insert(CallFault::Malformed);
                 self.give_back();
                 self.step(c);
             }
             _ if self.skips_lines && c == '\n' => {}
-            State::Thought => {
+            MachineState::Thought => {
                 self.skips_lines = false;
                 if c == '\n' {
                     self.space.push(c);
@@ -351,15 +352,15 @@ impl Machine {
     /// Begins a call.
     fn begin(&mut self) {
         self.in_list = false;
-        self.draft = Draft::default();
+        self.draft = CallDraft::default();
         (self.told, self.is_held) = (None, None);
-        self.state = State::Call;
+        self.state = MachineState::Call;
         self.reader = self.row.map(|row| {
             let end = match row.body {
-                Body::Tagged(_) => row.section.map(|(_, end)| end),
+                CallLayout::Tagged(_) => row.section.map(|(_, end)| end),
                 _ => row.close.last().copied(),
             };
-            Reader::new(&row.body, end, &self.offered)
+            CallReader::new(&row.body, end, &self.offered)
         });
     }
 
@@ -373,18 +374,18 @@ impl Machine {
             self.tell();
         }
         match step {
-            Step::More => {}
-            Step::Whole => self.made(),
-            Step::Before(tail) => {
+            CallStep::More => {}
+            CallStep::Whole => self.made(),
+            CallStep::Before(tail) => {
                 self.raw.pop();
                 self.raw.truncate(self.raw.len().saturating_sub(tail.len()));
                 self.made();
-                if matches!(self.state, State::Closing { .. }) {
+                if matches!(self.state, MachineState::Closing { .. }) {
                     tail.chars().for_each(|c| self.step(c));
                 }
                 self.step(c);
             }
-            Step::All(drafts) => {
+            CallStep::All(drafts) => {
                 let judged = drafts.iter().map(|draft| self.judge(draft)).find_map(Result::err);
                 if let Some(fault) = judged {
                     self.fault.get_or_insert(fault);
@@ -394,11 +395,11 @@ impl Machine {
                 for draft in drafts {
                     self.draft = draft;
                     self.is_held = None;
-                    self.state = State::Call;
+                    self.state = MachineState::Call;
                     self.made();
                 }
             }
-            Step::Off => {
+            CallStep::Off => {
                 self.raw.pop();
                 let opened = self.row.is_some_and(|row| row.bare.is_empty()) || self.draft.name.is_some();
                 if opened {
@@ -412,13 +413,13 @@ impl Machine {
         }
     }
 
-    fn judge(&self, draft: &Draft) -> Result<(), CallFault> {
+    fn judge(&self, draft: &CallDraft) -> Result<(), CallFault> {
         self.offered.judge(draft.name.as_deref().unwrap_or(""), &draft.arguments)
     }
 
     /// Handles a call whose name and arguments are complete. It becomes a call or text.
     fn made(&mut self) {
-        self.in_list |= self.reader.as_ref().is_some_and(Reader::in_list);
+        self.in_list |= self.reader.as_ref().is_some_and(CallReader::in_list);
         self.tell();
         match self.judge(&self.draft) {
             // Emitted parts of a call cannot be taken back.
@@ -435,7 +436,7 @@ impl Machine {
                     // The raw text is kept, because later text may show that it is not a call.
                     self.visible = false;
                     self.reader = None;
-                    self.state = State::Closing { from: 0 };
+                    self.state = MachineState::Closing { from: 0 };
                     return;
                 }
             }
@@ -446,14 +447,14 @@ impl Machine {
         self.space.clear();
         self.visible = false;
         (self.told, self.reader) = (None, None);
-        self.state = State::Closing { from: 0 };
-        self.draft = Draft::default();
+        self.state = MachineState::Closing { from: 0 };
+        self.draft = CallDraft::default();
         self.end_closing();
     }
 
     /// Whether one pair of marks may enclose several calls, which are emitted together.
     fn has_blocks(&self) -> bool {
-        let one_by_one = |row: &Row| matches!(row.body, Body::Object { array: false, .. });
+        let one_by_one = |row: &FamilyRow| matches!(row.body, CallLayout::Object { array: false, .. });
         self.row.is_some_and(|row| one_by_one(row) && row.bare.is_empty() && !row.close.is_empty())
     }
 
@@ -469,7 +470,9 @@ impl Machine {
 
     /// Emits the known part of a call that a grammar constrains.
     fn tell(&mut self) {
-        let Some(name) = self.draft.name.as_ref().filter(|_| self.state == State::Call) else { return };
+        let Some(name) = self.draft.name.as_ref().filter(|_| self.state == MachineState::Call) else {
+            return;
+        };
         if self.draft.arguments.is_empty() || !*self.is_held.get_or_insert_with(|| self.offered.is_held(name))
         {
             return;
@@ -491,7 +494,7 @@ impl Machine {
         }
         self.raw.clear();
         self.visible = false;
-        (self.state, self.reader) = (State::Text, None);
+        (self.state, self.reader) = (MachineState::Text, None);
         true
     }
 
@@ -505,7 +508,7 @@ impl Machine {
             self.end_block();
             self.held.clear();
             self.space.clear();
-            self.state = State::Closing { from: usize::saturating_add(at, 1) };
+            self.state = MachineState::Closing { from: usize::saturating_add(at, 1) };
             self.end_closing();
         } else if marks().any(|(_, mark)| mark.starts_with(self.held.as_str())) {
             // The mark is not complete yet.
@@ -515,10 +518,10 @@ impl Machine {
         } else if !self.block.is_empty() && self.held == "{" {
             self.raw.push_str(&std::mem::take(&mut self.space));
             self.held.clear();
-            self.draft = Draft::default();
+            self.draft = CallDraft::default();
             (self.told, self.is_held) = (None, Some(false));
-            self.state = State::Call;
-            self.reader = Some(Reader::next_object(true));
+            self.state = MachineState::Call;
+            self.reader = Some(CallReader::next_object(true));
             self.step_call(c);
         } else if self.in_list && self.held == "]" {
             self.held.clear();
@@ -528,14 +531,14 @@ impl Machine {
         } else if self.in_list && self.held == "," {
             self.raw = std::mem::take(&mut self.space) + ",";
             self.held.clear();
-            self.draft = Draft::default();
+            self.draft = CallDraft::default();
             self.is_held = None;
-            self.state = State::Call;
+            self.state = MachineState::Call;
             let marked = self.row.is_some_and(|row| row.bare.is_empty());
-            self.reader = Some(Reader::next_object(marked));
+            self.reader = Some(CallReader::next_object(marked));
         } else {
             self.end_block();
-            self.state = State::Text;
+            self.state = MachineState::Text;
             let held = std::mem::take(&mut self.space) + &std::mem::take(&mut self.held);
             held.chars().for_each(|c| self.step(c));
         }
@@ -544,9 +547,9 @@ impl Machine {
     /// Returns to text if no closing mark can follow.
     fn end_closing(&mut self) {
         let marks = self.row.map_or(0, |row| row.close.len());
-        if !self.in_list && matches!(self.state, State::Closing { from } if from >= marks) {
+        if !self.in_list && matches!(self.state, MachineState::Closing { from } if from >= marks) {
             self.space.clear();
-            self.state = State::Text;
+            self.state = MachineState::Text;
         }
     }
 
@@ -556,8 +559,8 @@ impl Machine {
         let raw = std::mem::take(&mut self.raw);
         self.out.text(&raw);
         self.visible = true;
-        (self.state, self.reader) = (State::Text, None);
-        self.draft = Draft::default();
+        (self.state, self.reader) = (MachineState::Text, None);
+        self.draft = CallDraft::default();
     }
 
     fn release_space(&mut self) {

@@ -1,43 +1,43 @@
 //! Reads a call that is a name, a mark and its arguments as a JSON object. Must not know which tools exist.
 
-use crate::family::Named;
+use crate::family::NamedLayout;
 
-use super::object::Object;
-use super::piece::Draft;
-use super::span::{Span, is_space};
-use super::step::{MOST_HEAD_BYTES, Step};
+use super::object::ObjectCall;
+use super::piece::CallDraft;
+use super::span::{BracketSpan, is_space};
+use super::step::{CallStep, MOST_HEAD_BYTES};
 
 /// The reader. All text before the first brace is the head.
 #[derive(Debug)]
 pub(super) struct NamedCall {
-    form: Named,
+    form: NamedLayout,
     /// A mark that ends a call which never got its arguments.
     end: Option<&'static str>,
     head: String,
-    arguments: Option<Span>,
-    list: Option<Object>,
+    arguments: Option<BracketSpan>,
+    list: Option<ObjectCall>,
 }
 
 impl NamedCall {
-    pub(super) fn new(form: &Named, end: Option<&'static str>) -> Self {
+    pub(super) fn new(form: &NamedLayout, end: Option<&'static str>) -> Self {
         Self { form: *form, end, head: String::new(), arguments: None, list: None }
     }
 
     pub(super) fn in_list(&self) -> bool {
-        self.list.as_ref().is_some_and(Object::in_list)
+        self.list.as_ref().is_some_and(ObjectCall::in_list)
     }
 
-    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+    pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         if let Some(list) = &mut self.list {
             return list.step(c, draft);
         }
         if let Some(span) = &mut self.arguments {
             draft.arguments.push(c);
             draft.whole = span.step(c);
-            return if draft.whole { Step::Whole } else { Step::More };
+            return if draft.whole { CallStep::Whole } else { CallStep::More };
         }
         if self.form.or_array && c == '[' && self.head.chars().all(is_space) {
-            let mut list = Object::new(true, true);
+            let mut list = ObjectCall::new(true, true);
             let step = list.step(c, draft);
             self.list = Some(list);
             return step;
@@ -45,18 +45,18 @@ impl NamedCall {
         if c != '{' {
             self.head.push(c);
             let ended = self.end.is_some_and(|end| self.head.ends_with(end));
-            return if ended || self.head.len() > MOST_HEAD_BYTES { Step::Off } else { Step::More };
+            return if ended || self.head.len() > MOST_HEAD_BYTES { CallStep::Off } else { CallStep::More };
         }
         if !self.read_head(draft) {
-            return Step::Off;
+            return CallStep::Off;
         }
         draft.arguments = "{".to_owned();
-        self.arguments = Some(Span::open());
-        Step::More
+        self.arguments = Some(BracketSpan::open());
+        CallStep::More
     }
 
     /// Reads name and id from the text before the arguments. Returns `false` if it is not the head of a call.
-    fn read_head(&self, draft: &mut Draft) -> bool {
+    fn read_head(&self, draft: &mut CallDraft) -> bool {
         let head = self.head.trim();
         let head = head.strip_prefix(self.form.before).unwrap_or(head);
         let ends = self.form.after.iter().map(|after| after.trim()).filter(|after| !after.is_empty());

@@ -1,31 +1,31 @@
 //! Reads a call that is a JSON object of a name and arguments, or the first call of a list. Must not know marks.
 
-use super::piece::Draft;
-use super::span::{Span, is_space};
-use super::step::Step;
+use super::piece::CallDraft;
+use super::span::{BracketSpan, is_space};
+use super::step::CallStep;
 
 /// The reader. An object with keys other than a name, arguments, an id and a type is not a call. If such keys come
 /// after the arguments, the object is a call, and they are text.
 #[derive(Debug)]
-pub(super) struct Object {
+pub(super) struct ObjectCall {
     /// Whether the call may be the first of a list. An opening bracket makes it one.
     array: bool,
     /// Whether a mark precedes the call. If so, an object without arguments is a call, too.
     marked: bool,
     in_list: bool,
-    state: State,
+    state: ObjectState,
     /// The string that is being read, with quotes and escapes as written.
     string: String,
     escaped: bool,
     key: String,
-    arguments: Option<Span>,
+    arguments: Option<BracketSpan>,
     has_arguments: bool,
     /// The characters read since name and arguments were known.
     tail: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ObjectState {
     /// Before the opening brace.
     Open,
     /// Before a key.
@@ -43,13 +43,13 @@ enum State {
     AfterValue,
 }
 
-impl Object {
+impl ObjectCall {
     pub(super) fn new(array: bool, marked: bool) -> Self {
         Self {
             array,
             marked,
             in_list: false,
-            state: State::Open,
+            state: ObjectState::Open,
             string: String::new(),
             escaped: false,
             key: String::new(),
@@ -67,44 +67,46 @@ impl Object {
         std::mem::take(&mut self.tail)
     }
 
-    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
-        if self.state == State::InArguments {
+    pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
+        if self.state == ObjectState::InArguments {
             draft.arguments.push(c);
             if self.arguments.as_mut().is_some_and(|span| span.step(c)) {
-                self.state = State::AfterValue;
+                self.state = ObjectState::AfterValue;
                 self.has_arguments = true;
                 draft.whole = draft.name.is_some();
             }
-            return Step::More;
+            return CallStep::More;
         }
         let was_whole = draft.whole;
         let next = match (self.state, c) {
-            (State::InKey | State::InString | State::InText, _) => self.step_string(c, draft),
-            (State::InNull, _) => self.step_null(c, draft),
+            (ObjectState::InKey | ObjectState::InString | ObjectState::InText, _) => {
+                self.step_string(c, draft)
+            }
+            (ObjectState::InNull, _) => self.step_null(c, draft),
             (state, c) if is_space(c) => Some(state),
-            (State::Open, '{') => Some(State::Key),
-            (State::Open, '[') if self.array => {
+            (ObjectState::Open, '{') => Some(ObjectState::Key),
+            (ObjectState::Open, '[') if self.array => {
                 (self.array, self.in_list) = (false, true);
-                Some(State::Open)
+                Some(ObjectState::Open)
             }
-            (State::Key, '"') => Some(self.begin(State::InKey)),
-            (State::Colon, ':') => Some(State::Value),
-            (State::Value, '"') if self.takes_string(draft) => Some(self.begin(State::InString)),
-            (State::Value, '"') if self.takes_arguments() => Some(self.begin(State::InText)),
-            (State::Value, 'n') if self.takes_arguments() => {
+            (ObjectState::Key, '"') => Some(self.begin(ObjectState::InKey)),
+            (ObjectState::Colon, ':') => Some(ObjectState::Value),
+            (ObjectState::Value, '"') if self.takes_string(draft) => Some(self.begin(ObjectState::InString)),
+            (ObjectState::Value, '"') if self.takes_arguments() => Some(self.begin(ObjectState::InText)),
+            (ObjectState::Value, 'n') if self.takes_arguments() => {
                 self.string = "n".to_owned();
-                Some(State::InNull)
+                Some(ObjectState::InNull)
             }
-            (State::Value, '{') if self.takes_arguments() => {
+            (ObjectState::Value, '{') if self.takes_arguments() => {
                 draft.arguments = "{".to_owned();
-                self.arguments = Some(Span::open());
-                Some(State::InArguments)
+                self.arguments = Some(BracketSpan::open());
+                Some(ObjectState::InArguments)
             }
-            (State::AfterValue, ',') => Some(State::Key),
-            (State::AfterValue, '}') if draft.whole => return Step::Whole,
-            (State::AfterValue, '}') if self.marked && draft.name.is_some() && !self.has_arguments => {
+            (ObjectState::AfterValue, ',') => Some(ObjectState::Key),
+            (ObjectState::AfterValue, '}') if draft.whole => return CallStep::Whole,
+            (ObjectState::AfterValue, '}') if self.marked && draft.name.is_some() && !self.has_arguments => {
                 self.has_no_arguments(draft);
-                return Step::Whole;
+                return CallStep::Whole;
             }
             _ => None,
         };
@@ -114,20 +116,20 @@ impl Object {
                 if was_whole {
                     self.tail.push(c);
                 }
-                Step::More
+                CallStep::More
             }
-            None if was_whole => Step::Before(self.tail()),
-            None => Step::Off,
+            None if was_whole => CallStep::Before(self.tail()),
+            None => CallStep::Off,
         }
     }
 
-    fn begin(&mut self, state: State) -> State {
+    fn begin(&mut self, state: ObjectState) -> ObjectState {
         self.string = "\"".to_owned();
         self.escaped = false;
         state
     }
 
-    fn takes_string(&self, draft: &Draft) -> bool {
+    fn takes_string(&self, draft: &CallDraft) -> bool {
         match self.key.as_str() {
             "name" => draft.name.is_none(),
             "id" => draft.id.is_none(),
@@ -140,49 +142,49 @@ impl Object {
         matches!(self.key.as_str(), "arguments" | "parameters") && !self.has_arguments
     }
 
-    fn has_no_arguments(&mut self, draft: &mut Draft) {
+    fn has_no_arguments(&mut self, draft: &mut CallDraft) {
         draft.arguments = "{}".to_owned();
         self.has_arguments = true;
         draft.whole = draft.name.is_some();
     }
 
-    fn step_null(&mut self, c: char, draft: &mut Draft) -> Option<State> {
+    fn step_null(&mut self, c: char, draft: &mut CallDraft) -> Option<ObjectState> {
         self.string.push(c);
         if self.string == "null" {
             self.has_no_arguments(draft);
-            return Some(State::AfterValue);
+            return Some(ObjectState::AfterValue);
         }
-        "null".starts_with(self.string.as_str()).then_some(State::InNull)
+        "null".starts_with(self.string.as_str()).then_some(ObjectState::InNull)
     }
 
     /// Takes the arguments from a string, which contains a JSON object or nothing.
-    fn arguments_in(&mut self, text: &str, draft: &mut Draft) -> Option<State> {
+    fn arguments_in(&mut self, text: &str, draft: &mut CallDraft) -> Option<ObjectState> {
         let text = text.trim();
         if matches!(text, "" | "null") {
             self.has_no_arguments(draft);
-            return Some(State::AfterValue);
+            return Some(ObjectState::AfterValue);
         }
         serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text).ok()?;
         draft.arguments = text.to_owned();
         self.has_arguments = true;
         draft.whole = draft.name.is_some();
-        Some(State::AfterValue)
+        Some(ObjectState::AfterValue)
     }
 
-    fn step_string(&mut self, c: char, draft: &mut Draft) -> Option<State> {
+    fn step_string(&mut self, c: char, draft: &mut CallDraft) -> Option<ObjectState> {
         self.string.push(c);
         if self.escaped || c != '"' {
             self.escaped = !self.escaped && c == '\\';
             return Some(self.state);
         }
         let text: String = serde_json::from_str(&std::mem::take(&mut self.string)).ok()?;
-        if self.state == State::InText {
+        if self.state == ObjectState::InText {
             return self.arguments_in(&text, draft);
         }
-        if self.state == State::InKey {
+        if self.state == ObjectState::InKey {
             let known = ["name", "id", "type", "arguments", "parameters"];
             self.key = text;
-            return known.contains(&self.key.as_str()).then_some(State::Colon);
+            return known.contains(&self.key.as_str()).then_some(ObjectState::Colon);
         }
         match self.key.as_str() {
             "name" if text.is_empty() => return None,
@@ -193,6 +195,6 @@ impl Object {
             "id" => draft.id = Some(text),
             _ => {}
         }
-        Some(State::AfterValue)
+        Some(ObjectState::AfterValue)
     }
 }

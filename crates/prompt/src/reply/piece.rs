@@ -2,7 +2,7 @@
 
 /// A decided piece of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum ReplyPiece {
     /// Text of the answer.
     Text(String),
     /// Text of the model's reasoning.
@@ -19,45 +19,45 @@ pub(crate) enum Piece {
 
 /// Pieces in order. Neighbours of the same kind are joined.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces(Vec<Piece>);
+pub(crate) struct ReplyPieces(Vec<ReplyPiece>);
 
-impl Pieces {
+impl ReplyPieces {
     pub(crate) fn text(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
-            Some(Piece::Text(last)) => last.push_str(text),
-            _ => self.0.push(Piece::Text(text.to_owned())),
+            Some(ReplyPiece::Text(last)) => last.push_str(text),
+            _ => self.0.push(ReplyPiece::Text(text.to_owned())),
         }
     }
 
     pub(crate) fn thought(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
-            Some(Piece::Thought(last)) => last.push_str(text),
-            _ => self.0.push(Piece::Thought(text.to_owned())),
+            Some(ReplyPiece::Thought(last)) => last.push_str(text),
+            _ => self.0.push(ReplyPiece::Thought(text.to_owned())),
         }
     }
 
     pub(crate) fn call(&mut self, id: Option<String>, name: String) {
-        self.0.push(Piece::Call { id, name });
+        self.0.push(ReplyPiece::Call { id, name });
     }
 
     pub(crate) fn arguments(&mut self, text: &str) {
         match self.0.last_mut() {
             _ if text.is_empty() => {}
-            Some(Piece::Arguments(last)) => last.push_str(text),
-            _ => self.0.push(Piece::Arguments(text.to_owned())),
+            Some(ReplyPiece::Arguments(last)) => last.push_str(text),
+            _ => self.0.push(ReplyPiece::Arguments(text.to_owned())),
         }
     }
 
-    pub(crate) fn take(&mut self) -> Vec<Piece> {
+    pub(crate) fn take(&mut self) -> Vec<ReplyPiece> {
         std::mem::take(&mut self.0)
     }
 }
 
 /// A call that is being read.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Draft {
+pub(crate) struct CallDraft {
     /// The call's id, if the model gives one.
     pub(crate) id: Option<String>,
     pub(crate) name: Option<String>,

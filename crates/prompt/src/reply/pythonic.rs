@@ -5,53 +5,53 @@ use std::sync::Arc;
 use crate::offered::OfferedTools;
 use crate::python;
 
-use super::piece::Draft;
+use super::piece::CallDraft;
 use super::span::is_space;
-use super::step::{MOST_HEAD_BYTES, Step};
+use super::step::{CallStep, MOST_HEAD_BYTES};
 
 /// The reader. It searches for the end of the list, which is then parsed as a whole. The list must begin with a call of
 /// an offered tool. This is checked at once, so that other text in brackets is not held back.
 #[derive(Debug)]
-pub(super) struct Pythonic {
+pub(super) struct PythonicCall {
     offered: Arc<OfferedTools>,
     text: String,
-    state: State,
+    state: PythonicState,
 }
 
 #[derive(Debug)]
-enum State {
+enum PythonicState {
     Open,
     Name(String),
     Inside { depth: usize, quote: Option<char>, escaped: bool },
 }
 
-impl Pythonic {
+impl PythonicCall {
     pub(super) fn new(offered: &Arc<OfferedTools>) -> Self {
-        Self { offered: Arc::clone(offered), text: String::new(), state: State::Open }
+        Self { offered: Arc::clone(offered), text: String::new(), state: PythonicState::Open }
     }
 
-    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+    pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         self.text.push(c);
         match &mut self.state {
-            State::Open if is_space(c) => Step::More,
-            State::Open if c == '[' => {
-                self.state = State::Name(String::new());
-                Step::More
+            PythonicState::Open if is_space(c) => CallStep::More,
+            PythonicState::Open if c == '[' => {
+                self.state = PythonicState::Name(String::new());
+                CallStep::More
             }
-            State::Open => Step::Off,
-            State::Name(name) if is_space(c) && name.is_empty() => Step::More,
-            State::Name(name) if python::is_name(c) && name.len() < MOST_HEAD_BYTES => {
+            PythonicState::Open => CallStep::Off,
+            PythonicState::Name(name) if is_space(c) && name.is_empty() => CallStep::More,
+            PythonicState::Name(name) if python::is_name(c) && name.len() < MOST_HEAD_BYTES => {
                 name.push(c);
-                Step::More
+                CallStep::More
             }
-            State::Name(name) if c == '(' && self.offered.has(name) => {
+            PythonicState::Name(name) if c == '(' && self.offered.has(name) => {
                 // From here on, the text is known to be meant as a call.
                 draft.name = Some(std::mem::take(name));
-                self.state = State::Inside { depth: 2, quote: None, escaped: false };
-                Step::More
+                self.state = PythonicState::Inside { depth: 2, quote: None, escaped: false };
+                CallStep::More
             }
-            State::Name(_) => Step::Off,
-            State::Inside { depth, quote, escaped } => {
+            PythonicState::Name(_) => CallStep::Off,
+            PythonicState::Inside { depth, quote, escaped } => {
                 match (*quote, c) {
                     (Some(open), _) => {
                         if c == open && !*escaped {
@@ -65,17 +65,17 @@ impl Pythonic {
                     _ => {}
                 }
                 if *depth > 0 {
-                    return Step::More;
+                    return CallStep::More;
                 }
                 match python::calls(self.text.trim()) {
-                    Some(calls) => Step::All(calls.into_iter().map(drafted).collect()),
-                    None => Step::Off,
+                    Some(calls) => CallStep::All(calls.into_iter().map(drafted).collect()),
+                    None => CallStep::Off,
                 }
             }
         }
     }
 }
 
-fn drafted((name, arguments): (String, String)) -> Draft {
-    Draft { id: None, name: Some(name), arguments, whole: true }
+fn drafted((name, arguments): (String, String)) -> CallDraft {
+    CallDraft { id: None, name: Some(name), arguments, whole: true }
 }

@@ -2,13 +2,13 @@
 
 /// An object or an array whose opening bracket has been read.
 #[derive(Debug)]
-pub(super) struct Span {
+pub(super) struct BracketSpan {
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
-impl Span {
+impl BracketSpan {
     /// Creates a span after the opening bracket.
     pub(super) const fn open() -> Self {
         Self { depth: 1, in_string: false, escaped: false }

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use crate::coerce;
-use crate::family::Tagged;
+use crate::family::TagLayout;
 use crate::json;
 use crate::offered::OfferedTools;
 
-use super::piece::Draft;
-use super::step::{MOST_HEAD_BYTES, Step};
+use super::piece::CallDraft;
+use super::step::{CallStep, MOST_HEAD_BYTES};
 
 /// The reader.
 ///
@@ -17,11 +17,11 @@ use super::step::{MOST_HEAD_BYTES, Step};
 /// by the call's end. A value without a closing tag ends before a tag at the beginning of a line.
 #[derive(Debug)]
 pub(super) struct TaggedCall {
-    form: Tagged,
+    form: TagLayout,
     /// The mark that ends a call whose own end is missing.
     end: Option<&'static str>,
     offered: Arc<OfferedTools>,
-    state: State,
+    state: TaggedState,
     /// The name, key or tag that is being read.
     head: String,
     key: String,
@@ -32,7 +32,7 @@ pub(super) struct TaggedCall {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TaggedState {
     Name,
     /// Between arguments.
     Between,
@@ -46,7 +46,7 @@ enum State {
 
 /// The tags that may occur where a tag is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tag {
+enum ExpectedTag {
     Key,
     End,
     /// A repeated closing tag.
@@ -54,12 +54,12 @@ enum Tag {
 }
 
 impl TaggedCall {
-    pub(super) fn new(form: Tagged, end: Option<&'static str>, offered: &Arc<OfferedTools>) -> Self {
+    pub(super) fn new(form: TagLayout, end: Option<&'static str>, offered: &Arc<OfferedTools>) -> Self {
         Self {
             form,
             end,
             offered: Arc::clone(offered),
-            state: State::Name,
+            state: TaggedState::Name,
             head: String::new(),
             key: String::new(),
             value: String::new(),
@@ -68,11 +68,11 @@ impl TaggedCall {
         }
     }
 
-    pub(super) fn step(&mut self, c: char, draft: &mut Draft) -> Step {
+    pub(super) fn step(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         match self.state {
-            State::Name => self.step_name(c, draft),
-            State::Between => self.step_between(c, draft),
-            State::Key => {
+            TaggedState::Name => self.step_name(c, draft),
+            TaggedState::Between => self.step_between(c, draft),
+            TaggedState::Key => {
                 self.head.push(c);
                 if let Some(key) = self.head.strip_suffix(self.form.key_end) {
                     self.key = unquoted(key);
@@ -80,36 +80,36 @@ impl TaggedCall {
                 }
                 self.within_bounds()
             }
-            State::Equals => {
+            TaggedState::Equals => {
                 self.head.push(c);
                 if let Some(tag) = self.head.strip_suffix(self.form.value) {
                     self.is_text = tag.contains("string=").then(|| tag.contains("\"true\""));
                     self.head.clear();
-                    self.state = State::Value;
+                    self.state = TaggedState::Value;
                 }
                 self.within_bounds()
             }
-            State::Value => self.step_value(c, draft),
-            State::Closed(at) => self.step_closed(c, at, draft),
+            TaggedState::Value => self.step_value(c, draft),
+            TaggedState::Closed(at) => self.step_closed(c, at, draft),
         }
     }
 
     /// Ends the input. A value that ends with the input is complete if its closing tag is.
-    pub(super) fn stop(&mut self, draft: &mut Draft) {
-        if let State::Closed(at) = self.state {
+    pub(super) fn stop(&mut self, draft: &mut CallDraft) {
+        if let TaggedState::Closed(at) = self.state {
             self.take_value(at, draft);
-            self.state = State::Between;
+            self.state = TaggedState::Between;
         }
-        if self.state == State::Between {
+        if self.state == TaggedState::Between {
             self.close(draft);
         }
     }
 
-    fn within_bounds(&self) -> Step {
-        if self.head.len() > MOST_HEAD_BYTES { Step::Off } else { Step::More }
+    fn within_bounds(&self) -> CallStep {
+        if self.head.len() > MOST_HEAD_BYTES { CallStep::Off } else { CallStep::More }
     }
 
-    fn step_name(&mut self, c: char, draft: &mut Draft) -> Step {
+    fn step_name(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         // If a line break ends names, the first tag ends a name, too.
         let tag = self.form.name_end == "\n" && c == '<';
         if !tag {
@@ -119,26 +119,26 @@ impl TaggedCall {
             Some(name) => name,
             None if tag => &self.head,
             // A name has no white space in it.
-            None if self.head.trim().contains(char::is_whitespace) => return Step::Off,
+            None if self.head.trim().contains(char::is_whitespace) => return CallStep::Off,
             None => return self.within_bounds(),
         };
         let name = unquoted(name);
         if name.is_empty() || name.contains(char::is_whitespace) {
-            return Step::Off;
+            return CallStep::Off;
         }
         draft.name = Some(name);
         self.head.clear();
-        self.state = State::Between;
-        if tag { self.step_between(c, draft) } else { Step::More }
+        self.state = TaggedState::Between;
+        if tag { self.step_between(c, draft) } else { CallStep::More }
     }
 
     /// Returns the tag that `text` is. `Ok(None)` if it may still become one, and `Err` if it cannot.
-    fn tag(&self, text: &str) -> Result<Option<Tag>, ()> {
+    fn tag(&self, text: &str) -> Result<Option<ExpectedTag>, ()> {
         let tags = [
-            (self.form.key, Tag::Key),
-            (self.form.end, Tag::End),
-            (self.end.unwrap_or(self.form.end), Tag::End),
-            (self.form.value_end, Tag::Again),
+            (self.form.key, ExpectedTag::Key),
+            (self.form.end, ExpectedTag::End),
+            (self.end.unwrap_or(self.form.end), ExpectedTag::End),
+            (self.form.value_end, ExpectedTag::Again),
         ];
         if let Some((_, tag)) = tags.into_iter().find(|(mark, _)| *mark == text) {
             return Ok(Some(tag));
@@ -146,32 +146,32 @@ impl TaggedCall {
         if tags.into_iter().any(|(mark, _)| mark.starts_with(text)) { Ok(None) } else { Err(()) }
     }
 
-    fn step_between(&mut self, c: char, draft: &mut Draft) -> Step {
+    fn step_between(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         if self.head.is_empty() && c.is_whitespace() {
-            return Step::More;
+            return CallStep::More;
         }
         self.head.push(c);
         match self.tag(&self.head) {
-            Ok(None) => Step::More,
+            Ok(None) => CallStep::More,
             Ok(Some(tag)) => self.enter(tag, draft),
-            Err(()) => Step::Off,
+            Err(()) => CallStep::Off,
         }
     }
 
-    fn enter(&mut self, tag: Tag, draft: &mut Draft) -> Step {
+    fn enter(&mut self, tag: ExpectedTag, draft: &mut CallDraft) -> CallStep {
         self.head.clear();
         match tag {
-            Tag::Key => {
-                self.state = State::Key;
-                Step::More
+            ExpectedTag::Key => {
+                self.state = TaggedState::Key;
+                CallStep::More
             }
-            Tag::Again => {
-                self.state = State::Between;
-                Step::More
+            ExpectedTag::Again => {
+                self.state = TaggedState::Between;
+                CallStep::More
             }
-            Tag::End => {
+            ExpectedTag::End => {
                 self.close(draft);
-                Step::Whole
+                CallStep::Whole
             }
         }
     }
@@ -180,17 +180,17 @@ impl TaggedCall {
         self.head.clear();
         self.value.clear();
         self.is_text = None;
-        self.state = if self.form.value.is_empty() { State::Value } else { State::Equals };
+        self.state = if self.form.value.is_empty() { TaggedState::Value } else { TaggedState::Equals };
     }
 
-    fn step_value(&mut self, c: char, draft: &mut Draft) -> Step {
+    fn step_value(&mut self, c: char, draft: &mut CallDraft) -> CallStep {
         self.value.push(c);
         if self.value.ends_with(self.form.value_end) {
-            self.state = State::Closed(self.value.len().saturating_sub(self.form.value_end.len()));
+            self.state = TaggedState::Closed(self.value.len().saturating_sub(self.form.value_end.len()));
             self.head.clear();
-            return Step::More;
+            return CallStep::More;
         }
-        for (mark, tag) in [(self.form.key, Tag::Key), (self.form.end, Tag::End)] {
+        for (mark, tag) in [(self.form.key, ExpectedTag::Key), (self.form.end, ExpectedTag::End)] {
             if let Some(value) = self.value.strip_suffix(mark)
                 && value.trim_end_matches([' ', '\t']).ends_with('\n')
             {
@@ -199,18 +199,18 @@ impl TaggedCall {
                 return self.enter(tag, draft);
             }
         }
-        Step::More
+        CallStep::More
     }
 
     /// Handles a character after a possible closing tag of the value. The tag begins at `at`.
-    fn step_closed(&mut self, c: char, at: usize, draft: &mut Draft) -> Step {
+    fn step_closed(&mut self, c: char, at: usize, draft: &mut CallDraft) -> CallStep {
         self.value.push(c);
         if self.head.is_empty() && c.is_whitespace() {
-            return Step::More;
+            return CallStep::More;
         }
         self.head.push(c);
         match self.tag(&self.head) {
-            Ok(None) => Step::More,
+            Ok(None) => CallStep::More,
             Ok(Some(tag)) => {
                 self.take_value(at, draft);
                 self.enter(tag, draft)
@@ -218,17 +218,18 @@ impl TaggedCall {
             // The tag was part of the value.
             Err(()) => {
                 self.head.clear();
-                self.state = State::Value;
+                self.state = TaggedState::Value;
                 if self.value.ends_with(self.form.value_end) {
-                    self.state = State::Closed(self.value.len().saturating_sub(self.form.value_end.len()));
+                    self.state =
+                        TaggedState::Closed(self.value.len().saturating_sub(self.form.value_end.len()));
                 }
-                Step::More
+                CallStep::More
             }
         }
     }
 
     /// Takes the value, which ends at `at`.
-    fn take_value(&mut self, at: usize, draft: &mut Draft) {
+    fn take_value(&mut self, at: usize, draft: &mut CallDraft) {
         let value = std::mem::take(&mut self.value);
         let mut value = value.get(..at).unwrap_or("");
         if self.form.lines {
@@ -254,7 +255,7 @@ impl TaggedCall {
         self.arguments.push((key, value));
     }
 
-    fn close(&self, draft: &mut Draft) {
+    fn close(&self, draft: &mut CallDraft) {
         draft.arguments.push_str(if self.arguments.is_empty() { "{}" } else { "}" });
         draft.whole = true;
     }

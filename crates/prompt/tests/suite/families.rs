@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use headrace_domain::{Conversation, FinishReason, ReplyEvent, RequestId, Tool};
-use headrace_prompt::{CallIds, OfferedTools, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle, Thought};
+use headrace_prompt::{
+    CallIds, OfferedTools, ReasoningMarks, ReplyFamily, ReplyForm, ReplyParser, ReplyStyle,
+};
 use serde_json::Value;
 
 use crate::support::data;
@@ -67,9 +69,9 @@ pub(crate) fn form(row: &Value, offered: &Arc<OfferedTools>) -> ReplyForm {
     let style = ReplyStyle {
         family: ReplyFamily::named(text("family").unwrap()).unwrap(),
         thought: match text("marks") {
-            Some("[THINK]") => Thought::detect("[/THINK]"),
-            Some(_) => Thought::detect("<channel|>"),
-            None => Thought::detect("</think>"),
+            Some("[THINK]") => ReasoningMarks::detect("[/THINK]"),
+            Some(_) => ReasoningMarks::detect("<channel|>"),
+            None => ReasoningMarks::detect("</think>"),
         },
     };
     let thinking = row["thinking"] == true;

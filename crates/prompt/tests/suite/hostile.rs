@@ -1,7 +1,7 @@
 //! Messages that spell control tokens, templates that take messages apart, and templates that run away.
 
 use headrace_domain::{Conversation, Message, Role, Tool, ToolCall};
-use headrace_prompt::{ChatTemplate, Rendered, SpecialTokenTexts, TemplateError, TemplateLimits};
+use headrace_prompt::{ChatTemplate, RenderedPrompt, SpecialTokenTexts, TemplateError, TemplateLimits};
 use headrace_tokenizer::{Segment, Tokenizer};
 use proptest::prelude::*;
 use serde_json::json;
@@ -16,7 +16,7 @@ fn markup(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
     texts.collect()
 }
 
-fn ids(rendered: &Rendered) -> Vec<u32> {
+fn ids(rendered: &RenderedPrompt) -> Vec<u32> {
     demo_tokenizer().encode_segments(&rendered.segments(), false).unwrap()
 }
 

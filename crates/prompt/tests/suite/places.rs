@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use headrace_domain::{Conversation, Message, Role, Tool, ToolCall};
-use headrace_prompt::{ChatTemplate, Part, RenderOptions};
+use headrace_prompt::{ChatTemplate, PromptPart, RenderOptions};
 use serde_json::{Value, json};
 
 use crate::support::{compile, data, demo_template, options};
@@ -23,7 +23,7 @@ fn messages_in(
 ) -> Vec<Option<Range<usize>>> {
     let mut messages = vec![None; whole.messages.len()];
     for place in template.places(whole, options, text) {
-        if let Part::Message(at) = place.part {
+        if let PromptPart::Message(at) = place.part {
             assert_eq!(messages[at].replace(place.range), None, "each once");
         }
     }
@@ -162,7 +162,7 @@ fn a_tool_and_a_call_stand_where_changing_them_changes_the_prompt() {
         let Ok(text) = render(&whole) else { continue };
         let places = template.places(&whole, &options(true), &text);
         let range_of = |part| places.iter().find(|place| place.part == part).map(|place| place.range.clone());
-        let check = |part: Part, changed: Conversation, counter: &mut u32| {
+        let check = |part: PromptPart, changed: Conversation, counter: &mut u32| {
             let Some(range) = range_of(part) else { return };
             let changed = render(&changed).unwrap();
             if changed == text {
@@ -181,7 +181,7 @@ fn a_tool_and_a_call_stand_where_changing_them_changes_the_prompt() {
                     1 => tool.description.as_mut().unwrap().insert(1, '#'),
                     _ => tool.parameters.as_mut().unwrap()["properties"]["city"]["maxLength"] = 8.into(),
                 }
-                check(Part::Tool(at), changed, &mut told.0);
+                check(PromptPart::Tool(at), changed, &mut told.0);
             }
         }
         for change in 0..2 {
@@ -191,7 +191,7 @@ fn a_tool_and_a_call_stand_where_changing_them_changes_the_prompt() {
                 0 => call.name.replace_range(1..2, "#"),
                 _ => call.arguments = call.arguments.replace("Oslo", "Osla"),
             }
-            check(Part::Call { message: 2, call: 0 }, changed, &mut told.1);
+            check(PromptPart::Call { message: 2, call: 0 }, changed, &mut told.1);
         }
     }
     assert!(told.0 >= 6 && told.1 >= 2, "the demo model's template shows tools and calls: {told:?}");

@@ -1,7 +1,7 @@
 //! Reports the work that ran ahead of a job and beside it, in virtual time: by tenant, and by prompts and answers.
 
 use headrace_domain::{
-    Ahead, EngineRun, EngineSeen, Outcome, Pauses, RequestId, Sampling, Timeline, TraceRecord,
+    CallOutcome, EngineRun, EngineSeen, ReaderPauses, RequestId, Sampling, Timeline, TraceRecord, WorkAhead,
 };
 use headrace_engine_api::{Job, JobReport, Tenant};
 use headrace_explain::{Usual, explain};
@@ -23,13 +23,13 @@ fn one_at_a_time() -> Bench {
     slow(COSTS, SchedulerConfig { max_running: 1, ..roomy() })
 }
 
-fn ahead(reader: &mut Reader) -> (Ahead, u64) {
+fn ahead(reader: &mut Reader) -> (WorkAhead, u64) {
     reader.pump();
     let engine = &reader.report.as_ref().expect("it ended").engine;
     (engine.ahead.expect("it began"), engine.queue_ns)
 }
 
-fn sum(ahead: &Ahead) -> u64 {
+fn sum(ahead: &WorkAhead) -> u64 {
     ahead.own_prefill_ns + ahead.own_decode_ns + ahead.others_prefill_ns + ahead.others_decode_ns
 }
 
@@ -67,7 +67,7 @@ fn a_wait_behind_a_prompt_is_told_as_such() {
     let mut alone = bench.submit(of(2, 9, 20, greedy(2)));
     bench.run();
     let (told, _) = ahead(&mut alone);
-    assert_eq!(told, Ahead::default());
+    assert_eq!(told, WorkAhead::default());
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn record_of(report: &JobReport) -> TraceRecord {
     };
     let (first, until) = (run.queue_ns + run.prefill_ns, run.queue_ns + run.prefill_ns + run.decode_ns);
     let mut line = Timeline::new();
-    let seen = EngineSeen { first_token_ns: Some(first), until_ns: until, pauses: &Pauses::default() };
+    let seen = EngineSeen { first_token_ns: Some(first), until_ns: until, pauses: &ReaderPauses::default() };
     line.engine([run].into_iter(), &seen);
     TraceRecord {
         request_id: RequestId::from_bits(1),
@@ -132,7 +132,7 @@ fn record_of(report: &JobReport) -> TraceRecord {
         usage: report.usage,
         engine: Some(engine),
         attempts: Vec::new(),
-        outcome: Outcome::Completed { finish: vec!["stop".to_owned()] },
+        outcome: CallOutcome::Completed { finish: vec!["stop".to_owned()] },
         ..base
     }
 }

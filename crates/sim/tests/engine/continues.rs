@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{FinishReason, Sampling, Seed};
-use headrace_engine_api::{Event, Job, SharedGrammar, SubmitRefusal};
+use headrace_engine_api::{Job, JobEvent, SharedGrammar, SubmitRefusal};
 use headrace_sim::{ToyGrammar, ToyVocabulary};
 
 use crate::same_answers::{EOS, Rng, model, some_job};
@@ -22,21 +22,21 @@ fn told(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
     let (mut so_far, mut all) = (ChoiceAnswer::default(), Vec::new());
     while let Some(event) = reader.events.try_next() {
         match event {
-            Event::Tokens { choice, ids, text, logprobs } => {
+            JobEvent::Tokens { choice, ids, text, logprobs } => {
                 assert_eq!(choice, number);
                 so_far.ids.extend(ids);
                 so_far.text.push_str(&text);
                 so_far.logprobs.extend(logprobs);
                 all.push(so_far.clone());
             }
-            Event::Finished { choice, reason } => {
+            JobEvent::Finished { choice, reason } => {
                 assert_eq!(choice, number);
                 so_far.reason = Some(reason);
                 all.push(so_far.clone());
             }
-            Event::Started { .. } | Event::Done(_) | Event::Scored(_) => {}
-            Event::Encoded(_) => panic!("nothing is encoded"),
-            Event::Failed { error, .. } => panic!("{error:?}"),
+            JobEvent::Started { .. } | JobEvent::Done(_) | JobEvent::Scored(_) => {}
+            JobEvent::Encoded(_) => panic!("nothing is encoded"),
+            JobEvent::Failed { error, .. } => panic!("{error:?}"),
         }
     }
     all

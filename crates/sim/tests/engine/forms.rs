@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{FinishReason, Sampling, Seed};
-use headrace_engine_api::{Grammar, Job, JobError, SubmitRefusal};
+use headrace_engine_api::{CompiledGrammar, Job, JobError, SubmitRefusal};
 use headrace_sim::{ScriptedForward, ToyGrammar, ToyVocabulary};
 
 use crate::support::{Answer, Bench, greedy, job, roomy};

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 
-use headrace_domain::{Form, Sampling, Seed, SystemClock};
+use headrace_domain::{ResponseFormat, Sampling, Seed, SystemClock};
 use headrace_engine::{EmbeddedEngine, EngineConfig, Progress};
-use headrace_engine_api::{Engine, Grammar, GrammarFailed, GrammarState, Job, JobError, Tenant};
+use headrace_engine_api::{CompiledGrammar, Engine, GrammarFailed, GrammarState, Job, JobError, Tenant};
 use headrace_kernels::Isa;
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{ScriptedForward, ToyGrammar, ToyVocabulary};
@@ -180,8 +180,8 @@ struct GatedState {
     gate: Arc<(Mutex<bool>, Condvar)>,
 }
 
-impl Grammar for Gated {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for Gated {
+    fn form(&self) -> &Arc<ResponseFormat> {
         self.toy.form()
     }
 

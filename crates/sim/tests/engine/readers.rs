@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use headrace_domain::Sampling;
 use headrace_engine::Progress;
-use headrace_engine_api::{Event, Job, JobError, Tenant};
+use headrace_engine_api::{Job, JobError, JobEvent, Tenant};
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{ScriptedForward, ToyVocabulary};
 
@@ -146,7 +146,7 @@ fn who_stands_still_can_be_cancelled_and_may_hang_up_without_a_word() {
             drop(control.cancel());
             bench.run();
             let last = std::iter::from_fn(|| events.try_next()).last();
-            assert!(matches!(last, Some(Event::Failed { error: JobError::Cancelled, .. })), "{last:?}");
+            assert!(matches!(last, Some(JobEvent::Failed { error: JobError::Cancelled, .. })), "{last:?}");
         }
         assert_eq!(bench.stepper.load().paused, 0);
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use headrace_domain::{CacheLife, CachePin, FinishReason, Sampling, Seed};
 use headrace_engine::Progress;
 use headrace_engine_api::{
-    Job, JobError, Priority, SharedGrammar, SubmitRefusal, Tenant, ThoughtCap, TicketControl,
+    Job, JobError, Priority, ReasoningBudget, SharedGrammar, SubmitRefusal, Tenant, TicketControl,
 };
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{Fault, ScriptedForward, ToyGrammar, ToyVocabulary, Trigger};
@@ -83,7 +83,7 @@ pub(crate) fn some_job(rng: &mut Rng) -> Job {
     let fails_at = if rng.one_in(8) { Some(rng.below(20) as usize) } else { None };
     let grammar = ToyGrammar { fails_at, ..ToyGrammar::new(rng.below(1000), 46, EOS) };
     let grammar = rng.one_in(3).then_some(Arc::new(grammar) as SharedGrammar);
-    let thought = ThoughtCap {
+    let thought = ReasoningBudget {
         most_tokens: rng.below(30) as u32,
         open: rng.of(&[&[3][..], &[3, 4]]).to_vec(),
         close: 11,

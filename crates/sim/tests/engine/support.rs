@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{CacheSalt, FinishReason, ManualClock, PrefixKeys, RequestId, Sampling, TokenLogprob};
 use headrace_engine::{EngineConfig, MaskRunner, MaskTask, Progress, Stepper, TextOf};
-use headrace_engine_api::{Event, Events, Job, JobError, JobReport, Priority, PromptScores, Tenant};
+use headrace_engine_api::{Job, JobError, JobEvent, JobEvents, JobReport, Priority, PromptScores, Tenant};
 use headrace_kernels::Isa;
 use headrace_kernels::forward::Forward;
 use headrace_scheduler::SchedulerConfig;
@@ -30,14 +30,14 @@ pub(crate) struct Answer {
 
 /// Collects a job's events as they arrive.
 pub(crate) struct Reader {
-    pub(crate) events: Events,
+    pub(crate) events: JobEvents,
     pub(crate) answer: Answer,
     pub(crate) started: bool,
     pub(crate) report: Option<Arc<JobReport>>,
 }
 
 impl Reader {
-    pub(crate) fn new(events: Events) -> Self {
+    pub(crate) fn new(events: JobEvents) -> Self {
         Self { events, answer: Answer::default(), started: false, report: None }
     }
 
@@ -48,19 +48,19 @@ impl Reader {
         }
     }
 
-    pub(crate) fn take(&mut self, event: Event) {
+    pub(crate) fn take(&mut self, event: JobEvent) {
         assert!(self.report.is_none(), "{event:?} after the terminal event");
         match event {
-            Event::Started { .. } => {
+            JobEvent::Started { .. } => {
                 assert!(!self.started, "started twice");
                 self.started = true;
             }
-            Event::Scored(scores) => {
+            JobEvent::Scored(scores) => {
                 assert!(self.started && self.answer.choices.is_empty(), "scores come before tokens");
                 self.answer.scores = Some(scores);
             }
-            Event::Encoded(_) => panic!("nothing is encoded"),
-            Event::Tokens { choice, ids, text, logprobs } => {
+            JobEvent::Encoded(_) => panic!("nothing is encoded"),
+            JobEvent::Tokens { choice, ids, text, logprobs } => {
                 assert!(self.started);
                 let choice = self.answer.choices.entry(choice).or_default();
                 assert!(choice.reason.is_none(), "tokens after the end");
@@ -68,15 +68,15 @@ impl Reader {
                 choice.text.push_str(&text);
                 choice.logprobs.extend(logprobs);
             }
-            Event::Finished { choice, reason } => {
+            JobEvent::Finished { choice, reason } => {
                 let choice = self.answer.choices.entry(choice).or_default();
                 assert!(choice.reason.replace(reason).is_none(), "finished twice");
             }
-            Event::Done(report) => {
+            JobEvent::Done(report) => {
                 assert!(self.answer.choices.values().all(|c| c.reason.is_some()), "done with a choice open");
                 self.report = Some(report);
             }
-            Event::Failed { error, report } => {
+            JobEvent::Failed { error, report } => {
                 self.answer.error = Some(error);
                 self.report = Some(report);
             }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{FinishReason, Form, Sampling, Seed};
-use headrace_engine_api::{Grammar, GrammarFailed, GrammarState, Job, SubmitRefusal, ThoughtCap};
+use headrace_domain::{FinishReason, ResponseFormat, Sampling, Seed};
+use headrace_engine_api::{
+    CompiledGrammar, GrammarFailed, GrammarState, Job, ReasoningBudget, SubmitRefusal,
+};
 use headrace_sim::{ScriptedForward, ToyGrammar, ToyVocabulary};
 
 use crate::support::{Bench, greedy, job, roomy};
@@ -19,21 +21,21 @@ fn bench() -> Bench {
     Bench::new(Box::new(forward), Arc::new(ToyVocabulary), &[EOS], roomy())
 }
 
-fn cap(most_tokens: u32, is_open: bool) -> ThoughtCap {
+fn cap(most_tokens: u32, is_open: bool) -> ReasoningBudget {
     let ending = LAST_WORDS.into_iter().chain([CLOSE]).collect();
-    ThoughtCap { most_tokens, open: vec![OPEN], close: CLOSE, ending, is_open }
+    ReasoningBudget { most_tokens, open: vec![OPEN], close: CLOSE, ending, is_open }
 }
 
 fn hot(seed: u64, max_tokens: u32) -> Sampling {
     Sampling { temperature: 2.0, seed: Seed(seed), ..greedy(max_tokens) }
 }
 
-fn thinks(cap: &ThoughtCap, sampling: Sampling) -> Job {
+fn thinks(cap: &ReasoningBudget, sampling: Sampling) -> Job {
     Job { thought: Some(Arc::new(cap.clone())), ..job(&[1, 2, 3, 7, 9], sampling) }
 }
 
 /// Reads an answer plainly. Returns its reasoning tokens, and where the budget is first used up.
-fn read(cap: &ThoughtCap, ids: &[u32]) -> (usize, Option<usize>) {
+fn read(cap: &ReasoningBudget, ids: &[u32]) -> (usize, Option<usize>) {
     let (mut inside, mut tokens, mut enough) = (cap.is_open, 0, None);
     for (at, id) in ids.iter().enumerate() {
         if inside && tokens >= cap.most_tokens as usize && enough.is_none() {
@@ -137,8 +139,8 @@ struct BehindState {
     toy: Box<dyn GrammarState>,
 }
 
-impl Grammar for Behind {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for Behind {
+    fn form(&self) -> &Arc<ResponseFormat> {
         self.0.form()
     }
 
@@ -206,10 +208,10 @@ fn the_form_begins_behind_a_thought_that_was_ended() {
 #[test]
 fn marks_that_cannot_be_are_refused_before_they_cost_anything() {
     for (wrong, why) in [
-        (ThoughtCap { open: Vec::new(), ..cap(1, true) }, "from 1 to"),
-        (ThoughtCap { ending: vec![1; 300], ..cap(1, true) }, "from 1 to"),
-        (ThoughtCap { ending: vec![1], ..cap(1, true) }, "does not close"),
-        (ThoughtCap { open: vec![VOCAB], ..cap(1, true) }, "outside the vocabulary"),
+        (ReasoningBudget { open: Vec::new(), ..cap(1, true) }, "from 1 to"),
+        (ReasoningBudget { ending: vec![1; 300], ..cap(1, true) }, "from 1 to"),
+        (ReasoningBudget { ending: vec![1], ..cap(1, true) }, "does not close"),
+        (ReasoningBudget { open: vec![VOCAB], ..cap(1, true) }, "outside the vocabulary"),
     ] {
         match bench().stepper.submit(thinks(&wrong, greedy(3))) {
             Err(SubmitRefusal::Invalid { what }) => assert!(what.contains(why), "{what}"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_domain::{Clock, Sampling, SystemClock, UnixNanos};
 use headrace_engine::{Decode, EmbeddedEngine, EngineConfig, EngineError, TextOf};
-use headrace_engine_api::{Engine, Health, Job, JobError, SubmitRefusal};
+use headrace_engine_api::{Engine, EngineHealth, Job, JobError, SubmitRefusal};
 use headrace_kernels::Isa;
 use headrace_scheduler::SchedulerConfig;
 use headrace_sim::{ScriptedForward, ToyVocabulary};
@@ -105,14 +105,14 @@ fn shutting_down_lets_short_work_end_and_cuts_off_the_rest() {
 #[test]
 fn draining_takes_nothing_new_and_finishes_what_runs() {
     let engine = start();
-    assert_eq!(engine.health(), Health::Up);
+    assert_eq!(engine.health(), EngineHealth::Up);
     let ticket = engine.submit(job(&prompt(0), Sampling { ignore_eos: true, ..greedy(2000) })).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| engine.shutdown(Duration::from_secs(60)));
-        while engine.health() == Health::Up {
+        while engine.health() == EngineHealth::Up {
             std::thread::yield_now();
         }
-        assert_eq!(engine.health(), Health::Draining);
+        assert_eq!(engine.health(), EngineHealth::Draining);
         let refused = engine.submit(job(&prompt(0), greedy(1))).err();
         assert!(matches!(refused, Some(SubmitRefusal::Unavailable { .. })));
         assert_eq!(read(Reader::new(ticket.split().0)).answer.error, None);
@@ -232,7 +232,7 @@ fn submit_again(engine: &EmbeddedEngine) -> Result<Reader, SubmitRefusal> {
     loop {
         match engine.submit(job(&prompt(0), greedy(30))) {
             Ok(ticket) => return Ok(read(Reader::new(ticket.split().0))),
-            Err(refused) if matches!(engine.health(), Health::Dead { .. }) => return Err(refused),
+            Err(refused) if matches!(engine.health(), EngineHealth::Dead { .. }) => return Err(refused),
             Err(_) => std::thread::yield_now(),
         }
     }
@@ -256,7 +256,7 @@ fn a_loop_that_breaks_ends_its_jobs_and_begins_again_with_the_same_bits() {
         Bench::new(forward, Arc::new(ToyVocabulary), &[], roomy()).ask(job(&prompt(0), greedy(30)));
     assert_eq!(answer, expected.0);
     let load = engine.load();
-    assert_eq!((engine.health(), load.blocks_free, load.running), (Health::Up, load.blocks_total, 0));
+    assert_eq!((engine.health(), load.blocks_free, load.running), (EngineHealth::Up, load.blocks_total, 0));
 }
 
 #[test]
@@ -273,9 +273,9 @@ fn a_loop_that_breaks_again_and_again_is_dead_for_good_and_says_so() {
         }
     };
     assert!(refused.to_string().contains("the loop itself broke"), "{refused}");
-    assert!(matches!(engine.health(), Health::Dead { .. }));
+    assert!(matches!(engine.health(), EngineHealth::Dead { .. }));
     engine.shutdown(Duration::from_secs(60));
-    assert!(matches!(engine.health(), Health::Dead { .. }), "and stays so");
+    assert!(matches!(engine.health(), EngineHealth::Dead { .. }), "and stays so");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use headrace_objects::{
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::{Looked, end, fits, integer, walk};
+use crate::objects::rows::{StatementError, end, fits, integer, walk};
 
 use super::SqliteFiles;
 use super::rows::{clear, has_room, owner};
@@ -307,7 +307,7 @@ async fn within(
     sizes: &'static str,
     (batch, from): (&str, u64),
     most_bytes: u64,
-) -> Result<Option<i64>, Looked> {
+) -> Result<Option<i64>, StatementError> {
     let sizes: Vec<(i64, i64)> = sqlx::query_as(sizes)
         .bind(batch)
         .bind(integer(from))
@@ -327,7 +327,7 @@ async fn has_room_for(
     connection: &mut SqliteConnection,
     limits: &FileLimits,
     batch: &str,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let of: Option<(String,)> = sqlx::query_as("SELECT project FROM batch WHERE id = ?")
         .bind(batch)
         .fetch_optional(&mut *connection)
@@ -343,7 +343,7 @@ async fn count(
     batch: &str,
     end: LineEnd,
     lines: u64,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let statement = match end {
         LineEnd::Completed => "UPDATE batch SET completed = completed + ? WHERE id = ?",
         LineEnd::Failed => "UPDATE batch SET failed = failed + ? WHERE id = ?",
@@ -393,7 +393,7 @@ type Row = (String, String, i64, i64, i64, i64, i64, String);
 
 const COLUMNS: &str = "id, project, total, completed, failed, cancelled, expired, state FROM batch";
 
-async fn batch(connection: &mut SqliteConnection, id: &str) -> Result<Option<BatchRecord>, Looked> {
+async fn batch(connection: &mut SqliteConnection, id: &str) -> Result<Option<BatchRecord>, StatementError> {
     let query = format!("SELECT {COLUMNS} WHERE id = ?");
     let row: Option<Row> = sqlx::query_as(AssertSqlSafe(query)).bind(id).fetch_optional(connection).await?;
     row.map(record).transpose()
@@ -401,7 +401,7 @@ async fn batch(connection: &mut SqliteConnection, id: &str) -> Result<Option<Bat
 
 fn record(
     (id, project, total, completed, failed, cancelled, expired, state): Row,
-) -> Result<BatchRecord, Looked> {
+) -> Result<BatchRecord, StatementError> {
     let unread = |error: serde_json::Error| ObjectError::Unavailable {
         why: format!("a batch cannot be read: {error}"),
     };
@@ -416,7 +416,7 @@ fn record(
     Ok(BatchRecord { id, project: owner(&project)?, counts, state })
 }
 
-fn written(state: &BatchState) -> Result<String, Looked> {
+fn written(state: &BatchState) -> Result<String, StatementError> {
     let unwritten = |error: serde_json::Error| ObjectError::Unavailable {
         why: format!("a batch cannot be written: {error}"),
     };

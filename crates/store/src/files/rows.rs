@@ -2,13 +2,13 @@
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    Draft, FileLimits, FileRecord, Incomplete, OUTPUT_PURPOSE, ObjectError, PageAsk, UploadRecord,
+    FileDraft, FileLimits, FileRecord, OUTPUT_PURPOSE, ObjectError, PageAsk, UploadFault, UploadRecord,
     UploadStatus,
 };
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::{Looked, end, fits, integer, nanos, walk};
+use crate::objects::rows::{StatementError, end, fits, integer, nanos, walk};
 
 /// Maximum bytes per read.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;
@@ -24,7 +24,7 @@ const PART: i64 = 2;
 const GOING: i64 = 3;
 
 /// Ids of files that an earlier process was writing or removing.
-pub(super) async fn unfinished(connection: &mut SqliteConnection) -> Result<Vec<String>, Looked> {
+pub(super) async fn unfinished(connection: &mut SqliteConnection) -> Result<Vec<String>, StatementError> {
     let ids: Vec<(String,)> = sqlx::query_as("SELECT id FROM file WHERE state IN (?, ?)")
         .bind(DRAFT)
         .bind(GOING)
@@ -33,12 +33,15 @@ pub(super) async fn unfinished(connection: &mut SqliteConnection) -> Result<Vec<
     Ok(ids.into_iter().map(|(id,)| id).collect())
 }
 
-pub(super) async fn begin(connection: &mut SqliteConnection, draft: &Draft) -> Result<(), Looked> {
+pub(super) async fn begin(
+    connection: &mut SqliteConnection,
+    draft: &FileDraft,
+) -> Result<(), StatementError> {
     let (created, expires, name, purpose, upload) = match draft {
-        Draft::File(FileRecord { created, expires, name, purpose, .. }) => {
+        FileDraft::File(FileRecord { created, expires, name, purpose, .. }) => {
             (created, *expires, name.as_str(), purpose.as_str(), None)
         }
-        Draft::Part { part, .. } => (&part.created, None, "", "", Some(part.upload.as_str())),
+        FileDraft::Part { part, .. } => (&part.created, None, "", "", Some(part.upload.as_str())),
     };
     sqlx::query(
         "INSERT INTO file (id, project, created, expires, bytes, name, purpose, upload, state) VALUES (?, ?, ?, ?, 0, ?, ?, ?, ?)",
@@ -64,7 +67,7 @@ pub(super) async fn count(
     is_bounded: bool,
     files: i64,
     bytes: i64,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let (files, bytes): (i64, i64) = sqlx::query_as(
         "INSERT INTO held (project, files, bytes) VALUES (?, ?, ?) ON CONFLICT (project) DO UPDATE SET \
          files = files + excluded.files, bytes = bytes + excluded.bytes RETURNING files, bytes",
@@ -90,7 +93,7 @@ pub(super) async fn has_room(
     limits: &FileLimits,
     project: &str,
     more: u64,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let (own, all): (i64, i64) = sqlx::query_as(
         "SELECT coalesce(sum(bytes) FILTER (WHERE project = ?), 0), coalesce(sum(bytes), 0) FROM held",
     )
@@ -104,14 +107,17 @@ pub(super) async fn has_room(
 }
 
 /// Names of a file's segments.
-pub(super) async fn segments(connection: &mut SqliteConnection, id: &str) -> Result<Vec<String>, Looked> {
+pub(super) async fn segments(
+    connection: &mut SqliteConnection,
+    id: &str,
+) -> Result<Vec<String>, StatementError> {
     let names: Vec<(String,)> =
         sqlx::query_as("SELECT name FROM segment WHERE file = ?").bind(id).fetch_all(connection).await?;
     Ok(names.into_iter().map(|(name,)| name).collect())
 }
 
 /// Names of the segments of all files.
-pub(super) async fn all_segments(connection: &mut SqliteConnection) -> Result<Vec<String>, Looked> {
+pub(super) async fn all_segments(connection: &mut SqliteConnection) -> Result<Vec<String>, StatementError> {
     let names: Vec<(String,)> = sqlx::query_as("SELECT name FROM segment").fetch_all(connection).await?;
     Ok(names.into_iter().map(|(name,)| name).collect())
 }
@@ -122,7 +128,7 @@ pub(super) async fn segment_at(
     connection: &mut SqliteConnection,
     id: &str,
     at: u64,
-) -> Result<Option<(u64, String)>, Looked> {
+) -> Result<Option<(u64, String)>, StatementError> {
     let row: Option<(i64, String)> =
         sqlx::query_as("SELECT at, name FROM segment WHERE file = ? AND at <= ? ORDER BY at DESC LIMIT 1")
             .bind(id)
@@ -138,7 +144,7 @@ pub(super) async fn append(
     id: &str,
     at: u64,
     bytes: &[u8],
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let more = integer(bytes.len() as u64);
     let row: Option<(String, String)> = sqlx::query_as(
         "UPDATE file SET bytes = bytes + ? WHERE id = ? AND state = ? AND bytes = ? RETURNING project, purpose",
@@ -168,12 +174,12 @@ pub(super) async fn append(
 
 pub(super) async fn finish(
     connection: &mut SqliteConnection,
-    draft: &Draft,
+    draft: &FileDraft,
     now: UnixNanos,
-) -> Result<bool, Looked> {
+) -> Result<bool, StatementError> {
     let state = match draft {
-        Draft::File(_) => FILE,
-        Draft::Part { project, part } => {
+        FileDraft::File(_) => FILE,
+        FileDraft::Part { project, part } => {
             let found = upload(connection, project, &part.upload).await?;
             if found.is_none_or(|upload| upload.status != UploadStatus::Pending || upload.expires <= now) {
                 return Ok(false);
@@ -182,8 +188,10 @@ pub(super) async fn finish(
         }
     };
     let (expires, name, purpose) = match draft {
-        Draft::File(FileRecord { expires, name, purpose, .. }) => (*expires, name.as_str(), purpose.as_str()),
-        Draft::Part { .. } => (None, "", ""),
+        FileDraft::File(FileRecord { expires, name, purpose, .. }) => {
+            (*expires, name.as_str(), purpose.as_str())
+        }
+        FileDraft::Part { .. } => (None, "", ""),
     };
     let expires = expires.map(|expires| integer(expires.get()));
     let done = sqlx::query(
@@ -204,7 +212,7 @@ type Row = (String, String, i64, Option<i64>, i64, String, String);
 
 const COLUMNS: &str = "id, project, created, expires, bytes, name, purpose FROM file";
 
-fn record((id, project, created, expires, bytes, name, purpose): Row) -> Result<FileRecord, Looked> {
+fn record((id, project, created, expires, bytes, name, purpose): Row) -> Result<FileRecord, StatementError> {
     let (project, created, expires) = (owner(&project)?, nanos(created), expires.map(nanos));
     Ok(FileRecord { id, project, created, expires, bytes: bytes.unsigned_abs(), name, purpose })
 }
@@ -213,7 +221,7 @@ fn record((id, project, created, expires, bytes, name, purpose): Row) -> Result<
 ///
 /// # Errors
 /// Fails if the row's project is not a valid id.
-pub(super) fn owner(project: &str) -> Result<ProjectId, Looked> {
+pub(super) fn owner(project: &str) -> Result<ProjectId, StatementError> {
     let bad =
         |error| ObjectError::Unavailable { why: format!("a row names a project that is none: {error}") };
     Ok(ProjectId::new(project).map_err(bad)?)
@@ -224,7 +232,7 @@ pub(super) async fn file(
     project: &ProjectId,
     id: &str,
     now: UnixNanos,
-) -> Result<Option<FileRecord>, Looked> {
+) -> Result<Option<FileRecord>, StatementError> {
     let query = format!(
         "SELECT {COLUMNS} WHERE id = ? AND project = ? AND state = ? AND (expires IS NULL OR expires > ?)"
     );
@@ -244,7 +252,7 @@ pub(super) async fn files(
     purpose: Option<&str>,
     ask: &PageAsk,
     now: UnixNanos,
-) -> Result<(Vec<FileRecord>, bool), Looked> {
+) -> Result<(Vec<FileRecord>, bool), StatementError> {
     let from = match ask.cursor() {
         None => end(ask),
         Some(cursor) => {
@@ -278,7 +286,11 @@ pub(super) async fn files(
 }
 
 /// Bytes of a file of format 1: the row that contains position `from`, from that position on.
-pub(super) async fn bytes(connection: &mut SqliteConnection, id: &str, from: u64) -> Result<Vec<u8>, Looked> {
+pub(super) async fn bytes(
+    connection: &mut SqliteConnection,
+    id: &str,
+    from: u64,
+) -> Result<Vec<u8>, StatementError> {
     let row: Option<(i64, Vec<u8>)> =
         sqlx::query_as("SELECT at, data FROM chunk WHERE file = ? AND at <= ? ORDER BY at DESC LIMIT 1")
             .bind(id)
@@ -297,7 +309,7 @@ pub(super) async fn hide(
     project: &ProjectId,
     id: &str,
     now: UnixNanos,
-) -> Result<bool, Looked> {
+) -> Result<bool, StatementError> {
     let hidden = sqlx::query(
         "UPDATE file SET state = ? WHERE id = ? AND project = ? AND state = ? AND (expires IS NULL OR expires > ?)",
     )
@@ -312,7 +324,7 @@ pub(super) async fn hide(
 }
 
 /// Removes a part of a hidden file. Returns whether more of it is left.
-pub(super) async fn remove_some(connection: &mut SqliteConnection, id: &str) -> Result<bool, Looked> {
+pub(super) async fn remove_some(connection: &mut SqliteConnection, id: &str) -> Result<bool, StatementError> {
     let first: Option<(i64,)> = sqlx::query_as("SELECT at FROM chunk WHERE file = ? ORDER BY at LIMIT 1")
         .bind(id)
         .fetch_optional(&mut *connection)
@@ -342,7 +354,7 @@ pub(super) async fn expired(
     connection: &mut SqliteConnection,
     now: UnixNanos,
     most: i64,
-) -> Result<Vec<String>, Looked> {
+) -> Result<Vec<String>, StatementError> {
     let ids: Vec<(String,)> = sqlx::query_as(
         "UPDATE file SET state = ? WHERE seq IN (SELECT seq FROM file WHERE expires <= ? AND state = ? LIMIT ?) RETURNING id",
     )
@@ -359,7 +371,7 @@ pub(super) async fn create_upload(
     connection: &mut SqliteConnection,
     limits: &FileLimits,
     upload: &UploadRecord,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     fits("max_file_bytes", limits.max_file_bytes, upload.bytes)?;
     let (own,): (i64,) = sqlx::query_as("SELECT count(*) FROM upload WHERE project = ?")
         .bind(upload.project.as_str())
@@ -390,7 +402,7 @@ pub(super) async fn upload(
     connection: &mut SqliteConnection,
     project: &ProjectId,
     id: &str,
-) -> Result<Option<UploadRecord>, Looked> {
+) -> Result<Option<UploadRecord>, StatementError> {
     let row: Option<UploadRow> = sqlx::query_as(
         "SELECT created, expires, status, bytes, name, purpose, mime, kept_seconds, file FROM upload WHERE id = ? AND project = ?",
     )
@@ -421,7 +433,7 @@ pub(super) async fn upload(
 pub(super) async fn end_upload(
     connection: &mut SqliteConnection,
     upload: &UploadRecord,
-) -> Result<Vec<String>, Looked> {
+) -> Result<Vec<String>, StatementError> {
     let status = match upload.status {
         UploadStatus::Pending => 0,
         UploadStatus::Completed => 1,
@@ -436,7 +448,7 @@ pub(super) async fn end_upload(
     hide_parts(connection, &upload.id).await
 }
 
-async fn hide_parts(connection: &mut SqliteConnection, upload: &str) -> Result<Vec<String>, Looked> {
+async fn hide_parts(connection: &mut SqliteConnection, upload: &str) -> Result<Vec<String>, StatementError> {
     let ids: Vec<(String,)> =
         sqlx::query_as("UPDATE file SET state = ? WHERE upload = ? AND state = ? RETURNING id")
             .bind(GOING)
@@ -452,7 +464,7 @@ pub(super) async fn part_bytes(
     connection: &mut SqliteConnection,
     upload: &str,
     part: &str,
-) -> Result<Option<u64>, Looked> {
+) -> Result<Option<u64>, StatementError> {
     let row: Option<(i64,)> =
         sqlx::query_as("SELECT bytes FROM file WHERE id = ? AND upload = ? AND state = ?")
             .bind(part)
@@ -470,18 +482,18 @@ pub(super) async fn join(
     parts: &[String],
     file: &str,
     now: UnixNanos,
-) -> Result<Result<FileRecord, Incomplete>, Looked> {
+) -> Result<Result<FileRecord, UploadFault>, StatementError> {
     let mut places = Vec::with_capacity(parts.len());
     let mut bytes = 0_u64;
     for (at, part) in parts.iter().enumerate() {
         let found = part_bytes(connection, &upload.id, part).await?;
         let twice = parts.iter().take(at).any(|before| before == part);
-        let Some(more) = found.filter(|_| !twice) else { return Ok(Err(Incomplete::Part(part.clone()))) };
+        let Some(more) = found.filter(|_| !twice) else { return Ok(Err(UploadFault::Part(part.clone()))) };
         places.push((part, bytes));
         bytes = bytes.saturating_add(more);
     }
     if bytes != upload.bytes {
-        return Ok(Err(Incomplete::Bytes(bytes)));
+        return Ok(Err(UploadFault::Bytes(bytes)));
     }
     let UploadRecord { project, name, purpose, kept_seconds, .. } = upload;
     let record = FileRecord {
@@ -493,7 +505,7 @@ pub(super) async fn join(
         name: name.clone(),
         purpose: purpose.clone(),
     };
-    begin(connection, &Draft::File(record.clone())).await?;
+    begin(connection, &FileDraft::File(record.clone())).await?;
     for (part, at) in places {
         for table in ["UPDATE chunk", "UPDATE segment"] {
             // No part of the statement comes from outside.
@@ -524,7 +536,7 @@ pub(super) async fn expired_uploads(
     connection: &mut SqliteConnection,
     now: UnixNanos,
     most: i64,
-) -> Result<(Vec<String>, u64), Looked> {
+) -> Result<(Vec<String>, u64), StatementError> {
     let now = integer(now.get());
     let parts: Vec<(String,)> = sqlx::query_as(
         "UPDATE file SET state = ? WHERE state = ? AND upload IN (SELECT id FROM upload WHERE expires <= ? LIMIT ?) RETURNING id",
@@ -549,7 +561,7 @@ pub(super) async fn sweep_batches(
     connection: &mut SqliteConnection,
     now: UnixNanos,
     most: i64,
-) -> Result<u64, Looked> {
+) -> Result<u64, StatementError> {
     let gone: Vec<(String,)> = sqlx::query_as(
         "DELETE FROM batch WHERE seq IN (SELECT seq FROM batch WHERE gone <= ? LIMIT ?) RETURNING id",
     )
@@ -564,7 +576,7 @@ pub(super) async fn sweep_batches(
 }
 
 /// Deletes all requests of a batch.
-pub(super) async fn clear(connection: &mut SqliteConnection, batch: &str) -> Result<(), Looked> {
+pub(super) async fn clear(connection: &mut SqliteConnection, batch: &str) -> Result<(), StatementError> {
     sqlx::query("DELETE FROM line WHERE batch = ?").bind(batch).execute(connection).await?;
     Ok(())
 }

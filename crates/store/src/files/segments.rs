@@ -12,11 +12,11 @@ const MOST_NAME_BYTES: usize = 128;
 
 /// The folder of segments. See the top of the file.
 #[derive(Debug)]
-pub(super) struct Segments {
+pub(super) struct SegmentFolder {
     dir: PathBuf,
 }
 
-impl Segments {
+impl SegmentFolder {
     /// The segments of the store at `store`, in a folder beside it.
     pub(super) fn beside(store: &Path) -> Self {
         Self { dir: store.with_extension("segments") }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_segment_is_read_from_any_place_and_its_name_leads_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
-        let segments = Segments::beside(&dir.path().join("files.sqlite"));
+        let segments = SegmentFolder::beside(&dir.path().join("files.sqlite"));
         assert!(segments.read("a", 0, 10).unwrap().is_empty());
         segments.write("a", 0, b"abc").unwrap();
         segments.write("a", 3, b"defgh").unwrap();

@@ -7,7 +7,7 @@ use headrace_identity::{
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::rows::{Failure, bytes, constraint, nanos, number, optional_time, parsed};
+use super::rows::{RowFailure, bytes, constraint, nanos, number, optional_time, parsed};
 use super::{SqliteKeyStore, log};
 
 const WHAT: &str = "operator";
@@ -56,13 +56,13 @@ impl OperatorStore for SqliteKeyStore {
             let found = sqlx::query("SELECT 1 FROM operators WHERE id = ?").bind(id.as_str());
             match found.fetch_optional(connection).await? {
                 Some(_) => Ok(()),
-                None => Err(Failure::Store(StoreError::NotFound { what: WHAT })),
+                None => Err(RowFailure::Store(StoreError::NotFound { what: WHAT })),
             }
         })
     }
 }
 
-fn operator(row: &SqliteRow) -> Result<StoredOperator, Failure> {
+fn operator(row: &SqliteRow) -> Result<StoredOperator, RowFailure> {
     Ok(StoredOperator {
         hash: KeyHash::from_bytes(bytes(row, "hash")?),
         record: OperatorRecord {

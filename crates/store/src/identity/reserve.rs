@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const RESERVE_BYTES: usize = 64 << 10;
 
 /// The reserve file: one line of JSON per revocation, then zeros.
-pub(super) struct Reserve {
+pub(super) struct RevocationReserve {
     path: PathBuf,
     /// `None` while the disk has no room for the file.
     file: Option<File>,
@@ -22,7 +22,7 @@ pub(super) struct Reserve {
 
 /// A noted revocation in the file.
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct RevocationLine {
     key: String,
     at: u64,
     actor: String,
@@ -31,7 +31,7 @@ struct Line {
     detail: String,
 }
 
-impl Reserve {
+impl RevocationReserve {
     /// Opens the reserve of the identity store at `store`, and creates it if it is missing. If the disk has no room for
     /// it now, creation is retried when the reserve is needed.
     pub(super) fn open(store: &Path) -> Result<Self> {
@@ -51,9 +51,9 @@ impl Reserve {
         let mut bytes = vec![0; RESERVE_BYTES];
         file.read_exact_at(&mut bytes, 0)?;
         let lines = bytes.split(|byte| *byte == b'\n').take_while(|line| line.first() != Some(&0));
-        let lines = lines.filter_map(|line| serde_json::from_slice::<Line>(line).ok());
+        let lines = lines.filter_map(|line| serde_json::from_slice::<RevocationLine>(line).ok());
         Ok(lines
-            .filter_map(|Line { key, at, actor, act, subject, detail }| {
+            .filter_map(|RevocationLine { key, at, actor, act, subject, detail }| {
                 let audit = AuditEntry { at: UnixNanos::new(at), actor, act, subject, detail };
                 Some(NotedRevocation { id: KeyId::new(&key).ok()?, audit })
             })
@@ -65,7 +65,7 @@ impl Reserve {
         let mut bytes = Vec::with_capacity(RESERVE_BYTES);
         for NotedRevocation { id, audit } in noted {
             let AuditEntry { at, actor, act, subject, detail } = audit.clone();
-            let line = Line { key: id.to_string(), at: at.get(), actor, act, subject, detail };
+            let line = RevocationLine { key: id.to_string(), at: at.get(), actor, act, subject, detail };
             serde_json::to_writer(&mut bytes, &line)?;
             bytes.push(b'\n');
         }

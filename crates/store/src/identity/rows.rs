@@ -12,13 +12,13 @@ use sqlx::sqlite::SqliteRow;
 use crate::sqlite::FormatError;
 
 /// Why a call failed.
-pub(super) enum Failure {
+pub(super) enum RowFailure {
     /// The file could not be opened, read or written.
     Sqlite(sqlx::Error),
     Store(StoreError),
 }
 
-impl Failure {
+impl RowFailure {
     pub(super) fn while_doing(self, doing: &'static str) -> StoreError {
         match self {
             Self::Sqlite(error) => unavailable(doing, error),
@@ -27,13 +27,13 @@ impl Failure {
     }
 }
 
-impl From<sqlx::Error> for Failure {
+impl From<sqlx::Error> for RowFailure {
     fn from(error: sqlx::Error) -> Self {
         Self::Sqlite(error)
     }
 }
 
-impl From<FormatError> for Failure {
+impl From<FormatError> for RowFailure {
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::Sqlite(error) => Self::Sqlite(error),
@@ -49,22 +49,24 @@ pub(super) fn unavailable(doing: &'static str, why: impl fmt::Display) -> StoreE
     StoreError::Unavailable { doing, why: why.to_string() }
 }
 
-pub(super) fn corrupt(what: impl fmt::Display, why: impl fmt::Display) -> Failure {
-    Failure::Store(StoreError::Corrupt { what: what.to_string(), why: why.to_string() })
+pub(super) fn corrupt(what: impl fmt::Display, why: impl fmt::Display) -> RowFailure {
+    RowFailure::Store(StoreError::Corrupt { what: what.to_string(), why: why.to_string() })
 }
 
 /// Interprets SQLite's constraint errors: `unique` already exists, or its owner `belongs_to` does not.
-pub(super) fn constraint(error: sqlx::Error, unique: &'static str, belongs_to: &'static str) -> Failure {
+pub(super) fn constraint(error: sqlx::Error, unique: &'static str, belongs_to: &'static str) -> RowFailure {
     match error.as_database_error() {
-        Some(known) if known.is_unique_violation() => Failure::Store(StoreError::Duplicate { what: unique }),
-        Some(known) if known.is_foreign_key_violation() => {
-            Failure::Store(StoreError::NotFound { what: belongs_to })
+        Some(known) if known.is_unique_violation() => {
+            RowFailure::Store(StoreError::Duplicate { what: unique })
         }
-        _ => Failure::Sqlite(error),
+        Some(known) if known.is_foreign_key_violation() => {
+            RowFailure::Store(StoreError::NotFound { what: belongs_to })
+        }
+        _ => RowFailure::Sqlite(error),
     }
 }
 
-pub(super) fn org(row: &SqliteRow) -> Result<OrgRecord, Failure> {
+pub(super) fn org(row: &SqliteRow) -> Result<OrgRecord, RowFailure> {
     Ok(OrgRecord {
         id: parsed(row, "id", OrgId::new)?,
         limits: from_json::<RateLimits>(row, "limits")?,
@@ -73,7 +75,7 @@ pub(super) fn org(row: &SqliteRow) -> Result<OrgRecord, Failure> {
     })
 }
 
-pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, Failure> {
+pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, RowFailure> {
     Ok(ProjectRecord {
         id: parsed(row, "id", ProjectId::new)?,
         org: parsed(row, "org", OrgId::new)?,
@@ -82,7 +84,7 @@ pub(super) fn project(row: &SqliteRow) -> Result<ProjectRecord, Failure> {
     })
 }
 
-pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, Failure> {
+pub(super) fn key(row: &SqliteRow) -> Result<StoredKey, RowFailure> {
     Ok(StoredKey {
         hash: KeyHash::from_bytes(bytes(row, "hash")?),
         record: KeyRecord {
@@ -106,36 +108,36 @@ pub(super) fn parsed<T, E: fmt::Display>(
     row: &SqliteRow,
     column: &str,
     parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<T, Failure> {
+) -> Result<T, RowFailure> {
     let text: &str = row.try_get(column)?;
     parse(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
 }
 
-pub(super) fn from_json<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> Result<T, Failure> {
+pub(super) fn from_json<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> Result<T, RowFailure> {
     let text: &str = row.try_get(column)?;
     serde_json::from_str(text).map_err(|error| corrupt(format_args!("column `{column}`"), error))
 }
 
-pub(super) fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String, RowFailure> {
     serde_json::to_string(value).map_err(|error| corrupt("a record to be written", error))
 }
 
-pub(super) fn bytes(row: &SqliteRow, column: &str) -> Result<[u8; 32], Failure> {
+pub(super) fn bytes(row: &SqliteRow, column: &str) -> Result<[u8; 32], RowFailure> {
     let blob: &[u8] = row.try_get(column)?;
     blob.try_into().map_err(|_| corrupt(format_args!("column `{column}`"), "it does not have 32 bytes"))
 }
 
-pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, Failure> {
+pub(super) fn number(row: &SqliteRow, column: &str) -> Result<u64, RowFailure> {
     let number: i64 = row.try_get(column)?;
     u64::try_from(number).map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))
 }
 
-pub(super) fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<UnixNanos>, Failure> {
+pub(super) fn optional_time(row: &SqliteRow, column: &str) -> Result<Option<UnixNanos>, RowFailure> {
     let number: Option<i64> = row.try_get(column)?;
     let time = number.map(u64::try_from).transpose();
     Ok(time.map_err(|_| corrupt(format_args!("column `{column}`"), "it is negative"))?.map(UnixNanos::new))
 }
 
-pub(super) fn nanos(time: UnixNanos) -> Result<i64, Failure> {
+pub(super) fn nanos(time: UnixNanos) -> Result<i64, RowFailure> {
     i64::try_from(time.get()).map_err(|_| corrupt("a time to be written", "it lies beyond the year 2262"))
 }

@@ -7,19 +7,19 @@ use sqlx::sqlite::SqliteConnection;
 
 use super::rows;
 use crate::disk::DiskGuard;
-use crate::pair::Pair;
+use crate::pair::ReadWritePair;
 
 /// If the disk has this many bytes free in addition to the reserve, a refused write has another cause.
 const LEAST_ROOM: u64 = 1 << 20;
 
 /// The database of objects and its limits. See the top of the file.
-pub(super) struct Kept {
-    pub(super) pair: Pair,
+pub(super) struct ObjectDatabase {
+    pub(super) pair: ReadWritePair,
     pub(super) limits: ObjectLimits,
     pub(super) guard: Option<DiskGuard>,
 }
 
-impl Kept {
+impl ObjectDatabase {
     pub(super) fn put(&self, response: &ResponseRecord, items: &[ItemRecord]) -> Result<(), ObjectError> {
         let limits = &self.limits;
         self.fits(response)?;
@@ -32,11 +32,11 @@ impl Kept {
             }
             rows::put(connection, limits, response, false).await
         });
-        self.told(done)
+        self.name_limit(done)
     }
 
     /// Reports the exceeded limit if the database has reached its maximum size, which SQLite reports as a full disk.
-    pub(super) fn told<T>(&self, done: Result<T, ObjectError>) -> Result<T, ObjectError> {
+    pub(super) fn name_limit<T>(&self, done: Result<T, ObjectError>) -> Result<T, ObjectError> {
         match done {
             Err(ObjectError::DiskFull { .. }) if self.guard.is_some() && self.check(LEAST_ROOM).is_ok() => {
                 let limit = self.limits.max_total_bytes;
@@ -69,7 +69,7 @@ impl Kept {
             async move |connection: &mut SqliteConnection| rows::put(connection, limits, response, true).await
         };
         let done = self.pair.write_each(responses.iter().copied().map(put));
-        done.into_iter().map(|done| self.told(done)).collect()
+        done.into_iter().map(|done| self.name_limit(done)).collect()
     }
 
     pub(super) fn later(&self, now: UnixNanos) -> UnixNanos {

@@ -8,29 +8,29 @@ use std::thread::JoinHandle;
 
 use headrace_objects::{ItemRecord, ObjectError, ResponseRecord, Told};
 
-use super::kept::Kept;
+use super::kept::ObjectDatabase;
 use crate::grouped::MOST_IN_GROUP;
 
 /// A response to store.
-pub(super) struct Put {
+pub(super) struct PendingResponse {
     pub(super) response: ResponseRecord,
     pub(super) items: Vec<ItemRecord>,
     pub(super) told: Told,
 }
 
 /// The storing thread. Dropping the handle first stores all waiting responses.
-pub(super) struct Putter {
+pub(super) struct ResponseWriter {
     /// `None` once no more responses are accepted.
-    queue: Option<Sender<Put>>,
+    queue: Option<Sender<PendingResponse>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Putter {
+impl ResponseWriter {
     /// Starts the thread.
     ///
     /// # Errors
     /// [`ObjectError::Unavailable`] if the system cannot start a thread.
-    pub(super) fn start(kept: &Arc<Kept>) -> Result<Self, ObjectError> {
+    pub(super) fn start(kept: &Arc<ObjectDatabase>) -> Result<Self, ObjectError> {
         let (queue, puts) = channel();
         let kept = Arc::clone(kept);
         let work = move || {
@@ -44,7 +44,7 @@ impl Putter {
         Ok(Self { queue: Some(queue), thread: Some(thread) })
     }
 
-    pub(super) fn put(&self, put: Put) {
+    pub(super) fn put(&self, put: PendingResponse) {
         if let Some(queue) = &self.queue {
             // If the thread is gone, the caller notices that its callback is dropped uncalled.
             let _ = queue.send(put);
@@ -52,7 +52,7 @@ impl Putter {
     }
 }
 
-impl Drop for Putter {
+impl Drop for ResponseWriter {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(thread) = self.thread.take() {
@@ -62,7 +62,7 @@ impl Drop for Putter {
 }
 
 /// Waits for the first response, then takes all that are waiting. `None` once no more will come.
-fn next(puts: &Receiver<Put>) -> Option<Vec<Put>> {
+fn next(puts: &Receiver<PendingResponse>) -> Option<Vec<PendingResponse>> {
     let first = puts.recv().ok()?;
     let mut group = vec![first];
     group.extend(puts.try_iter().take(MOST_IN_GROUP as usize - 1));
@@ -71,7 +71,7 @@ fn next(puts: &Receiver<Put>) -> Option<Vec<Put>> {
 
 /// Stores responses in their order of arrival. One that adds to a conversation is a change of its own, so those before
 /// and after it are stored separately.
-fn store(kept: &Kept, group: Vec<Put>) {
+fn store(kept: &ObjectDatabase, group: Vec<PendingResponse>) {
     let mut together = Vec::new();
     for put in group {
         if !put.items.is_empty() {
@@ -86,7 +86,7 @@ fn store(kept: &Kept, group: Vec<Put>) {
     store_together(kept, together);
 }
 
-fn store_together(kept: &Kept, puts: Vec<Put>) {
+fn store_together(kept: &ObjectDatabase, puts: Vec<PendingResponse>) {
     let responses: Vec<&ResponseRecord> = puts.iter().map(|put| &put.response).collect();
     let done = kept.put_each(&responses);
     for (put, done) in puts.into_iter().zip(done) {

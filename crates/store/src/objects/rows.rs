@@ -2,7 +2,7 @@
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    ConversationRecord, ItemRecord, ObjectError, ObjectLimits, Order, Page, PageAsk, ResponseRecord,
+    ConversationRecord, ItemPage, ItemRecord, ListOrder, ObjectError, ObjectLimits, PageAsk, ResponseRecord,
     ResponseStatus,
 };
 use sqlx::sqlite::SqliteConnection;
@@ -10,16 +10,16 @@ use sqlx::sqlite::SqliteConnection;
 use crate::sqlite::{FormatError, is_full};
 
 /// A failed statement. The transaction is then rolled back.
-pub(crate) struct Looked(ObjectError);
+pub(crate) struct StatementError(ObjectError);
 
-impl From<sqlx::Error> for Looked {
+impl From<sqlx::Error> for StatementError {
     fn from(error: sqlx::Error) -> Self {
         let why = error.to_string();
         Self(if is_full(&error) { ObjectError::DiskFull { why } } else { ObjectError::Unavailable { why } })
     }
 }
 
-impl From<FormatError> for Looked {
+impl From<FormatError> for StatementError {
     fn from(error: FormatError) -> Self {
         match error {
             FormatError::Sqlite(error) => error.into(),
@@ -28,14 +28,14 @@ impl From<FormatError> for Looked {
     }
 }
 
-impl From<ObjectError> for Looked {
+impl From<ObjectError> for StatementError {
     fn from(error: ObjectError) -> Self {
         Self(error)
     }
 }
 
-impl From<Looked> for ObjectError {
-    fn from(looked: Looked) -> Self {
+impl From<StatementError> for ObjectError {
+    fn from(looked: StatementError) -> Self {
         looked.0
     }
 }
@@ -69,7 +69,7 @@ fn project_id(project: &str) -> Result<ProjectId, ObjectError> {
     })
 }
 
-fn record(row: Row) -> Result<ResponseRecord, Looked> {
+fn record(row: Row) -> Result<ResponseRecord, StatementError> {
     let (id, project, created, expires, ended, previous, conversation, input, output, body, events) = row;
     let project = project_id(&project)?;
     let status = if ended == 0 { ResponseStatus::InProgress } else { ResponseStatus::Ended };
@@ -114,7 +114,7 @@ pub(super) async fn put(
     limits: &ObjectLimits,
     response: &ResponseRecord,
     saves_itself: bool,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let ResponseRecord { id, project, created, expires, status, previous, conversation, .. } = response;
     let plain = put!("", "");
     let saved = put!("SAVEPOINT change; ", " RELEASE change; ");
@@ -142,7 +142,7 @@ async fn count(
     project: &str,
     responses: i64,
     bytes: i64,
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     sqlx::query(
         "INSERT INTO held (project, responses, bytes) VALUES (?, ?, ?) ON CONFLICT (project) DO UPDATE SET \
          responses = responses + excluded.responses, bytes = bytes + excluded.bytes",
@@ -162,7 +162,7 @@ async fn make_room(
     limits: &ObjectLimits,
     newest: &ResponseRecord,
     mut held: (i64, i64),
-) -> Result<(), Looked> {
+) -> Result<(), StatementError> {
     let most = (integer(limits.max_responses_per_project), integer(limits.max_response_bytes_per_project));
     while held.0 > most.0 || held.1 > most.1 {
         let oldest: Option<(i64, i64)> = sqlx::query_as(
@@ -179,7 +179,7 @@ async fn make_room(
     Ok(())
 }
 
-pub(super) async fn remove(connection: &mut SqliteConnection, seq: i64) -> Result<(), Looked> {
+pub(super) async fn remove(connection: &mut SqliteConnection, seq: i64) -> Result<(), StatementError> {
     let gone: Option<(String, i64)> =
         sqlx::query_as("DELETE FROM response WHERE seq = ? RETURNING project, bytes")
             .bind(seq)
@@ -196,7 +196,7 @@ pub(super) async fn response(
     project: &ProjectId,
     id: &str,
     now: UnixNanos,
-) -> Result<Option<ResponseRecord>, Looked> {
+) -> Result<Option<ResponseRecord>, StatementError> {
     let query = format!("SELECT {COLUMNS} WHERE id = ? AND project = ? AND expires > ?");
     let row: Option<Row> = sqlx::query_as(sqlx::AssertSqlSafe(query))
         .bind(id)
@@ -210,7 +210,7 @@ pub(super) async fn response(
 pub(super) async fn unfinished(
     connection: &mut SqliteConnection,
     now: UnixNanos,
-) -> Result<Vec<(ProjectId, String)>, Looked> {
+) -> Result<Vec<(ProjectId, String)>, StatementError> {
     let rows: Vec<(String, String)> =
         sqlx::query_as("SELECT project, id FROM response WHERE ended = 0 AND expires > ? ORDER BY seq")
             .bind(integer(now.get()))
@@ -224,7 +224,7 @@ pub(super) async fn conversation(
     project: &ProjectId,
     id: &str,
     now: UnixNanos,
-) -> Result<Option<ConversationRecord>, Looked> {
+) -> Result<Option<ConversationRecord>, StatementError> {
     let row: Option<(i64, i64, String)> = sqlx::query_as(
         "SELECT created, expires, metadata FROM conversation WHERE id = ? AND project = ? AND expires > ?",
     )
@@ -249,7 +249,7 @@ pub(super) async fn add_items(
     items: &[ItemRecord],
     now: UnixNanos,
     later: UnixNanos,
-) -> Result<bool, Looked> {
+) -> Result<bool, StatementError> {
     let bytes: usize = items.iter().map(|item| item.json.len()).sum();
     fits("max_object_bytes", limits.max_object_bytes, bytes as u64)?;
     let row: Option<(i64,)> = sqlx::query_as(
@@ -286,8 +286,8 @@ pub(super) async fn items(
     connection: &mut SqliteConnection,
     conversation: &str,
     ask: &PageAsk,
-) -> Result<Page, Looked> {
-    let Some(from) = begin(connection, conversation, ask).await? else { return Ok(Page::default()) };
+) -> Result<ItemPage, StatementError> {
+    let Some(from) = begin(connection, conversation, ask).await? else { return Ok(ItemPage::default()) };
     let query = format!("SELECT id, json FROM item WHERE conversation = ? AND {}", walk(ask));
     let rows: Vec<(String, String)> = sqlx::query_as(sqlx::AssertSqlSafe(query))
         .bind(conversation)
@@ -297,7 +297,7 @@ pub(super) async fn items(
         .await?;
     let items = rows.into_iter().map(|(id, json)| ItemRecord { id, json }).collect();
     let (items, has_more) = ask.cut(items);
-    Ok(Page { items, has_more })
+    Ok(ItemPage { items, has_more })
 }
 
 /// The row from which a page of items is read. `None` if its cursor names no item.
@@ -305,7 +305,7 @@ pub(super) async fn begin(
     connection: &mut SqliteConnection,
     conversation: &str,
     ask: &PageAsk,
-) -> Result<Option<i64>, Looked> {
+) -> Result<Option<i64>, StatementError> {
     let Some(cursor) = ask.cursor() else { return Ok(Some(end(ask))) };
     let found: Option<(i64,)> =
         sqlx::query_as("SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1")
@@ -319,21 +319,21 @@ pub(super) async fn begin(
 /// The end of a query that reads a page of rows in order of `seq`. Binds the start row and the number of rows.
 pub(crate) fn walk(ask: &PageAsk) -> &'static str {
     match ask.reads() {
-        Order::Descending => "seq < ? ORDER BY seq DESC LIMIT ?",
-        Order::Ascending => "seq > ? ORDER BY seq ASC LIMIT ?",
+        ListOrder::Descending => "seq < ? ORDER BY seq DESC LIMIT ?",
+        ListOrder::Ascending => "seq > ? ORDER BY seq ASC LIMIT ?",
     }
 }
 
 /// The start of a walk without a cursor.
 pub(crate) fn end(ask: &PageAsk) -> i64 {
-    if ask.reads() == Order::Descending { i64::MAX } else { i64::MIN }
+    if ask.reads() == ListOrder::Descending { i64::MAX } else { i64::MIN }
 }
 
 pub(super) async fn remove_item(
     connection: &mut SqliteConnection,
     conversation: &str,
     id: &str,
-) -> Result<bool, Looked> {
+) -> Result<bool, StatementError> {
     let gone = sqlx::query(
         "DELETE FROM item WHERE seq = (SELECT seq FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1)",
     )
@@ -351,7 +351,10 @@ pub(super) async fn remove_item(
     Ok(gone > 0)
 }
 
-pub(super) async fn remove_conversation(connection: &mut SqliteConnection, id: &str) -> Result<(), Looked> {
+pub(super) async fn remove_conversation(
+    connection: &mut SqliteConnection,
+    id: &str,
+) -> Result<(), StatementError> {
     for statement in ["DELETE FROM item WHERE conversation = ?", "DELETE FROM conversation WHERE id = ?"] {
         sqlx::query(statement).bind(id).execute(&mut *connection).await?;
     }

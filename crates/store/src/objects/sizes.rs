@@ -3,38 +3,38 @@
 
 use headrace_domain::{ProjectId, UnixNanos};
 use headrace_objects::{
-    History, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, PageAsk, Stored, list_of,
+    HistoryOf, ItemRecord, MOST_ITEMS, ObjectError, ObjectLimits, PageAsk, StoredLookup, list_of,
 };
 use sqlx::sqlite::SqliteConnection;
 
-use super::rows::{self, Looked, fits, integer};
+use super::rows::{self, StatementError, fits, integer};
 
 /// The bytes that a look-up would read. `None` if the object is missing.
 pub(super) async fn size(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
     project: &ProjectId,
-    what: Stored<'_>,
+    what: StoredLookup<'_>,
     now: UnixNanos,
-) -> Result<Option<u64>, Looked> {
+) -> Result<Option<u64>, StatementError> {
     match what {
-        Stored::Response(id) => of_response(connection, project, id, now).await,
-        Stored::History(History::Response(id)) => {
+        StoredLookup::Response(id) => of_response(connection, project, id, now).await,
+        StoredLookup::History(HistoryOf::Response(id)) => {
             Ok(chain(connection, limits, project, id, now).await?.map(|(_, bytes)| bytes))
         }
-        Stored::History(History::Conversation(id)) => {
+        StoredLookup::History(HistoryOf::Conversation(id)) => {
             if rows::conversation(connection, project, id, now).await?.is_none() {
                 return Ok(None);
             }
             of_conversation(connection, limits, id).await.map(Some)
         }
-        Stored::Page(id, ask) => {
+        StoredLookup::Page(id, ask) => {
             if rows::conversation(connection, project, id, now).await?.is_none() {
                 return Ok(None);
             }
             of_page(connection, id, ask).await.map(Some)
         }
-        Stored::Item(of, id) => {
+        StoredLookup::Item(of, id) => {
             if rows::conversation(connection, project, of, now).await?.is_none() {
                 return Ok(None);
             }
@@ -48,7 +48,7 @@ async fn of_response(
     project: &ProjectId,
     id: &str,
     now: UnixNanos,
-) -> Result<Option<u64>, Looked> {
+) -> Result<Option<u64>, StatementError> {
     let found: Option<(i64,)> =
         sqlx::query_as("SELECT bytes FROM response WHERE id = ? AND project = ? AND expires > ?")
             .bind(id)
@@ -66,7 +66,7 @@ async fn chain(
     project: &ProjectId,
     id: &str,
     now: UnixNanos,
-) -> Result<Option<(Vec<String>, u64)>, Looked> {
+) -> Result<Option<(Vec<String>, u64)>, StatementError> {
     let (mut ids, mut bytes) = (Vec::new(), 0_u64);
     let mut next = Some(id.to_owned());
     while let Some(id) = next {
@@ -94,7 +94,7 @@ async fn of_conversation(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
     id: &str,
-) -> Result<u64, Looked> {
+) -> Result<u64, StatementError> {
     let (items, bytes): (i64, i64) = sqlx::query_as(
         "SELECT count(*), coalesce(sum(octet_length(json)), 0) FROM item WHERE conversation = ?",
     )
@@ -113,7 +113,7 @@ async fn of_page(
     connection: &mut SqliteConnection,
     conversation: &str,
     ask: &PageAsk,
-) -> Result<u64, Looked> {
+) -> Result<u64, StatementError> {
     let Some(from) = rows::begin(connection, conversation, ask).await? else { return Ok(0) };
     let query = format!(
         "SELECT coalesce(sum(bytes), 0) FROM (SELECT octet_length(id) + octet_length(json) AS bytes FROM item WHERE \
@@ -133,7 +133,7 @@ async fn of_item(
     connection: &mut SqliteConnection,
     conversation: &str,
     id: &str,
-) -> Result<Option<u64>, Looked> {
+) -> Result<Option<u64>, StatementError> {
     let found: Option<(i64,)> = sqlx::query_as(
         "SELECT octet_length(id) + octet_length(json) FROM item WHERE conversation = ? AND id = ? ORDER BY seq LIMIT 1",
     )
@@ -149,19 +149,19 @@ pub(super) async fn history(
     connection: &mut SqliteConnection,
     limits: &ObjectLimits,
     project: &ProjectId,
-    (of, most_bytes): (History<'_>, u64),
+    (of, most_bytes): (HistoryOf<'_>, u64),
     now: UnixNanos,
-) -> Result<Option<Vec<String>>, Looked> {
+) -> Result<Option<Vec<String>>, StatementError> {
     let ids = match of {
-        History::Response(id) => {
+        HistoryOf::Response(id) => {
             let Some((ids, bytes)) = chain(connection, limits, project, id, now).await? else {
                 return Ok(None);
             };
             within(bytes, most_bytes)?;
             ids
         }
-        History::Conversation(id) => {
-            let size = size(connection, limits, project, Stored::History(of), now).await?;
+        HistoryOf::Conversation(id) => {
+            let size = size(connection, limits, project, StoredLookup::History(of), now).await?;
             let Some(bytes) = size else { return Ok(None) };
             within(bytes, most_bytes)?;
             return said(connection, id).await.map(Some);
@@ -184,7 +184,7 @@ fn within(bytes: u64, most_bytes: u64) -> Result<(), ObjectError> {
 }
 
 /// The items of a conversation as lists of [`MOST_ITEMS`], oldest first.
-async fn said(connection: &mut SqliteConnection, conversation: &str) -> Result<Vec<String>, Looked> {
+async fn said(connection: &mut SqliteConnection, conversation: &str) -> Result<Vec<String>, StatementError> {
     let (mut lists, mut from) = (Vec::new(), i64::MIN);
     loop {
         let rows: Vec<(i64, String)> = sqlx::query_as(

@@ -3,10 +3,10 @@
 //! costs every call, so there are indexes only for conditions that few rows meet.
 
 use headrace_domain::Stage;
-use headrace_trace::{CallRow, Ended, Pace};
+use headrace_trace::{CallEndKind, CallRow, WritePace};
 use sqlx::sqlite::SqliteConnection;
 
-use super::inserts::{Inserts, give_way};
+use super::inserts::{InsertBatch, give_way};
 use super::table::integer;
 
 /// A call above this duration, or above [`DEAR_NANOS`], is in an index, because there are few of them.
@@ -61,7 +61,7 @@ pub(super) const SCHEMA: &str = "
 ";
 
 /// Inserts rows.
-const INSERTS: Inserts = Inserts {
+const INSERTS: InsertBatch = InsertBatch {
     head: "INSERT OR REPLACE INTO call (started, seq, server, ends, ended, stage, charged, org, project, key, model, \
            upstream, worker, said) ",
     columns: 14,
@@ -71,9 +71,9 @@ const INSERTS: Inserts = Inserts {
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     calls: &[(i64, &CallRow)],
-    pace: Pace,
+    pace: WritePace,
 ) -> Result<(), sqlx::Error> {
-    for chunk in Inserts::chunks(calls, pace) {
+    for chunk in InsertBatch::chunks(calls, pace) {
         let mut query = INSERTS.query(chunk.len());
         for (number, call) in chunk {
             query = query
@@ -99,12 +99,12 @@ pub(super) async fn insert(
 }
 
 /// The stored number for how a call ended.
-pub(super) const fn kind(ended: Ended) -> i64 {
+pub(super) const fn kind(ended: CallEndKind) -> i64 {
     match ended {
-        Ended::Completed => 0,
-        Ended::Refused => 1,
-        Ended::Cancelled => 2,
-        Ended::Failed => 3,
+        CallEndKind::Completed => 0,
+        CallEndKind::Refused => 1,
+        CallEndKind::Cancelled => 2,
+        CallEndKind::Failed => 3,
     }
 }
 

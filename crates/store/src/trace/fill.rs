@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use headrace_trace::{CallRow, Pace, decode_record};
+use headrace_trace::{CallRow, WritePace, decode_record};
 use sqlx::sqlite::SqliteConnection;
 
 use super::calls;
 use super::names;
 use super::table::{FORMAT, INDEXES, count};
-use crate::sqlite::{Database, Durability, FormatError};
+use crate::sqlite::{Durability, FormatError, SqliteFile};
 
 /// Traces per step, so that no step blocks the recorder for long.
 const TRACES_PER_STEP: i64 = 500;
@@ -23,12 +23,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// A thread that fills the table until nothing is left, or until it is dropped.
-pub(super) struct Filler {
+pub(super) struct TableFiller {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Filler {
+impl TableFiller {
     /// Starts the thread. Returns `None` if the system cannot start one. The rest is then filled after the next start.
     pub(super) fn start(path: &Path, traces: u64) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -39,7 +39,7 @@ impl Filler {
     }
 }
 
-impl Drop for Filler {
+impl Drop for TableFiller {
     /// Waits for the step in progress, so that the file is closed intact.
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
@@ -67,17 +67,17 @@ fn work(path: &Path, traces: u64, stop: &AtomicBool) {
 }
 
 /// Runs one step. Returns whether there are more.
-fn turn(path: &Path, database: &mut Option<Database>) -> Result<bool, FormatError> {
+fn turn(path: &Path, database: &mut Option<SqliteFile>) -> Result<bool, FormatError> {
     let open = match database {
         Some(open) => open,
-        none => none.insert(Database::open(path, Durability::Normal, FORMAT)?),
+        none => none.insert(SqliteFile::open(path, Durability::Normal, FORMAT)?),
     };
     open.write(async |connection| Ok(step(connection).await?))
 }
 
 /// Fills the whole table at once.
 pub(super) fn fill(path: &Path) -> Result<(), FormatError> {
-    let mut database = Database::open(path, Durability::Normal, FORMAT)?;
+    let mut database = SqliteFile::open(path, Durability::Normal, FORMAT)?;
     database.write(async |connection| {
         sqlx::raw_sql(INDEXES).execute(&mut *connection).await?;
         let stored = count(&mut *connection).await?;
@@ -127,7 +127,7 @@ async fn step(connection: &mut SqliteConnection) -> Result<bool, sqlx::Error> {
         .filter_map(|(number, record)| Some((*number, CallRow::of(&decode_record(record).ok()?))))
         .collect();
     let rows: Vec<(i64, &CallRow)> = rows.iter().map(|(number, row)| (*number, row)).collect();
-    calls::insert(connection, &rows, Pace::GivesWay).await?;
+    calls::insert(connection, &rows, WritePace::GivesWay).await?;
     sqlx::query("UPDATE unfilled SET before = ?, traces = max(traces - ?, 0)")
         .bind(*lowest)
         .bind(i64::try_from(page.len()).unwrap_or(i64::MAX))

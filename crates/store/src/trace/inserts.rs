@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use headrace_trace::Pace;
+use headrace_trace::WritePace;
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::{Sqlite, SqliteArguments};
 
@@ -13,7 +13,7 @@ const MOST_ROWS: usize = 64;
 pub(super) const ROWS_IN_TURN: usize = 16;
 
 /// Inserts rows into one table.
-pub(super) struct Inserts {
+pub(super) struct InsertBatch {
     /// The statement's text before `VALUES`.
     pub(super) head: &'static str,
     /// Number of values per row.
@@ -23,12 +23,12 @@ pub(super) struct Inserts {
 /// A statement whose values are not yet bound.
 pub(super) type Insert = sqlx::query::Query<'static, Sqlite, SqliteArguments>;
 
-impl Inserts {
+impl InsertBatch {
     /// Splits rows into chunks for which statements exist. Each chunk is the largest power of two that fits.
-    pub(super) fn chunks<T>(mut rows: &[T], pace: Pace) -> impl Iterator<Item = &[T]> {
+    pub(super) fn chunks<T>(mut rows: &[T], pace: WritePace) -> impl Iterator<Item = &[T]> {
         let most = match pace {
-            Pace::GivesWay => ROWS_IN_TURN,
-            Pace::Hurries => MOST_ROWS,
+            WritePace::GivesWay => ROWS_IN_TURN,
+            WritePace::Hurries => MOST_ROWS,
         };
         std::iter::from_fn(move || {
             let largest = rows.len().min(most).checked_ilog2()?;
@@ -54,8 +54,8 @@ impl Inserts {
 }
 
 /// Yields the core to other threads if the pace asks for it.
-pub(super) fn give_way(pace: Pace) {
-    if pace == Pace::GivesWay {
+pub(super) fn give_way(pace: WritePace) {
+    if pace == WritePace::GivesWay {
         std::thread::yield_now();
     }
 }
@@ -69,8 +69,8 @@ mod tests {
     fn rows_go_in_pieces_of_few_sizes_and_none_is_left_out() {
         for count in [0, 1, 2, 3, 63, 64, 65, 191, 256] {
             let rows: Vec<usize> = (0..count).collect();
-            for (pace, most) in [(Pace::Hurries, MOST_ROWS), (Pace::GivesWay, ROWS_IN_TURN)] {
-                let chunks: Vec<&[usize]> = Inserts::chunks(&rows, pace).collect();
+            for (pace, most) in [(WritePace::Hurries, MOST_ROWS), (WritePace::GivesWay, ROWS_IN_TURN)] {
+                let chunks: Vec<&[usize]> = InsertBatch::chunks(&rows, pace).collect();
                 assert!(chunks.iter().all(|chunk| chunk.len().is_power_of_two() && chunk.len() <= most));
                 assert_eq!(chunks.concat(), rows);
             }
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_statement_has_a_place_for_each_value() {
-        let inserts = Inserts { head: "INSERT INTO t (a, b) ", columns: 2 };
+        let inserts = InsertBatch { head: "INSERT INTO t (a, b) ", columns: 2 };
         assert_eq!(inserts.query(1).sql().as_str(), "INSERT INTO t (a, b) VALUES (?,?)");
         assert_eq!(inserts.query(2).sql().as_str(), "INSERT INTO t (a, b) VALUES (?,?),(?,?)");
     }

@@ -5,10 +5,10 @@
 use std::borrow::Cow;
 
 use headrace_domain::TraceRecord;
-use headrace_trace::{MAX_NAMED, Pace, other_names};
+use headrace_trace::{MAX_NAMED, WritePace, other_names};
 use sqlx::sqlite::SqliteConnection;
 
-use super::inserts::{Inserts, give_way};
+use super::inserts::{InsertBatch, give_way};
 use super::table::integer;
 
 /// The table, and the trigger that deletes a call's names with its trace. The trigger reads the names from the record,
@@ -31,19 +31,19 @@ pub(super) const SCHEMA: &str = "
 ";
 
 /// Inserts names.
-const INSERTS: Inserts = Inserts { head: "INSERT OR IGNORE INTO call_name (name, seq) ", columns: 2 };
+const INSERTS: InsertBatch = InsertBatch { head: "INSERT OR IGNORE INTO call_name (name, seq) ", columns: 2 };
 
 /// Inserts the other names of new records, under their traces' numbers.
 pub(super) async fn insert(
     connection: &mut SqliteConnection,
     records: &[(i64, &TraceRecord)],
-    pace: Pace,
+    pace: WritePace,
 ) -> Result<(), sqlx::Error> {
     let mut names: Vec<(Cow<'_, str>, i64)> = Vec::new();
     for (number, record) in records {
         names.extend(other_names(record).map(|name| (name, *number)));
     }
-    for chunk in Inserts::chunks(&names, pace) {
+    for chunk in InsertBatch::chunks(&names, pace) {
         let mut query = INSERTS.query(chunk.len());
         for (name, number) in chunk {
             query = query.bind(&**name).bind(*number);

@@ -3,7 +3,8 @@
 
 use headrace_domain::UnixNanos;
 use headrace_trace::{
-    CallCursor, CallPage, CallQuery, CallRow, MAX_BESIDE, MAX_CALLS_PER_PAGE, Stay, TraceError, decode_record,
+    CallCursor, CallPage, CallQuery, CallRow, MAX_BESIDE, MAX_CALLS_PER_PAGE, TraceError, WorkerStay,
+    decode_record,
 };
 use sqlx::QueryBuilder;
 use sqlx::sqlite::{Sqlite, SqliteConnection};
@@ -17,14 +18,14 @@ const ROWS_PER_QUESTION: i64 = 20_000;
 const NEIGHBOURS_LOOKED_AT: i64 = 20_000;
 
 /// The result of a query, with records still as text.
-pub(super) struct Found {
+pub(super) struct SearchRows {
     rows: Vec<(String, i64, i64)>,
     limit: usize,
     floor: Option<(i64, i64)>,
     unindexed: u64,
 }
 
-impl Found {
+impl SearchRows {
     /// Decodes the result into a page.
     ///
     /// # Errors
@@ -57,14 +58,14 @@ pub(super) async fn search(
     query: &CallQuery,
     after: Option<CallCursor>,
     limit: usize,
-) -> Result<Found, sqlx::Error> {
+) -> Result<SearchRows, sqlx::Error> {
     let limit = limit.clamp(1, MAX_CALLS_PER_PAGE);
     if !has_table(connection).await? {
         let (unindexed,): (i64,) =
             sqlx::query_as("SELECT count(*) FROM trace").fetch_one(&mut *connection).await?;
-        return Ok(Found { rows: Vec::new(), limit, floor: None, unindexed: unindexed.cast_unsigned() });
+        return Ok(SearchRows { rows: Vec::new(), limit, floor: None, unindexed: unindexed.cast_unsigned() });
     }
-    let way = Way::of(query);
+    let way = SearchIndex::of(query);
     let is_all = way.is_all_of(query) && (way.is_without_jobs() || !has_jobs(connection).await?);
     let floor = if is_all { None } else { floor(connection, query, way, after).await? };
     let mut page = QueryBuilder::<Sqlite>::new("SELECT trace.record, call.started, call.seq FROM call ");
@@ -82,7 +83,7 @@ pub(super) async fn search(
     page.push(" ORDER BY call.started DESC, call.seq DESC LIMIT ").push_bind(integer(limit + 1));
     let rows = page.build_query_as().fetch_all(&mut *connection).await?;
     let unindexed = unfilled(connection).await?;
-    Ok(Found { rows, limit, floor, unindexed })
+    Ok(SearchRows { rows, limit, floor, unindexed })
 }
 
 /// Records of the calls since a time that took the server longest. Uses the search table once every trace has its row
@@ -104,7 +105,7 @@ pub(super) async fn slowest(
 /// Records of calls that a worker had during a stay, longest overlap first.
 pub(super) async fn beside(
     connection: &mut SqliteConnection,
-    stay: &Stay,
+    stay: &WorkerStay,
 ) -> Result<Vec<(String,)>, sqlx::Error> {
     if !has_table(connection).await? {
         return Ok(Vec::new());
@@ -150,7 +151,7 @@ async fn unfilled(connection: &mut SqliteConnection) -> Result<u64, sqlx::Error>
 async fn floor(
     connection: &mut SqliteConnection,
     query: &CallQuery,
-    way: Way,
+    way: SearchIndex,
     after: Option<CallCursor>,
 ) -> Result<Option<(i64, i64)>, sqlx::Error> {
     let mut floor = QueryBuilder::<Sqlite>::new("SELECT call.started, call.seq FROM call ");
@@ -163,7 +164,7 @@ async fn floor(
 
 /// The index that a query reads: the one that likely has the fewest rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum SearchIndex {
     Key,
     Project,
     Dear,
@@ -174,7 +175,7 @@ enum Way {
     All,
 }
 
-impl Way {
+impl SearchIndex {
     fn of(query: &CallQuery) -> Self {
         let is_slow = query.slower_than_ns.is_some_and(|nanos| integer(nanos) >= SLOW_NS);
         let is_dear = query.dearer_than.is_some_and(|money| money.get() >= DEAR_NANOS);

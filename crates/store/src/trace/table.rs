@@ -4,11 +4,11 @@
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::sqlite::Format;
+use crate::sqlite::FileFormat;
 
 /// The file's format. Queries select and sort by the columns. The record itself is JSON with its own version, so that a
 /// new field needs no new table.
-pub(super) const FORMAT: Format = Format {
+pub(super) const FORMAT: FileFormat = FileFormat {
     what: "trace store",
     application_id: i32::from_be_bytes(*b"HRtr"),
     version: 1,
@@ -33,7 +33,7 @@ pub(super) const FORMAT: Format = Format {
 
 /// Number of records of each kind in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Counts {
+pub(super) struct RecordCounts {
     pub(super) all: u64,
     /// Refusals of known callers.
     pub(super) refused: u64,
@@ -58,7 +58,7 @@ pub(super) const INDEXES: &str = "
     CREATE INDEX IF NOT EXISTS trace_strangers ON trace (seq) WHERE outcome = 'refused' AND org IS NULL;
 ";
 
-pub(super) async fn count(connection: &mut SqliteConnection) -> Result<Counts, sqlx::Error> {
+pub(super) async fn count(connection: &mut SqliteConnection) -> Result<RecordCounts, sqlx::Error> {
     let mut counted = [0; 3];
     for (kind, count) in ["TRUE", REFUSED, STRANGERS].into_iter().zip(&mut counted) {
         // No part of the statement comes from outside.
@@ -67,10 +67,10 @@ pub(super) async fn count(connection: &mut SqliteConnection) -> Result<Counts, s
         *count = u64::try_from(rows).unwrap_or(0);
     }
     let [all, refused, strangers] = counted;
-    Ok(Counts { all, refused, strangers })
+    Ok(RecordCounts { all, refused, strangers })
 }
 
-impl Counts {
+impl RecordCounts {
     /// Subtracts removed rows. Each entry says whether the row was a refusal, and whether its caller was unknown.
     pub(super) fn forget(&mut self, gone: &[(bool, bool)]) {
         for kind in gone {

@@ -2,8 +2,8 @@
 
 use headrace_domain::{NanoDollarsPerMillion, OrgId, ProjectId, TokenClass, UnixNanos};
 use headrace_trace::{
-    HOUR_NS, MAX_USAGE_ROWS, Month, Statement, StatementLine, TraceError, UsageBy, UsageInterval, UsageQuery,
-    UsageReport, UsageRow,
+    HOUR_NS, MAX_USAGE_ROWS, Month, MonthStatement, StatementLine, TraceError, UsageBy, UsageInterval,
+    UsageQuery, UsageReport, UsageRow,
 };
 use sqlx::QueryBuilder;
 use sqlx::Row;
@@ -107,7 +107,7 @@ pub(super) async fn statement(
     open: &mut SqliteConnection,
     project: &ProjectId,
     month: Month,
-) -> Result<Option<Statement>, sqlx::Error> {
+) -> Result<Option<MonthStatement>, sqlx::Error> {
     let org = sqlx::query_as("SELECT org FROM projects WHERE project = ?").bind(project.as_str());
     let org: Option<(String,)> = org.fetch_optional(&mut *open).await?;
     let Some(org) = org.and_then(|(org,)| OrgId::new(&org).ok()) else { return Ok(None) };
@@ -131,7 +131,7 @@ pub(super) async fn statement(
     let is_closed = ledger_time(open).await? >= month.end();
     let days: Vec<_> = days.rows.iter().filter_map(charged).filter(|(_, amount)| amount.get() != 0).collect();
     let lines = lines.into_iter().filter_map(line).collect();
-    Ok(Some(Statement { project: project.clone(), org, month, lines, days, sums, is_closed }))
+    Ok(Some(MonthStatement { project: project.clone(), org, month, lines, days, sums, is_closed }))
 }
 
 fn line((model, class, price, tokens, amount): LineRow) -> Option<StatementLine> {

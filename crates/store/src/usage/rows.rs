@@ -110,7 +110,7 @@ const OTHER_USERS: &str = "(others)";
 
 /// The group under which sums are counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Group {
+pub(super) struct UsageGroup {
     pub(super) hour: i64,
     pub(super) org: String,
     pub(super) project: String,
@@ -120,7 +120,7 @@ pub(super) struct Group {
     pub(super) user: String,
 }
 
-impl Group {
+impl UsageGroup {
     /// A group without a known key, upstream and user.
     pub(super) fn new(time: UnixNanos, org: &str, project: &str, model: &str) -> Self {
         let (org, project, model) = (org.to_owned(), project.to_owned(), model.to_owned());
@@ -149,22 +149,22 @@ impl LineGroup {
 
 /// The changes of one step through the journal.
 #[derive(Default)]
-pub(super) struct Step {
-    pub(super) hours: HashMap<Group, UsageSums>,
+pub(super) struct JournalStep {
+    pub(super) hours: HashMap<UsageGroup, UsageSums>,
     pub(super) lines: HashMap<LineGroup, (u64, i64)>,
     pub(super) opened: HashMap<HoldId, (OrgId, ProjectId)>,
     pub(super) closed: Vec<HoldId>,
-    pub(super) settled: Vec<Call>,
+    pub(super) settled: Vec<SettledCall>,
     /// Ledger time at the end of the step.
     pub(super) time: u64,
     pub(super) projects: Vec<(ProjectId, OrgId)>,
 }
 
 /// A settled call.
-pub(super) struct Call {
+pub(super) struct SettledCall {
     pub(super) hold: HoldId,
     pub(super) time: u64,
-    pub(super) group: Group,
+    pub(super) group: UsageGroup,
     pub(super) sums: UsageSums,
 }
 
@@ -291,8 +291,8 @@ pub(super) async fn open_holds(
 /// Writes the changes of a step, and the calls whose traces are still to be found.
 pub(super) async fn add(
     open: &mut SqliteConnection,
-    step: &Step,
-    waiting: &[(HoldId, u64, Group, UsageSums)],
+    step: &JournalStep,
+    waiting: &[(HoldId, u64, UsageGroup, UsageSums)],
 ) -> Result<(), sqlx::Error> {
     for (project, org) in &step.projects {
         let query = sqlx::query("INSERT OR REPLACE INTO projects VALUES (?, ?)");
@@ -339,7 +339,7 @@ pub(super) async fn add(
 }
 
 /// The user under which a group is counted: its own, unless its project has too many users in that hour.
-async fn counted_as<'a>(open: &mut SqliteConnection, group: &'a Group) -> Result<&'a str, sqlx::Error> {
+async fn counted_as<'a>(open: &mut SqliteConnection, group: &'a UsageGroup) -> Result<&'a str, sqlx::Error> {
     if group.user.is_empty() {
         return Ok("");
     }
@@ -358,7 +358,7 @@ async fn counted_as<'a>(open: &mut SqliteConnection, group: &'a Group) -> Result
 
 async fn add_sums(
     open: &mut SqliteConnection,
-    group: &Group,
+    group: &UsageGroup,
     numbers: &[i64; 17],
 ) -> Result<(), sqlx::Error> {
     let user = counted_as(open, group).await?;
@@ -383,7 +383,7 @@ async fn add_sums(
 /// The calls whose traces are still to be found.
 pub(super) async fn waiting(
     open: &mut SqliteConnection,
-) -> Result<Vec<(HoldId, Group, UsageSums)>, sqlx::Error> {
+) -> Result<Vec<(HoldId, UsageGroup, UsageSums)>, sqlx::Error> {
     let rows = sqlx::query("SELECT * FROM waiting ORDER BY time").fetch_all(open).await?;
     let read = |row: &SqliteRow| {
         let (hold, hour, org, project, model): (Vec<u8>, i64, String, String, String) = (
@@ -394,7 +394,7 @@ pub(super) async fn waiting(
             row.try_get("model")?,
         );
         let (key, upstream, user) = (String::new(), String::new(), String::new());
-        Ok((hold_of(&hold), Group { hour, org, project, key, model, upstream, user }, sums_of(row)?))
+        Ok((hold_of(&hold), UsageGroup { hour, org, project, key, model, upstream, user }, sums_of(row)?))
     };
     rows.iter().map(read).collect()
 }
@@ -408,8 +408,8 @@ pub(super) async fn no_longer_waits(open: &mut SqliteConnection, hold: HoldId) -
 /// Moves sums from one group to another, completed by the trace.
 pub(super) async fn move_sums(
     open: &mut SqliteConnection,
-    (from, sums): (&Group, &UsageSums),
-    (to, completed): (&Group, &UsageSums),
+    (from, sums): (&UsageGroup, &UsageSums),
+    (to, completed): (&UsageGroup, &UsageSums),
 ) -> Result<(), sqlx::Error> {
     add_sums(open, from, &numbers(sums).map(i64::wrapping_neg)).await?;
     add_sums(open, to, &numbers(completed)).await?;

@@ -9,7 +9,7 @@ use headrace_trace::{TraceError, UsageSums};
 use sqlx::QueryBuilder;
 use sqlx::sqlite::Sqlite;
 
-use super::rows::{Group, bytes, hold_of, money};
+use super::rows::{UsageGroup, bytes, hold_of, money};
 use crate::trace::{SqliteTraceReader, integer};
 
 /// Ids per statement.
@@ -18,7 +18,7 @@ const IDS_PER_QUESTION: usize = 500;
 const TRACES_PER_STEP: i64 = 5_000;
 
 /// The trace's data of one call.
-pub(super) struct Traced {
+pub(super) struct TraceFacts {
     key: String,
     upstream: String,
     user: String,
@@ -26,9 +26,9 @@ pub(super) struct Traced {
     paid: Option<i64>,
 }
 
-impl Traced {
+impl TraceFacts {
     /// Adds what the journal does not contain.
-    pub(super) fn complete(&self, group: &mut Group, sums: &mut UsageSums) {
+    pub(super) fn complete(&self, group: &mut UsageGroup, sums: &mut UsageSums) {
         group.key.clone_from(&self.key);
         group.upstream.clone_from(&self.upstream);
         group.user.clone_from(&self.user);
@@ -50,7 +50,7 @@ type TracedRow = (Vec<u8>, Option<String>, Option<String>, Option<String>, Optio
 pub(super) fn look_up(
     traces: &Path,
     holds: impl Iterator<Item = HoldId>,
-) -> Result<HashMap<HoldId, Traced>, TraceError> {
+) -> Result<HashMap<HoldId, TraceFacts>, TraceError> {
     let holds: Vec<HoldId> = holds.collect();
     let mut found = HashMap::new();
     if holds.is_empty() || !traces.exists() {
@@ -72,7 +72,7 @@ pub(super) fn look_up(
         found.extend(rows.into_iter().map(|(id, key, upstream, model, paid, user)| {
             let (key, upstream) = (key.unwrap_or_default(), upstream.unwrap_or_default());
             let (model, user) = (model.unwrap_or_default(), user.unwrap_or_default());
-            (hold_of(&id), Traced { key, upstream, user, model, paid })
+            (hold_of(&id), TraceFacts { key, upstream, user, model, paid })
         }));
     }
     Ok(found)
@@ -86,7 +86,7 @@ type RefusedRow = (i64, Option<String>, Option<String>, Option<String>, Option<S
 pub(super) fn refusals_after(
     traces: &Path,
     from: i64,
-) -> Result<(i64, HashMap<Group, UsageSums>), TraceError> {
+) -> Result<(i64, HashMap<UsageGroup, UsageSums>), TraceError> {
     let mut refused = HashMap::new();
     if !traces.exists() {
         return Ok((from, refused));
@@ -105,7 +105,7 @@ pub(super) fn refusals_after(
     for (started, org, project, key, model, user) in rows {
         let named = |name: &Option<String>| name.as_deref().unwrap_or_default().to_owned();
         let started = UnixNanos::new(u64::try_from(started).unwrap_or(0));
-        let mut group = Group::new(started, &named(&org), &named(&project), &named(&model));
+        let mut group = UsageGroup::new(started, &named(&org), &named(&project), &named(&model));
         (group.key, group.user) = (named(&key), named(&user));
         let sums: &mut UsageSums = refused.entry(group).or_default();
         sums.refused = sums.refused.saturating_add(1);

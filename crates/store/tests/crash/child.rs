@@ -11,8 +11,8 @@ use headrace_domain::{
     Clock, HoldId, ModelName, NanoDollars, NanoDollarsPerMillion, OrgId, ProjectId, SystemClock, TokenClass,
 };
 use headrace_ledger::{
-    ChargeLine, Command, GrantKind, IdempotencyClaim, Ledger, LedgerOptions, LedgerRefusal, Owner, Receipt,
-    ReleaseReason, SettleOutcome, StoredAnswer, Verdict,
+    ChargeLine, CommandResult, GrantKind, IdempotencyClaim, Ledger, LedgerOperation, LedgerOptions,
+    LedgerRefusal, Owner, Receipt, ReleaseReason, SettleOutcome, StoredAnswer,
 };
 use headrace_store::Durability;
 use headrace_store::journal::SqliteJournal;
@@ -171,8 +171,8 @@ impl Worker {
             let money = NanoDollars::new(1_000_000_000_000);
             let opened = worker.ledger.transact(
                 vec![
-                    Command::OpenProject { org: org(), project: project() },
-                    Command::Grant { org: org(), amount: money, kind, reference },
+                    LedgerOperation::OpenProject { org: org(), project: project() },
+                    LedgerOperation::Grant { org: org(), amount: money, kind, reference },
                 ],
                 worker.clock.now(),
             );
@@ -182,7 +182,7 @@ impl Worker {
     }
 
     /// Runs a batch, and reports the changes once they are durable.
-    fn transact(&self, batch: Vec<Command>) -> bool {
+    fn transact(&self, batch: Vec<LedgerOperation>) -> bool {
         let done = self.ledger.transact(batch, self.clock.now());
         if done.durable.wait().is_err() {
             Said::Failed.say();
@@ -191,26 +191,26 @@ impl Worker {
         let mut all = true;
         for verdict in done.verdicts {
             match verdict {
-                Verdict::Done(Receipt::Held { hold, .. }) => Said::Held(hold).say(),
-                Verdict::Done(Receipt::Settled { hold, charged, .. }) => {
+                CommandResult::Done(Receipt::Held { hold, .. }) => Said::Held(hold).say(),
+                CommandResult::Done(Receipt::Settled { hold, charged, .. }) => {
                     Said::Settled(hold, charged.get()).say()
                 }
-                Verdict::Done(Receipt::Released { hold, .. }) => Said::Released(hold).say(),
-                Verdict::Done(_) => {}
-                Verdict::Refused(LedgerRefusal::Unavailable { .. }) => {
+                CommandResult::Done(Receipt::Released { hold, .. }) => Said::Released(hold).say(),
+                CommandResult::Done(_) => {}
+                CommandResult::Refused(LedgerRefusal::Unavailable { .. }) => {
                     Said::Unavailable.say();
                     all = false;
                 }
-                Verdict::Refused(refusal) => panic!("{refusal:?}"),
+                CommandResult::Refused(refusal) => panic!("{refusal:?}"),
             }
         }
         all
     }
 
-    fn hold(&self) -> (HoldId, Command) {
+    fn hold(&self) -> (HoldId, LedgerOperation) {
         let n = u128::from(self.next.fetch_add(1, Ordering::Relaxed));
         let hold = HoldId::from_bits(self.run << 64 | n);
-        let command = Command::Hold {
+        let command = LedgerOperation::Hold {
             hold,
             org: org(),
             project: project(),
@@ -232,7 +232,7 @@ impl Worker {
         }
         let n = hold.bits() as u64;
         match n % 7 {
-            5 => self.transact(vec![Command::Release { hold, why: ReleaseReason::Cancelled }]),
+            5 => self.transact(vec![LedgerOperation::Release { hold, why: ReleaseReason::Cancelled }]),
             6 => true,
             _ => {
                 let answer = StoredAnswer {
@@ -242,7 +242,13 @@ impl Worker {
                 };
                 let (outcome, loss) = (SettleOutcome::Completed, NanoDollars::new((n % 3).cast_signed()));
                 let answer = Some(answer);
-                self.transact(vec![Command::Settle { hold, lines: lines(n % 1100), loss, outcome, answer }])
+                self.transact(vec![LedgerOperation::Settle {
+                    hold,
+                    lines: lines(n % 1100),
+                    loss,
+                    outcome,
+                    answer,
+                }])
             }
         }
     }
@@ -264,7 +270,7 @@ impl Worker {
         let (first, take) = self.hold();
         let (_, take_another) = self.hold();
         assert!(self.transact(vec![take, take_another]));
-        assert!(self.transact(vec![Command::Release { hold: first, why: ReleaseReason::Failed }]));
+        assert!(self.transact(vec![LedgerOperation::Release { hold: first, why: ReleaseReason::Failed }]));
         self.ledger.close().unwrap();
         Said::Done.say();
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use headrace_domain::{HoldId, NanoDollars, UnixNanos};
-use headrace_ledger::{Event, Ledger, Owner, decode_row};
+use headrace_ledger::{JournalEvent, Ledger, Owner, decode_row};
 use headrace_store::journal::{SqliteJournal, load_file, verify_file};
 
 use crate::child::{Said, journal_path};
@@ -26,14 +26,14 @@ fn holds_in(directory: &Path) -> Result<Holds, String> {
     for row in &loaded.rows {
         for transaction in decode_row(row).map_err(|error| error.to_string())? {
             let (hold, end) = match transaction.event {
-                Event::Held(held) => {
+                JournalEvent::Held(held) => {
                     if holds.insert(held.hold, None).is_some() {
                         return Err(format!("{} is taken twice", held.hold));
                     }
                     continue;
                 }
-                Event::Settled(settled) => (settled.hold, End::Settled(settled.charged.get())),
-                Event::Released { hold, .. } => (hold, End::Released),
+                JournalEvent::Settled(settled) => (settled.hold, End::Settled(settled.charged.get())),
+                JournalEvent::Released { hold, .. } => (hold, End::Released),
                 _ => continue,
             };
             let slot = holds.get_mut(&hold).ok_or_else(|| format!("{hold} ends and was never taken"))?;

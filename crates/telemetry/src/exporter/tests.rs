@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use headrace_domain::{Outcome, RequestId, SystemClock, WorkerJob};
+use headrace_domain::{CallOutcome, RequestId, SystemClock, WorkerJob};
 use headrace_trace::{MetricsConfig, decode_record};
 use opentelemetry_proto::tonic::collector::logs::v1::{ExportLogsPartialSuccess, ExportLogsServiceResponse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,10 +18,10 @@ use crate::proto::{Data, KeyValue, Span, Value};
 /// Time limit for any step, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn record(name: &str) -> Recorded {
+fn record(name: &str) -> SharedRecord {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data").join(name);
     let text = std::fs::read_to_string(path).unwrap();
-    Recorded::from(Box::new(decode_record(text.trim_end()).unwrap()))
+    SharedRecord::from(Box::new(decode_record(text.trim_end()).unwrap()))
 }
 
 /// The received requests: path, head and body of each.
@@ -181,7 +181,7 @@ fn a_worker_job_is_a_span_in_the_callers_trace_below_the_try_that_sent_it() {
 async fn a_worker_job_is_sent_as_spans_and_neither_logged_nor_counted() {
     let (url, arrived) = receiver(vec![(200, "", Vec::new())]).await;
     let (telemetry, metrics) = start(&config(&url));
-    telemetry.seen(&Recorded::from(Box::new(worker_job_of(&record("moved-on.json")))));
+    telemetry.seen(&SharedRecord::from(Box::new(worker_job_of(&record("moved-on.json")))));
     assert!(telemetry.close(PATIENCE).await);
     let sent =
         |signal: &str| counted(&metrics, &format!("headrace_telemetry_sent_total{{signal=\"{signal}\"}}"));
@@ -398,7 +398,7 @@ async fn no_word_that_was_told_to_a_caller_leaves() {
     let (telemetry, _metrics) = start(&config(&url));
     let mut call = TraceRecord::clone(&record("failed.json"));
     call.outcome =
-        Outcome::Failed { stage: headrace_domain::Stage::Upstream, message: "CANARY-OUTCOME".to_owned() };
+        CallOutcome::Failed { stage: headrace_domain::Stage::Upstream, message: "CANARY-OUTCOME".to_owned() };
     call.moderation = Some("CANARY-MODERATION".to_owned());
     for attempt in &mut call.attempts {
         attempt.outcome = headrace_domain::AttemptOutcome::Failed {
@@ -406,12 +406,12 @@ async fn no_word_that_was_told_to_a_caller_leaves() {
             why: "CANARY-WHY".to_owned(),
         };
     }
-    telemetry.seen(&Recorded::from(Box::new(call)));
+    telemetry.seen(&SharedRecord::from(Box::new(call)));
     let mut call = TraceRecord::clone(&record("refused.json"));
-    if let Outcome::Refused(refusal) = &mut call.outcome {
+    if let CallOutcome::Refused(refusal) = &mut call.outcome {
         refusal.message = "CANARY-MESSAGE".to_owned();
     }
-    telemetry.seen(&Recorded::from(Box::new(call)));
+    telemetry.seen(&SharedRecord::from(Box::new(call)));
     assert!(telemetry.close(PATIENCE).await);
     let arrived = arrived.lock().unwrap();
     assert!(arrived.len() >= 3);

@@ -6,7 +6,7 @@ use headrace_domain::{Stage, TokenClass};
 
 use super::{DropReason, ENDPOINTS, MILLI, Metrics, NANO, PLAIN_OUTCOMES, load, name_at, nonzero, stage_at};
 use crate::exposition::{PageFormat, page};
-use crate::family::{Family, FamilyKind, SampleValue};
+use crate::family::{FamilyKind, MetricFamily, SampleValue};
 use crate::histogram::Histogram;
 
 impl Metrics {
@@ -16,8 +16,8 @@ impl Metrics {
     }
 
     /// All metrics, followed by the families in `more`, as a page for Prometheus.
-    pub fn page_with(&self, format: PageFormat, more: impl IntoIterator<Item = Family>) -> String {
-        let families: Vec<Family> = self.families().into_iter().chain(more).collect();
+    pub fn page_with(&self, format: PageFormat, more: impl IntoIterator<Item = MetricFamily>) -> String {
+        let families: Vec<MetricFamily> = self.families().into_iter().chain(more).collect();
         page(&families, format)
     }
 
@@ -27,8 +27,8 @@ impl Metrics {
     }
 
     /// All metrics as data: first the registry's own, then the registered gauges and counters.
-    pub fn families(&self) -> Vec<Family> {
-        let mut page = Page { metrics: self, families: Vec::new() };
+    pub fn families(&self) -> Vec<MetricFamily> {
+        let mut page = MetricsFamilies { metrics: self, families: Vec::new() };
         page.requests();
         page.times();
         page.tokens_and_money();
@@ -42,14 +42,14 @@ impl Metrics {
 }
 
 /// The families collected so far.
-struct Page<'a> {
+struct MetricsFamilies<'a> {
     metrics: &'a Metrics,
-    families: Vec<Family>,
+    families: Vec<MetricFamily>,
 }
 
-impl Page<'_> {
+impl MetricsFamilies<'_> {
     fn family(&mut self, name: &str, help: &str, kind: FamilyKind) {
-        self.families.push(Family::new(name, help, kind));
+        self.families.push(MetricFamily::new(name, help, kind));
     }
 
     /// Adds a sample to the last family.

@@ -6,7 +6,7 @@ use super::*;
 use crate::{WaterfallOptions, decode_record, operator_json, waterfall};
 
 /// The `n`th copy of a call that took one millisecond and cost 100. The copy takes `millis` and costs `cost`.
-fn copy(n: u64, millis: u64, cost: i64, compared: Option<Compared>) -> TraceRecord {
+fn copy(n: u64, millis: u64, cost: i64, compared: Option<ShadowComparison>) -> TraceRecord {
     let text = include_str!("../../tests/data/completed.json");
     let base = decode_record(text.trim_end()).unwrap();
     let id: u128 = base.request_id.bits() + u128::from(n);
@@ -30,9 +30,9 @@ fn copy(n: u64, millis: u64, cost: i64, compared: Option<Compared>) -> TraceReco
     }
 }
 
-fn compared(common_permille: u32, tools: Option<(bool, bool)>) -> Compared {
+fn compared(common_permille: u32, tools: Option<(bool, bool)>) -> ShadowComparison {
     let (same_tools, same_arguments) = tools.unwrap_or((true, true));
-    Compared {
+    ShadowComparison {
         same: common_permille == 1000 && same_arguments,
         common_permille,
         same_finish: same_tools,
@@ -54,7 +54,7 @@ fn a_pair_of_models_is_told_in_figures_and_by_its_worst_examples() {
         copy(5, 1, 100, None),
     ];
     let mut failed = copy(6, 90, 9, None);
-    failed.outcome = Outcome::Cancelled { why: "w".to_owned() };
+    failed.outcome = CallOutcome::Cancelled { why: "w".to_owned() };
     records.push(failed);
     let mut other = copy(7, 1, 1, None);
     other.model_served = Some("other".to_owned());

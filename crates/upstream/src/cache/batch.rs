@@ -41,7 +41,7 @@ pub enum StoredLabel {
 
 /// One event.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum KvEvent {
     Stored(StoredBlocks),
     Removed(Vec<u128>),
     Cleared,
@@ -53,9 +53,9 @@ pub(super) enum Said {
 ///
 /// # Errors
 /// Why the bytes are not a batch, as text.
-pub(super) fn read(payload: &[u8]) -> Result<Vec<Said>, String> {
-    let batch: Batch = rmp_serde::from_slice(payload).map_err(|error| error.to_string())?;
-    batch.0.0.into_iter().map(Event::said).collect()
+pub(super) fn read(payload: &[u8]) -> Result<Vec<KvEvent>, String> {
+    let batch: KvEventBatch = rmp_serde::from_slice(payload).map_err(|error| error.to_string())?;
+    batch.0.0.into_iter().map(RawKvEvent::said).collect()
 }
 
 /// Maximum number of events in a batch. An event takes at least two bytes in the message, and hundreds in memory.
@@ -65,28 +65,28 @@ const MAX_BLOCKS: usize = 1 << 20;
 const MAX_TOKENS: usize = 4 << 20;
 
 /// The events of a batch.
-struct Batch(Few<Event, MAX_EVENTS>);
+struct KvEventBatch(CappedList<RawKvEvent, MAX_EVENTS>);
 
 /// A list of at most `MOST` items.
-struct Few<T, const MOST: usize>(Vec<T>);
+struct CappedList<T, const MOST: usize>(Vec<T>);
 
-impl<T, const MOST: usize> Default for Few<T, MOST> {
+impl<T, const MOST: usize> Default for CappedList<T, MOST> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for CappedList<T, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read<T, const MOST: usize>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Read<T, MOST> {
-            type Value = Few<T, MOST>;
+            type Value = CappedList<T, MOST>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a list of at most {MOST} items")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Few<T, MOST>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<CappedList<T, MOST>, A::Error> {
                 let mut items = Vec::new();
                 while let Some(item) = list.next_element()? {
                     if items.len() >= MOST {
@@ -94,7 +94,7 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MO
                     }
                     items.push(item);
                 }
-                Ok(Few(items))
+                Ok(CappedList(items))
             }
         }
         from.deserialize_seq(Read(PhantomData))
@@ -103,69 +103,69 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MO
 
 /// All fields that an event may have.
 #[derive(Default)]
-struct Event {
+struct RawKvEvent {
     tag: String,
-    hashes: Few<Hash, MAX_BLOCKS>,
-    parent: Option<Hash>,
-    tokens: Few<Token, MAX_TOKENS>,
+    hashes: CappedList<BlockHash, MAX_BLOCKS>,
+    parent: Option<BlockHash>,
+    tokens: CappedList<TokenId, MAX_TOKENS>,
     block_tokens: usize,
-    label: Option<Label>,
+    label: Option<BlockLabel>,
     group: Option<u32>,
     spec: Option<String>,
 }
 
-impl Event {
-    fn said(self) -> Result<Said, String> {
+impl RawKvEvent {
+    fn said(self) -> Result<KvEvent, String> {
         let group = self.group.map_or(0, |group| (u128::from(group) + 1) << 96);
-        let of_group = |hash: Hash| hash.0 ^ group;
+        let of_group = |hash: BlockHash| hash.0 ^ group;
         Ok(match self.tag.as_str() {
             "BlockStored" => {
                 // Sliding windows and state caches do not keep whole prefixes.
                 if self.spec.is_some_and(|spec| !spec.contains("full") && !spec.contains("mla")) {
-                    return Ok(Said::Other);
+                    return Ok(KvEvent::Other);
                 }
                 let needed = self.hashes.0.len().checked_mul(self.block_tokens);
                 if needed != Some(self.tokens.0.len()) || self.block_tokens == 0 {
                     let (tokens, blocks) = (self.tokens.0.len(), self.hashes.0.len());
                     return Err(format!("{tokens} ids for {blocks} blocks of {}", self.block_tokens));
                 }
-                Said::Stored(StoredBlocks {
+                KvEvent::Stored(StoredBlocks {
                     parent: self.parent.map(of_group),
                     blocks: self.hashes.0.into_iter().map(of_group).collect(),
                     tokens: self.tokens.0.into_iter().map(|token| token.0).collect(),
                     block_tokens: self.block_tokens,
                     label: match self.label {
                         None => StoredLabel::Untold,
-                        Some(Label(None)) => StoredLabel::Others,
-                        Some(Label(Some(label))) => StoredLabel::Ours(label),
+                        Some(BlockLabel(None)) => StoredLabel::Others,
+                        Some(BlockLabel(Some(label))) => StoredLabel::Ours(label),
                     },
                 })
             }
-            "BlockRemoved" => Said::Removed(self.hashes.0.into_iter().map(of_group).collect()),
-            "AllBlocksCleared" => Said::Cleared,
-            _ => Said::Other,
+            "BlockRemoved" => KvEvent::Removed(self.hashes.0.into_iter().map(of_group).collect()),
+            "AllBlocksCleared" => KvEvent::Cleared,
+            _ => KvEvent::Other,
         })
     }
 }
 
-impl<'de> Deserialize<'de> for Batch {
+impl<'de> Deserialize<'de> for KvEventBatch {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Batch;
+            type Value = KvEventBatch;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a batch of events")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Batch, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<KvEventBatch, A::Error> {
                 let _time: Option<IgnoredAny> = list.next_element()?;
                 let events = list.next_element()?.ok_or_else(|| A::Error::custom("no events"))?;
                 while list.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Batch(events))
+                Ok(KvEventBatch(events))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Batch, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<KvEventBatch, A::Error> {
                 let mut events = None;
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
@@ -173,27 +173,27 @@ impl<'de> Deserialize<'de> for Batch {
                         _ => drop(map.next_value::<IgnoredAny>()?),
                     }
                 }
-                events.map(Batch).ok_or_else(|| A::Error::custom("no events"))
+                events.map(KvEventBatch).ok_or_else(|| A::Error::custom("no events"))
             }
         }
         from.deserialize_any(Read)
     }
 }
 
-impl<'de> Deserialize<'de> for Event {
+impl<'de> Deserialize<'de> for RawKvEvent {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Event;
+            type Value = RawKvEvent;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an event")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Event, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<RawKvEvent, A::Error> {
                 let tag: String =
                     list.next_element()?.ok_or_else(|| A::Error::custom("an event without its name"))?;
-                let mut event = Event { tag, ..Event::default() };
+                let mut event = RawKvEvent { tag, ..RawKvEvent::default() };
                 if event.tag == "BlockStored" {
                     event.hashes = list.next_element()?.unwrap_or_default();
                     event.parent = list.next_element()?.flatten();
@@ -215,8 +215,8 @@ impl<'de> Deserialize<'de> for Event {
                 Ok(event)
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Event, A::Error> {
-                let mut event = Event::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawKvEvent, A::Error> {
+                let mut event = RawKvEvent::default();
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
                         "type" => event.tag = map.next_value()?,
@@ -238,31 +238,31 @@ impl<'de> Deserialize<'de> for Event {
 }
 
 /// A block's hash: a number, or the first sixteen of its bytes.
-struct Hash(u128);
+struct BlockHash(u128);
 
-impl<'de> Deserialize<'de> for Hash {
+impl<'de> Deserialize<'de> for BlockHash {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl Visitor<'_> for Read {
-            type Value = Hash;
+            type Value = BlockHash;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the hash of a block")
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Hash, E> {
-                Ok(Hash(number.into()))
+            fn visit_u64<E>(self, number: u64) -> Result<BlockHash, E> {
+                Ok(BlockHash(number.into()))
             }
 
-            fn visit_i64<E>(self, number: i64) -> Result<Hash, E> {
-                Ok(Hash(u128::from(number as u64)))
+            fn visit_i64<E>(self, number: i64) -> Result<BlockHash, E> {
+                Ok(BlockHash(u128::from(number as u64)))
             }
 
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Hash, E> {
-                Ok(Hash(bytes.iter().take(16).fold(0, |word, byte| word << 8 | u128::from(*byte))))
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<BlockHash, E> {
+                Ok(BlockHash(bytes.iter().take(16).fold(0, |word, byte| word << 8 | u128::from(*byte))))
             }
 
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Hash, E> {
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<BlockHash, E> {
                 self.visit_bytes(text.as_bytes())
             }
         }
@@ -271,26 +271,26 @@ impl<'de> Deserialize<'de> for Hash {
 }
 
 /// A token id. In a pair of ids (speculative decoding), the first one.
-struct Token(u32);
+struct TokenId(u32);
 
-impl<'de> Deserialize<'de> for Token {
+impl<'de> Deserialize<'de> for TokenId {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Token;
+            type Value = TokenId;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an id")
             }
 
-            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<Token, E> {
-                u32::try_from(id).map(Token).map_err(|_| E::custom("an id beyond 32 bits"))
+            fn visit_u64<E: serde::de::Error>(self, id: u64) -> Result<TokenId, E> {
+                u32::try_from(id).map(TokenId).map_err(|_| E::custom("an id beyond 32 bits"))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Token, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<TokenId, A::Error> {
                 let first = pair.next_element()?.ok_or_else(|| A::Error::custom("a pair of nothing"))?;
                 while pair.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Token(first))
+                Ok(TokenId(first))
             }
         }
         from.deserialize_any(Read)
@@ -298,57 +298,57 @@ impl<'de> Deserialize<'de> for Token {
 }
 
 /// The label among the other extra keys of a block: adapters, images, salts of other clients.
-struct Label(Option<CacheLabel>);
+struct BlockLabel(Option<CacheLabel>);
 
-impl<'de> Deserialize<'de> for Label {
+impl<'de> Deserialize<'de> for BlockLabel {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Read;
         impl<'de> Visitor<'de> for Read {
-            type Value = Label;
+            type Value = BlockLabel;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("what else makes a block another one")
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Label, E> {
-                Ok(Label(CacheLabel::parse(text)))
+            fn visit_str<E>(self, text: &str) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(CacheLabel::parse(text)))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Label, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<BlockLabel, A::Error> {
                 let mut found = None;
-                while let Some(Label(label)) = list.next_element()? {
+                while let Some(BlockLabel(label)) = list.next_element()? {
                     found = found.or(label);
                 }
-                Ok(Label(found))
+                Ok(BlockLabel(found))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Label, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<BlockLabel, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Label(None))
+                Ok(BlockLabel(None))
             }
 
-            fn visit_bool<E>(self, _: bool) -> Result<Label, E> {
-                Ok(Label(None))
+            fn visit_bool<E>(self, _: bool) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(None))
             }
 
-            fn visit_u64<E>(self, _: u64) -> Result<Label, E> {
-                Ok(Label(None))
+            fn visit_u64<E>(self, _: u64) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(None))
             }
 
-            fn visit_i64<E>(self, _: i64) -> Result<Label, E> {
-                Ok(Label(None))
+            fn visit_i64<E>(self, _: i64) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(None))
             }
 
-            fn visit_f64<E>(self, _: f64) -> Result<Label, E> {
-                Ok(Label(None))
+            fn visit_f64<E>(self, _: f64) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(None))
             }
 
-            fn visit_bytes<E>(self, _: &[u8]) -> Result<Label, E> {
-                Ok(Label(None))
+            fn visit_bytes<E>(self, _: &[u8]) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(None))
             }
 
-            fn visit_unit<E>(self) -> Result<Label, E> {
-                Ok(Label(None))
+            fn visit_unit<E>(self) -> Result<BlockLabel, E> {
+                Ok(BlockLabel(None))
             }
         }
         from.deserialize_any(Read)

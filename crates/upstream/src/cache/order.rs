@@ -3,7 +3,7 @@
 
 /// The events processed on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Order {
+pub(super) struct EventOrder {
     /// The number after the last processed event. `None` if no event was processed.
     next: Option<u64>,
     /// The number of the last live event.
@@ -12,7 +12,7 @@ pub(super) struct Order {
 
 /// How an event's number relates to the processed events.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum EventPosition {
     /// The event was already processed.
     Known,
     /// The event directly follows the processed ones.
@@ -24,18 +24,18 @@ pub(super) enum Next {
     },
 }
 
-impl Order {
+impl EventOrder {
     /// Classifies a live event. On one connection, numbers only grow, unless the server restarts.
-    pub(super) fn live(&mut self, number: u64) -> Next {
+    pub(super) fn live(&mut self, number: u64) -> EventPosition {
         let back = self.live.is_some_and(|live| number <= live);
         self.live = Some(number);
         match self.next {
-            Some(next) if !back && number == next => Next::Follows,
-            Some(next) if !back && number < next => Next::Known,
-            Some(next) if !back => Next::Missed { from: next },
+            Some(next) if !back && number == next => EventPosition::Follows,
+            Some(next) if !back && number < next => EventPosition::Known,
+            Some(next) if !back => EventPosition::Missed { from: next },
             _ => {
                 self.next = None;
-                Next::Missed { from: 0 }
+                EventPosition::Missed { from: 0 }
             }
         }
     }
@@ -67,29 +67,33 @@ mod tests {
 
     #[test]
     fn gaps_repeats_and_new_lives_are_told_apart() {
-        let mut order = Order::default();
-        assert_eq!(order.live(0), Next::Missed { from: 0 }, "nothing is known before the first");
+        let mut order = EventOrder::default();
+        assert_eq!(order.live(0), EventPosition::Missed { from: 0 }, "nothing is known before the first");
         order.taken(0);
-        assert_eq!(order.live(1), Next::Follows);
+        assert_eq!(order.live(1), EventPosition::Follows);
         order.taken(1);
-        assert_eq!(order.live(4), Next::Missed { from: 2 });
+        assert_eq!(order.live(4), EventPosition::Missed { from: 2 });
         for number in 2..=7 {
             order.taken(number);
         }
         assert!(order.has(7) && !order.has(8));
         // The live events waited during the replay and now repeat it.
         for number in 5..=7 {
-            assert_eq!(order.live(number), Next::Known);
+            assert_eq!(order.live(number), EventPosition::Known);
         }
-        assert_eq!(order.live(8), Next::Follows);
+        assert_eq!(order.live(8), EventPosition::Follows);
         order.taken(8);
-        assert_eq!(order.live(8), Next::Missed { from: 0 }, "a number does not come twice in one life");
+        assert_eq!(
+            order.live(8),
+            EventPosition::Missed { from: 0 },
+            "a number does not come twice in one life"
+        );
         assert!(!order.has_begun());
         order.taken(8);
-        assert_eq!(order.live(0), Next::Missed { from: 0 });
-        let mut order = Order::default();
+        assert_eq!(order.live(0), EventPosition::Missed { from: 0 });
+        let mut order = EventOrder::default();
         order.begin();
-        assert_eq!(order.live(0), Next::Follows);
-        assert_eq!(order.live(u64::MAX), Next::Missed { from: 0 });
+        assert_eq!(order.live(0), EventPosition::Follows);
+        assert_eq!(order.live(u64::MAX), EventPosition::Missed { from: 0 });
     }
 }

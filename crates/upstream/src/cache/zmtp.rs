@@ -28,7 +28,7 @@ const GREETING_BYTES: usize = 64;
 
 /// The socket type of this side.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Role {
+pub(super) enum ZmtpRole {
     /// Receives all published events.
     Subscriber,
     /// Sends a request and receives any number of answers.
@@ -36,7 +36,7 @@ pub(super) enum Role {
 }
 
 /// An open connection. A wait for a message may be cancelled at any time.
-pub(super) struct Peer {
+pub(super) struct ZmtpPeer {
     stream: TcpStream,
     read: BytesMut,
     /// Frames of an incomplete message.
@@ -44,12 +44,12 @@ pub(super) struct Peer {
     bytes: usize,
 }
 
-impl Peer {
+impl ZmtpPeer {
     /// Connects to `host:port`.
     ///
     /// # Errors
     /// Why the connection failed, as text.
-    pub(super) async fn connect(at: &str, role: Role) -> Result<Self, String> {
+    pub(super) async fn connect(at: &str, role: ZmtpRole) -> Result<Self, String> {
         let open = async {
             let stream =
                 TcpStream::connect(at).await.map_err(|error| format!("no connection to {at}: {error}"))?;
@@ -64,7 +64,7 @@ impl Peer {
         timeout(CONNECT_WAIT, open).await.unwrap_or_else(late)
     }
 
-    async fn open(&mut self, role: Role) -> Result<(), String> {
+    async fn open(&mut self, role: ZmtpRole) -> Result<(), String> {
         let mut greeting = [0; GREETING_BYTES];
         for (at, bytes) in [(0, &[0xff][..]), (9, &[0x7f, 3, 0]), (12, b"NULL")] {
             if let Some(place) = greeting.get_mut(at..at + bytes.len()) {
@@ -87,8 +87,8 @@ impl Peer {
             return Err("it wants ZeroMQ's clients to show who they are, which is not done here".to_owned());
         }
         let name: &[u8] = match role {
-            Role::Subscriber => b"SUB",
-            Role::Dealer => b"DEALER",
+            ZmtpRole::Subscriber => b"SUB",
+            ZmtpRole::Dealer => b"DEALER",
         };
         let mut ready = b"\x05READY\x0bSocket-Type\0\0\0".to_vec();
         ready.push(name.len() as u8);
@@ -103,7 +103,7 @@ impl Peer {
                 .collect::<String>();
             return Err(format!("it does not open its side: {said}"));
         }
-        if let Role::Subscriber = role {
+        if let ZmtpRole::Subscriber = role {
             // Subscribes to all topics.
             self.frame(0, &[1]).await?;
         }

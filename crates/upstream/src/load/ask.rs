@@ -8,11 +8,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::kind::Kind;
-use crate::load::reading::Readings;
+use crate::kind::UpstreamKind;
+use crate::load::reading::LoadReadings;
 use crate::load::{json, page};
-use crate::probe::{self, Bound, ProbeError};
-use crate::server::Server;
+use crate::probe::{self, ProbeBound, ProbeError};
+use crate::server::UpstreamServer;
 
 /// Maximum duration of one question.
 const WAIT: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ const SELDOM: Duration = Duration::from_secs(15);
 
 /// The endpoint that reports a server's load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LoadPath {
     /// A metrics page.
     Metrics,
     /// SGLang's endpoint, which needs no flag.
@@ -35,17 +35,17 @@ enum Place {
 }
 
 /// Returns the endpoints of a kind, best first.
-const fn places(kind: Kind) -> &'static [Place] {
+const fn places(kind: UpstreamKind) -> &'static [LoadPath] {
     match kind {
-        Kind::Vllm => &[Place::Metrics],
-        Kind::Sglang => &[Place::Loads, Place::GetLoad, Place::Metrics],
-        Kind::LlamaCpp => &[Place::Metrics, Place::Slots],
-        Kind::OpenAi | Kind::Anthropic | Kind::Headrace => &[],
+        UpstreamKind::Vllm => &[LoadPath::Metrics],
+        UpstreamKind::Sglang => &[LoadPath::Loads, LoadPath::GetLoad, LoadPath::Metrics],
+        UpstreamKind::LlamaCpp => &[LoadPath::Metrics, LoadPath::Slots],
+        UpstreamKind::OpenAi | UpstreamKind::Anthropic | UpstreamKind::Headrace => &[],
     }
 }
 
 /// Polls until the server is no longer in use. Returns at once if it is not to be polled.
-pub(crate) async fn follow(server: Weak<Server>) {
+pub(crate) async fn follow(server: Weak<UpstreamServer>) {
     let mut failed: u32 = 0;
     loop {
         let every = {
@@ -63,7 +63,7 @@ pub(crate) async fn follow(server: Weak<Server>) {
 }
 
 /// Asks once. If the first endpoint has no report, tries the others. Returns whether a load was reported.
-async fn look(server: &Arc<Server>) -> bool {
+async fn look(server: &Arc<UpstreamServer>) -> bool {
     let places = places(server.spec.kind);
     let loads = &server.loads;
     let mut why = None;
@@ -80,7 +80,7 @@ async fn look(server: &Arc<Server>) -> bool {
         };
         match said {
             Ok(readings) => {
-                loads.told(asked, Ok(readings));
+                loads.record_answer(asked, Ok(readings));
                 return true;
             }
             Err(error) => {
@@ -93,31 +93,31 @@ async fn look(server: &Arc<Server>) -> bool {
             }
         }
     }
-    loads.told(Instant::now(), Err(why.unwrap_or_default()));
+    loads.record_answer(Instant::now(), Err(why.unwrap_or_default()));
     false
 }
 
-async fn get(server: &Arc<Server>, place: Place) -> Result<Bytes, ProbeError> {
+async fn get(server: &Arc<UpstreamServer>, place: LoadPath) -> Result<Bytes, ProbeError> {
     let url = server.address.server(place.path());
-    probe::get(server, url, Bound { bytes: MAX_BYTES, wait: WAIT.min(server.spec.timeouts.head) }).await
+    probe::get(server, url, ProbeBound { bytes: MAX_BYTES, wait: WAIT.min(server.spec.timeouts.head) }).await
 }
 
-fn read(place: Place, body: &[u8], kind: Kind) -> Result<Readings, String> {
+fn read(place: LoadPath, body: &[u8], kind: UpstreamKind) -> Result<LoadReadings, String> {
     if body.len() >= MAX_BYTES {
         return Err(format!("its answer has {MAX_BYTES} bytes or more"));
     }
     match place {
-        Place::Metrics => {
+        LoadPath::Metrics => {
             let text = std::str::from_utf8(body).map_err(|_| "its page is not UTF-8".to_owned())?;
             page::read(text, kind)
         }
-        Place::Loads => json::ranks(body).map(Readings::unnamed),
-        Place::GetLoad => json::old_ranks(body).map(Readings::unnamed),
-        Place::Slots => json::slots(body).map(Readings::unnamed),
+        LoadPath::Loads => json::ranks(body).map(LoadReadings::unnamed),
+        LoadPath::GetLoad => json::old_ranks(body).map(LoadReadings::unnamed),
+        LoadPath::Slots => json::slots(body).map(LoadReadings::unnamed),
     }
 }
 
-impl Place {
+impl LoadPath {
     const fn path(self) -> &'static str {
         match self {
             Self::Metrics => "metrics",

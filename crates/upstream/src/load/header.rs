@@ -6,7 +6,7 @@
 use http::HeaderName;
 use serde_json::{Map, Value};
 
-use crate::load::reading::{Part, calls, part};
+use crate::load::reading::{PartialLoad, calls, part};
 
 /// The header that reports the load.
 pub(super) static LOAD_HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");
@@ -16,8 +16,8 @@ pub(crate) const FORMAT_HEADER: HeaderName = HeaderName::from_static("endpoint-l
 const MAX_BYTES: usize = 4096;
 
 /// Parses all values of the header. Returns `None` if they hold no known metric or an invalid one.
-pub(super) fn read(values: &[&[u8]]) -> Option<Part> {
-    let mut found = Part::default();
+pub(super) fn read(values: &[&[u8]]) -> Option<PartialLoad> {
+    let mut found = PartialLoad::default();
     for value in values.iter().filter(|value| value.len() <= MAX_BYTES) {
         let value = std::str::from_utf8(value).ok()?.trim();
         let (form, rest) = value.split_once(char::is_whitespace).unwrap_or(("", value));
@@ -28,10 +28,10 @@ pub(super) fn read(values: &[&[u8]]) -> Option<Part> {
             _ => found.text(value)?,
         }
     }
-    (found != Part::default()).then_some(found)
+    (found != PartialLoad::default()).then_some(found)
 }
 
-impl Part {
+impl PartialLoad {
     /// Parses a JSON report. Returns `None` if it is invalid.
     fn json(&mut self, text: &str) -> Option<()> {
         let report: Map<String, Value> = serde_json::from_str(text).ok()?;
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn both_forms_are_read_and_what_cannot_be_true_is_nothing() {
-        let of = |running, waiting, cache_used| Some(Part { running, waiting, cache_used });
+        let of = |running, waiting, cache_used| Some(PartialLoad { running, waiting, cache_used });
         for (values, part) in [
             // The format of vLLM 0.32, and of its Rust frontend.
             (

@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use crate::load::reading::{Reading, calls, part, tokens};
+use crate::load::reading::{LoadReading, calls, part, tokens};
 
 /// One rank of SGLang's `/v1/loads`.
 #[derive(Deserialize)]
-struct Rank {
+struct RankLoad {
     num_running_reqs: f64,
     num_waiting_reqs: f64,
     #[serde(default)]
@@ -16,21 +16,21 @@ struct Rank {
 }
 
 #[derive(Deserialize)]
-struct Ranks {
-    loads: Vec<Rank>,
+struct RankLoads {
+    loads: Vec<RankLoad>,
 }
 
 /// Parses SGLang's `/v1/loads`.
 ///
 /// # Errors
 /// What is wrong with the body, as text.
-pub(super) fn ranks(body: &[u8]) -> Result<Reading, String> {
-    let Ranks { loads } = parsed(body)?;
+pub(super) fn ranks(body: &[u8]) -> Result<LoadReading, String> {
+    let RankLoads { loads } = parsed(body)?;
     if loads.iter().any(|rank| rank.max_total_num_tokens == Some(0.0)) {
         return Err("it is not ready: it has room for 0 tokens".to_owned());
     }
-    let one = |rank: &Rank| {
-        Some(Reading {
+    let one = |rank: &RankLoad| {
+        Some(LoadReading {
             running: calls(rank.num_running_reqs)?,
             waiting: calls(rank.num_waiting_reqs)?,
             waiting_tokens: tokens(rank.num_waiting_uncached_tokens)?,
@@ -51,17 +51,17 @@ struct OldRank {
 ///
 /// # Errors
 /// What is wrong with the body, as text.
-pub(super) fn old_ranks(body: &[u8]) -> Result<Reading, String> {
+pub(super) fn old_ranks(body: &[u8]) -> Result<LoadReading, String> {
     let loads: Vec<OldRank> = parsed(body)?;
     let one = |rank: &OldRank| {
         let (all, waiting) = (calls(rank.num_reqs)?, calls(rank.num_waiting_reqs)?);
-        Some(Reading { running: all.checked_sub(waiting)?, waiting, ..Reading::default() })
+        Some(LoadReading { running: all.checked_sub(waiting)?, waiting, ..LoadReading::default() })
     };
     sum(loads.iter().map(one))
 }
 
 #[derive(Deserialize)]
-struct Slot {
+struct LlamaSlot {
     is_processing: bool,
 }
 
@@ -69,9 +69,10 @@ struct Slot {
 ///
 /// # Errors
 /// What is wrong with the body, as text.
-pub(super) fn slots(body: &[u8]) -> Result<Reading, String> {
-    let slots: Vec<Slot> = parsed(body)?;
-    let one = |slot: &Slot| Some(Reading { running: slot.is_processing.into(), ..Reading::default() });
+pub(super) fn slots(body: &[u8]) -> Result<LoadReading, String> {
+    let slots: Vec<LlamaSlot> = parsed(body)?;
+    let one =
+        |slot: &LlamaSlot| Some(LoadReading { running: slot.is_processing.into(), ..LoadReading::default() });
     sum(slots.iter().map(one))
 }
 
@@ -80,12 +81,12 @@ fn parsed<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, String> {
         .map_err(|error| format!("its load is written otherwise than is known: {error}"))
 }
 
-fn sum(readings: impl Iterator<Item = Option<Reading>>) -> Result<Reading, String> {
-    let readings: Option<Vec<Reading>> = readings.collect();
+fn sum(readings: impl Iterator<Item = Option<LoadReading>>) -> Result<LoadReading, String> {
+    let readings: Option<Vec<LoadReading>> = readings.collect();
     let readings = readings.ok_or_else(|| "its load has numbers that can be none of calls".to_owned())?;
     readings
         .into_iter()
-        .reduce(Reading::and)
+        .reduce(LoadReading::and)
         .ok_or_else(|| "its load names no engine: it is broken".to_owned())
 }
 
@@ -95,9 +96,9 @@ mod tests {
 
     #[test]
     fn ranks_are_added_up_and_what_cannot_be_true_is_told() {
-        type Read = fn(&[u8]) -> Result<Reading, String>;
+        type Read = fn(&[u8]) -> Result<LoadReading, String>;
         let whole = |running, waiting, waiting_tokens, cache_used| {
-            Ok(Reading { running, waiting, waiting_tokens, cache_used })
+            Ok(LoadReading { running, waiting, waiting_tokens, cache_used })
         };
         let rank = |changed: &str| {
             format!(

@@ -4,38 +4,38 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::kind::Kind;
-use crate::load::reading::{Reading, Readings, calls, part};
+use crate::kind::UpstreamKind;
+use crate::load::reading::{LoadReading, LoadReadings, calls, part};
 
 /// Maximum number of series of the needed gauges. No real page has more.
 const MAX_SERIES: usize = 4096;
 
 /// Names of a kind's gauges. A field with several names covers different versions.
-struct Names {
+struct GaugeNames {
     running: &'static str,
     waiting: &'static str,
     cache_used: &'static [&'static str],
 }
 
-fn names(kind: Kind) -> Option<Names> {
+fn names(kind: UpstreamKind) -> Option<GaugeNames> {
     let (running, waiting, cache_used): (_, _, &[&str]) = match kind {
-        Kind::Vllm => (
+        UpstreamKind::Vllm => (
             "vllm:num_requests_running",
             "vllm:num_requests_waiting",
             &["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"],
         ),
-        Kind::Sglang => ("sglang:num_running_reqs", "sglang:num_queue_reqs", &["sglang:token_usage"]),
-        Kind::LlamaCpp => {
+        UpstreamKind::Sglang => ("sglang:num_running_reqs", "sglang:num_queue_reqs", &["sglang:token_usage"]),
+        UpstreamKind::LlamaCpp => {
             ("llamacpp:requests_processing", "llamacpp:requests_deferred", &["llamacpp:kv_cache_usage_ratio"])
         }
-        Kind::OpenAi | Kind::Anthropic | Kind::Headrace => return None,
+        UpstreamKind::OpenAi | UpstreamKind::Anthropic | UpstreamKind::Headrace => return None,
     };
-    Some(Names { running, waiting, cache_used })
+    Some(GaugeNames { running, waiting, cache_used })
 }
 
-impl Names {
+impl GaugeNames {
     /// Returns the field that the gauge `name` fills.
-    fn field(&self, name: &str) -> Option<fn(&mut Engine) -> &mut Option<f64>> {
+    fn field(&self, name: &str) -> Option<fn(&mut EngineLoad) -> &mut Option<f64>> {
         match name {
             _ if name == self.running => Some(|engine| &mut engine.running),
             _ if name == self.waiting => Some(|engine| &mut engine.waiting),
@@ -47,7 +47,7 @@ impl Names {
 
 /// The gauges of one engine of one model. Several processes of one engine report the same calls.
 #[derive(Debug, Default)]
-struct Engine {
+struct EngineLoad {
     running: Option<f64>,
     waiting: Option<f64>,
     cache_used: Option<f64>,
@@ -57,12 +57,12 @@ struct Engine {
 ///
 /// # Errors
 /// What is missing or wrong, as text.
-pub(super) fn read(text: &str, kind: Kind) -> Result<Readings, String> {
+pub(super) fn read(text: &str, kind: UpstreamKind) -> Result<LoadReadings, String> {
     let Some(names) = names(kind) else { return Err(format!("pages of the kind `{kind}` are not read")) };
-    let mut engines: BTreeMap<(Option<String>, String), Engine> = BTreeMap::new();
+    let mut engines: BTreeMap<(Option<String>, String), EngineLoad> = BTreeMap::new();
     let mut seen: HashSet<&str> = HashSet::new();
     for line in text.lines() {
-        let Some(series) = Series::of(line) else { continue };
+        let Some(series) = MetricLine::of(line) else { continue };
         let Some(field) = names.field(series.name) else { continue };
         if !seen.insert(series.key) {
             return Err(format!("its page of metrics has `{}` twice", series.key));
@@ -78,7 +78,7 @@ pub(super) fn read(text: &str, kind: Kind) -> Result<Readings, String> {
     if engines.is_empty() {
         return Err(format!("its page of metrics has no `{}`; are its statistics off?", names.running));
     }
-    let mut readings = Readings::default();
+    let mut readings = LoadReadings::default();
     for ((model, _), engine) in engines {
         let reading = engine.reading(&names)?;
         match model {
@@ -92,13 +92,13 @@ pub(super) fn read(text: &str, kind: Kind) -> Result<Readings, String> {
     Ok(readings)
 }
 
-impl Engine {
-    fn reading(&self, names: &Names) -> Result<Reading, String> {
+impl EngineLoad {
+    fn reading(&self, names: &GaugeNames) -> Result<LoadReading, String> {
         let count = |value: Option<f64>, name: &str| {
             let value = value.ok_or_else(|| format!("its page of metrics has no `{name}`"))?;
             calls(value).ok_or_else(|| format!("`{name}` on its page is {value}"))
         };
-        Ok(Reading {
+        Ok(LoadReading {
             running: count(self.running, names.running)?,
             waiting: count(self.waiting, names.waiting)?,
             waiting_tokens: 0,
@@ -108,7 +108,7 @@ impl Engine {
 }
 
 /// A line that is not a comment.
-struct Series<'a> {
+struct MetricLine<'a> {
     name: &'a str,
     labels: &'a str,
     /// The line's name and labels.
@@ -116,7 +116,7 @@ struct Series<'a> {
     value: Option<f64>,
 }
 
-impl<'a> Series<'a> {
+impl<'a> MetricLine<'a> {
     fn of(line: &'a str) -> Option<Self> {
         let line = line.trim();
         if line.starts_with('#') {
@@ -219,8 +219,8 @@ sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",dp_rank="1"}
         llamacpp:predicted_tokens_seconds nan\n\
         llamacpp:requests_deferred 4\n";
 
-    fn reading(running: u32, waiting: u32, cache_used: Option<u16>) -> Reading {
-        Reading { running, waiting, waiting_tokens: 0, cache_used }
+    fn reading(running: u32, waiting: u32, cache_used: Option<u16>) -> LoadReading {
+        LoadReading { running, waiting, waiting_tokens: 0, cache_used }
     }
 
     #[test]
@@ -228,14 +228,14 @@ sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",dp_rank="1"}
         let old = VLLM.replace("kv_cache_usage_perc", "gpu_cache_usage_perc").replace("engine=\"0\",", "");
         let two_engines = format!("{VLLM}{}", VLLM.replace("engine=\"0\"", "engine=\"1\""));
         for (kind, page, model, expected) in [
-            (Kind::Vllm, VLLM, "m", reading(3, 2, Some(420))),
-            (Kind::Vllm, &old, "m", reading(3, 2, Some(420))),
+            (UpstreamKind::Vllm, VLLM, "m", reading(3, 2, Some(420))),
+            (UpstreamKind::Vllm, &old, "m", reading(3, 2, Some(420))),
             // Data-parallel ranks are separate engines that share a model's calls.
-            (Kind::Vllm, &two_engines, "m", reading(6, 4, Some(420))),
+            (UpstreamKind::Vllm, &two_engines, "m", reading(6, 4, Some(420))),
             // No gauge names an adapter.
-            (Kind::Vllm, VLLM, "adapter", reading(3, 2, Some(420))),
-            (Kind::Sglang, SGLANG, "meta-llama/Llama-3.1-8B-Instruct", reading(170, 2826, Some(280))),
-            (Kind::LlamaCpp, LLAMA, "any", reading(1, 4, None)),
+            (UpstreamKind::Vllm, VLLM, "adapter", reading(3, 2, Some(420))),
+            (UpstreamKind::Sglang, SGLANG, "meta-llama/Llama-3.1-8B-Instruct", reading(170, 2826, Some(280))),
+            (UpstreamKind::LlamaCpp, LLAMA, "any", reading(1, 4, None)),
         ] {
             let page = page.replace("HELP", "HELP \u{e9}");
             assert_eq!(read(&page, kind).unwrap().of(model), Some(expected), "{page}");
@@ -250,7 +250,7 @@ sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",dp_rank="1"}
         let page = VLLM
             .replace("model_name=\"m\"", &format!("model_name=\"{other}\""))
             .replace("} 3.0", "} 30 1700000000");
-        let readings = read(&format!("{VLLM}{page}"), Kind::Vllm).unwrap();
+        let readings = read(&format!("{VLLM}{page}"), UpstreamKind::Vllm).unwrap();
         assert_eq!(readings.of("m"), Some(reading(3, 2, Some(420))));
         assert_eq!(readings.of("we\\ird \"}{ =\",name\n"), Some(reading(30, 2, Some(420))));
         assert_eq!(readings.of("neither"), Some(reading(33, 4, Some(420))));
@@ -279,11 +279,11 @@ sglang:num_queue_reqs{model_name="meta-llama/Llama-3.1-8B-Instruct",dp_rank="1"}
                 "more than 4096 series",
             ),
         ] {
-            let error = read(&page, Kind::Vllm).unwrap_err();
+            let error = read(&page, UpstreamKind::Vllm).unwrap_err();
             assert!(error.contains(words), "{error} should say {words}");
         }
         // The cache usage decides nothing, so an impossible value is ignored.
-        let odd = read(&with("} 0.42", "} 42.0"), Kind::Vllm).unwrap();
+        let odd = read(&with("} 0.42", "} 42.0"), UpstreamKind::Vllm).unwrap();
         assert_eq!(odd.of("m"), Some(reading(3, 2, None)));
     }
 }

@@ -8,7 +8,7 @@ const MOST_TOKENS: f64 = 1e12;
 
 /// The load of one model, or of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Reading {
+pub(super) struct LoadReading {
     pub(super) running: u32,
     pub(super) waiting: u32,
     pub(super) waiting_tokens: u64,
@@ -16,7 +16,7 @@ pub(super) struct Reading {
     pub(super) cache_used: Option<u16>,
 }
 
-impl Reading {
+impl LoadReading {
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             running: self.running.saturating_add(other.running),
@@ -30,23 +30,23 @@ impl Reading {
 
 /// The content of one report: loads by model name, and loads without a name.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(super) struct Readings {
-    pub(super) by_model: Vec<(String, Reading)>,
-    pub(super) unnamed: Option<Reading>,
+pub(super) struct LoadReadings {
+    pub(super) by_model: Vec<(String, LoadReading)>,
+    pub(super) unnamed: Option<LoadReading>,
 }
 
-impl Readings {
-    pub(super) fn unnamed(reading: Reading) -> Self {
+impl LoadReadings {
+    pub(super) fn unnamed(reading: LoadReading) -> Self {
         Self { by_model: Vec::new(), unnamed: Some(reading) }
     }
 
     /// Returns the load of one model. A name that the report does not contain, such as an adapter's, has the load of
     /// the whole server.
-    pub(super) fn of(&self, model: &str) -> Option<Reading> {
+    pub(super) fn of(&self, model: &str) -> Option<LoadReading> {
         let named = self.by_model.iter().find(|(name, _)| name == model).map(|(_, reading)| *reading);
         let all = || {
             let named = self.by_model.iter().map(|(_, reading)| *reading);
-            named.chain(self.unnamed).reduce(Reading::and)
+            named.chain(self.unnamed).reduce(LoadReading::and)
         };
         named.or_else(all)
     }
@@ -54,7 +54,7 @@ impl Readings {
 
 /// The report in the head of an answer. Most are partial.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(super) struct Part {
+pub(super) struct PartialLoad {
     pub(super) running: Option<u32>,
     pub(super) waiting: Option<u32>,
     pub(super) cache_used: Option<u16>,

@@ -1,17 +1,17 @@
 //! The request for one answer at a server that takes ids. Must not know request bodies.
 
-use headrace_domain::Form;
+use headrace_domain::ResponseFormat;
 use headrace_engine_api::Job;
 use serde_json::{Map, Value, json};
 
-use crate::tokens::choice::Rules;
+use crate::tokens::choice::ChoiceRules;
 
 /// One answer, or the rest of one.
-pub(super) struct Ask<'a> {
+pub(super) struct TokenAsk<'a> {
     /// The model's name at the server.
     pub(super) model: &'a str,
     pub(super) job: &'a Job,
-    pub(super) rules: &'a Rules,
+    pub(super) rules: &'a ChoiceRules,
     pub(super) choice: u32,
     /// The prompt, followed by the part of the answer that exists.
     pub(super) prompt: &'a [u32],
@@ -21,14 +21,14 @@ pub(super) struct Ask<'a> {
     pub(super) alone: bool,
 }
 
-impl Ask<'_> {
+impl TokenAsk<'_> {
     /// Returns what is left of a token count that applies to the whole answer.
     pub(super) fn left(&self, count: u32) -> u32 {
         count.saturating_sub(self.generated)
     }
 
     /// Returns the form that the answer must match.
-    pub(super) fn form(&self) -> Option<&Form> {
+    pub(super) fn form(&self) -> Option<&ResponseFormat> {
         self.job.grammar.as_ref().map(|grammar| &**grammar.form())
     }
 

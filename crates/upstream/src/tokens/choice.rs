@@ -9,7 +9,7 @@ use crate::tokens::model::TokenModelSpec;
 
 /// Settings that all choices of a job share.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct ChoiceRules {
     pub(super) sampling: Sampling,
     /// Ids that end a choice.
     stop_ids: Vec<u32>,
@@ -19,7 +19,7 @@ pub(super) struct Rules {
 
 /// One answer.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct TokenChoice {
     pub(super) number: u32,
     generated: u32,
     ended: bool,
@@ -27,7 +27,7 @@ pub(super) struct Choice {
     stops: StopMatcher,
 }
 
-impl Rules {
+impl ChoiceRules {
     pub(super) fn new(sampling: Sampling, model: &TokenModelSpec, prompt: usize) -> Self {
         let mut stop_ids = sampling.stop_token_ids.clone();
         if !sampling.ignore_eos {
@@ -44,8 +44,8 @@ impl Rules {
     }
 }
 
-impl Choice {
-    pub(super) fn new(number: u32, rules: &Rules, model: &TokenModelSpec) -> Self {
+impl TokenChoice {
+    pub(super) fn new(number: u32, rules: &ChoiceRules, model: &TokenModelSpec) -> Self {
         let decoder = Arc::clone(&model.tokenizer).decoder(model.skip_special);
         Self { number, generated: 0, ended: false, decoder, stops: StopMatcher::new(&rules.sampling.stop) }
     }
@@ -55,14 +55,14 @@ impl Choice {
     }
 
     /// Replays the ids that another engine generated. Returns the finish reason if the answer ends with them.
-    pub(super) fn take_up(&mut self, generated: &[u32], rules: &Rules) -> Option<FinishReason> {
+    pub(super) fn take_up(&mut self, generated: &[u32], rules: &ChoiceRules) -> Option<FinishReason> {
         let mut told_before = String::new();
         generated.iter().find_map(|id| self.take(*id, rules, &mut told_before))
     }
 
     /// Adds the next id and its text. As in our own engine, stop strings and stop ids apply only after the first
     /// `min_tokens` ids.
-    pub(super) fn take(&mut self, id: u32, rules: &Rules, text: &mut String) -> Option<FinishReason> {
+    pub(super) fn take(&mut self, id: u32, rules: &ChoiceRules, text: &mut String) -> Option<FinishReason> {
         self.generated += 1;
         let free = self.generated <= rules.sampling.min_tokens;
         if !free && rules.stop_ids.contains(&id) {
@@ -79,7 +79,12 @@ impl Choice {
     }
 
     /// Ends the answer because the server ended it. Adds the text that was held back, which may complete a stop string.
-    pub(super) fn end(&mut self, reason: FinishReason, rules: &Rules, text: &mut String) -> FinishReason {
+    pub(super) fn end(
+        &mut self,
+        reason: FinishReason,
+        rules: &ChoiceRules,
+        text: &mut String,
+    ) -> FinishReason {
         self.ended = true;
         let rest = self.decoder.flush();
         if let Some(matched) = self.deliver(&rest, rules, text) {
@@ -89,7 +94,7 @@ impl Choice {
         reason
     }
 
-    fn deliver(&mut self, piece: &str, rules: &Rules, text: &mut String) -> Option<FinishReason> {
+    fn deliver(&mut self, piece: &str, rules: &ChoiceRules, text: &mut String) -> Option<FinishReason> {
         let step = self.stops.push(piece);
         text.push_str(&step.deliver);
         let matched = step.matched.and_then(|at| rules.sampling.stop.get(at))?;

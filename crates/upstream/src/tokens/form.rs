@@ -7,19 +7,21 @@
 
 use std::fmt::Write as _;
 
-use headrace_domain::{Form, TaggedForm};
+use headrace_domain::{ResponseFormat, TaggedForm};
 use headrace_engine_api::{FormKinds, Job, JobError, SubmitRefusal};
 use serde_json::{Map, Value, json};
 
-use crate::kind::Kind;
+use crate::kind::UpstreamKind;
 
 /// Returns the kinds of forms that servers of a kind support.
-pub(super) const fn kinds(kind: Kind) -> FormKinds {
+pub(super) const fn kinds(kind: UpstreamKind) -> FormKinds {
     let all = FormKinds::JSON.or(FormKinds::CHOICE).or(FormKinds::GBNF);
     match kind {
-        Kind::Vllm => all.or(FormKinds::SPACED).or(FormKinds::REGEX).or(FormKinds::LARK).or(FormKinds::TAGS),
-        Kind::Sglang => all.or(FormKinds::REGEX).or(FormKinds::TAGS),
-        Kind::LlamaCpp => all,
+        UpstreamKind::Vllm => {
+            all.or(FormKinds::SPACED).or(FormKinds::REGEX).or(FormKinds::LARK).or(FormKinds::TAGS)
+        }
+        UpstreamKind::Sglang => all.or(FormKinds::REGEX).or(FormKinds::TAGS),
+        UpstreamKind::LlamaCpp => all,
         _ => FormKinds::NONE,
     }
 }
@@ -28,7 +30,7 @@ pub(super) const fn kinds(kind: Kind) -> FormKinds {
 ///
 /// # Errors
 /// What was requested and is not supported.
-pub(super) fn check(kind: Kind, job: &Job) -> Result<(), SubmitRefusal> {
+pub(super) fn check(kind: UpstreamKind, job: &Job) -> Result<(), SubmitRefusal> {
     let Some(grammar) = &job.grammar else { return Ok(()) };
     let bad = |what: String| Err(SubmitRefusal::Invalid { what });
     let (asked, name) = FormKinds::of(grammar.form());
@@ -57,10 +59,10 @@ pub(super) fn not_taken(job: &Job) -> JobError {
 }
 
 /// Returns vLLM's `structured_outputs`.
-pub(super) fn vllm(form: &Form) -> Value {
+pub(super) fn vllm(form: &ResponseFormat) -> Value {
     match form {
-        Form::JsonObject => json!({"json_object": true}),
-        Form::JsonSchema(form) => {
+        ResponseFormat::JsonObject => json!({"json_object": true}),
+        ResponseFormat::JsonSchema(form) => {
             let mut said = json!({"json": form.schema});
             if form.compact {
                 put(&mut said, "disable_any_whitespace", true.into());
@@ -70,33 +72,33 @@ pub(super) fn vllm(form: &Form) -> Value {
             }
             said
         }
-        Form::Regex(pattern) => json!({"regex": pattern}),
-        Form::Choice(choices) => json!({"choice": choices}),
-        Form::Grammar { text, .. } => json!({"grammar": text}),
-        Form::Tags(tagged) => json!({"structural_tag": tags(tagged)}),
+        ResponseFormat::Regex(pattern) => json!({"regex": pattern}),
+        ResponseFormat::Choice(choices) => json!({"choice": choices}),
+        ResponseFormat::Grammar { text, .. } => json!({"grammar": text}),
+        ResponseFormat::Tags(tagged) => json!({"structural_tag": tags(tagged)}),
     }
 }
 
 /// Returns a field of SGLang's `sampling_params` and its text.
-pub(super) fn sglang(form: &Form) -> (&'static str, String) {
+pub(super) fn sglang(form: &ResponseFormat) -> (&'static str, String) {
     match form {
-        Form::JsonObject => ("json_schema", r#"{"type":"object"}"#.to_owned()),
-        Form::JsonSchema(form) => ("json_schema", form.schema.to_string()),
-        Form::Regex(pattern) => ("regex", pattern.clone()),
-        Form::Choice(choices) => ("regex", either(choices)),
-        Form::Grammar { text, .. } => ("ebnf", text.clone()),
-        Form::Tags(tagged) => ("structural_tag", tags(tagged)),
+        ResponseFormat::JsonObject => ("json_schema", r#"{"type":"object"}"#.to_owned()),
+        ResponseFormat::JsonSchema(form) => ("json_schema", form.schema.to_string()),
+        ResponseFormat::Regex(pattern) => ("regex", pattern.clone()),
+        ResponseFormat::Choice(choices) => ("regex", either(choices)),
+        ResponseFormat::Grammar { text, .. } => ("ebnf", text.clone()),
+        ResponseFormat::Tags(tagged) => ("structural_tag", tags(tagged)),
     }
 }
 
 /// Returns a field of llama.cpp's body, or `None` if it has none for this form.
-pub(super) fn llama(form: &Form) -> Option<(&'static str, Value)> {
+pub(super) fn llama(form: &ResponseFormat) -> Option<(&'static str, Value)> {
     match form {
-        Form::JsonObject => Some(("json_schema", json!({"type": "object"}))),
-        Form::JsonSchema(form) => Some(("json_schema", form.schema.clone())),
-        Form::Choice(choices) => Some(("grammar", choice_as_gbnf(choices).into())),
-        Form::Grammar { text, .. } => Some(("grammar", text.as_str().into())),
-        Form::Regex(_) | Form::Tags(_) => None,
+        ResponseFormat::JsonObject => Some(("json_schema", json!({"type": "object"}))),
+        ResponseFormat::JsonSchema(form) => Some(("json_schema", form.schema.clone())),
+        ResponseFormat::Choice(choices) => Some(("grammar", choice_as_gbnf(choices).into())),
+        ResponseFormat::Grammar { text, .. } => Some(("grammar", text.as_str().into())),
+        ResponseFormat::Regex(_) | ResponseFormat::Tags(_) => None,
     }
 }
 

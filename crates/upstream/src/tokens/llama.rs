@@ -9,12 +9,12 @@ use headrace_tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::tokens::ask::Ask;
+use crate::tokens::ask::TokenAsk;
 use crate::tokens::form;
-use crate::tokens::piece::{Piece, error_within, seed, tokens_of};
+use crate::tokens::piece::{TokenPiece, error_within, seed, tokens_of};
 
 /// Returns the body for one answer.
-pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
+pub(super) fn body(ask: &TokenAsk<'_>, stream: bool) -> Value {
     let sampling = &ask.rules.sampling;
     let bias: Vec<Value> = sampling.logit_bias.iter().map(|(id, bias)| json!([id, bias])).collect();
     let mut body = json!({
@@ -51,13 +51,13 @@ pub(super) fn body(ask: &Ask<'_>, stream: bool) -> Value {
 
 /// Parses one stream, or an answer in one piece.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct LlamaReader {
     /// Number of ids so far.
     seen: usize,
 }
 
 #[derive(Deserialize)]
-struct Chunk {
+struct LlamaChunk {
     #[serde(default)]
     content: String,
     tokens: Option<Vec<u32>>,
@@ -69,13 +69,13 @@ struct Chunk {
     error: Option<Value>,
 }
 
-impl Reader {
+impl LlamaReader {
     /// Parses the data of one event.
     ///
     /// # Errors
     /// What is wrong with it, as text.
-    pub(super) fn read(&mut self, data: &[u8], tokenizer: &Tokenizer) -> Result<Piece, String> {
-        let chunk = Chunk::read(data)?;
+    pub(super) fn read(&mut self, data: &[u8], tokenizer: &Tokenizer) -> Result<TokenPiece, String> {
+        let chunk = LlamaChunk::read(data)?;
         let (tokens, count, cached) = chunk.parts()?;
         let new = count.checked_sub(self.seen).ok_or_else(|| "fewer tokens than it had before".to_owned())?;
         let Some(missing) = new.checked_sub(tokens.len()) else {
@@ -90,24 +90,24 @@ impl Reader {
         };
         self.seen += ids.len();
         let finish = if chunk.stop && !lost { Some(chunk.finish()?) } else { None };
-        Ok(Piece { ids, finish, cached, lost, ..Piece::default() })
+        Ok(TokenPiece { ids, finish, cached, lost, ..TokenPiece::default() })
     }
 
     /// Parses an answer in one piece.
     ///
     /// # Errors
     /// What is wrong with it, as text.
-    pub(super) fn read_whole(body: &[u8]) -> Result<Piece, String> {
-        let chunk = Chunk::read(body)?;
+    pub(super) fn read_whole(body: &[u8]) -> Result<TokenPiece, String> {
+        let chunk = LlamaChunk::read(body)?;
         let (ids, count, cached) = chunk.parts()?;
         if ids.len() != count {
             return Err(format!("{} ids of {count} tokens", ids.len()));
         }
-        Ok(Piece { finish: Some(chunk.finish()?), ids, cached, ..Piece::default() })
+        Ok(TokenPiece { finish: Some(chunk.finish()?), ids, cached, ..TokenPiece::default() })
     }
 }
 
-impl Chunk {
+impl LlamaChunk {
     fn read(data: &[u8]) -> Result<Self, String> {
         let chunk: Self = serde_json::from_slice(data)
             .map_err(|error| format!("an answer that is none of llama.cpp's: {error}"))?;

@@ -5,12 +5,12 @@ use headrace_domain::FinishReason;
 
 /// A token's log-probability, and its alternatives, best first.
 #[derive(Debug, PartialEq)]
-pub(super) struct Score {
+pub(super) struct TokenScore {
     pub(super) chosen: f32,
     pub(super) top: Vec<(u32, f32)>,
 }
 
-impl Score {
+impl TokenScore {
     /// Creates a score and sorts the alternatives.
     pub(super) fn new(chosen: Option<f32>, mut top: Vec<(u32, f32)>) -> Self {
         top.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
@@ -21,11 +21,11 @@ impl Score {
 
 /// The content of one event of a stream, or of an answer in one piece.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Piece {
+pub(super) struct TokenPiece {
     /// Ids since the last event.
     pub(super) ids: Vec<u32>,
     /// One score per id if log-probabilities were requested, otherwise empty.
-    pub(super) scores: Vec<Score>,
+    pub(super) scores: Vec<TokenScore>,
     /// Set if the server ends the answer.
     pub(super) finish: Option<FinishReason>,
     /// Prompt tokens that came from the server's prefix cache.
@@ -36,7 +36,7 @@ pub(super) struct Piece {
     pub(super) lost: bool,
 }
 
-impl Piece {
+impl TokenPiece {
     /// Checks the piece.
     ///
     /// # Errors

@@ -5,16 +5,16 @@ use headrace_engine_api::{RelayError, SubmitRefusal};
 use reqwest::Url;
 use serde_json::Value;
 
-use crate::kind::Kind;
-use crate::server::Server;
-use crate::tokens::ask::Ask;
+use crate::kind::UpstreamKind;
+use crate::server::UpstreamServer;
+use crate::tokens::ask::TokenAsk;
 use crate::tokens::model::TokenModelSpec;
-use crate::tokens::piece::Piece;
+use crate::tokens::piece::TokenPiece;
 use crate::tokens::{llama, sglang, vllm};
 
 /// The protocol of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum TokenProtocol {
     /// vLLM's completions.
     Completions,
     /// vLLM's `/inference/v1/generate`, if it is enabled.
@@ -25,17 +25,17 @@ pub(super) enum Protocol {
     Llama,
 }
 
-impl Protocol {
-    pub(super) fn of(server: &Server) -> Self {
+impl TokenProtocol {
+    pub(super) fn of(server: &UpstreamServer) -> Self {
         match server.spec.kind {
-            Kind::Sglang => Self::Sglang,
-            Kind::LlamaCpp => Self::Llama,
+            UpstreamKind::Sglang => Self::Sglang,
+            UpstreamKind::LlamaCpp => Self::Llama,
             _ if server.lacks_generate() => Self::Completions,
             _ => Self::Generate,
         }
     }
 
-    pub(super) fn url(self, server: &Server) -> Url {
+    pub(super) fn url(self, server: &UpstreamServer) -> Url {
         match self {
             Self::Completions => server.address.api("completions"),
             Self::Generate => server.address.server("inference/v1/generate"),
@@ -44,7 +44,7 @@ impl Protocol {
         }
     }
 
-    pub(super) fn body(self, ask: &Ask<'_>, stream: bool) -> Value {
+    pub(super) fn body(self, ask: &TokenAsk<'_>, stream: bool) -> Value {
         match self {
             Self::Completions => vllm::completion(ask),
             Self::Generate => vllm::generation(ask),
@@ -53,11 +53,11 @@ impl Protocol {
         }
     }
 
-    pub(super) fn reader(self) -> Reader {
+    pub(super) fn reader(self) -> TokenReader {
         match self {
-            Self::Completions | Self::Generate => Reader::Vllm,
-            Self::Sglang => Reader::Sglang(sglang::Reader::default()),
-            Self::Llama => Reader::Llama(llama::Reader::default()),
+            Self::Completions | Self::Generate => TokenReader::Vllm,
+            Self::Sglang => TokenReader::Sglang(sglang::SglangReader::default()),
+            Self::Llama => TokenReader::Llama(llama::LlamaReader::default()),
         }
     }
 
@@ -76,8 +76,8 @@ impl Protocol {
 ///
 /// # Errors
 /// What was requested and is not supported.
-pub(super) fn check(kind: Kind, sampling: &Sampling) -> Result<(), SubmitRefusal> {
-    if kind != Kind::LlamaCpp {
+pub(super) fn check(kind: UpstreamKind, sampling: &Sampling) -> Result<(), SubmitRefusal> {
+    if kind != UpstreamKind::LlamaCpp {
         return Ok(());
     }
     let Sampling { logprobs, min_tokens, frequency_penalty, presence_penalty, .. } = *sampling;
@@ -100,18 +100,18 @@ pub(super) fn check(kind: Kind, sampling: &Sampling) -> Result<(), SubmitRefusal
 
 /// Parses the answer to one request.
 #[derive(Debug)]
-pub(super) enum Reader {
+pub(super) enum TokenReader {
     Vllm,
-    Sglang(sglang::Reader),
-    Llama(llama::Reader),
+    Sglang(sglang::SglangReader),
+    Llama(llama::LlamaReader),
 }
 
-impl Reader {
+impl TokenReader {
     /// Parses the data of one event.
     ///
     /// # Errors
     /// What is wrong with it, as text.
-    pub(super) fn read(&mut self, data: &[u8], model: &TokenModelSpec) -> Result<Piece, String> {
+    pub(super) fn read(&mut self, data: &[u8], model: &TokenModelSpec) -> Result<TokenPiece, String> {
         match self {
             Self::Vllm => vllm::read(data),
             Self::Sglang(reader) => reader.read(data),
@@ -123,9 +123,9 @@ impl Reader {
     ///
     /// # Errors
     /// What is wrong with it, as text.
-    pub(super) fn read_whole(&self, body: &[u8]) -> Result<Piece, String> {
+    pub(super) fn read_whole(&self, body: &[u8]) -> Result<TokenPiece, String> {
         match self {
-            Self::Llama(_) => llama::Reader::read_whole(body),
+            Self::Llama(_) => llama::LlamaReader::read_whole(body),
             Self::Vllm | Self::Sglang(_) => Err("its answer whole, not streamed".to_owned()),
         }
     }

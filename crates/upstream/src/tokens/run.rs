@@ -8,22 +8,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_domain::{Dialect, EngineTrace, FinishReason, TokenLogprob, TopLogprob, Usage};
 use headrace_engine_api::{
-    AnswerBounds, Event, EventSender, Job, JobError, JobReport, RelayAnswer as _, RelayError, RelayEvent,
+    AnswerBounds, EventSender, Job, JobError, JobEvent, JobReport, RelayAnswer as _, RelayError, RelayEvent,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::answer::Answer;
-use crate::ask::Post;
-use crate::gate::Asker;
-use crate::load::gauge::Gauge;
-use crate::server::Server;
-use crate::tokens::ask::Ask;
-use crate::tokens::choice::{Choice, Rules};
+use crate::answer::UpstreamAnswer;
+use crate::ask::PostRequest;
+use crate::gate::GateTenant;
+use crate::load::gauge::LoadGauge;
+use crate::server::UpstreamServer;
+use crate::tokens::ask::TokenAsk;
+use crate::tokens::choice::{ChoiceRules, TokenChoice};
 use crate::tokens::form;
 use crate::tokens::model::TokenModelSpec;
-use crate::tokens::piece::{Piece, Score};
-use crate::tokens::protocol::{Protocol, Reader};
+use crate::tokens::piece::{TokenPiece, TokenScore};
+use crate::tokens::protocol::{TokenProtocol, TokenReader};
 
 /// How long an ended choice waits for its usage, which holds the number of cached prompt tokens.
 const USAGE_WAIT: Duration = Duration::from_secs(2);
@@ -31,23 +31,23 @@ const USAGE_WAIT: Duration = Duration::from_secs(2);
 const END_WAIT: Duration = Duration::from_millis(250);
 
 /// Where a job is sent.
-pub(super) struct At {
-    pub(super) server: Arc<Server>,
+pub(super) struct JobTarget {
+    pub(super) server: Arc<UpstreamServer>,
     /// The gauge of the model at the server.
-    pub(super) gauge: Arc<Gauge>,
+    pub(super) gauge: Arc<LoadGauge>,
 }
 
 /// One job.
-pub(super) struct Run {
-    server: Arc<Server>,
-    gauge: Arc<Gauge>,
+pub(super) struct TokenRun {
+    server: Arc<UpstreamServer>,
+    gauge: Arc<LoadGauge>,
     model: Arc<TokenModelSpec>,
     job: Job,
-    rules: Rules,
+    rules: ChoiceRules,
     sender: EventSender,
     /// Notified when the reader has caught up or has cancelled the job.
     woken: Arc<Notify>,
-    calls: Vec<Call>,
+    calls: Vec<ChoiceCall>,
     /// Only prompts of this tenant were sent to the server.
     alone: bool,
     trace: EngineTrace,
@@ -63,12 +63,12 @@ pub(super) struct Run {
 }
 
 /// One choice and the call that generates it.
-struct Call {
-    choice: Choice,
+struct ChoiceCall {
+    choice: TokenChoice,
     /// `None` if the call is over.
-    answer: Option<Answer>,
-    protocol: Protocol,
-    reader: Reader,
+    answer: Option<UpstreamAnswer>,
+    protocol: TokenProtocol,
+    reader: TokenReader,
     /// The answer's ids so far. They are needed if the rest has to be requested again.
     ids: Vec<u32>,
     /// Deadline of the stream after the choice has ended. `None` before that.
@@ -77,7 +77,7 @@ struct Call {
     reported: bool,
 }
 
-impl Call {
+impl ChoiceCall {
     /// Sets the deadline of a stream whose choice has ended, so that neither silence nor heartbeats keep the call open.
     fn set_end(&mut self) {
         if self.choice.has_ended() {
@@ -88,15 +88,15 @@ impl Call {
     }
 }
 
-impl Run {
+impl TokenRun {
     pub(super) fn new(
-        At { server, gauge }: At,
+        JobTarget { server, gauge }: JobTarget,
         model: Arc<TokenModelSpec>,
         job: Job,
         sender: EventSender,
         woken: Arc<Notify>,
     ) -> Self {
-        let rules = Rules::new(job.sampling.clone(), &model, job.parts().0.len());
+        let rules = ChoiceRules::new(job.sampling.clone(), &model, job.parts().0.len());
         let now = model.clock.monotonic_nanos();
         let alone = server.is_alone(job.salt.label());
         Self {
@@ -130,30 +130,30 @@ impl Run {
         self.calls.clear();
         let report = Arc::new(JobReport { usage: self.usage(), engine: std::mem::take(&mut self.trace) });
         self.sender.finish(match ended {
-            Ok(()) => Event::Done(report),
-            Err(error) => Event::Failed { error, report },
+            Ok(()) => JobEvent::Done(report),
+            Err(error) => JobEvent::Failed { error, report },
         });
     }
 
     fn call(&mut self, index: u32) {
         let number = self.job.first_choice + index;
-        let mut choice = Choice::new(number, &self.rules, &self.model);
+        let mut choice = TokenChoice::new(number, &self.rules, &self.model);
         if let Some(reason) = choice.take_up(self.job.parts().1, &self.rules) {
             // Only the end of this choice had not been reported.
-            self.sender.send(Event::Finished { choice: number, reason });
+            self.sender.send(JobEvent::Finished { choice: number, reason });
             return;
         }
-        let protocol = Protocol::of(&self.server);
+        let protocol = TokenProtocol::of(&self.server);
         // llama.cpp would restart the form in a continuation, so an answer with a form is not streamed: lost ids could
         // not be requested again.
-        let stream = protocol != Protocol::Llama || self.job.grammar.is_none();
+        let stream = protocol != TokenProtocol::Llama || self.job.grammar.is_none();
         let answer = Some(self.ask(protocol, number, &[], stream));
         let (reader, ids) = (protocol.reader(), Vec::new());
-        self.calls.push(Call { choice, answer, protocol, reader, ids, over_at: None, reported: false });
+        self.calls.push(ChoiceCall { choice, answer, protocol, reader, ids, over_at: None, reported: false });
     }
 
     /// Requests an answer, or the continuation after `ids`.
-    fn ask(&self, protocol: Protocol, choice: u32, ids: &[u32], stream: bool) -> Answer {
+    fn ask(&self, protocol: TokenProtocol, choice: u32, ids: &[u32], stream: bool) -> UpstreamAnswer {
         let begun;
         let prompt = match ids {
             [] => &*self.job.prompt,
@@ -164,8 +164,8 @@ impl Run {
         };
         let generated = self.job.generated.saturating_add(u32::try_from(ids.len()).unwrap_or(u32::MAX));
         let (model, job, rules) = (self.model.model.as_str(), &self.job, &self.rules);
-        let ask = Ask { model, job, rules, choice, prompt, generated, alone: self.alone };
-        let post = Post {
+        let ask = TokenAsk { model, job, rules, choice, prompt, generated, alone: self.alone };
+        let post = PostRequest {
             url: protocol.url(&self.server),
             dialect: Dialect::OpenAi,
             request: self.job.request,
@@ -173,17 +173,17 @@ impl Run {
             stream,
             headers: self.job.trace.iter().map(|parent| ("traceparent", parent.to_string())).collect(),
             head_within: self.time_to_start().filter(|_| ids.is_empty()),
-            asker: Asker { tenant: self.job.tenant, weight: self.job.weight },
+            asker: GateTenant { tenant: self.job.tenant, weight: self.job.weight },
             gauge: Arc::clone(&self.gauge),
             bounds: bounds(ask.left(rules.limit), job.sampling.logprobs),
         };
-        Answer::new(Arc::clone(&self.server), post)
+        UpstreamAnswer::new(Arc::clone(&self.server), post)
     }
 
     /// Switches to the older protocol, because the server lacks the newer endpoint.
     fn ask_otherwise(&mut self, index: usize) {
         self.server.set_lacks_generate();
-        let protocol = Protocol::of(&self.server);
+        let protocol = TokenProtocol::of(&self.server);
         let Some(number) = self.calls.get(index).map(|call| call.choice.number) else { return };
         let answer = self.ask(protocol, number, &[], true);
         if let Some(call) = self.calls.get_mut(index) {
@@ -304,12 +304,12 @@ impl Run {
             self.started_ns = self.model.clock.monotonic_nanos();
             self.trace.queue_ns = self.started_ns.saturating_sub(self.submitted_ns);
             // The server reports the number of cached tokens at the end.
-            self.sender.send(Event::Started { cached_tokens: 0 });
+            self.sender.send(JobEvent::Started { cached_tokens: 0 });
         }
     }
 
     /// Processes one event of a choice's stream.
-    fn pieces(&mut self, index: usize, piece: Piece) -> Result<(), JobError> {
+    fn pieces(&mut self, index: usize, piece: TokenPiece) -> Result<(), JobError> {
         self.cached = piece
             .cached
             .map_or(self.cached, |cached| Some(self.cached.map_or(cached, |least| least.min(cached))));
@@ -368,18 +368,18 @@ impl Run {
             self.output += ids.len() as u64;
         }
         if !ids.is_empty() || !text.is_empty() {
-            self.sender.send(Event::Tokens { choice, ids, text, logprobs });
+            self.sender.send(JobEvent::Tokens { choice, ids, text, logprobs });
         }
         if let Some(reason) = ended {
-            self.sender.send(Event::Finished { choice, reason });
+            self.sender.send(JobEvent::Finished { choice, reason });
         }
     }
 
-    fn logprobs(&self, ids: &[u32], scores: Vec<Score>) -> Vec<TokenLogprob> {
+    fn logprobs(&self, ids: &[u32], scores: Vec<TokenScore>) -> Vec<TokenLogprob> {
         let Some(most) = self.job.sampling.logprobs else { return Vec::new() };
         let bytes = |id: u32| self.model.tokenizer.token_bytes(id).unwrap_or(&[]).to_vec();
         let top = |(id, logprob): (u32, f32)| TopLogprob { id, bytes: bytes(id), logprob };
-        let one = |(id, score): (&u32, Score)| TokenLogprob {
+        let one = |(id, score): (&u32, TokenScore)| TokenLogprob {
             id: *id,
             bytes: bytes(*id),
             logprob: Some(score.chosen),
@@ -443,7 +443,7 @@ fn bounds(tokens: u32, top: Option<u8>) -> AnswerBounds {
 
 /// Polls the calls for the next event, starting at index `turn`. Returns `None` if all calls are over.
 fn poll_any(
-    calls: &mut [Call],
+    calls: &mut [ChoiceCall],
     turn: usize,
     cx: &mut Context<'_>,
 ) -> Poll<Option<(usize, Option<RelayEvent>)>> {

@@ -9,12 +9,12 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use crate::tokens::ask::Ask;
+use crate::tokens::ask::TokenAsk;
 use crate::tokens::form;
-use crate::tokens::piece::{Piece, Score, error_within, seed, tokens_of};
+use crate::tokens::piece::{TokenPiece, TokenScore, error_within, seed, tokens_of};
 
 /// Returns the body for one answer.
-pub(super) fn body(ask: &Ask<'_>) -> Value {
+pub(super) fn body(ask: &TokenAsk<'_>) -> Value {
     let sampling = &ask.rules.sampling;
     let mut body = json!({
         "input_ids": ask.prompt,
@@ -61,21 +61,21 @@ pub(super) fn body(ask: &Ask<'_>) -> Value {
 
 /// Parses one stream.
 #[derive(Debug, Default)]
-pub(super) struct Reader {
+pub(super) struct SglangReader {
     /// Number of ids so far.
     seen: usize,
 }
 
 #[derive(Deserialize)]
-struct Chunk {
+struct SglangChunk {
     output_ids: Option<Vec<u32>>,
-    meta_info: Option<Meta>,
+    meta_info: Option<SglangMeta>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Meta {
-    finish_reason: Option<Finish>,
+struct SglangMeta {
+    finish_reason: Option<SglangFinish>,
     completion_tokens: usize,
     cached_tokens: Option<Value>,
     #[serde(default)]
@@ -85,7 +85,7 @@ struct Meta {
 }
 
 #[derive(Deserialize)]
-struct Finish {
+struct SglangFinish {
     #[serde(rename = "type")]
     kind: String,
     message: Option<String>,
@@ -94,16 +94,16 @@ struct Finish {
 /// Log-probability, id, and text if requested.
 type Token = (Option<f32>, u32, IgnoredAny);
 
-impl Reader {
+impl SglangReader {
     /// Parses the data of one event.
     ///
     /// # Errors
     /// What is wrong with it, as text.
-    pub(super) fn read(&mut self, data: &[u8]) -> Result<Piece, String> {
+    pub(super) fn read(&mut self, data: &[u8]) -> Result<TokenPiece, String> {
         if data == b"[DONE]" {
-            return Ok(Piece::DONE);
+            return Ok(TokenPiece::DONE);
         }
-        let chunk: Chunk = serde_json::from_slice(data)
+        let chunk: SglangChunk = serde_json::from_slice(data)
             .map_err(|error| format!("an event that is none of SGLang's: {error}"))?;
         if let Some(error) = chunk.error {
             return Err(error_within(&error));
@@ -133,7 +133,7 @@ impl Reader {
         let from = told - new;
         let ids = ids.split_off(from);
         let scores = scores(meta.output_token_logprobs, meta.output_top_logprobs, &ids, from)?;
-        Ok(Piece { ids, scores, finish, cached, ..Piece::default() })
+        Ok(TokenPiece { ids, scores, finish, cached, ..TokenPiece::default() })
     }
 }
 
@@ -143,7 +143,7 @@ fn scores(
     mut tops: Vec<Option<Vec<Token>>>,
     ids: &[u32],
     from: usize,
-) -> Result<Vec<Score>, String> {
+) -> Result<Vec<TokenScore>, String> {
     if all.is_empty() {
         return Ok(Vec::new());
     }
@@ -156,12 +156,12 @@ fn scores(
     tops.resize_with(all.len(), || None);
     let one = |(chosen, others): (Token, Option<Vec<Token>>)| {
         let others = others.unwrap_or_default().into_iter();
-        Score::new(chosen.0, others.filter_map(|other| Some((other.1, other.0?))).collect())
+        TokenScore::new(chosen.0, others.filter_map(|other| Some((other.1, other.0?))).collect())
     };
     Ok(all.into_iter().zip(tops).skip(from).take(ids.len()).map(one).collect())
 }
 
-fn finish(finish: Finish) -> Result<FinishReason, String> {
+fn finish(finish: SglangFinish) -> Result<FinishReason, String> {
     match (finish.kind.as_str(), finish.message) {
         ("stop", _) => Ok(FinishReason::Stop),
         ("length", _) => Ok(FinishReason::Length),

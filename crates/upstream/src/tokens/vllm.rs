@@ -7,12 +7,12 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::tokens::ask::Ask;
+use crate::tokens::ask::TokenAsk;
 use crate::tokens::form;
-use crate::tokens::piece::{Piece, Score, error_within, finish, seed, tokens_of};
+use crate::tokens::piece::{TokenPiece, TokenScore, error_within, finish, seed, tokens_of};
 
 /// Returns the body of a completion.
-pub(super) fn completion(ask: &Ask<'_>) -> Value {
+pub(super) fn completion(ask: &TokenAsk<'_>) -> Value {
     let mut fields = sampling(ask);
     for (name, value) in [
         ("model", json!(ask.model)),
@@ -31,7 +31,7 @@ pub(super) fn completion(ask: &Ask<'_>) -> Value {
 }
 
 /// Returns the body for `/inference/v1/generate`.
-pub(super) fn generation(ask: &Ask<'_>) -> Value {
+pub(super) fn generation(ask: &TokenAsk<'_>) -> Value {
     json!({
         "model": ask.model,
         "token_ids": ask.prompt,
@@ -43,7 +43,7 @@ pub(super) fn generation(ask: &Ask<'_>) -> Value {
 }
 
 /// Returns the sampling fields, which are the same for both endpoints.
-fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
+fn sampling(ask: &TokenAsk<'_>) -> Map<String, Value> {
     let sampling = &ask.rules.sampling;
     let mut fields = Map::new();
     for (name, value) in [
@@ -76,15 +76,15 @@ fn sampling(ask: &Ask<'_>) -> Map<String, Value> {
 }
 
 #[derive(Deserialize)]
-struct Chunk {
+struct VllmChunk {
     #[serde(default)]
-    choices: Vec<Part>,
+    choices: Vec<VllmChoice>,
     usage: Option<Value>,
     error: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct VllmChoice {
     token_ids: Option<Vec<u32>>,
     #[serde(default)]
     text: String,
@@ -98,24 +98,24 @@ enum AnyScores {
     /// The format of `/inference/v1/generate`.
     ById { content: Vec<ById> },
     /// The format of completions.
-    ByName(Scores),
+    ByName(VllmScores),
 }
 
 #[derive(Deserialize)]
 struct ById {
     logprob: Option<f32>,
     #[serde(default)]
-    top_logprobs: Vec<Alternative>,
+    top_logprobs: Vec<VllmAlternative>,
 }
 
 #[derive(Deserialize)]
-struct Alternative {
+struct VllmAlternative {
     token_id: u32,
     logprob: Option<f32>,
 }
 
 #[derive(Deserialize)]
-struct Scores {
+struct VllmScores {
     #[serde(default)]
     token_logprobs: Vec<Option<f32>>,
     #[serde(default)]
@@ -126,18 +126,18 @@ struct Scores {
 ///
 /// # Errors
 /// What is wrong with it, as text.
-pub(super) fn read(data: &[u8]) -> Result<Piece, String> {
+pub(super) fn read(data: &[u8]) -> Result<TokenPiece, String> {
     if data == b"[DONE]" {
-        return Ok(Piece::DONE);
+        return Ok(TokenPiece::DONE);
     }
-    let chunk: Chunk =
+    let chunk: VllmChunk =
         serde_json::from_slice(data).map_err(|error| format!("an event that is none of vLLM's: {error}"))?;
     if let Some(error) = chunk.error {
         return Err(error_within(&error));
     }
     let cached =
         chunk.usage.and_then(|usage| tokens_of(usage.pointer("/prompt_tokens_details/cached_tokens")));
-    let mut piece = Piece { cached, ..Piece::default() };
+    let mut piece = TokenPiece { cached, ..TokenPiece::default() };
     for part in chunk.choices {
         let ids = part.token_ids.unwrap_or_default();
         if ids.is_empty() && !part.text.is_empty() {
@@ -154,13 +154,16 @@ pub(super) fn read(data: &[u8]) -> Result<Piece, String> {
     piece.checked()
 }
 
-fn read_scores(scores: AnyScores) -> Vec<Score> {
+fn read_scores(scores: AnyScores) -> Vec<TokenScore> {
     let scores = match scores {
         AnyScores::ByName(scores) => scores,
         AnyScores::ById { content } => {
-            let alternative = |other: Alternative| Some((other.token_id, other.logprob?));
+            let alternative = |other: VllmAlternative| Some((other.token_id, other.logprob?));
             let one = |score: ById| {
-                Score::new(score.logprob, score.top_logprobs.into_iter().filter_map(alternative).collect())
+                TokenScore::new(
+                    score.logprob,
+                    score.top_logprobs.into_iter().filter_map(alternative).collect(),
+                )
             };
             return content.into_iter().map(one).collect();
         }
@@ -172,7 +175,7 @@ fn read_scores(scores: AnyScores) -> Vec<Score> {
             let id = name.strip_prefix("token_id:")?.parse().ok()?;
             Some((id, logprob.as_f64()? as f32))
         };
-        Score::new(chosen, told.iter().filter_map(alternative).collect())
+        TokenScore::new(chosen, told.iter().filter_map(alternative).collect())
     };
     scores.token_logprobs.into_iter().map(one).collect()
 }
@@ -186,7 +189,7 @@ mod tests {
     /// Events recorded from vLLM 0.32, and formats of other versions and of failures.
     #[test]
     fn recorded_events_are_read() {
-        let ids = |ids: &[u32]| Piece { ids: ids.to_vec(), ..Piece::default() };
+        let ids = |ids: &[u32]| TokenPiece { ids: ids.to_vec(), ..TokenPiece::default() };
         for (data, piece) in [
             (
                 r#"{"id":"cmpl-9","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" scriptly",
@@ -196,31 +199,31 @@ mod tests {
             ),
             (
                 r#"{"choices":[{"index":0,"text":" Choose","logprobs":null,"finish_reason":"length","token_ids":[7225]}]}"#,
-                Ok(Piece { finish: Some(FinishReason::Length), ..ids(&[7225]) }),
+                Ok(TokenPiece { finish: Some(FinishReason::Length), ..ids(&[7225]) }),
             ),
             (
                 r#"{"choices":[],"usage":{"prompt_tokens":300,"prompt_tokens_details":{"cached_tokens":288}}}"#,
-                Ok(Piece { cached: Some(288), ..Piece::default() }),
+                Ok(TokenPiece { cached: Some(288), ..TokenPiece::default() }),
             ),
             (
                 r#"{"choices":[],"usage":{"prompt_tokens":300,"prompt_tokens_details":null}}"#,
-                Ok(Piece::default()),
+                Ok(TokenPiece::default()),
             ),
             // An invalid usage report does not harm the answer.
             (
                 r#"{"choices":[],"usage":{"prompt_tokens_details":{"cached_tokens":-1}}}"#,
-                Ok(Piece::default()),
+                Ok(TokenPiece::default()),
             ),
-            (r#"{"choices":[],"usage":{"prompt_tokens_details":"x"}}"#, Ok(Piece::default())),
+            (r#"{"choices":[],"usage":{"prompt_tokens_details":"x"}}"#, Ok(TokenPiece::default())),
             (r#"{"choices":[{"token_ids":[7],"finish_reason":null}],"usage":[1]}"#, Ok(ids(&[7]))),
             (
                 r#"{"choices":[{"text":"ab","token_ids":[1,2],"finish_reason":null,"logprobs":{"text_offset":[0,1],
                 "tokens":["token_id:1","token_id:2"],"token_logprobs":[-0.5,null],
                 "top_logprobs":[{"token_id:7":-0.75,"token_id:1":-0.5},null]}}]}"#,
-                Ok(Piece {
+                Ok(TokenPiece {
                     scores: vec![
-                        Score { chosen: -0.5, top: vec![(1, -0.5), (7, -0.75)] },
-                        Score { chosen: f32::NEG_INFINITY, top: Vec::new() },
+                        TokenScore { chosen: -0.5, top: vec![(1, -0.5), (7, -0.75)] },
+                        TokenScore { chosen: f32::NEG_INFINITY, top: Vec::new() },
                     ],
                     ..ids(&[1, 2])
                 }),
@@ -231,13 +234,13 @@ mod tests {
                 {"index":0,"finish_reason":"length","stop_reason":null,"token_ids":[24536],"routed_experts":null,
                 "logprobs":{"content":[{"token_id":24536,"logprob":-6.5,"rank":1,"top_logprobs":[
                 {"token_id":9,"logprob":-7.0,"rank":2},{"token_id":24536,"logprob":-6.5,"rank":1}]}]}}]}"#,
-                Ok(Piece {
+                Ok(TokenPiece {
                     finish: Some(FinishReason::Length),
-                    scores: vec![Score { chosen: -6.5, top: vec![(24536, -6.5), (9, -7.0)] }],
+                    scores: vec![TokenScore { chosen: -6.5, top: vec![(24536, -6.5), (9, -7.0)] }],
                     ..ids(&[24536])
                 }),
             ),
-            ("[DONE]", Ok(Piece::DONE)),
+            ("[DONE]", Ok(TokenPiece::DONE)),
             (r#"{"choices":[{"text":"old","finish_reason":null}]}"#, Err("older than vLLM 0.10.2")),
             (r#"{"choices":[{"text":"","token_ids":[],"finish_reason":"abort"}]}"#, Err("`abort`")),
             (r#"{"error":{"message":"it broke","code":500}}"#, Err("within its answer: it broke")),

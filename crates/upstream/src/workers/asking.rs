@@ -7,8 +7,8 @@ use bytes::Bytes;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::{RelayError, RelayWait};
 use headrace_worker::{
-    ABOUT_PATH, About, CONTENT_TYPE, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, ProcessId, Refusal,
-    WORDS_PATH, Words,
+    ABOUT_PATH, CONTENT_TYPE, JobRefusal, MAX_ABOUT_BYTES, MAX_REFUSAL_BYTES, MAX_WORDS_BYTES, PackedAssets,
+    ProcessId, WORDS_PATH, WorkerInfo,
 };
 use http::header::{AUTHORIZATION, CONTENT_TYPE as CONTENT_TYPE_HEADER, DATE, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use crate::body::read_some;
 use crate::fault;
 use crate::probe::ProbeError;
-use crate::server::Server;
-use crate::workers::line::{Line, OnConnection};
+use crate::server::UpstreamServer;
+use crate::workers::line::{OnConnection, WorkerLink};
 
 /// The header with the parent span of the worker's spans.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -33,35 +33,35 @@ const REFUSAL_WAIT: Duration = Duration::from_secs(5);
 const CLOCKS_APART_S: u64 = 25;
 
 /// A worker's answer.
-pub(crate) struct Answered {
+pub(crate) struct WorkerAnswer {
     pub(crate) body: Body,
     /// Keeps the job counted on its connection while the body is read.
     pub(crate) on: OnConnection,
 }
 
 /// Why a worker gave no usable answer.
-pub(crate) enum Unanswered {
+pub(crate) enum WorkerRefusal {
     /// An error between this process and the worker.
     Relay(RelayError),
     /// The worker refused, with an HTTP status.
-    Refused(u16, Refusal),
+    Refused(u16, JobRefusal),
 }
 
 /// Sends a request and waits for a successful head. If the ticket names another process than the worker's, the worker
 /// does nothing and returns its own process id. The request is then repeated once.
 pub(crate) async fn ask(
-    server: &Server,
+    server: &UpstreamServer,
     asked: (Method, &str),
     body: Vec<u8>,
     trace: Option<&str>,
     now: UnixNanos,
     within: Duration,
-) -> Result<Answered, Unanswered> {
-    let broken = |why: &str| Unanswered::Relay(RelayError::Connect { why: why.to_owned() });
+) -> Result<WorkerAnswer, WorkerRefusal> {
+    let broken = |why: &str| WorkerRefusal::Relay(RelayError::Connect { why: why.to_owned() });
     let line = server.line.as_ref().ok_or_else(|| broken("there is no secret for it"))?;
     let (body, until) = (Bytes::from(body), Instant::now() + within);
     let process = line.process();
-    let once = Once { server, line, trace, now, within };
+    let once = WorkerAttempt { server, line, trace, now, within };
     let first = once.ask(process, asked.clone(), body.clone(), until).await;
     let Err(NotTaken { unanswered, told: Some(told) }) = first else {
         return first.map_err(|not_taken| not_taken.unanswered);
@@ -74,39 +74,39 @@ pub(crate) async fn ask(
 }
 
 /// The parts of a request that stay the same when it is repeated.
-struct Once<'a> {
-    server: &'a Server,
-    line: &'a Line,
+struct WorkerAttempt<'a> {
+    server: &'a UpstreamServer,
+    line: &'a WorkerLink,
     trace: Option<&'a str>,
     now: UnixNanos,
     within: Duration,
 }
 
-/// A request without an answer. `told` is set if the worker refused the ticket. It then holds the worker's process id,
+/// A request without an answer. `into_probe_error` is set if the worker refused the ticket. It then holds the worker's process id,
 /// or `Some(None)` if the worker sent none, as older ones do.
 struct NotTaken {
-    unanswered: Unanswered,
+    unanswered: WorkerRefusal,
     told: Option<Option<ProcessId>>,
 }
 
-impl From<Unanswered> for NotTaken {
-    fn from(unanswered: Unanswered) -> Self {
+impl From<WorkerRefusal> for NotTaken {
+    fn from(unanswered: WorkerRefusal) -> Self {
         Self { unanswered, told: None }
     }
 }
 
-impl Once<'_> {
+impl WorkerAttempt<'_> {
     async fn ask(
         &self,
         process: Option<ProcessId>,
         (method, path): (Method, &str),
         body: Bytes,
         until: Instant,
-    ) -> Result<Answered, NotTaken> {
+    ) -> Result<WorkerAnswer, NotTaken> {
         let Self { server, line, trace, now, within } = *self;
-        let broken = |why: String| Unanswered::Relay(RelayError::Connect { why });
+        let broken = |why: String| WorkerRefusal::Relay(RelayError::Connect { why });
         let spec = &server.spec;
-        let (client, on) = line.connection(spec, server.address.is_tls()).map_err(Unanswered::Relay)?;
+        let (client, on) = line.connection(spec, server.address.is_tls()).map_err(WorkerRefusal::Relay)?;
         let ticket = line.ticket(process, (method.as_str(), path), &body, now).map_err(broken)?;
         let mut ticket = HeaderValue::try_from(ticket).map_err(|error| broken(error.to_string()))?;
         ticket.set_sensitive(true);
@@ -118,49 +118,49 @@ impl Once<'_> {
         // An invalid value is left out: only traces use it.
         headers.extend(trace.and_then(|trace| Some((TRACEPARENT, HeaderValue::from_str(trace).ok()?))));
         *request.body_mut() = Some(Body::from(body));
-        let late = |_| Unanswered::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
+        let late = |_| WorkerRefusal::Relay(RelayError::Timeout { what: RelayWait::Head, after: within });
         let answer = tokio::time::timeout_at(until, client.execute(request)).await.map_err(late)?;
         let answer = answer.map_err(|error| {
             let at = server.address.authority();
             let error = fault::before_the_head(&error, &at, spec);
             server.counters.unanswered(&error);
-            Unanswered::Relay(error)
+            WorkerRefusal::Relay(error)
         })?;
         server.counters.received(0);
         let (head, mut body) = http::Response::<Body>::from(answer).into_parts();
         let status = head.status.as_u16();
         if status == 200 {
-            return Ok(Answered { body, on });
+            return Ok(WorkerAnswer { body, on });
         }
         let said = read_some(&mut body, MAX_REFUSAL_BYTES, REFUSAL_WAIT).await;
         server.counters.received(said.len());
         if let 300..=399 = status {
             let to = "elsewhere".to_owned();
-            return Err(Unanswered::Relay(RelayError::Redirect { status, to }).into());
+            return Err(WorkerRefusal::Relay(RelayError::Redirect { status, to }).into());
         }
         let refusal = serde_json::from_slice(&said).unwrap_or_else(|_| not_a_worker(status));
         let challenge = head.headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
         let told = match (challenge.and_then(ProcessId::of_challenge), &refusal) {
             (Some(process), _) => Some(Some(process)),
-            (None, Refusal::Ticket) => Some(None),
+            (None, JobRefusal::Ticket) => Some(None),
             (None, _) => None,
         };
         let refusal = match refusal {
-            Refusal::Ticket => Refusal::Unavailable { why: no_ticket(&head.headers, now) },
+            JobRefusal::Ticket => JobRefusal::Unavailable { why: no_ticket(&head.headers, now) },
             other => other,
         };
-        Err(NotTaken { unanswered: Unanswered::Refused(status, refusal), told })
+        Err(NotTaken { unanswered: WorkerRefusal::Refused(status, refusal), told })
     }
 }
 
-fn not_a_worker(status: u16) -> Refusal {
+fn not_a_worker(status: u16) -> JobRefusal {
     let why = match status {
         404 => "it takes no jobs: it needs a `[worker]` secret of its own, or is no Headrace of this version"
             .to_owned(),
         429 => "it hears nothing more from our address for a minute, after too many wrong tickets".to_owned(),
         _ => format!("it answers {status} with what is no refusal of a worker"),
     };
-    Refusal::Unavailable { why }
+    JobRefusal::Unavailable { why }
 }
 
 /// Explains why a ticket may have been refused.
@@ -180,14 +180,14 @@ fn no_ticket(headers: &HeaderMap, now: UnixNanos) -> String {
     }
 }
 
-impl Unanswered {
+impl WorkerRefusal {
     /// Converts the error for operators who check the server.
-    fn told(self) -> ProbeError {
+    fn into_probe_error(self) -> ProbeError {
         match self {
             Self::Relay(error) => ProbeError::Unreachable(error),
             Self::Refused(status, refusal) => {
                 let said = match refusal {
-                    Refusal::Unavailable { why } => why,
+                    JobRefusal::Unavailable { why } => why,
                     other => headrace_engine_api::SubmitRefusal::from(other).to_string(),
                 };
                 ProbeError::Status { status, said, hint: None }
@@ -197,7 +197,7 @@ impl Unanswered {
 }
 
 async fn get(
-    server: &Server,
+    server: &UpstreamServer,
     path: &str,
     now: UnixNanos,
     bounds: (usize, Duration),
@@ -205,7 +205,7 @@ async fn get(
     let (most, within) = bounds;
     let begun = Instant::now();
     let answered = ask(server, (Method::GET, path), Vec::new(), None, now, within).await;
-    let Answered { mut body, on } = answered.map_err(Unanswered::told)?;
+    let WorkerAnswer { mut body, on } = answered.map_err(WorkerRefusal::into_probe_error)?;
     let bytes = read_some(&mut body, most, within.saturating_sub(begun.elapsed())).await;
     server.counters.received(bytes.len());
     drop(on);
@@ -216,9 +216,9 @@ async fn get(
 }
 
 /// Asks a worker for its models.
-pub(crate) async fn about(server: &Server, now: UnixNanos) -> Result<About, ProbeError> {
+pub(crate) async fn about(server: &UpstreamServer, now: UnixNanos) -> Result<WorkerInfo, ProbeError> {
     let json = get(server, ABOUT_PATH, now, (MAX_ABOUT_BYTES, ABOUT_WAIT)).await?;
-    let about = About::read(&json).map_err(|what| ProbeError::NotUnderstood { what, hint: None })?;
+    let about = WorkerInfo::read(&json).map_err(|what| ProbeError::NotUnderstood { what, hint: None })?;
     if let Some(line) = &server.line {
         for model in &about.models {
             let slot = line.slot(&model.capabilities.model);
@@ -230,8 +230,12 @@ pub(crate) async fn about(server: &Server, now: UnixNanos) -> Result<About, Prob
 }
 
 /// Downloads the tokenizer assets of a model, by their digest.
-pub(crate) async fn words(server: &Server, digest: &str, now: UnixNanos) -> Result<Words, ProbeError> {
+pub(crate) async fn words(
+    server: &UpstreamServer,
+    digest: &str,
+    now: UnixNanos,
+) -> Result<PackedAssets, ProbeError> {
     let bytes = get(server, &format!("{WORDS_PATH}{digest}"), now, (MAX_WORDS_BYTES, WORDS_WAIT)).await?;
-    Words::taken(bytes, digest)
+    PackedAssets::taken(bytes, digest)
         .map_err(|fault| ProbeError::NotUnderstood { what: fault.to_string(), hint: None })
 }

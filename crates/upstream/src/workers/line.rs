@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use headrace_domain::UnixNanos;
-use headrace_engine_api::{LoadReport, RelayError, Reported};
-use headrace_worker::{ProcessId, Secret};
+use headrace_engine_api::{LoadReport, RelayError, ReportAge};
+use headrace_worker::{ProcessId, WorkerSecret};
 use parking_lot::Mutex;
 use reqwest::Client;
 use tokio::time::Instant;
@@ -24,16 +24,16 @@ const JOBS_EACH: usize = 64;
 const OLDEST_REPORT: Duration = Duration::from_secs(60);
 
 /// The connections to one worker.
-pub(crate) struct Line {
-    secret: Secret,
+pub(crate) struct WorkerLink {
+    secret: WorkerSecret,
     /// The worker's process id, as the worker reported it. `None` if the worker is too old to report one.
     process: Mutex<Option<ProcessId>>,
-    connections: Vec<Connection>,
-    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    connections: Vec<LinkConnection>,
+    slots: Mutex<BTreeMap<String, Arc<WorkerModelState>>>,
 }
 
 /// One connection, opened when it is first needed.
-struct Connection {
+struct LinkConnection {
     client: ArcSwapOption<Client>,
     jobs: Arc<AtomicUsize>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct OnConnection(Arc<AtomicUsize>);
 
 /// The latest reports about a model.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct WorkerModelState {
     /// The load of the worker's engine, and when it was reported.
     load: Mutex<Option<(LoadReport, Instant)>>,
     /// Whether the worker takes fuller jobs. Updated with each report, because a worker may be replaced by an older
@@ -57,7 +57,7 @@ impl Drop for OnConnection {
     }
 }
 
-impl Slot {
+impl WorkerModelState {
     pub(crate) fn heard(&self, load: LoadReport) {
         *self.load.lock() = Some((load, Instant::now()));
     }
@@ -75,17 +75,17 @@ impl Slot {
         let (load, at) = (*self.load.lock())?;
         let age = at.elapsed();
         let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-        (age <= OLDEST_REPORT).then_some(LoadReport { reported: Reported::Ago { nanos }, ..load })
+        (age <= OLDEST_REPORT).then_some(LoadReport { reported: ReportAge::Ago { nanos }, ..load })
     }
 }
 
-impl Line {
+impl WorkerLink {
     /// Creates the connections for a checked spec with a secret.
     ///
     /// # Errors
     /// Why a client cannot be built.
-    pub(crate) fn new(spec: &UpstreamSpec, secret: Secret, tls: bool) -> Result<Self, String> {
-        let connection = || Connection { client: ArcSwapOption::empty(), jobs: Arc::default() };
+    pub(crate) fn new(spec: &UpstreamSpec, secret: WorkerSecret, tls: bool) -> Result<Self, String> {
+        let connection = || LinkConnection { client: ArcSwapOption::empty(), jobs: Arc::default() };
         let line = Self {
             secret,
             process: Mutex::new(Some(ProcessId::UNKNOWN)),
@@ -100,7 +100,7 @@ impl Line {
     }
 
     /// Returns the slot for reports about a model.
-    pub(crate) fn slot(&self, model: &str) -> Arc<Slot> {
+    pub(crate) fn slot(&self, model: &str) -> Arc<WorkerModelState> {
         Arc::clone(self.slots.lock().entry(model.to_owned()).or_default())
     }
 
@@ -134,7 +134,7 @@ impl Line {
         spec: &UpstreamSpec,
         tls: bool,
     ) -> Result<(Arc<Client>, OnConnection), RelayError> {
-        let jobs = |connection: &&Connection| connection.jobs.load(Ordering::Relaxed);
+        let jobs = |connection: &&LinkConnection| connection.jobs.load(Ordering::Relaxed);
         let with_room = self.connections.iter().find(|connection| jobs(connection) < JOBS_EACH);
         let unbuilt = |why: String| RelayError::Connect { why };
         let chosen = with_room.or_else(|| self.connections.iter().min_by_key(jobs));

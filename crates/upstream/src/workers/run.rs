@@ -7,61 +7,68 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_engine_api::{
-    Event, EventSender, Job, JobError, JobReport, RelayError, RelayWait, SubmitRefusal,
+    EventSender, Job, JobError, JobEvent, JobReport, RelayError, RelayWait, SubmitRefusal,
 };
-use headrace_worker::{Ask, Audit, ExpectedModel, Heard, JOBS_PATH, Report, SILENCE, Unframer};
+use headrace_worker::{
+    ExpectedModel, FrameMeaning, FrameReader, JOBS_PATH, JobAudit, JobRequest, SILENCE, WorkerReport,
+};
 use http::Method;
 use reqwest::Body;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::body::{Wait, poll_bytes};
+use crate::body::{BoundedWait, poll_bytes};
 use crate::fault;
-use crate::gate::Asker;
-use crate::server::Server;
-use crate::workers::asking::{Answered, Unanswered, ask};
+use crate::gate::GateTenant;
+use crate::server::UpstreamServer;
+use crate::workers::asking::{WorkerAnswer, WorkerRefusal, ask};
 use crate::workers::model::TheirModel;
 
 /// One job.
-pub(super) struct Run {
-    server: Arc<Server>,
+pub(super) struct WorkerRun {
+    server: Arc<UpstreamServer>,
     model: Arc<TheirModel>,
     job: Job,
     /// Whether the worker takes fuller jobs.
     fuller: bool,
     /// Notified when the reader has caught up or has cancelled the job.
     woken: Arc<Notify>,
-    audit: Audit,
+    audit: JobAudit,
     submitted: Instant,
 }
 
 /// Why a job ended before the worker's last frame.
-enum Broken {
+enum RunFault {
     /// The job's reader cancelled it.
     Cancelled,
     /// The job could not be submitted.
-    Unanswered(Unanswered),
+    Unanswered(WorkerRefusal),
     /// The transfer failed or was not valid.
     Relay(RelayError),
     /// A frame does not match the job.
     Fault(String),
 }
 
-impl Run {
-    pub(super) fn new(server: Arc<Server>, model: Arc<TheirModel>, mut job: Job, woken: Arc<Notify>) -> Self {
+impl WorkerRun {
+    pub(super) fn new(
+        server: Arc<UpstreamServer>,
+        model: Arc<TheirModel>,
+        mut job: Job,
+        woken: Arc<Notify>,
+    ) -> Self {
         let fuller = model.slot.takes_fuller_jobs();
         if !fuller {
             // A worker cannot keep prefixes that it does not learn about.
             job.pins = Arc::default();
         }
         let capabilities = &model.capabilities;
-        let audit = Audit::new(&job, capabilities.vocab, capabilities.context_window);
+        let audit = JobAudit::new(&job, capabilities.vocab, capabilities.context_window);
         Self { server, model, job, fuller, woken, audit, submitted: Instant::now() }
     }
 
     /// Runs until the worker's last frame, a failure, or a cancellation by the reader.
     pub(super) async fn run_to_end(mut self, sender: EventSender) {
-        let ask = Ask::new(
+        let ask = JobRequest::new(
             &self.job,
             ExpectedModel { name: &self.model.capabilities.model, bits: &self.model.bits },
             self.model.clock.monotonic_nanos(),
@@ -69,41 +76,43 @@ impl Run {
         let body = if self.fuller { ask.fuller(&self.job) } else { ask }.to_bytes();
         self.server.counters.begin(body.len());
         let ended = self.run(body, &sender).await;
-        self.server.counters.end(matches!(ended, Err(Broken::Cancelled)));
+        self.server.counters.end(matches!(ended, Err(RunFault::Cancelled)));
         sender.finish(match ended {
-            Ok((Ok(()), report)) => Event::Done(self.report(report)),
-            Ok((Err(error), report)) => Event::Failed { error, report: self.report(report) },
-            Err(broken) => Event::Failed { error: self.broken(broken), report: Arc::new(self.audit.seen()) },
+            Ok((Ok(()), report)) => JobEvent::Done(self.report(report)),
+            Ok((Err(error), report)) => JobEvent::Failed { error, report: self.report(report) },
+            Err(broken) => {
+                JobEvent::Failed { error: self.broken(broken), report: Arc::new(self.audit.seen()) }
+            }
         });
     }
 
-    fn report(&self, report: Report) -> Arc<JobReport> {
+    fn report(&self, report: WorkerReport) -> Arc<JobReport> {
         let elapsed_ns = u64::try_from(self.submitted.elapsed().as_nanos()).unwrap_or(u64::MAX);
         Arc::new(report.within(self.audit.prompt(), elapsed_ns))
     }
 
-    fn broken(&self, broken: Broken) -> JobError {
+    fn broken(&self, broken: RunFault) -> JobError {
         let name = &self.server.spec.name;
         let unavailable = |why: String| JobError::Refused(SubmitRefusal::Unavailable { why });
         let error = match broken {
-            Broken::Cancelled => return JobError::Cancelled,
-            Broken::Unanswered(Unanswered::Refused(_, refusal)) => {
+            RunFault::Cancelled => return JobError::Cancelled,
+            RunFault::Unanswered(WorkerRefusal::Refused(_, refusal)) => {
                 return match SubmitRefusal::from(refusal) {
                     SubmitRefusal::Unavailable { why } => unavailable(format!("`{name}`: {why}")),
                     other => JobError::Refused(other),
                 };
             }
-            Broken::Fault(what) => {
+            RunFault::Fault(what) => {
                 let what = format!("`{name}` sent {what}");
                 let error = RelayError::NotTheDialect { what: what.clone(), beginning: String::new() };
                 self.server.counters.failed(&error);
                 return JobError::Internal { detail: what };
             }
-            Broken::Unanswered(Unanswered::Relay(error)) => {
+            RunFault::Unanswered(WorkerRefusal::Relay(error)) => {
                 self.server.counters.failed(&error);
                 return unavailable(format!("`{name}`: {error}"));
             }
-            Broken::Relay(error) => error,
+            RunFault::Relay(error) => error,
         };
         self.server.counters.failed(&error);
         JobError::Internal { detail: format!("`{name}`: {error}") }
@@ -113,31 +122,33 @@ impl Run {
         &mut self,
         body: Vec<u8>,
         sender: &EventSender,
-    ) -> Result<(Result<(), JobError>, Report), Broken> {
+    ) -> Result<(Result<(), JobError>, WorkerReport), RunFault> {
         let (server, woken) = (Arc::clone(&self.server), Arc::clone(&self.woken));
         let head = server.spec.timeouts.head;
         let deadline = Instant::now() + head;
-        let asker = Asker { tenant: self.job.tenant, weight: self.job.weight };
+        let asker = GateTenant { tenant: self.job.tenant, weight: self.job.weight };
         let place = cancellable(&woken, sender, server.gate.enter(asker, deadline)).await?;
-        let _place = place.map_err(|error| Broken::Unanswered(Unanswered::Relay(error)))?;
+        let _place = place.map_err(|error| RunFault::Unanswered(WorkerRefusal::Relay(error)))?;
         let within = deadline.saturating_duration_since(Instant::now());
         let (trace, now) = (self.job.trace.clone(), self.model.clock.now());
         let asking = ask(&server, (Method::POST, JOBS_PATH), body, trace.as_deref(), now, within);
-        let Answered { mut body, on: _on } =
-            cancellable(&woken, sender, asking).await?.map_err(Broken::Unanswered)?;
-        let mut unframer = Unframer::default();
-        let mut silence = Wait::new(SILENCE.min(server.spec.timeouts.idle));
+        let WorkerAnswer { mut body, on: _on } =
+            cancellable(&woken, sender, asking).await?.map_err(RunFault::Unanswered)?;
+        let mut unframer = FrameReader::default();
+        let mut silence = BoundedWait::new(SILENCE.min(server.spec.timeouts.idle));
         loop {
-            while let Some(frame) = unframer.next_frame().map_err(|fault| Broken::Fault(fault.to_string()))? {
-                match self.audit.take(frame).map_err(|fault| Broken::Fault(fault.to_string()))? {
-                    Heard::Event(event) => drop(sender.send(event)),
-                    Heard::Load(load) => self.model.slot.heard(load),
-                    Heard::Nothing => {}
-                    Heard::Over(ended, report) => return Ok((ended, report)),
+            while let Some(frame) =
+                unframer.next_frame().map_err(|fault| RunFault::Fault(fault.to_string()))?
+            {
+                match self.audit.take(frame).map_err(|fault| RunFault::Fault(fault.to_string()))? {
+                    FrameMeaning::Event(event) => drop(sender.send(event)),
+                    FrameMeaning::Load(load) => self.model.slot.heard(load),
+                    FrameMeaning::Nothing => {}
+                    FrameMeaning::Over(ended, report) => return Ok((ended, report)),
                 }
             }
             let bytes = self.next(&mut body, &mut silence, sender).await?;
-            let cut = || Broken::Relay(RelayError::Cut { why: "it ended before the job did".to_owned() });
+            let cut = || RunFault::Relay(RelayError::Cut { why: "it ended before the job did".to_owned() });
             let bytes = bytes.ok_or_else(cut)?;
             server.counters.received(bytes.len());
             unframer.push(&bytes);
@@ -148,12 +159,12 @@ impl Run {
     async fn next(
         &self,
         body: &mut Body,
-        silence: &mut Wait,
+        silence: &mut BoundedWait,
         sender: &EventSender,
-    ) -> Result<Option<Bytes>, Broken> {
+    ) -> Result<Option<Bytes>, RunFault> {
         loop {
             if sender.is_cancelled() {
-                return Err(Broken::Cancelled);
+                return Err(RunFault::Cancelled);
             }
             if sender.is_paused() || sender.is_full() && sender.pause() {
                 self.woken.notified().await;
@@ -167,10 +178,10 @@ impl Run {
                 biased;
                 () = self.woken.notified() => {}
                 read = read => {
-                    let late = |after| Broken::Relay(RelayError::Timeout { what: RelayWait::Idle, after });
+                    let late = |after| RunFault::Relay(RelayError::Timeout { what: RelayWait::Idle, after });
                     let bytes = read.map_err(late)?.transpose();
                     silence.over();
-                    return bytes.map_err(|error| Broken::Relay(fault::within_the_body(&error)));
+                    return bytes.map_err(|error| RunFault::Relay(fault::within_the_body(&error)));
                 }
             }
         }
@@ -182,11 +193,11 @@ async fn cancellable<T>(
     woken: &Notify,
     sender: &EventSender,
     future: impl Future<Output = T>,
-) -> Result<T, Broken> {
+) -> Result<T, RunFault> {
     let mut future = std::pin::pin!(future);
     loop {
         if sender.is_cancelled() {
-            return Err(Broken::Cancelled);
+            return Err(RunFault::Cancelled);
         }
         tokio::select! {
             biased;

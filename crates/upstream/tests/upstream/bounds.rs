@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use headrace_domain::Endpoint;
 use headrace_engine_api::{AnswerBounds, AnswerMemory, AnswerMemoryFull, RelayError, RelayEvent};
 use headrace_hostile::{Fault, Hostile};
-use headrace_upstream::{Kind, Upstream};
+use headrace_upstream::{Upstream, UpstreamKind};
 
 use crate::calls::{all, ask, spec};
 
@@ -28,7 +28,7 @@ impl AnswerMemory for Memory {
 /// requested.
 async fn ended(stream: bool, fault: Fault, most_bytes: u64, bound: u64) -> (RelayError, u64) {
     let server = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&server.url(), Kind::OpenAi)).unwrap();
+    let upstream = Upstream::new(spec(&server.url(), UpstreamKind::OpenAi)).unwrap();
     let memory = Arc::new(Memory { bound, most: AtomicU64::new(0) });
     let mut ask = ask(Endpoint::ChatCompletions, fault.name(), stream);
     ask.bounds = AnswerBounds { memory: Some(Arc::clone(&memory) as _), ..AnswerBounds::up_to(most_bytes) };
@@ -70,7 +70,7 @@ async fn comments_and_pings_count_as_bytes_of_the_answer() {
 async fn a_usual_answer_asks_for_no_memory() {
     for stream in [true, false] {
         let server = Hostile::start().await.unwrap();
-        let upstream = Upstream::new(spec(&server.url(), Kind::OpenAi)).unwrap();
+        let upstream = Upstream::new(spec(&server.url(), UpstreamKind::OpenAi)).unwrap();
         let memory = Arc::new(Memory { bound: 0, most: AtomicU64::new(0) });
         let mut ask = ask(Endpoint::ChatCompletions, Fault::Good.name(), stream);
         ask.bounds = AnswerBounds { memory: Some(Arc::clone(&memory) as _), ..AnswerBounds::up_to(1 << 20) };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{CacheSalt, PrefixKeys};
-use headrace_fleet::{Held, PrefixIndex, Stored, Whose};
-use headrace_upstream::{CacheEvent, CacheFeed, Kind, StoredLabel, Upstream, UpstreamSpec};
+use headrace_fleet::{BlockOwner, CachedTokens, PrefixIndex, StoredRun};
+use headrace_upstream::{CacheEvent, CacheFeed, StoredLabel, Upstream, UpstreamKind, UpstreamSpec};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -26,7 +26,7 @@ struct Heard {
 
 impl Heard {
     fn of(feed: CacheFeed) -> Self {
-        let mut spec = UpstreamSpec::new("gpu", Kind::Vllm, "http://127.0.0.1:1");
+        let mut spec = UpstreamSpec::new("gpu", UpstreamKind::Vllm, "http://127.0.0.1:1");
         spec.cache_feed = Some(feed);
         let upstream = Upstream::new(spec).unwrap();
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -283,7 +283,7 @@ async fn what_a_real_server_told_fills_the_index() {
     let publisher = Publisher::start().await;
     let index = Arc::new(Mutex::new(PrefixIndex::new(1000, false)));
     let upstream = {
-        let mut spec = UpstreamSpec::new("gpu", Kind::Vllm, "http://127.0.0.1:1");
+        let mut spec = UpstreamSpec::new("gpu", UpstreamKind::Vllm, "http://127.0.0.1:1");
         spec.cache_feed = Some(publisher.feed(true));
         Upstream::new(spec).unwrap()
     };
@@ -300,14 +300,14 @@ async fn what_a_real_server_told_fills_the_index() {
             CacheEvent::Begins { whole } => *index = PrefixIndex::new(1000, whole),
             CacheEvent::Stored(stored) => {
                 let whose = match stored.label {
-                    StoredLabel::Ours(label) => Whose::Labelled(label),
+                    StoredLabel::Ours(label) => BlockOwner::Labelled(label),
                     // The recorded calls had no label of ours. They count as unlabelled here, so that the test can see
                     // their tokens.
-                    StoredLabel::Others | StoredLabel::Untold => Whose::Untold,
+                    StoredLabel::Others | StoredLabel::Untold => BlockOwner::Untold,
                 };
                 let (parent, block_tokens) = (stored.parent, stored.block_tokens);
                 let (blocks, tokens) = (&stored.blocks[..], &stored.tokens[..]);
-                index.stored(&Stored { parent, blocks, tokens, block_tokens, whose }).unwrap();
+                index.stored(&StoredRun { parent, blocks, tokens, block_tokens, whose }).unwrap();
             }
             CacheEvent::Removed(blocks) => index.removed(&blocks),
             CacheEvent::Cleared => index.cleared(),
@@ -327,9 +327,9 @@ async fn what_a_real_server_told_fills_the_index() {
     let keys =
         |ids: &[u32]| PrefixKeys::of(&CacheSalt::derive(&[0; 32], "t", "m", None), &ids.to_vec().into());
     // Nine blocks of 32 tokens out of the prompt's 300. The usage of the calls reported the same: 288 cached.
-    assert_eq!(index.held(&keys(&prompt)), Held { own: 0, anyones: 288 });
-    assert_eq!(index.held(&keys(&prompt[..100])), Held { own: 0, anyones: 96 });
+    assert_eq!(index.held(&keys(&prompt)), CachedTokens { own: 0, anyones: 288 });
+    assert_eq!(index.held(&keys(&prompt[..100])), CachedTokens { own: 0, anyones: 96 });
     let mut other = prompt.clone();
     other[64] += 1;
-    assert_eq!(index.held(&keys(&other)), Held { own: 0, anyones: 64 });
+    assert_eq!(index.held(&keys(&other)), CachedTokens { own: 0, anyones: 64 });
 }

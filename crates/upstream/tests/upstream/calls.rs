@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_domain::{Endpoint, RequestId};
-use headrace_engine_api::{AnswerBounds, Relay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent, Tenant};
-use headrace_upstream::{Kind, Upstream, UpstreamSpec};
+use headrace_engine_api::{
+    AnswerBounds, MessageRelay as _, RelayAnswer, RelayAsk, RelayError, RelayEvent, Tenant,
+};
+use headrace_upstream::{Upstream, UpstreamKind, UpstreamSpec};
 
 pub(crate) const KEY: &str = "sk-canary-0123456789";
 
 /// A spec with a key, and with timeouts that are short enough for tests.
-pub(crate) fn spec(url: &str, kind: Kind) -> UpstreamSpec {
+pub(crate) fn spec(url: &str, kind: UpstreamKind) -> UpstreamSpec {
     let mut spec = UpstreamSpec::new("hostile", kind, url);
     spec.key = Some(KEY.into());
     spec.timeouts.head = Duration::from_millis(800);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use headrace_domain::Endpoint;
-use headrace_engine_api::{Relay as _, RelayError, RelayEvent, RelayWait};
+use headrace_engine_api::{MessageRelay as _, RelayError, RelayEvent, RelayWait};
 use headrace_hostile::{Fault, Hostile};
-use headrace_upstream::{Kind, Upstream, UseHttp2};
+use headrace_upstream::{Upstream, UpstreamKind, UseHttp2};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
@@ -24,17 +24,17 @@ const SOON: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn a_call_says_who_it_is_in_its_dialect() {
     let hostile = Hostile::start().await.unwrap();
-    let mut with_headers = spec(&format!("{}/v1/", hostile.url()), Kind::Anthropic);
+    let mut with_headers = spec(&format!("{}/v1/", hostile.url()), UpstreamKind::Anthropic);
     with_headers.headers = vec![("anthropic-beta".into(), "ours".into()), ("x-team".into(), "blue".into())];
     for (spec, endpoint, path, expected) in [
         (
-            spec(&hostile.url(), Kind::Vllm),
+            spec(&hostile.url(), UpstreamKind::Vllm),
             Endpoint::ChatCompletions,
             "/v1/chat/completions",
             vec![("authorization", format!("Bearer {KEY}"))],
         ),
         (
-            spec(&hostile.url(), Kind::Headrace),
+            spec(&hostile.url(), UpstreamKind::Headrace),
             Endpoint::Completions,
             "/v1/completions",
             vec![("authorization", format!("Bearer {KEY}"))],
@@ -81,7 +81,7 @@ async fn a_call_says_who_it_is_in_its_dialect() {
 /// Only kinds that count the tokens of a message are asked to, at the endpoint for that and in Anthropic's dialect.
 #[tokio::test]
 async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
-    for kind in Kind::ALL {
+    for kind in UpstreamKind::ALL {
         let hostile = Hostile::start_with(|_| {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18";
             Some(format!("{head}\r\n\r\n{{\"input_tokens\":5}}").into_bytes())
@@ -92,7 +92,7 @@ async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
         call.headers = vec![("anthropic-beta", "theirs".into())];
         let body = call.body.clone();
         let Some(mut answer) = model.count(call) else {
-            assert!(!matches!(kind, Kind::Anthropic | Kind::Headrace), "{kind}");
+            assert!(!matches!(kind, UpstreamKind::Anthropic | UpstreamKind::Headrace), "{kind}");
             assert!(hostile.seen().requests.is_empty());
             continue;
         };
@@ -113,7 +113,7 @@ async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
 #[tokio::test]
 async fn a_callers_header_replaces_our_default() {
     let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), Kind::Anthropic)).unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Anthropic)).unwrap();
     let mut call = ask(Endpoint::Messages, "good", false);
     call.headers = vec![("anthropic-version", "2099-01-01".into())];
     all(&upstream, call).await;
@@ -130,7 +130,7 @@ async fn a_callers_header_replaces_our_default() {
 #[tokio::test]
 async fn dropping_an_answer_closes_its_connection() {
     let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
     // Before the head, within a whole answer, within a stream that has stalled, and within one that continues.
     for (count, (model, stream, events)) in
         (1..).zip([("no_head", true, 0), ("stall", false, 1), ("stall", true, 3), ("slow", true, 3)])
@@ -155,7 +155,8 @@ async fn dropping_an_answer_closes_its_connection() {
 #[tokio::test]
 async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_next_call() {
     let hostile = Hostile::start().await.unwrap();
-    for (kind, endpoint) in [(Kind::OpenAi, Endpoint::ChatCompletions), (Kind::Anthropic, Endpoint::Messages)]
+    for (kind, endpoint) in
+        [(UpstreamKind::OpenAi, Endpoint::ChatCompletions), (UpstreamKind::Anthropic, Endpoint::Messages)]
     {
         let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
         let before = hostile.seen().connections;
@@ -182,7 +183,7 @@ async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_ne
 #[tokio::test]
 async fn a_slow_reader_is_no_stall() {
     let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&hostile.url(), Kind::Vllm);
+    let mut spec = spec(&hostile.url(), UpstreamKind::Vllm);
     spec.timeouts.idle = Duration::from_secs(1);
     let upstream = Upstream::new(spec).unwrap();
     let mut answer = send(&upstream, chat("slow", true));
@@ -208,7 +209,7 @@ async fn what_was_sent_together_comes_together() {
     let chunk = format!("{:x}\r\n{event}\r\n", event.len());
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let port = answering(format!("{head}{}0\r\n\r\n", chunk.repeat(EVENTS))).await;
-    let upstream = Upstream::new(spec(&format!("http://127.0.0.1:{port}"), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&format!("http://127.0.0.1:{port}"), UpstreamKind::Vllm)).unwrap();
     let mut answer = send(&upstream, chat("any", true));
     assert!(matches!(answer.next().await, Some(RelayEvent::Head(_))));
     let (mut events, mut waits) = (0, 0);
@@ -228,7 +229,7 @@ async fn what_was_sent_together_comes_together() {
 #[tokio::test]
 async fn a_caller_in_a_hurry_waits_no_longer_than_it_says() {
     let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
     let mut call = chat("no_head", true);
     let after = Duration::from_millis(60);
     call.head_within = Some(after);
@@ -239,10 +240,10 @@ async fn a_caller_in_a_hurry_waits_no_longer_than_it_says() {
 #[tokio::test]
 async fn nobody_there_is_told_in_words_without_the_key() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let upstream = Upstream::new(spec(&format!("http://{free}"), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&format!("http://{free}"), UpstreamKind::Vllm)).unwrap();
     let error = failure(&upstream, chat("good", true)).await;
     assert_eq!(error, RelayError::Connect { why: format!("connection refused at {free}") });
-    let unknown = Upstream::new(spec("http://nowhere.invalid:81", Kind::Vllm)).unwrap();
+    let unknown = Upstream::new(spec("http://nowhere.invalid:81", UpstreamKind::Vllm)).unwrap();
     let error = failure(&unknown, chat("good", true)).await;
     assert!(error.to_string().contains("the name of nowhere.invalid:81 cannot be resolved"), "{error}");
     let figures = unknown.figures();
@@ -254,13 +255,13 @@ async fn nobody_there_is_told_in_words_without_the_key() {
 #[tokio::test]
 async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
     let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
     assert_eq!(upstream.figures().down, None, "nothing is known of it");
     all(&upstream, chat("good", false)).await;
     assert_eq!(upstream.figures().down, None);
     for by_a_call in [true, false] {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let upstream = Upstream::new(spec(&format!("http://{free}"), Kind::Vllm)).unwrap();
+        let upstream = Upstream::new(spec(&format!("http://{free}"), UpstreamKind::Vllm)).unwrap();
         if by_a_call {
             failure(&upstream, chat("good", true)).await;
         } else {
@@ -293,7 +294,7 @@ async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
 #[tokio::test]
 async fn calls_go_through_the_proxy() {
     let proxy = Hostile::start().await.unwrap();
-    let mut spec = spec("http://nowhere.invalid:81/api", Kind::Vllm);
+    let mut spec = spec("http://nowhere.invalid:81/api", UpstreamKind::Vllm);
     spec.proxy = Some(proxy.url().into());
     let upstream = Upstream::new(spec).unwrap();
     let events = all(&upstream, chat("good", false)).await;
@@ -348,7 +349,7 @@ async fn http2_server(given_up: Arc<AtomicUsize>, connections: Arc<AtomicUsize>)
 async fn over_http2_dropping_an_answer_resets_its_stream_and_no_other() {
     let (given_up, connections) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let url = http2_server(Arc::clone(&given_up), Arc::clone(&connections)).await;
-    let mut spec = spec(&url, Kind::Vllm);
+    let mut spec = spec(&url, UpstreamKind::Vllm);
     spec.http2.when = UseHttp2::Always;
     spec.http2.ping = Some(Duration::from_millis(100));
     let upstream = Upstream::new(spec).unwrap();
@@ -374,7 +375,7 @@ async fn over_http2_dropping_an_answer_resets_its_stream_and_no_other() {
 #[tokio::test]
 async fn a_path_may_choose_the_fault_as_well() {
     let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url_of(Fault::ServerError), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&hostile.url_of(Fault::ServerError), UpstreamKind::Vllm)).unwrap();
     let error = failure(&upstream, chat("good", true)).await;
     assert!(matches!(error, RelayError::Status { status: 500, .. }), "{error}");
     assert_eq!(hostile.seen().requests[0].path, "/v1/chat/completions");

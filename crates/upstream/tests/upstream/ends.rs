@@ -4,7 +4,7 @@
 use headrace_domain::Endpoint;
 use headrace_engine_api::RelayEvent;
 use headrace_hostile::Hostile;
-use headrace_upstream::{Kind, Upstream};
+use headrace_upstream::{Upstream, UpstreamKind};
 
 use crate::calls::{all, ask, spec};
 
@@ -25,13 +25,23 @@ fn cut(body: &str) -> Vec<u8> {
 async fn a_last_event_without_its_blank_line_is_read() {
     let first = "data: {\"a\":1}\n\n";
     for (kind, endpoint, end, read) in [
-        (Kind::OpenAi, Endpoint::ChatCompletions, "data: [DONE]\n", Some("[DONE]")),
-        (Kind::OpenAi, Endpoint::ChatCompletions, "data: [DONE]", Some("[DONE]")),
-        (Kind::OpenAi, Endpoint::ChatCompletions, "data: {\"usage\":1}\n", Some("{\"usage\":1}")),
-        (Kind::OpenAi, Endpoint::ChatCompletions, "data: {\"usage\":", None),
-        (Kind::OpenAi, Endpoint::ChatCompletions, "data: [DO", None),
-        (Kind::Anthropic, Endpoint::Messages, "event: message_stop\ndata: {\"b\":2}\n", Some("{\"b\":2}")),
-        (Kind::Anthropic, Endpoint::Messages, "event: message_stop\ndata: {\"b\":2}", Some("{\"b\":2}")),
+        (UpstreamKind::OpenAi, Endpoint::ChatCompletions, "data: [DONE]\n", Some("[DONE]")),
+        (UpstreamKind::OpenAi, Endpoint::ChatCompletions, "data: [DONE]", Some("[DONE]")),
+        (UpstreamKind::OpenAi, Endpoint::ChatCompletions, "data: {\"usage\":1}\n", Some("{\"usage\":1}")),
+        (UpstreamKind::OpenAi, Endpoint::ChatCompletions, "data: {\"usage\":", None),
+        (UpstreamKind::OpenAi, Endpoint::ChatCompletions, "data: [DO", None),
+        (
+            UpstreamKind::Anthropic,
+            Endpoint::Messages,
+            "event: message_stop\ndata: {\"b\":2}\n",
+            Some("{\"b\":2}"),
+        ),
+        (
+            UpstreamKind::Anthropic,
+            Endpoint::Messages,
+            "event: message_stop\ndata: {\"b\":2}",
+            Some("{\"b\":2}"),
+        ),
     ] {
         for is_cut in [false, true] {
             let body = format!("{first}{end}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 use headrace_domain::Endpoint;
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_hostile::{Fault, Hostile};
-use headrace_upstream::{Kind, Upstream};
+use headrace_upstream::{Upstream, UpstreamKind};
 
 use crate::calls::{KEY, all, ask, spec};
 
@@ -139,7 +139,7 @@ async fn check(upstream: &Upstream, endpoint: Endpoint, fault: Fault, stream: bo
 }
 
 /// Checks every fault against the table above. Each has its own client and runs twice.
-async fn every_fault(kind: Kind, endpoint: Endpoint) {
+async fn every_fault(kind: UpstreamKind, endpoint: Endpoint) {
     let hostile = Hostile::start().await.unwrap();
     let mut tables = tokio::task::JoinSet::new();
     for fault in Fault::ALL.iter().copied() {
@@ -169,15 +169,15 @@ async fn every_fault(kind: Kind, endpoint: Endpoint) {
 
 #[tokio::test]
 async fn every_fault_of_chats_has_its_name_and_leaves_the_next_call_working() {
-    every_fault(Kind::Vllm, Endpoint::ChatCompletions).await;
+    every_fault(UpstreamKind::Vllm, Endpoint::ChatCompletions).await;
 }
 
 #[tokio::test]
 async fn every_fault_of_completions_has_its_name_and_leaves_the_next_call_working() {
-    every_fault(Kind::OpenAi, Endpoint::Completions).await;
+    every_fault(UpstreamKind::OpenAi, Endpoint::Completions).await;
 }
 
 #[tokio::test]
 async fn every_fault_of_messages_has_its_name_and_leaves_the_next_call_working() {
-    every_fault(Kind::Anthropic, Endpoint::Messages).await;
+    every_fault(UpstreamKind::Anthropic, Endpoint::Messages).await;
 }

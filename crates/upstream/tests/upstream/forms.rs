@@ -3,22 +3,23 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Form, FormTag, GrammarSyntax, JsonForm, Sampling, TaggedForm};
+use headrace_domain::{FormTag, GrammarSyntax, JsonForm, ResponseFormat, Sampling, TaggedForm};
 use headrace_engine_api::{
-    Engine as _, Event, FormKinds, FormThought, Grammar, GrammarState, Job, JobError, SubmitRefusal,
+    CompiledGrammar, Engine as _, FormKinds, FormThought, GrammarState, Job, JobError, JobEvent,
+    SubmitRefusal,
 };
 use headrace_hostile::{Hostile, Request, event_stream};
-use headrace_upstream::Kind;
+use headrace_upstream::UpstreamKind;
 use serde_json::{Value, json};
 
 use crate::tokens::{ids, job, model_of, read};
 
 /// A grammar that consists only of its form. It is never compiled or followed here.
 #[derive(Debug)]
-struct Told(Arc<Form>, Option<FormThought>);
+struct Told(Arc<ResponseFormat>, Option<FormThought>);
 
-impl Grammar for Told {
-    fn form(&self) -> &Arc<Form> {
+impl CompiledGrammar for Told {
+    fn form(&self) -> &Arc<ResponseFormat> {
         &self.0
     }
 
@@ -35,16 +36,16 @@ impl Grammar for Told {
     }
 }
 
-fn held(form: Form, thought: Option<FormThought>) -> Job {
+fn held(form: ResponseFormat, thought: Option<FormThought>) -> Job {
     let sampling = Sampling { max_tokens: 20, ..Sampling::default() };
     Job { grammar: Some(Arc::new(Told(Arc::new(form), thought))), ..job(sampling) }
 }
 
-fn schema(compact: bool, white_space: Option<&str>) -> Form {
+fn schema(compact: bool, white_space: Option<&str>) -> ResponseFormat {
     // The keys are in an order that no sorting produces.
     let schema =
         serde_json::from_str(r#"{"type":"object","properties":{"z":{"type":"integer"},"a":{}}}"#).unwrap();
-    Form::JsonSchema(JsonForm {
+    ResponseFormat::JsonSchema(JsonForm {
         name: None,
         schema,
         strict: false,
@@ -53,38 +54,38 @@ fn schema(compact: bool, white_space: Option<&str>) -> Form {
     })
 }
 
-fn grammar(text: &str, syntax: GrammarSyntax) -> Form {
-    Form::Grammar { text: text.to_owned(), syntax }
+fn grammar(text: &str, syntax: GrammarSyntax) -> ResponseFormat {
+    ResponseFormat::Grammar { text: text.to_owned(), syntax }
 }
 
-fn tags() -> Form {
+fn tags() -> ResponseFormat {
     let tag =
         FormTag { begin: "<f=a>".to_owned(), schema: json!({"type": "object"}), end: "</f>".to_owned() };
-    Form::Tags(TaggedForm { tags: vec![tag], triggers: vec!["<f=".to_owned()] })
+    ResponseFormat::Tags(TaggedForm { tags: vec![tag], triggers: vec!["<f=".to_owned()] })
 }
 
-fn choice() -> Form {
-    Form::Choice(vec!["yes (or so)".to_owned(), "no\n\"x\"\\".to_owned()])
+fn choice() -> ResponseFormat {
+    ResponseFormat::Choice(vec!["yes (or so)".to_owned(), "no\n\"x\"\\".to_owned()])
 }
 
 /// An answer in the format of each kind, with only these ids and its end.
-fn answer(kind: Kind, text: &[u32], request: &Request) -> Vec<u8> {
+fn answer(kind: UpstreamKind, text: &[u32], request: &Request) -> Vec<u8> {
     let whole = |body: &Value| {
         let body = body.to_string();
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
         format!("{head} {}\r\n\r\n{body}", body.len()).into_bytes()
     };
     match kind {
-        Kind::Sglang => {
+        UpstreamKind::Sglang => {
             let meta = json!({"id": "r", "finish_reason": {"type": "stop", "matched": 3}, "completion_tokens": text.len()});
             let event = json!({"text": "x", "output_ids": text, "meta_info": meta}).to_string();
             event_stream([event.as_str(), "[DONE]"])
         }
-        Kind::LlamaCpp if request.json()["stream"] == true => {
+        UpstreamKind::LlamaCpp if request.json()["stream"] == true => {
             let event = json!({"content": "x", "tokens": text, "stop": true, "stop_type": "eos", "tokens_predicted": text.len()});
             event_stream([event.to_string().as_str()])
         }
-        Kind::LlamaCpp => whole(
+        UpstreamKind::LlamaCpp => whole(
             &json!({"content": "x", "tokens": text, "stop": true, "stop_type": "eos", "tokens_predicted": text.len()}),
         ),
         _ => {
@@ -95,13 +96,13 @@ fn answer(kind: Kind, text: &[u32], request: &Request) -> Vec<u8> {
 }
 
 /// Returns the path and body of a request with a form, after reading the answer to its end.
-async fn asked(kind: Kind, form: Form) -> Result<(String, Value), SubmitRefusal> {
+async fn asked(kind: UpstreamKind, form: ResponseFormat) -> Result<(String, Value), SubmitRefusal> {
     let text = ids("{}");
     let said = text.clone();
     let hostile = Hostile::start_with(move |request| Some(answer(kind, &said, request))).await.unwrap();
     let model = model_of(kind, &hostile.url(), "m");
     let (said, last) = read(model.submit(held(form, None))?, 1).await;
-    assert!(matches!(last, Event::Done(_)) && said[0].ids == text, "{last:?}");
+    assert!(matches!(last, JobEvent::Done(_)) && said[0].ids == text, "{last:?}");
     let requests = hostile.seen().requests;
     assert_eq!(requests.len(), 1);
     Ok((requests[0].path.clone(), requests[0].json()))
@@ -117,25 +118,45 @@ async fn each_kind_is_told_a_form_in_its_own_words() {
     let vllm = "/sampling_params/structured_outputs";
     let tagged = tagged.to_string();
     for (kind, form, at, expected) in [
-        (Kind::Vllm, Form::JsonObject, vllm, json!({"json_object": true})),
-        (Kind::Vllm, schema(false, None), vllm, json!({"json": object})),
-        (Kind::Vllm, schema(true, None), vllm, json!({"json": object, "disable_any_whitespace": true})),
-        (Kind::Vllm, schema(false, Some(" ?")), vllm, json!({"json": object, "whitespace_pattern": " ?"})),
-        (Kind::Vllm, Form::Regex("a+".into()), vllm, json!({"regex": "a+"})),
-        (Kind::Vllm, choice(), vllm, json!({"choice": ["yes (or so)", "no\n\"x\"\\"]})),
-        (Kind::Vllm, grammar(lark, GrammarSyntax::Lark), vllm, json!({"grammar": lark})),
-        (Kind::Vllm, grammar(gbnf, GrammarSyntax::Either), vllm, json!({"grammar": gbnf})),
-        (Kind::Vllm, tags(), vllm, json!({"structural_tag": tagged})),
-        (Kind::Sglang, Form::JsonObject, "/sampling_params/json_schema", json!(r#"{"type":"object"}"#)),
-        (Kind::Sglang, schema(false, None), "/sampling_params/json_schema", json!(schema_text)),
-        (Kind::Sglang, Form::Regex("a+".into()), "/sampling_params/regex", json!("a+")),
-        (Kind::Sglang, choice(), "/sampling_params/regex", json!("(yes \\(or so\\)|no\\n\"x\"\\\\)")),
-        (Kind::Sglang, grammar(gbnf, GrammarSyntax::Either), "/sampling_params/ebnf", json!(gbnf)),
-        (Kind::Sglang, tags(), "/sampling_params/structural_tag", json!(tagged)),
-        (Kind::LlamaCpp, Form::JsonObject, "/json_schema", json!({"type": "object"})),
-        (Kind::LlamaCpp, schema(false, None), "/json_schema", object.clone()),
-        (Kind::LlamaCpp, choice(), "/grammar", json!("root ::= \"yes (or so)\" | \"no\\x0A\\\"x\\\"\\\\\"")),
-        (Kind::LlamaCpp, grammar(gbnf, GrammarSyntax::Gbnf), "/grammar", json!(gbnf)),
+        (UpstreamKind::Vllm, ResponseFormat::JsonObject, vllm, json!({"json_object": true})),
+        (UpstreamKind::Vllm, schema(false, None), vllm, json!({"json": object})),
+        (
+            UpstreamKind::Vllm,
+            schema(true, None),
+            vllm,
+            json!({"json": object, "disable_any_whitespace": true}),
+        ),
+        (
+            UpstreamKind::Vllm,
+            schema(false, Some(" ?")),
+            vllm,
+            json!({"json": object, "whitespace_pattern": " ?"}),
+        ),
+        (UpstreamKind::Vllm, ResponseFormat::Regex("a+".into()), vllm, json!({"regex": "a+"})),
+        (UpstreamKind::Vllm, choice(), vllm, json!({"choice": ["yes (or so)", "no\n\"x\"\\"]})),
+        (UpstreamKind::Vllm, grammar(lark, GrammarSyntax::Lark), vllm, json!({"grammar": lark})),
+        (UpstreamKind::Vllm, grammar(gbnf, GrammarSyntax::Either), vllm, json!({"grammar": gbnf})),
+        (UpstreamKind::Vllm, tags(), vllm, json!({"structural_tag": tagged})),
+        (
+            UpstreamKind::Sglang,
+            ResponseFormat::JsonObject,
+            "/sampling_params/json_schema",
+            json!(r#"{"type":"object"}"#),
+        ),
+        (UpstreamKind::Sglang, schema(false, None), "/sampling_params/json_schema", json!(schema_text)),
+        (UpstreamKind::Sglang, ResponseFormat::Regex("a+".into()), "/sampling_params/regex", json!("a+")),
+        (UpstreamKind::Sglang, choice(), "/sampling_params/regex", json!("(yes \\(or so\\)|no\\n\"x\"\\\\)")),
+        (UpstreamKind::Sglang, grammar(gbnf, GrammarSyntax::Either), "/sampling_params/ebnf", json!(gbnf)),
+        (UpstreamKind::Sglang, tags(), "/sampling_params/structural_tag", json!(tagged)),
+        (UpstreamKind::LlamaCpp, ResponseFormat::JsonObject, "/json_schema", json!({"type": "object"})),
+        (UpstreamKind::LlamaCpp, schema(false, None), "/json_schema", object.clone()),
+        (
+            UpstreamKind::LlamaCpp,
+            choice(),
+            "/grammar",
+            json!("root ::= \"yes (or so)\" | \"no\\x0A\\\"x\\\"\\\\\""),
+        ),
+        (UpstreamKind::LlamaCpp, grammar(gbnf, GrammarSyntax::Gbnf), "/grammar", json!(gbnf)),
     ] {
         let (path, body) = asked(kind, form).await.unwrap();
         assert_eq!(body.pointer(at), Some(&expected), "{kind} {path}: {body}");
@@ -146,29 +167,37 @@ async fn each_kind_is_told_a_form_in_its_own_words() {
             "{text}"
         );
         // An answer with a form is not streamed, because ids that a stream leaves out could not be requested again.
-        assert_eq!(body["stream"], kind != Kind::LlamaCpp, "{kind}");
+        assert_eq!(body["stream"], kind != UpstreamKind::LlamaCpp, "{kind}");
     }
 }
 
 #[tokio::test]
 async fn what_a_kind_cannot_be_told_is_refused_by_name() {
     for (kind, form, words) in [
-        (Kind::Sglang, schema(true, None), "JSON whose white space is prescribed: servers of kind `sglang`"),
-        (Kind::Sglang, grammar("start: \"a\"", GrammarSyntax::Either), "a grammar in Lark"),
-        (Kind::LlamaCpp, Form::Regex("a".into()), "a regular expression: servers of kind `llamacpp`"),
-        (Kind::LlamaCpp, tags(), "a structural tag"),
-        (Kind::LlamaCpp, schema(false, Some(" ")), "white space"),
+        (
+            UpstreamKind::Sglang,
+            schema(true, None),
+            "JSON whose white space is prescribed: servers of kind `sglang`",
+        ),
+        (UpstreamKind::Sglang, grammar("start: \"a\"", GrammarSyntax::Either), "a grammar in Lark"),
+        (
+            UpstreamKind::LlamaCpp,
+            ResponseFormat::Regex("a".into()),
+            "a regular expression: servers of kind `llamacpp`",
+        ),
+        (UpstreamKind::LlamaCpp, tags(), "a structural tag"),
+        (UpstreamKind::LlamaCpp, schema(false, Some(" ")), "white space"),
     ] {
         let model = model_of(kind, "http://127.0.0.1:1", "m");
         assert!(!model.capabilities().grammars && model.capabilities().forms.has(FormKinds::JSON));
         let refusal = model.submit(held(form, None)).map(drop).unwrap_err();
         assert!(matches!(&refusal, SubmitRefusal::Invalid { what } if what.contains(words)), "{refusal}");
     }
-    let model = model_of(Kind::Vllm, "http://127.0.0.1:1", "m");
+    let model = model_of(UpstreamKind::Vllm, "http://127.0.0.1:1", "m");
     let thought = |is_open| FormThought { open: 1, close: 2, is_open, between: Vec::new(), most_ids: None };
-    let refusal = model.submit(held(Form::JsonObject, Some(thought(true)))).map(drop).unwrap_err();
+    let refusal = model.submit(held(ResponseFormat::JsonObject, Some(thought(true)))).map(drop).unwrap_err();
     assert!(refusal.to_string().contains("a form behind a thought"), "{refusal}");
-    let begun = Job { generated: 1, ..held(Form::JsonObject, None) };
+    let begun = Job { generated: 1, ..held(ResponseFormat::JsonObject, None) };
     let refusal = model.submit(begun).map(drop).unwrap_err();
     assert!(refusal.to_string().contains("begun elsewhere"), "{refusal}");
 }
@@ -185,13 +214,13 @@ async fn a_form_that_a_server_does_not_take_is_the_callers_to_mend() {
         Some(format!("{head}\r\n\r\n{body}").into_bytes())
     });
     let hostile = hostile.await.unwrap();
-    let model = model_of(Kind::Vllm, &hostile.url(), "m");
+    let model = model_of(UpstreamKind::Vllm, &hostile.url(), "m");
     let (_, last) = read(model.submit(held(schema(false, None), None)).unwrap(), 1).await;
-    let Event::Failed { error: JobError::Refused(SubmitRefusal::Invalid { what }), .. } = &last else {
+    let JobEvent::Failed { error: JobError::Refused(SubmitRefusal::Invalid { what }), .. } = &last else {
         panic!("{last:?}")
     };
     assert!(what.contains("JSON: its server does not take it"), "{what}");
     // Without a form, the error is the server's fault.
     let (_, last) = read(model.submit(job(Sampling::default())).unwrap(), 1).await;
-    assert!(matches!(&last, Event::Failed { error: JobError::Internal { .. }, .. }), "{last:?}");
+    assert!(matches!(&last, JobEvent::Failed { error: JobError::Internal { .. }, .. }), "{last:?}");
 }

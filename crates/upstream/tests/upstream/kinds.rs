@@ -2,9 +2,9 @@
 //! parameters.
 
 use headrace_domain::{FinishReason, Sampling, Seed, Usage};
-use headrace_engine_api::{Engine as _, Event, Job, JobError};
+use headrace_engine_api::{Engine as _, Job, JobError, JobEvent};
 use headrace_hostile::{Hostile, Request, event_stream};
-use headrace_upstream::Kind;
+use headrace_upstream::UpstreamKind;
 use serde_json::{Value, json};
 
 use crate::tokens::{EOS, Said, ids, job, model_of, read, tokenizer};
@@ -27,10 +27,10 @@ fn stream(events: &[Value]) -> Vec<u8> {
 }
 
 async fn answered(
-    kind: Kind,
+    kind: UpstreamKind,
     sampling: Sampling,
     own: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static,
-) -> (Said, Event, Vec<Request>) {
+) -> (Said, JobEvent, Vec<Request>) {
     let hostile = Hostile::start_with(move |request| Some(own(request))).await.unwrap();
     let model = model_of(kind, &hostile.url(), "m");
     let job = Job { trace: Some(PARENT.into()), ..job(sampling) };
@@ -75,12 +75,12 @@ async fn vllm_is_asked_at_its_place_for_ids_where_it_has_one() {
         ])
         .collect();
     let sampling = Sampling { logprobs: Some(2), ..asked() };
-    let (said, last, requests) = answered(Kind::Vllm, sampling, move |_| stream(&events)).await;
+    let (said, last, requests) = answered(UpstreamKind::Vllm, sampling, move |_| stream(&events)).await;
     assert_eq!(
         (said.text.as_str(), said.ids, said.ended),
         ("Hello wörld", text.clone(), Some(FinishReason::Length))
     );
-    let Event::Done(report) = last else { panic!("{last:?}") };
+    let JobEvent::Done(report) = last else { panic!("{last:?}") };
     let output = text.len() as u64;
     assert_eq!(report.usage, Usage { input: 2, cached_input: 2, output, ..Usage::default() });
     assert_eq!(requests[0].path, "/inference/v1/generate");
@@ -101,14 +101,14 @@ async fn vllm_is_asked_at_its_place_for_ids_where_it_has_one() {
 /// A 404 for a missing model is not mistaken for a missing endpoint.
 #[tokio::test]
 async fn a_model_that_vllm_does_not_have_is_told_as_that() {
-    let (_, last, requests) = answered(Kind::Vllm, asked(), |_| {
+    let (_, last, requests) = answered(UpstreamKind::Vllm, asked(), |_| {
         let body = r#"{"error":{"message":"The model `m` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
         let head = format!("HTTP/1.1 404 Not Found\r\ncontent-type: application/json\r\ncontent-length: {}", body.len());
         format!("{head}\r\n\r\n{body}").into_bytes()
     })
     .await;
     assert!(
-        matches!(&last, Event::Failed { error: JobError::Internal { detail }, .. } if detail.contains("404")),
+        matches!(&last, JobEvent::Failed { error: JobError::Internal { detail }, .. } if detail.contains("404")),
         "{last:?}"
     );
     assert_eq!(requests.len(), 1);
@@ -148,10 +148,10 @@ async fn sglang_streams_all_ids_so_far_or_the_new_ones() {
     ] {
         let events = of_sglang(&text, incremental, end, counts_end);
         let sampling = Sampling { logprobs: Some(1), min_tokens: 2, ..asked() };
-        let (said, last, requests) = answered(Kind::Sglang, sampling, move |_| stream(&events)).await;
+        let (said, last, requests) = answered(UpstreamKind::Sglang, sampling, move |_| stream(&events)).await;
         let told = (said.text.as_str(), &said.ids, said.ended.as_ref());
         assert_eq!(told, ("Hello wörld, and more", &text, Some(&reason)), "{incremental} {end} {counts_end}");
-        let Event::Done(report) = last else { panic!("{last:?}") };
+        let JobEvent::Done(report) = last else { panic!("{last:?}") };
         let output = text.len() as u64;
         assert_eq!(report.usage, Usage { input: 1, cached_input: 3, output, ..Usage::default() });
         assert_eq!(requests[0].path, "/generate");
@@ -202,8 +202,9 @@ async fn what_sglang_says_wrong_is_told() {
         ),
         (vec![json!([1])], "none of SGLang's"),
     ] {
-        let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| stream(&events)).await;
-        let Event::Failed { error: JobError::Internal { detail }, .. } = last else {
+        let (_, last, _) =
+            answered(UpstreamKind::Sglang, Sampling::default(), move |_| stream(&events)).await;
+        let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else {
             panic!("{told}: {last:?}")
         };
         assert!(detail.contains(told) && detail.contains("`hostile`"), "{detail} should say {told}");
@@ -211,11 +212,11 @@ async fn what_sglang_says_wrong_is_told() {
     // The end marker shows that the answer is complete. A stream that breaks off shows nothing.
     let unfinished = json!({"output_ids": [20], "meta_info": meta(1, Value::Null)});
     let whole = stream(std::slice::from_ref(&unfinished));
-    let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| whole.clone()).await;
-    assert!(matches!(last, Event::Done(_)), "{last:?}");
+    let (_, last, _) = answered(UpstreamKind::Sglang, Sampling::default(), move |_| whole.clone()).await;
+    assert!(matches!(last, JobEvent::Done(_)), "{last:?}");
     let cut = event_stream([unfinished.to_string().as_str()]);
-    let (_, last, _) = answered(Kind::Sglang, Sampling::default(), move |_| cut.clone()).await;
-    let Event::Failed { error: JobError::Internal { detail }, .. } = last else { panic!("{last:?}") };
+    let (_, last, _) = answered(UpstreamKind::Sglang, Sampling::default(), move |_| cut.clone()).await;
+    let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else { panic!("{last:?}") };
     assert!(detail.contains("without saying why") && detail.contains("`hostile`"), "{detail}");
 }
 
@@ -254,9 +255,10 @@ async fn what_llama_leaves_out_of_its_stream_is_found_again() {
     assert!(broken > 4, "the text has tokens that end within a character");
     let events = of_llama(&all, "eos");
     assert!(events.len() <= all.len(), "some are left out");
-    let (said, last, requests) = answered(Kind::LlamaCpp, asked(), move |_| llama_stream(&events)).await;
+    let (said, last, requests) =
+        answered(UpstreamKind::LlamaCpp, asked(), move |_| llama_stream(&events)).await;
     assert_eq!((said.text.as_str(), said.ids, said.ended), (text, all.clone(), Some(FinishReason::Stop)));
-    let Event::Done(report) = last else { panic!("{last:?}") };
+    let JobEvent::Done(report) = last else { panic!("{last:?}") };
     let output = all.len() as u64;
     assert_eq!(report.usage, Usage { input: 2, cached_input: 2, output, ..Usage::default() });
     assert_eq!((requests.len(), requests[0].path.as_str()), (1, "/completion"));
@@ -288,12 +290,12 @@ async fn what_cannot_be_found_again_is_asked_for_in_one_piece() {
     let rest = [ids("wörld").as_slice(), &[EOS]].concat();
     let answer = json!({"content": "?", "tokens": rest, "stop": true, "stop_type": "eos", "tokens_predicted": rest.len(),
         "timings": {"cache_n": 3}});
-    let (said, last, requests) = answered(Kind::LlamaCpp, asked(), move |request| {
+    let (said, last, requests) = answered(UpstreamKind::LlamaCpp, asked(), move |request| {
         if request.json()["stream"] == json!(true) { llama_stream(&events) } else { whole(&answer) }
     })
     .await;
     assert_eq!((said.text.as_str(), said.ended), ("Hello wörld", Some(FinishReason::Stop)));
-    assert!(matches!(last, Event::Done(_)), "{last:?}");
+    assert!(matches!(last, JobEvent::Done(_)), "{last:?}");
     let [first, second] = requests.as_slice() else { panic!("{requests:?}") };
     let prompt = [&[5, 42, 79, 11][..], &start].concat();
     check_body(
@@ -311,7 +313,7 @@ async fn a_character_that_was_begun_at_the_end_is_not_lost() {
     let events = of_llama(&[start.as_slice(), &[byte]].concat(), "limit");
     let answer = json!({"tokens": [byte], "stop": true, "stop_type": "limit", "tokens_predicted": 1});
     let sampling = Sampling { max_tokens: u32::try_from(start.len()).unwrap() + 1, ..asked() };
-    let (said, _, requests) = answered(Kind::LlamaCpp, sampling, move |request| {
+    let (said, _, requests) = answered(UpstreamKind::LlamaCpp, sampling, move |request| {
         if request.json()["stream"] == json!(true) { llama_stream(&events) } else { whole(&answer) }
     })
     .await;
@@ -330,13 +332,13 @@ async fn what_llama_says_wrong_or_cannot_do_is_told() {
         (vec![json!([1])], "none of llama.cpp's"),
     ] {
         let (_, last, _) =
-            answered(Kind::LlamaCpp, Sampling::default(), move |_| llama_stream(&events)).await;
-        let Event::Failed { error: JobError::Internal { detail }, .. } = last else {
+            answered(UpstreamKind::LlamaCpp, Sampling::default(), move |_| llama_stream(&events)).await;
+        let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else {
             panic!("{told}: {last:?}")
         };
         assert!(detail.contains(told), "{detail} should say {told}");
     }
-    let model = model_of(Kind::LlamaCpp, "http://127.0.0.1:1", "m");
+    let model = model_of(UpstreamKind::LlamaCpp, "http://127.0.0.1:1", "m");
     for (sampling, told) in [
         (Sampling { logprobs: Some(0), ..Sampling::default() }, "logprobs"),
         (Sampling { min_tokens: 1, ..Sampling::default() }, "min_tokens"),
@@ -352,7 +354,7 @@ async fn what_llama_says_wrong_or_cannot_do_is_told() {
 #[tokio::test]
 async fn a_cache_without_labels_is_for_one_tenant() {
     let hostile = Hostile::start_with(|_| Some(llama_stream(&of_llama(&ids("Hello"), "eos")))).await.unwrap();
-    let model = model_of(Kind::LlamaCpp, &hostile.url(), "m");
+    let model = model_of(UpstreamKind::LlamaCpp, &hostile.url(), "m");
     let of = |tenant: &str| Job {
         salt: headrace_domain::CacheSalt::derive(&[1; 32], tenant, "m", None),
         ..job(Sampling::default())

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use headrace_engine_api::{LoadReport, Relay as _, RelayEvent, Reported};
+use headrace_engine_api::{LoadReport, MessageRelay as _, RelayEvent, ReportAge};
 use headrace_hostile::{Hostile, Request};
-use headrace_upstream::{Kind, RelayModel, Upstream};
+use headrace_upstream::{RelayModel, Upstream, UpstreamKind};
 
 use crate::calls::{all, chat, spec};
 
@@ -25,7 +25,7 @@ fn page(model: &str, running: u32, waiting: u32) -> String {
     )
 }
 
-fn upstream(hostile: &Hostile, kind: Kind, every: Duration) -> Upstream {
+fn upstream(hostile: &Hostile, kind: UpstreamKind, every: Duration) -> Upstream {
     let mut spec = spec(&hostile.url(), kind);
     spec.load_every = every;
     Upstream::new(spec).unwrap()
@@ -33,7 +33,7 @@ fn upstream(hostile: &Hostile, kind: Kind, every: Duration) -> Upstream {
 
 async fn known(model: &RelayModel) -> LoadReport {
     let wait = async {
-        while model.load().reported == Reported::Never {
+        while model.load().reported == ReportAge::Never {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     };
@@ -64,15 +64,15 @@ async fn each_model_has_its_own_load_and_its_age() {
     })
     .await
     .unwrap();
-    let upstream = upstream(&hostile, Kind::Vllm, Duration::from_secs(3600));
+    let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_secs(3600));
     let (a, b) = (upstream.model("a", None), upstream.model("b", None));
-    assert_eq!(a.load().reported, Reported::Never);
+    assert_eq!(a.load().reported, ReportAge::Never);
     let following = tokio::spawn(upstream.follow_load());
     let load = known(&a).await;
     assert_eq!((load.running, load.waiting), (3, 1));
     assert_eq!((b.load().running, b.load().waiting), (50, 9));
     let age = |model: &RelayModel| match model.load().reported {
-        Reported::Ago { nanos } => nanos,
+        ReportAge::Ago { nanos } => nanos,
         other => panic!("{other:?}"),
     };
     let before = age(&a);
@@ -95,7 +95,7 @@ async fn it_is_asked_again_and_again_and_by_nobody_when_it_is_gone() {
         .await
         .unwrap()
     };
-    let upstream = upstream(&hostile, Kind::Vllm, Duration::from_millis(10));
+    let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_millis(10));
     let model = upstream.model("m", None);
     let following = tokio::spawn(upstream.follow_load());
     let wait = async {
@@ -112,22 +112,22 @@ async fn it_is_asked_again_and_again_and_by_nobody_when_it_is_gone() {
 async fn where_one_place_is_not_there_the_next_is_asked() {
     let loads = r#"{"loads":[{"num_running_reqs":4,"num_waiting_reqs":2,"num_waiting_uncached_tokens":77}]}"#;
     for (kind, place, body, expected) in [
-        (Kind::Sglang, "/v1/loads", loads.to_owned(), (4, 2, 77)),
-        (Kind::Sglang, "/get_load", r#"[{"num_reqs":6,"num_waiting_reqs":2}]"#.to_owned(), (4, 2, 0)),
+        (UpstreamKind::Sglang, "/v1/loads", loads.to_owned(), (4, 2, 77)),
+        (UpstreamKind::Sglang, "/get_load", r#"[{"num_reqs":6,"num_waiting_reqs":2}]"#.to_owned(), (4, 2, 0)),
         (
-            Kind::Sglang,
+            UpstreamKind::Sglang,
             "/metrics",
             "sglang:num_running_reqs 4\nsglang:num_queue_reqs 2\n".to_owned(),
             (4, 2, 0),
         ),
         (
-            Kind::LlamaCpp,
+            UpstreamKind::LlamaCpp,
             "/metrics",
             "llamacpp:requests_processing 4\nllamacpp:requests_deferred 2\n".to_owned(),
             (4, 2, 0),
         ),
         (
-            Kind::LlamaCpp,
+            UpstreamKind::LlamaCpp,
             "/slots",
             r#"[{"is_processing":true},{"is_processing":false}]"#.to_owned(),
             (1, 0, 0),
@@ -165,12 +165,12 @@ async fn what_is_no_load_leaves_it_unknown_and_says_why() {
         ("{}".to_owned(), "500 Broken", "500"),
     ] {
         let hostile = Hostile::start_with(move |_| Some(answer(status, &body))).await.unwrap();
-        let upstream = upstream(&hostile, Kind::Vllm, Duration::from_secs(3600));
+        let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_secs(3600));
         let model = upstream.model("m", None);
         let following = tokio::spawn(upstream.follow_load());
         let fault = fault(&upstream).await;
         assert!(fault.contains(told) && fault.contains("`/metrics`"), "{fault} should say {told}");
-        assert_eq!(model.load().reported, Reported::Never);
+        assert_eq!(model.load().reported, ReportAge::Never);
         following.abort();
     }
 }
@@ -179,7 +179,7 @@ async fn what_is_no_load_leaves_it_unknown_and_says_why() {
 #[tokio::test]
 async fn a_server_that_hangs_is_asked_once_at_a_time() {
     let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&format!("{}/no_head", hostile.url()), Kind::Vllm);
+    let mut spec = spec(&format!("{}/no_head", hostile.url()), UpstreamKind::Vllm);
     spec.load_every = Duration::from_millis(5);
     spec.timeouts.head = Duration::from_millis(150);
     let upstream = Upstream::new(spec).unwrap();
@@ -194,9 +194,13 @@ async fn a_server_that_hangs_is_asked_once_at_a_time() {
 #[tokio::test]
 async fn nobody_is_asked_who_tells_nothing_or_is_not_to_be() {
     let hostile = Hostile::start().await.unwrap();
-    for (kind, every) in
-        [(Kind::OpenAi, 1), (Kind::Anthropic, 1), (Kind::Headrace, 1), (Kind::Vllm, 0), (Kind::Sglang, 0)]
-    {
+    for (kind, every) in [
+        (UpstreamKind::OpenAi, 1),
+        (UpstreamKind::Anthropic, 1),
+        (UpstreamKind::Headrace, 1),
+        (UpstreamKind::Vllm, 0),
+        (UpstreamKind::Sglang, 0),
+    ] {
         let following = upstream(&hostile, kind, Duration::from_millis(every)).follow_load();
         tokio::time::timeout(SOON, following).await.unwrap();
     }
@@ -207,13 +211,17 @@ async fn nobody_is_asked_who_tells_nothing_or_is_not_to_be() {
 async fn the_header_of_an_answer_counts_where_nothing_whole_was_told() {
     for (kind, header, expected) in [
         (
-            Kind::Vllm,
+            UpstreamKind::Vllm,
             r#"JSON {"named_metrics":{"num_requests_waiting":7.0,"kv_cache_usage_perc":0.5}}"#,
             Some((1, 7)),
         ),
-        (Kind::OpenAi, "TEXT named_metrics.num_requests_waiting=3, num_requests_running=9", Some((9, 3))),
-        (Kind::OpenAi, "TEXT num_requests_waiting=NaN", None),
-        (Kind::OpenAi, "TEXT kv_cache_usage_perc=0.5", None),
+        (
+            UpstreamKind::OpenAi,
+            "TEXT named_metrics.num_requests_waiting=3, num_requests_running=9",
+            Some((9, 3)),
+        ),
+        (UpstreamKind::OpenAi, "TEXT num_requests_waiting=NaN", None),
+        (UpstreamKind::OpenAi, "TEXT kv_cache_usage_perc=0.5", None),
     ] {
         let hostile = Hostile::start_with(move |_| {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2";
@@ -226,11 +234,11 @@ async fn the_header_of_an_answer_counts_where_nothing_whole_was_told() {
         let events = all(&upstream, chat("any", false)).await;
         assert!(matches!(events.last(), Some(RelayEvent::Whole(_))), "{events:?}");
         let load = model.load();
-        let told = matches!(load.reported, Reported::Ago { .. }).then_some((load.running, load.waiting));
+        let told = matches!(load.reported, ReportAge::Ago { .. }).then_some((load.running, load.waiting));
         assert_eq!(told, expected, "{header}");
         // The report is requested from a server that sends it only on request and is not polled.
         let wanted = hostile.seen().requests[0].header("endpoint-load-metrics-format").map(str::to_owned);
-        assert_eq!(wanted.as_deref(), (kind == Kind::Vllm).then_some("JSON"));
+        assert_eq!(wanted.as_deref(), (kind == UpstreamKind::Vllm).then_some("JSON"));
     }
 }
 
@@ -246,7 +254,7 @@ async fn half_a_report_does_not_replace_a_whole_one() {
     })
     .await
     .unwrap();
-    let upstream = upstream(&hostile, Kind::Vllm, Duration::from_secs(3600));
+    let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_secs(3600));
     let model = upstream.model("any", None);
     let following = tokio::spawn(upstream.follow_load());
     known(&model).await;

@@ -1,7 +1,7 @@
 //! What operators see about a server, with hints at what may be wrong in its configuration.
 
 use headrace_hostile::{Fault, Hostile};
-use headrace_upstream::{Kind, Upstream, UpstreamSpec};
+use headrace_upstream::{Upstream, UpstreamKind, UpstreamSpec};
 use tokio::net::TcpListener;
 
 use crate::calls::{KEY, spec};
@@ -9,7 +9,7 @@ use crate::calls::{KEY, spec};
 #[tokio::test]
 async fn models_are_listed_with_their_windows() {
     let hostile = Hostile::start().await.unwrap();
-    for kind in Kind::ALL {
+    for kind in UpstreamKind::ALL {
         let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
         let models = upstream.models().await.unwrap();
         assert_eq!(models.len(), Fault::ALL.len());
@@ -28,46 +28,46 @@ async fn what_is_wrong_is_told_in_words_and_without_the_key() {
     let hostile = Hostile::start().await.unwrap();
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for (url, kind, told) in [
-        (format!("http://{free}"), Kind::Vllm, format!("no connection: connection refused at {free}")),
+        (format!("http://{free}"), UpstreamKind::Vllm, format!("no connection: connection refused at {free}")),
         (
             hostile.url_of(Fault::Unauthorized),
-            Kind::OpenAi,
+            UpstreamKind::OpenAi,
             "401: Incorrect API key provided: Bearer [secret] (it refuses the key that is configured)".to_owned(),
         ),
         (
             hostile.url_of(Fault::NotFound),
-            Kind::Sglang,
+            UpstreamKind::Sglang,
             "404: Not Found (there is no `/not_found/v1/models` there: is the address's path right, and is it of kind \
              `sglang`?)"
                 .to_owned(),
         ),
-        (hostile.url_of(Fault::ServerError), Kind::Vllm, "500: it broke".to_owned()),
+        (hostile.url_of(Fault::ServerError), UpstreamKind::Vllm, "500: it broke".to_owned()),
         (
             hostile.url_of(Fault::Html),
-            Kind::Vllm,
+            UpstreamKind::Vllm,
             "not JSON: an HTML page titled \"Welcome to nginx!\" (is `/html/v1/models` the right path, and nothing else in \
              between?)"
                 .to_owned(),
         ),
         (
             hostile.url_of(Fault::Empty),
-            Kind::Vllm,
+            UpstreamKind::Vllm,
             "an empty body (is `/empty/v1/models` the right path, and nothing else in between?)".to_owned(),
         ),
         (
             hostile.url_of(Fault::Redirect),
-            Kind::Vllm,
+            UpstreamKind::Vllm,
             "it answered with status 307 and points to http://127.0.0.1:1/v1/elsewhere; redirects are not followed"
                 .to_owned(),
         ),
         (
             hostile.url_of(Fault::NoHead),
-            Kind::Vllm,
+            UpstreamKind::Vllm,
             "the head of its answer did not come within 0.8 s".to_owned(),
         ),
         (
             hostile.url_of(Fault::AlwaysWhole),
-            Kind::LlamaCpp,
+            UpstreamKind::LlamaCpp,
             "JSON, but no list of models (there is no `data`) (is it of kind `llamacpp`?)".to_owned(),
         ),
     ] {
@@ -76,7 +76,7 @@ async fn what_is_wrong_is_told_in_words_and_without_the_key() {
         assert_eq!(error.to_string(), told);
         assert!(!format!("{error:?}").contains(KEY));
     }
-    let keyless = UpstreamSpec::new("a", Kind::OpenAi, &hostile.url_of(Fault::Unauthorized));
+    let keyless = UpstreamSpec::new("a", UpstreamKind::OpenAi, &hostile.url_of(Fault::Unauthorized));
     let error = Upstream::new(keyless).unwrap().probe().await.unwrap_err();
     assert_eq!(error.to_string(), "401: Incorrect API key provided: none (no key is configured for it)");
 }

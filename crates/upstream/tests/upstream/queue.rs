@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use headrace_engine_api::{Health, Relay as _, RelayError, RelayEvent};
+use headrace_engine_api::{EngineHealth, MessageRelay as _, RelayError, RelayEvent};
 use headrace_hostile::Hostile;
-use headrace_upstream::{Kind, Queue, Upstream};
+use headrace_upstream::{QueueConfig, Upstream, UpstreamKind};
 
 use crate::calls::{all, chat, failure, send, spec};
 
 #[tokio::test]
 async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place() {
     let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&hostile.url(), Kind::Vllm);
-    spec.queue = Queue { in_flight: Some(1), waiting: 1, wait: Duration::from_secs(60) };
+    let mut spec = spec(&hostile.url(), UpstreamKind::Vllm);
+    spec.queue = QueueConfig { in_flight: Some(1), waiting: 1, wait: Duration::from_secs(60) };
     let upstream = Upstream::new(spec).unwrap();
     let mut first = send(&upstream, chat("stall", true));
     assert!(matches!(first.next().await, Some(RelayEvent::Head(_))));
@@ -40,8 +40,8 @@ async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place
 #[tokio::test]
 async fn places_come_back_whatever_happens() {
     let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&hostile.url(), Kind::Vllm);
-    spec.queue = Queue { in_flight: Some(2), waiting: 4, wait: Duration::from_millis(500) };
+    let mut spec = spec(&hostile.url(), UpstreamKind::Vllm);
+    spec.queue = QueueConfig { in_flight: Some(2), waiting: 4, wait: Duration::from_millis(500) };
     let upstream = Upstream::new(spec).unwrap();
     for model in ["good", "cut", "server_error", "close_before_head", "ten_mb_line", "good"] {
         all(&upstream, chat(model, true)).await;
@@ -65,25 +65,25 @@ async fn places_come_back_whatever_happens() {
 #[tokio::test]
 async fn a_drained_server_ends_what_it_has_and_takes_nothing_new() {
     let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
     let model = upstream.model("m", Some(4096));
     let mut under_way = send(&upstream, chat("slow", true));
     assert!(matches!(under_way.next().await, Some(RelayEvent::Head(_))));
     upstream.drain();
-    assert_eq!((model.health(), upstream.health()), (Health::Draining, Health::Draining));
+    assert_eq!((model.health(), upstream.health()), (EngineHealth::Draining, EngineHealth::Draining));
     let error = failure(&upstream, chat("good", true)).await;
     assert!(error.to_string().contains("drained by an operator"), "{error}");
     while let Some(event) = under_way.next().await {
         assert!(matches!(event, RelayEvent::Event(_)), "{event:?}");
     }
     upstream.resume();
-    assert_eq!(model.health(), Health::Up);
+    assert_eq!(model.health(), EngineHealth::Up);
     assert!(all(&upstream, chat("good", true)).await.len() > 3);
 }
 
 #[tokio::test]
 async fn a_model_says_what_it_is() {
-    let upstream = Upstream::new(spec("http://127.0.0.1:1", Kind::Anthropic)).unwrap();
+    let upstream = Upstream::new(spec("http://127.0.0.1:1", UpstreamKind::Anthropic)).unwrap();
     let model = upstream.model("claude", Some(200_000));
     let facts = model.facts();
     assert_eq!((&*facts.upstream, &*facts.model, facts.context_window), ("hostile", "claude", Some(200_000)));

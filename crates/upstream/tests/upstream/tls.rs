@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use headrace_hostile::Hostile;
-use headrace_upstream::{Kind, Upstream};
+use headrace_upstream::{Upstream, UpstreamKind};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, DnType, IsCa, KeyPair, date_time_ymd,
     generate_simple_self_signed,
@@ -48,7 +48,7 @@ async fn showing(cert: &rcgen::Certificate, key: &KeyPair, behind: std::net::Soc
 async fn told(cert: &rcgen::Certificate, key: &KeyPair, roots: Option<String>) -> String {
     let nowhere = ([127, 0, 0, 1], 9).into();
     let port = showing(cert, key, nowhere).await;
-    let mut asked = spec(&format!("https://localhost:{port}"), Kind::Vllm);
+    let mut asked = spec(&format!("https://localhost:{port}"), UpstreamKind::Vllm);
     asked.extra_roots_pem = roots.map(String::into_bytes);
     let upstream = Upstream::new(asked).unwrap();
     let error = failure(&upstream, chat("good", true)).await.to_string();
@@ -128,7 +128,7 @@ async fn a_private_certificate_is_told_with_what_was_seen_what_was_expected_and_
 async fn where_no_way_leads_to_a_server_the_environments_proxies_are_said_to_be_unused() {
     let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for scheme in ["http", "https"] {
-        let mut asked = spec(&format!("{scheme}://nothing.invalid"), Kind::Vllm);
+        let mut asked = spec(&format!("{scheme}://nothing.invalid"), UpstreamKind::Vllm);
         let error = failure(&Upstream::new(asked.clone()).unwrap(), chat("good", true)).await.to_string();
         says(
             &error,
@@ -157,7 +157,7 @@ async fn where_no_way_leads_to_a_server_the_environments_proxies_are_said_to_be_
 async fn a_certificate_is_trusted_where_its_root_is_configured() {
     let hostile = Hostile::start().await.unwrap();
     let (port, pem) = tls_before(&hostile).await;
-    let mut trusting = spec(&format!("https://localhost:{port}"), Kind::Vllm);
+    let mut trusting = spec(&format!("https://localhost:{port}"), UpstreamKind::Vllm);
     trusting.extra_roots_pem = Some(pem);
     let events = all(&Upstream::new(trusting.clone()).unwrap(), chat("good", true)).await;
     assert!(events.len() > 3, "{events:?}");
@@ -176,13 +176,13 @@ async fn one_of_several_addresses_is_reached_by_the_name() {
     let cert = params("gpu", &["gpu.test"]).self_signed(&key).unwrap();
     let port = showing(&cert, &key, hostile.address()).await;
     // No DNS server knows this name. The certificate is still checked against it.
-    let mut pinned = spec(&format!("https://gpu.test:{port}"), Kind::Vllm);
+    let mut pinned = spec(&format!("https://gpu.test:{port}"), UpstreamKind::Vllm);
     pinned.extra_roots_pem = Some(cert.pem().into_bytes());
     let pinned = pinned.at([127, 0, 0, 1].into());
     assert_eq!(pinned.label(), "hostile@127.0.0.1");
     let events = all(&Upstream::new(pinned.clone()).unwrap(), chat("good", true)).await;
     assert!(events.len() > 3, "{events:?}");
-    let mut clear = spec(&format!("http://gpu.test:{}", hostile.address().port()), Kind::Vllm);
+    let mut clear = spec(&format!("http://gpu.test:{}", hostile.address().port()), UpstreamKind::Vllm);
     clear.cache_feed = None;
     let events = all(&Upstream::new(clear.at([127, 0, 0, 1].into())).unwrap(), chat("good", true)).await;
     assert!(events.len() > 3, "{events:?}");
@@ -217,12 +217,12 @@ pub(crate) async fn answering(answer: impl AsRef<[u8]> + Send + 'static) -> u16 
 async fn the_wrong_scheme_is_told() {
     let refusal = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.";
     let plain = format!("http://localhost:{}", answering(refusal).await);
-    let error = Upstream::new(spec(&plain, Kind::Vllm)).unwrap().models().await.unwrap_err();
+    let error = Upstream::new(spec(&plain, UpstreamKind::Vllm)).unwrap().models().await.unwrap_err();
     assert!(error.to_string().ends_with("(write https:// in its address)"), "{error}");
     let alert = format!("http://localhost:{}", answering("\u{15}\u{3}\u{1}\0\u{2}\u{2}\u{46}\0\0").await);
-    let error = failure(&Upstream::new(spec(&alert, Kind::Vllm)).unwrap(), chat("good", true)).await;
+    let error = failure(&Upstream::new(spec(&alert, UpstreamKind::Vllm)).unwrap(), chat("good", true)).await;
     assert!(error.to_string().contains("speak https"), "{error}");
     let tls = format!("https://localhost:{}", answering("HTTP/1.1 400 Bad Request\r\n\r\n").await);
-    let error = failure(&Upstream::new(spec(&tls, Kind::Vllm)).unwrap(), chat("good", true)).await;
+    let error = failure(&Upstream::new(spec(&tls, UpstreamKind::Vllm)).unwrap(), chat("good", true)).await;
     assert!(error.to_string().contains("does it speak plain http?"), "{error}");
 }

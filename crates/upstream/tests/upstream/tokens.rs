@@ -7,11 +7,11 @@ use std::time::Duration;
 use headrace_checkpoint::TokenizerConfig;
 use headrace_domain::{CacheSalt, FinishReason, RequestId, Sampling, Seed, SystemClock, Usage};
 use headrace_engine_api::{
-    Engine as _, Event, Job, JobError, Priority, Reported, SubmitRefusal, Tenant, Ticket,
+    Engine as _, Job, JobError, JobEvent, JobTicket, Priority, ReportAge, SubmitRefusal, Tenant,
 };
 use headrace_hostile::{Hostile, Request, event_stream};
 use headrace_tokenizer::Tokenizer;
-use headrace_upstream::{Kind, TokenModel, TokenModelSpec, Upstream};
+use headrace_upstream::{TokenModel, TokenModelSpec, Upstream, UpstreamKind};
 use serde_json::{Value, json};
 
 use crate::calls::spec;
@@ -38,10 +38,10 @@ fn known(name: &str) -> TokenModelSpec {
 }
 
 fn model(url: &str, name: &str) -> TokenModel {
-    model_of(Kind::Vllm, url, name)
+    model_of(UpstreamKind::Vllm, url, name)
 }
 
-pub(crate) fn model_of(kind: Kind, url: &str, name: &str) -> TokenModel {
+pub(crate) fn model_of(kind: UpstreamKind, url: &str, name: &str) -> TokenModel {
     TokenModel::new(&Upstream::new(spec(url, kind)).unwrap(), known(name)).unwrap()
 }
 
@@ -111,20 +111,20 @@ pub(crate) struct Said {
     pub(crate) ended: Option<FinishReason>,
 }
 
-pub(crate) async fn read(ticket: Ticket, choices: usize) -> (Vec<Said>, Event) {
+pub(crate) async fn read(ticket: JobTicket, choices: usize) -> (Vec<Said>, JobEvent) {
     let (mut events, _control) = ticket.split();
     let mut said: Vec<Said> = (0..choices).map(|_| Said::default()).collect();
     loop {
         match tokio::time::timeout(SOON, events.next()).await.unwrap().unwrap() {
-            Event::Tokens { choice, ids, text, logprobs } => {
+            JobEvent::Tokens { choice, ids, text, logprobs } => {
                 assert!(logprobs.is_empty() || logprobs.len() == ids.len());
                 let said = &mut said[choice as usize];
                 assert_eq!(said.ended, None, "nothing comes after its end");
                 said.text.push_str(&text);
                 said.ids.extend(ids);
             }
-            Event::Finished { choice, reason } => said[choice as usize].ended = Some(reason),
-            Event::Started { .. } => {}
+            JobEvent::Finished { choice, reason } => said[choice as usize].ended = Some(reason),
+            JobEvent::Started { .. } => {}
             last => {
                 assert_eq!(events.next().await, None);
                 return (said, last);
@@ -196,7 +196,7 @@ async fn ids_become_text_that_ends_where_our_rules_say() {
         let model = model(&hostile.url(), "m");
         let (said, last) = read(model.submit(job(sampling)).unwrap(), 1).await;
         assert_eq!((said[0].text.as_str(), said[0].ended.as_ref()), (expected, Some(&end)), "{name}");
-        let Event::Done(report) = last else { panic!("{name}: {last:?}") };
+        let JobEvent::Done(report) = last else { panic!("{name}: {last:?}") };
         assert_eq!(report.usage.output, said[0].ids.len() as u64, "{name}");
         assert_eq!(said[0].ids[0], first, "{name}");
         assert!(said[0].ids.len() as u32 <= count + 1, "{name}");
@@ -217,7 +217,7 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
         .unwrap()
     };
     let model = model(&hostile.url(), "m");
-    assert_eq!(model.load().reported, Reported::Never);
+    assert_eq!(model.load().reported, ReportAge::Never);
     let mut job = job(Sampling {
         n: 8,
         max_tokens: 40,
@@ -233,7 +233,7 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
     for said in &said {
         assert_eq!((said.text.as_str(), &said.ended), ("one two three four", &Some(FinishReason::Stop)));
     }
-    let Event::Done(report) = last else { panic!("{last:?}") };
+    let JobEvent::Done(report) = last else { panic!("{last:?}") };
     // Prompt tokens are charged once. They count as cached only if every choice found them cached.
     let output = 8 * text.len() as u64;
     assert_eq!(report.usage, Usage { input: 3, cached_input: 1, output, ..Usage::default() });
@@ -281,7 +281,7 @@ async fn log_probabilities_are_of_ids_best_first() {
     let (mut events, _control) = model(&hostile.url(), "m").submit(job(sampling)).unwrap().split();
     let mut seen = Vec::new();
     while let Some(event) = events.next().await {
-        if let Event::Tokens { logprobs, .. } = event {
+        if let JobEvent::Tokens { logprobs, .. } = event {
             seen.extend(logprobs);
         }
     }
@@ -302,7 +302,7 @@ async fn a_cancelled_job_closes_its_call() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     control.cancel().report().await;
-    assert!(matches!(events.next().await, Some(Event::Failed { error: JobError::Cancelled, .. })));
+    assert!(matches!(events.next().await, Some(JobEvent::Failed { error: JobError::Cancelled, .. })));
     assert!(hostile.saw_broken_off(1, SOON).await);
 }
 
@@ -325,7 +325,7 @@ async fn what_fails_is_told_and_ends_once() {
         ("html", "a page of HTML"),
     ] {
         let (_, last) = read(model(&hostile.url(), name).submit(job(Sampling::default())).unwrap(), 1).await;
-        let Event::Failed { error: JobError::Internal { detail }, .. } = last else {
+        let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else {
             panic!("{name}: {last:?}")
         };
         assert!(detail.contains(told) && detail.contains("`hostile`"), "{name}: {detail}");
@@ -348,12 +348,12 @@ async fn what_a_server_cannot_take_is_refused_by_name() {
         let refusal = refusing.submit(asked).map(|_| ()).unwrap_err();
         assert!(refusal.to_string().contains(told), "{refusal}");
     }
-    let upstream = Upstream::new(spec("http://127.0.0.1:1", Kind::Vllm)).unwrap();
+    let upstream = Upstream::new(spec("http://127.0.0.1:1", UpstreamKind::Vllm)).unwrap();
     let drained = TokenModel::new(&upstream, known("m")).unwrap();
     upstream.drain();
     let refusal = drained.submit(job(Sampling::default())).map(|_| ()).unwrap_err();
     assert!(matches!(&refusal, SubmitRefusal::Unavailable { why } if why.contains("drained")), "{refusal}");
-    let other = Upstream::new(spec("http://127.0.0.1:1", Kind::OpenAi)).unwrap();
+    let other = Upstream::new(spec("http://127.0.0.1:1", UpstreamKind::OpenAi)).unwrap();
     assert!(TokenModel::new(&other, known("m")).map(|_| ()).unwrap_err().contains("kind `openai`"));
 }
 
@@ -396,7 +396,7 @@ async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
     ended.prompt = ended.prompt.iter().chain(&all[..3]).copied().collect();
     let (said, last) = read(model(&silent.url(), "m").submit(ended).unwrap(), 1).await;
     assert_eq!((said[0].text.as_str(), &said[0].ended), ("", &Some(FinishReason::Length)));
-    assert!(matches!(last, Event::Done(_)) && silent.seen().requests.is_empty());
+    assert!(matches!(last, JobEvent::Done(_)) && silent.seen().requests.is_empty());
 }
 
 /// A head without a length, and these bytes. The body ends with the connection.
@@ -425,12 +425,12 @@ async fn an_answer_that_has_ended_lets_go_of_a_server_that_does_not() {
     for (events, cached) in [(vec![ended], 0), (vec![ended, usage], 3)] {
         let stream = events.iter().map(|data| format!("data: {data}\n\n")).collect::<String>();
         let (url, serving) = holding(until_close(stream.as_bytes())).await;
-        let mut spec = spec(&url, Kind::Vllm);
+        let mut spec = spec(&url, UpstreamKind::Vllm);
         spec.timeouts.idle = Duration::from_secs(600);
         let model = TokenModel::new(&Upstream::new(spec).unwrap(), known("m")).unwrap();
         let (said, last) = read(model.submit(job(Sampling::default())).unwrap(), 1).await;
         assert_eq!((said[0].ids.as_slice(), &said[0].ended), (&[20][..], &Some(FinishReason::Stop)));
-        let Event::Done(report) = last else { panic!("{last:?}") };
+        let JobEvent::Done(report) = last else { panic!("{last:?}") };
         assert_eq!((report.usage.cached_input, report.usage.output), (cached, 1));
         // The connection is closed, so the server sees that the client has left.
         tokio::time::timeout(SOON, serving).await.unwrap().unwrap();
@@ -454,7 +454,7 @@ async fn the_end_of_a_stream_of_ids_needs_neither_a_blank_line_nor_a_reason() {
         let hostile = Hostile::start_with(move |_| Some(bytes.clone())).await.unwrap();
         let (said, last) =
             read(model(&hostile.url(), "m").submit(job(Sampling::default())).unwrap(), 1).await;
-        let done = matches!(last, Event::Done(_));
+        let done = matches!(last, JobEvent::Done(_));
         assert_eq!(done.then(|| said[0].ids.clone()), expected, "{body}: {last:?}");
         assert_eq!(said[0].ended.is_some(), expected.is_some(), "{body}");
     }

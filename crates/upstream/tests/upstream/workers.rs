@@ -7,20 +7,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use headrace_call_api::{Annex as _, AnnexHead, AnswerBody};
+use headrace_call_api::{AnswerBody, InternalApi as _, InternalHead};
 use headrace_domain::{
-    Ahead, Beside, CacheLife, CachePin, CacheSalt, Clock as _, EngineTrace, FinishReason, KeyId, PrefixKeys,
-    RequestId, Sampling, SystemClock, Usage,
+    CacheLife, CachePin, CacheSalt, Clock as _, ConcurrentWork, EngineTrace, FinishReason, KeyId, PrefixKeys,
+    RequestId, Sampling, SystemClock, Usage, WorkAhead,
 };
 use headrace_engine_api::{
-    Capabilities, Continues, Engine, Event, Health, Job, JobError, JobReport, LoadReport, Priority, Reported,
-    SubmitRefusal, Tenant, Ticket, channel,
+    Capabilities, Engine, EngineHealth, Job, JobError, JobEvent, JobReport, JobTicket, LoadReport, Priority,
+    ReportAge, ResumeSupport, SubmitRefusal, Tenant, channel,
 };
 use headrace_hostile::{Hostile, Request};
-use headrace_upstream::{Kind, Upstream, UseHttp2, WorkerModel};
+use headrace_upstream::{Upstream, UpstreamKind, UseHttp2, WorkerModel};
 use headrace_worker::{
-    ABOUT_PATH, About, AboutModel, Ask, Desk, End, Frame, JOBS_PATH, Offer, PROTOCOL, ProcessId, Report,
-    Secret, Tickets, WORDS_PATH, Words, put_frame,
+    ABOUT_PATH, AboutModel, ChoiceEnd, JOBS_PATH, JobRequest, OfferedModel, PROTOCOL, PackedAssets,
+    ProcessId, TicketVerifier, WORDS_PATH, WorkerEndpoint, WorkerFrame, WorkerInfo, WorkerReport,
+    WorkerSecret, put_frame,
 };
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -42,7 +43,7 @@ fn about(words: &str) -> AboutModel {
             context_window: 64,
             max_logprobs: 20,
             kv_tokens: 640,
-            continues: Continues::Exactly,
+            continues: ResumeSupport::Exactly,
             grammars: false,
             thought_caps: false,
             forms: headrace_engine_api::FormKinds::NONE,
@@ -58,7 +59,7 @@ fn about(words: &str) -> AboutModel {
 
 /// A server that is used as a worker.
 fn upstream(url: &str) -> Upstream {
-    let mut spec = spec(url, Kind::Headrace);
+    let mut spec = spec(url, UpstreamKind::Headrace);
     spec.worker_secret = Some(SECRET.into());
     spec.http2.when = UseHttp2::Off;
     spec.timeouts.idle = Duration::from_secs(2);
@@ -97,31 +98,31 @@ fn raw(status: &str, body: &[u8]) -> Vec<u8> {
     out
 }
 
-fn framed(frames: &[Frame]) -> Vec<u8> {
+fn framed(frames: &[WorkerFrame]) -> Vec<u8> {
     let mut out = Vec::new();
     frames.iter().for_each(|frame| put_frame(&mut out, frame).unwrap());
     out
 }
 
-const STARTED: Frame = Frame::Started { cached_tokens: 0 };
+const STARTED: WorkerFrame = WorkerFrame::Started { cached_tokens: 0 };
 
-fn tokens(ids: &[u32]) -> Frame {
-    Frame::Tokens { choice: 0, ids: ids.to_vec(), text: "x".into(), logprobs: vec![] }
+fn tokens(ids: &[u32]) -> WorkerFrame {
+    WorkerFrame::Tokens { choice: 0, ids: ids.to_vec(), text: "x".into(), logprobs: vec![] }
 }
 
-fn done(input: u64, output: u64) -> Frame {
+fn done(input: u64, output: u64) -> WorkerFrame {
     let usage = Usage { input, output, ..Usage::default() };
-    Frame::Done(Report::from(&JobReport { usage, ..JobReport::default() }))
+    WorkerFrame::Done(WorkerReport::from(&JobReport { usage, ..JobReport::default() }))
 }
 
-fn right() -> Vec<Frame> {
-    let end = Frame::Finished { choice: 0, end: End::Length };
-    let alive = Frame::Alive(LoadReport { running: 5, ..LoadReport::default() });
+fn right() -> Vec<WorkerFrame> {
+    let end = WorkerFrame::Finished { choice: 0, end: ChoiceEnd::Length };
+    let alive = WorkerFrame::Alive(LoadReport { running: 5, ..LoadReport::default() });
     vec![alive, STARTED, tokens(&[7, 8]), tokens(&[9]), end, done(4, 3)]
 }
 
 /// Returns all events of a job.
-async fn played(answer: Vec<u8>) -> (Vec<Event>, WorkerModel) {
+async fn played(answer: Vec<u8>) -> (Vec<JobEvent>, WorkerModel) {
     let hostile = Hostile::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
     let model = model(&upstream(&hostile.url()));
     let (mut events, _control) = model.submit(job()).unwrap().split();
@@ -135,15 +136,16 @@ async fn played(answer: Vec<u8>) -> (Vec<Event>, WorkerModel) {
 #[tokio::test]
 async fn what_a_worker_says_comes_through_as_it_was() {
     let (events, model) = played(raw("200 OK", &framed(&right()))).await;
-    let [Event::Started { cached_tokens: 0 }, first, second, end, Event::Done(report)] = &events[..] else {
+    let [JobEvent::Started { cached_tokens: 0 }, first, second, end, JobEvent::Done(report)] = &events[..]
+    else {
         panic!("{events:?}")
     };
-    assert!(matches!(first, Event::Tokens { ids, .. } if ids == &[7, 8]), "{first:?}");
-    assert!(matches!(second, Event::Tokens { ids, .. } if ids == &[9]), "{second:?}");
-    assert_eq!(end, &Event::Finished { choice: 0, reason: FinishReason::Length });
+    assert!(matches!(first, JobEvent::Tokens { ids, .. } if ids == &[7, 8]), "{first:?}");
+    assert!(matches!(second, JobEvent::Tokens { ids, .. } if ids == &[9]), "{second:?}");
+    assert_eq!(end, &JobEvent::Finished { choice: 0, reason: FinishReason::Length });
     assert_eq!(report.usage, Usage { input: 4, output: 3, ..Usage::default() });
     let load = model.load();
-    assert!(load.running == 5 && matches!(load.reported, Reported::Ago { .. }), "{load:?}");
+    assert!(load.running == 5 && matches!(load.reported, ReportAge::Ago { .. }), "{load:?}");
     assert_eq!(model.capabilities().numerics, BITS, "who has the same bits goes on with it");
 }
 
@@ -161,13 +163,13 @@ async fn a_server_is_told_below_which_span_it_works() {
 
 #[tokio::test]
 async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
-    let framed_as = |frames: Vec<Frame>| raw("200 OK", &framed(&frames));
+    let framed_as = |frames: Vec<WorkerFrame>| raw("200 OK", &framed(&frames));
     let whole = framed(&right());
     let refusal = |status: &str, json: &str| raw(status, json.as_bytes());
     let rows: Vec<(Vec<u8>, &str)> = vec![
         (framed_as(vec![STARTED, tokens(&[100])]), "id 100, which is outside of the vocabulary"),
         (framed_as(vec![STARTED, tokens(&[1, 2]), tokens(&[3, 4])]), "more than the 3 tokens of choice 0"),
-        (framed_as(vec![STARTED, Frame::Finished { choice: 0, end: End::Stop }]), "an end of choice 0 that it cannot have"),
+        (framed_as(vec![STARTED, WorkerFrame::Finished { choice: 0, end: ChoiceEnd::Stop }]), "an end of choice 0 that it cannot have"),
         (framed_as(vec![STARTED, tokens(&[1]), done(4, 1)]), "the end of a job whose choices have not ended"),
         (framed_as(vec![tokens(&[1])]), "tokens of a job that has not begun"),
         (raw("200 OK", &u32::MAX.to_le_bytes()), "a frame of 4294967295 bytes"),
@@ -187,7 +189,7 @@ async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
     ];
     for (answer, words) in rows {
         let (events, _) = played(answer).await;
-        let Some(Event::Failed { error, report }) = events.last() else { panic!("{words}: {events:?}") };
+        let Some(JobEvent::Failed { error, report }) = events.last() else { panic!("{words}: {events:?}") };
         let told = match error {
             JobError::Internal { detail } => detail.clone(),
             JobError::Refused(SubmitRefusal::Unavailable { why }) => why.clone(),
@@ -196,14 +198,14 @@ async fn each_lie_and_each_break_of_a_worker_is_told_by_name() {
         assert!(told.contains(words), "{words}: {told}");
         let ids: usize = events
             .iter()
-            .map(|event| if let Event::Tokens { ids, .. } = event { ids.len() } else { 0 })
+            .map(|event| if let JobEvent::Tokens { ids, .. } = event { ids.len() } else { 0 })
             .sum();
         assert!(ids <= 3 && report.usage.output == ids as u64, "{words}: {events:?}");
     }
 }
 
 /// Starts a server that sends the head of an answer and these frames in pieces, and then nothing more.
-async fn silent_after(said: &[Frame]) -> String {
+async fn silent_after(said: &[WorkerFrame]) -> String {
     let said: Vec<Vec<u8>> = said.iter().map(|frame| framed(std::slice::from_ref(frame))).collect();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -227,8 +229,8 @@ async fn silence_is_a_break_but_not_while_nobody_reads() {
     let model_at = |url: String| model(&upstream(&url));
     let model = model_at(silent_after(&[STARTED]).await);
     let (mut events, _control) = model.submit(job()).unwrap().split();
-    assert!(matches!(events.next().await, Some(Event::Started { .. })));
-    let Some(Event::Failed { error: JobError::Internal { detail }, .. }) = events.next().await else {
+    assert!(matches!(events.next().await, Some(JobEvent::Started { .. })));
+    let Some(JobEvent::Failed { error: JobError::Internal { detail }, .. }) = events.next().await else {
         panic!("it is silent")
     };
     assert!(detail.contains("did not come within"), "{detail}");
@@ -240,7 +242,7 @@ async fn silence_is_a_break_but_not_while_nobody_reads() {
     while let Some(event) = events.next().await {
         last = Some(event);
     }
-    assert!(matches!(last, Some(Event::Done(_))), "{last:?}");
+    assert!(matches!(last, Some(JobEvent::Done(_))), "{last:?}");
 }
 
 #[tokio::test]
@@ -249,7 +251,7 @@ async fn a_workers_refusal_is_what_its_engine_said() {
     let (events, _) = played(raw("429 Too Many Requests", full.as_bytes())).await;
     let retry_after = Duration::from_millis(2500);
     let refusal = SubmitRefusal::QueueFull { what: "tokens", limit: 9, retry_after };
-    let [Event::Failed { error, .. }] = &events[..] else { panic!("{events:?}") };
+    let [JobEvent::Failed { error, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(error, &JobError::Refused(refusal));
 }
 
@@ -276,15 +278,15 @@ async fn a_job_says_what_it_is_with_a_ticket_and_no_key_and_what_no_worker_takes
     assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", JOBS_PATH));
     let authorization = request.header("authorization").unwrap();
     assert!(authorization.starts_with("Headrace-Ticket v2."), "{authorization}");
-    let ask = Ask::read(&request.body).unwrap();
+    let ask = JobRequest::read(&request.body).unwrap();
     assert_eq!((ask.model().name, ask.model().bits), ("demo", BITS));
     assert_eq!(ask.into_job(0).prompt, job().prompt);
 }
 
 #[tokio::test]
 async fn what_a_worker_is_and_its_words_are_believed_only_as_far_as_they_can_be_checked() {
-    let words = Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap();
-    let told = About { protocol: PROTOCOL, version: "9".into(), models: vec![about(words.digest())] };
+    let words = PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap();
+    let told = WorkerInfo { protocol: PROTOCOL, version: "9".into(), models: vec![about(words.digest())] };
     let (json, bytes) = (serde_json::to_vec(&told).unwrap(), words.bytes().to_vec());
     let hostile = Hostile::start_with(move |request: &Request| {
         Some(match request.path.as_str() {
@@ -321,8 +323,12 @@ impl Keeping {
         };
         let engine = EngineTrace {
             pinned_blocks: u32::try_from(all / 16).unwrap(),
-            ahead: Some(Ahead { running: 4, own: 2, prefill_tokens: 60, ..Ahead::default() }),
-            beside: Some(Beside { prefill_tokens: 9, decode_prefill_tokens: 8, ..Beside::default() }),
+            ahead: Some(WorkAhead { running: 4, own: 2, prefill_tokens: 60, ..WorkAhead::default() }),
+            beside: Some(ConcurrentWork {
+                prefill_tokens: 9,
+                decode_prefill_tokens: 8,
+                ..ConcurrentWork::default()
+            }),
             ..EngineTrace::default()
         };
         JobReport { usage, engine }
@@ -334,12 +340,12 @@ impl Engine for Keeping {
         &self.0
     }
 
-    fn submit(&self, job: Job) -> Result<Ticket, SubmitRefusal> {
+    fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
         let (sender, ticket) = channel(job.unread_bytes, Arc::new(|| {}));
-        sender.send(Event::Started { cached_tokens: 0 });
-        sender.send(Event::Tokens { choice: 0, ids: vec![7, 8, 9], text: "x".into(), logprobs: vec![] });
-        sender.send(Event::Finished { choice: 0, reason: FinishReason::Length });
-        sender.finish(Event::Done(Arc::new(Self::report(&job.pins, job.prompt.len() as u64))));
+        sender.send(JobEvent::Started { cached_tokens: 0 });
+        sender.send(JobEvent::Tokens { choice: 0, ids: vec![7, 8, 9], text: "x".into(), logprobs: vec![] });
+        sender.send(JobEvent::Finished { choice: 0, reason: FinishReason::Length });
+        sender.finish(JobEvent::Done(Arc::new(Self::report(&job.pins, job.prompt.len() as u64))));
         Ok(ticket)
     }
 
@@ -351,8 +357,8 @@ impl Engine for Keeping {
         LoadReport::default()
     }
 
-    fn health(&self) -> Health {
-        Health::Up
+    fn health(&self) -> EngineHealth {
+        EngineHealth::Up
     }
 }
 
@@ -364,8 +370,8 @@ async fn keeping() -> Hostile {
 /// The same worker in a sequence of processes. `at` is the index of the current one. `None` is a version without
 /// process ids: it accepts tickets without one, and reports none.
 async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> Hostile {
-    let words = Arc::new(Words::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
-    let offer = Offer {
+    let words = Arc::new(PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
+    let offer = OfferedModel {
         engine: Arc::new(Keeping(about("").capabilities)),
         bits: BITS.into(),
         compile: Arc::new(|_| unreachable!("it is held to nothing")),
@@ -378,12 +384,12 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
     let desks: Vec<_> = processes
         .into_iter()
         .map(|process| {
-            let secret = Secret::new(&SECRET.into()).unwrap();
-            let tickets = Tickets::new(secret.clone(), process.unwrap_or(ProcessId::UNKNOWN));
+            let secret = WorkerSecret::new(&SECRET.into()).unwrap();
+            let tickets = TicketVerifier::new(secret.clone(), process.unwrap_or(ProcessId::UNKNOWN));
             let (payer, offer) = (KeyId::new("worker").unwrap(), offer.clone());
             let clock = Arc::<SystemClock>::clone(&clock);
             let traces = Arc::new(headrace_domain::NoTrace);
-            let desk = Desk::new(tickets, clock, payer, "1", traces, move || vec![offer.clone()]);
+            let desk = WorkerEndpoint::new(tickets, clock, payer, "1", traces, move || vec![offer.clone()]);
             (desk, process.is_none().then_some(secret))
         })
         .collect();
@@ -404,7 +410,7 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
         };
         let authorization = shown.as_deref().map(str::as_bytes);
         let (method, path) = (request.method.as_str(), request.path.as_str());
-        let head = AnnexHead { method, path, authorization, traceparent: None, now: clock.now() };
+        let head = InternalHead { method, path, authorization, traceparent: None, now: clock.now() };
         let mut answer = match desk.admit(&head) {
             Ok(call) => at_once(call.answer(request.body.clone().into())),
             Err(refusal) => refusal,
@@ -445,7 +451,7 @@ async fn a_worker_that_starts_anew_or_is_older_is_asked_once_more() {
         while let Some(event) = events.next().await {
             all.push(event);
         }
-        assert!(!all.iter().any(|event| matches!(event, Event::Failed { .. })), "{process}: {all:?}");
+        assert!(!all.iter().any(|event| matches!(event, JobEvent::Failed { .. })), "{process}: {all:?}");
         upstream.about(clock.now()).await.unwrap();
         let seen = worker.seen();
         let tickets = seen.requests[asked..].iter().map(|request| request.header("authorization").unwrap());
@@ -489,9 +495,9 @@ async fn what_is_to_be_kept_is_told_to_workers_that_take_it_and_comes_back_as_us
         while let Some(event) = events.next().await {
             last = Some(event);
         }
-        let Some(Event::Done(report)) = last else { panic!("{last:?}") };
+        let Some(JobEvent::Done(report)) = last else { panic!("{last:?}") };
         let seen = worker.seen();
-        let ask = Ask::read(&seen.requests.last().unwrap().body).unwrap();
+        let ask = JobRequest::read(&seen.requests.last().unwrap().body).unwrap();
         assert_eq!(ask.in_full(), fuller);
         let sent = ask.into_job(0).pins;
         if fuller {
@@ -512,12 +518,13 @@ async fn what_is_to_be_kept_is_told_to_workers_that_take_it_and_comes_back_as_us
 async fn nobody_pays_for_what_a_worker_kept_unasked() {
     let wrote = |cache_write| {
         let usage = Usage { cache_write, ..Usage::default() };
-        Frame::Also((&JobReport { usage, ..JobReport::default() }).into())
+        WorkerFrame::Also((&JobReport { usage, ..JobReport::default() }).into())
     };
     for (frames, input) in [(vec![wrote(4)], 0), (vec![wrote(1)], 4), (vec![wrote(u64::MAX)], 4)] {
-        let answer: Vec<Frame> = right().into_iter().take(5).chain(frames).chain([done(input, 3)]).collect();
+        let answer: Vec<WorkerFrame> =
+            right().into_iter().take(5).chain(frames).chain([done(input, 3)]).collect();
         let (events, _) = played(raw("200 OK", &framed(&answer))).await;
-        let Some(Event::Failed { error: JobError::Internal { detail }, report }) = events.last() else {
+        let Some(JobEvent::Failed { error: JobError::Internal { detail }, report }) = events.last() else {
             panic!("{events:?}")
         };
         assert!(detail.contains("other usage than what came"), "{detail}");

@@ -52,7 +52,7 @@ const MAX_EVENT_BYTES: usize = 16 << 20;
 pub struct SseReader {
     /// A line whose end has not come yet.
     line: Vec<u8>,
-    event: Event,
+    event: SseDraft,
     max_event_bytes: usize,
     /// The last byte was a CR. An LF right after it belongs to the same line end.
     after_cr: bool,
@@ -60,7 +60,7 @@ pub struct SseReader {
 
 /// The event whose lines are being read.
 #[derive(Debug, Default)]
-struct Event {
+struct SseDraft {
     name: String,
     data: String,
     has_data: bool,
@@ -76,7 +76,7 @@ impl SseReader {
 
     /// Creates a reader for events of at most `max_event_bytes` bytes.
     pub fn with_limit(max_event_bytes: usize) -> Self {
-        let event = Event { at_start: true, ..Event::default() };
+        let event = SseDraft { at_start: true, ..SseDraft::default() };
         Self { line: Vec::new(), event, max_event_bytes, after_cr: false }
     }
 
@@ -130,7 +130,7 @@ impl SseReader {
     }
 }
 
-impl Event {
+impl SseDraft {
     /// Takes one whole line. An empty line ends the event.
     fn take_line(&mut self, line: &[u8], each: &mut impl FnMut(&str, &str)) -> Result<(), SseError> {
         let mut line = std::str::from_utf8(line).map_err(|_| SseError::NotUtf8)?;

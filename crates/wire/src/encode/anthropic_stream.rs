@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Cleared, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{Call, ClearedContext, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
 
 use super::diagnosis;
 use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
@@ -19,7 +19,7 @@ pub(super) struct AnthropicStream {
     begun: bool,
     over: bool,
     /// The open block.
-    open: Option<Kind>,
+    open: Option<OpenBlockKind>,
     /// The index of the open block. If none is open, the index of the next one.
     index: u32,
     /// The blocks of tool calls, by the index of the call.
@@ -27,7 +27,7 @@ pub(super) struct AnthropicStream {
     /// The text of thinking is left out, but its blocks are shown.
     hides_thinking: bool,
     /// The part of the prompt that was cleared. `None` if the call did not ask for clearing.
-    cleared: Option<Cleared>,
+    cleared: Option<ClearedContext>,
     reason: Option<FinishReason>,
 }
 
@@ -36,7 +36,7 @@ pub(super) const CALLED_BY_MODEL: &str = ",\"caller\":{\"type\":\"direct\"}";
 
 /// The kind of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OpenBlockKind {
     Text,
     Thinking,
     RedactedThinking,
@@ -59,7 +59,7 @@ impl AnthropicStream {
     }
 
     /// Opens a block of text or thinking, unless one of that kind is open.
-    fn continue_block(&mut self, kind: Kind, out: &mut BytesMut) {
+    fn continue_block(&mut self, kind: OpenBlockKind, out: &mut BytesMut) {
         if self.open == Some(kind) {
             return;
         }
@@ -68,13 +68,15 @@ impl AnthropicStream {
         raw(
             out,
             match kind {
-                Kind::Thinking => "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n",
+                OpenBlockKind::Thinking => {
+                    "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}\n\n"
+                }
                 _ => "{\"type\":\"text\",\"text\":\"\",\"citations\":null}}\n\n",
             },
         );
     }
 
-    fn start_block(&mut self, kind: Kind, out: &mut BytesMut) {
+    fn start_block(&mut self, kind: OpenBlockKind, out: &mut BytesMut) {
         self.open = Some(kind);
         raw(out, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":");
         value(out, &self.index);
@@ -92,7 +94,7 @@ impl AnthropicStream {
 
     /// Ends a block of thinking, which may have no text.
     fn signature(&mut self, signature: &str, out: &mut BytesMut) {
-        self.continue_block(Kind::Thinking, out);
+        self.continue_block(OpenBlockKind::Thinking, out);
         write_delta(out, self.index, "\"signature_delta\",\"signature\":", signature);
         self.close_block(out);
     }
@@ -100,21 +102,21 @@ impl AnthropicStream {
     /// Writes a redacted block, which comes whole.
     fn redacted(&mut self, data: &str, out: &mut BytesMut) {
         self.close_block(out);
-        self.start_block(Kind::RedactedThinking, out);
+        self.start_block(OpenBlockKind::RedactedThinking, out);
         raw(out, "{\"type\":\"redacted_thinking\",\"data\":");
         value(out, data);
         raw(out, "}}\n\n");
         self.close_block(out);
     }
 
-    fn text(&mut self, kind: Kind, text: &str, out: &mut BytesMut) {
+    fn text(&mut self, kind: OpenBlockKind, text: &str, out: &mut BytesMut) {
         if text.is_empty() {
             return;
         }
         self.continue_block(kind, out);
         let field = match kind {
-            Kind::Thinking if self.hides_thinking => return,
-            Kind::Thinking => "\"thinking_delta\",\"thinking\":",
+            OpenBlockKind::Thinking if self.hides_thinking => return,
+            OpenBlockKind::Thinking => "\"thinking_delta\",\"thinking\":",
             _ => "\"text_delta\",\"text\":",
         };
         write_delta(out, self.index, field, text);
@@ -152,13 +154,13 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
 }
 
 /// The part of a call's prompt that was cleared. `None` if the call did not ask for clearing.
-pub(super) fn cleared(call: &Call) -> Option<Cleared> {
+pub(super) fn cleared(call: &Call) -> Option<ClearedContext> {
     call.clears.as_ref().map(|_| call.cleared.unwrap_or_default())
 }
 
 /// Writes `,"context_management":{"applied_edits":[…]}`.
-pub(super) fn write_cleared(out: &mut BytesMut, cleared: Option<Cleared>) {
-    let Some(Cleared { tool_uses, input_tokens }) = cleared else { return };
+pub(super) fn write_cleared(out: &mut BytesMut, cleared: Option<ClearedContext>) {
+    let Some(ClearedContext { tool_uses, input_tokens }) = cleared else { return };
     raw(out, ",\"context_management\":{\"applied_edits\":[");
     if tool_uses > 0 {
         raw(out, "{\"type\":\"clear_tool_uses_20250919\",\"cleared_tool_uses\":");
@@ -220,13 +222,13 @@ impl ReplyEncoder for AnthropicStream {
         match event {
             // This dialect never shows a prompt.
             ReplyEvent::Prompt { .. } | ReplyEvent::Encoded { .. } => {}
-            ReplyEvent::Text { text, .. } => self.text(Kind::Text, text, out),
-            ReplyEvent::Reasoning { text, .. } => self.text(Kind::Thinking, text, out),
+            ReplyEvent::Text { text, .. } => self.text(OpenBlockKind::Text, text, out),
+            ReplyEvent::Reasoning { text, .. } => self.text(OpenBlockKind::Thinking, text, out),
             ReplyEvent::ReasoningSignature { signature, .. } => self.signature(signature, out),
             ReplyEvent::RedactedReasoning { data, .. } => self.redacted(data, out),
             ReplyEvent::ToolCallStart { index, id, name, .. } => {
                 self.close_block(out);
-                self.start_block(Kind::ToolUse, out);
+                self.start_block(OpenBlockKind::ToolUse, out);
                 self.calls.insert(*index, self.index);
                 raw(out, "{\"type\":\"tool_use\",\"id\":");
                 value(out, id);

@@ -3,7 +3,7 @@
 //! Source: <https://docs.anthropic.com/en/api/messages>.
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Cleared, Dialect, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{Call, ClearedContext, Dialect, FinishReason, ReplyEvent, Usage};
 
 use super::anthropic_stream::{CALLED_BY_MODEL, cleared, write_cleared, write_head, write_stop, write_usage};
 use super::encoder::{JSON, ReplyEncoder, ReplyMeta};
@@ -14,16 +14,16 @@ use crate::json_out::{list, raw, value};
 
 pub(super) struct AnthropicWhole {
     meta: ReplyMeta,
-    blocks: Vec<Block>,
+    blocks: Vec<WholeBlock>,
     /// The text of thinking is left out, but its blocks are shown.
     hides_thinking: bool,
     /// The part of the prompt that was cleared. `None` if the call did not ask for clearing.
-    cleared: Option<Cleared>,
+    cleared: Option<ClearedContext>,
     reason: Option<FinishReason>,
     over: bool,
 }
 
-enum Block {
+enum WholeBlock {
     Text(String),
     /// The text and, once the block is over, its signature.
     Thinking(String, Option<String>),
@@ -45,8 +45,8 @@ impl AnthropicWhole {
     fn text(&mut self, text: &str) {
         match self.blocks.last_mut() {
             _ if text.is_empty() => {}
-            Some(Block::Text(open)) => open.push_str(text),
-            _ => self.blocks.push(Block::Text(text.to_owned())),
+            Some(WholeBlock::Text(open)) => open.push_str(text),
+            _ => self.blocks.push(WholeBlock::Text(text.to_owned())),
         }
     }
 
@@ -54,21 +54,21 @@ impl AnthropicWhole {
         let shown = if self.hides_thinking { "" } else { text };
         match self.blocks.last_mut() {
             _ if text.is_empty() => {}
-            Some(Block::Thinking(open, None)) => open.push_str(shown),
-            _ => self.blocks.push(Block::Thinking(shown.to_owned(), None)),
+            Some(WholeBlock::Thinking(open, None)) => open.push_str(shown),
+            _ => self.blocks.push(WholeBlock::Thinking(shown.to_owned(), None)),
         }
     }
 
     fn signature(&mut self, signature: &str) {
         match self.blocks.last_mut() {
-            Some(Block::Thinking(_, open @ None)) => *open = Some(signature.to_owned()),
-            _ => self.blocks.push(Block::Thinking(String::new(), Some(signature.to_owned()))),
+            Some(WholeBlock::Thinking(_, open @ None)) => *open = Some(signature.to_owned()),
+            _ => self.blocks.push(WholeBlock::Thinking(String::new(), Some(signature.to_owned()))),
         }
     }
 
     fn arguments(&mut self, call: u32, fragment: &str) {
         let input = self.blocks.iter_mut().rev().find_map(|block| match block {
-            Block::ToolUse { index, input, .. } if *index == call => Some(input),
+            WholeBlock::ToolUse { index, input, .. } if *index == call => Some(input),
             _ => None,
         });
         if let Some(input) = input {
@@ -77,7 +77,7 @@ impl AnthropicWhole {
     }
 }
 
-impl Block {
+impl WholeBlock {
     fn write(&self, out: &mut BytesMut) {
         match self {
             Self::Text(text) => {
@@ -135,9 +135,9 @@ impl ReplyEncoder for AnthropicWhole {
             ReplyEvent::Reasoning { text, .. } => self.thinking(text),
             ReplyEvent::ReasoningSignature { signature, .. } => self.signature(signature),
             ReplyEvent::RedactedReasoning { data, .. } => {
-                self.blocks.push(Block::RedactedThinking(data.clone()));
+                self.blocks.push(WholeBlock::RedactedThinking(data.clone()));
             }
-            ReplyEvent::ToolCallStart { index, id, name, .. } => self.blocks.push(Block::ToolUse {
+            ReplyEvent::ToolCallStart { index, id, name, .. } => self.blocks.push(WholeBlock::ToolUse {
                 index: *index,
                 id: id.clone(),
                 name: name.clone(),

@@ -6,14 +6,14 @@ use headrace_domain::{Call, FinishReason, Prompt, ToolChoice};
 
 /// The tools of a call, as far as its answer needs them.
 #[derive(Debug, Default)]
-pub(super) struct Called {
+pub(super) struct CalledTools {
     /// The names of the tools that take a text.
     custom: Vec<String>,
     /// The caller named the tool that had to be called.
     named: bool,
 }
 
-impl Called {
+impl CalledTools {
     pub(super) fn of(call: &Call) -> Self {
         let Prompt::Conversation(conversation) = &call.prompt else { return Self::default() };
         let custom = conversation.tools.iter().filter(|tool| tool.custom.is_some());

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, TokenLogprob};
 
-use super::called::Called;
-use super::encoder::{ReplyMeta, Wanted};
-use super::frame::{Frame, write_finish_reason, write_prompt, write_token_ids};
-use super::openai_stream::{Choices, OpenAiStream};
-use super::reasoning_details::{Detail, write_details};
-use crate::custom::Unwrap;
+use super::called::CalledTools;
+use super::encoder::{ReplyMeta, WantedFields};
+use super::frame::{ChunkFrame, write_finish_reason, write_prompt, write_token_ids};
+use super::openai_stream::{ChunkWriter, OpenAiStream};
+use super::reasoning_details::{ReasoningDetail, write_details};
+use crate::custom::CustomInputReader;
 use crate::json_out::{self, chat_logprobs, raw, value};
 
 /// The start of the delta of a text, and of the delta of a reasoning text.
@@ -22,22 +22,22 @@ const REASONING: &str = ",\"delta\":{\"reasoning_content\":";
 const NO_LOGPROBS: &str = "},\"logprobs\":null,\"finish_reason\":null";
 
 pub(super) struct ChatStream {
-    wanted: Wanted,
-    called: Called,
-    /// Calls of custom tools, by choice and call index. Each `Unwrap` extracts the text from the arguments.
-    texts: BTreeMap<(u32, u32), Unwrap>,
+    wanted: WantedFields,
+    called: CalledTools,
+    /// Calls of custom tools, by choice and call index. Each `CustomInputReader` extracts the text from the arguments.
+    texts: BTreeMap<(u32, u32), CustomInputReader>,
     /// Choices whose role was sent.
     opened: Vec<u32>,
     prompt_sent: bool,
     /// By choice, once the choice has reasoning.
-    reasoning: BTreeMap<u32, Reasoning>,
+    reasoning: BTreeMap<u32, StreamedReasoning>,
     /// The bytes around the texts of the first choice that had text, for its current kind of delta.
-    around: Option<Around>,
+    around: Option<ChunkTemplate>,
 }
 
 /// The bytes around the text of a chunk that has nothing else. They are the same for every such chunk of a choice, so
 /// they are built once.
-struct Around {
+struct ChunkTemplate {
     choice: u32,
     delta: &'static str,
     /// Up to the text, including its opening quote.
@@ -46,8 +46,8 @@ struct Around {
     after: BytesMut,
 }
 
-impl Around {
-    fn new(frame: &Frame, choice: u32, delta: &'static str) -> Self {
+impl ChunkTemplate {
+    fn new(frame: &ChunkFrame, choice: u32, delta: &'static str) -> Self {
         let (mut before, mut after) = (BytesMut::with_capacity(320), BytesMut::with_capacity(80));
         frame.open(&mut before, choice);
         raw(&mut before, delta);
@@ -74,7 +74,7 @@ impl Around {
 
 /// The reasoning of a choice.
 #[derive(Default)]
-struct Reasoning {
+struct StreamedReasoning {
     /// The text of the current section. The detail at the end of the section contains all of it.
     text: String,
     /// The number of details written.
@@ -85,8 +85,8 @@ impl ChatStream {
     /// Creates the encoder of a call's answer.
     pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
         let choices = Self {
-            wanted: Wanted::of(call),
-            called: Called::of(call),
+            wanted: WantedFields::of(call),
+            called: CalledTools::of(call),
             texts: BTreeMap::new(),
             opened: Vec::new(),
             prompt_sent: false,
@@ -100,7 +100,7 @@ impl ChatStream {
     /// only a part of a character. All choices share one prompt, which only the first such chunk carries.
     fn open(
         &mut self,
-        frame: &Frame,
+        frame: &ChunkFrame,
         choice: u32,
         prompt: Option<(&[u32], &[TokenLogprob])>,
         out: &mut BytesMut,
@@ -125,7 +125,7 @@ impl ChatStream {
     /// Writes a chunk of text, with its ids and log-probabilities. `delta` is the start of its delta.
     fn text(
         &mut self,
-        frame: &Frame,
+        frame: &ChunkFrame,
         choice: u32,
         (delta, text): (&'static str, &str),
         (ids, logprobs): (&[u32], &[TokenLogprob]),
@@ -137,10 +137,10 @@ impl ChatStream {
             return;
         }
         if logprobs.is_empty() && !self.wanted.token_ids {
-            let around = self.around.get_or_insert_with(|| Around::new(frame, choice, delta));
+            let around = self.around.get_or_insert_with(|| ChunkTemplate::new(frame, choice, delta));
             if around.choice == choice {
                 if around.delta != delta {
-                    *around = Around::new(frame, choice, delta);
+                    *around = ChunkTemplate::new(frame, choice, delta);
                 }
                 return around.write(text, out);
             }
@@ -162,9 +162,9 @@ impl ChatStream {
     /// Writes a chunk with a reasoning detail: the end of a section, or a section that is encrypted.
     fn detail(
         &mut self,
-        frame: &Frame,
+        frame: &ChunkFrame,
         choice: u32,
-        detail: impl FnOnce(String) -> Detail,
+        detail: impl FnOnce(String) -> ReasoningDetail,
         out: &mut BytesMut,
     ) {
         self.open(frame, choice, None, out);
@@ -181,7 +181,7 @@ impl ChatStream {
     /// Writes a chunk with a piece of a tool call.
     fn tool(
         &mut self,
-        frame: &Frame,
+        frame: &ChunkFrame,
         (choice, index): (u32, u32),
         out: &mut BytesMut,
         rest: impl FnOnce(&mut BytesMut),
@@ -196,7 +196,7 @@ impl ChatStream {
     }
 
     /// Writes a chunk with more of the text for a custom tool.
-    fn input(&mut self, frame: &Frame, call: (u32, u32), text: &str, out: &mut BytesMut) {
+    fn input(&mut self, frame: &ChunkFrame, call: (u32, u32), text: &str, out: &mut BytesMut) {
         if !text.is_empty() {
             self.tool(frame, call, out, |out| {
                 raw(out, ",\"custom\":{\"input\":");
@@ -207,7 +207,7 @@ impl ChatStream {
     }
 
     /// Writes the text that the calls of a choice held back until their end.
-    fn end_inputs(&mut self, frame: &Frame, choice: u32, out: &mut BytesMut) {
+    fn end_inputs(&mut self, frame: &ChunkFrame, choice: u32, out: &mut BytesMut) {
         let calls: Vec<_> =
             self.texts.range((choice, 0)..=(choice, u32::MAX)).map(|(call, _)| *call).collect();
         for call in calls {
@@ -217,8 +217,8 @@ impl ChatStream {
     }
 }
 
-impl Choices for ChatStream {
-    fn event(&mut self, frame: &Frame, event: &ReplyEvent, out: &mut BytesMut) {
+impl ChunkWriter for ChatStream {
+    fn event(&mut self, frame: &ChunkFrame, event: &ReplyEvent, out: &mut BytesMut) {
         match event {
             ReplyEvent::Prompt { choice, prompt } => {
                 self.open(frame, *choice, Some((&prompt.ids, &prompt.logprobs)), out);
@@ -235,14 +235,14 @@ impl Choices for ChatStream {
             }
             ReplyEvent::ReasoningSignature { choice, signature } => {
                 let signature = signature.clone();
-                self.detail(frame, *choice, |text| Detail::Signed { text, signature }, out);
+                self.detail(frame, *choice, |text| ReasoningDetail::Signed { text, signature }, out);
             }
             ReplyEvent::RedactedReasoning { choice, data } => {
                 let data = data.clone();
-                self.detail(frame, *choice, |_| Detail::Encrypted { data }, out);
+                self.detail(frame, *choice, |_| ReasoningDetail::Encrypted { data }, out);
             }
             ReplyEvent::ToolCallStart { choice, index, id, name } if self.called.is_custom(name) => {
-                self.texts.insert((*choice, *index), Unwrap::default());
+                self.texts.insert((*choice, *index), CustomInputReader::default());
                 self.tool(frame, (*choice, *index), out, |out| {
                     raw(out, ",\"id\":");
                     value(out, id);

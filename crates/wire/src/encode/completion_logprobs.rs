@@ -11,12 +11,12 @@ const BYTES: &str = "bytes:";
 
 /// Tracks the place at which the next token of a choice begins.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Offsets {
+pub(super) struct TextOffsets {
     /// Number of characters that have begun so far.
     begun: usize,
 }
 
-impl Offsets {
+impl TextOffsets {
     /// Returns the places of an echoed prompt's tokens in `text`. The generated tokens follow at its end. Tokens that
     /// do not appear in the text, such as one that begins every sequence, take the place of the next token.
     pub(super) fn echoed(&mut self, text: &str, tokens: &[TokenLogprob]) -> Vec<usize> {
@@ -96,11 +96,11 @@ mod tests {
 
     #[test]
     fn places_count_characters_also_over_an_echo() {
-        let mut offsets = Offsets::default();
+        let mut offsets = TextOffsets::default();
         let prompt = tokens(&[b"<s>", b"h\xc3", b"\xa9", b"", b"llo"]);
         assert_eq!(offsets.echoed("héllo", &prompt), [0, 0, 1, 2, 2]);
         assert_eq!(offsets.generated(&tokens(&[b"!", b"\xf0\x9f", b"\x98\x80x"])), [5, 6, 6]);
         assert_eq!(offsets.generated(&tokens(&[b"y"])), [8]);
-        assert_eq!(Offsets::default().generated(&tokens(&[b"\x80", b"a"])), [0, 0]);
+        assert_eq!(TextOffsets::default().generated(&tokens(&[b"\x80", b"a"])), [0, 0]);
     }
 }

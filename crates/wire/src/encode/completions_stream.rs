@@ -8,16 +8,16 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, ShownPrompt, TokenLogprob};
 
-use super::completion_logprobs::{self, Offsets};
-use super::encoder::{ReplyMeta, Wanted};
-use super::frame::{Frame, PromptFields, write_finish_reason, write_token_ids};
-use super::openai_stream::{Choices, OpenAiStream};
+use super::completion_logprobs::{self, TextOffsets};
+use super::encoder::{ReplyMeta, WantedFields};
+use super::frame::{ChunkFrame, PromptFields, write_finish_reason, write_token_ids};
+use super::openai_stream::{ChunkWriter, OpenAiStream};
 use crate::json_out::{self, raw, value};
 
 pub(super) struct CompletionsStream {
-    wanted: Wanted,
+    wanted: WantedFields,
     /// By choice. Used only if log-probabilities are requested.
-    offsets: BTreeMap<u32, Offsets>,
+    offsets: BTreeMap<u32, TextOffsets>,
     prompts: PromptFields,
 }
 
@@ -25,10 +25,15 @@ impl CompletionsStream {
     /// Creates the encoder of a call's answer.
     pub(super) fn encoder(call: &Call, meta: &ReplyMeta) -> OpenAiStream<Self> {
         let (offsets, prompts) = (BTreeMap::new(), PromptFields::default());
-        OpenAiStream::new(call, meta, "text_completion", Self { wanted: Wanted::of(call), offsets, prompts })
+        OpenAiStream::new(
+            call,
+            meta,
+            "text_completion",
+            Self { wanted: WantedFields::of(call), offsets, prompts },
+        )
     }
 
-    fn prompt(&mut self, frame: &Frame, choice: u32, prompt: &Arc<ShownPrompt>, out: &mut BytesMut) {
+    fn prompt(&mut self, frame: &ChunkFrame, choice: u32, prompt: &Arc<ShownPrompt>, out: &mut BytesMut) {
         let wanted = self.wanted;
         if !wanted.echo && !wanted.token_ids && !wanted.prompt_logprobs {
             return;
@@ -50,7 +55,7 @@ impl CompletionsStream {
 
     fn text(
         &mut self,
-        frame: &Frame,
+        frame: &ChunkFrame,
         choice: u32,
         text: &str,
         (ids, logprobs): (&[u32], &[TokenLogprob]),
@@ -76,8 +81,8 @@ impl CompletionsStream {
     }
 }
 
-impl Choices for CompletionsStream {
-    fn event(&mut self, frame: &Frame, event: &ReplyEvent, out: &mut BytesMut) {
+impl ChunkWriter for CompletionsStream {
+    fn event(&mut self, frame: &ChunkFrame, event: &ReplyEvent, out: &mut BytesMut) {
         match event {
             ReplyEvent::Prompt { choice, prompt } => self.prompt(frame, *choice, prompt, out),
             ReplyEvent::Text { choice, text, ids, logprobs }

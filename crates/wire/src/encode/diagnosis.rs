@@ -34,7 +34,7 @@ pub enum CacheDiagnosis {
     /// A part of the previous prompt has changed.
     Changed {
         /// The kind of the change.
-        what: Changed,
+        what: ChangedPart,
         /// Tokens of the previous prompt that cannot come from the cache because of the change.
         missed_tokens: u64,
         /// The place of the change, as in traces.
@@ -46,7 +46,7 @@ pub enum CacheDiagnosis {
 
 /// The part of a prompt that a call changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Changed {
+pub enum ChangedPart {
     /// The model.
     Model,
     /// The instructions.
@@ -57,7 +57,7 @@ pub enum Changed {
     Messages,
 }
 
-impl Changed {
+impl ChangedPart {
     /// Anthropic's name for the change.
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Changed {
 
 impl CacheDiagnosis {
     /// Returns a name for the result, and the number of tokens of the previous prompt that are lost by the change.
-    pub const fn told(&self) -> (&'static str, u64) {
+    pub const fn describe(&self) -> (&'static str, u64) {
         match self {
             Self::Nothing => ("nothing", 0),
             Self::NotFound => ("not_found", 0),
@@ -102,9 +102,9 @@ pub(crate) fn write_cache_diagnostics(out: &mut BytesMut, diagnosis: &CacheDiagn
         CacheDiagnosis::Changed { what, missed_tokens, place, hint } => {
             // OpenAI counts instructions as input.
             let reason = match what {
-                Changed::Model => "model_changed",
-                Changed::Tools => "tools_changed",
-                Changed::System | Changed::Messages => "input_changed",
+                ChangedPart::Model => "model_changed",
+                ChangedPart::Tools => "tools_changed",
+                ChangedPart::System | ChangedPart::Messages => "input_changed",
             };
             let miss = json!({"type": "cache_miss", "reason": reason, "cache_missed_tokens": missed_tokens});
             with_own(miss, *place, hint.as_deref())

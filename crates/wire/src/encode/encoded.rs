@@ -17,7 +17,7 @@ use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{list, raw, value};
 
-pub(super) struct Encoded {
+pub(super) struct EncodedVectors {
     endpoint: Endpoint,
     meta: ReplyMeta,
     wish: EncodeWish,
@@ -28,7 +28,7 @@ pub(super) struct Encoded {
     over: bool,
 }
 
-impl Encoded {
+impl EncodedVectors {
     pub(super) fn new(call: &Call, meta: ReplyMeta) -> Self {
         let (texts, wish) = match &call.prompt {
             Prompt::Encode(ToEncode { texts, wish }) => (texts.as_slice(), wish.clone()),
@@ -120,7 +120,7 @@ impl Encoded {
     }
 }
 
-impl ReplyEncoder for Encoded {
+impl ReplyEncoder for EncodedVectors {
     fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
 
     fn event(&mut self, event: &ReplyEvent, _out: &mut BytesMut) {

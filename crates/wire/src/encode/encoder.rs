@@ -23,21 +23,21 @@ pub struct ReplyMeta {
     /// OpenAI's `service_tier`. Shown only if it is not the standard tier.
     pub tier: ServiceTier,
     /// The sampling parameters for calls that set none.
-    pub chosen: Chosen,
+    pub chosen: ShownSampling,
     /// The diagnosis of a cache miss. `None` if the call did not ask for one.
     pub diagnosis: Option<CacheDiagnosis>,
 }
 
 /// Sampling parameters, as far as answers show them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Chosen {
+pub struct ShownSampling {
     /// The temperature. 0 is greedy.
     pub temperature: f32,
     /// The nucleus. 1 keeps all tokens.
     pub top_p: f32,
 }
 
-impl Default for Chosen {
+impl Default for ShownSampling {
     /// Sampling without any change.
     fn default() -> Self {
         Self { temperature: 1.0, top_p: 1.0 }
@@ -96,7 +96,7 @@ pub(crate) const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
 /// The parameters of a call that decide which fields its OpenAI answer has.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct WantedFields {
     pub(super) logprobs: bool,
     /// vLLM's `prompt_logprobs`. With `echo`, the prompt's log-probabilities are in `logprobs` instead.
     pub(super) prompt_logprobs: bool,
@@ -106,7 +106,7 @@ pub(super) struct Wanted {
     pub(super) no_reasoning: bool,
 }
 
-impl Wanted {
+impl WantedFields {
     pub(super) const fn of(call: &Call) -> Self {
         let logprobs = call.sampling.logprobs.is_some();
         Self {

@@ -12,12 +12,12 @@ use headrace_domain::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{Chosen, ReplyMeta, encoder};
+use super::{ReplyMeta, ShownSampling, encoder};
 use crate::client::SseReader;
 
 /// The parameters of a call that decide the shape of its answer.
 #[derive(Debug, Clone)]
-struct Asked {
+struct AnswerShape {
     logprobs: bool,
     prompt_logprobs: bool,
     token_ids: bool,
@@ -26,8 +26,8 @@ struct Asked {
     explain: bool,
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
-    any::<[bool; 6]>().prop_map(|[logprobs, prompt_logprobs, token_ids, echo, usage, explain]| Asked {
+fn asked() -> impl Strategy<Value = AnswerShape> {
+    any::<[bool; 6]>().prop_map(|[logprobs, prompt_logprobs, token_ids, echo, usage, explain]| AnswerShape {
         logprobs,
         prompt_logprobs,
         token_ids,
@@ -37,7 +37,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     })
 }
 
-fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
+fn call(endpoint: Endpoint, asked: &AnswerShape, stream: bool) -> Call {
     let echo = asked.echo && endpoint == Endpoint::Completions;
     let logprobs = asked.logprobs.then_some(2);
     Call {
@@ -84,7 +84,7 @@ fn call(endpoint: Endpoint, asked: &Asked, stream: bool) -> Call {
 
 /// A piece of an answer before it is cut into events.
 #[derive(Debug, Clone)]
-enum Piece {
+enum AnswerPiece {
     Text { reasoning: bool, text: String, tokens: Vec<TokenLogprob> },
     Tool { name: String, fragments: Vec<String> },
     Signature(String),
@@ -111,15 +111,15 @@ fn token() -> impl Strategy<Value = TokenLogprob> {
         .prop_map(|(id, bytes, logprob, top)| TokenLogprob { id, bytes, logprob: Some(logprob), top })
 }
 
-fn piece() -> impl Strategy<Value = Piece> {
+fn piece() -> impl Strategy<Value = AnswerPiece> {
     let text = prop_oneof![Just(String::new()), any::<String>(), "[a-c\"\\\\\nй😀 ]{0,12}"];
     prop_oneof![
         4 => (prop::bool::weighted(0.2), text, prop::collection::vec(token(), 0..4))
-            .prop_map(|(reasoning, text, tokens)| Piece::Text { reasoning, text, tokens }),
+            .prop_map(|(reasoning, text, tokens)| AnswerPiece::Text { reasoning, text, tokens }),
         1 => ("[a-z]{1,5}", prop::collection::vec("[a-z\\{\\}\":1é]{0,5}", 0..4))
-            .prop_map(|(name, fragments)| Piece::Tool { name, fragments }),
-        1 => "[a-z+/=\"]{1,9}".prop_map(Piece::Signature),
-        1 => "[a-z+/=\"]{1,9}".prop_map(Piece::Redacted),
+            .prop_map(|(name, fragments)| AnswerPiece::Tool { name, fragments }),
+        1 => "[a-z+/=\"]{1,9}".prop_map(AnswerPiece::Signature),
+        1 => "[a-z+/=\"]{1,9}".prop_map(AnswerPiece::Redacted),
     ]
 }
 
@@ -134,7 +134,7 @@ fn reason() -> impl Strategy<Value = FinishReason> {
 }
 
 /// One answer: its pieces and its finish reason.
-type Answer = (Vec<Piece>, FinishReason);
+type Answer = (Vec<AnswerPiece>, FinishReason);
 
 fn prompt_event(choice: u32) -> ReplyEvent {
     let token = |id, bytes: &[u8], logprob| TokenLogprob { id, bytes: bytes.to_vec(), logprob, top: vec![] };
@@ -166,16 +166,16 @@ fn events(
     let mut tools = 0;
     for piece in pieces {
         match piece {
-            Piece::Text { reasoning, text, tokens } => {
+            AnswerPiece::Text { reasoning, text, tokens } => {
                 cut_text(choice, *reasoning, text, tokens, cuts(), &mut events);
             }
-            Piece::Signature(signature) => {
+            AnswerPiece::Signature(signature) => {
                 events.push(ReplyEvent::ReasoningSignature { choice, signature: signature.clone() });
             }
-            Piece::Redacted(data) => {
+            AnswerPiece::Redacted(data) => {
                 events.push(ReplyEvent::RedactedReasoning { choice, data: data.clone() });
             }
-            Piece::Tool { name, fragments } => {
+            AnswerPiece::Tool { name, fragments } => {
                 let index = tools;
                 tools += 1;
                 let id = format!("call_{index}");
@@ -240,7 +240,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> BytesMut {
         model: "mödel \"x\"".into(),
         system_fingerprint: "fp".into(),
         tier: headrace_domain::ServiceTier::Standard,
-        chosen: Chosen::default(),
+        chosen: ShownSampling::default(),
         diagnosis: None,
     };
     let explain = json!({"cost": "1"});
@@ -439,7 +439,7 @@ fn interleave(mut answers: Vec<Vec<ReplyEvent>>) -> Vec<ReplyEvent> {
 
 fn check(
     endpoint: Endpoint,
-    asked: &Asked,
+    asked: &AnswerShape,
     answers: &[Answer],
     widths: &[usize],
     join: fn(&[Value]) -> Value,
@@ -467,7 +467,7 @@ fn answer() -> impl Strategy<Value = Answer> {
 }
 
 fn no_tools((pieces, reason): Answer) -> Answer {
-    (pieces.into_iter().filter(|piece| !matches!(piece, Piece::Tool { .. })).collect(), reason)
+    (pieces.into_iter().filter(|piece| !matches!(piece, AnswerPiece::Tool { .. })).collect(), reason)
 }
 
 proptest! {

@@ -9,13 +9,13 @@ use headrace_domain::{
     Call, Dialect, Endpoint, FinishReason, RequestId, ServiceTier, ShownPrompt, TokenLogprob, Usage,
 };
 
-use super::encoder::{KEEP_ALIVE, ReplyMeta, Wanted};
+use super::encoder::{KEEP_ALIVE, ReplyMeta, WantedFields};
 use crate::ErrorFacts;
 use crate::error::write_error;
 use crate::json_out::{ids, index, prompt_logprobs, raw, value};
 
 /// The frame of a chunk. Its start is the same for every chunk of an answer, and is built once per request.
-pub(super) struct Frame {
+pub(super) struct ChunkFrame {
     /// The start, up to the index of a choice.
     head: BytesMut,
     /// The number of bytes in `head` before any choice.
@@ -26,7 +26,7 @@ pub(super) struct Frame {
     pub(super) over: bool,
 }
 
-impl Frame {
+impl ChunkFrame {
     pub(super) fn new(call: &Call, meta: &ReplyMeta, object: &str) -> Self {
         let mut head = BytesMut::with_capacity(256);
         raw(&mut head, "data: ");
@@ -196,7 +196,12 @@ pub(super) fn write_finish_reason(out: &mut BytesMut, reason: Option<&FinishReas
 }
 
 /// Writes vLLM's `,"prompt_token_ids":[…]` and `,"prompt_logprobs":[…]`, if requested.
-pub(super) fn write_prompt(out: &mut BytesMut, wanted: Wanted, prompt: &[u32], logprobs: &[TokenLogprob]) {
+pub(super) fn write_prompt(
+    out: &mut BytesMut,
+    wanted: WantedFields,
+    prompt: &[u32],
+    logprobs: &[TokenLogprob],
+) {
     if wanted.token_ids {
         raw(out, ",\"prompt_token_ids\":");
         ids(out, prompt);
@@ -216,7 +221,7 @@ pub(super) struct PromptFields {
 
 impl PromptFields {
     /// Writes the fields like [`write_prompt`].
-    pub(super) fn write(&mut self, out: &mut BytesMut, wanted: Wanted, prompt: &Arc<ShownPrompt>) {
+    pub(super) fn write(&mut self, out: &mut BytesMut, wanted: WantedFields, prompt: &Arc<ShownPrompt>) {
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, prompt)) {
             self.json.clear();
             write_prompt(&mut self.json, wanted, &prompt.ids, &prompt.logprobs);
@@ -227,7 +232,7 @@ impl PromptFields {
 }
 
 /// Writes vLLM's `,"token_ids":[…]`, if requested.
-pub(super) fn write_token_ids(out: &mut BytesMut, wanted: Wanted, tokens: &[u32]) {
+pub(super) fn write_token_ids(out: &mut BytesMut, wanted: WantedFields, tokens: &[u32]) {
     if wanted.token_ids {
         raw(out, ",\"token_ids\":");
         ids(out, tokens);

@@ -8,7 +8,7 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use super::{Chosen, ReplyEncoder, ReplyMeta, content_type, encoder};
+use super::{ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
 use crate::{ErrorFacts, WireLimits, parse};
 
 const USAGE: Usage = Usage {
@@ -39,7 +39,7 @@ fn start(call: &Call) -> Box<dyn ReplyEncoder> {
         model: "m".into(),
         system_fingerprint: "f".into(),
         tier: headrace_domain::ServiceTier::Standard,
-        chosen: Chosen::default(),
+        chosen: ShownSampling::default(),
         diagnosis: None,
     };
     encoder(call, meta)

@@ -5,29 +5,29 @@ use bytes::BytesMut;
 use headrace_domain::{Call, ReplyEvent, Usage};
 
 use super::encoder::{EVENT_STREAM, ReplyEncoder, ReplyMeta};
-use super::frame::Frame;
+use super::frame::ChunkFrame;
 use crate::ErrorFacts;
 
 /// Writes the chunks of an endpoint's choices.
-pub(super) trait Choices: Send {
+pub(super) trait ChunkWriter: Send {
     /// Writes the chunks for one event, each within the frame.
-    fn event(&mut self, frame: &Frame, event: &ReplyEvent, out: &mut BytesMut);
+    fn event(&mut self, frame: &ChunkFrame, event: &ReplyEvent, out: &mut BytesMut);
 }
 
 /// The stream of an endpoint. `C` writes its choices.
 pub(super) struct OpenAiStream<C> {
-    frame: Frame,
+    frame: ChunkFrame,
     choices: C,
 }
 
-impl<C: Choices> OpenAiStream<C> {
+impl<C: ChunkWriter> OpenAiStream<C> {
     /// Creates a stream of chunks with this `object`.
     pub(super) fn new(call: &Call, meta: &ReplyMeta, object: &str, choices: C) -> Self {
-        Self { frame: Frame::new(call, meta, object), choices }
+        Self { frame: ChunkFrame::new(call, meta, object), choices }
     }
 }
 
-impl<C: Choices> ReplyEncoder for OpenAiStream<C> {
+impl<C: ChunkWriter> ReplyEncoder for OpenAiStream<C> {
     fn begin(&mut self, _prompt_usage: &Usage, _out: &mut BytesMut) {}
 
     fn event(&mut self, event: &ReplyEvent, out: &mut BytesMut) {

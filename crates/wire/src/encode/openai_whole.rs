@@ -8,40 +8,40 @@ use headrace_domain::{
     Call, Dialect, Endpoint, FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, ToolCall, Usage,
 };
 
-use super::called::Called;
-use super::completion_logprobs::{self, Offsets};
-use super::encoder::{JSON, ReplyEncoder, ReplyMeta, Wanted};
+use super::called::CalledTools;
+use super::completion_logprobs::{self, TextOffsets};
+use super::encoder::{JSON, ReplyEncoder, ReplyMeta, WantedFields};
 use super::frame::{
     PromptFields, write_explain, write_finish_reason, write_head, write_prompt, write_token_ids, write_usage,
 };
-use super::reasoning_details::{Detail, write_details};
+use super::reasoning_details::{ReasoningDetail, write_details};
 use crate::ErrorFacts;
-use crate::custom::Unwrap;
+use crate::custom::CustomInputReader;
 use crate::error::write_error;
 use crate::json_out::{chat_logprobs, escaped, list, raw, value};
 
 pub(super) struct OpenAiWhole {
     endpoint: Endpoint,
     meta: ReplyMeta,
-    wanted: Wanted,
-    called: Called,
-    choices: BTreeMap<u32, Choice>,
+    wanted: WantedFields,
+    called: CalledTools,
+    choices: BTreeMap<u32, WholeChoice>,
     over: bool,
 }
 
 /// One choice as gathered so far.
 #[derive(Default)]
-struct Choice {
+struct WholeChoice {
     prompt: Option<Arc<ShownPrompt>>,
     text: String,
     reasoning: String,
     /// Offset in `reasoning` at which the current section begins.
     section: usize,
-    details: Vec<Detail>,
+    details: Vec<ReasoningDetail>,
     calls: BTreeMap<u32, ToolCall>,
     ids: Vec<u32>,
     logprobs: Vec<TokenLogprob>,
-    offsets: Offsets,
+    offsets: TextOffsets,
     places: Vec<usize>,
     reason: Option<FinishReason>,
 }
@@ -51,14 +51,14 @@ impl OpenAiWhole {
         Self {
             endpoint: call.endpoint,
             meta,
-            wanted: Wanted::of(call),
-            called: Called::of(call),
+            wanted: WantedFields::of(call),
+            called: CalledTools::of(call),
             choices: BTreeMap::new(),
             over: false,
         }
     }
 
-    fn choice(&mut self, choice: u32) -> &mut Choice {
+    fn choice(&mut self, choice: u32) -> &mut WholeChoice {
         self.choices.entry(choice).or_default()
     }
 
@@ -71,7 +71,7 @@ impl OpenAiWhole {
         answer.prompt = Some(Arc::clone(prompt));
     }
 
-    fn tokens(&mut self, choice: u32, ids: &[u32], logprobs: &[TokenLogprob]) -> &mut Choice {
+    fn tokens(&mut self, choice: u32, ids: &[u32], logprobs: &[TokenLogprob]) -> &mut WholeChoice {
         let wanted = self.wanted;
         let answer = self.choice(choice);
         if wanted.token_ids {
@@ -136,14 +136,14 @@ impl OpenAiWhole {
     }
 }
 
-impl Choice {
+impl WholeChoice {
     /// Ends the current reasoning section and returns its text.
     fn end_section(&mut self) -> String {
         let from = std::mem::replace(&mut self.section, self.reasoning.len());
         self.reasoning.get(from..).unwrap_or_default().to_owned()
     }
 
-    fn write_message(&self, called: &Called, out: &mut BytesMut) {
+    fn write_message(&self, called: &CalledTools, out: &mut BytesMut) {
         raw(out, "{\"role\":\"assistant\",\"content\":");
         if self.text.is_empty() && !self.calls.is_empty() {
             raw(out, "null");
@@ -181,7 +181,7 @@ impl Choice {
 
 /// Writes a call of a custom tool, after its id.
 fn write_custom(out: &mut BytesMut, call: &ToolCall) {
-    let mut unwrap = Unwrap::default();
+    let mut unwrap = CustomInputReader::default();
     let mut input = unwrap.push(&call.arguments);
     input.push_str(&unwrap.finish());
     raw(out, ",\"type\":\"custom\",\"custom\":{\"name\":");
@@ -214,12 +214,12 @@ impl ReplyEncoder for OpenAiWhole {
             ReplyEvent::ReasoningSignature { choice, signature } => {
                 let (answer, signature) = (self.choice(*choice), signature.clone());
                 let text = answer.end_section();
-                answer.details.push(Detail::Signed { text, signature });
+                answer.details.push(ReasoningDetail::Signed { text, signature });
             }
             ReplyEvent::RedactedReasoning { choice, data } => {
                 let (answer, data) = (self.choice(*choice), data.clone());
                 answer.end_section();
-                answer.details.push(Detail::Encrypted { data });
+                answer.details.push(ReasoningDetail::Encrypted { data });
             }
             ReplyEvent::ToolCallStart { choice, index, id, name } => {
                 let call = ToolCall { id: id.clone(), name: name.clone(), arguments: String::new() };

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use crate::json_out::{list, raw, value};
 
 /// One entry of the list.
-pub(super) enum Detail {
+pub(super) enum ReasoningDetail {
     /// The whole text of a section, and its signature.
     Signed {
         /// The text, which `reasoning_content` contains as well.
@@ -25,17 +25,17 @@ pub(super) enum Detail {
 }
 
 /// Writes `"reasoning_details":[…]`. The first entry has the index `from`.
-pub(super) fn write_details(out: &mut BytesMut, from: usize, details: &[Detail]) {
+pub(super) fn write_details(out: &mut BytesMut, from: usize, details: &[ReasoningDetail]) {
     raw(out, "\"reasoning_details\":[");
     list(out, details.iter().enumerate(), |out, (at, detail)| {
         match detail {
-            Detail::Signed { text, signature } => {
+            ReasoningDetail::Signed { text, signature } => {
                 raw(out, "{\"type\":\"reasoning.text\",\"text\":");
                 value(out, text);
                 raw(out, ",\"signature\":");
                 value(out, signature);
             }
-            Detail::Encrypted { data } => {
+            ReasoningDetail::Encrypted { data } => {
                 raw(out, "{\"type\":\"reasoning.encrypted\",\"data\":");
                 value(out, data);
             }

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use headrace_domain::Code;
 
-use super::{Kind, Reader};
-use crate::fault::{Fault, Read};
+use super::{JsonReader, ValueKind};
+use crate::fault::{FieldFault, Read};
 
 /// For at most this number of keys, a scan is faster than hashing with a random hash.
 const FEW_KEYS: usize = 16;
@@ -15,10 +15,10 @@ const FEW_KEYS: usize = 16;
 /// The keys of an object that has more.
 type Many<'a> = HashSet<Cow<'a, str>>;
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     /// Reads an object. `each` reads the value under its key. Duplicate keys are a fault.
     pub(crate) fn object(&mut self, each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
-        self.require(Kind::Object)?;
+        self.require(ValueKind::Object)?;
         self.enter()?;
         let open = self.keys.len();
         let read = if self.closes(b'}') { Ok(()) } else { self.members(open, each) };
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
             }
             let key = self.string()?;
             if !self.is_new(open, &mut many, key.clone()) {
-                return Err(Fault::at(&key, Code::DuplicateKey, "the object names this key twice"));
+                return Err(FieldFault::at(&key, Code::DuplicateKey, "the object names this key twice"));
             }
             self.skip_space();
             if !self.eat(b':') {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn each_object_has_keys_of_its_own_however_many_are_open() {
         let reads = |text: &str| {
-            let mut reader = Reader::new(text.as_bytes(), 64, 10_000).unwrap();
+            let mut reader = JsonReader::new(text.as_bytes(), 64, 10_000).unwrap();
             reader.skip().and_then(|()| reader.end()).map_err(|fault| fault.code())
         };
         for inner in [0, 1, FEW_KEYS - 1, FEW_KEYS, FEW_KEYS + 1, 3 * FEW_KEYS] {

@@ -1,10 +1,10 @@
 //! Skips over JSON with the same checks as reading. Keeps only lengths and places.
 //! Knows no dialect.
 
-use super::{Kind, Reader, plain_run};
+use super::{JsonReader, ValueKind, plain_run};
 use crate::fault::Read;
 
-impl<'a> Reader<'a> {
+impl<'a> JsonReader<'a> {
     /// Returns a reader of the same text from its start, to search it first.
     pub(crate) const fn again(&self) -> Self {
         self.inner(self.text)
@@ -12,7 +12,7 @@ impl<'a> Reader<'a> {
 
     /// Skips a string. Returns its length in bytes after unescaping.
     pub(crate) fn skip_string(&mut self) -> Read<usize> {
-        self.require(Kind::String)?;
+        self.require(ValueKind::String)?;
         self.at += 1;
         let mut bytes = 0;
         loop {
@@ -38,10 +38,10 @@ impl<'a> Reader<'a> {
     /// then.
     pub(crate) fn skip_scalar(&mut self) -> Read<bool> {
         match self.kind()? {
-            Kind::Null => self.literal("null")?,
-            Kind::Bool => self.bool().map(drop)?,
-            Kind::Number => self.number().map(drop)?,
-            Kind::String | Kind::Array | Kind::Object => return Ok(false),
+            ValueKind::Null => self.literal("null")?,
+            ValueKind::Bool => self.bool().map(drop)?,
+            ValueKind::Number => self.number().map(drop)?,
+            ValueKind::String | ValueKind::Array | ValueKind::Object => return Ok(false),
         }
         Ok(true)
     }
@@ -50,10 +50,10 @@ impl<'a> Reader<'a> {
     pub(crate) fn skip(&mut self) -> Read<()> {
         self.count_value()?;
         match self.kind()? {
-            Kind::String => self.skip_string().map(drop),
-            Kind::Array => self.array(usize::MAX, |r, _| r.skip()),
-            Kind::Object => self.object(|r, _| r.skip()),
-            Kind::Null | Kind::Bool | Kind::Number => self.skip_scalar().map(drop),
+            ValueKind::String => self.skip_string().map(drop),
+            ValueKind::Array => self.array(usize::MAX, |r, _| r.skip()),
+            ValueKind::Object => self.object(|r, _| r.skip()),
+            ValueKind::Null | ValueKind::Bool | ValueKind::Number => self.skip_scalar().map(drop),
         }
     }
 

@@ -2,10 +2,10 @@
 
 use headrace_domain::{Code, MediaKind, MediaSource, ToolCall};
 
-use crate::breakpoints::Breakpoints;
-use crate::content::{Content, Other};
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::breakpoints::CacheBreakpoints;
+use crate::content::{ContentMedia, MessageContent};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::params::label;
 use crate::{WireLimits, names, tools};
 
@@ -14,26 +14,26 @@ pub(crate) const TOOL_ERROR: &str = "Error: ";
 
 /// The context for reading blocks.
 #[derive(Clone, Copy)]
-pub(crate) struct Within<'l> {
+pub(crate) struct BlockContext<'l> {
     pub(crate) limits: &'l WireLimits,
-    pub(crate) breakpoints: &'l Breakpoints,
+    pub(crate) breakpoints: &'l CacheBreakpoints,
 }
 
 /// A block whose role is not known yet.
 #[derive(Debug)]
-pub(crate) enum Block {
+pub(crate) enum ReadBlock {
     /// Text, from a text block or from another block that contains text: a document or a search result.
-    Text(Content),
+    Text(MessageContent),
     Thinking(String),
     /// Thinking that only its writer can read.
     Sealed,
     ToolUse(ToolCall),
     ToolResult {
         id: String,
-        content: Content,
+        content: MessageContent,
     },
     /// Content that is not text.
-    Media(Other),
+    Media(ContentMedia),
 }
 
 /// Known types that are refused, each with the reason.
@@ -74,10 +74,10 @@ const TAKEN: &[&str] = &[
 const ANSWERED: &[&str] = &["thinking", "redacted_thinking", "tool_use"];
 
 /// Reads a string or a list of blocks.
-pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
+pub(crate) fn read(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<Vec<ReadBlock>> {
     match r.kind()? {
-        Kind::String => Ok(vec![Block::Text(Content::of_text(r.string()?.into_owned()))]),
-        Kind::Array => {
+        ValueKind::String => Ok(vec![ReadBlock::Text(MessageContent::of_text(r.string()?.into_owned()))]),
+        ValueKind::Array => {
             let mut blocks = Vec::new();
             r.array(within.limits.max_content_parts, |r, _| {
                 blocks.push(block(r, within)?);
@@ -85,32 +85,32 @@ pub(crate) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Block>> {
             })?;
             Ok(blocks)
         }
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of blocks")),
+        _ => Err(FieldFault::new(Code::InvalidType, "it must be a string or a list of blocks")),
     }
 }
 
 /// Reads a string or a list of text blocks, and joins the texts without a separator.
-fn text(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
+fn text(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<MessageContent> {
     texts(r, within).map(|texts| joined(&texts))
 }
 
 /// Texts as one, each a part of its own.
-pub(crate) fn joined(texts: &[Content]) -> Content {
-    let mut content = Content::default();
+pub(crate) fn joined(texts: &[MessageContent]) -> MessageContent {
+    let mut content = MessageContent::default();
     texts.iter().for_each(|text| content.append_text(text));
     content
 }
 
 /// Reads the result of a tool: its text, and its media with the places of their blocks.
-fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
-    let mut content = Content::default();
+fn result(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<MessageContent> {
+    let mut content = MessageContent::default();
     for (index, block) in read(r, within)?.into_iter().enumerate() {
         match block {
-            Block::Text(text) => content.append_text(&text),
-            Block::Media(part) => content.push(part, "content", index),
+            ReadBlock::Text(text) => content.append_text(&text),
+            ReadBlock::Media(part) => content.push(part, "content", index),
             _ => {
                 let message = "only text, images and documents may stand here";
-                return Err(Fault::new(Code::InvalidValue, message).under_index(index));
+                return Err(FieldFault::new(Code::InvalidValue, message).under_index(index));
             }
         }
     }
@@ -118,18 +118,20 @@ fn result(r: &mut Reader<'_>, within: Within<'_>) -> Read<Content> {
 }
 
 /// Like [`text`], but does not join the texts.
-pub(crate) fn texts(r: &mut Reader<'_>, within: Within<'_>) -> Read<Vec<Content>> {
+pub(crate) fn texts(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<Vec<MessageContent>> {
     let blocks = read(r, within)?.into_iter().enumerate();
     let text = |(index, block)| match block {
-        Block::Text(text) => Ok(text),
-        _ => Err(Fault::new(Code::InvalidValue, "only blocks of text may stand here").under_index(index)),
+        ReadBlock::Text(text) => Ok(text),
+        _ => {
+            Err(FieldFault::new(Code::InvalidValue, "only blocks of text may stand here").under_index(index))
+        }
     };
     blocks.map(text).collect()
 }
 
 /// The fields of a block, before its type says which of them are allowed.
 #[derive(Default)]
-struct Draft {
+struct BlockDraft {
     kind: Option<String>,
     text: Option<String>,
     thinking: Option<String>,
@@ -138,26 +140,26 @@ struct Draft {
     name: Option<String>,
     input: Option<String>,
     tool_use_id: Option<String>,
-    content: Option<Content>,
+    content: Option<MessageContent>,
     is_error: bool,
     title: Option<String>,
     context: Option<String>,
-    source: Option<Source>,
+    source: Option<BlockSource>,
     /// The first unknown field.
     stranger: Option<String>,
 }
 
 /// The source of a document, an image or a search result.
-enum Source {
+enum BlockSource {
     /// A document's text.
-    Text(Content),
+    Text(MessageContent),
     /// The name of a search result.
     Name(String),
     /// Data that is not text.
     Data(MediaSource),
 }
 
-impl Draft {
+impl BlockDraft {
     /// Returns a field that blocks of this type do not have.
     fn stray(&self, kind: &str) -> Option<&'static str> {
         let fields: [(&'static str, bool, &[&str]); 12] = [
@@ -178,13 +180,13 @@ impl Draft {
     }
 }
 
-fn block(r: &mut Reader<'_>, within: Within<'_>) -> Read<Block> {
-    let mut draft = Draft::default();
+fn block(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<ReadBlock> {
+    let mut draft = BlockDraft::default();
     r.object(|r, key| take(&mut draft, key, r, within))?;
     finish(draft)
 }
 
-fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) -> Read<()> {
+fn take(draft: &mut BlockDraft, key: &str, r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<()> {
     match key {
         "type" => {
             let kind = r.string()?;
@@ -200,7 +202,7 @@ fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) ->
         "thinking" => draft.thinking = Some(r.string()?.into_owned()),
         "data" => draft.data = r.skip_string().map(|_| true)?,
         // It proves Anthropic's own thinking text. This server's thinking needs no proof.
-        "signature" => r.optional(Reader::skip_string).map(drop)?,
+        "signature" => r.optional(JsonReader::skip_string).map(drop)?,
         "citations" => r.optional(citations).map(drop)?,
         "id" => draft.id = Some(label(r, within.limits)?),
         "name" => draft.name = Some(names::anthropic_tool_name(r)?),
@@ -208,7 +210,7 @@ fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) ->
         "caller" => r.optional(caller).map(drop)?,
         "tool_use_id" => draft.tool_use_id = Some(label(r, within.limits)?),
         "content" => draft.content = r.optional(|r| result(r, within))?,
-        "is_error" => draft.is_error = r.optional(Reader::bool)?.unwrap_or(false),
+        "is_error" => draft.is_error = r.optional(JsonReader::bool)?.unwrap_or(false),
         "title" => draft.title = r.optional(|r| r.string().map(Into::into))?,
         "context" => draft.context = r.optional(|r| r.string().map(Into::into))?,
         "source" => draft.source = Some(source(r, within)?),
@@ -222,25 +224,25 @@ fn take(draft: &mut Draft, key: &str, r: &mut Reader<'_>, within: Within<'_>) ->
 }
 
 /// The fault names the block, whichever of its keys revealed it.
-fn unsupported(why: &str) -> Fault {
-    Fault::new(Code::UnsupportedContent, why).of_parent()
+fn unsupported(why: &str) -> FieldFault {
+    FieldFault::new(Code::UnsupportedContent, why).of_parent()
 }
 
-fn finish(draft: Draft) -> Read<Block> {
-    let kind = draft.kind.as_deref().ok_or_else(|| Fault::missing("type"))?;
+fn finish(draft: BlockDraft) -> Read<ReadBlock> {
+    let kind = draft.kind.as_deref().ok_or_else(|| FieldFault::missing("type"))?;
     if let Some(key) = draft.stray(kind) {
-        return Err(Fault::unknown().under_key(key));
+        return Err(FieldFault::unknown().under_key(key));
     }
     if let Some(key) = draft.stranger.as_deref().filter(|_| !ANSWERED.contains(&kind)) {
-        return Err(Fault::unknown().under_key(key));
+        return Err(FieldFault::unknown().under_key(key));
     }
-    let missing = |key: &'static str| move || Fault::missing(key);
+    let missing = |key: &'static str| move || FieldFault::missing(key);
     Ok(match kind {
-        "text" => Block::Text(Content::of_text(draft.text.ok_or_else(missing("text"))?)),
-        "thinking" => Block::Thinking(draft.thinking.ok_or_else(missing("thinking"))?),
-        "redacted_thinking" if draft.data => Block::Sealed,
-        "redacted_thinking" => return Err(Fault::missing("data")),
-        "tool_use" => Block::ToolUse(ToolCall {
+        "text" => ReadBlock::Text(MessageContent::of_text(draft.text.ok_or_else(missing("text"))?)),
+        "thinking" => ReadBlock::Thinking(draft.thinking.ok_or_else(missing("thinking"))?),
+        "redacted_thinking" if draft.data => ReadBlock::Sealed,
+        "redacted_thinking" => return Err(FieldFault::missing("data")),
+        "tool_use" => ReadBlock::ToolUse(ToolCall {
             id: draft.id.ok_or_else(missing("id"))?,
             name: draft.name.ok_or_else(missing("name"))?,
             arguments: draft.input.ok_or_else(missing("input"))?,
@@ -251,41 +253,47 @@ fn finish(draft: Draft) -> Read<Block> {
             if draft.is_error {
                 content.put_before(TOOL_ERROR);
             }
-            Block::ToolResult { id, content }
+            ReadBlock::ToolResult { id, content }
         }
         "image" => match draft.source.ok_or_else(missing("source"))? {
-            Source::Data(source) => Block::Media(Other::new(MediaKind::Image, source)),
+            BlockSource::Data(source) => ReadBlock::Media(ContentMedia::new(MediaKind::Image, source)),
             _ => {
                 let message = "the source of an image must be of type `base64`, `url` or `file`";
-                return Err(Fault::at("source", Code::InvalidValue, message));
+                return Err(FieldFault::at("source", Code::InvalidValue, message));
             }
         },
         "document" => match draft.source.ok_or_else(missing("source"))? {
-            Source::Data(source) => {
-                let document = Other::new(MediaKind::Document, source);
-                Block::Media(Other { name: draft.title, ..document })
+            BlockSource::Data(source) => {
+                let document = ContentMedia::new(MediaKind::Document, source);
+                ReadBlock::Media(ContentMedia { name: draft.title, ..document })
             }
-            Source::Text(text) => Block::Text(lines([draft.title, draft.context], &text)),
-            Source::Name(_) => return Err(Fault::at("source", Code::InvalidType, "it must be an object")),
+            BlockSource::Text(text) => ReadBlock::Text(lines([draft.title, draft.context], &text)),
+            BlockSource::Name(_) => {
+                return Err(FieldFault::at("source", Code::InvalidType, "it must be an object"));
+            }
         },
         _ => match draft.source.ok_or_else(missing("source"))? {
-            Source::Name(name) => {
+            BlockSource::Name(name) => {
                 let content = draft.content.ok_or_else(missing("content"))?;
                 if !content.media.is_empty() {
-                    return Err(Fault::at("content", Code::UnsupportedContent, "it may hold text alone"));
+                    return Err(FieldFault::at(
+                        "content",
+                        Code::UnsupportedContent,
+                        "it may hold text alone",
+                    ));
                 }
-                Block::Text(lines([draft.title, Some(name)], &content))
+                ReadBlock::Text(lines([draft.title, Some(name)], &content))
             }
-            Source::Text(_) | Source::Data(_) => {
-                return Err(Fault::at("source", Code::InvalidType, "it must be a string"));
+            BlockSource::Text(_) | BlockSource::Data(_) => {
+                return Err(FieldFault::at("source", Code::InvalidType, "it must be a string"));
             }
         },
     })
 }
 
 /// Joins the texts of a document or a search result that a model reads, each on its own line.
-fn lines(heads: [Option<String>; 2], text: &Content) -> Content {
-    let mut lines = Content::default();
+fn lines(heads: [Option<String>; 2], text: &MessageContent) -> MessageContent {
+    let mut lines = MessageContent::default();
     for head in heads.into_iter().flatten() {
         lines.push_text(&head);
         lines.text.push('\n');
@@ -296,9 +304,9 @@ fn lines(heads: [Option<String>; 2], text: &Content) -> Content {
 }
 
 /// Reads the source of a document, an image or a search result: text, text blocks, data, the data's address, or a name.
-fn source(r: &mut Reader<'_>, within: Within<'_>) -> Read<Source> {
-    if r.kind()? == Kind::String {
-        return Ok(Source::Name(r.string()?.into_owned()));
+fn source(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<BlockSource> {
+    if r.kind()? == ValueKind::String {
+        return Ok(BlockSource::Name(r.string()?.into_owned()));
     }
     let mut draft = SourceDraft::default();
     r.object(|r, key| {
@@ -312,7 +320,7 @@ fn source(r: &mut Reader<'_>, within: Within<'_>) -> Read<Source> {
             "data" => &mut draft.data,
             "url" => &mut draft.url,
             "file_id" => &mut draft.file_id,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         };
         *field = Some(r.string()?.into_owned());
         Ok(())
@@ -327,38 +335,38 @@ struct SourceDraft {
     data: Option<String>,
     url: Option<String>,
     file_id: Option<String>,
-    content: Option<Content>,
+    content: Option<MessageContent>,
 }
 
 impl SourceDraft {
-    fn finish(self) -> Read<Source> {
-        let missing = |key: &'static str| move || Fault::missing(key);
+    fn finish(self) -> Read<BlockSource> {
+        let missing = |key: &'static str| move || FieldFault::missing(key);
         let kind = self.kind.ok_or_else(missing("type"))?;
         let media_type = self.media_type;
         if matches!(kind.as_str(), "text" | "content")
             && media_type.as_ref().is_some_and(|media_type| media_type != "text/plain")
         {
-            return Err(Fault::at("media_type", Code::UnsupportedValue, "it must be `text/plain`"));
+            return Err(FieldFault::at("media_type", Code::UnsupportedValue, "it must be `text/plain`"));
         }
         match kind.as_str() {
             "text" => {
-                let data = self.data.map(Content::of_text);
-                data.map(Source::Text).ok_or_else(missing("data"))
+                let data = self.data.map(MessageContent::of_text);
+                data.map(BlockSource::Text).ok_or_else(missing("data"))
             }
-            "content" => self.content.map(Source::Text).ok_or_else(missing("content")),
-            "url" => self.url.map(|url| Source::Data(MediaSource::Url(url))).ok_or_else(missing("url")),
+            "content" => self.content.map(BlockSource::Text).ok_or_else(missing("content")),
+            "url" => self.url.map(|url| BlockSource::Data(MediaSource::Url(url))).ok_or_else(missing("url")),
             "file" => {
-                let file = self.file_id.map(|id| Source::Data(MediaSource::File(id)));
+                let file = self.file_id.map(|id| BlockSource::Data(MediaSource::File(id)));
                 file.ok_or_else(missing("file_id"))
             }
             "base64" => {
                 let data = self.data.ok_or_else(missing("data"))?;
                 let media_type = media_type.ok_or_else(missing("media_type"))?;
-                Ok(Source::Data(MediaSource::Base64 { media_type, data }))
+                Ok(BlockSource::Data(MediaSource::Base64 { media_type, data }))
             }
             _ => {
                 let message = "it must be `base64`, `url`, `file`, `text` or `content`";
-                Err(Fault::at("type", Code::UnsupportedValue, message))
+                Err(FieldFault::at("type", Code::UnsupportedValue, message))
             }
         }
     }
@@ -366,29 +374,30 @@ impl SourceDraft {
 
 /// Reads citations. Those of a text are skipped, because a model does not see them. For a document, they must not be
 /// enabled.
-fn citations(r: &mut Reader<'_>) -> Read<()> {
-    if r.kind()? == Kind::Array {
+fn citations(r: &mut JsonReader<'_>) -> Read<()> {
+    if r.kind()? == ValueKind::Array {
         return r.skip();
     }
     r.object(|r, key| match key.as_ref() {
-        "enabled" => match r.optional(Reader::bool)? {
-            Some(true) => Err(Fault::new(
+        "enabled" => match r.optional(JsonReader::bool)? {
+            Some(true) => Err(FieldFault::new(
                 Code::UnsupportedParameter,
                 "answers cite nothing; leave it out or send false",
             )),
             _ => Ok(()),
         },
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })
 }
 
 /// Checks the caller of a tool: the model itself, or code that ran at a server.
-fn caller(r: &mut Reader<'_>) -> Read<()> {
+fn caller(r: &mut JsonReader<'_>) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "type" if r.string()? == "direct" => Ok(()),
-        "type" => {
-            Err(Fault::new(Code::UnsupportedValue, "only the model calls tools here: it must be `direct`"))
-        }
+        "type" => Err(FieldFault::new(
+            Code::UnsupportedValue,
+            "only the model calls tools here: it must be `direct`",
+        )),
         _ => r.skip(),
     })
 }

@@ -6,8 +6,8 @@
 use headrace_domain::{ClearTools, ClearTrigger, Code};
 
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::params::{integer, label};
 
 /// The default number of prompt tokens from which results of tools are cleared.
@@ -17,27 +17,27 @@ const USUAL_KEPT: u32 = 3;
 
 /// The edits that a request asks for.
 #[derive(Debug, Default)]
-pub(super) struct Edits {
+pub(super) struct ContextEdits {
     /// The number of assistant turns, from the end, that keep their thinking. `None` if all turns keep it.
     pub(super) keep_thinking: Option<u32>,
     pub(super) clears: Option<Box<ClearTools>>,
 }
 
 /// Reads the whole field.
-pub(super) fn management(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Edits> {
-    let mut edits = Edits::default();
+pub(super) fn management(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ContextEdits> {
+    let mut edits = ContextEdits::default();
     r.object(|r, key| match key.as_ref() {
         "edits" => r.array(limits.max_content_parts, |r, _| {
-            r.require(Kind::Object)?;
+            r.require(ValueKind::Object)?;
             let text = r.raw()?;
             edit(r.inner(text), &mut edits, limits)
         }),
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })?;
     Ok(edits)
 }
 
-fn edit(mut r: Reader<'_>, edits: &mut Edits, limits: &WireLimits) -> Read<()> {
+fn edit(mut r: JsonReader<'_>, edits: &mut ContextEdits, limits: &WireLimits) -> Read<()> {
     let (mut kind, mut first) = (None, r.again());
     first.object(|r, key| {
         if key.as_ref() == "type" {
@@ -46,7 +46,7 @@ fn edit(mut r: Reader<'_>, edits: &mut Edits, limits: &WireLimits) -> Read<()> {
         }
         r.skip()
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
     if kind.starts_with("clear_thinking_") {
         edits.keep_thinking = thinking(&mut r)?;
         return Ok(());
@@ -57,23 +57,23 @@ fn edit(mut r: Reader<'_>, edits: &mut Edits, limits: &WireLimits) -> Read<()> {
     }
     let message =
         "there are `clear_thinking_20251015` and `clear_tool_uses_20250919`; shorten the rest on your side";
-    Err(Fault::at("type", Code::UnsupportedValue, message))
+    Err(FieldFault::at("type", Code::UnsupportedValue, message))
 }
 
-fn thinking(r: &mut Reader<'_>) -> Read<Option<u32>> {
+fn thinking(r: &mut JsonReader<'_>) -> Read<Option<u32>> {
     let mut keep = None;
     r.object(|r, key| {
         match key.as_ref() {
             "type" => r.skip()?,
             "keep" => keep = kept_turns(r)?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     Ok(keep)
 }
 
-fn tool_uses(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ClearTools> {
+fn tool_uses(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ClearTools> {
     let mut clears = ClearTools {
         trigger: ClearTrigger::InputTokens(USUAL_TRIGGER_TOKENS),
         keep: USUAL_KEPT,
@@ -106,8 +106,8 @@ fn tool_uses(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ClearTools> {
                     })
                 })?;
             }
-            "clear_tool_inputs" => clears.inputs = r.optional(Reader::bool)?.unwrap_or(false),
-            _ => return Err(Fault::unknown()),
+            "clear_tool_inputs" => clears.inputs = r.optional(JsonReader::bool)?.unwrap_or(false),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
@@ -115,29 +115,30 @@ fn tool_uses(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ClearTools> {
 }
 
 /// Reads `{"type": …, "value": N}`. Returns the index of the type in `types`, and the value.
-fn amount(r: &mut Reader<'_>, types: &[&str]) -> Read<(usize, u32)> {
+fn amount(r: &mut JsonReader<'_>, types: &[&str]) -> Read<(usize, u32)> {
     let (mut kind, mut value) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => {
                 let word = r.string()?;
-                let message =
-                    || Fault::new(Code::InvalidValue, format!("it must be one of: {}", types.join(", ")));
+                let message = || {
+                    FieldFault::new(Code::InvalidValue, format!("it must be one of: {}", types.join(", ")))
+                };
                 kind = Some(types.iter().position(|known| *known == word).ok_or_else(message)?);
             }
             "value" => value = Some(integer(r, 0, u32::MAX)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    Ok((kind.ok_or_else(|| Fault::missing("type"))?, value.ok_or_else(|| Fault::missing("value"))?))
+    Ok((kind.ok_or_else(|| FieldFault::missing("type"))?, value.ok_or_else(|| FieldFault::missing("value"))?))
 }
 
 /// Reads `"all"`, `{"type": "all"}` or `{"type": "thinking_turns", "value": N}`. `None` means all.
-fn kept_turns(r: &mut Reader<'_>) -> Read<Option<u32>> {
+fn kept_turns(r: &mut JsonReader<'_>) -> Read<Option<u32>> {
     let message = "it must be `all`, or `thinking_turns` and how many";
-    let wrong = |code| Fault::new(code, message);
-    if r.kind()? == Kind::String {
+    let wrong = |code| FieldFault::new(code, message);
+    if r.kind()? == ValueKind::String {
         return if r.string()? == "all" { Ok(None) } else { Err(wrong(Code::InvalidValue)) };
     }
     let (mut all, mut turns) = (None, None);
@@ -151,12 +152,12 @@ fn kept_turns(r: &mut Reader<'_>) -> Read<Option<u32>> {
                 };
             }
             "value" => turns = Some(integer(r, 1, u32::MAX)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    match all.ok_or_else(|| Fault::missing("type"))? {
+    match all.ok_or_else(|| FieldFault::missing("type"))? {
         true => Ok(None),
-        false => turns.map(Some).ok_or_else(|| Fault::missing("value")),
+        false => turns.map(Some).ok_or_else(|| FieldFault::missing("value")),
     }
 }

@@ -3,23 +3,23 @@
 
 use headrace_domain::{CacheMarkAt, Code, Message, MessageOrigin, Role, is_blank};
 
-use super::blocks::{self, Block, Within};
+use super::blocks::{self, BlockContext, ReadBlock};
 use crate::blank;
 use crate::call_ids::CallIds;
-use crate::content::Content;
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
+use crate::content::MessageContent;
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
 
 /// The messages that the turns became, and the place of each in the request.
 #[derive(Default)]
-pub(super) struct Turns {
+pub(super) struct MessageTurns {
     pub(super) messages: Vec<Message>,
     pub(super) origins: Vec<MessageOrigin>,
     /// Whether the last message is the start of the answer.
     pub(super) continues: bool,
 }
 
-impl Turns {
+impl MessageTurns {
     /// Adds the messages of turn number `index`, each with the index of its first block.
     fn take(&mut self, index: usize, messages: Vec<(usize, Message)>) {
         let number = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
@@ -32,8 +32,8 @@ impl Turns {
     }
 }
 
-pub(super) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Turns> {
-    let (mut turns, mut ids) = (Turns::default(), CallIds::anthropic());
+pub(super) fn read(r: &mut JsonReader<'_>, within: BlockContext<'_>) -> Read<MessageTurns> {
+    let (mut turns, mut ids) = (MessageTurns::default(), CallIds::anthropic());
     let mut last = None;
     r.array(within.limits.max_messages, |r, index| {
         within.breakpoints.enter(CacheMarkAt::Message(u32::try_from(index).unwrap_or(u32::MAX)));
@@ -43,7 +43,7 @@ pub(super) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Turns> {
         Ok(())
     })?;
     match last {
-        None => Err(Fault::new(Code::EmptyArray, "it must have at least one message")),
+        None => Err(FieldFault::new(Code::EmptyArray, "it must have at least one message")),
         Some((index, Role::Assistant)) => {
             turns.continues = true;
             let ends = turns.messages.last().map_or(Ok(()), beginning);
@@ -57,19 +57,23 @@ pub(super) fn read(r: &mut Reader<'_>, within: Within<'_>) -> Read<Turns> {
 fn beginning(message: &Message) -> Read<()> {
     if !message.tool_calls.is_empty() {
         let message = "the calls of its tools have no results; send them in a message of the user";
-        return Err(Fault::new(Code::InvalidValue, message));
+        return Err(FieldFault::new(Code::InvalidValue, message));
     }
     let text = message.content.as_deref().unwrap_or_default();
     if text.trim_end().len() != text.len() {
         let message = "a last message of the assistant is continued, and must not end in white space";
-        return Err(Fault::at("content", Code::InvalidValue, message));
+        return Err(FieldFault::at("content", Code::InvalidValue, message));
     }
     Ok(())
 }
 
 /// Reads one turn into one or more messages, each with the index of its first block. Results of tools become messages
 /// of their own.
-fn turn(r: &mut Reader<'_>, within: Within<'_>, ids: &mut CallIds) -> Read<(Role, Vec<(usize, Message)>)> {
+fn turn(
+    r: &mut JsonReader<'_>,
+    within: BlockContext<'_>,
+    ids: &mut CallIds,
+) -> Read<(Role, Vec<(usize, Message)>)> {
     let (mut role, mut blocks) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -80,17 +84,17 @@ fn turn(r: &mut Reader<'_>, within: Within<'_>, ids: &mut CallIds) -> Read<(Role
                     "system" => Role::System,
                     _ => {
                         let message = "it must be `user`, `assistant` or `system`";
-                        return Err(Fault::new(Code::InvalidValue, message));
+                        return Err(FieldFault::new(Code::InvalidValue, message));
                     }
                 });
             }
             "content" => blocks = Some(blocks::read(r, within)?),
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
-    let role = role.ok_or_else(|| Fault::missing("role"))?;
-    let blocks = blocks.ok_or_else(|| Fault::missing("content"))?;
+    let role = role.ok_or_else(|| FieldFault::missing("role"))?;
+    let blocks = blocks.ok_or_else(|| FieldFault::missing("content"))?;
     let messages = match role {
         Role::Assistant => assistant(blocks, ids).map(|message| vec![(0, message)]),
         Role::System => system(blocks).map(|message| vec![(0, message)]),
@@ -100,58 +104,63 @@ fn turn(r: &mut Reader<'_>, within: Within<'_>, ids: &mut CallIds) -> Read<(Role
 }
 
 /// Instructions in the middle of a conversation stay in their place, so that everything before them stays cached.
-fn system(blocks: Vec<Block>) -> Read<Message> {
-    let mut joined = Content::default();
+fn system(blocks: Vec<ReadBlock>) -> Read<Message> {
+    let mut joined = MessageContent::default();
     for (index, block) in blocks.into_iter().enumerate() {
-        let Block::Text(text) = block else {
-            return Err(Fault::new(Code::InvalidValue, "a message of role `system` may hold text alone")
-                .under_index(index));
+        let ReadBlock::Text(text) = block else {
+            return Err(FieldFault::new(
+                Code::InvalidValue,
+                "a message of role `system` may hold text alone",
+            )
+            .under_index(index));
         };
         joined.append_text(&text);
     }
     Ok(joined.into_message(Role::System))
 }
 
-fn assistant(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Message> {
+fn assistant(blocks: Vec<ReadBlock>, ids: &mut CallIds) -> Read<Message> {
     let mut message = Message { content: None, ..Message::text(Role::Assistant, "") };
-    let mut content: Option<Content> = None;
+    let mut content: Option<MessageContent> = None;
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
-            Block::Text(text) => content.get_or_insert_default().append_text(&text),
-            Block::Thinking(text) => message.reasoning.get_or_insert_default().push_str(&text),
+            ReadBlock::Text(text) => content.get_or_insert_default().append_text(&text),
+            ReadBlock::Thinking(text) => message.reasoning.get_or_insert_default().push_str(&text),
             // This server cannot read it, and a model that did not write it does not miss it.
-            Block::Sealed => {}
-            Block::ToolUse(call) => {
+            ReadBlock::Sealed => {}
+            ReadBlock::ToolUse(call) => {
                 ids.called(&call.id).map_err(|fault| fault.under_key("id").under_index(index))?;
                 message.tool_calls.push(call);
             }
-            Block::ToolResult { .. } | Block::Media(_) => return Err(misplaced("user").under_index(index)),
+            ReadBlock::ToolResult { .. } | ReadBlock::Media(_) => {
+                return Err(misplaced("user").under_index(index));
+            }
         }
     }
     if content.is_none() && message.tool_calls.is_empty() {
-        content = Some(Content::default());
+        content = Some(MessageContent::default());
     }
-    if let Some(Content { text, joints, .. }) = content {
+    if let Some(MessageContent { text, joints, .. }) = content {
         (message.content, message.joints) = (Some(text), joints);
     }
     Ok(message)
 }
 
-fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
+fn user(blocks: Vec<ReadBlock>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
     let mut messages = Vec::new();
-    let mut open: Option<(usize, Content)> = None;
-    let said = |(block, content): (usize, Content)| (block, content.into_message(Role::User));
+    let mut open: Option<(usize, MessageContent)> = None;
+    let said = |(block, content): (usize, MessageContent)| (block, content.into_message(Role::User));
     let several = blocks.len() > 1;
-    let only_text = blocks.iter().all(|block| matches!(block, Block::Text(_)));
+    let only_text = blocks.iter().all(|block| matches!(block, ReadBlock::Text(_)));
     for (index, block) in blocks.into_iter().enumerate() {
         match block {
             // Anthropic's rule: a text block must have a visible character, even beside other blocks.
-            Block::Text(text) if several && is_blank(&text.text) => {
+            ReadBlock::Text(text) if several && is_blank(&text.text) => {
                 return Err(blank::block().under_index(index));
             }
-            Block::Text(more) => opened(&mut open, index).append_text(&more),
-            Block::Media(part) => opened(&mut open, index).push(part, "content", index),
-            Block::ToolResult { id, mut content } => {
+            ReadBlock::Text(more) => opened(&mut open, index).append_text(&more),
+            ReadBlock::Media(part) => opened(&mut open, index).push(part, "content", index),
+            ReadBlock::ToolResult { id, mut content } => {
                 ids.answered(&id).map_err(|fault| fault.under_key("tool_use_id").under_index(index))?;
                 messages.extend(open.take().map(said));
                 content
@@ -161,7 +170,7 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
                 let message = content.into_message(Role::Tool);
                 messages.push((index, Message { tool_call_id: Some(id), ..message }));
             }
-            Block::ToolUse(_) | Block::Thinking(_) | Block::Sealed => {
+            ReadBlock::ToolUse(_) | ReadBlock::Thinking(_) | ReadBlock::Sealed => {
                 return Err(misplaced("assistant").under_index(index));
             }
         }
@@ -174,10 +183,10 @@ fn user(blocks: Vec<Block>, ids: &mut CallIds) -> Read<Vec<(usize, Message)>> {
 }
 
 /// Returns the open message of the user. If there is none, opens one that begins at this block.
-fn opened(open: &mut Option<(usize, Content)>, index: usize) -> &mut Content {
-    &mut open.get_or_insert_with(|| (index, Content::default())).1
+fn opened(open: &mut Option<(usize, MessageContent)>, index: usize) -> &mut MessageContent {
+    &mut open.get_or_insert_with(|| (index, MessageContent::default())).1
 }
 
-fn misplaced(role: &str) -> Fault {
-    Fault::new(Code::InvalidValue, format!("only a message of role `{role}` may hold such a block"))
+fn misplaced(role: &str) -> FieldFault {
+    FieldFault::new(Code::InvalidValue, format!("only a message of role `{role}` may hold such a block"))
 }

@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 use super::documented;
 use super::fate::fate;
-use crate::refused::{Known, rows};
+use crate::refused::{KnownParameters, rows};
 
 /// An endpoint on the page.
-pub(super) struct Other {
+pub(super) struct OtherEndpointPage {
     title: &'static str,
     /// The name by which a key allows the endpoint. Empty if every key may use it.
     named: &'static str,
@@ -26,8 +26,8 @@ const KEPT: &str = "`anchor` of `created_at` with `seconds` from 3600 to 2592000
 
 const USER: &str = "a label of the end user, by which traces and usage can be told apart";
 
-const OTHERS: &[Other] = &[
-    Other {
+const OTHERS: &[OtherEndpointPage] = &[
+    OtherEndpointPage {
         title: "POST /v1/embeddings",
         named: "embeddings",
         documented: &[("OpenAI", documented::OPENAI_EMBEDDINGS)],
@@ -54,7 +54,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: true,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/rerank, POST /v2/rerank",
         named: "rerank",
         documented: &[("Jina, Cohere", documented::RERANK)],
@@ -74,7 +74,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: true,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/score",
         named: "score",
         documented: &[("vLLM", documented::SCORE)],
@@ -88,7 +88,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: true,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/moderations",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_MODERATIONS)],
@@ -107,7 +107,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/files (a form)",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_FILE)],
@@ -123,7 +123,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "GET /v1/files (a query)",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_FILES)],
@@ -136,7 +136,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/uploads",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_UPLOAD)],
@@ -150,7 +150,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/uploads/ID/complete",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_UPLOADED)],
@@ -161,7 +161,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/batches",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_BATCH)],
@@ -179,7 +179,7 @@ const OTHERS: &[Other] = &[
         ],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "GET /v1/batches (a query)",
         named: "",
         documented: &[("OpenAI", documented::OPENAI_BATCHES)],
@@ -187,7 +187,7 @@ const OTHERS: &[Other] = &[
         rows: &[("after", "", "the last id of the page before"), ("limit", "", "from 1 to 100")],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "POST /v1/messages/batches",
         named: "",
         documented: &[("Anthropic", documented::ANTHROPIC_BATCH)],
@@ -199,7 +199,7 @@ const OTHERS: &[Other] = &[
         )],
         encodes: false,
     },
-    Other {
+    OtherEndpointPage {
         title: "GET /v1/messages/batches (a query)",
         named: "",
         documented: &[("Anthropic", documented::ANTHROPIC_BATCHES)],
@@ -213,9 +213,9 @@ const OTHERS: &[Other] = &[
     },
 ];
 
-impl Other {
+impl OtherEndpointPage {
     fn fates(&self) -> BTreeMap<&'static str, String> {
-        let known = self.encodes.then(|| rows(Known::Encode)).into_iter().flatten();
+        let known = self.encodes.then(|| rows(KnownParameters::Encode)).into_iter().flatten();
         let known = known.map(|(name, accept, why)| (*name, fate(accept, why)));
         let honoured = self.rows.iter().map(|(name, _, what)| {
             let needed = if self.least.contains(&format!("\"{name}\":")) { "required" } else { "honoured" };

@@ -50,14 +50,14 @@ pub struct EventSplitter {
     after_crlf: bool,
     /// No line of any event has come yet.
     at_start: bool,
-    event: Lines,
+    event: EventLines,
     max_event_bytes: usize,
     failed: Option<SseError>,
 }
 
 /// The parsed lines of the current event. Ranges are counted from the first byte of the event.
 #[derive(Debug, Default)]
-struct Lines {
+struct EventLines {
     /// A line other than a comment has come.
     begun: bool,
     name: Range<usize>,
@@ -69,7 +69,7 @@ struct Lines {
 }
 
 /// The result of one step.
-enum Step {
+enum SplitStep {
     Line,
     Event(SplitEvent),
     /// All available bytes are used up.
@@ -93,7 +93,7 @@ impl EventSplitter {
             after_cr: false,
             after_crlf: false,
             at_start: true,
-            event: Lines::default(),
+            event: EventLines::default(),
             max_event_bytes,
             failed: None,
         }
@@ -126,10 +126,10 @@ impl EventSplitter {
                 self.chunk = chunk;
             }
             match self.step() {
-                Ok(Step::Line) => {}
-                Ok(Step::Event(event)) => return Ok(Some(event)),
-                Ok(Step::NeedsMore) if self.coming.is_empty() => return Ok(None),
-                Ok(Step::NeedsMore) => {}
+                Ok(SplitStep::Line) => {}
+                Ok(SplitStep::Event(event)) => return Ok(Some(event)),
+                Ok(SplitStep::NeedsMore) if self.coming.is_empty() => return Ok(None),
+                Ok(SplitStep::NeedsMore) => {}
                 Err(error) => {
                     self.failed = Some(error);
                     return Err(error);
@@ -168,7 +168,7 @@ impl EventSplitter {
         self.event.begun || partial.first().is_some_and(|byte| *byte != b':')
     }
 
-    fn step(&mut self) -> Result<Step, SseError> {
+    fn step(&mut self) -> Result<SplitStep, SseError> {
         if self.after_cr {
             let Some(next) = self.peek() else { return self.hold() };
             self.after_cr = false;
@@ -177,7 +177,7 @@ impl EventSplitter {
             }
         }
         if self.event.ended {
-            return Ok(Step::Event(self.take_event()));
+            return Ok(SplitStep::Event(self.take_event()));
         }
         let Some(end) = self.line_end() else { return self.hold() };
         if end > self.max_event_bytes && end > self.at {
@@ -219,17 +219,17 @@ impl EventSplitter {
     }
 
     /// Moves the start of an unfinished event to `held`.
-    fn hold(&mut self) -> Result<Step, SseError> {
+    fn hold(&mut self) -> Result<SplitStep, SseError> {
         self.held.extend_from_slice(&std::mem::take(&mut self.chunk));
         // The limit for whole lines was checked when they were scanned, so only an unfinished line can exceed it here.
         if self.held.len() > self.max_event_bytes && self.held.len() > self.at {
             return Err(SseError::TooLong { max_bytes: self.max_event_bytes });
         }
-        Ok(Step::NeedsMore)
+        Ok(SplitStep::NeedsMore)
     }
 
     /// Takes one whole line, whose content ends at `end`. An empty line ends the event.
-    fn take_line(&mut self, mut end: usize) -> Result<Step, SseError> {
+    fn take_line(&mut self, mut end: usize) -> Result<SplitStep, SseError> {
         if std::mem::take(&mut self.at_start) && self.bytes(0..end).starts_with(BYTE_ORDER_MARK) {
             self.drop_front(BYTE_ORDER_MARK.len());
             end -= BYTE_ORDER_MARK.len();
@@ -242,12 +242,12 @@ impl EventSplitter {
             None if self.event.data.is_none() => self.discard(),
             // An LF most likely follows. It belongs to the event.
             None if self.after_cr && crlf_before => self.event.ended = true,
-            None => return Ok(Step::Event(self.take_event())),
+            None => return Ok(SplitStep::Event(self.take_event())),
             Some(b':') if !self.event.begun => self.discard(),
             Some(b':') => {}
             Some(_) => self.take_field(line)?,
         }
-        Ok(Step::Line)
+        Ok(SplitStep::Line)
     }
 
     fn take_field(&mut self, line: Range<usize>) -> Result<(), SseError> {
@@ -289,7 +289,7 @@ impl EventSplitter {
     fn discard(&mut self) {
         self.drop_front(self.at);
         self.at = 0;
-        self.event = Lines::default();
+        self.event = EventLines::default();
     }
 
     fn drop_front(&mut self, count: usize) {

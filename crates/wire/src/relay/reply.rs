@@ -44,10 +44,10 @@ pub use reported::{KnownUsage, ReportedUsage};
 
 use headrace_domain::{Endpoint, FinishReason, ReplyEvent, Usage};
 
-use answer::{Answer, Reading};
-use anthropic::Blocks;
-use responses::Called;
-use usage::Reports;
+use answer::{AnswerReader, EventReading};
+use anthropic::OpenBlocks;
+use responses::CallItems;
+use usage::UsageReports;
 
 /// The event that ends a complete stream. Some servers leave it out.
 pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
@@ -67,9 +67,9 @@ pub const fn end_of_stream(endpoint: Endpoint) -> &'static [u8] {
 pub struct ReplyReader {
     endpoint: Endpoint,
     stream: bool,
-    answer: Answer,
-    blocks: Blocks,
-    called: Called,
+    answer: AnswerReader,
+    blocks: OpenBlocks,
+    called: CallItems,
 }
 
 impl ReplyReader {
@@ -77,11 +77,11 @@ impl ReplyReader {
     /// prompts × `n`.
     pub fn new(endpoint: Endpoint, stream: bool, choices: u32) -> Self {
         let choices = if matches!(endpoint, Endpoint::Messages | Endpoint::Responses) { 1 } else { choices };
-        let mut answer = Answer::new(choices);
+        let mut answer = AnswerReader::new(choices);
         if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
-            answer.usage = Reports::of_encoder();
+            answer.usage = UsageReports::of_encoder();
         }
-        Self { endpoint, stream, answer, blocks: Blocks::default(), called: Called::default() }
+        Self { endpoint, stream, answer, blocks: OpenBlocks::default(), called: CallItems::default() }
     }
 
     /// Reads one event of a stream. With `out`, it also adds the event's content as reply events. Without `out`, it
@@ -101,7 +101,7 @@ impl ReplyReader {
     ) -> Result<EventFacts, ReplyFault> {
         self.delivered(true);
         let was_whole = self.has_finished();
-        let mut reading = Reading::new(out);
+        let mut reading = EventReading::new(out);
         let read = match self.endpoint {
             Endpoint::Responses => {
                 responses::event(name, data, &mut self.called, &mut self.answer, &mut reading)
@@ -141,7 +141,7 @@ impl ReplyReader {
         out: Option<&mut Vec<ReplyEvent>>,
     ) -> Result<EventFacts, ReplyFault> {
         self.delivered(false);
-        let mut reading = Reading::new(out);
+        let mut reading = EventReading::new(out);
         match self.endpoint {
             Endpoint::Responses => responses::whole(body, &mut self.answer, &mut reading)?,
             Endpoint::ChatCompletions | Endpoint::Completions => {

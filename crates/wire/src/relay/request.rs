@@ -38,14 +38,14 @@ mod write_chat;
 mod write_messages;
 
 pub use beginning::beginning;
-pub use edit::{Edits, edited};
-pub(crate) use fields::{Fields, items};
+pub use edit::{BodyEdits, edited};
+pub(crate) use fields::{ObjectFields, items};
 pub use fields::{model_named, place_of};
 pub(crate) use guard::DECIDED_HERE;
 pub use guard::{ALLOWABLE, GEO, TIER, extras_of_betas};
 pub use held::form_asked;
 pub use media::first_media;
-pub(crate) use object::{Object, array, object};
+pub(crate) use object::{ObjectWriter, array, object};
 pub use opening::{opening, user_named};
 pub use ours::{ResponseState, response_state};
 pub use resume::{SoFar, can_resume, resumed};

@@ -1,7 +1,7 @@
 //! Tables of good and bad chat requests: their meaning, or the exact code and parameter of the refusal.
 
 use headrace_domain::{
-    Call, EndUser, Endpoint, Media, MediaKind, MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
+    Call, EndUser, Endpoint, MediaKind, MediaPart, MediaSource, Message, Prompt, Role, ToolCall, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -276,7 +276,7 @@ fn messages_of_every_role() {
 }
 
 /// The parts of message number `at` that are not text.
-fn parts(call: &Call, at: usize) -> Vec<Media> {
+fn parts(call: &Call, at: usize) -> Vec<MediaPart> {
     conversation(call).messages[at].media.clone()
 }
 
@@ -292,7 +292,7 @@ fn what_is_no_text_is_kept_with_its_place() {
         {"type": "video_url", "video_url": {"url": "https://x/a.mp4"}},
     ]}]}))
     .unwrap();
-    let part = |kind, source, behind_bytes, index: usize| Media {
+    let part = |kind, source, behind_bytes, index: usize| MediaPart {
         kind,
         source,
         detail: None,
@@ -306,9 +306,9 @@ fn what_is_no_text_is_kept_with_its_place() {
     assert_eq!(
         parts(&call, 0),
         [
-            Media { detail: Some("low".into()), ..part(MediaKind::Image, url("https://x/a.png"), 2, 1) },
+            MediaPart { detail: Some("low".into()), ..part(MediaKind::Image, url("https://x/a.png"), 2, 1) },
             part(MediaKind::Audio, sound, 3, 3),
-            Media {
+            MediaPart {
                 name: Some("a.pdf".into()),
                 ..part(MediaKind::Document, url("data:application/pdf;base64,QUJD"), 3, 4)
             },

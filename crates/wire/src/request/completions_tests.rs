@@ -1,6 +1,6 @@
 //! Tables of good and bad completion requests: their meaning, or the exact code and parameter of the refusal.
 
-use headrace_domain::{Call, Endpoint, Prompt, PromptItem, RawWish};
+use headrace_domain::{Call, Endpoint, Prompt, PromptItem, RawOptions};
 use serde_json::{Value, json};
 
 use crate::{BadRequest, WireLimits, parse_completions};
@@ -42,9 +42,9 @@ fn scoring_and_log_probabilities() {
     let echoed = parse(&json!({"echo": true})).unwrap();
     assert_eq!((echoed.sampling.logprobs, echoed.sampling.prompt_logprobs), (None, None));
     let neutral = parse(&json!({"suffix": null, "best_of": 2, "n": 2, "user": "u", "tools": null})).unwrap();
-    assert_eq!((neutral.sampling.n, neutral.raw), (2, RawWish::default()));
+    assert_eq!((neutral.sampling.n, neutral.raw), (2, RawOptions::default()));
     let filled = parse(&json!({"suffix": "x", "parse_special": true})).unwrap();
-    assert_eq!(filled.raw, RawWish { parse_special: true, suffix: Some("x".into()) });
+    assert_eq!(filled.raw, RawOptions { parse_special: true, suffix: Some("x".into()) });
     assert_eq!(parse(&json!({"suffix": ""})).unwrap().raw.suffix, None);
     // A gap at the beginning of a text has no text before it.
     assert!(parse(&json!({"prompt": "", "suffix": "x"})).is_ok());

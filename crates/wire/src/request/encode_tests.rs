@@ -137,7 +137,7 @@ fn answer(endpoint: Endpoint, body: &Value, values: &[&[f32]]) -> Value {
         model: "served".to_owned(),
         system_fingerprint: String::new(),
         tier: ServiceTier::Standard,
-        chosen: crate::encode::Chosen::default(),
+        chosen: crate::encode::ShownSampling::default(),
         diagnosis: None,
     };
     let (mut encoder, mut out) = (encoder(&call, meta), BytesMut::new());

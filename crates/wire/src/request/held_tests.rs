@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    Call, Conversation, CustomInput, Endpoint, Form, FormTag, GrammarSyntax, JsonForm, Prompt, ReasoningWish,
-    TaggedForm, ToolChoice,
+    Call, Conversation, CustomInput, Endpoint, FormTag, GrammarSyntax, JsonForm, Prompt, ReasoningOptions,
+    ResponseFormat, TaggedForm, ToolChoice,
 };
 use serde_json::{Value, json};
 
@@ -47,22 +47,25 @@ fn formats_of_openai_become_forms() {
     for (format, expected) in [
         (json!({"type": "text"}), None),
         (json!(null), None),
-        (json!({"type": "json_object"}), Some(Form::JsonObject)),
-        (json!({"type": "json_object", "schema": schema}), Some(Form::JsonSchema(json_form(schema.clone())))),
+        (json!({"type": "json_object"}), Some(ResponseFormat::JsonObject)),
+        (
+            json!({"type": "json_object", "schema": schema}),
+            Some(ResponseFormat::JsonSchema(json_form(schema.clone()))),
+        ),
         (
             json!({"type": "json_schema", "json_schema": {"name": "answer", "description": "d", "strict": true, "schema": schema}}),
-            Some(Form::JsonSchema(named.clone())),
+            Some(ResponseFormat::JsonSchema(named.clone())),
         ),
         (
             json!({"json_schema": {"schema": schema, "strict": null, "name": "answer"}, "type": "json_schema"}),
-            Some(Form::JsonSchema(JsonForm { strict: false, ..named })),
+            Some(ResponseFormat::JsonSchema(JsonForm { strict: false, ..named })),
         ),
     ] {
         for endpoint in [Endpoint::ChatCompletions, Endpoint::Completions] {
             let call = read(endpoint, &json!({"response_format": format})).unwrap();
             assert_eq!(call.form, expected.clone().map(Arc::new), "{format}");
             // The answer's keys follow this order, so no key may move.
-            if let Some(Form::JsonSchema(form)) = call.form.as_deref() {
+            if let Some(ResponseFormat::JsonSchema(form)) = call.form.as_deref() {
                 assert_eq!(form.schema.to_string(), schema.to_string());
             }
         }
@@ -75,29 +78,32 @@ fn structured_outputs_become_forms() {
     let tags = json!({"type": "structural_tag", "structures": [{"begin": "<f>", "schema": {}, "end": "</f>"}], "triggers": ["<f"]});
     let newer = json!({"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f"], "tags": [
         {"type": "tag", "begin": "<f>", "content": {"type": "json_schema", "json_schema": {}}, "end": "</f>"}]}});
-    let tagged = Form::Tags(TaggedForm {
+    let tagged = ResponseFormat::Tags(TaggedForm {
         tags: vec![FormTag { begin: "<f>".into(), schema: json!({}), end: "</f>".into() }],
         triggers: vec!["<f".into()],
     });
     let closed = json!({"type": "object", "properties": {
         "properties": {"type": "object", "properties": {}}, "open": {"properties": {}, "additionalProperties": true}}});
     for (outputs, expected) in [
-        (json!({"json": schema}), Form::JsonSchema(json_form(schema.clone()))),
-        (json!({"json": schema.to_string(), "regex": null}), Form::JsonSchema(json_form(schema.clone()))),
-        (json!({"regex": "a+"}), Form::Regex("a+".into())),
-        (json!({"choice": ["a", "b"]}), Form::Choice(vec!["a".into(), "b".into()])),
+        (json!({"json": schema}), ResponseFormat::JsonSchema(json_form(schema.clone()))),
+        (
+            json!({"json": schema.to_string(), "regex": null}),
+            ResponseFormat::JsonSchema(json_form(schema.clone())),
+        ),
+        (json!({"regex": "a+"}), ResponseFormat::Regex("a+".into())),
+        (json!({"choice": ["a", "b"]}), ResponseFormat::Choice(vec!["a".into(), "b".into()])),
         (
             json!({"grammar": "root ::= \"a\""}),
-            Form::Grammar { text: "root ::= \"a\"".into(), syntax: GrammarSyntax::Either },
+            ResponseFormat::Grammar { text: "root ::= \"a\"".into(), syntax: GrammarSyntax::Either },
         ),
-        (json!({"json_object": true}), Form::JsonObject),
-        (json!({"json_object": false, "regex": "x"}), Form::Regex("x".into())),
+        (json!({"json_object": true}), ResponseFormat::JsonObject),
+        (json!({"json_object": false, "regex": "x"}), ResponseFormat::Regex("x".into())),
         (json!({"structural_tag": tags}), tagged.clone()),
         (json!({"structural_tag": tags.to_string()}), tagged.clone()),
         (json!({"structural_tag": newer}), tagged.clone()),
         (
             json!({"json": {"type": "array"}, "disable_any_whitespace": true, "whitespace_pattern": " ?"}),
-            Form::JsonSchema(JsonForm {
+            ResponseFormat::JsonSchema(JsonForm {
                 compact: true,
                 white_space: Some(" ?".into()),
                 ..json_form(json!({"type": "array"}))
@@ -105,11 +111,11 @@ fn structured_outputs_become_forms() {
         ),
         (
             json!({"json_object": true, "disable_any_whitespace": true}),
-            Form::JsonSchema(JsonForm { compact: true, ..json_form(json!({"type": "object"})) }),
+            ResponseFormat::JsonSchema(JsonForm { compact: true, ..json_form(json!({"type": "object"})) }),
         ),
         (
             json!({"json": closed, "disable_additional_properties": true}),
-            Form::JsonSchema(json_form(json!({"type": "object", "properties": {
+            ResponseFormat::JsonSchema(json_form(json!({"type": "object", "properties": {
                 "properties": {"type": "object", "properties": {}, "additionalProperties": false},
                 "open": {"properties": {}, "additionalProperties": true}}, "additionalProperties": false}))),
         ),
@@ -208,7 +214,7 @@ fn anthropics_formats_become_forms() {
     let format = json!({"type": "json_schema", "schema": schema});
     for more in [json!({"output_config": {"format": format}}), json!({"output_format": format})] {
         let call = read(Endpoint::Messages, &more).unwrap();
-        assert_eq!(call.form, Some(Arc::new(Form::JsonSchema(json_form(schema.clone())))));
+        assert_eq!(call.form, Some(Arc::new(ResponseFormat::JsonSchema(json_form(schema.clone())))));
     }
     for more in [
         json!({"output_config": {}}),
@@ -221,7 +227,7 @@ fn anthropics_formats_become_forms() {
 
 #[test]
 fn wishes_for_thinking() {
-    let wish = |enabled, effort: Option<&str>, budget_tokens, hidden| ReasoningWish {
+    let wish = |enabled, effort: Option<&str>, budget_tokens, hidden| ReasoningOptions {
         enabled,
         effort: effort.map(str::to_owned),
         budget_tokens,
@@ -343,8 +349,8 @@ fn custom_tools_are_functions_of_one_text() {
     for (format, expected) in [
         (json!(null), Some(CustomInput::Text)),
         (json!({"type": "text"}), Some(CustomInput::Text)),
-        (lark, held(Form::Grammar { text: "start: \"a\"".into(), syntax: GrammarSyntax::Lark })),
-        (regex, held(Form::Regex("a+".into()))),
+        (lark, held(ResponseFormat::Grammar { text: "start: \"a\"".into(), syntax: GrammarSyntax::Lark })),
+        (regex, held(ResponseFormat::Regex("a+".into()))),
     ] {
         let call = chat(&json!({"tools": tool(format), "messages": [
             {"role": "user", "content": "u"},

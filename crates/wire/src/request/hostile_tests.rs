@@ -4,7 +4,7 @@
 use headrace_domain::Endpoint;
 use proptest::prelude::*;
 
-use crate::json::Reader;
+use crate::json::JsonReader;
 use crate::{BadRequest, WireLimits, parse};
 
 const ALL: [Endpoint; 4] =
@@ -87,7 +87,7 @@ fn abuse_1_numbers_and_lists_beyond_reason() {
     ];
     for (endpoint, body, param, code) in rows {
         let limits = WireLimits::default();
-        let mut reader = Reader::new(body.as_bytes(), 64, limits.max_free_form_values).unwrap();
+        let mut reader = JsonReader::new(body.as_bytes(), 64, limits.max_free_form_values).unwrap();
         let bad = BadRequest::from(super::read(endpoint, &mut reader, &limits).unwrap_err());
         let work = reader.position();
         let shown = &body[..body.len().min(100)];

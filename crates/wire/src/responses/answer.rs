@@ -8,41 +8,41 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use headrace_domain::{Call, Endpoint, FinishReason, Prompt, ResponseAsk, TokenLogprob, Usage};
 
-use super::sealed::Sealed;
+use super::sealed::SealedReasoning;
 use crate::ErrorFacts;
-use crate::custom::Unwrap;
+use crate::custom::CustomInputReader;
 use crate::encode::{ReplyMeta, answer_id, write_cache_diagnostics, write_explain};
 use crate::json_out::{chat_logprobs, list, raw, value};
 
 /// The items so far, and the facts about the answer as a whole.
-pub(super) struct Answer {
+pub(super) struct ResponseAnswer {
     meta: ReplyMeta,
     ask: Arc<ResponseAsk>,
     /// The constant fields between the output and the usage.
     sampling: String,
     custom_tools: BTreeSet<String>,
-    pub(super) items: Vec<Item>,
+    pub(super) items: Vec<AnswerItem>,
     pub(super) reason: Option<FinishReason>,
     completed_at: Option<u64>,
 }
 
 /// One item of the output.
-pub(super) struct Item {
+pub(super) struct AnswerItem {
     pub(super) id: String,
-    pub(super) body: Body,
-    pub(super) status: Status,
+    pub(super) body: ItemBody,
+    pub(super) status: ItemStatus,
 }
 
 /// The status of an item or of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum ItemStatus {
     InProgress,
     Completed,
     Incomplete,
     Failed,
 }
 
-impl Status {
+impl ItemStatus {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::InProgress => "in_progress",
@@ -54,7 +54,7 @@ impl Status {
 }
 
 /// The content of an item.
-pub(super) enum Body {
+pub(super) enum ItemBody {
     Message { text: String, logprobs: Vec<TokenLogprob> },
     Reasoning { text: String, foreign: Option<String> },
     Call(ToolCall),
@@ -68,7 +68,7 @@ pub(super) struct ToolCall {
     /// JSON, or the text for a custom tool.
     pub(super) arguments: String,
     /// Extracts the text from what a model writes for a custom tool. `None` if the tool takes JSON.
-    pub(super) text: Option<Unwrap>,
+    pub(super) text: Option<CustomInputReader>,
 }
 
 impl ToolCall {
@@ -84,7 +84,7 @@ impl ToolCall {
 
     /// Ends the arguments. Returns the text that was held back.
     pub(super) fn finish(&mut self) -> String {
-        let left = self.text.as_mut().map(Unwrap::finish).unwrap_or_default();
+        let left = self.text.as_mut().map(CustomInputReader::finish).unwrap_or_default();
         self.arguments.push_str(&left);
         left
     }
@@ -94,7 +94,7 @@ impl ToolCall {
     }
 }
 
-impl Answer {
+impl ResponseAnswer {
     pub(super) fn new(call: &Call, meta: ReplyMeta) -> Self {
         let sampling = &call.sampling;
         let shown = format!(
@@ -131,30 +131,30 @@ impl Answer {
     }
 
     /// Adds an item. Its id contains the request's id and the item's position.
-    pub(super) fn push(&mut self, body: Body) -> usize {
+    pub(super) fn push(&mut self, body: ItemBody) -> usize {
         let prefix = match &body {
-            Body::Message { .. } => "msg",
-            Body::Reasoning { .. } => "rs",
-            Body::Call(call) if call.is_custom() => "ctc",
-            Body::Call(_) => "fc",
+            ItemBody::Message { .. } => "msg",
+            ItemBody::Reasoning { .. } => "rs",
+            ItemBody::Call(call) if call.is_custom() => "ctc",
+            ItemBody::Call(_) => "fc",
         };
         let place = self.items.len();
         let id = format!("{prefix}_{:032x}{place:04x}", self.meta.request_id.bits());
-        self.items.push(Item { id, body, status: Status::InProgress });
+        self.items.push(AnswerItem { id, body, status: ItemStatus::InProgress });
         place
     }
 
-    pub(super) fn call(&self, index: u32, call_id: &str, name: &str) -> Body {
-        let text = self.custom_tools.contains(name).then(Unwrap::default);
+    pub(super) fn call(&self, index: u32, call_id: &str, name: &str) -> ItemBody {
+        let text = self.custom_tools.contains(name).then(CustomInputReader::default);
         let (call_id, name) = (call_id.to_owned(), name.to_owned());
-        Body::Call(ToolCall { index, call_id, name, arguments: String::new(), text })
+        ItemBody::Call(ToolCall { index, call_id, name, arguments: String::new(), text })
     }
 
     /// The status of an item with which the answer ends.
-    pub(super) fn last_status(&self) -> Status {
+    pub(super) fn last_status(&self) -> ItemStatus {
         match self.reason {
-            Some(FinishReason::Length | FinishReason::ContentFilter) => Status::Incomplete,
-            _ => Status::Completed,
+            Some(FinishReason::Length | FinishReason::ContentFilter) => ItemStatus::Incomplete,
+            _ => ItemStatus::Completed,
         }
     }
 
@@ -168,18 +168,18 @@ impl Answer {
     }
 
     /// Writes the response as an object.
-    pub(super) fn write(&self, status: Status, end: &End<'_>, out: &mut BytesMut) {
+    pub(super) fn write(&self, status: ItemStatus, end: &ResponseEnd<'_>, out: &mut BytesMut) {
         self.write_as(status.name(), end, out);
     }
 
     /// Writes the same object with a status that no stream has.
-    pub(super) fn write_as(&self, status: &str, end: &End<'_>, out: &mut BytesMut) {
+    pub(super) fn write_as(&self, status: &str, end: &ResponseEnd<'_>, out: &mut BytesMut) {
         raw(out, "{\"id\":");
         value(out, &answer_id(Endpoint::Responses, self.meta.request_id));
         raw(out, ",\"object\":\"response\",\"created_at\":");
         value(out, &self.meta.created_unix_s);
         raw(out, ",\"completed_at\":");
-        value(out, &self.completed_at.filter(|_| status == Status::Completed.name()));
+        value(out, &self.completed_at.filter(|_| status == ItemStatus::Completed.name()));
         raw(out, ",\"status\":");
         value(out, status);
         raw(out, ",\"error\":");
@@ -188,7 +188,7 @@ impl Answer {
             None => raw(out, "null"),
         }
         raw(out, ",\"incomplete_details\":");
-        match self.incomplete().filter(|_| status == Status::Incomplete.name()) {
+        match self.incomplete().filter(|_| status == ItemStatus::Incomplete.name()) {
             Some(reason) => {
                 raw(out, "{\"reason\":");
                 value(out, reason);
@@ -219,20 +219,22 @@ impl Answer {
         raw(out, "}");
     }
 
-    pub(super) fn write_item(&self, item: &Item, out: &mut BytesMut) {
+    pub(super) fn write_item(&self, item: &AnswerItem, out: &mut BytesMut) {
         raw(out, "{\"id\":");
         value(out, &item.id);
-        let begun = item.status != Status::InProgress;
+        let begun = item.status != ItemStatus::InProgress;
         match &item.body {
-            Body::Message { text, logprobs } => {
+            ItemBody::Message { text, logprobs } => {
                 raw(out, ",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
                 if begun {
                     write_text(out, text, logprobs);
                 }
                 raw(out, "]");
             }
-            Body::Reasoning { text, foreign } => self.write_reasoning(out, begun, text, foreign.as_deref()),
-            Body::Call(call) => write_call(out, call, begun),
+            ItemBody::Reasoning { text, foreign } => {
+                self.write_reasoning(out, begun, text, foreign.as_deref())
+            }
+            ItemBody::Call(call) => write_call(out, call, begun),
         }
         raw(out, ",\"status\":");
         value(out, item.status.name());
@@ -251,8 +253,8 @@ impl Answer {
         }
         raw(out, "]");
         let sealed = match foreign {
-            Some(data) => Some(Sealed::Foreign(data.to_owned())),
-            None => (begun && self.ask.sealed_reasoning).then(|| Sealed::Text(text.to_owned())),
+            Some(data) => Some(SealedReasoning::Foreign(data.to_owned())),
+            None => (begun && self.ask.sealed_reasoning).then(|| SealedReasoning::Text(text.to_owned())),
         };
         raw(out, ",\"encrypted_content\":");
         value(out, &sealed.map(|sealed| sealed.to_field()));
@@ -261,7 +263,7 @@ impl Answer {
 
 /// The facts that are known at the end of an answer.
 #[derive(Default)]
-pub(super) struct End<'a> {
+pub(super) struct ResponseEnd<'a> {
     pub(super) usage: Option<&'a Usage>,
     pub(super) failed: Option<&'a ErrorFacts>,
     pub(super) explain: Option<&'a serde_json::Value>,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Form, Prompt, Relayed, ServiceTier, Tool, ToolChoice,
+    Call, Code, Conversation, Endpoint, Prompt, RelayedBody, ResponseFormat, ServiceTier, Tool, ToolChoice,
 };
 
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 use crate::json_out::value;
-use crate::relay::{Object, array, object, skim_question};
+use crate::relay::{ObjectWriter, array, object, skim_question};
 use crate::{BadRequest, WireLimits};
 
 use super::chat_parts;
@@ -35,11 +35,11 @@ pub fn as_chat(call: &Call) -> Result<Call, BadRequest> {
 
 fn put(call: &Call) -> Read<Call> {
     let Prompt::Conversation(conversation) = &call.prompt else {
-        return Err(Fault::new(Code::InternalError, "the call is no conversation"));
+        return Err(FieldFault::new(Code::InternalError, "the call is no conversation"));
     };
     if call.sampling.logprobs.is_some() {
         let message = "log-probabilities of the model's upstream cannot be put into a response; leave it out";
-        return Err(Fault::at("top_logprobs", Code::UnsupportedParameter, message));
+        return Err(FieldFault::at("top_logprobs", Code::UnsupportedParameter, message));
     }
     let mut out = BytesMut::new();
     object(&mut out, |body| {
@@ -70,7 +70,7 @@ fn put(call: &Call) -> Read<Call> {
     let text_bytes = out.len().saturating_sub(data);
     let mut chat = Call {
         endpoint: Endpoint::ChatCompletions,
-        prompt: Prompt::Relayed(Relayed {
+        prompt: Prompt::Relayed(RelayedBody {
             body: out.freeze(),
             text_bytes,
             media: u32::try_from(media().count()).unwrap_or(u32::MAX),
@@ -87,7 +87,7 @@ fn put(call: &Call) -> Read<Call> {
     Ok(chat)
 }
 
-fn tools(conversation: &Conversation, body: &mut Object<'_>) -> Read<()> {
+fn tools(conversation: &Conversation, body: &mut ObjectWriter<'_>) -> Read<()> {
     if conversation.tools.is_empty() {
         return Ok(());
     }
@@ -140,7 +140,7 @@ fn tool(out: &mut BytesMut, tool: &Tool) -> Read<()> {
     })
 }
 
-fn sampling(call: &Call, body: &mut Object<'_>) {
+fn sampling(call: &Call, body: &mut ObjectWriter<'_>) {
     let sampling = &call.sampling;
     let mut number = |name, number: Option<f32>| {
         if let Some(number) = number {
@@ -177,10 +177,10 @@ fn sampling(call: &Call, body: &mut Object<'_>) {
     }
 }
 
-fn format(call: &Call, body: &mut Object<'_>) -> Read<()> {
+fn format(call: &Call, body: &mut ObjectWriter<'_>) -> Read<()> {
     let Some(form) = call.form.as_ref().map(Arc::as_ref) else { return Ok(()) };
     object(body.field("response_format"), |format| match form {
-        Form::JsonSchema(form) => {
+        ResponseFormat::JsonSchema(form) => {
             format.text("type", "json_schema");
             object(format.field("json_schema"), |schema| {
                 schema.text("name", form.name.as_deref().unwrap_or("answer"));

@@ -3,12 +3,12 @@
 //! no parameters.
 
 use bytes::BytesMut;
-use headrace_domain::{Call, Code, Media, MediaKind, MediaSource, Message, Role, ToolCall};
+use headrace_domain::{Call, Code, MediaKind, MediaPart, MediaSource, Message, Role, ToolCall};
 
 use crate::content;
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 use crate::json_out::value;
-use crate::relay::{Object, array, object};
+use crate::relay::{ObjectWriter, array, object};
 
 /// The text of a tool's message whose result contains no text.
 const SEE_NEXT: &str = "See the next message.";
@@ -24,24 +24,24 @@ pub(super) fn messages(out: &mut BytesMut, call: &Call, messages: &[Message]) ->
     let mut shown = Vec::new();
     for (at, message) in messages.iter().enumerate() {
         if message.role != Role::Tool && !shown.is_empty() {
-            said.push(Said::Shown(std::mem::take(&mut shown)));
+            said.push(ChatEntry::Shown(std::mem::take(&mut shown)));
         }
-        said.push(Said::Message(at, message));
+        said.push(ChatEntry::Message(at, message));
         if message.role == Role::Tool && !message.media.is_empty() {
             shown.push((at, message));
         }
     }
     if !shown.is_empty() {
-        said.push(Said::Shown(shown));
+        said.push(ChatEntry::Shown(shown));
     }
     array(out, &said, |out, said| match said {
-        Said::Message(at, message) => self::message(out, call, *at, message),
-        Said::Shown(results) => results_shown(out, call, results),
+        ChatEntry::Message(at, message) => self::message(out, call, *at, message),
+        ChatEntry::Shown(results) => results_shown(out, call, results),
     })
 }
 
 /// A message of the chat.
-enum Said<'c> {
+enum ChatEntry<'c> {
     Message(usize, &'c Message),
     /// The parts of tool results that are not text.
     Shown(Vec<(usize, &'c Message)>),
@@ -60,8 +60,8 @@ fn message(out: &mut BytesMut, call: &Call, at: usize, message: &Message) -> Rea
             Some(text) => {
                 let pieces = pieces(text, &message.media);
                 array(written.field("content"), pieces, |out, piece| match piece {
-                    Piece::Text(text) => self::text(out, text),
-                    Piece::Media(part) => media(out, call, at, part),
+                    ChatPiece::Text(text) => self::text(out, text),
+                    ChatPiece::Media(part) => media(out, call, at, part),
                 })?;
             }
             None => written.raw("content", "null"),
@@ -107,21 +107,21 @@ fn tool_call(out: &mut BytesMut, call: &ToolCall) -> Read<()> {
 }
 
 /// A piece of a message's content.
-enum Piece<'m> {
+enum ChatPiece<'m> {
     Text(&'m str),
-    Media(&'m Media),
+    Media(&'m MediaPart),
 }
 
 /// Splits the text at the places of the other parts.
-fn pieces<'m>(text: &'m str, media: &'m [Media]) -> Vec<Piece<'m>> {
+fn pieces<'m>(text: &'m str, media: &'m [MediaPart]) -> Vec<ChatPiece<'m>> {
     let (mut pieces, mut from) = (Vec::new(), 0);
     for part in media {
         let between = text.get(from..part.behind_bytes).filter(|between| !between.is_empty());
-        pieces.extend(between.map(Piece::Text));
-        pieces.push(Piece::Media(part));
+        pieces.extend(between.map(ChatPiece::Text));
+        pieces.push(ChatPiece::Media(part));
         from = part.behind_bytes;
     }
-    pieces.extend(text.get(from..).filter(|rest| !rest.is_empty()).map(Piece::Text));
+    pieces.extend(text.get(from..).filter(|rest| !rest.is_empty()).map(ChatPiece::Text));
     pieces
 }
 
@@ -133,10 +133,10 @@ fn text(out: &mut BytesMut, text: &str) -> Read<()> {
     })
 }
 
-fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
+fn media(out: &mut BytesMut, call: &Call, at: usize, part: &MediaPart) -> Read<()> {
     let lacks = |why: &str| {
         let message = format!("{}: chat completions of the model's upstream {why}", part.kind.name());
-        Err(Fault::at(&call.place(at, part), Code::UnsupportedContent, message))
+        Err(FieldFault::at(&call.place(at, part), Code::UnsupportedContent, message))
     };
     object(out, |written| match (part.kind, &part.source) {
         (_, MediaSource::File(_)) => {
@@ -174,7 +174,7 @@ fn media(out: &mut BytesMut, call: &Call, at: usize, part: &Media) -> Read<()> {
     })
 }
 
-fn file_source(file: &mut Object<'_>, part: &Media, source: &MediaSource) -> Read<()> {
+fn file_source(file: &mut ObjectWriter<'_>, part: &MediaPart, source: &MediaSource) -> Read<()> {
     match source {
         MediaSource::Url(url) => {
             file.text("filename", part.name.as_deref().unwrap_or(UNTITLED));

@@ -8,7 +8,7 @@ use crate::json_out::{raw, value};
 
 /// The request's parameters, in the form in which the answer repeats them.
 #[derive(Debug, Default)]
-pub(super) struct Echo {
+pub(super) struct RequestEcho {
     /// JSON, as it was sent.
     pub(super) tool_choice: Option<String>,
     /// A JSON list, without brackets.
@@ -30,7 +30,7 @@ pub(super) struct Echo {
     pub(super) verbosity: Option<String>,
 }
 
-impl Echo {
+impl RequestEcho {
     /// Sets a `text.format` with a schema.
     pub(super) fn json_schema(
         &mut self,

@@ -4,53 +4,53 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use headrace_domain::{Code, Conversation, Media, Message, MessageOrigin, Role, ToolCall};
+use headrace_domain::{Code, Conversation, MediaPart, Message, MessageOrigin, Role, ToolCall};
 
-use crate::content::Content;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::content::MessageContent;
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::names::tool_name;
 use crate::params::label;
 use crate::{WireLimits, custom};
 
 use super::parts;
-use super::sealed::Sealed;
-use super::tools::Tools;
+use super::sealed::SealedReasoning;
+use super::tools::ResponsesTools;
 
 /// Precedes the short form of turns that were compacted.
 const COMPACTED: &str = "What was said before, in short:\n";
 
 /// The messages that the items become, in order.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct InputTurns {
     pub(super) messages: Vec<Message>,
     pub(super) origins: Vec<MessageOrigin>,
     /// Indexes of the items behind which a cached prefix ends.
     pub(super) marked: Vec<u32>,
     /// Tools that the developer's items offer beside the call's own tools.
-    pub(super) tools: Tools,
+    pub(super) tools: ResponsesTools,
 }
 
 /// The fields of an item of any type.
 #[derive(Default)]
-struct Draft {
+struct ItemDraft {
     role: Option<Role>,
-    content: Option<Content>,
+    content: Option<MessageContent>,
     /// The reasoning as plain text.
     thought: Option<String>,
     call_id: Option<String>,
     name: Option<String>,
     arguments: Option<String>,
     input: Option<String>,
-    output: Option<Content>,
+    output: Option<MessageContent>,
     summary: Option<String>,
     sealed: Option<String>,
-    tools: Option<Tools>,
+    tools: Option<ResponsesTools>,
 }
 
 /// The types of items that are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kinds {
+enum InputItemKind {
     Message,
     Call,
     CallOutput,
@@ -61,44 +61,44 @@ enum Kinds {
     Tools,
 }
 
-impl Turns {
+impl InputTurns {
     /// Reads an `input`: a text, or a list of items.
-    pub(super) fn input(&mut self, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+    pub(super) fn input(&mut self, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
         match r.kind()? {
-            Kind::String => {
+            ValueKind::String => {
                 let text = r.string()?.into_owned();
                 self.push(Message::text(Role::User, text), 0);
                 Ok(())
             }
-            Kind::Array => r.array(limits.max_messages, |r, index| {
-                r.require(Kind::Object)?;
+            ValueKind::Array => r.array(limits.max_messages, |r, index| {
+                r.require(ValueKind::Object)?;
                 let text = r.raw()?;
                 self.item(r.inner(text), index, limits)
             }),
-            _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of items")),
+            _ => Err(FieldFault::new(Code::InvalidType, "it must be a string or a list of items")),
         }
     }
 
-    fn item(&mut self, mut r: Reader<'_>, index: usize, limits: &WireLimits) -> Read<()> {
+    fn item(&mut self, mut r: JsonReader<'_>, index: usize, limits: &WireLimits) -> Read<()> {
         let kind = kind_of(&r)?;
-        let draft = Draft::read(&mut r, kind, limits)?;
+        let draft = ItemDraft::read(&mut r, kind, limits)?;
         self.take(kind, draft, index)
     }
 
-    fn take(&mut self, kind: Kinds, draft: Draft, index: usize) -> Read<()> {
-        let missing = |key: &'static str| move || Fault::missing(key);
+    fn take(&mut self, kind: InputItemKind, draft: ItemDraft, index: usize) -> Read<()> {
+        let missing = |key: &'static str| move || FieldFault::missing(key);
         if [&draft.content, &draft.output].into_iter().flatten().any(|content| content.is_marked) {
             self.marked.push(u32::try_from(index).unwrap_or(u32::MAX));
         }
         match kind {
-            Kinds::Message => {
+            InputItemKind::Message => {
                 let content = draft.content.ok_or_else(missing("content"))?;
                 match draft.role.ok_or_else(missing("role"))? {
                     Role::Assistant => self.said(content, index),
                     role => self.push(content.into_message(role), index),
                 }
             }
-            Kinds::Call => self.called(
+            InputItemKind::Call => self.called(
                 ToolCall {
                     id: draft.call_id.ok_or_else(missing("call_id"))?,
                     name: draft.name.ok_or_else(missing("name"))?,
@@ -106,7 +106,7 @@ impl Turns {
                 },
                 index,
             ),
-            Kinds::CustomCall => self.called(
+            InputItemKind::CustomCall => self.called(
                 ToolCall {
                     id: draft.call_id.ok_or_else(missing("call_id"))?,
                     name: draft.name.ok_or_else(missing("name"))?,
@@ -114,24 +114,24 @@ impl Turns {
                 },
                 index,
             ),
-            Kinds::CallOutput | Kinds::CustomOutput => {
+            InputItemKind::CallOutput | InputItemKind::CustomOutput => {
                 let mut message = draft.output.ok_or_else(missing("output"))?.into_message(Role::Tool);
                 message.tool_call_id = Some(draft.call_id.ok_or_else(missing("call_id"))?);
                 self.push(message, index);
             }
-            Kinds::Reasoning => self.thought(draft, index),
-            Kinds::Compaction => {
+            InputItemKind::Reasoning => self.thought(draft, index),
+            InputItemKind::Compaction => {
                 let field = draft.sealed.ok_or_else(missing("encrypted_content"))?;
-                let Some(Sealed::Text(text)) = Sealed::of_field(&field) else {
+                let Some(SealedReasoning::Text(text)) = SealedReasoning::of_field(&field) else {
                     let message = "it was not compacted here: send what it stands for";
-                    return Err(Fault::at("encrypted_content", Code::InvalidValue, message));
+                    return Err(FieldFault::at("encrypted_content", Code::InvalidValue, message));
                 };
                 self.push(Message::text(Role::System, format!("{COMPACTED}{text}")), index);
             }
-            Kinds::Tools => {
+            InputItemKind::Tools => {
                 if draft.role != Some(Role::System) {
                     let message = "it must be `developer`: nobody else offers tools";
-                    return Err(Fault::at("role", Code::InvalidValue, message));
+                    return Err(FieldFault::at("role", Code::InvalidValue, message));
                 }
                 let more = draft.tools.ok_or_else(missing("tools"))?;
                 self.tools.add(more).map_err(|fault| fault.under_key("tools"))?;
@@ -153,21 +153,22 @@ impl Turns {
 
     /// Adds text of the assistant. Text behind calls joins their message, because nothing may come between calls and
     /// their results.
-    fn said(&mut self, content: Content, index: usize) {
+    fn said(&mut self, content: MessageContent, index: usize) {
         match self.open(|last| last.content.is_none() || !last.tool_calls.is_empty()) {
             Some(last) => {
                 let text = last.content.take().unwrap_or_default();
                 let before = text.len();
-                let mut said =
-                    Content { text, joints: std::mem::take(&mut last.joints), ..Content::default() };
+                let mut said = MessageContent {
+                    text,
+                    joints: std::mem::take(&mut last.joints),
+                    ..MessageContent::default()
+                };
                 said.append_text(&content);
                 (last.content, last.joints) = (Some(said.text), said.joints);
-                last.media.extend(
-                    content
-                        .media
-                        .into_iter()
-                        .map(|part| Media { behind_bytes: part.behind_bytes.saturating_add(before), ..part }),
-                );
+                last.media.extend(content.media.into_iter().map(|part| MediaPart {
+                    behind_bytes: part.behind_bytes.saturating_add(before),
+                    ..part
+                }));
             }
             None => self.push(content.into_message(Role::Assistant), index),
         }
@@ -184,11 +185,11 @@ impl Turns {
         }
     }
 
-    fn thought(&mut self, draft: Draft, index: usize) {
-        let sealed = draft.sealed.as_deref().and_then(Sealed::of_field);
+    fn thought(&mut self, draft: ItemDraft, index: usize) {
+        let sealed = draft.sealed.as_deref().and_then(SealedReasoning::of_field);
         let text = match (draft.thought, sealed) {
             (Some(text), _) if !text.is_empty() => text,
-            (_, Some(Sealed::Text(text))) => text,
+            (_, Some(SealedReasoning::Text(text))) => text,
             // Another server sealed the reasoning, so only its summary is available.
             _ => draft.summary.unwrap_or_default(),
         };
@@ -216,12 +217,12 @@ impl Turns {
 }
 
 /// Finds the type of an item. The field may be anywhere in the item.
-fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
+fn kind_of(r: &JsonReader<'_>) -> Read<InputItemKind> {
     let mut r = r.again();
     let (mut kind, mut has_role) = (None, false);
     r.object(|r, key| {
         match key.as_ref() {
-            "type" => kind = r.optional(Reader::string)?,
+            "type" => kind = r.optional(JsonReader::string)?,
             "role" => {
                 has_role = true;
                 r.skip()?;
@@ -230,18 +231,18 @@ fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
         }
         Ok(())
     })?;
-    let unsupported = |message: &str| Err(Fault::at("type", Code::UnsupportedContent, message));
+    let unsupported = |message: &str| Err(FieldFault::at("type", Code::UnsupportedContent, message));
     match kind.as_deref() {
-        Some("message") => Ok(Kinds::Message),
-        None if has_role => Ok(Kinds::Message),
-        None => Err(Fault::missing("type")),
-        Some("function_call") => Ok(Kinds::Call),
-        Some("function_call_output") => Ok(Kinds::CallOutput),
-        Some("custom_tool_call") => Ok(Kinds::CustomCall),
-        Some("custom_tool_call_output") => Ok(Kinds::CustomOutput),
-        Some("reasoning") => Ok(Kinds::Reasoning),
-        Some("compaction" | "compaction_summary") => Ok(Kinds::Compaction),
-        Some("additional_tools") => Ok(Kinds::Tools),
+        Some("message") => Ok(InputItemKind::Message),
+        None if has_role => Ok(InputItemKind::Message),
+        None => Err(FieldFault::missing("type")),
+        Some("function_call") => Ok(InputItemKind::Call),
+        Some("function_call_output") => Ok(InputItemKind::CallOutput),
+        Some("custom_tool_call") => Ok(InputItemKind::CustomCall),
+        Some("custom_tool_call_output") => Ok(InputItemKind::CustomOutput),
+        Some("reasoning") => Ok(InputItemKind::Reasoning),
+        Some("compaction" | "compaction_summary") => Ok(InputItemKind::Compaction),
+        Some("additional_tools") => Ok(InputItemKind::Tools),
         Some("item_reference") => unsupported("the item that it names is not there; send the item itself"),
         Some(_) => unsupported(
             "only messages, reasoning, compactions, additional tools, and calls of functions and custom tools with their \
@@ -250,8 +251,8 @@ fn kind_of(r: &Reader<'_>) -> Read<Kinds> {
     }
 }
 
-impl Draft {
-    fn read(r: &mut Reader<'_>, kind: Kinds, limits: &WireLimits) -> Read<Self> {
+impl ItemDraft {
+    fn read(r: &mut JsonReader<'_>, kind: InputItemKind, limits: &WireLimits) -> Read<Self> {
         let mut draft = Self::default();
         r.object(|r, key| {
             match (key.as_ref(), kind) {
@@ -260,31 +261,42 @@ impl Draft {
                 ("id" | "status" | "phase" | "created_by", _) => {
                     r.optional(|r| label(r, limits)).map(drop)?
                 }
-                ("tools", Kinds::Tools) => draft.tools = Some(Tools::read(r, limits)?),
-                ("role", Kinds::Message | Kinds::Tools) => draft.role = Some(role(r)?),
-                ("content", Kinds::Message) => draft.content = Some(parts::read(r, limits, "content")?),
-                ("content", Kinds::Reasoning) => {
+                ("tools", InputItemKind::Tools) => draft.tools = Some(ResponsesTools::read(r, limits)?),
+                ("role", InputItemKind::Message | InputItemKind::Tools) => draft.role = Some(role(r)?),
+                ("content", InputItemKind::Message) => {
+                    draft.content = Some(parts::read(r, limits, "content")?)
+                }
+                ("content", InputItemKind::Reasoning) => {
                     draft.thought = r.optional(|r| parts::list(r, limits, ""))?;
                 }
-                ("summary", Kinds::Reasoning) => {
+                ("summary", InputItemKind::Reasoning) => {
                     draft.summary = r.optional(|r| parts::list(r, limits, "\n\n"))?;
                 }
-                ("encrypted_content", Kinds::Reasoning | Kinds::Compaction) => {
-                    draft.sealed = r.optional(Reader::string)?.map(Cow::into_owned);
+                ("encrypted_content", InputItemKind::Reasoning | InputItemKind::Compaction) => {
+                    draft.sealed = r.optional(JsonReader::string)?.map(Cow::into_owned);
                 }
-                ("call_id", Kinds::Call | Kinds::CallOutput | Kinds::CustomCall | Kinds::CustomOutput) => {
+                (
+                    "call_id",
+                    InputItemKind::Call
+                    | InputItemKind::CallOutput
+                    | InputItemKind::CustomCall
+                    | InputItemKind::CustomOutput,
+                ) => {
                     draft.call_id = Some(label(r, limits)?);
                 }
-                ("name", Kinds::Call | Kinds::CustomCall) => draft.name = Some(tool_name(r)?),
-                ("arguments", Kinds::Call) => draft.arguments = Some(crate::tools::arguments_text(r)?),
-                ("input", Kinds::CustomCall) => draft.input = Some(r.string()?.into_owned()),
-                ("output", Kinds::CallOutput | Kinds::CustomOutput) => {
+                ("name", InputItemKind::Call | InputItemKind::CustomCall) => draft.name = Some(tool_name(r)?),
+                ("arguments", InputItemKind::Call) => {
+                    draft.arguments = Some(crate::tools::arguments_text(r)?)
+                }
+                ("input", InputItemKind::CustomCall) => draft.input = Some(r.string()?.into_owned()),
+                ("output", InputItemKind::CallOutput | InputItemKind::CustomOutput) => {
                     draft.output = Some(parts::read(r, limits, "output")?);
                 }
-                ("name", Kinds::CallOutput | Kinds::CustomOutput) | ("caller" | "namespace", _) => {
+                ("name", InputItemKind::CallOutput | InputItemKind::CustomOutput)
+                | ("caller" | "namespace", _) => {
                     r.optional(|r| r.skip()).map(drop)?;
                 }
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
@@ -292,12 +304,12 @@ impl Draft {
     }
 }
 
-fn role(r: &mut Reader<'_>) -> Read<Role> {
+fn role(r: &mut JsonReader<'_>) -> Read<Role> {
     match r.string()?.as_ref() {
         "system" | "developer" => Ok(Role::System),
         "user" => Ok(Role::User),
         "assistant" => Ok(Role::Assistant),
-        _ => Err(Fault::new(
+        _ => Err(FieldFault::new(
             Code::InvalidValue,
             "it must be `user`, `assistant`, `system` or `developer`; results of tools are items of their own",
         )),
@@ -315,11 +327,11 @@ pub(super) fn check(conversation: &Conversation) -> Read<()> {
         if message.tool_call_id.as_deref().is_some_and(|id| !called.contains(id)) {
             let message = "an output names a call that is not before it; send the call too, or the response that it was in as \
                            `previous_response_id`";
-            return Err(Fault::at("input", Code::InvalidValue, message));
+            return Err(FieldFault::at("input", Code::InvalidValue, message));
         }
     }
     if conversation.messages.is_empty() {
-        return Err(Fault::missing("input"));
+        return Err(FieldFault::missing("input"));
     }
     Ok(())
 }

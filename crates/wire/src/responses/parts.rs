@@ -6,9 +6,9 @@ use headrace_domain::{Code, MediaKind};
 
 use crate::WireLimits;
 use crate::cache_options;
-use crate::content::{Content, FileParts, Other, detail, no_such_part, sound};
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::content::{ContentMedia, FileParts, MessageContent, detail, no_such_part, sound};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// Types of text parts, each with the key of its text.
 const TEXTS: &[(&str, &str)] = &[
@@ -28,21 +28,21 @@ const OTHERS: &[(&str, MediaKind)] = &[
 ];
 
 /// Reads a string, or a list of parts that is at `key`.
-pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits, key: &str) -> Read<Content> {
+pub(super) fn read(r: &mut JsonReader<'_>, limits: &WireLimits, key: &str) -> Read<MessageContent> {
     match r.kind()? {
-        Kind::String => Ok(Content::of_text(r.string()?.into_owned())),
-        Kind::Array => {
-            let mut content = Content::default();
+        ValueKind::String => Ok(MessageContent::of_text(r.string()?.into_owned())),
+        ValueKind::Array => {
+            let mut content = MessageContent::default();
             r.array(limits.max_content_parts, |r, index| part(r, &mut content, (key, index)))?;
             Ok(content)
         }
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of parts")),
+        _ => Err(FieldFault::new(Code::InvalidType, "it must be a string or a list of parts")),
     }
 }
 
 /// Reads a list of text parts, joined with `between`.
-pub(super) fn list(r: &mut Reader<'_>, limits: &WireLimits, between: &str) -> Read<String> {
-    let mut content = Content::default();
+pub(super) fn list(r: &mut JsonReader<'_>, limits: &WireLimits, between: &str) -> Read<String> {
+    let mut content = MessageContent::default();
     r.array(limits.max_content_parts, |r, index| {
         if index > 0 {
             content.text.push_str(between);
@@ -56,18 +56,18 @@ pub(super) fn list(r: &mut Reader<'_>, limits: &WireLimits, between: &str) -> Re
 
 /// The fields of a part, before its type says which of them are allowed.
 #[derive(Default)]
-struct Draft {
+struct PartDraft {
     text: Option<String>,
     refusal: Option<String>,
     file: FileParts,
     image_url: Option<String>,
     detail: Option<String>,
-    sound: Option<Other>,
+    sound: Option<ContentMedia>,
     is_marked: bool,
 }
 
-fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) -> Read<()> {
-    let (mut kind, mut draft) = (None, Draft::default());
+fn part(r: &mut JsonReader<'_>, content: &mut MessageContent, (key, index): (&str, usize)) -> Read<()> {
+    let (mut kind, mut draft) = (None, PartDraft::default());
     r.object(|r, key| {
         if key.as_ref() == "type" {
             kind = Some(r.string()?);
@@ -75,11 +75,11 @@ fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) 
         }
         draft.take(key.as_ref(), r)
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
     content.is_marked |= draft.is_marked;
     if let Some((_, key)) = TEXTS.iter().find(|(text, _)| *text == kind.as_ref()) {
         let said = if *key == "refusal" { draft.refusal } else { draft.text };
-        content.push_text(&said.ok_or_else(|| Fault::missing(key))?);
+        content.push_text(&said.ok_or_else(|| FieldFault::missing(key))?);
         return Ok(());
     }
     let known = OTHERS.iter().find(|(name, _)| *name == kind.as_ref());
@@ -89,36 +89,36 @@ fn part(r: &mut Reader<'_>, content: &mut Content, (key, index): (&str, usize)) 
     Ok(())
 }
 
-impl Draft {
-    fn take(&mut self, key: &str, r: &mut Reader<'_>) -> Read<()> {
+impl PartDraft {
+    fn take(&mut self, key: &str, r: &mut JsonReader<'_>) -> Read<()> {
         match key {
-            "text" => self.text = r.optional(Reader::string)?.map(Cow::into_owned),
+            "text" => self.text = r.optional(JsonReader::string)?.map(Cow::into_owned),
             "refusal" => self.refusal = Some(r.string()?.into_owned()),
             // The parts of an answer have these fields beside their text.
             "annotations" | "logprobs" => r.skip()?,
             "prompt_cache_breakpoint" => self.is_marked = cache_options::read_breakpoint(r)?,
-            "image_url" => self.image_url = r.optional(Reader::string)?.map(Cow::into_owned),
+            "image_url" => self.image_url = r.optional(JsonReader::string)?.map(Cow::into_owned),
             "detail" => self.detail = r.optional(detail)?,
             "input_audio" => self.sound = Some(sound(r)?),
             _ => {
                 if !self.file.take(key, r)? {
-                    return Err(Fault::unknown());
+                    return Err(FieldFault::unknown());
                 }
             }
         }
         Ok(())
     }
 
-    fn finish(mut self, kind: MediaKind) -> Read<Other> {
+    fn finish(mut self, kind: MediaKind) -> Read<ContentMedia> {
         let key = match kind {
-            MediaKind::Audio => return self.sound.ok_or_else(|| Fault::missing("input_audio")),
+            MediaKind::Audio => return self.sound.ok_or_else(|| FieldFault::missing("input_audio")),
             MediaKind::Image => {
                 self.file.at_url(self.image_url.take());
                 "image_url"
             }
             MediaKind::Document | MediaKind::Video => "file_data",
         };
-        let other = self.file.finish(kind)?.ok_or_else(|| Fault::missing(key))?;
-        Ok(Other { detail: self.detail, ..other })
+        let other = self.file.finish(kind)?.ok_or_else(|| FieldFault::missing(key))?;
+        Ok(ContentMedia { detail: self.detail, ..other })
     }
 }

@@ -6,16 +6,16 @@ use bytes::BytesMut;
 
 use crate::WireLimits;
 use crate::fault::Read;
-use crate::json::{Kind, Reader};
+use crate::json::{JsonReader, ValueKind};
 use crate::json_out::{raw, value};
 
 /// Returns the ids that items of the body's input name, in order and with repetitions. Empty if the body cannot be
 /// read: the call's own parser then names the fault.
 pub fn item_references(body: &[u8], limits: &WireLimits) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
-    let read = Reader::new(body, limits.max_json_depth, limits.max_free_form_values).and_then(|mut r| {
+    let read = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values).and_then(|mut r| {
         r.object(|r, key| {
-            if key.as_ref() != "input" || r.kind()? != Kind::Array {
+            if key.as_ref() != "input" || r.kind()? != ValueKind::Array {
                 return r.skip();
             }
             r.array(limits.max_messages, |r, _| {
@@ -33,14 +33,14 @@ pub fn with_items(body: &[u8], items: &HashMap<String, String>, limits: &WireLim
     let mut out = BytesMut::with_capacity(body.len());
     raw(&mut out, "{");
     let mut first = true;
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values).ok()?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values).ok()?;
     let read = reader.object(|r, key| {
         if !std::mem::take(&mut first) {
             raw(&mut out, ",");
         }
         value(&mut out, key.as_ref());
         raw(&mut out, ":");
-        if key.as_ref() != "input" || r.kind()? != Kind::Array {
+        if key.as_ref() != "input" || r.kind()? != ValueKind::Array {
             raw(&mut out, r.raw()?);
             return Ok(());
         }
@@ -63,17 +63,17 @@ pub fn with_items(body: &[u8], items: &HashMap<String, String>, limits: &WireLim
 }
 
 /// Returns the id that a reference names. An item is a reference by its type, or if it has only an id.
-fn named(r: &Reader<'_>) -> Read<Option<String>> {
+fn named(r: &JsonReader<'_>) -> Read<Option<String>> {
     let mut r = r.again();
-    if r.kind()? != Kind::Object {
+    if r.kind()? != ValueKind::Object {
         return Ok(None);
     }
     let (mut is_reference, mut id, mut others) = (None, None, false);
     r.object(|r, key| {
         match key.as_ref() {
-            "type" if r.kind()? == Kind::String => is_reference = Some(r.string()? == "item_reference"),
+            "type" if r.kind()? == ValueKind::String => is_reference = Some(r.string()? == "item_reference"),
             "type" => r.skip()?,
-            "id" if r.kind()? == Kind::String => id = Some(r.string()?.into_owned()),
+            "id" if r.kind()? == ValueKind::String => id = Some(r.string()?.into_owned()),
             _ => {
                 others = true;
                 r.skip()?;

@@ -5,23 +5,23 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    Call, Code, Conversation, EndUser, Endpoint, Form, Message, MessageOrigin, Prompt, ReasoningWish,
-    ResponseAsk, Role, is_blank,
+    Call, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin, Prompt, ReasoningOptions,
+    ResponseAsk, ResponseFormat, Role, is_blank,
 };
 
 use crate::cache_options;
-use crate::fault::{Fault, Read};
+use crate::fault::{FieldFault, Read};
 use crate::form::json_form;
-use crate::json::{Kind, Reader};
+use crate::json::{JsonReader, ValueKind};
 use crate::names::schema_name;
-use crate::params::{Knobs, integer, label};
-use crate::refused::{self, Known};
+use crate::params::{CommonParams, integer, label};
+use crate::refused::{self, KnownParameters};
 use crate::wishes::{USUAL_VERBOSITY, verbosity};
 use crate::{WireLimits, blank};
 
-use super::echo::Echo;
-use super::items::{self, Turns};
-use super::tools::{self, Tools};
+use super::echo::RequestEcho;
+use super::items::{self, InputTurns};
+use super::tools::{self, ResponsesTools};
 
 /// Parameters that mean the same as on the other endpoints.
 const SHARED: &[&str] = &[
@@ -58,25 +58,28 @@ const INCLUDES: &[&str] = &[
 
 /// The body as read so far.
 #[derive(Default)]
-struct Draft {
-    turns: Option<Turns>,
+struct ResponsesDraft {
+    turns: Option<InputTurns>,
     input: String,
     instructions: Option<String>,
-    tools: Tools,
+    tools: ResponsesTools,
     choice: headrace_domain::ToolChoice,
     one_call: bool,
-    form: Option<Form>,
-    reasoning: ReasoningWish,
+    form: Option<ResponseFormat>,
+    reasoning: ReasoningOptions,
     ask: ResponseAsk,
     logprobs: bool,
     top_logprobs: Option<u32>,
-    echo: Echo,
+    echo: RequestEcho,
 }
 
 /// Reads the whole body.
-pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(Endpoint::Responses, limits);
-    let mut draft = Draft { ask: ResponseAsk { store: true, ..ResponseAsk::default() }, ..Draft::default() };
+pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(Endpoint::Responses, limits);
+    let mut draft = ResponsesDraft {
+        ask: ResponseAsk { store: true, ..ResponseAsk::default() },
+        ..ResponsesDraft::default()
+    };
     r.object(|r, key| {
         let key = key.as_ref();
         if SHARED.contains(&key) {
@@ -91,25 +94,25 @@ pub(crate) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
     draft.finish(knobs)
 }
 
-impl Draft {
+impl ResponsesDraft {
     /// Reads a parameter that the model sees. Returns `false` and reads nothing if `key` is not one of them.
-    fn take_prompt(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+    fn take_prompt(&mut self, key: &str, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<bool> {
         match key {
             "input" => {
-                let mut turns = Turns::default();
+                let mut turns = InputTurns::default();
                 let ((), text) = r.with_raw(|r| turns.input(r, limits))?;
                 turns.finish();
                 (self.turns, self.input) = (Some(turns), text.to_owned());
             }
-            "instructions" => self.instructions = r.optional(Reader::string)?.map(Cow::into_owned),
-            "tools" => self.tools = r.optional(|r| Tools::read(r, limits))?.unwrap_or_default(),
+            "instructions" => self.instructions = r.optional(JsonReader::string)?.map(Cow::into_owned),
+            "tools" => self.tools = r.optional(|r| ResponsesTools::read(r, limits))?.unwrap_or_default(),
             "tool_choice" => {
-                if let Some(text) = r.optional(Reader::raw)? {
+                if let Some(text) = r.optional(JsonReader::raw)? {
                     self.choice = tools::choice(&mut r.inner(text), limits)?;
                     self.echo.tool_choice = Some(text.to_owned());
                 }
             }
-            "parallel_tool_calls" => self.one_call = r.optional(Reader::bool)? == Some(false),
+            "parallel_tool_calls" => self.one_call = r.optional(JsonReader::bool)? == Some(false),
             "max_tool_calls" => {
                 // The bound is for calls of tools that run on the server, and there are none.
                 self.echo.max_tool_calls = r.optional(|r| integer(r, 1, u32::MAX))?;
@@ -121,11 +124,11 @@ impl Draft {
 
     /// Reads how the answer is stored, and what it continues. Returns `false` and reads nothing if `key` is not such a
     /// parameter.
-    fn take_state(&mut self, key: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<bool> {
+    fn take_state(&mut self, key: &str, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<bool> {
         let ask = &mut self.ask;
         match key {
-            "store" => ask.store = r.optional(Reader::bool)?.unwrap_or(true),
-            "background" => ask.background = r.optional(Reader::bool)?.unwrap_or(false),
+            "store" => ask.store = r.optional(JsonReader::bool)?.unwrap_or(true),
+            "background" => ask.background = r.optional(JsonReader::bool)?.unwrap_or(false),
             "previous_response_id" => ask.previous = r.optional(|r| label(r, limits))?,
             "conversation" => ask.conversation = r.optional(|r| conversation(r, limits))?,
             "metadata" => self.echo.metadata = r.optional(|r| metadata(r, limits))?,
@@ -146,9 +149,9 @@ impl Draft {
     fn take_answer(
         &mut self,
         key: &str,
-        r: &mut Reader<'_>,
+        r: &mut JsonReader<'_>,
         limits: &WireLimits,
-        knobs: &mut Knobs<'_>,
+        knobs: &mut CommonParams<'_>,
     ) -> Read<()> {
         match key {
             "max_output_tokens" => {
@@ -166,52 +169,52 @@ impl Draft {
                 let cuts = r.optional(|r| match r.string()?.as_ref() {
                     "auto" => Ok(true),
                     "disabled" => Ok(false),
-                    _ => Err(Fault::new(Code::InvalidValue, "it must be `auto` or `disabled`")),
+                    _ => Err(FieldFault::new(Code::InvalidValue, "it must be `auto` or `disabled`")),
                 })?;
                 self.ask.cuts = cuts.unwrap_or(false);
             }
             "stream_options" => r.optional(stream_options).map(drop)?,
-            _ => return refused::read(Known::Responses, key, r, limits),
+            _ => return refused::read(KnownParameters::Responses, key, r, limits),
         }
         Ok(())
     }
 
-    fn include(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn include(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         r.array(INCLUDES.len() + 2, |r, _| {
             match r.string()?.as_ref() {
                 "message.output_text.logprobs" => self.logprobs = true,
                 "reasoning.encrypted_content" => self.ask.sealed_reasoning = true,
                 name if INCLUDES.contains(&name) => {}
-                _ => return Err(Fault::new(Code::InvalidValue, "there is no such thing to include")),
+                _ => return Err(FieldFault::new(Code::InvalidValue, "there is no such thing to include")),
             }
             Ok(())
         })
     }
 
-    fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         r.object(|r, key| {
             match key.as_ref() {
                 "format" => {
-                    if let Some(text) = r.optional(Reader::raw)? {
+                    if let Some(text) = r.optional(JsonReader::raw)? {
                         self.form = format(&mut r.inner(text), &mut self.echo)?;
                     }
                 }
                 "verbosity" => self.echo.verbosity = r.optional(verbosity)?,
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })
     }
 
-    fn reason(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn reason(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         r.object(|r, key| {
             match key.as_ref() {
                 "effort" => {
-                    let effort = r.optional(Reader::string)?.map(Cow::into_owned);
+                    let effort = r.optional(JsonReader::string)?.map(Cow::into_owned);
                     if effort.as_deref().is_some_and(|effort| !EFFORTS.contains(&effort)) {
                         let message =
                             "it must be `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`";
-                        return Err(Fault::new(Code::InvalidValue, message));
+                        return Err(FieldFault::new(Code::InvalidValue, message));
                     }
                     self.echo.effort.clone_from(&effort);
                     self.reasoning.enabled = effort.as_deref().map(|effort| effort != "none");
@@ -219,9 +222,9 @@ impl Draft {
                 }
                 // The second name is the older one.
                 "summary" | "generate_summary" => {
-                    let summary = r.optional(Reader::string)?.map(Cow::into_owned);
+                    let summary = r.optional(JsonReader::string)?.map(Cow::into_owned);
                     if summary.as_deref().is_some_and(|word| !SUMMARIES.contains(&word)) {
-                        return Err(Fault::new(
+                        return Err(FieldFault::new(
                             Code::InvalidValue,
                             "it must be `auto`, `concise` or `detailed`",
                         ));
@@ -229,7 +232,7 @@ impl Draft {
                     self.ask.reasoning_summary |= summary.is_some();
                     self.echo.summary = summary.or(self.echo.summary.take());
                 }
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })
@@ -243,7 +246,7 @@ impl Draft {
         }
         if self.tools.tools.len() > limits.max_tools {
             let message = format!("with those of its items, there may be at most {}", limits.max_tools);
-            return Err(Fault::at("tools", Code::ArrayAboveMaxLength, message));
+            return Err(FieldFault::at("tools", Code::ArrayAboveMaxLength, message));
         }
         Ok(())
     }
@@ -252,11 +255,11 @@ impl Draft {
     fn check_state(&self) -> Read<()> {
         if self.ask.previous.is_some() && self.ask.conversation.is_some() {
             let message = "it goes on from its conversation; send one of the two";
-            return Err(Fault::at("previous_response_id", Code::InvalidValue, message));
+            return Err(FieldFault::at("previous_response_id", Code::InvalidValue, message));
         }
         if self.ask.background && !self.ask.store {
             let message = "it needs `store: true`: nobody could ask for the answer otherwise";
-            return Err(Fault::at("background", Code::InvalidValue, message));
+            return Err(FieldFault::at("background", Code::InvalidValue, message));
         }
         Ok(())
     }
@@ -269,7 +272,7 @@ impl Draft {
                 Some(MessageOrigin::Message { index, .. }) if !self.input.starts_with('"') => Some(*index),
                 _ => None,
             };
-            let of_item = |fault: Fault, index: u32| {
+            let of_item = |fault: FieldFault, index: u32| {
                 fault.under_key("content").under_index(usize::try_from(index).unwrap_or(usize::MAX))
             };
             return Err(item.into_iter().fold(blank::message(), of_item).under_key("input"));
@@ -282,7 +285,7 @@ impl Draft {
         Err(blank::conversation().under_key("input"))
     }
 
-    fn finish(mut self, mut knobs: Knobs<'_>) -> Read<Call> {
+    fn finish(mut self, mut knobs: CommonParams<'_>) -> Read<Call> {
         self.take_added(knobs.limits)?;
         // The continued state may contain the tools that the choice names, and the calls that the outputs name.
         let goes_on = self.ask.previous.is_some() || self.ask.conversation.is_some();
@@ -315,7 +318,7 @@ impl Draft {
         let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
         let user = echo.safety_identifier.as_deref().or(echo.user.as_deref()).and_then(EndUser::named);
         ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
-        let Turns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
+        let InputTurns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
         if let Some(instructions) = instructions {
             messages.insert(0, Message::text(Role::System, instructions));
             origins.insert(0, MessageOrigin::System);
@@ -358,19 +361,19 @@ const EFFORTS: &[&str] = &["none", "minimal", "low", "medium", "high", "xhigh", 
 const SUMMARIES: &[&str] = &["auto", "concise", "detailed"];
 
 /// Reads the response format. `None` if the answer is plain text.
-fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {
+fn format(r: &mut JsonReader<'_>, echo: &mut RequestEcho) -> Read<Option<ResponseFormat>> {
     let (mut kind, mut name, mut description, mut schema, mut strict) = (None, None, None, None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
             "name" => name = Some(schema_name(r)?),
-            "description" => description = r.optional(Reader::string)?.map(Cow::into_owned),
+            "description" => description = r.optional(JsonReader::string)?.map(Cow::into_owned),
             "schema" => {
-                r.require(Kind::Object)?;
+                r.require(ValueKind::Object)?;
                 schema = Some(r.raw()?);
             }
-            "strict" => strict = r.optional(Reader::bool)?,
-            _ => return Err(Fault::unknown()),
+            "strict" => strict = r.optional(JsonReader::bool)?,
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
@@ -378,29 +381,29 @@ fn format(r: &mut Reader<'_>, echo: &mut Echo) -> Read<Option<Form>> {
         Some("text") => Ok(None),
         Some("json_object") => {
             echo.format = Some(r#"{"type":"json_object"}"#.to_owned());
-            Ok(Some(Form::JsonObject))
+            Ok(Some(ResponseFormat::JsonObject))
         }
         Some("json_schema") => {
-            let name = name.ok_or_else(|| Fault::missing("name"))?;
-            let text = schema.ok_or_else(|| Fault::missing("schema"))?;
+            let name = name.ok_or_else(|| FieldFault::missing("name"))?;
+            let text = schema.ok_or_else(|| FieldFault::missing("schema"))?;
             echo.json_schema(&name, description.as_deref(), text, strict);
             // The text was read before, so it is JSON. Its keys stay in the order in which they were sent.
             let schema = serde_json::from_str(text)
-                .map_err(|_| Fault::at("schema", Code::InvalidValue, "a number in it is too large"))?;
+                .map_err(|_| FieldFault::at("schema", Code::InvalidValue, "a number in it is too large"))?;
             let strict = strict == Some(true);
-            Ok(Some(Form::JsonSchema(json_form(Some(name), schema, strict))))
+            Ok(Some(ResponseFormat::JsonSchema(json_form(Some(name), schema, strict))))
         }
         Some(_) => {
             let message = "it must be `text`, `json_object` or `json_schema`";
-            Err(Fault::at("type", Code::InvalidValue, message))
+            Err(FieldFault::at("type", Code::InvalidValue, message))
         }
-        None => Err(Fault::missing("type")),
+        None => Err(FieldFault::missing("type")),
     }
 }
 
 /// Reads an id, or an object that contains it.
-fn conversation(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
-    if r.kind()? == Kind::String {
+fn conversation(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
+    if r.kind()? == ValueKind::String {
         return label(r, limits);
     }
     let mut id = None;
@@ -409,9 +412,9 @@ fn conversation(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
             id = Some(label(r, limits)?);
             Ok(())
         }
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })?;
-    id.ok_or_else(|| Fault::missing("id"))
+    id.ok_or_else(|| FieldFault::missing("id"))
 }
 
 /// OpenAI's limit for a key of `metadata`, in characters.
@@ -420,34 +423,36 @@ const MAX_METADATA_KEY: usize = 64;
 const MAX_METADATA_VALUE: usize = 512;
 
 /// Reads up to 16 pairs of short strings, and returns them as they were sent.
-pub(crate) fn metadata(r: &mut Reader<'_>, limits: &WireLimits) -> Read<String> {
+pub(crate) fn metadata(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
     let text = r.raw()?;
     let mut pairs = 0;
     r.inner(text).object(|r, key| {
         pairs += 1;
         if pairs > limits.max_metadata_pairs {
             let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
-            return Err(Fault::new(Code::ObjectAboveMaxProperties, message).of_parent());
+            return Err(FieldFault::new(Code::ObjectAboveMaxProperties, message).of_parent());
         }
         if key.chars().count() > MAX_METADATA_KEY {
             let message = format!("a key may have at most {MAX_METADATA_KEY} characters");
-            return Err(Fault::new(Code::StringAboveMaxLength, message).of_parent());
+            return Err(FieldFault::new(Code::StringAboveMaxLength, message).of_parent());
         }
         if r.string()?.chars().count() > MAX_METADATA_VALUE {
             let message = format!("it may have at most {MAX_METADATA_VALUE} characters");
-            return Err(Fault::new(Code::StringAboveMaxLength, message));
+            return Err(FieldFault::new(Code::StringAboveMaxLength, message));
         }
         Ok(())
     })?;
     Ok(text.to_owned())
 }
 
-fn stream_options(r: &mut Reader<'_>) -> Read<()> {
+fn stream_options(r: &mut JsonReader<'_>) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
-        "include_obfuscation" => match r.optional(Reader::bool)? {
-            Some(true) => Err(Fault::new(Code::UnsupportedParameter, "it is not supported; leave it out")),
+        "include_obfuscation" => match r.optional(JsonReader::bool)? {
+            Some(true) => {
+                Err(FieldFault::new(Code::UnsupportedParameter, "it is not supported; leave it out"))
+            }
             _ => Ok(()),
         },
-        _ => Err(Fault::unknown()),
+        _ => Err(FieldFault::unknown()),
     })
 }

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 /// The content of the field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Sealed {
+pub(super) enum SealedReasoning {
     /// Text of this server.
     Text(String),
     /// Data that only the server that made it can read.
@@ -16,7 +16,7 @@ pub(super) enum Sealed {
 const TEXT: &str = "hr1t.";
 const FOREIGN: &str = "hr1f.";
 
-impl Sealed {
+impl SealedReasoning {
     /// Encodes the content for an answer.
     pub(super) fn to_field(&self) -> String {
         let (mark, text) = match self {
@@ -45,11 +45,13 @@ mod tests {
 
     #[test]
     fn what_is_sealed_comes_back_and_nothing_else_does() {
-        for sealed in [Sealed::Text("Größe \u{0} 😀".to_owned()), Sealed::Foreign("gAAA".to_owned())] {
-            assert_eq!(Sealed::of_field(&sealed.to_field()), Some(sealed));
+        for sealed in
+            [SealedReasoning::Text("Größe \u{0} 😀".to_owned()), SealedReasoning::Foreign("gAAA".to_owned())]
+        {
+            assert_eq!(SealedReasoning::of_field(&sealed.to_field()), Some(sealed));
         }
         for foreign in ["", "gAAAAABpM0Yj", "hr1t.%%%", "hr1t.gA=", "hr1t._w"] {
-            assert_eq!(Sealed::of_field(foreign), None, "{foreign}");
+            assert_eq!(SealedReasoning::of_field(foreign), None, "{foreign}");
         }
     }
 }

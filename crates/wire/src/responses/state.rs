@@ -5,14 +5,14 @@ use bytes::BytesMut;
 use headrace_domain::{Call, Code, Endpoint, MessageOrigin, Prompt, RequestId, Role};
 use serde_json::{Value, json};
 
-use super::answer::{Answer, End};
-use super::items::{self, Turns};
+use super::answer::{ResponseAnswer, ResponseEnd};
+use super::items::{self, InputTurns};
 use super::request::metadata;
-use super::sealed::Sealed;
+use super::sealed::SealedReasoning;
 use super::tools;
 use crate::encode::{ReplyMeta, answer_id};
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::{BadRequest, WireLimits};
 
 /// Returns the id of the response to a request.
@@ -23,7 +23,7 @@ pub fn response_id(request: RequestId) -> String {
 /// Returns a response without any output, as an object with this status.
 pub fn response_begun(call: &Call, meta: ReplyMeta, status: &str) -> String {
     let mut out = BytesMut::new();
-    Answer::new(call, meta).write_as(status, &End::default(), &mut out);
+    ResponseAnswer::new(call, meta).write_as(status, &ResponseEnd::default(), &mut out);
     super::echo::text_of(out)
 }
 
@@ -34,9 +34,10 @@ pub fn response_begun(call: &Call, meta: ReplyMeta, status: &str) -> String {
 /// Fails if items cannot be read, or if there are more messages or tools than a call may have. Also fails if the tool
 /// choice names a tool that is not offered, or if an output names no call.
 pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Result<Call, BadRequest> {
-    let mut before = Turns::default();
+    let mut before = InputTurns::default();
     for list in lists {
-        let mut reader = Reader::new(list.as_bytes(), limits.max_json_depth, limits.max_free_form_values)?;
+        let mut reader =
+            JsonReader::new(list.as_bytes(), limits.max_json_depth, limits.max_free_form_values)?;
         before.input(&mut reader, limits).map_err(|fault| fault.under_key("previous_response_id"))?;
     }
     before.finish();
@@ -51,7 +52,7 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     let most = limits.max_tools;
     if conversation.tools.len() > most {
         let message = format!("with those of what it goes on from, there are more than {most}");
-        return Err(Fault::at("tools", Code::ArrayAboveMaxLength, message).into());
+        return Err(FieldFault::at("tools", Code::ArrayAboveMaxLength, message).into());
     }
     let mut own = std::mem::take(&mut conversation.messages);
     let instructed = call.origins.first() == Some(&MessageOrigin::System)
@@ -61,7 +62,7 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     let most = limits.max_messages;
     if before.messages.len().saturating_add(first.len()).saturating_add(rest.len()) > most {
         let message = format!("with what it goes on from, the conversation has more than {most} messages");
-        return Err(Fault::at("input", Code::ArrayAboveMaxLength, message).into());
+        return Err(FieldFault::at("input", Code::ArrayAboveMaxLength, message).into());
     }
     let mut origins = vec![MessageOrigin::System; first.len() + before.messages.len()];
     origins.extend(call.origins.iter().skip(first.len()));
@@ -85,7 +86,7 @@ pub fn compaction(response: &[u8]) -> Option<String> {
     let item = json!({
         "id": format!("cmp_{}", id.trim_start_matches("resp_")),
         "type": "compaction",
-        "encrypted_content": Sealed::Text(text).to_field(),
+        "encrypted_content": SealedReasoning::Text(text).to_field(),
     });
     let compacted = json!({
         "id": id,
@@ -114,23 +115,23 @@ pub fn conversation_body(body: &[u8], limits: &WireLimits) -> Result<Conversatio
     if body.trim_ascii().is_empty() {
         return Ok(ConversationBody::default());
     }
-    let mut reader = Reader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(body, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read_body(&mut reader, limits)?)
 }
 
-fn read_body(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ConversationBody> {
+fn read_body(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ConversationBody> {
     let mut read = ConversationBody::default();
     r.object(|r, key| {
         match key.as_ref() {
             "items" => {
                 read.items = r.optional(|r| {
-                    r.require(Kind::Array)?;
-                    let ((), text) = r.with_raw(|r| Turns::default().input(r, limits))?;
+                    r.require(ValueKind::Array)?;
+                    let ((), text) = r.with_raw(|r| InputTurns::default().input(r, limits))?;
                     Ok(text.to_owned())
                 })?;
             }
             "metadata" => read.metadata = r.optional(|r| metadata(r, limits))?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;

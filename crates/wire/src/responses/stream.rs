@@ -5,8 +5,8 @@
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Dialect, ReplyEvent, TokenLogprob, Usage};
 
-use super::answer::{Answer, Body, End, Item, Status, write_part, write_text};
-use super::gathered::Taken;
+use super::answer::{AnswerItem, ItemBody, ItemStatus, ResponseAnswer, ResponseEnd, write_part, write_text};
+use super::gathered::GatheredDelta;
 use crate::ErrorFacts;
 use crate::encode::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
 use crate::error::write_error;
@@ -14,7 +14,7 @@ use crate::json_out::{chat_logprobs, raw, value};
 
 /// Encodes a response as a stream.
 pub(crate) struct ResponseStream {
-    answer: Answer,
+    answer: ResponseAnswer,
     sequence: u64,
     /// The open item.
     open: Option<usize>,
@@ -43,7 +43,7 @@ const END: &str = "}\n\n";
 impl ResponseStream {
     /// Creates the encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
-        let answer = Answer::new(call, meta);
+        let answer = ResponseAnswer::new(call, meta);
         Self {
             keeps: answer.ask().store,
             answer,
@@ -57,12 +57,12 @@ impl ResponseStream {
     }
 
     /// Writes an event with the whole response.
-    fn response(&mut self, name: &str, status: Status, end: &End<'_>, out: &mut BytesMut) {
+    fn response(&mut self, name: &str, status: ItemStatus, end: &ResponseEnd<'_>, out: &mut BytesMut) {
         open_event(&mut self.sequence, name, out);
         raw(out, ",\"response\":");
         let from = out.len();
         self.answer.write(status, end, out);
-        if status != Status::InProgress && self.keeps {
+        if status != ItemStatus::InProgress && self.keeps {
             self.kept = out.get(from..).map(Bytes::copy_from_slice);
         }
         raw(out, END);
@@ -70,8 +70,8 @@ impl ResponseStream {
 
     fn start(&mut self, out: &mut BytesMut) {
         if !std::mem::replace(&mut self.begun, true) {
-            self.response("response.created", Status::InProgress, &End::default(), out);
-            self.response("response.in_progress", Status::InProgress, &End::default(), out);
+            self.response("response.created", ItemStatus::InProgress, &ResponseEnd::default(), out);
+            self.response("response.in_progress", ItemStatus::InProgress, &ResponseEnd::default(), out);
         }
     }
 
@@ -87,7 +87,7 @@ impl ResponseStream {
     }
 
     /// Writes the start of an event about an item. Its fields follow.
-    fn of_item(sequence: &mut u64, name: &str, (at, item): (usize, &Item), out: &mut BytesMut) {
+    fn of_item(sequence: &mut u64, name: &str, (at, item): (usize, &AnswerItem), out: &mut BytesMut) {
         open_event(sequence, name, out);
         raw(out, ",\"item_id\":");
         value(out, &item.id);
@@ -116,14 +116,14 @@ impl ResponseStream {
         let Some(item) = self.answer.items.get(at) else { return };
         let name = match (&names, &item.body) {
             (Some(names), _) => names.delta,
-            (None, Body::Call(call)) if call.is_custom() => "response.custom_tool_call_input.delta",
+            (None, ItemBody::Call(call)) if call.is_custom() => "response.custom_tool_call_input.delta",
             (None, _) => "response.function_call_arguments.delta",
         };
         Self::of_item(&mut self.sequence, name, (at, item), out);
         raw(out, names.as_ref().map_or("", |names| names.index));
         raw(out, ",\"delta\":");
         value(out, text);
-        if matches!(item.body, Body::Message { .. }) {
+        if matches!(item.body, ItemBody::Message { .. }) {
             raw(out, ",\"logprobs\":[");
             chat_logprobs(out, logprobs);
             raw(out, "]");
@@ -132,7 +132,7 @@ impl ResponseStream {
     }
 
     /// Completes the open item.
-    fn close(&mut self, status: Status, out: &mut BytesMut) {
+    fn close(&mut self, status: ItemStatus, out: &mut BytesMut) {
         let Some(at) = self.open.take() else { return };
         let left = self.answer.end(at, status);
         self.delta(at, &left, &[], out);
@@ -140,7 +140,7 @@ impl ResponseStream {
         let Some(item) = self.answer.items.get(at) else { return };
         let sequence = &mut self.sequence;
         match &item.body {
-            Body::Message { text, logprobs } => {
+            ItemBody::Message { text, logprobs } => {
                 Self::of_item(sequence, "response.output_text.done", (at, item), out);
                 raw(out, ",\"content_index\":0,\"text\":");
                 value(out, text);
@@ -148,7 +148,7 @@ impl ResponseStream {
                 chat_logprobs(out, logprobs);
                 raw(out, "]}\n\n");
             }
-            Body::Reasoning { text, .. } => {
+            ItemBody::Reasoning { text, .. } => {
                 if let Some(names) = &names {
                     Self::of_item(sequence, names.done, (at, item), out);
                     raw(out, names.index);
@@ -157,13 +157,13 @@ impl ResponseStream {
                     raw(out, END);
                 }
             }
-            Body::Call(call) if call.is_custom() => {
+            ItemBody::Call(call) if call.is_custom() => {
                 Self::of_item(sequence, "response.custom_tool_call_input.done", (at, item), out);
                 raw(out, ",\"input\":");
                 value(out, &call.arguments);
                 raw(out, END);
             }
-            Body::Call(call) => {
+            ItemBody::Call(call) => {
                 Self::of_item(sequence, "response.function_call_arguments.done", (at, item), out);
                 raw(out, ",\"name\":");
                 value(out, &call.name);
@@ -177,11 +177,11 @@ impl ResponseStream {
             raw(out, names.index);
             raw(out, ",\"part\":");
             match &item.body {
-                Body::Message { text, logprobs } => write_text(out, text, logprobs),
-                Body::Reasoning { text, .. } => {
+                ItemBody::Message { text, logprobs } => write_text(out, text, logprobs),
+                ItemBody::Reasoning { text, .. } => {
                     write_part(out, if is_summary { "summary_text" } else { "reasoning_text" }, text);
                 }
-                Body::Call(_) => {}
+                ItemBody::Call(_) => {}
             }
             raw(out, END);
         }
@@ -189,17 +189,17 @@ impl ResponseStream {
     }
 
     fn is_summary(&self, at: usize) -> bool {
-        let is_thought = |item: &Item| matches!(item.body, Body::Reasoning { .. });
+        let is_thought = |item: &AnswerItem| matches!(item.body, ItemBody::Reasoning { .. });
         self.answer.ask().reasoning_summary && self.answer.items.get(at).is_some_and(is_thought)
     }
 
     /// The names of the events for an item's part. `None` if the item has no part.
     fn part_names(&self, at: usize) -> Option<&'static PartNames> {
         match &self.answer.items.get(at)?.body {
-            Body::Message { .. } => Some(&OUTPUT_TEXT),
-            Body::Reasoning { foreign: Some(_), .. } | Body::Call(_) => None,
-            Body::Reasoning { .. } if self.is_summary(at) => Some(&SUMMARY),
-            Body::Reasoning { .. } => Some(&REASONING_TEXT),
+            ItemBody::Message { .. } => Some(&OUTPUT_TEXT),
+            ItemBody::Reasoning { foreign: Some(_), .. } | ItemBody::Call(_) => None,
+            ItemBody::Reasoning { .. } if self.is_summary(at) => Some(&SUMMARY),
+            ItemBody::Reasoning { .. } => Some(&REASONING_TEXT),
         }
     }
 }
@@ -232,9 +232,9 @@ const SUMMARY: PartNames = PartNames {
     index: ",\"summary_index\":0",
 };
 
-fn write_empty_part(out: &mut BytesMut, item: &Item, is_summary: bool) {
+fn write_empty_part(out: &mut BytesMut, item: &AnswerItem, is_summary: bool) {
     match &item.body {
-        Body::Message { .. } => write_text(out, "", &[]),
+        ItemBody::Message { .. } => write_text(out, "", &[]),
         _ => write_part(out, if is_summary { "summary_text" } else { "reasoning_text" }, ""),
     }
 }
@@ -251,9 +251,9 @@ impl ReplyEncoder for ResponseStream {
             return;
         }
         let taken = self.answer.take(event);
-        if let Some(Taken { at, new, delta }) = taken {
+        if let Some(GatheredDelta { at, new, delta }) = taken {
             if new {
-                self.close(Status::Completed, out);
+                self.close(ItemStatus::Completed, out);
                 self.add(at, out);
             }
             let logprobs = if let ReplyEvent::Text { logprobs, .. } = event { &logprobs[..] } else { &[] };
@@ -273,10 +273,10 @@ impl ReplyEncoder for ResponseStream {
         let status = self.answer.last_status();
         self.close(status, out);
         let name = match status {
-            Status::Incomplete => "response.incomplete",
+            ItemStatus::Incomplete => "response.incomplete",
             _ => "response.completed",
         };
-        self.response(name, status, &End { usage: Some(usage), failed: None, explain }, out);
+        self.response(name, status, &ResponseEnd { usage: Some(usage), failed: None, explain }, out);
         raw(out, "data: [DONE]\n\n");
     }
 
@@ -292,8 +292,13 @@ impl ReplyEncoder for ResponseStream {
             return;
         }
         self.start(out);
-        self.close(Status::Incomplete, out);
-        self.response("response.failed", Status::Failed, &End { failed: Some(facts), ..End::default() }, out);
+        self.close(ItemStatus::Incomplete, out);
+        self.response(
+            "response.failed",
+            ItemStatus::Failed,
+            &ResponseEnd { failed: Some(facts), ..ResponseEnd::default() },
+            out,
+        );
     }
 
     fn keep_alive(&mut self, out: &mut BytesMut) {

@@ -3,15 +3,15 @@
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, FinishReason, Form, Message, MessageOrigin, Prompt, ReplyEvent,
-    RequestId, Role, ServiceTier, ToolCall, ToolChoice, Usage,
+    Call, Code, Conversation, Endpoint, FinishReason, Message, MessageOrigin, Prompt, ReplyEvent, RequestId,
+    ResponseFormat, Role, ServiceTier, ToolCall, ToolChoice, Usage,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::as_chat::{as_chat, body_of};
 use crate::client::SseReader;
-use crate::encode::{Chosen, ReplyMeta, encoder};
+use crate::encode::{ReplyMeta, ShownSampling, encoder};
 use crate::{BadRequest, ErrorFacts, WireLimits, parse, parse_chat};
 
 fn read(body: &Value) -> Result<Call, BadRequest> {
@@ -43,7 +43,7 @@ fn a_turn_of_the_assistant_is_one_message_of_several_items() {
         message.tool_calls = calls;
         message
     };
-    let sealed = super::sealed::Sealed::Text("hm".into()).to_field();
+    let sealed = super::sealed::SealedReasoning::Text("hm".into()).to_field();
     let body = with(&json!({"instructions": "be brief", "input": [
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed},
@@ -101,7 +101,7 @@ fn what_is_asked_of_the_answer() {
     let conversation = conversation(&call);
     assert_eq!(conversation.tool_choice, ToolChoice::Allowed { names: vec!["f".into()], required: true });
     assert!(conversation.one_call && conversation.tools[0].strict && conversation.tools[1].custom.is_some());
-    let Some(Form::JsonSchema(form)) = call.form.as_deref() else { panic!("a form") };
+    let Some(ResponseFormat::JsonSchema(form)) = call.form.as_deref() else { panic!("a form") };
     assert_eq!(form.schema["properties"].to_string(), r#"{"z":{},"a":{}}"#);
     assert_eq!((call.reasoning.effort.as_deref(), call.reasoning.enabled), (Some("low"), Some(true)));
     let ask = call.response.as_deref().unwrap();
@@ -275,7 +275,7 @@ fn written(call: &Call, events: &[ReplyEvent], failed: bool) -> String {
         model: "m".into(),
         system_fingerprint: String::new(),
         tier: ServiceTier::Standard,
-        chosen: Chosen { temperature: 0.7, top_p: 0.9 },
+        chosen: ShownSampling { temperature: 0.7, top_p: 0.9 },
         diagnosis: None,
     };
     let (mut encoder, mut out) = (encoder(call, meta), BytesMut::new());

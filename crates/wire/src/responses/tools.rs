@@ -7,8 +7,8 @@ use bytes::BytesMut;
 use headrace_domain::{Code, CustomInput, Tool, ToolChoice};
 
 use crate::choice::tool_names;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 use crate::json_out::{raw, value};
 use crate::names::tool_name;
 use crate::tools::{push_tool, schema};
@@ -16,7 +16,7 @@ use crate::{WireLimits, custom};
 
 /// The tools of a call.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
+pub(super) struct ResponsesTools {
     pub(super) tools: Vec<Tool>,
     /// The tools as the answer repeats them: a JSON list, without brackets.
     pub(super) echo: BytesMut,
@@ -26,7 +26,7 @@ pub(super) struct Tools {
 
 /// The fields of a tool of any type.
 #[derive(Default)]
-struct Draft<'a> {
+struct ToolDraft<'a> {
     name: Option<String>,
     description: Option<String>,
     /// The schema as it was sent, and as parsed.
@@ -35,11 +35,11 @@ struct Draft<'a> {
     format: Option<CustomInput>,
 }
 
-impl Tools {
-    pub(super) fn read(r: &mut Reader<'_>, limits: &WireLimits) -> Read<Self> {
+impl ResponsesTools {
+    pub(super) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Self> {
         let mut all = Self::default();
         r.array(limits.max_tools, |r, _| {
-            r.require(Kind::Object)?;
+            r.require(ValueKind::Object)?;
             let text = r.raw()?;
             all.tool(r.inner(text), text, limits)
         })?;
@@ -63,7 +63,7 @@ impl Tools {
         }
     }
 
-    fn tool(&mut self, r: Reader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
+    fn tool(&mut self, r: JsonReader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
         let kind = type_of(&r)?;
         match kind.as_ref() {
             "function" => self.function(r, limits),
@@ -75,13 +75,13 @@ impl Tools {
                 self.skip(vec![name]);
                 Ok(())
             }
-            _ => Err(Fault::at("type", Code::UnsupportedValue, NOT_HERE)),
+            _ => Err(FieldFault::at("type", Code::UnsupportedValue, NOT_HERE)),
         }
     }
 
-    fn function(&mut self, mut r: Reader<'_>, limits: &WireLimits) -> Read<()> {
-        let draft = Draft::read(&mut r, false, limits)?;
-        let name = draft.name.ok_or_else(|| Fault::missing("name"))?;
+    fn function(&mut self, mut r: JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+        let draft = ToolDraft::read(&mut r, false, limits)?;
+        let name = draft.name.ok_or_else(|| FieldFault::missing("name"))?;
         self.comma();
         let out = &mut self.echo;
         raw(out, "{\"type\":\"function\",\"name\":");
@@ -98,9 +98,9 @@ impl Tools {
         push_tool(&mut self.tools, tool)
     }
 
-    fn custom(&mut self, mut r: Reader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
-        let draft = Draft::read(&mut r, true, limits)?;
-        let name = draft.name.ok_or_else(|| Fault::missing("name"))?;
+    fn custom(&mut self, mut r: JsonReader<'_>, text: &str, limits: &WireLimits) -> Read<()> {
+        let draft = ToolDraft::read(&mut r, true, limits)?;
+        let name = draft.name.ok_or_else(|| FieldFault::missing("name"))?;
         self.comma();
         raw(&mut self.echo, text);
         let input = draft.format.unwrap_or(CustomInput::Text);
@@ -135,7 +135,7 @@ const HOSTED: &[&str] = &[
 const NOT_HERE: &str = "only tools of type `function` and `custom` are here: those that you run yourself. Leave it out, or ask the \
                         operator to have others skipped (`responses.skip_hosted_tools`)";
 
-fn type_of<'a>(r: &Reader<'a>) -> Read<Cow<'a, str>> {
+fn type_of<'a>(r: &JsonReader<'a>) -> Read<Cow<'a, str>> {
     let mut r = r.again();
     let mut kind = None;
     r.object(|r, key| {
@@ -145,28 +145,28 @@ fn type_of<'a>(r: &Reader<'a>) -> Read<Cow<'a, str>> {
         }
         r.skip()
     })?;
-    kind.ok_or_else(|| Fault::missing("type"))
+    kind.ok_or_else(|| FieldFault::missing("type"))
 }
 
-impl<'a> Draft<'a> {
-    fn read(r: &mut Reader<'a>, is_custom: bool, limits: &WireLimits) -> Read<Self> {
+impl<'a> ToolDraft<'a> {
+    fn read(r: &mut JsonReader<'a>, is_custom: bool, limits: &WireLimits) -> Read<Self> {
         let mut draft = Self::default();
         r.object(|r, key| {
             match key.as_ref() {
                 "type" => r.skip()?,
                 "name" => draft.name = Some(tool_name(r)?),
-                "description" => draft.description = r.optional(Reader::string)?.map(Cow::into_owned),
+                "description" => draft.description = r.optional(JsonReader::string)?.map(Cow::into_owned),
                 "parameters" if !is_custom => {
                     draft.parameters = r.optional(|r| {
                         let text = r.raw()?;
                         Ok((text, schema(&mut r.inner(text))?))
                     })?;
                 }
-                "strict" if !is_custom => draft.strict = r.optional(Reader::bool)?,
+                "strict" if !is_custom => draft.strict = r.optional(JsonReader::bool)?,
                 "format" if is_custom => draft.format = r.optional(|r| custom::format(r, limits))?,
                 // Neither changes what the model may do with a tool, because all tools are in the prompt anyway.
                 "defer_loading" | "allowed_callers" => r.skip()?,
-                _ => return Err(Fault::unknown()),
+                _ => return Err(FieldFault::unknown()),
             }
             Ok(())
         })?;
@@ -178,20 +178,20 @@ const CHOICES: &str =
     "it must be `auto`, `none`, `required`, a function or custom tool by its name, or `allowed_tools`";
 
 /// Reads which tools may or must be called.
-pub(super) fn choice(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+pub(super) fn choice(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     match r.kind()? {
-        Kind::String => match r.string()?.as_ref() {
+        ValueKind::String => match r.string()?.as_ref() {
             "auto" => Ok(ToolChoice::Auto),
             "none" => Ok(ToolChoice::None),
             "required" => Ok(ToolChoice::Required),
-            _ => Err(Fault::new(Code::InvalidValue, CHOICES)),
+            _ => Err(FieldFault::new(Code::InvalidValue, CHOICES)),
         },
-        Kind::Object => object(r, limits),
-        _ => Err(Fault::new(Code::InvalidType, CHOICES)),
+        ValueKind::Object => object(r, limits),
+        _ => Err(FieldFault::new(Code::InvalidType, CHOICES)),
     }
 }
 
-fn object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
+fn object(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
     let (mut kind, mut name, mut mode, mut names) = (None, None, None, Vec::new());
     r.object(|r, key| {
         match key.as_ref() {
@@ -199,21 +199,23 @@ fn object(r: &mut Reader<'_>, limits: &WireLimits) -> Read<ToolChoice> {
             "name" => name = Some(tool_name(r)?),
             "mode" => mode = Some(r.string()?),
             "tools" => names = tool_names(r, limits)?,
-            _ => return Err(Fault::unknown()),
+            _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     match kind.as_deref() {
-        Some("function" | "custom") => Ok(ToolChoice::Named(name.ok_or_else(|| Fault::missing("name"))?)),
+        Some("function" | "custom") => {
+            Ok(ToolChoice::Named(name.ok_or_else(|| FieldFault::missing("name"))?))
+        }
         Some("allowed_tools") => match mode.as_deref() {
             // As with `auto`, but only the named tools are allowed.
             None | Some("auto") => Ok(ToolChoice::Allowed { names, required: false }),
             Some("required") => Ok(ToolChoice::Allowed { names, required: true }),
             Some("none") => Ok(ToolChoice::None),
-            Some(_) => Err(Fault::at("mode", Code::InvalidValue, "it must be `auto` or `required`")),
+            Some(_) => Err(FieldFault::at("mode", Code::InvalidValue, "it must be `auto` or `required`")),
         },
-        Some(_) => Err(Fault::at("type", Code::UnsupportedValue, CHOICES)),
-        None => Err(Fault::missing("type")),
+        Some(_) => Err(FieldFault::at("type", Code::UnsupportedValue, CHOICES)),
+        None => Err(FieldFault::missing("type")),
     }
 }
 
@@ -229,5 +231,5 @@ pub(super) fn check(choice: &ToolChoice, tools: &[Tool]) -> Read<()> {
     if fits {
         return Ok(());
     }
-    Err(Fault::at("tool_choice", Code::InvalidValue, "it names a tool that is not in `tools`"))
+    Err(FieldFault::at("tool_choice", Code::InvalidValue, "it names a tool that is not in `tools`"))
 }

@@ -5,8 +5,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::Code;
 
-use crate::fault::{Fault, Read};
-use crate::json::Reader;
+use crate::fault::{FieldFault, Read};
+use crate::json::JsonReader;
 use crate::json_out::{raw, value};
 use crate::{BadRequest, WireLimits};
 
@@ -19,33 +19,33 @@ const CREATE: &str = "response.create";
 /// The same as for [`crate::parse`]. Also fails if the message begins no turn, or asks for a feature that a responses
 /// socket lacks.
 pub fn turn_body(message: &[u8], limits: &WireLimits) -> Result<Bytes, BadRequest> {
-    let mut reader = Reader::new(message, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(message, limits.max_json_depth, limits.max_free_form_values)?;
     Ok(read(&mut reader, message.len())?)
 }
 
-fn read(r: &mut Reader<'_>, bytes: usize) -> Read<Bytes> {
+fn read(r: &mut JsonReader<'_>, bytes: usize) -> Read<Bytes> {
     let mut out = BytesMut::with_capacity(bytes);
     raw(&mut out, "{\"stream\":true");
     let mut kind = None;
-    let unsupported = |why: &'static str| Err(Fault::new(Code::UnsupportedParameter, why));
+    let unsupported = |why: &'static str| Err(FieldFault::new(Code::UnsupportedParameter, why));
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?.into_owned()),
             // Every turn is a stream.
             "stream" => {
-                if r.optional(Reader::bool)? == Some(false) {
+                if r.optional(JsonReader::bool)? == Some(false) {
                     return unsupported("every turn is told as a stream of events; leave it out");
                 }
             }
             "background" => {
-                if r.optional(Reader::bool)? == Some(true) {
+                if r.optional(JsonReader::bool)? == Some(true) {
                     return unsupported(
                         "turns are not worked on in the background; use `POST /v1/responses`",
                     );
                 }
             }
             "generate" => {
-                if r.optional(Reader::bool)? == Some(false) {
+                if r.optional(JsonReader::bool)? == Some(false) {
                     return unsupported("every turn is answered; leave it out");
                 }
             }
@@ -73,9 +73,9 @@ fn read(r: &mut Reader<'_>, bytes: usize) -> Read<Bytes> {
         Some(_) => {
             let message =
                 format!("only `{CREATE}` is taken: turns run one after the other, and none is steered");
-            return Err(Fault::at("type", Code::UnsupportedValue, message));
+            return Err(FieldFault::at("type", Code::UnsupportedValue, message));
         }
-        None => return Err(Fault::missing("type")),
+        None => return Err(FieldFault::missing("type")),
     }
     raw(&mut out, "}");
     Ok(out.freeze())

@@ -3,14 +3,14 @@
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Dialect, ReplyEvent, Usage};
 
-use super::answer::{Answer, End, Status};
+use super::answer::{ItemStatus, ResponseAnswer, ResponseEnd};
 use crate::ErrorFacts;
 use crate::encode::{JSON, ReplyEncoder, ReplyMeta};
 use crate::error::write_error;
 
 /// Encodes a response as a whole body.
 pub(crate) struct ResponseWhole {
-    answer: Answer,
+    answer: ResponseAnswer,
     over: bool,
     /// Whether the response is kept as an object.
     keeps: bool,
@@ -20,7 +20,7 @@ pub(crate) struct ResponseWhole {
 impl ResponseWhole {
     /// Creates the encoder of a call's answer.
     pub(crate) fn new(call: &Call, meta: ReplyMeta) -> Self {
-        let answer = Answer::new(call, meta);
+        let answer = ResponseAnswer::new(call, meta);
         Self { keeps: answer.ask().store, answer, over: false, kept: None }
     }
 }
@@ -37,7 +37,7 @@ impl ReplyEncoder for ResponseWhole {
         if answer.take(event).is_some_and(|taken| taken.new)
             && let Some(former) = before.checked_sub(1)
         {
-            answer.end(former, Status::Completed);
+            answer.end(former, ItemStatus::Completed);
         }
         if matches!(event, ReplyEvent::Finish { .. })
             && let Some(last) = answer.items.len().checked_sub(1)
@@ -50,7 +50,7 @@ impl ReplyEncoder for ResponseWhole {
         if std::mem::replace(&mut self.over, true) {
             return;
         }
-        let end = End { usage: Some(usage), failed: None, explain };
+        let end = ResponseEnd { usage: Some(usage), failed: None, explain };
         let from = out.len();
         self.answer.write(self.answer.last_status(), &end, out);
         if self.keeps {

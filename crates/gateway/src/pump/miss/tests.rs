@@ -8,16 +8,16 @@ fn conversation(texts: &[(Role, &str)]) -> Conversation {
     Conversation { messages, tools: Vec::new(), ..Conversation::default() }
 }
 
-fn in_message(index: usize, character: u32) -> Found {
-    Found::In(Part::Message(index), character)
+fn in_message(index: usize, character: u32) -> MissPosition {
+    MissPosition::In(PromptPart::Message(index), character)
 }
 
-fn before(message: usize) -> Found {
-    Found::Before(message)
+fn before(message: usize) -> MissPosition {
+    MissPosition::Before(message)
 }
 
-fn at(part: Part, range: Range<usize>) -> Place {
-    Place { part, range }
+fn at(part: PromptPart, range: Range<usize>) -> PartRange {
+    PartRange { part, range }
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_byte_of_a_rendered_conversation_is_found_in_its_message() {
     let mut places = Vec::new();
     for (index, shown) in ["be kind", "héllo there", "hi", "héllo again"].iter().enumerate() {
         let start = byte(&format!(">{shown}<")) + 1;
-        places.push(at(Part::Message(index), start..start + shown.len()));
+        places.push(at(PromptPart::Message(index), start..start + shown.len()));
     }
     for (offset, expected) in [
         (0, before(0)),
@@ -52,12 +52,12 @@ fn a_byte_of_a_rendered_conversation_is_found_in_its_message() {
 fn words_of_the_template_are_not_taken_for_messages_with_places() {
     let text = "<user>user</user>";
     let user = conversation(&[(Role::User, "user")]);
-    let place = vec![at(Part::Message(0), 6..10)];
+    let place = vec![at(PromptPart::Message(0), 6..10)];
     assert_eq!(in_conversation(&user, place.clone(), text, 4), before(0));
     assert_eq!(in_conversation(&user, place, text, 7), in_message(0, 1));
     // A template that trims a message on one side only.
     let trimmed = conversation(&[(Role::User, " a ")]);
-    let place = vec![at(Part::Message(0), 1..3)];
+    let place = vec![at(PromptPart::Message(0), 1..3)];
     assert_eq!(in_conversation(&trimmed, place, "< a>", 2), in_message(0, 1));
 }
 
@@ -75,24 +75,24 @@ fn tools_are_told_from_the_words_around_them() {
     let byte = |needle: &str| text.find(needle).unwrap();
     let of = |part, shown: &str| at(part, byte(shown)..byte(shown) + shown.len());
     let places = vec![
-        of(Part::Message(0), "be kind"),
-        of(Part::Tool(0), "{t0}"),
-        of(Part::Tool(1), "{t1}"),
-        of(Part::Message(1), "hi"),
+        of(PromptPart::Message(0), "be kind"),
+        of(PromptPart::Tool(0), "{t0}"),
+        of(PromptPart::Tool(1), "{t1}"),
+        of(PromptPart::Message(1), "hi"),
     ];
     let talk = conversation(&[(Role::System, "be kind"), (Role::User, "hi")]);
-    let tool = |index| Found::In(Part::Tool(index), 0);
+    let tool = |index| MissPosition::In(PromptPart::Tool(index), 0);
     for (offset, expected) in [
         (byte("kind"), in_message(0, 3)),
         // The most similar prompt has no tools.
-        (byte("\n# Tools"), Found::Tools),
-        (byte("Tools"), Found::Tools),
+        (byte("\n# Tools"), MissPosition::Tools),
+        (byte("Tools"), MissPosition::Tools),
         (byte("t0"), tool(0)),
         (byte("\n{t1}"), tool(1)),
         (byte("t1"), tool(1)),
         // The most similar prompt has one more tool.
-        (byte("\n</tools>"), Found::Tools),
-        (byte("</tools>"), Found::Tools),
+        (byte("\n</tools>"), MissPosition::Tools),
+        (byte("</tools>"), MissPosition::Tools),
         (byte("</s>"), before(1)),
         (byte("hi"), in_message(1, 0)),
         (byte("<a>"), before(2)),

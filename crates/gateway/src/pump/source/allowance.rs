@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::{NoRoom, Reserved};
+use headrace_call_api::{MemoryReservation, NoRoom};
 use headrace_domain::{Code, Endpoint, Stage};
 use headrace_engine_api::{AnswerBounds, AnswerMemory, AnswerMemoryFull};
 use parking_lot::Mutex;
 
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 use crate::memory::{NoMemory, mib};
 use crate::policy::OffForm;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 
 /// An answer is cut at this multiple of the longest one that the request asks for.
 const TIMES: u64 = 4;
@@ -41,8 +41,8 @@ const TEXT_COPIES: u64 = 4;
 const TEXT_STEP_BYTES: u64 = 64 << 10;
 
 /// The bounds of one answer.
-pub(crate) struct Allowance {
-    account: Arc<Account>,
+pub(crate) struct AnswerAllowance {
+    account: Arc<AnswerAccount>,
     most_bytes: u64,
     /// An answer with more tokens than this is cut. The tokens are counted as readers count them.
     most_tokens: u64,
@@ -52,16 +52,16 @@ pub(crate) struct Allowance {
 
 /// The memory reserved for one answer.
 #[derive(Debug)]
-struct Account {
-    reserved: Arc<Reserved>,
+struct AnswerAccount {
+    reserved: Arc<MemoryReservation>,
     /// Copies of what the upstream's reader keeps.
     copies: u64,
-    state: Mutex<State>,
+    state: Mutex<AccountState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    sizes: Sizes,
+struct AccountState {
+    sizes: KeptBytes,
     /// A part of the answer goes to the client, so its memory stays reserved until the call ends.
     is_calls: bool,
     full: Option<NoRoom>,
@@ -69,14 +69,14 @@ struct State {
 
 /// Bytes that are kept.
 #[derive(Debug, Default, Clone, Copy)]
-struct Sizes {
+struct KeptBytes {
     raw: u64,
     text: u64,
 }
 
-impl Allowance {
+impl AnswerAllowance {
     /// The bounds of an answer to `work`. With `as_is` it goes out as it comes, otherwise it is read and written anew.
-    pub(crate) fn new(work: &Work, dossier: &Dossier, as_is: bool) -> Self {
+    pub(crate) fn new(work: &RenderedWork, dossier: &RequestContext, as_is: bool) -> Self {
         let (stream, choices) = (work.call.stream, u64::from(work.choices()));
         let (tokens, request) = (work.most_output_tokens(), work.body_bytes as u64);
         let vectors = match work.call.endpoint {
@@ -107,7 +107,7 @@ impl Allowance {
         let of_batch = if dossier.batch.is_some() { 3 } else { 0 };
         let of_judged = if work.model.policy.off_form == OffForm::Pass { 0 } else { 2 };
         let copies = copies + of_batch + of_judged;
-        let account = Account { reserved: Arc::clone(&work.memory), copies, state: Mutex::default() };
+        let account = AnswerAccount { reserved: Arc::clone(&work.memory), copies, state: Mutex::default() };
         Self {
             account: Arc::new(account),
             most_bytes: TIMES.saturating_mul(asked),
@@ -126,8 +126,8 @@ impl Allowance {
     ///
     /// # Errors
     /// The memory of the key is full.
-    pub(super) fn read_whole(&self, bytes: usize) -> Result<(), Why> {
-        let sizes = |Sizes { raw, text }| Sizes { raw, text: text.saturating_add(bytes as u64) };
+    pub(super) fn read_whole(&self, bytes: usize) -> Result<(), Rejection> {
+        let sizes = |KeptBytes { raw, text }| KeptBytes { raw, text: text.saturating_add(bytes as u64) };
         self.account.take(sizes).map_err(|_| self.why())
     }
 
@@ -135,7 +135,7 @@ impl Allowance {
     ///
     /// # Errors
     /// The answer is far longer than the request allows, or its text does not fit into the memory of its key.
-    pub(super) fn check(&mut self, tokens: u64, text: usize) -> Result<(), Why> {
+    pub(super) fn check(&mut self, tokens: u64, text: usize) -> Result<(), Rejection> {
         if tokens > self.most_tokens {
             return Err(too_long(tokens, self.most_tokens));
         }
@@ -144,7 +144,7 @@ impl Allowance {
             if *said > *paid {
                 let next = said.checked_next_multiple_of(TEXT_STEP_BYTES).unwrap_or(*said);
                 let more = next - std::mem::replace(paid, next);
-                let sizes = |Sizes { raw, text }| Sizes { raw, text: text.saturating_add(more) };
+                let sizes = |KeptBytes { raw, text }| KeptBytes { raw, text: text.saturating_add(more) };
                 self.account.take(sizes).map_err(|_| self.why())?;
             }
         }
@@ -158,22 +158,21 @@ impl Allowance {
     }
 
     /// The rejection if there was no memory.
-    pub(super) fn why(&self) -> Why {
-        let Account { reserved, state, .. } = &*self.account;
+    pub(super) fn why(&self) -> Rejection {
+        let AnswerAccount { reserved, state, .. } = &*self.account;
         let full = state.lock().full.clone();
         match full.map(|no_room| NoMemory::of(reserved, no_room)) {
             Some(NoMemory::Never { needed, bound }) => too_large(needed, bound),
             Some(full) => full.at(Stage::Upstream),
-            None => {
-                Why::new(Code::MemoryFull, "The memory for calls is full. Try again.").at(Stage::Upstream)
-            }
+            None => Rejection::new(Code::MemoryFull, "The memory for calls is full. Try again.")
+                .at(Stage::Upstream),
         }
     }
 }
 
-impl Account {
+impl AnswerAccount {
     /// Reserves memory for the changed sizes. On failure the sizes are unchanged.
-    fn take(&self, change: impl FnOnce(Sizes) -> Sizes) -> Result<(), AnswerMemoryFull> {
+    fn take(&self, change: impl FnOnce(KeptBytes) -> KeptBytes) -> Result<(), AnswerMemoryFull> {
         let mut state = self.state.lock();
         let sizes = change(state.sizes);
         let more = self.bytes(sizes).saturating_sub(self.bytes(state.sizes));
@@ -186,19 +185,19 @@ impl Account {
     }
 
     /// The memory to reserve for these sizes, in bytes.
-    fn bytes(&self, sizes: Sizes) -> u64 {
+    fn bytes(&self, sizes: KeptBytes) -> u64 {
         let raw = sizes.raw.saturating_sub(AnswerBounds::FREE_BYTES as u64);
         raw.saturating_mul(self.copies).saturating_add(sizes.text.saturating_mul(TEXT_COPIES))
     }
 }
 
-impl AnswerMemory for Account {
+impl AnswerMemory for AnswerAccount {
     fn reserve(&self, bytes: u64) -> Result<(), AnswerMemoryFull> {
-        self.take(|Sizes { raw, text }| Sizes { raw: raw.max(bytes), text })
+        self.take(|KeptBytes { raw, text }| KeptBytes { raw: raw.max(bytes), text })
     }
 }
 
-impl Drop for Account {
+impl Drop for AnswerAccount {
     fn drop(&mut self) {
         let state = std::mem::take(self.state.get_mut());
         if !state.is_calls {
@@ -207,20 +206,20 @@ impl Drop for Account {
     }
 }
 
-fn too_long(tokens: u64, most: u64) -> Why {
+fn too_long(tokens: u64, most: u64) -> Rejection {
     let message = format!(
         "The upstream of the model ignored the bound on its answer: the answer was cut when its text had the length of {tokens} \
          tokens. At most {most} are taken, {TIMES} times the longest answer to the request. What was not delivered is not charged."
     );
-    Why::new(Code::UpstreamAnswerTooLarge, message)
+    Rejection::new(Code::UpstreamAnswerTooLarge, message)
 }
 
-fn too_large(needed: u64, bound: u64) -> Why {
+fn too_large(needed: u64, bound: u64) -> Rejection {
     let message = format!(
         "The answer of the model's upstream takes {} of memory, and no more than {} are ever given to the calls of a key \
          (`gateway.max_key_memory`). Ask for fewer or shorter answers, or stream. What was not delivered is not charged.",
         mib(needed),
         mib(bound)
     );
-    Why::new(Code::UpstreamAnswerTooLarge, message)
+    Rejection::new(Code::UpstreamAnswerTooLarge, message)
 }

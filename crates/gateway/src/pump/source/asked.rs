@@ -7,14 +7,14 @@ use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use headrace_domain::Usage;
 use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
-use headrace_fleet::{Outcome, Placement};
+use headrace_fleet::{Placement, WorkerOutcome};
 use headrace_wire::relay::{KnownUsage, ReplyReader};
 use tokio::time::{Instant, timeout_at};
 
-use crate::pump::asking::Asking;
+use crate::pump::asking::RelayAttempt;
 
-use super::allowance::Allowance;
-use super::conceal::Conceal;
+use super::allowance::AnswerAllowance;
+use super::conceal::CacheConcealment;
 
 /// How long the source waits for the usage report once every choice has its finish reason.
 const USAGE_WAIT: Duration = Duration::from_secs(2);
@@ -23,18 +23,18 @@ const USAGE_WAIT: Duration = Duration::from_secs(2);
 const END_WAIT: Duration = Duration::from_millis(250);
 
 /// An upstream that was asked, and its answer so far.
-pub(crate) struct Asked {
+pub(crate) struct AskedServer {
     pub(super) facts: RelayFacts,
     pub(super) answer: Option<Box<dyn RelayAnswer>>,
     pub(super) reader: ReplyReader,
     pub(super) placement: Option<Placement>,
     /// How much of its answer is accepted.
-    pub(super) allowance: Allowance,
+    pub(super) allowance: AnswerAllowance,
     pub(super) answered_ns: Option<u64>,
     /// What comes goes to the client as it is.
     pub(super) as_is: bool,
     /// How the caller sees the cached tokens in the answer.
-    pub(super) conceal: Conceal,
+    pub(super) conceal: CacheConcealment,
     /// Events before the first text, such as the role. They go out with that text: until then another upstream may answer, and the
     /// client must not see both.
     pub(super) opening: BytesMut,
@@ -50,9 +50,9 @@ pub(crate) struct Asked {
     reported_since: Option<Instant>,
 }
 
-impl Asked {
-    pub(crate) fn new(facts: &RelayFacts, asking: Asking, placement: Placement) -> Self {
-        let Asking { answer, reader, as_is, allowance, conceal } = asking;
+impl AskedServer {
+    pub(crate) fn new(facts: &RelayFacts, asking: RelayAttempt, placement: Placement) -> Self {
+        let RelayAttempt { answer, reader, as_is, allowance, conceal } = asking;
         Self {
             facts: facts.clone(),
             answer: Some(answer),
@@ -122,7 +122,7 @@ impl Asked {
     }
 
     /// Reports the outcome to the fleet, which chooses among upstreams.
-    pub(super) fn ended_as(&mut self, outcome: &Outcome) {
+    pub(super) fn ended_as(&mut self, outcome: &WorkerOutcome) {
         if let Some(placement) = &mut self.placement {
             placement.ended(outcome);
         }

@@ -11,9 +11,9 @@ const EVENT_BYTES: usize = 32;
 
 /// How an answer is shown: as it came, or with all cached tokens counted in one class.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Conceal(pub(crate) Option<(Dialect, TokenClass)>);
+pub(crate) struct CacheConcealment(pub(crate) Option<(Dialect, TokenClass)>);
 
-impl Conceal {
+impl CacheConcealment {
     /// The usage that the caller sees and is billed for.
     pub(super) fn usage(self, usage: Usage) -> Usage {
         self.0.map_or(usage, |(_, class)| concealed_usage(usage, class))

@@ -3,33 +3,33 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Code, FinishReason, Form, Prompt, ReplyEvent, Stage};
-use headrace_grammar::checked::{Checked, MAX_JUDGED_BYTES, check, is_checked};
+use headrace_domain::{Code, FinishReason, Prompt, ReplyEvent, ResponseFormat, Stage};
+use headrace_grammar::checked::{MAX_JUDGED_BYTES, ValidationResult, check, is_checked};
 use headrace_wire::WireLimits;
 use headrace_wire::relay::form_asked;
 
 use crate::policy::OffForm;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 
 /// See the top of the file.
-pub(crate) struct Heard {
-    form: Arc<Form>,
-    choices: Vec<Choice>,
+pub(crate) struct FormattedText {
+    form: Arc<ResponseFormat>,
+    choices: Vec<FormattedChoice>,
 }
 
 /// One answer.
 #[derive(Default, Clone)]
-struct Choice {
+struct FormattedChoice {
     text: String,
     /// It is too long to be checked, or calls a tool instead.
     is_other: bool,
     finish: Option<FinishReason>,
 }
 
-impl Heard {
+impl FormattedText {
     /// Makes the buffer for a call whose answers are to be checked. `None` if they are not.
-    pub(super) fn of(work: &Work, limits: &WireLimits) -> Option<Self> {
+    pub(super) fn of(work: &RenderedWork, limits: &WireLimits) -> Option<Self> {
         if work.model.policy.off_form == OffForm::Pass {
             return None;
         }
@@ -40,7 +40,7 @@ impl Heard {
             }
             (None, _) => return None,
         };
-        let choices = vec![Choice::default(); work.choices() as usize];
+        let choices = vec![FormattedChoice::default(); work.choices() as usize];
         is_checked(&form).then_some(Self { form, choices })
     }
 
@@ -74,10 +74,10 @@ impl Heard {
 
     /// Forgets output that was taken back.
     pub(super) fn unsaid(&mut self) {
-        self.choices.iter_mut().for_each(|choice| *choice = Choice::default());
+        self.choices.iter_mut().for_each(|choice| *choice = FormattedChoice::default());
     }
 
-    fn choice(&mut self, choice: u32) -> Option<&mut Choice> {
+    fn choice(&mut self, choice: u32) -> Option<&mut FormattedChoice> {
         self.choices.get_mut(choice as usize)
     }
 
@@ -85,15 +85,16 @@ impl Heard {
     ///
     /// # Errors
     /// The first answer that violates the form.
-    pub(crate) async fn judged(self) -> Result<(), Why> {
+    pub(crate) async fn judged(self) -> Result<(), Rejection> {
         let judging = tokio::task::spawn_blocking(move || {
             let Self { form, choices } = self;
-            let whole = |choice: &Choice| choice.finish == Some(FinishReason::Stop) && !choice.is_other;
+            let whole =
+                |choice: &FormattedChoice| choice.finish == Some(FinishReason::Stop) && !choice.is_other;
             let judged =
                 choices.iter().filter(|choice| whole(choice)).map(|choice| check(&form, &choice.text));
             judged.into_iter().find_map(|checked| match checked {
-                Checked::Off { path, keyword } => Some((path, keyword)),
-                Checked::Fits | Checked::Unknown { .. } => None,
+                ValidationResult::Off { path, keyword } => Some((path, keyword)),
+                ValidationResult::Fits | ValidationResult::Unknown { .. } => None,
             })
         });
         // If the check panics, it has found nothing.
@@ -104,7 +105,7 @@ impl Heard {
     }
 }
 
-fn off_form(path: &str, keyword: &str) -> Why {
+fn off_form(path: &str, keyword: &str) -> Rejection {
     let place = if path.is_empty() { "as a whole".to_owned() } else { format!("at `{path}`") };
     let what = match keyword {
         "json" => "it is no JSON".to_owned(),
@@ -115,5 +116,5 @@ fn off_form(path: &str, keyword: &str) -> Why {
     );
     // The path may contain property names from the answer.
     let kept = format!("The answer did not keep to `{keyword}` of the form that was asked for.");
-    Why::new(Code::AnswerOffForm, message).at(Stage::Postprocess).keeping(kept)
+    Rejection::new(Code::AnswerOffForm, message).at(Stage::Postprocess).keeping(kept)
 }

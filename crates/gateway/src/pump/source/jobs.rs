@@ -6,29 +6,29 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use headrace_domain::{CacheMiss, EngineRun, EngineTrace, Usage};
-use headrace_engine_api::{Event, Events, JobReport, Ticket, TicketControl};
-use headrace_fleet::{Failure, Outcome, Placement};
+use headrace_engine_api::{JobEvent, JobEvents, JobReport, JobTicket, TicketControl};
+use headrace_fleet::{FailureKind, Placement, WorkerOutcome};
 
 /// How long the source waits for the receipts of cancelled jobs. The engine answers within a step.
 const RECEIPT_WAIT: Duration = Duration::from_secs(10);
 
 /// All jobs of a call.
 #[derive(Default)]
-pub(super) struct Jobs {
+pub(super) struct CallJobs {
     jobs: Vec<OneJob>,
     /// Where the next poll begins, so that no job starves another.
     next: usize,
 }
 
 /// A job that an engine has taken.
-pub(crate) struct Handed {
+pub(crate) struct SubmittedJob {
     /// Index of the prompt.
     pub(crate) part: usize,
     /// Index of the job slot that this job fills.
     pub(crate) at: usize,
     /// The choice that it continues for another worker. If set, it generates nothing else.
     pub(crate) goes_on: Option<u32>,
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: JobTicket,
     pub(crate) placement: Placement,
     /// How many of the last ids of its prompt belong to that choice.
     pub(crate) generated: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Handed {
 struct OneJob {
     /// Index of the prompt.
     part: usize,
-    events: Events,
+    events: JobEvents,
     control: TicketControl,
     report: Option<Arc<JobReport>>,
     /// When the engine got it, in nanoseconds from the call's first byte.
@@ -63,26 +63,29 @@ struct OneJob {
 
 impl OneJob {
     /// Updates the job and its worker's figures for an event. `None` means that the engine is gone.
-    fn take(&mut self, event: Option<&Event>) {
+    fn take(&mut self, event: Option<&JobEvent>) {
         let outcome = match event {
-            Some(Event::Started { cached_tokens }) => {
+            Some(JobEvent::Started { cached_tokens }) => {
                 self.cached = Some(u64::from(*cached_tokens));
                 return;
             }
-            Some(Event::Done(report)) => {
+            Some(JobEvent::Done(report)) => {
                 self.report = Some(Arc::clone(report));
-                Outcome::Answered
+                WorkerOutcome::Answered
             }
-            Some(Event::Failed { error, report }) => {
+            Some(JobEvent::Failed { error, report }) => {
                 self.report = Some(Arc::clone(report));
-                Outcome::from(error)
+                WorkerOutcome::from(error)
             }
             None => {
                 self.report = Some(Arc::default());
-                Outcome::Failed { failure: Failure::Broke, why: "it stopped without a word".to_owned() }
+                WorkerOutcome::Failed {
+                    failure: FailureKind::Broke,
+                    why: "it stopped without a word".to_owned(),
+                }
             }
             Some(said) => {
-                if let Event::Tokens { ids, .. } = said {
+                if let JobEvent::Tokens { ids, .. } = said {
                     self.generated.1 += ids.len() as u64;
                 }
                 if !std::mem::replace(&mut self.shown, true)
@@ -99,10 +102,10 @@ impl OneJob {
     }
 }
 
-impl Jobs {
+impl CallJobs {
     /// Adds a job in slot `at`, in place of one that failed, or at the end.
-    pub(super) fn put(&mut self, handed: Handed) {
-        let Handed { part, at, goes_on, generated, ticket, placement, submitted_ns } = handed;
+    pub(super) fn put(&mut self, handed: SubmittedJob) {
+        let SubmittedJob { part, at, goes_on, generated, ticket, placement, submitted_ns } = handed;
         let (events, control) = ticket.split();
         let placement = Some(placement);
         let mut job = OneJob {
@@ -211,7 +214,7 @@ impl Jobs {
 
     /// The next event of any job, with the index of the job. `None` once all have ended. An engine that died shows as a
     /// job that ends without an event.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
+    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<JobEvent>)>> {
         let count = self.jobs.len();
         let mut open = false;
         for step in 0..count {

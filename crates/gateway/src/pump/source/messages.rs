@@ -10,23 +10,23 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use headrace_domain::{Endpoint, FinishReason, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
-use headrace_engine_api::{Abandoned, RelayError, RelayEvent, RelayedEvent};
-use headrace_fleet::{Outcome, Placement};
+use headrace_engine_api::{AbandonPolicy, RelayError, RelayEvent, RelayedEvent};
+use headrace_fleet::{Placement, WorkerOutcome};
 use headrace_wire::WireLimits;
 use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, end_of_stream};
 
-use crate::dossier::Dossier;
-use crate::state::Work;
+use crate::dossier::RequestContext;
+use crate::state::RenderedWork;
 
-use super::asked::Asked;
+use super::asked::AskedServer;
 use super::faults;
-use super::heard::Heard;
-use super::resume::{Begun, Resume};
-use super::said::{Lost, More, Outrun, Passed, Said};
+use super::heard::FormattedText;
+use super::resume::{PartialText, TextResume};
+use super::said::{LostJob, LostRace, RawPiece, ReplyProgress, SourceEvent};
 
 /// The most bytes of a passed-on answer that go out together, if they have already arrived.
 const TOGETHER: usize = 16 * 1024;
-/// How long an abandoned answer is still read, for upstreams with [`Abandoned::Drain`].
+/// How long an abandoned answer is still read, for upstreams with [`AbandonPolicy::Drain`].
 const DRAINING: Duration = Duration::from_secs(30);
 
 /// The most bytes that are kept of what precedes the answer's first content.
@@ -34,30 +34,30 @@ const OPENING_BYTES: usize = 16 * 1024;
 
 /// See the top of the file.
 pub(crate) struct MessageSource {
-    work: Arc<Work>,
+    work: Arc<RenderedWork>,
     /// The upstream that was asked last.
-    asked: Option<Asked>,
+    asked: Option<AskedServer>,
     /// The second upstream of a race, until one of the two produces output.
-    rival: Option<Box<Asked>>,
+    rival: Option<Box<AskedServer>>,
     /// Set if another upstream may continue an answer that breaks off.
-    resume: Option<Box<Resume>>,
+    resume: Option<Box<TextResume>>,
     /// The prompt's usage has been sent.
     begun: bool,
     first_token_ns: Option<u64>,
     postprocess_ns: u64,
     /// An item that came after a batch and is to be returned next.
-    kept: Option<Said>,
+    kept: Option<SourceEvent>,
     /// The answers' texts, if they are to be checked against a form (`heard`), and the events of an answer that is
     /// passed on (`overheard`).
-    heard: Option<Box<Heard>>,
+    heard: Option<Box<FormattedText>>,
     overheard: Vec<ReplyEvent>,
 }
 
 impl MessageSource {
-    pub(super) fn new(work: Arc<Work>) -> Self {
+    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
         let resume = work.messages.as_ref().filter(|messages| messages.may_resume).map(|_| Box::default());
         Self {
-            heard: Heard::of(&work, &WireLimits::default()).map(Box::new),
+            heard: FormattedText::of(&work, &WireLimits::default()).map(Box::new),
             overheard: Vec::new(),
             work,
             asked: None,
@@ -71,7 +71,7 @@ impl MessageSource {
     }
 
     /// Sets the upstream that was asked, for a new answer or to continue an unfinished one.
-    pub(super) fn ask(&mut self, asked: Asked) {
+    pub(super) fn ask(&mut self, asked: AskedServer) {
         if self.resume.as_ref().is_some_and(|resume| resume.may_go_on()) {
             let (usage, generated) = (self.usage(), self.generated());
             let reported = self.is_known();
@@ -83,7 +83,7 @@ impl MessageSource {
         self.asked = Some(asked);
     }
 
-    pub(super) fn text_begun(&self) -> Option<Begun> {
+    pub(super) fn text_begun(&self) -> Option<PartialText> {
         let generated = self.asked.as_ref().map_or(0, |asked| asked.reader.generated());
         self.resume.as_ref()?.begun(generated)
     }
@@ -108,7 +108,7 @@ impl MessageSource {
         asked.placement.as_ref()
     }
 
-    pub(super) fn ask_too(&mut self, asked: Asked) {
+    pub(super) fn ask_too(&mut self, asked: AskedServer) {
         self.rival = Some(Box::new(asked));
     }
 
@@ -130,11 +130,15 @@ impl MessageSource {
 
     /// Waits for the next item of the server and processes it. Cancelling the wait loses nothing. Output that is passed
     /// on goes out together as far as it has arrived: each piece alone would cost a wake-up and a write.
-    pub(super) async fn next(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Said {
+    pub(super) async fn next(
+        &mut self,
+        dossier: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> SourceEvent {
         // Read once for everything that came together: reading the clock costs as much as handling a short event.
         let mut from = None;
         let mut said = self.step(dossier, events, &mut from).await;
-        if let Said::Passed(passed) = &mut said
+        if let SourceEvent::Passed(passed) = &mut said
             && !passed.last
         {
             self.together(passed, dossier, events, &mut from);
@@ -148,20 +152,20 @@ impl MessageSource {
     /// Adds the pieces that have already arrived.
     fn together(
         &mut self,
-        passed: &mut Passed,
-        dossier: &Dossier,
+        passed: &mut RawPiece,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
         from: &mut Option<u64>,
     ) {
         let mut pieces = BytesMut::new();
         while passed.bytes.len().max(pieces.len()) < TOGETHER {
             let next = self.step(dossier, events, from).now_or_never();
-            let Some(Said::Passed(more)) = next else {
+            let Some(SourceEvent::Passed(more)) = next else {
                 self.kept = next;
                 break;
             };
             if more.last {
-                self.kept = Some(Said::Passed(more));
+                self.kept = Some(SourceEvent::Passed(more));
                 break;
             }
             if pieces.is_empty() {
@@ -179,10 +183,10 @@ impl MessageSource {
     /// The next item. Sets `from` to the time when its first event arrived, unless it is already set.
     async fn step(
         &mut self,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
         from: &mut Option<u64>,
-    ) -> Said {
+    ) -> SourceEvent {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
@@ -190,7 +194,7 @@ impl MessageSource {
             return said;
         }
         loop {
-            let Some(asked) = &mut self.asked else { return Said::Over };
+            let Some(asked) = &mut self.asked else { return SourceEvent::Over };
             let came = asked.next().await;
             let here_ns = *from.get_or_insert_with(|| dossier.clock.monotonic_nanos());
             if let Some(said) = self.take(came, dossier, events) {
@@ -203,7 +207,7 @@ impl MessageSource {
     }
 
     /// Reads two racing answers until one of them has output or fails. Returns `None` if there is only one.
-    async fn raced(&mut self, dossier: &Dossier, events: &mut Vec<ReplyEvent>) -> Option<Said> {
+    async fn raced(&mut self, dossier: &RequestContext, events: &mut Vec<ReplyEvent>) -> Option<SourceEvent> {
         loop {
             let (asked, rival) = (self.asked.as_mut()?, self.rival.as_mut()?);
             let (is_rival, came) = poll_fn(|cx| match asked.poll(cx) {
@@ -217,8 +221,8 @@ impl MessageSource {
             let said = self.take(came, dossier, events);
             let failed = match said {
                 None => continue,
-                Some(Said::Lost(lost)) => Some(lost),
-                Some(Said::More(more)) if !more.meaningful && !self.has_ended() => {
+                Some(SourceEvent::Lost(lost)) => Some(lost),
+                Some(SourceEvent::More(more)) if !more.meaningful && !self.has_ended() => {
                     // It only opens an answer. It is discarded, because the other upstream may yet be the one that
                     // answers.
                     events.clear();
@@ -235,7 +239,7 @@ impl MessageSource {
                 std::mem::swap(self.asked.as_mut()?, &mut left);
             }
             let used = left.usage(self.likely_prompt());
-            return Some(Said::Outrun(Box::new(Outrun { placement: left.let_go()?, used, failed })));
+            return Some(SourceEvent::Outrun(Box::new(LostRace { placement: left.let_go()?, used, failed })));
         }
     }
 
@@ -247,9 +251,9 @@ impl MessageSource {
     fn take(
         &mut self,
         came: Option<RelayEvent>,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Option<Said> {
+    ) -> Option<SourceEvent> {
         let asked = self.asked.as_mut()?;
         match came {
             Some(RelayEvent::Head(_)) => {
@@ -264,7 +268,7 @@ impl MessageSource {
                 if self.work.call.stream {
                     asked.as_is = false;
                     if let Err(why) = asked.allowance.read_whole(body.len()) {
-                        return Some(Said::Lost(self.lost(faults::of_bounds(why))));
+                        return Some(SourceEvent::Lost(self.lost(faults::of_bounds(why))));
                     }
                 }
                 let before = events.len();
@@ -279,12 +283,12 @@ impl MessageSource {
                         asked.ended = true;
                         let told = events.get(before..).unwrap_or_default();
                         if let Err(lost) = self.within_bounds(told) {
-                            return Some(Said::Lost(lost));
+                            return Some(SourceEvent::Lost(lost));
                         }
                         self.hear(told);
-                        self.told(&facts, conceal.whole(body), dossier)
+                        self.raw_event(&facts, conceal.whole(body), dossier)
                     }
-                    Err(fault) => Some(Said::Lost(self.misread(&fault))),
+                    Err(fault) => Some(SourceEvent::Lost(self.misread(&fault))),
                 }
             }
             Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
@@ -297,12 +301,12 @@ impl MessageSource {
                 if error == RelayError::NoMemory {
                     lost.why = asked.allowance.why();
                 }
-                asked.ended_as(&Outcome::from(&error));
-                Some(Said::Lost(self.lost(lost)))
+                asked.ended_as(&WorkerOutcome::from(&error));
+                Some(SourceEvent::Lost(self.lost(lost)))
             }
             None => match asked.reader.end() {
                 Ok(()) => Some(self.all_came(dossier)),
-                Err(fault) => Some(Said::Lost(self.misread(&fault))),
+                Err(fault) => Some(SourceEvent::Lost(self.misread(&fault))),
             },
         }
     }
@@ -310,9 +314,9 @@ impl MessageSource {
     fn event(
         &mut self,
         event: &RelayedEvent,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Option<Said> {
+    ) -> Option<SourceEvent> {
         let asked = self.asked.as_mut()?;
         let before = events.len();
         let out = match (asked.as_is, &self.heard) {
@@ -322,7 +326,7 @@ impl MessageSource {
         };
         let facts = match asked.reader.event(&event.name, &event.data, out) {
             Ok(facts) => facts,
-            Err(fault) => return Some(Said::Lost(self.misread(&fault))),
+            Err(fault) => return Some(SourceEvent::Lost(self.misread(&fault))),
         };
         if let (Some(resume), Some(new)) = (&mut self.resume, events.get_mut(before..)) {
             resume.take(new);
@@ -333,12 +337,12 @@ impl MessageSource {
         asked.ended |= facts.kind == EventKind::End;
         let told = events.get(before..).unwrap_or_default();
         if let Err(lost) = self.within_bounds(told) {
-            return Some(Said::Lost(lost));
+            return Some(SourceEvent::Lost(lost));
         }
         self.hear(told);
         // The usage was requested for the bill, not by the caller.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
-        if for_us { None } else { self.told(&facts, self.whole_end(&facts, event), dossier) }
+        if for_us { None } else { self.raw_event(&facts, self.whole_end(&facts, event), dossier) }
     }
 
     /// An event as it came. The last event of a response also gets what ends every stream, which its server may leave
@@ -355,7 +359,7 @@ impl MessageSource {
 
     /// Checks the answer with these events against its bounds. An answer that is cut is not read further, because its
     /// upstream might never end it.
-    fn within_bounds(&mut self, told: &[ReplyEvent]) -> Result<(), Box<Lost>> {
+    fn within_bounds(&mut self, told: &[ReplyEvent]) -> Result<(), Box<LostJob>> {
         let Some(asked) = &mut self.asked else { return Ok(()) };
         let text = told.iter().map(ReplyEvent::text_bytes).sum();
         let Err(why) = asked.allowance.check(asked.reader.generated(), text) else { return Ok(()) };
@@ -365,7 +369,7 @@ impl MessageSource {
         Err(self.lost(fault))
     }
 
-    /// Keeps the text that is to be checked: from `told`, or from the events of an answer that is passed on.
+    /// Keeps the text that is to be checked: from `raw_event`, or from the events of an answer that is passed on.
     fn hear(&mut self, told: &[ReplyEvent]) {
         if let Some(heard) = &mut self.heard {
             heard.take(told);
@@ -374,18 +378,23 @@ impl MessageSource {
         }
     }
 
-    pub(super) fn heard(&mut self) -> Option<Box<Heard>> {
+    pub(super) fn heard(&mut self) -> Option<Box<FormattedText>> {
         self.heard.take()
     }
 
     /// The item for the client.
-    fn told(&mut self, facts: &EventFacts, bytes: Bytes, dossier: &Dossier) -> Option<Said> {
+    fn raw_event(
+        &mut self,
+        facts: &EventFacts,
+        bytes: Bytes,
+        dossier: &RequestContext,
+    ) -> Option<SourceEvent> {
         let meaningful = facts.meaningful;
         if meaningful && self.first_token_ns.is_none() {
             self.first_token_ns = Some(dossier.elapsed_ns());
             dossier.is_in(Stage::Decode);
         }
-        dossier.has_written(self.generated());
+        dossier.publish_token_count(self.generated());
         let likely = self.likely_prompt();
         let asked = self.asked.as_mut()?;
         if meaningful && let Some(placement) = &mut asked.placement {
@@ -403,7 +412,7 @@ impl MessageSource {
             }
             asked.shown |= !last;
             let bytes = asked.with_opening(bytes);
-            return Some(Said::Passed(Passed { bytes, tokens, last, meaningful, at_ns: 0 }));
+            return Some(SourceEvent::Passed(RawPiece { bytes, tokens, last, meaningful, at_ns: 0 }));
         }
         asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
@@ -411,11 +420,11 @@ impl MessageSource {
             Box::new(Usage { output: 0, reasoning: 0, ..known })
         });
         let tokens = Some(self.generated());
-        Some(Said::More(More { prompt, tokens, meaningful, at_ns: 0 }))
+        Some(SourceEvent::More(ReplyProgress { prompt, tokens, meaningful, at_ns: 0 }))
     }
 
     /// Ends the answer after its transport has ended.
-    fn all_came(&mut self, dossier: &Dossier) -> Said {
+    fn all_came(&mut self, dossier: &RequestContext) -> SourceEvent {
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.as_is && !asked.ended) else {
             return self.over(dossier);
         };
@@ -423,30 +432,30 @@ impl MessageSource {
         asked.ended = true;
         let end = Bytes::from_static(end_of_stream(self.work.call.endpoint));
         let (bytes, tokens) = (asked.with_opening(end), asked.reader.generated());
-        Said::Passed(Passed { bytes, tokens, last: true, meaningful: false, at_ns: 0 })
+        SourceEvent::Passed(RawPiece { bytes, tokens, last: true, meaningful: false, at_ns: 0 })
     }
 
-    fn over(&mut self, dossier: &Dossier) -> Said {
+    fn over(&mut self, dossier: &RequestContext) -> SourceEvent {
         let now_ns = dossier.elapsed_ns();
         if let Some(asked) = &mut self.asked {
             asked.ended = true;
             asked.answered_ns = Some(now_ns);
             asked.answer = None;
-            asked.ended_as(&Outcome::Answered);
+            asked.ended_as(&WorkerOutcome::Answered);
         }
-        Said::Over
+        SourceEvent::Over
     }
 
     /// Handles a fault in the answer.
-    fn misread(&mut self, fault: &ReplyFault) -> Box<Lost> {
+    fn misread(&mut self, fault: &ReplyFault) -> Box<LostJob> {
         if let Some(asked) = &mut self.asked {
             asked.ended_as(&faults::outcome_of(fault));
         }
         self.lost(faults::of_reply(fault))
     }
 
-    fn lost(&mut self, fault: faults::Fault) -> Box<Lost> {
-        let faults::Fault { mut why, cause, mut may_move, broke } = fault;
+    fn lost(&mut self, fault: faults::SourceFault) -> Box<LostJob> {
+        let faults::SourceFault { mut why, cause, mut may_move, broke } = fault;
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
         let mut goes_on = false;
         if let Some(resume) = self.resume.as_mut().filter(|resume| resume.has_begun()) {
@@ -456,7 +465,7 @@ impl MessageSource {
             why = resume.broke(why);
         }
         let (may_move, unless_seen) = (may_move && (!shown || goes_on), may_move && shown);
-        Box::new(Lost { part: 0, job: 0, why, cause, may_move, unless_seen, broke })
+        Box::new(LostJob { part: 0, job: 0, why, cause, may_move, unless_seen, broke })
     }
 
     /// Resets the source after its output was taken back before any of it left.
@@ -464,7 +473,7 @@ impl MessageSource {
         (self.begun, self.first_token_ns) = (false, None);
         self.heard.iter_mut().for_each(|heard| heard.unsaid());
         if let Some(resume) = &mut self.resume {
-            **resume = Resume::default();
+            **resume = TextResume::default();
         }
     }
 
@@ -472,7 +481,7 @@ impl MessageSource {
     pub(super) async fn cancel(&mut self) {
         self.rival = None;
         let Some(asked) = &mut self.asked else { return };
-        let drained = asked.facts.abandoned == Abandoned::Drain && asked.heard && !asked.ended;
+        let drained = asked.facts.abandoned == AbandonPolicy::Drain && asked.heard && !asked.ended;
         if drained {
             let reading = async {
                 while let Some(came) = asked.next().await {

@@ -3,24 +3,24 @@
 
 use headrace_domain::{ReplyEvent, Usage};
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// The progress of one call whose answer is text.
 #[derive(Default)]
-pub(super) struct Resume {
+pub(super) struct TextResume {
     /// All text so far.
     text: String,
     /// There was output other than text, or the answer ended.
     beyond_text: bool,
     /// The first failure.
-    broke: Option<Why>,
+    broke: Option<Rejection>,
     /// The usage of the servers that have broken off.
-    before: Option<Before>,
+    before: Option<EarlierUsage>,
     /// Trailing white space that the client has, and that the continuing server was not sent.
     kept_back: String,
 }
 
-struct Before {
+struct EarlierUsage {
     usage: Usage,
     /// The prompt tokens are reported by the upstream, not estimated.
     reported: bool,
@@ -29,13 +29,13 @@ struct Before {
 }
 
 /// An unfinished answer, for the server that continues it.
-pub(crate) struct Begun {
+pub(crate) struct PartialText {
     pub(crate) text: String,
     /// Approximate number of its tokens.
     pub(crate) generated: u64,
 }
 
-impl Resume {
+impl TextResume {
     /// Takes new output, and removes white space from it that the client already has.
     pub(super) fn take(&mut self, events: &mut [ReplyEvent]) {
         for event in events {
@@ -66,7 +66,7 @@ impl Resume {
     }
 
     /// Notes a failure. Returns the first one, which the client gets if no server continues.
-    pub(super) fn broke(&mut self, why: Why) -> Why {
+    pub(super) fn broke(&mut self, why: Rejection) -> Rejection {
         self.broke.get_or_insert(why).clone()
     }
 
@@ -82,8 +82,8 @@ impl Resume {
 
     /// The text so far, without trailing white space: a server may reject a turn that ends with it. The server's text
     /// then begins with that white space.
-    pub(super) fn begun(&self, generated: u64) -> Option<Begun> {
-        self.may_go_on().then(|| Begun {
+    pub(super) fn begun(&self, generated: u64) -> Option<PartialText> {
+        self.may_go_on().then(|| PartialText {
             text: self.text.trim_end().to_owned(),
             generated: self.generated().saturating_add(generated),
         })
@@ -93,13 +93,13 @@ impl Resume {
     /// as counted here.
     pub(super) fn goes_on(&mut self, usage: Usage, reported: bool, generated: u64) {
         let reported = reported || self.before.as_ref().is_some_and(|before| before.reported);
-        self.before = Some(Before { usage, reported, generated });
+        self.before = Some(EarlierUsage { usage, reported, generated });
         self.kept_back = self.text.get(self.text.trim_end().len()..).unwrap_or_default().to_owned();
     }
 
     /// The usage of the answer over all its parts: the prompt once, and each part's tokens once.
     pub(super) fn usage(&self, now: Usage, reported: bool) -> Usage {
-        let Some(Before { usage: before, reported: known, .. }) = &self.before else { return now };
+        let Some(EarlierUsage { usage: before, reported: known, .. }) = &self.before else { return now };
         let (output, reasoning) =
             (before.output.saturating_add(now.output), before.reasoning.saturating_add(now.reasoning));
         if reported && !known {
@@ -121,7 +121,7 @@ mod tests {
         ReplyEvent::Text { choice: 0, text: text.to_owned(), ids: Vec::new(), logprobs: Vec::new() }
     }
 
-    fn said(resume: &mut Resume, texts: &[&str]) -> String {
+    fn said(resume: &mut TextResume, texts: &[&str]) -> String {
         let mut events: Vec<_> = texts.iter().map(|said| text(said)).collect();
         resume.take(&mut events);
         let told = |event: &ReplyEvent| match event {
@@ -141,7 +141,7 @@ mod tests {
             ("so ", &["  far"], "so  far"),
             ("so ", &["\nfar  "], "so \nfar  "),
         ] {
-            let mut resume = Resume::default();
+            let mut resume = TextResume::default();
             let first = said(&mut resume, &[before]);
             assert_eq!(resume.begun(3).unwrap().text, "so");
             resume.goes_on(Usage::default(), false, 3);
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn only_text_that_has_begun_and_not_ended_goes_on() {
-        let mut resume = Resume::default();
+        let mut resume = TextResume::default();
         assert!(!resume.may_go_on() && !resume.has_begun());
         said(&mut resume, &[" \n"]);
         assert!(!resume.may_go_on() && resume.has_begun());
@@ -161,7 +161,7 @@ mod tests {
         assert!(resume.may_go_on());
         resume.take(&mut [ReplyEvent::RedactedReasoning { choice: 0, data: "x".to_owned() }]);
         assert!(!resume.may_go_on() && resume.begun(1).is_none());
-        let why = |message: &str| Why::new(Code::UpstreamFailed, message);
+        let why = |message: &str| Rejection::new(Code::UpstreamFailed, message);
         assert_eq!(resume.broke(why("first")).message, "first");
         assert_eq!(resume.broke(why("second")).message, "first");
     }
@@ -170,7 +170,7 @@ mod tests {
     fn each_token_counts_once() {
         let usage = |input, output| Usage { input, output, ..Usage::default() };
         let told = |usage: Usage| (usage.input, usage.cached_input, usage.output);
-        let mut resume = Resume::default();
+        let mut resume = TextResume::default();
         assert_eq!(told(resume.usage(usage(5, 2), true)), (5, 0, 2));
         // No server has reported the prompt: 20 is an estimate.
         resume.goes_on(usage(20, 4), false, 4);

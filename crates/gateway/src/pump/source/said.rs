@@ -4,23 +4,23 @@ use bytes::Bytes;
 use headrace_domain::Usage;
 use headrace_fleet::Placement;
 
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// The next item of a source. It is moved several times, so rare variants are boxed.
-pub(crate) enum Said {
+pub(crate) enum SourceEvent {
     /// More of the answer. Its reply events were added to those that wait.
-    More(More),
+    More(ReplyProgress),
     /// More of the answer, already in the caller's dialect.
-    Passed(Passed),
+    Passed(RawPiece),
     /// A part of the call has ended without its answer.
-    Lost(Box<Lost>),
+    Lost(Box<LostJob>),
     /// One of two racing workers no longer has the call.
-    Outrun(Box<Outrun>),
+    Outrun(Box<LostRace>),
     /// All parts have ended well.
     Over,
 }
 
-impl Said {
+impl SourceEvent {
     /// Sets when output for the client arrived.
     pub(crate) fn is_here_at(&mut self, ns: u64) {
         match self {
@@ -32,16 +32,16 @@ impl Said {
 }
 
 /// A racing worker that no longer has the call.
-pub(crate) struct Outrun {
+pub(crate) struct LostRace {
     pub(crate) placement: Placement,
     /// Its usage, as far as it is known.
     pub(crate) used: Usage,
     /// What went wrong. `None` if the other worker was faster.
-    pub(crate) failed: Option<Box<Lost>>,
+    pub(crate) failed: Option<Box<LostJob>>,
 }
 
 /// Facts about a batch of reply events.
-pub(crate) struct More {
+pub(crate) struct ReplyProgress {
     /// The usage of the prompt, as far as it is known. Set once, with the first events.
     pub(crate) prompt: Option<Box<Usage>>,
     /// Tokens from the answer's start that these events complete, if the events have no ids to count.
@@ -52,7 +52,7 @@ pub(crate) struct More {
     pub(crate) at_ns: u64,
 }
 
-impl More {
+impl ReplyProgress {
     /// Adds the facts about the events after it.
     pub(crate) fn join(&mut self, next: Self) {
         let Self { prompt, tokens, meaningful, at_ns } = next;
@@ -64,7 +64,7 @@ impl More {
 }
 
 /// Output that goes to the client as it came.
-pub(crate) struct Passed {
+pub(crate) struct RawPiece {
     /// Whole events of a stream, or a whole answer.
     pub(crate) bytes: Bytes,
     /// Tokens from the answer's start that it completes.
@@ -78,13 +78,13 @@ pub(crate) struct Passed {
 }
 
 /// A part of the call that ended without its answer.
-pub(crate) struct Lost {
+pub(crate) struct LostJob {
     /// Index of the prompt.
     pub(crate) part: usize,
     /// Index of the job.
     pub(crate) job: usize,
     /// The rejection for the client if no other worker answers.
-    pub(crate) why: Why,
+    pub(crate) why: Rejection,
     /// What went wrong, in the words of the worker that had it.
     pub(crate) cause: String,
     /// Another worker may succeed. If the client may have seen a part of the answer, that worker continues it.

@@ -8,25 +8,25 @@ use headrace_domain::{
     CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, FinishReason, PriceTier, Prompt, PromptItem,
     ReplyEvent, RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
 };
-use headrace_engine_api::{Continues, Event, JobError, SubmitRefusal};
+use headrace_engine_api::{JobError, JobEvent, ResumeSupport, SubmitRefusal};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 use headrace_wire::WireLimits;
 
-use crate::dossier::Dossier;
+use crate::dossier::RequestContext;
 use crate::kept_ids::MOST_ANSWER_TOKENS;
-use crate::refused::Why;
+use crate::refused::Rejection;
 use crate::stages::render::held_calls;
-use crate::state::Work;
+use crate::state::RenderedWork;
 
-use super::heard::Heard;
-use super::jobs::{Handed, Jobs};
-use super::said::{Lost, More, Outrun, Said};
+use super::heard::FormattedText;
+use super::jobs::{CallJobs, SubmittedJob};
+use super::said::{LostJob, LostRace, ReplyProgress, SourceEvent};
 
 /// See the top of the file.
 pub(crate) struct TokenSource {
-    work: Arc<Work>,
-    jobs: Jobs,
+    work: Arc<RenderedWork>,
+    jobs: CallJobs,
     /// One for each choice.
     parsers: Vec<ReplyParser>,
     /// Choices that a stop string ended within their reasoning. They have no text, and their end must be
@@ -35,15 +35,15 @@ pub(crate) struct TokenSource {
     /// The usage of the prompt, as far as it was known when the first event came.
     prompt: Option<Usage>,
     /// The generated ids, if another worker could continue from them. Otherwise nothing is kept.
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<ResumableTokens>>,
     /// The answers' texts, if they are to be checked against a form.
-    heard: Option<Box<Heard>>,
+    heard: Option<Box<FormattedText>>,
     /// The ids of each answer, if they go into the generated-id cache.
     said: Vec<Vec<u32>>,
     /// Two workers have the call, and neither has produced output.
     racing: bool,
     /// The first output of the faster worker.
-    first: Option<Box<Event>>,
+    first: Option<Box<JobEvent>>,
     /// Ids generated so far, over all choices.
     generated: u64,
     first_token_ns: Option<u64>,
@@ -52,9 +52,9 @@ pub(crate) struct TokenSource {
 
 /// What another worker needs to continue.
 #[derive(Default)]
-struct Kept {
+struct ResumableTokens {
     /// One for each choice.
-    told: Vec<Told>,
+    told: Vec<EmittedTokens>,
     /// The prompt usage of all jobs that began, each prompt counted once.
     begun: Usage,
     /// An answer was begun by one worker and continued by another.
@@ -63,13 +63,13 @@ struct Kept {
 
 /// The output of a choice so far.
 #[derive(Default)]
-struct Told {
+struct EmittedTokens {
     ids: Vec<u32>,
     finished: bool,
 }
 
 /// An unfinished answer.
-pub(crate) struct Begun {
+pub(crate) struct PartialTokens {
     pub(crate) choice: u32,
     /// The prompt, and the answer so far.
     pub(crate) ids: Arc<[u32]>,
@@ -78,11 +78,11 @@ pub(crate) struct Begun {
 }
 
 impl TokenSource {
-    pub(super) fn new(work: Arc<Work>) -> Self {
+    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
         Self {
-            heard: Heard::of(&work, &WireLimits::default()).map(Box::new),
+            heard: FormattedText::of(&work, &WireLimits::default()).map(Box::new),
             work,
-            jobs: Jobs::default(),
+            jobs: CallJobs::default(),
             parsers: Vec::new(),
             cut_thoughts: Vec::new(),
             prompt: None,
@@ -96,16 +96,17 @@ impl TokenSource {
         }
     }
 
-    pub(super) fn put(&mut self, handed: Handed) {
-        let continues = handed.placement.capabilities().map_or(Continues::Never, |engine| engine.continues);
+    pub(super) fn put(&mut self, handed: SubmittedJob) {
+        let continues =
+            handed.placement.capabilities().map_or(ResumeSupport::Never, |engine| engine.continues);
         let work = &self.work;
         // A single worker has no other to hand over to.
         if self.kept.is_none()
-            && continues != Continues::Never
+            && continues != ResumeSupport::Never
             && work.catalog.fleet().workers_of(&work.model.name) > 1
         {
-            let mut kept = Box::<Kept>::default();
-            kept.told.resize_with(work.choices() as usize, Told::default);
+            let mut kept = Box::<ResumableTokens>::default();
+            kept.told.resize_with(work.choices() as usize, EmittedTokens::default);
             self.kept = Some(kept);
         }
         if let Some(kept) = &mut self.kept {
@@ -118,7 +119,7 @@ impl TokenSource {
         self.jobs.only_one().filter(|_| self.work.parts() == 1)
     }
 
-    pub(super) fn race(&mut self, handed: Handed) {
+    pub(super) fn race(&mut self, handed: SubmittedJob) {
         self.put(handed);
         self.racing = true;
     }
@@ -131,11 +132,11 @@ impl TokenSource {
         self.jobs.len()
     }
 
-    pub(super) fn begun(&mut self, job: usize, dossier: &Dossier) -> Option<Vec<Begun>> {
+    pub(super) fn begun(&mut self, job: usize, dossier: &RequestContext) -> Option<Vec<PartialTokens>> {
         if !self.jobs.has_shown(job) {
             return None;
         }
-        let begun: Vec<Begun> =
+        let begun: Vec<PartialTokens> =
             self.choices_of(job).filter_map(|choice| self.begun_choice(job, choice)).collect();
         if begun.is_empty() {
             // Only its final event is missing.
@@ -157,12 +158,12 @@ impl TokenSource {
         }
     }
 
-    fn begun_choice(&self, job: usize, choice: u32) -> Option<Begun> {
+    fn begun_choice(&self, job: usize, choice: u32) -> Option<PartialTokens> {
         let told = self.kept.as_ref()?.told.get(choice as usize).filter(|told| !told.finished)?;
         let prompt = self.work.prompts.get(self.jobs.part(job))?;
         let ids: Vec<u32> = prompt.iter().chain(&told.ids).copied().collect();
         let generated = u32::try_from(told.ids.len()).ok()?;
-        Some(Begun { choice, ids: ids.into(), generated })
+        Some(PartialTokens { choice, ids: ids.into(), generated })
     }
 
     pub(super) fn answered_ns(&self, part: usize) -> Option<u64> {
@@ -189,16 +190,16 @@ impl TokenSource {
         &mut self,
         cx: &mut Context<'_>,
         timed_ns: Option<u64>,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Poll<Said> {
+    ) -> Poll<SourceEvent> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(self.take(0, *first, timed_ns, dossier, events));
         }
         self.jobs.poll_next(cx).map(|next| match next {
-            None => Said::Over,
+            None => SourceEvent::Over,
             Some((job, event)) if self.racing => self.raced(job, event, timed_ns, dossier, events),
-            Some((job, None)) => Said::Lost(self.lost(job, None)),
+            Some((job, None)) => SourceEvent::Lost(self.lost(job, None)),
             Some((job, Some(event))) => self.take(job, event, timed_ns, dossier, events),
         })
     }
@@ -207,16 +208,17 @@ impl TokenSource {
     fn raced(
         &mut self,
         job: usize,
-        event: Option<Event>,
+        event: Option<JobEvent>,
         timed_ns: Option<u64>,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Said {
+    ) -> SourceEvent {
         let failed = match &event {
-            Some(Event::Started { .. }) => {
-                return event.map_or(Said::Over, |event| self.take(job, event, timed_ns, dossier, events));
+            Some(JobEvent::Started { .. }) => {
+                return event
+                    .map_or(SourceEvent::Over, |event| self.take(job, event, timed_ns, dossier, events));
             }
-            Some(Event::Failed { error, .. }) => Some(self.lost(job, Some(error))),
+            Some(JobEvent::Failed { error, .. }) => Some(self.lost(job, Some(error))),
             None => Some(self.lost(job, None)),
             Some(_) => None,
         };
@@ -225,8 +227,8 @@ impl TokenSource {
         self.first = event.filter(|_| failed.is_none()).map(Box::new);
         let used = self.usage_of(leaves);
         match self.jobs.leave(leaves) {
-            Some(placement) => Said::Outrun(Box::new(Outrun { placement, used, failed })),
-            None => Said::Over,
+            Some(placement) => SourceEvent::Outrun(Box::new(LostRace { placement, used, failed })),
+            None => SourceEvent::Over,
         }
     }
 
@@ -234,16 +236,16 @@ impl TokenSource {
     fn take(
         &mut self,
         job: usize,
-        event: Event,
+        event: JobEvent,
         timed_ns: Option<u64>,
-        dossier: &Dossier,
+        dossier: &RequestContext,
         events: &mut Vec<ReplyEvent>,
-    ) -> Said {
+    ) -> SourceEvent {
         let from = timed_ns.unwrap_or_else(|| dossier.clock.monotonic_nanos());
         let before = events.len();
         let (mut cached, mut begun, mut meaningful) = (0, true, true);
         match event {
-            Event::Started { cached_tokens } => {
+            JobEvent::Started { cached_tokens } => {
                 (cached, meaningful) = (u64::from(cached_tokens), false);
                 if self.first_token_ns.is_none() {
                     dossier.is_in(Stage::Prefill);
@@ -262,19 +264,19 @@ impl TokenSource {
                     }
                 }
             }
-            Event::Scored(scores) => {
+            JobEvent::Scored(scores) => {
                 if self.wants_prompt() {
                     self.show_prompt(job, scores.tokens, events);
                 }
             }
-            Event::Tokens { choice, ids, text, logprobs } => {
+            JobEvent::Tokens { choice, ids, text, logprobs } => {
                 self.generated += ids.len() as u64;
-                dossier.has_written(self.generated);
+                dossier.publish_token_count(self.generated);
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
                     dossier.is_in(Stage::Decode);
                 }
-                if let Some(told) = self.told(choice) {
+                if let Some(told) = self.emitted_of(choice) {
                     told.ids.extend_from_slice(&ids);
                 }
                 if let Some(said) = self.said.get_mut(choice as usize).filter(|said| is_kept(said)) {
@@ -284,7 +286,7 @@ impl TokenSource {
                     parser.push(text, ids, logprobs, events);
                 }
             }
-            Event::Encoded(values) => {
+            JobEvent::Encoded(values) => {
                 if self.first_token_ns.is_none() {
                     self.first_token_ns = Some(dossier.elapsed_ns());
                     dossier.is_in(Stage::Decode);
@@ -292,8 +294,8 @@ impl TokenSource {
                 let choice = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX);
                 events.push(ReplyEvent::Encoded { choice, values: cut(&self.work.call, values) });
             }
-            Event::Finished { choice, reason } => {
-                if let Some(told) = self.told(choice) {
+            JobEvent::Finished { choice, reason } => {
+                if let Some(told) = self.emitted_of(choice) {
                     told.finished = true;
                 }
                 if let (Some(keeper), Some(said)) = (&self.work.keeper, self.said.get(choice as usize)) {
@@ -306,11 +308,11 @@ impl TokenSource {
                     parser.finish(reason, events);
                 }
             }
-            Event::Done(_) => {
+            JobEvent::Done(_) => {
                 (begun, meaningful) = (false, false);
                 self.jobs.answered(job, dossier.elapsed_ns());
             }
-            Event::Failed { error, .. } => return Said::Lost(self.lost(job, Some(&error))),
+            JobEvent::Failed { error, .. } => return SourceEvent::Lost(self.lost(job, Some(&error))),
         }
         if let (Some(heard), Some(new)) = (&mut self.heard, events.get(before..)) {
             heard.take(new);
@@ -320,27 +322,27 @@ impl TokenSource {
             Some(from) => from,
             None => self.took_in(from, dossier),
         };
-        Said::More(More { prompt, tokens: None, meaningful, at_ns })
+        SourceEvent::More(ReplyProgress { prompt, tokens: None, meaningful, at_ns })
     }
 
     /// Adds the time since `from_ns` to the stage `postprocess`. Returns the present time.
-    pub(super) fn took_in(&mut self, from_ns: u64, dossier: &Dossier) -> u64 {
+    pub(super) fn took_in(&mut self, from_ns: u64, dossier: &RequestContext) -> u64 {
         let now_ns = dossier.clock.monotonic_nanos();
         self.postprocess_ns += now_ns.saturating_sub(from_ns);
         now_ns
     }
 
     /// Describes a job that ended without its answer. Without an error, its engine is gone.
-    fn lost(&self, job: usize, error: Option<&JobError>) -> Box<Lost> {
+    fn lost(&self, job: usize, error: Option<&JobError>) -> Box<LostJob> {
         let (why, cause) = match error {
-            Some(error) => (Why::job_failed(error), error.to_string()),
+            Some(error) => (Rejection::job_failed(error), error.to_string()),
             None => (engine_died(), "the engine stopped without a word".to_owned()),
         };
         let unseen_or_known = !self.jobs.has_shown(job) || self.kept.is_some();
         let may_move = !error.is_some_and(is_of_the_call) && unseen_or_known;
         let broke = !matches!(error, Some(JobError::ShuttingDown | JobError::Refused(_)));
         let part = self.jobs.part(job);
-        Box::new(Lost { part, job, why, cause, may_move, unless_seen: false, broke })
+        Box::new(LostJob { part, job, why, cause, may_move, unless_seen: false, broke })
     }
 
     /// Returns the prompt's usage with the first output, and `None` afterwards.
@@ -354,7 +356,7 @@ impl TokenSource {
         self.prompt
     }
 
-    pub(super) fn heard(&mut self) -> Option<Box<Heard>> {
+    pub(super) fn heard(&mut self) -> Option<Box<FormattedText>> {
         self.heard.take()
     }
 
@@ -425,7 +427,7 @@ impl TokenSource {
     }
 
     /// The output of a choice, if it is kept.
-    fn told(&mut self, choice: u32) -> Option<&mut Told> {
+    fn emitted_of(&mut self, choice: u32) -> Option<&mut EmittedTokens> {
         self.kept.as_mut()?.told.get_mut(choice as usize)
     }
 
@@ -483,7 +485,7 @@ fn with_thought(usage: Usage, thought: u64) -> Usage {
 
 /// Reasoning is parsed only in answers to conversations, and tool calls only if tools were offered. Elsewhere the same
 /// text is just text.
-fn reply_form(work: &Work) -> ReplyForm {
+fn reply_form(work: &RenderedWork) -> ReplyForm {
     let Some(lane) = work.model.lane.tokens() else { return ReplyForm::default() };
     let hidden = Arc::clone(lane.tokenizer.shown());
     let Prompt::Conversation(conversation) = &work.call.prompt else {
@@ -517,8 +519,11 @@ fn is_of_the_call(error: &JobError) -> bool {
     }
 }
 
-fn engine_died() -> Why {
-    Why::new(Code::EngineUnavailable, "The engine stopped. What was not delivered is not charged. Try again.")
-        .at(Stage::Decode)
-        .retry_after(std::time::Duration::from_secs(1))
+fn engine_died() -> Rejection {
+    Rejection::new(
+        Code::EngineUnavailable,
+        "The engine stopped. What was not delivered is not charged. Try again.",
+    )
+    .at(Stage::Decode)
+    .retry_after(std::time::Duration::from_secs(1))
 }

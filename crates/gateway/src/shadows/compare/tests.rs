@@ -6,8 +6,8 @@ use super::*;
 
 const SECRET: [u8; 32] = [7; 32];
 
-fn form(endpoint: Endpoint, stream: bool, choices: u32) -> Form {
-    Form { endpoint, stream, choices }
+fn form(endpoint: Endpoint, stream: bool, choices: u32) -> ComparedShape {
+    ComparedShape { endpoint, stream, choices }
 }
 
 fn whole(choices: &[Value]) -> Bytes {

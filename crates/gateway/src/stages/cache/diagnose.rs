@@ -7,25 +7,25 @@ use std::sync::Arc;
 use headrace_domain::{
     CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, ToldOfCache, UnixNanos,
 };
-use headrace_wire::{CacheDiagnosis, Changed};
+use headrace_wire::{CacheDiagnosis, ChangedPart};
 use serde_json::Value;
 
 use crate::Gateway;
-use crate::dossier::Dossier;
-use crate::pasts::Past;
+use crate::dossier::RequestContext;
+use crate::pasts::AnswerOrigin;
 use crate::pump::located;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 
 /// Returns the work with its cache diagnosis, if the call asks for one.
 ///
 /// # Errors
 /// The comparison was stopped.
 pub(super) async fn diagnosed(
-    mut work: Box<Work>,
+    mut work: Box<RenderedWork>,
     gateway: &Gateway,
-    dossier: &Dossier,
-) -> Result<Box<Work>, Why> {
+    dossier: &RequestContext,
+) -> Result<Box<RenderedWork>, Rejection> {
     if !work.call.diagnoses {
         return Ok(work);
     }
@@ -40,7 +40,7 @@ pub(super) async fn diagnosed(
     };
     let now = dossier.record.started;
     let (project, model) = (project.clone(), work.model.name.clone());
-    let own = Past { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
+    let own = AnswerOrigin { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
     let named = work.call.previous_answer.as_deref().map(headrace_wire::named_request);
     let past = named.map(|id| gateway.pasts().get(id?, &own.project, now));
     gateway.pasts().put(dossier.id, own.clone());
@@ -66,13 +66,14 @@ pub(super) async fn diagnosed(
     // As in stage `render`: comparing a long prompt takes milliseconds, and the threads of the event loop must stay
     // free.
     let compared = tokio::task::spawn_blocking(compare).await;
-    compared
-        .map_err(|_| Why::new(Code::RenderFailed, "The prompt could not be compared. Nothing was charged."))
+    compared.map_err(|_| {
+        Rejection::new(Code::RenderFailed, "The prompt could not be compared. Nothing was charged.")
+    })
 }
 
 /// The part of a diagnosis that the trace records.
 pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
-    let (word, missed_tokens) = diagnosis.told();
+    let (word, missed_tokens) = diagnosis.describe();
     let place = match diagnosis {
         CacheDiagnosis::Changed { place, .. } => *place,
         _ => None,
@@ -81,12 +82,17 @@ pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
 }
 
 /// Compares the earlier prompt with this one: how much of it is unchanged, and where the first difference is.
-fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagnosis {
+fn compared(work: &RenderedWork, past: &AnswerOrigin, own: &AnswerOrigin, now: UnixNanos) -> CacheDiagnosis {
     let (before, after) = (&past.prompt, &own.prompt);
     let missed = |from: usize| before.len().saturating_sub(from) as u64;
     if past.model != own.model {
         let hint = Some(format!("it was `{}`", past.model));
-        return CacheDiagnosis::Changed { what: Changed::Model, missed_tokens: missed(0), place: None, hint };
+        return CacheDiagnosis::Changed {
+            what: ChangedPart::Model,
+            missed_tokens: missed(0),
+            place: None,
+            hint,
+        };
     }
     let same = before.iter().zip(after.iter()).take_while(|(one, other)| one == other).count();
     if same == before.len() {
@@ -103,17 +109,17 @@ fn compared(work: &Work, past: &Past, own: &Past, now: UnixNanos) -> CacheDiagno
         return CacheDiagnosis::Unavailable { why: "where they part could not be found" };
     };
     let what = match place {
-        PromptPlace::System { .. } => Changed::System,
-        PromptPlace::Tool { .. } | PromptPlace::Tools => Changed::Tools,
-        PromptPlace::Template { before_message: 0 } => Changed::System,
+        PromptPlace::System { .. } => ChangedPart::System,
+        PromptPlace::Tool { .. } | PromptPlace::Tools => ChangedPart::Tools,
+        PromptPlace::Template { before_message: 0 } => ChangedPart::System,
         PromptPlace::Message { .. }
         | PromptPlace::Reasoning { .. }
         | PromptPlace::ToolCall { .. }
         | PromptPlace::Template { .. }
-        | PromptPlace::Prompt { .. } => Changed::Messages,
+        | PromptPlace::Prompt { .. } => ChangedPart::Messages,
     };
     // The tools differ only in the order of their properties.
-    let only_order = what == Changed::Tools && past.tools == own.tools;
+    let only_order = what == ChangedPart::Tools && past.tools == own.tools;
     let hint = only_order.then(|| {
         "only the order of properties differs; `tools.order = \"canonical\"` of the model makes that no matter".to_owned()
     });

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use headrace_domain::{Call, Code, Endpoint, Prompt, Stage};
-use headrace_engine_api::ThoughtCap;
+use headrace_engine_api::ReasoningBudget;
 use headrace_prompt::ThoughtBounds;
 use headrace_tokenizer::Segment;
 
 use crate::catalog::ServedModel;
-use crate::lane::TokenLane;
+use crate::lane::TokenBackend;
 use crate::policy::ThinkingPolicy;
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// The reasoning budget of a call's answers. `None` if reasoning is unlimited. `text` is the call's prompt. With
 /// `has_form` the answers must also match a form.
@@ -20,10 +20,10 @@ use crate::refused::Why;
 /// The model cannot enforce the budget. Names the parameter.
 pub(super) fn cap(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     (text, has_form): (&str, bool),
-) -> Result<Option<Arc<ThoughtCap>>, Why> {
+) -> Result<Option<Arc<ReasoningBudget>>, Rejection> {
     let Prompt::Conversation(_) = &call.prompt else { return Ok(None) };
     let (wish, policy) = (&call.reasoning, &model.policy.thinking);
     let by_effort = || policy.budget(wish.effort.as_deref()?);
@@ -35,13 +35,13 @@ pub(super) fn cap(
         Err(what) => {
             let param = param(call);
             let message = format!("`{param}`: the model `{}` {what}. Leave it out.", model.name);
-            Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param))
+            Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param))
         }
     }
 }
 
 /// Whether the effort needs no budget: the template has a switch for it, or the call does not enable reasoning.
-fn is_heard(lane: &TokenLane, call: &Call) -> bool {
+fn is_heard(lane: &TokenBackend, call: &Call) -> bool {
     let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
     switches.effort || call.reasoning.enabled != Some(true)
 }
@@ -59,11 +59,11 @@ fn param(call: &Call) -> &'static str {
 /// Builds a budget of `most_tokens` tokens, which includes the configured last words if they fit. The reported
 /// reasoning, without its marks, never exceeds it.
 fn made(
-    lane: &TokenLane,
+    lane: &TokenBackend,
     policy: &ThinkingPolicy,
     most_tokens: u32,
     (text, has_form): (&str, bool),
-) -> Result<ThoughtCap, &'static str> {
+) -> Result<ReasoningBudget, &'static str> {
     if !lane.replies.thinks() {
         return Err("does not think before it answers");
     }
@@ -92,7 +92,7 @@ fn made(
         _ => (most_tokens, bare),
     };
     let is_open = lane.replies.thought.is_some_and(|marks| marks.is_open_at_end(text));
-    let cap = ThoughtCap { most_tokens, open: open_ids, close: close_id, ending, is_open };
+    let cap = ReasoningBudget { most_tokens, open: open_ids, close: close_id, ending, is_open };
     cap.check(lane.capabilities.vocab).map_err(|_| NO_MARK)?;
     Ok(cap)
 }

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::cell::Cell;
 
 use headrace_domain::{
-    Call, Code, Conversation, CustomInput, Endpoint, Form, GrammarSyntax, JsonForm, Prompt, Stage, Tool,
-    ToolChoice,
+    Call, Code, Conversation, CustomInput, Endpoint, GrammarSyntax, JsonForm, Prompt, ResponseFormat, Stage,
+    Tool, ToolChoice,
 };
 use headrace_engine_api::FormKinds;
 use headrace_grammar::{GrammarFault, in_lark, loose_tool_schema, strict, tool_schema, within_json};
@@ -13,8 +13,8 @@ use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
 
 use crate::catalog::ServedModel;
-use crate::lane::TokenLane;
-use crate::refused::Why;
+use crate::lane::TokenBackend;
+use crate::refused::Rejection;
 
 /// Whether tool calls of the answer may have to be constrained.
 pub(super) fn are_held(call: &Call) -> bool {
@@ -24,7 +24,7 @@ pub(super) fn are_held(call: &Call) -> bool {
 
 /// The form of an answer's tool calls.
 pub(super) struct CallForm {
-    pub(super) form: Form,
+    pub(super) form: ResponseFormat,
     /// The parameter that asks for it.
     pub(super) param: &'static str,
     /// The request does not ask for it, so an unconstrained answer is acceptable.
@@ -35,7 +35,11 @@ pub(super) struct CallForm {
 ///
 /// If the request asks for no form, calls may still be constrained to the offered names and schemas. This needs an
 /// engine with grammars, and a model that writes a mark before each call.
-pub(super) fn form(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<Option<CallForm>, Why> {
+pub(super) fn form(
+    model: &ServedModel,
+    lane: &TokenBackend,
+    call: &Call,
+) -> Result<Option<CallForm>, Rejection> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(None) };
     if !may_call(conversation) {
         return Ok(None);
@@ -64,27 +68,27 @@ pub(super) fn form(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result
         && forms.has(FormKinds::TAGS)
         && let Some(tags) = lane.replies.family.calls_as_tags(&conversation, &special)
     {
-        return Ok(Some(CallForm { form: Form::Tags(tags), param, is_optional }));
+        return Ok(Some(CallForm { form: ResponseFormat::Tags(tags), param, is_optional }));
     }
     let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
         let message = format!(
             "`{param}`: how `{}` writes calls of tools is not known, so its answers cannot be held to them. Leave it out.",
             model.name
         );
-        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
+        return Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     };
     if named.get() && !own {
         let message = format!(
             "`{param}`: `{}` writes calls of tools with special tokens, which a grammar for its server cannot name. Leave it out.",
             model.name
         );
-        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
+        return Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     }
     let text = match beside {
         None => calls,
         Some(form) => either(&calls, form)?,
     };
-    let form = Form::Grammar { text, syntax: GrammarSyntax::Lark };
+    let form = ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark };
     Ok(Some(CallForm { form, param, is_optional }))
 }
 
@@ -93,7 +97,7 @@ fn may_call(conversation: &Conversation) -> bool {
 }
 
 /// Rejects the first tool whose parameters are not a JSON Schema.
-fn schemas_of(conversation: &Conversation) -> Result<(), Why> {
+fn schemas_of(conversation: &Conversation) -> Result<(), Rejection> {
     for (at, tool) in conversation.tools.iter().enumerate() {
         let Some(schema) = tool.parameters.as_ref().filter(|_| tool.custom.is_none()) else { continue };
         if let Err(fault @ GrammarFault::Invalid { .. }) = loose_tool_schema(schema) {
@@ -140,9 +144,9 @@ fn is_required(conversation: &Conversation) -> bool {
 fn prepared(
     conversation: &Conversation,
     endpoint: Endpoint,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     alone: bool,
-) -> Result<Conversation, Why> {
+) -> Result<Conversation, Rejection> {
     let family = lane.replies.family;
     let mut prepared = conversation.clone();
     prepared.messages.clear();
@@ -196,7 +200,7 @@ struct CustomArguments {
 }
 
 impl CustomArguments {
-    fn of(form: &Form, at: usize, family: ReplyFamily) -> Result<Self, Why> {
+    fn of(form: &ResponseFormat, at: usize, family: ReplyFamily) -> Result<Self, Rejection> {
         let faulty = |fault: GrammarFault| {
             let code = match fault {
                 GrammarFault::Unsupported { .. } => Code::UnsupportedParameter,
@@ -209,17 +213,20 @@ impl CustomArguments {
             beside,
         };
         match form {
-            Form::Regex(pattern) => {
+            ResponseFormat::Regex(pattern) => {
                 let input = json!({"type": "string", "pattern": format!("^(?:{pattern})$")});
                 let beside = (TEXT_PATTERN, in_lark(pattern).map_err(faulty)?);
                 Ok(of_text(input, Some(beside)))
             }
-            Form::Choice(choices) => Ok(of_text(json!({"type": "string", "enum": choices}), None)),
-            Form::Grammar { text, syntax: GrammarSyntax::Lark } if family.holds_texts() => {
+            ResponseFormat::Choice(choices) => Ok(of_text(json!({"type": "string", "enum": choices}), None)),
+            ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark } if family.holds_texts() => {
                 let beside = (TEXT_GRAMMAR, within_json(text).map_err(faulty)?);
                 Ok(of_text(json!({"type": "string"}), Some(beside)))
             }
-            Form::JsonObject | Form::JsonSchema(_) | Form::Grammar { .. } | Form::Tags(_) => {
+            ResponseFormat::JsonObject
+            | ResponseFormat::JsonSchema(_)
+            | ResponseFormat::Grammar { .. }
+            | ResponseFormat::Tags(_) => {
                 let why = "calls of this model carry texts between tags, where a text of a grammar could go on over their end. \
                            Use `syntax: \"regex\"`, or a model that writes calls in JSON.";
                 Err(refused_format(Code::UnsupportedParameter, at, why))
@@ -238,25 +245,31 @@ impl CustomArguments {
     }
 }
 
-fn refused_format(code: Code, at: usize, why: &str) -> Why {
+fn refused_format(code: Code, at: usize, why: &str) -> Rejection {
     let param = format!("tools[{at}].custom.format");
     let kept = format!("`{param}` was refused.");
-    Why::new(code, format!("`{param}`: {why}")).at(Stage::Render).with_param(&param).keeping(kept)
+    Rejection::new(code, format!("`{param}`: {why}")).at(Stage::Render).with_param(&param).keeping(kept)
 }
 
 /// A grammar for either calls or an answer in a format.
-fn either(calls: &str, form: &Form) -> Result<String, Why> {
+fn either(calls: &str, form: &ResponseFormat) -> Result<String, Rejection> {
     let schema = match form {
-        Form::JsonObject => Ok(json!({"type": "object"})),
-        Form::JsonSchema(JsonForm { schema, .. }) => tool_schema(schema).map_err(|fault| fault.to_string()),
-        Form::Regex(_) | Form::Choice(_) | Form::Grammar { .. } | Form::Tags(_) => {
+        ResponseFormat::JsonObject => Ok(json!({"type": "object"})),
+        ResponseFormat::JsonSchema(JsonForm { schema, .. }) => {
+            tool_schema(schema).map_err(|fault| fault.to_string())
+        }
+        ResponseFormat::Regex(_)
+        | ResponseFormat::Choice(_)
+        | ResponseFormat::Grammar { .. }
+        | ResponseFormat::Tags(_) => {
             Err("beside tools that may be called only JSON can be asked for; set `tool_choice` to `none`"
                 .to_owned())
         }
     };
     let schema = schema.map_err(|why| {
         let message = format!("Invalid schema for response_format: {why}.");
-        let why = Why::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param("response_format");
+        let why =
+            Rejection::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param("response_format");
         why.keeping("`response_format` was refused.")
     })?;
     // A grammar begins with `start`: that of the calls becomes a rule of this one.
@@ -267,9 +280,9 @@ fn either(calls: &str, form: &Form) -> Result<String, Why> {
     Ok(format!("start: only_calls | only_json\nonly_json: %json {schema}\n{}\n", calls.join("\n")))
 }
 
-fn invalid(at: usize, name: &str, fault: &str) -> Why {
+fn invalid(at: usize, name: &str, fault: &str) -> Rejection {
     let param = format!("tools[{at}].function.parameters");
     let message = format!("Invalid schema for function '{name}': {fault}");
-    let why = Why::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param(&param);
+    let why = Rejection::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param(&param);
     why.keeping(format!("`{param}` was refused."))
 }

@@ -3,10 +3,10 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
-use crate::lane::{Lane, Makes, VectorLane};
+use crate::lane::{Backend, EncoderOutput, VectorBackend};
 use crate::memory::mib;
-use crate::refused::Why;
-use crate::state::Work;
+use crate::refused::Rejection;
+use crate::state::RenderedWork;
 
 /// Bytes of memory per body byte for reading and rendering: the text as parsed, masked, rendered and in ids.
 const READING: u64 = 32;
@@ -72,7 +72,7 @@ pub(crate) fn looking(body_bytes: usize) -> u64 {
 
 /// The parts of an estimate in bytes, one for each parameter that can make a call large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Estimate {
+pub(crate) struct MemoryEstimate {
     text: u64,
     choices: u64,
     form: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Estimate {
 
 /// The numbers that an estimate depends on.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct EstimateInput {
     choices: u64,
     prompts: u64,
     prompt_tokens: u64,
@@ -97,14 +97,14 @@ struct Asked {
     unread: u64,
 }
 
-impl Estimate {
+impl MemoryEstimate {
     /// Estimates `work`. Up to `unread` bytes of each job's events, and of the answer, wait for a reader.
-    pub(crate) fn of(work: &Work, unread: usize) -> Self {
+    pub(crate) fn of(work: &RenderedWork, unread: usize) -> Self {
         let (call, sampling) = (&work.call, &work.sampling);
         let prompts = work.parts() as u64;
         let n = u64::from(sampling.n);
         let at_each = |top: Option<u8>| top.map_or(0, |top| u64::from(top).saturating_add(1));
-        let asked = Asked {
+        let asked = EstimateInput {
             choices: prompts.saturating_mul(n),
             prompts,
             // A relayed call has no token ids here.
@@ -143,7 +143,7 @@ impl Estimate {
     }
 
     /// The rejection of a call that needs more than `bound` bytes. Names the parameter that makes it large.
-    pub(crate) fn refusal(&self, work: &Work, bound: u64) -> Why {
+    pub(crate) fn refusal(&self, work: &RenderedWork, bound: u64) -> Rejection {
         let (n, sampling) = (work.sampling.n, &work.sampling);
         let words = match work.call.endpoint {
             Endpoint::Completions => "prompt",
@@ -183,11 +183,11 @@ impl Estimate {
             mib(most),
             mib(bound)
         );
-        Why::new(Code::CallTooLarge, message).with_param(param)
+        Rejection::new(Code::CallTooLarge, message).with_param(param)
     }
 }
 
-impl Asked {
+impl EstimateInput {
     /// The prompt's scores: once as values, once as JSON, and again for each time the answer shows them.
     fn prompt_scores(&self) -> u64 {
         let entries = self.prompt_scores.saturating_mul(self.prompt_tokens);
@@ -209,21 +209,22 @@ impl Asked {
 }
 
 /// Memory in bytes for constraining one choice to its form.
-fn form_bytes(work: &Work) -> u64 {
+fn form_bytes(work: &RenderedWork) -> u64 {
     let ids = work.model.lane.tokens().map_or(0, |lane| u64::from(lane.capabilities.vocab));
     work.grammar.as_ref().map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
 }
 
 /// Bytes of the vectors of all texts.
-fn vectors(work: &Work) -> u64 {
-    let Lane::Vectors(VectorLane { makes: Makes::Vectors { width }, .. }) = &work.model.lane else {
+fn vectors(work: &RenderedWork) -> u64 {
+    let Backend::Vectors(VectorBackend { makes: EncoderOutput::Vectors { width }, .. }) = &work.model.lane
+    else {
         return 0;
     };
     VECTOR_NUMBER.saturating_mul(u64::from(*width)).saturating_mul(work.prompts.len() as u64)
 }
 
 /// Bytes of all prompts as text.
-fn echo_bytes(work: &Work) -> u64 {
+fn echo_bytes(work: &RenderedWork) -> u64 {
     let Some(lane) = work.model.lane.tokens() else { return 0 };
     let most = lane.tokenizer.most_bytes_per_token().unwrap_or(16) as u64;
     match &work.call.prompt {

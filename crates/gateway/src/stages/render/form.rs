@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{Call, Code, Endpoint, Form, GrammarSyntax, JsonForm, Stage};
+use headrace_domain::{Call, Code, Endpoint, GrammarSyntax, JsonForm, ResponseFormat, Stage};
 use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
-use headrace_grammar::{Bounds, FormOwner, GrammarFault, calls_as_gbnf, strict};
+use headrace_grammar::{FormLimits, FormOwner, GrammarFault, calls_as_gbnf, strict};
 
 use super::calls::{self, CallForm};
 use crate::catalog::ServedModel;
-use crate::lane::TokenLane;
-use crate::refused::Why;
+use crate::lane::TokenBackend;
+use crate::refused::Rejection;
 
 /// Whether anything may have to be compiled.
 pub(super) fn is_held(call: &Call) -> bool {
@@ -20,11 +20,11 @@ pub(super) fn is_held(call: &Call) -> bool {
 /// The grammar of a call's answers. `None` if they are unconstrained.
 pub(super) fn grammar(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     prompt: &str,
     owner: &FormOwner<'_>,
-) -> Result<Option<SharedGrammar>, Why> {
+) -> Result<Option<SharedGrammar>, Rejection> {
     let calls = calls::form(model, lane, call)?;
     if let Some(CallForm { form, param, is_optional: true }) = calls {
         let compiled = compile(lane, owner, thought(lane, prompt), &Arc::new(form), param);
@@ -44,12 +44,13 @@ pub(super) fn grammar(
     let thought = thought(lane, prompt);
     if let Some(what) = cannot(lane, &form, thought.as_ref()) {
         let message = format!("`{param}`: what computes `{}` cannot hold an answer to {what}", model.name);
-        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
+        return Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));
     }
-    if let Some(Form::JsonSchema(JsonForm { strict: true, schema, name, .. })) = call.form.as_deref()
+    if let Some(ResponseFormat::JsonSchema(JsonForm { strict: true, schema, name, .. })) =
+        call.form.as_deref()
         && let Err(fault) = strict::check(schema)
     {
-        let message = format!("Invalid schema for {param}{}: {fault}", Named(name.as_deref()));
+        let message = format!("Invalid schema for {param}{}: {fault}", QuotedName(name.as_deref()));
         return Err(invalid(Code::InvalidJsonSchema, message, param));
     }
     compile(lane, owner, thought, &form, param).map(Some)
@@ -58,17 +59,17 @@ pub(super) fn grammar(
 /// The form of calls in a notation that the model's server understands: GBNF if it does not know Lark.
 fn in_its_notation(
     model: &ServedModel,
-    lane: &TokenLane,
-    form: Form,
+    lane: &TokenBackend,
+    form: ResponseFormat,
     param: &'static str,
-) -> Result<Form, Why> {
+) -> Result<ResponseFormat, Rejection> {
     let (grammars, forms) = (lane.capabilities.grammars, lane.capabilities.forms);
-    let Form::Grammar { text, syntax: GrammarSyntax::Lark } = &form else { return Ok(form) };
+    let ResponseFormat::Grammar { text, syntax: GrammarSyntax::Lark } = &form else { return Ok(form) };
     if grammars || forms.has(FormKinds::LARK) || !forms.has(FormKinds::GBNF) {
         return Ok(form);
     }
     match calls_as_gbnf(text) {
-        Ok(text) => Ok(Form::Grammar { text, syntax: GrammarSyntax::Gbnf }),
+        Ok(text) => Ok(ResponseFormat::Grammar { text, syntax: GrammarSyntax::Gbnf }),
         Err(fault) => {
             let message = format!(
                 "`{param}`: the server of `{}` is told the form of calls in GBNF, which cannot say all of this one: {fault}. \
@@ -82,7 +83,7 @@ fn in_its_notation(
 
 /// The part of a form that the model's server cannot enforce, with advice for the caller. `None` if it can enforce all
 /// of it.
-fn cannot(lane: &TokenLane, form: &Form, thought: Option<&FormThought>) -> Option<String> {
+fn cannot(lane: &TokenBackend, form: &ResponseFormat, thought: Option<&FormThought>) -> Option<String> {
     if lane.capabilities.grammars {
         return None;
     }
@@ -99,7 +100,7 @@ fn cannot(lane: &TokenLane, form: &Form, thought: Option<&FormThought>) -> Optio
 }
 
 /// The reasoning that may precede the answer, if the model marks it with tokens.
-fn thought(lane: &TokenLane, prompt: &str) -> Option<FormThought> {
+fn thought(lane: &TokenBackend, prompt: &str) -> Option<FormThought> {
     let marks = lane.replies.thought?;
     let (open, close) = (lane.tokenizer.id_of(marks.open)?, lane.tokenizer.id_of(marks.close)?);
     if prompt.trim_end().ends_with(marks.close) {
@@ -118,32 +119,33 @@ fn thought(lane: &TokenLane, prompt: &str) -> Option<FormThought> {
 }
 
 fn compile(
-    lane: &TokenLane,
+    lane: &TokenBackend,
     owner: &FormOwner<'_>,
     thought: Option<FormThought>,
-    form: &Arc<Form>,
+    form: &Arc<ResponseFormat>,
     param: &'static str,
-) -> Result<SharedGrammar, Why> {
-    let fault = match lane.grammars.compile_behind(thought, owner, form, &Bounds::default()) {
+) -> Result<SharedGrammar, Rejection> {
+    let fault = match lane.grammars.compile_behind(thought, owner, form, &FormLimits::default()) {
         Ok(grammar) => return Ok(grammar),
         Err(fault) => fault,
     };
     let (code, name) = match &**form {
-        Form::JsonSchema(form) => (Code::InvalidJsonSchema, form.name.as_deref()),
-        Form::Tags(_) => (Code::InvalidJsonSchema, None),
-        Form::JsonObject | Form::Regex(_) | Form::Choice(_) | Form::Grammar { .. } => {
-            (Code::InvalidGrammar, None)
-        }
+        ResponseFormat::JsonSchema(form) => (Code::InvalidJsonSchema, form.name.as_deref()),
+        ResponseFormat::Tags(_) => (Code::InvalidJsonSchema, None),
+        ResponseFormat::JsonObject
+        | ResponseFormat::Regex(_)
+        | ResponseFormat::Choice(_)
+        | ResponseFormat::Grammar { .. } => (Code::InvalidGrammar, None),
     };
     let what = if code == Code::InvalidJsonSchema { "schema" } else { "grammar" };
-    let message = format!("Invalid {what} for {param}{}: {fault}.", Named(name));
+    let message = format!("Invalid {what} for {param}{}: {fault}.", QuotedName(name));
     Err(match fault {
         GrammarFault::TooLarge { .. } | GrammarFault::TooCostly { .. } => {
             invalid(Code::FormTooCostly, message, param)
         }
         GrammarFault::Busy | GrammarFault::NoMemory { .. } => {
             let message = format!("`{param}`: {fault}. Nothing was charged.");
-            Why::new(Code::FormsBusy, message).retry_after(std::time::Duration::from_secs(1))
+            Rejection::new(Code::FormsBusy, message).retry_after(std::time::Duration::from_secs(1))
         }
         GrammarFault::Vocabulary { .. } => {
             invalid(Code::UnsupportedParameter, format!("`{param}`: {fault}."), param)
@@ -152,7 +154,7 @@ fn compile(
         GrammarFault::Broke { .. } => {
             tracing::error!(param, "a form could not be compiled: what compiles it broke");
             let message = format!("`{param}`: compiling it failed on this side. Nothing was charged.");
-            Why::new(Code::RenderFailed, message)
+            Rejection::new(Code::RenderFailed, message)
         }
         GrammarFault::Unsupported { .. }
         | GrammarFault::Invalid { .. }
@@ -160,26 +162,30 @@ fn compile(
     })
 }
 
-fn invalid(code: Code, message: String, param: &'static str) -> Why {
+fn invalid(code: Code, message: String, param: &'static str) -> Rejection {
     // The message repeats words of the caller.
     let kept = format!("`{param}` was refused.");
-    Why::new(code, message).at(Stage::Render).with_param(param).keeping(kept)
+    Rejection::new(code, message).at(Stage::Render).with_param(param).keeping(kept)
 }
 
 /// The parameter in which the caller asked for it.
-fn param(endpoint: Endpoint, form: &Form) -> &'static str {
+fn param(endpoint: Endpoint, form: &ResponseFormat) -> &'static str {
     match (endpoint, form) {
         (Endpoint::Messages, _) => "output_config.format",
         (Endpoint::Responses, _) => "text.format",
-        (_, Form::JsonObject | Form::JsonSchema(_) | Form::Tags(_)) => "response_format",
-        (_, Form::Regex(_) | Form::Choice(_) | Form::Grammar { .. }) => "structured_outputs",
+        (_, ResponseFormat::JsonObject | ResponseFormat::JsonSchema(_) | ResponseFormat::Tags(_)) => {
+            "response_format"
+        }
+        (_, ResponseFormat::Regex(_) | ResponseFormat::Choice(_) | ResponseFormat::Grammar { .. }) => {
+            "structured_outputs"
+        }
     }
 }
 
 /// ` 'NAME'`, as OpenAI writes it.
-struct Named<'a>(Option<&'a str>);
+struct QuotedName<'a>(Option<&'a str>);
 
-impl std::fmt::Display for Named<'_> {
+impl std::fmt::Display for QuotedName<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.map_or(Ok(()), |name| write!(f, " '{name}'"))
     }

@@ -4,11 +4,11 @@
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
 
 use crate::catalog::ServedModel;
-use crate::lane::TokenLane;
-use crate::refused::Why;
+use crate::lane::TokenBackend;
+use crate::refused::Rejection;
 
 /// Rejects the first parameter that would be ignored.
-pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Result<(), Why> {
+pub(super) fn check(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Result<(), Rejection> {
     let wishes = match &call.prompt {
         Prompt::Conversation(conversation) => {
             reasoning(model, lane, call).or_else(|| verbosity(lane, call.endpoint, conversation))
@@ -19,14 +19,14 @@ pub(super) fn check(model: &ServedModel, lane: &TokenLane, call: &Call) -> Resul
         None => Ok(()),
         Some((param, what)) => {
             let message = format!("`{param}`: the model `{}` {what}. Leave it out.", model.name);
-            Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param))
+            Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param))
         }
     }
 }
 
 /// A request for verbosity, if the template has no switch for it.
 fn verbosity(
-    lane: &TokenLane,
+    lane: &TokenBackend,
     endpoint: Endpoint,
     conversation: &Conversation,
 ) -> Option<(&'static str, &'static str)> {
@@ -39,7 +39,7 @@ fn verbosity(
 }
 
 /// A request about reasoning that the model cannot fulfil. A model without reasoning fulfils a request not to reason.
-fn reasoning(model: &ServedModel, lane: &TokenLane, call: &Call) -> Option<(&'static str, &'static str)> {
+fn reasoning(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Option<(&'static str, &'static str)> {
     let wish = &call.reasoning;
     let switches = lane.template.as_ref().map(|template| template.switches()).unwrap_or_default();
     // If the configuration knows the effort, it gives its token budget.

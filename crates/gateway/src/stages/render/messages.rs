@@ -2,18 +2,18 @@
 //! Must not know who will answer.
 
 use headrace_domain::{
-    CacheSalt, Call, Code, Dialect, Endpoint, Prompt, Relayed, Sampling, SamplingDefaults, Stage,
+    CacheSalt, Call, Code, Dialect, Endpoint, Prompt, RelayedBody, Sampling, SamplingDefaults, Stage,
 };
 use headrace_fleet::Fleet;
-use headrace_wire::relay::{Edits, beginning, can_resume, first_media, translated};
+use headrace_wire::relay::{BodyEdits, beginning, can_resume, first_media, translated};
 use headrace_wire::{BadRequest, as_chat};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
-use crate::lane::{Lane, MessageLane};
+use crate::lane::{Backend, MessageBackend};
 use crate::policy::OnBreak;
-use crate::refused::Why;
-use crate::state::Messages;
+use crate::refused::Rejection;
+use crate::state::RelayedMessages;
 
 /// Bytes of text per token in dense text: code, and scripts whose characters take several bytes.
 const FEW_BYTES_PER_TOKEN: u64 = 2;
@@ -39,22 +39,22 @@ pub(super) fn prepare(
     call: &Call,
     salt: &CacheSalt,
     max_tokens: u32,
-) -> Result<Messages, Why> {
+) -> Result<RelayedMessages, Rejection> {
     let passes = call.endpoint == Endpoint::Responses && matches!(call.prompt, Prompt::Relayed(_));
     if passes && !model.lane.passes_responses() {
         let message = format!(
             "The call goes to servers that speak the Responses API as it came, and those of `{}` do not.",
             model.name
         );
-        return Err(Why::new(Code::Untranslatable, message).with_param("model"));
+        return Err(Rejection::new(Code::Untranslatable, message).with_param("model"));
     }
     let chat = (call.endpoint == Endpoint::Responses && !passes).then(|| as_chat(call)).transpose();
-    let chat = chat.map_err(|bad| Why::from(bad).at(Stage::Render))?;
+    let chat = chat.map_err(|bad| Rejection::from(bad).at(Stage::Render))?;
     let is_chat = chat.is_some();
     let asked = chat.as_ref().unwrap_or(call);
     let Prompt::Relayed(relayed) = &asked.prompt else {
         let message = "The call was read for a model that takes tokens, and this one takes messages. Nothing was charged.";
-        return Err(Why::new(Code::RenderFailed, message));
+        return Err(Rejection::new(Code::RenderFailed, message));
     };
     can_be_seen(model, call, relayed)?;
     let own = call.endpoint.dialect();
@@ -70,14 +70,14 @@ pub(super) fn prepare(
             "The upstreams of `{}` speak no dialect that has embeddings or scores. Ask another model.",
             model.name
         );
-        return Err(Why::new(Code::Untranslatable, message).with_param("model"));
+        return Err(Rejection::new(Code::Untranslatable, message).with_param("model"));
     }
     if !same && call.endpoint == Endpoint::Completions {
         let message = format!(
             "The upstreams of `{}` have no completions of raw prompts. Use /v1/chat/completions or /v1/messages.",
             model.name
         );
-        return Err(Why::new(Code::Untranslatable, message).with_param("prompt"));
+        return Err(Rejection::new(Code::Untranslatable, message).with_param("prompt"));
     }
     let other = other.filter(|_| call.endpoint != Endpoint::Completions && !encodes && !passes);
     let translated = other.map(|dialect| {
@@ -87,7 +87,7 @@ pub(super) fn prepare(
         Box::new(in_dialect(relayed, &asked, dialect, max_tokens))
     });
     match translated.as_deref() {
-        Some(Err(bad)) if !same => Err(Why::from(bad.clone()).at(Stage::Render)),
+        Some(Err(bad)) if !same => Err(Rejection::from(bad.clone()).at(Stage::Render)),
         _ => {
             let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
             let may_resume = model.policy.on_break == OnBreak::Continue
@@ -95,15 +95,15 @@ pub(super) fn prepare(
                 && !is_chat
                 && !passes
                 && can_resume(call);
-            let messages = Messages { trail, may_resume, ..estimated(relayed, translated) };
-            Ok(Messages { chat: chat.map(Box::new), ..messages })
+            let messages = RelayedMessages { trail, may_resume, ..estimated(relayed, translated) };
+            Ok(RelayedMessages { chat: chat.map(Box::new), ..messages })
         }
     }
 }
 
 /// Rejects the first part that, according to the operator, the model cannot see or hear. Names its place.
-fn can_be_seen(model: &ServedModel, call: &Call, relayed: &Relayed) -> Result<(), Why> {
-    let Lane::Messages(MessageLane { inputs: Some(inputs), .. }) = &model.lane else { return Ok(()) };
+fn can_be_seen(model: &ServedModel, call: &Call, relayed: &RelayedBody) -> Result<(), Rejection> {
+    let Backend::Messages(MessageBackend { inputs: Some(inputs), .. }) = &model.lane else { return Ok(()) };
     let found = match &call.prompt {
         _ if relayed.media == 0 => None,
         Prompt::Conversation(conversation) => {
@@ -122,11 +122,16 @@ fn can_be_seen(model: &ServedModel, call: &Call, relayed: &Relayed) -> Result<()
          another model.",
         model.name
     );
-    Err(Why::new(Code::UnsupportedContent, message).at(Stage::Render).with_param(&place))
+    Err(Rejection::new(Code::UnsupportedContent, message).at(Stage::Render).with_param(&place))
 }
 
-fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32) -> Result<Call, BadRequest> {
-    let edits = Edits {
+fn in_dialect(
+    relayed: &RelayedBody,
+    call: &Call,
+    dialect: Dialect,
+    max_tokens: u32,
+) -> Result<Call, BadRequest> {
+    let edits = BodyEdits {
         model: &call.model,
         usage: call.stream,
         max_tokens: call.sampling.max_tokens.is_none().then_some(("max_tokens", max_tokens)),
@@ -137,18 +142,18 @@ fn in_dialect(relayed: &Relayed, call: &Call, dialect: Dialect, max_tokens: u32)
         Dialect::OpenAi => Endpoint::ChatCompletions,
         Dialect::Anthropic => Endpoint::Messages,
     };
-    let (prompt, include_usage) = (Prompt::Relayed(Relayed { body, ..relayed.clone() }), true);
+    let (prompt, include_usage) = (Prompt::Relayed(RelayedBody { body, ..relayed.clone() }), true);
     let mut said = Call { endpoint, prompt, include_usage, ..call.clone() };
     said.sampling.max_tokens.get_or_insert(max_tokens);
     Ok(said)
 }
 
-fn estimated(relayed: &Relayed, translated: Option<Box<Result<Call, BadRequest>>>) -> Messages {
+fn estimated(relayed: &RelayedBody, translated: Option<Box<Result<Call, BadRequest>>>) -> RelayedMessages {
     let (text, media) = (relayed.text_bytes as u64, u64::from(relayed.media));
     let tokens = |bytes_per_token: u64, of_media: u64, around: u64| {
         (text / bytes_per_token).saturating_add(media.saturating_mul(of_media)).saturating_add(around)
     };
-    Messages {
+    RelayedMessages {
         most_prompt_tokens: tokens(FEW_BYTES_PER_TOKEN, MOST_TOKENS_OF_MEDIA, MOST_TOKENS_AROUND),
         likely_prompt_tokens: tokens(USUAL_BYTES_PER_TOKEN, USUAL_TOKENS_OF_MEDIA, USUAL_TOKENS_AROUND),
         trail: Vec::new(),
@@ -162,7 +167,7 @@ fn estimated(relayed: &Relayed, translated: Option<Box<Result<Call, BadRequest>>
 }
 
 /// The usual number of tokens in a relayed body of this size.
-pub(crate) fn likely_tokens(relayed: &Relayed) -> u64 {
+pub(crate) fn likely_tokens(relayed: &RelayedBody) -> u64 {
     estimated(relayed, None).likely_prompt_tokens
 }
 

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use headrace_domain::{CacheSalt, Call, KeptAnswers, UnixNanos};
 
 use crate::catalog::ServedModel;
-use crate::kept_ids::{Continued, Keeper, KeptIds};
-use crate::lane::TokenLane;
+use crate::kept_ids::{AnswerRecorder, GeneratedIdCache, ReusedPrompt};
+use crate::lane::TokenBackend;
 use crate::policy::PastAnswers;
 
 /// A prompt, and its use of the generated-id cache.
-pub(crate) struct Past {
+pub(crate) struct ReusedHistory {
     pub(crate) ids: Vec<u32>,
     /// The earlier answers that are reused with their generated ids, if those differ from what their text encodes to.
     pub(crate) told: Option<KeptAnswers>,
     /// Where to keep the ids of its own answers.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) keeper: Option<AnswerRecorder>,
 }
 
 /// The prompt with earlier answers as they were generated. `said` is its text.
@@ -25,20 +25,20 @@ pub(crate) struct Past {
 /// to.
 pub(crate) fn with_past(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
-    (kept, salt): (&Arc<KeptIds>, &CacheSalt),
+    (kept, salt): (&Arc<GeneratedIdCache>, &CacheSalt),
     (ids, said): (Vec<u32>, Option<&str>),
     now: UnixNanos,
-) -> Past {
+) -> ReusedHistory {
     if model.policy.past_answers == PastAnswers::AsText || call.sampling.seed.is_some() {
-        return Past { ids, told: None, keeper: None };
+        return ReusedHistory { ids, told: None, keeper: None };
     }
-    let Continued { ids: other, answers, tokens, end } =
+    let ReusedPrompt { ids: other, answers, tokens, end } =
         kept.continued(salt, &lane.tokenizer, (&ids, said), now);
-    Past {
+    ReusedHistory {
         ids: other.unwrap_or(ids),
         told: (answers > 0).then_some(KeptAnswers { answers, tokens }),
-        keeper: end.map(|end| Keeper::new(Arc::clone(kept), *salt, end)),
+        keeper: end.map(|end| AnswerRecorder::new(Arc::clone(kept), *salt, end)),
     }
 }

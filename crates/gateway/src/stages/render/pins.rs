@@ -6,14 +6,14 @@ use std::sync::Arc;
 use headrace_domain::{CacheMarkAt, CachePin, Call, Conversation, MessageOrigin, Prompt, Role};
 use headrace_tokenizer::Tokenizer;
 
-use crate::lane::TokenLane;
+use crate::lane::TokenBackend;
 
 /// After this many messages were not found, each searched to the end of the prompt, the search stops.
 const VAIN_SEARCHES: usize = 16;
 
 /// The prefixes of a conversation that are to be kept. `text` is what the template made of the conversation, and `ids`
 /// are its tokens. Text that the template leaves out or changes has no place, so nothing is kept for it.
-pub(super) fn pins(lane: &TokenLane, call: &Call, text: &str, ids: &[u32]) -> Arc<[CachePin]> {
+pub(super) fn pins(lane: &TokenBackend, call: &Call, text: &str, ids: &[u32]) -> Arc<[CachePin]> {
     let Prompt::Conversation(conversation) = &call.prompt else { return Arc::default() };
     if call.cache_marks.is_empty() {
         return Arc::default();
@@ -26,7 +26,7 @@ pub(super) fn pins(lane: &TokenLane, call: &Call, text: &str, ids: &[u32]) -> Ar
         }
     }
     ends.sort_unstable_by_key(|(end, _)| *end);
-    let mut walk = Walk { tokenizer: &lane.tokenizer, ids, tokens: 0, bytes: 0 };
+    let mut walk = TokenWalk { tokenizer: &lane.tokenizer, ids, tokens: 0, bytes: 0 };
     ends.into_iter().map(|(end, life)| CachePin { tokens: walk.to(end), life }).collect()
 }
 
@@ -72,14 +72,14 @@ fn end_of(
 }
 
 /// Counts tokens by the bytes that they encode.
-struct Walk<'a> {
+struct TokenWalk<'a> {
     tokenizer: &'a Tokenizer,
     ids: &'a [u32],
     tokens: usize,
     bytes: usize,
 }
 
-impl Walk<'_> {
+impl TokenWalk<'_> {
     /// The number of whole tokens before the byte `end`. Calls must pass ends in ascending order.
     fn to(&mut self, end: usize) -> u32 {
         while let Some(id) = self.ids.get(self.tokens) {

@@ -7,14 +7,14 @@ use headrace_domain::{Call, Code, KeyId, PromptItem, Stage};
 use headrace_tokenizer::{Segment, Tokenizer};
 
 use crate::catalog::ServedModel;
-use crate::lane::TokenLane;
-use crate::memory::Room;
-use crate::refused::Why;
+use crate::lane::TokenBackend;
+use crate::memory::TokenizerMemory;
+use crate::refused::Rejection;
 
 use super::words::{not_encoded, out_of_vocabulary};
 
 /// How a family of models writes a gap that is to be filled.
-struct Fill {
+struct FillMarkup {
     /// The first, middle and last mark.
     marks: [&'static str; 3],
     /// The text after the gap comes before the text that precedes the gap.
@@ -24,24 +24,24 @@ struct Fill {
 }
 
 /// The known families. A model belongs to the first one whose marks are all in its vocabulary.
-const FILLS: &[Fill] = &[
+const FILLS: &[FillMarkup] = &[
     // Qwen 2.5 Coder, CodeGemma. <https://github.com/QwenLM/Qwen2.5-Coder>
-    Fill::new(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]),
+    FillMarkup::new(["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]),
     // StarCoder, StarCoder 2, Granite Code. <https://huggingface.co/bigcode/starcoder2-15b>
-    Fill::new(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]),
+    FillMarkup::new(["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]),
     // SantaCoder. <https://huggingface.co/bigcode/santacoder>
-    Fill::new(["<fim-prefix>", "<fim-suffix>", "<fim-middle>"]),
+    FillMarkup::new(["<fim-prefix>", "<fim-suffix>", "<fim-middle>"]),
     // DeepSeek Coder and V2, V3. <https://github.com/deepseek-ai/DeepSeek-Coder>
-    Fill::new(["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"]),
+    FillMarkup::new(["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"]),
     // GLM. <https://huggingface.co/zai-org/codegeex4-all-9b>
-    Fill::new(["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"]),
+    FillMarkup::new(["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"]),
     // Code Llama. <https://huggingface.co/docs/transformers/model_doc/code_llama>
-    Fill { end: Some("▁<EOT>"), ..Fill::new(["▁<PRE>", "▁<SUF>", "▁<MID>"]) },
+    FillMarkup { end: Some("▁<EOT>"), ..FillMarkup::new(["▁<PRE>", "▁<SUF>", "▁<MID>"]) },
     // Codestral. <https://docs.mistral.ai/capabilities/code_generation>
-    Fill { suffix_first: true, ..Fill::new(["[SUFFIX]", "[PREFIX]", ""]) },
+    FillMarkup { suffix_first: true, ..FillMarkup::new(["[SUFFIX]", "[PREFIX]", ""]) },
 ];
 
-impl Fill {
+impl FillMarkup {
     const fn new(marks: [&'static str; 3]) -> Self {
         Self { marks, suffix_first: false, end: None }
     }
@@ -57,7 +57,7 @@ impl Fill {
 ///
 /// # Errors
 /// It may not. Names the setting.
-pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Why> {
+pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Rejection> {
     if !call.raw.parse_special || model.policy.parse_special.allows(key) {
         return Ok(());
     }
@@ -66,23 +66,23 @@ pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result
          that by `parse_special` in `[[models]]`: a list of keys, or \"all\". Leave it out, or send the prompt as token ids.",
         model.name
     );
-    Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("parse_special"))
+    Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("parse_special"))
 }
 
 /// A token id that ends a filling, besides the model's own end.
-pub(super) fn end_of_fill(lane: &TokenLane, call: &Call) -> Option<u32> {
+pub(super) fn end_of_fill(lane: &TokenBackend, call: &Call) -> Option<u32> {
     call.raw.suffix.as_ref()?;
-    lane.tokenizer.id_of(Fill::of(&lane.tokenizer)?.end?)
+    lane.tokenizer.id_of(FillMarkup::of(&lane.tokenizer)?.end?)
 }
 
 /// Encodes prompt number `index` of a call.
 pub(super) fn encode(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     (index, item): (usize, &PromptItem),
-    room: Room<'_>,
-) -> Result<Arc<[u32]>, Why> {
+    room: TokenizerMemory<'_>,
+) -> Result<Arc<[u32]>, Rejection> {
     let ids: Arc<[u32]> = match (item, &call.raw.suffix) {
         (PromptItem::Text(text), Some(suffix)) => fill(model, lane, call, (text, suffix), room)?,
         (PromptItem::Text(text), None) => text_ids(lane, call.raw.parse_special, text, room)?,
@@ -95,12 +95,17 @@ pub(super) fn encode(
     };
     if ids.is_empty() {
         let message = format!("Prompt {index} has no tokens; there is nothing to continue.");
-        return Err(Why::new(Code::EmptyPrompt, message).at(Stage::Render).with_param("prompt"));
+        return Err(Rejection::new(Code::EmptyPrompt, message).at(Stage::Render).with_param("prompt"));
     }
     Ok(ids)
 }
 
-fn text_ids(lane: &TokenLane, parse_special: bool, text: &str, room: Room<'_>) -> Result<Arc<[u32]>, Why> {
+fn text_ids(
+    lane: &TokenBackend,
+    parse_special: bool,
+    text: &str,
+    room: TokenizerMemory<'_>,
+) -> Result<Arc<[u32]>, Rejection> {
     let tokenizer = &lane.tokenizer;
     let prefix = tokenizer.prefix();
     let ids = room.encode(usize::MAX, |bounds| match parse_special {
@@ -120,18 +125,20 @@ fn text_ids(lane: &TokenLane, parse_special: bool, text: &str, room: Room<'_>) -
 /// yields no control tokens unless the call may spell them out.
 fn fill(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     (before, after): (&str, &str),
-    room: Room<'_>,
-) -> Result<Arc<[u32]>, Why> {
+    room: TokenizerMemory<'_>,
+) -> Result<Arc<[u32]>, Rejection> {
     let tokenizer = &lane.tokenizer;
-    let Some(fill) = Fill::of(tokenizer) else {
+    let Some(fill) = FillMarkup::of(tokenizer) else {
         let message = format!(
             "`suffix`: `{}` has none of the tokens by which models are taught to fill a gap. Leave it out, or use a model for code.",
             model.name
         );
-        return Err(Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("suffix"));
+        return Err(Rejection::new(Code::UnsupportedParameter, message)
+            .at(Stage::Render)
+            .with_param("suffix"));
     };
     let words = |text| if call.raw.parse_special { Segment::Trusted(text) } else { Segment::Literal(text) };
     let [first, second, last] = fill.marks.map(Segment::Trusted);

@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::Reserved;
+use headrace_call_api::MemoryReservation;
 use headrace_domain::{Attempt, AttemptOutcome, Call, Code, Endpoint, Prompt, ServiceTier, Stage};
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
-use crate::dossier::Dossier;
-use crate::refused::Why;
+use crate::dossier::RequestContext;
+use crate::refused::Rejection;
 
 use super::estimate;
 
 /// A call, read as another model needs it.
-pub(crate) struct Reread {
+pub(crate) struct RereadCall {
     pub(crate) call: Box<Call>,
     /// The body that the call was read from.
     pub(crate) body: Bytes,
@@ -33,8 +33,8 @@ pub(crate) async fn read_for(
     model: &ServedModel,
     call: &Call,
     kept: Option<&Bytes>,
-    memory: &Arc<Reserved>,
-) -> Result<Option<Reread>, Why> {
+    memory: &Arc<MemoryReservation>,
+) -> Result<Option<RereadCall>, Rejection> {
     let sent_on = match &call.prompt {
         Prompt::Relayed(relayed) => Some(&relayed.body),
         _ => None,
@@ -69,12 +69,12 @@ pub(crate) async fn read_for(
     if call.tier == ServiceTier::Batch {
         read.tier = ServiceTier::Batch;
     }
-    Ok(Some(Reread { call: Box::new(read), body, tree_bytes }))
+    Ok(Some(RereadCall { call: Box::new(read), body, tree_bytes }))
 }
 
 /// Records an attempt for a model that could not take the call in place of another. The reason repeats no word of the
 /// call.
-pub(crate) fn passes_over(dossier: &mut Dossier, model: &ServedModel, why: &Why) {
+pub(crate) fn passes_over(dossier: &mut RequestContext, model: &ServedModel, why: &Rejection) {
     let reason = match &why.param {
         Some(param) => format!("the model cannot take this call: `{param}`"),
         None => "the model cannot take this call".to_owned(),
@@ -100,20 +100,20 @@ fn read(
     }
 }
 
-fn not_kept(model: &ServedModel) -> Why {
+fn not_kept(model: &ServedModel) -> Rejection {
     let message = format!("`{}` is asked in messages, and the call's body was not kept.", model.name);
-    Why::new(Code::RenderFailed, message)
+    Rejection::new(Code::RenderFailed, message)
 }
 
-fn kept_elsewhere(model: &ServedModel) -> Why {
+fn kept_elsewhere(model: &ServedModel) -> Rejection {
     let message = format!(
         "The call continues a response that another server keeps, so `{}` cannot answer it.",
         model.name
     );
-    Why::new(Code::Untranslatable, message).with_param("previous_response_id")
+    Rejection::new(Code::Untranslatable, message).with_param("previous_response_id")
 }
 
-fn stopped() -> Why {
+fn stopped() -> Rejection {
     let message = "The request could not be read: its reading was stopped. Nothing was charged.";
-    Why::new(Code::InternalError, message).at(Stage::Parse)
+    Rejection::new(Code::InternalError, message).at(Stage::Parse)
 }

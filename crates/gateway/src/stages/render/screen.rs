@@ -5,23 +5,24 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    Ask, Call, Code, Concern, Endpoint, PriceTier, Prompt, Region, Relayed, Residency, Stage, UnixNanos,
+    Call, Code, ConcernKind, Endpoint, FieldConcern, PriceTier, Prompt, Region, RelayedBody, Residency,
+    Stage, UnixNanos,
 };
 use headrace_engine_api::SharedRelay;
 use headrace_ledger::prices::Quote;
 use headrace_wire::relay::{GEO, TIER, extras_of_betas, place_of};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// A call, and the facts by which it is judged.
-pub(crate) struct Screen<'a> {
+pub(crate) struct RelayScreen<'a> {
     pub(crate) catalog: &'a Catalog,
     pub(crate) model: &'a ServedModel,
     /// The call as its caller sent it.
     pub(crate) call: &'a Call,
     /// The body that servers receive.
-    pub(crate) relayed: &'a Relayed,
+    pub(crate) relayed: &'a RelayedBody,
     pub(crate) regions: &'a Residency,
     /// The headers that go with the body.
     pub(crate) headers: &'a [(&'static str, String)],
@@ -30,16 +31,16 @@ pub(crate) struct Screen<'a> {
 
 /// The limits of a call that may be sent.
 #[derive(Debug)]
-pub(crate) struct Cleared {
+pub(crate) struct ScreenClearance {
     /// The upstreams that may receive it.
     pub(crate) upstreams: Box<[Arc<str>]>,
     /// The most web searches that it may be charged for.
     pub(crate) most_searches: u64,
 }
 
-impl Cleared {
+impl ScreenClearance {
     /// The body of a call that servers receive. `None` if the call is not relayed.
-    pub(crate) fn body(asked: &Call) -> Option<&Relayed> {
+    pub(crate) fn body(asked: &Call) -> Option<&RelayedBody> {
         match &asked.prompt {
             Prompt::Relayed(relayed) => Some(relayed),
             Prompt::Conversation(_) | Prompt::Raw(_) | Prompt::Encode(_) => None,
@@ -47,7 +48,7 @@ impl Cleared {
     }
 }
 
-impl Screen<'_> {
+impl RelayScreen<'_> {
     /// Whether the call asks for anything besides tokens.
     pub(crate) fn is_needed(&self) -> bool {
         !self.relayed.concerns.is_empty() || self.betas().next().is_some()
@@ -57,15 +58,15 @@ impl Screen<'_> {
     ///
     /// # Errors
     /// No server may receive it. Names the first field at fault.
-    pub(crate) async fn clear(&self) -> Result<Cleared, Why> {
+    pub(crate) async fn clear(&self) -> Result<ScreenClearance, Rejection> {
         self.stays_within_regions()?;
         let quote = self.catalog.prices().quote(&self.model.name, self.now);
         let mut most_searches = 0_u64;
         let mut unpriced: Vec<(&'static str, String)> = Vec::new();
         for concern in &self.relayed.concerns {
             match self.price_of(concern, quote.as_ref())? {
-                Price::Known { searches } => most_searches = most_searches.saturating_add(searches),
-                Price::Unknown { name } => unpriced.push((name, self.place(concern))),
+                ExtraPrice::Known { searches } => most_searches = most_searches.saturating_add(searches),
+                ExtraPrice::Unknown { name } => unpriced.push((name, self.place(concern))),
             }
         }
         let has_long = quote.as_ref().is_some_and(Quote::has_long_prompts);
@@ -87,16 +88,16 @@ impl Screen<'_> {
             }
         }
         let upstreams = self.may_fetch(&allowing).await?;
-        Ok(Cleared { upstreams: upstreams.into(), most_searches })
+        Ok(ScreenClearance { upstreams: upstreams.into(), most_searches })
     }
 
     /// Those of `targets` that may receive all addresses in the call.
-    async fn may_fetch(&self, targets: &[&SharedRelay]) -> Result<Vec<Arc<str>>, Why> {
+    async fn may_fetch(&self, targets: &[&SharedRelay]) -> Result<Vec<Arc<str>>, Rejection> {
         let found = self.relayed.concerns.iter().filter_map(|concern| match &concern.ask {
-            Ask::Url(url) => Some((concern, url.to_string())),
-            Ask::Extra { .. } | Ask::WebSearch { .. } => None,
+            ConcernKind::Url(url) => Some((concern, url.to_string())),
+            ConcernKind::Extra { .. } | ConcernKind::WebSearch { .. } => None,
         });
-        let (concerns, urls): (Vec<&Concern>, Vec<String>) = found.unzip();
+        let (concerns, urls): (Vec<&FieldConcern>, Vec<String>) = found.unzip();
         let (mut upstreams, mut refused) = (Vec::new(), None);
         for relay in targets {
             let screened = if urls.is_empty() { Ok(()) } else { relay.screen(urls.clone()).await };
@@ -112,28 +113,30 @@ impl Screen<'_> {
     }
 
     /// What a concern costs.
-    fn price_of(&self, concern: &Concern, quote: Option<&Quote>) -> Result<Price, Why> {
+    fn price_of(&self, concern: &FieldConcern, quote: Option<&Quote>) -> Result<ExtraPrice, Rejection> {
         let known = |is_known: bool, name: &'static str| match is_known {
-            true => Price::Known { searches: 0 },
-            false => Price::Unknown { name },
+            true => ExtraPrice::Known { searches: 0 },
+            false => ExtraPrice::Unknown { name },
         };
         Ok(match &concern.ask {
-            Ask::Url(_) => Price::Known { searches: 0 },
-            Ask::Extra { name, value } if *name == TIER => {
+            ConcernKind::Url(_) => ExtraPrice::Known { searches: 0 },
+            ConcernKind::Extra { name, value } if *name == TIER => {
                 let named = PriceTier::NAMED.into_iter().find(|tier| value.as_deref() == Some(tier.name()));
                 known(named.is_some_and(|tier| quote.is_some_and(|quote| quote.has_tier(tier))), name)
             }
-            Ask::Extra { name, value } => known(*name == GEO && value.as_deref() == Some("global"), name),
-            Ask::WebSearch { most } => match (quote.is_some_and(Quote::prices_searches), most) {
-                (false, _) => Price::Unknown { name: "web_search" },
-                (true, Some(most)) => Price::Known { searches: u64::from(*most) },
+            ConcernKind::Extra { name, value } => {
+                known(*name == GEO && value.as_deref() == Some("global"), name)
+            }
+            ConcernKind::WebSearch { most } => match (quote.is_some_and(Quote::prices_searches), most) {
+                (false, _) => ExtraPrice::Unknown { name: "web_search" },
+                (true, Some(most)) => ExtraPrice::Known { searches: u64::from(*most) },
                 (true, None) => {
                     let place = self.place(concern);
                     let place = place.trim_end_matches(".type");
                     let message = format!(
                         "`{place}.max_uses`: it is required, as each search is paid for. Say how many searches the call may make."
                     );
-                    let why = Why::new(Code::MissingRequiredParameter, message).at(Stage::Render);
+                    let why = Rejection::new(Code::MissingRequiredParameter, message).at(Stage::Render);
                     return Err(why.with_param(&format!("{place}.max_uses")));
                 }
             },
@@ -142,12 +145,12 @@ impl Screen<'_> {
 
     /// # Errors
     /// A part of the work would leave the regions to which the caller's calls are pinned.
-    fn stays_within_regions(&self) -> Result<(), Why> {
+    fn stays_within_regions(&self) -> Result<(), Rejection> {
         if self.regions.is_anywhere() {
             return Ok(());
         }
-        let leaves = |concern: &&Concern| match &concern.ask {
-            Ask::Extra { name, value: Some(value) } if *name == GEO => {
+        let leaves = |concern: &&FieldConcern| match &concern.ask {
+            ConcernKind::Extra { name, value: Some(value) } if *name == GEO => {
                 !Region::new(value).is_ok_and(|region| self.regions.allows(Some(&region)))
             }
             _ => concern.leaves_the_server(),
@@ -158,7 +161,7 @@ impl Screen<'_> {
             "`{place}`: a part of the work could leave {}, to which calls of this key are pinned. Leave it out. Nothing was charged.",
             self.regions
         );
-        Err(Why::new(Code::RegionNotAllowed, message).at(Stage::Render).with_param(&place))
+        Err(Rejection::new(Code::RegionNotAllowed, message).at(Stage::Render).with_param(&place))
     }
 
     /// The extras that headers ask for.
@@ -169,8 +172,9 @@ impl Screen<'_> {
     }
 
     /// The place of a concern in the caller's request.
-    fn place(&self, concern: &Concern) -> String {
-        if let (Prompt::Conversation(conversation), Ask::Url(url)) = (&self.call.prompt, &concern.ask) {
+    fn place(&self, concern: &FieldConcern) -> String {
+        if let (Prompt::Conversation(conversation), ConcernKind::Url(url)) = (&self.call.prompt, &concern.ask)
+        {
             let messages = conversation.messages.iter().enumerate();
             let mut parts =
                 messages.flat_map(|(at, message)| message.media.iter().map(move |part| (at, part)));
@@ -184,7 +188,7 @@ impl Screen<'_> {
 }
 
 /// What an extra costs.
-enum Price {
+enum ExtraPrice {
     /// Its price is known, or it is free.
     Known {
         searches: u64,
@@ -194,25 +198,25 @@ enum Price {
     },
 }
 
-fn extra_unpriced(name: &str, place: &str) -> Why {
+fn extra_unpriced(name: &str, place: &str) -> Rejection {
     let message = format!(
         "`{place}`: the extra `{name}` has no price here. Leave it out. Operators: set its price under [[prices]], or list it in \
          `allow_unpriced` of the upstream. Nothing was charged."
     );
-    Why::new(Code::ExtraUnpriced, message).with_param(place)
+    Rejection::new(Code::ExtraUnpriced, message).with_param(place)
 }
 
-fn url_not_allowed(place: &str) -> Why {
+fn url_not_allowed(place: &str) -> Rejection {
     let message = format!(
         "`{place}`: the model's server may not be handed this address. Send the data itself (`data:`). Operators: `urls` of the \
          upstream. Nothing was charged."
     );
-    Why::new(Code::UrlNotAllowed, message).with_param(place)
+    Rejection::new(Code::UrlNotAllowed, message).with_param(place)
 }
 
 /// The rejection by one server that may not receive a call, if other servers may.
-pub(crate) fn not_cleared() -> Why {
+pub(crate) fn not_cleared() -> Rejection {
     let message =
         "This upstream may not be sent what the call asks for beside tokens (`urls`, `allow_unpriced`).";
-    Why::new(Code::ExtraUnpriced, message)
+    Rejection::new(Code::ExtraUnpriced, message)
 }

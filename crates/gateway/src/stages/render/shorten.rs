@@ -2,14 +2,16 @@
 //! oldest turns. Turns are removed as whole messages, and a call is never separated from its result. Must not know who
 //! computes.
 
-use headrace_domain::{Call, ClearTools, ClearTrigger, Cleared, Conversation, Prompt, Role, UnixNanos};
+use headrace_domain::{
+    Call, ClearTools, ClearTrigger, ClearedContext, Conversation, Prompt, Role, UnixNanos,
+};
 use headrace_prompt::RenderOptions;
 use headrace_wire::as_chat;
 
 use crate::catalog::ServedModel;
-use crate::lane::{Lane, TokenLane};
-use crate::memory::Room;
-use crate::refused::Why;
+use crate::lane::{Backend, TokenBackend};
+use crate::memory::TokenizerMemory;
+use crate::refused::Rejection;
 
 use super::messages;
 use super::words::{could_fit, rendered};
@@ -33,8 +35,8 @@ fn cuts(call: &Call) -> bool {
 pub(crate) fn shortened(
     model: &ServedModel,
     mut call: Box<Call>,
-    (now, room): (UnixNanos, Room<'_>),
-) -> Result<Box<Call>, (Box<Call>, Why)> {
+    (now, room): (UnixNanos, TokenizerMemory<'_>),
+) -> Result<Box<Call>, (Box<Call>, Rejection)> {
     if !is_asked(&call) {
         return Ok(call);
     }
@@ -48,16 +50,20 @@ pub(crate) fn shortened(
 /// Counts the tokens of a conversation.
 fn tokens(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     call: &Call,
     conversation: &Conversation,
-    (now, room): (UnixNanos, Room<'_>),
-) -> Result<usize, Why> {
+    (now, room): (UnixNanos, TokenizerMemory<'_>),
+) -> Result<usize, Rejection> {
     let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
     rendered(model, lane, conversation, &options, room).map(|(ids, _)| ids.len())
 }
 
-fn cleared(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Result<(), Why> {
+fn cleared(
+    model: &ServedModel,
+    call: &mut Call,
+    means: (UnixNanos, TokenizerMemory<'_>),
+) -> Result<(), Rejection> {
     let (Some(clears), Some(lane)) = (call.clears.clone(), model.lane.tokens()) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
     let before = tokens(model, lane, call, conversation, means)?;
@@ -75,7 +81,7 @@ fn cleared(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -
     let input_tokens = before.saturating_sub(after) as u64;
     // A saving below the requested minimum is not worth the loss of the cached prefix.
     if tool_uses > 0 && input_tokens >= clears.at_least_tokens {
-        call.cleared = Some(Cleared { tool_uses, input_tokens });
+        call.cleared = Some(ClearedContext { tool_uses, input_tokens });
         call.prompt = Prompt::Conversation(shorter);
     }
     Ok(())
@@ -115,24 +121,28 @@ fn clear(conversation: &mut Conversation, clears: &ClearTools) -> u32 {
 }
 
 /// Removes the oldest turns, until the rest fits the window together with the answer.
-fn cut(model: &ServedModel, call: &mut Call, means: (UnixNanos, Room<'_>)) -> Result<(), Why> {
+fn cut(
+    model: &ServedModel,
+    call: &mut Call,
+    means: (UnixNanos, TokenizerMemory<'_>),
+) -> Result<(), Rejection> {
     let Some(window) = model.lane.context_window().filter(|_| cuts(call)) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
     let room = u64::from(window).saturating_sub(u64::from(call.sampling.max_tokens.unwrap_or(1)));
-    let fits = |kept: &[usize]| -> Result<bool, Why> {
+    let fits = |kept: &[usize]| -> Result<bool, Rejection> {
         let shorter = only(call, conversation, kept);
         match &model.lane {
-            Lane::Tokens(lane) => {
+            Backend::Tokens(lane) => {
                 let Prompt::Conversation(conversation) = &shorter.prompt else { return Ok(true) };
                 let counted = || tokens(model, lane, &shorter, conversation, means);
                 Ok(could_fit(model, &shorter).is_ok() && counted()? as u64 <= room)
             }
-            Lane::Messages(_) => {
+            Backend::Messages(_) => {
                 let chat = as_chat(&shorter)?;
                 let Prompt::Relayed(relayed) = &chat.prompt else { return Ok(true) };
                 Ok(messages::likely_tokens(relayed) <= room)
             }
-            Lane::Vectors(_) => Ok(true),
+            Backend::Vectors(_) => Ok(true),
         }
     };
     let all: Vec<usize> = (0..conversation.messages.len()).collect();

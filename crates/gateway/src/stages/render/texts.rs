@@ -8,9 +8,9 @@ use headrace_domain::{Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, Prom
 use headrace_tokenizer::{Bounds, TokenizerError};
 
 use crate::catalog::ServedModel;
-use crate::lane::{Makes, VectorLane};
-use crate::memory::{NotEncoded, Room};
-use crate::refused::Why;
+use crate::lane::{EncoderOutput, VectorBackend};
+use crate::memory::{NotEncoded, TokenizerMemory};
+use crate::refused::Rejection;
 
 /// Lower-casing divides the bytes of a text by at most this. (The Kelvin sign has three bytes, its lower-case letter
 /// one.)
@@ -19,28 +19,30 @@ const LOWER_CASE_SHORTENS_BY: usize = 3;
 /// The ids of each text, at most `most_tokens` of them in all.
 pub(super) fn encode(
     model: &ServedModel,
-    lane: &VectorLane,
+    lane: &VectorBackend,
     call: &Call,
     most_tokens: u32,
-    room: Room<'_>,
-) -> Result<Vec<Arc<[u32]>>, Why> {
+    room: TokenizerMemory<'_>,
+) -> Result<Vec<Arc<[u32]>>, Rejection> {
     let Prompt::Encode(ToEncode { texts, wish }) = &call.prompt else { return Err(encodes(model, lane)) };
     let prompt = match (wish, lane.makes) {
-        (EncodeWish::Vectors(wish), Makes::Vectors { width }) => {
+        (EncodeWish::Vectors(wish), EncoderOutput::Vectors { width }) => {
             if let Some(asked) = wish.dimensions.filter(|asked| *asked > width) {
                 let message =
                     format!("`dimensions` is {asked}, and `{}` has {width}. Ask for fewer.", model.name);
-                return Err(Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("dimensions"));
+                return Err(Rejection::new(Code::InvalidValue, message)
+                    .at(Stage::Render)
+                    .with_param("dimensions"));
             }
             named_prompt(model, lane, wish.prompt_name.as_deref())?
         }
-        (EncodeWish::Scores(_), Makes::Scores) => None,
+        (EncodeWish::Scores(_), EncoderOutput::Scores) => None,
         _ => return Err(encodes(model, lane)),
     };
     let param = param(call);
     let window = lane.capabilities.context_window;
     let (mut total, mut encoded) = (0, Vec::with_capacity(texts.len()));
-    let mut query = Query::default();
+    let mut query = SharedQuery::default();
     for (index, text) in texts.iter().enumerate() {
         could_fit(model, lane, (index, text), param)?;
         // A text that is too long is encoded only until that is certain.
@@ -55,7 +57,7 @@ pub(super) fn encode(
         let count = u32::try_from(ids.len()).unwrap_or(u32::MAX);
         if count == 0 {
             let message = format!("Text {index} has no tokens; there is nothing to encode.");
-            return Err(Why::new(Code::EmptyPrompt, message).at(Stage::Render).with_param(param));
+            return Err(Rejection::new(Code::EmptyPrompt, message).at(Stage::Render).with_param(param));
         }
         total = count.saturating_add(total);
         if total > most_tokens {
@@ -63,7 +65,7 @@ pub(super) fn encode(
                 "The texts have more than {most_tokens} tokens together, counted up to text {index}, and one call may have \
                  {most_tokens}. Send several calls."
             );
-            return Err(Why::new(Code::ContextLengthExceeded, message).with_param(param));
+            return Err(Rejection::new(Code::ContextLengthExceeded, message).with_param(param));
         }
         encoded.push(ids);
     }
@@ -76,11 +78,11 @@ pub(super) fn encode(
 /// The text is longer than the model's window, or there is too little memory.
 pub(crate) fn text_ids(
     model: &ServedModel,
-    lane: &VectorLane,
+    lane: &VectorBackend,
     text: String,
     adds_special: bool,
-    room: Room<'_>,
-) -> Result<Vec<u32>, Why> {
+    room: TokenizerMemory<'_>,
+) -> Result<Vec<u32>, Rejection> {
     let cased = cased(lane, &text).into_owned();
     could_fit(model, lane, (0, &EncodeText::One(PromptItem::Text(text))), "prompt")?;
     let ids =
@@ -91,10 +93,10 @@ pub(crate) fn text_ids(
 /// Rejects a text that cannot fit the window under any tokenization, and ids outside the model's vocabulary.
 fn could_fit(
     model: &ServedModel,
-    lane: &VectorLane,
+    lane: &VectorBackend,
     (index, text): (usize, &EncodeText),
     param: &str,
-) -> Result<(), Why> {
+) -> Result<(), Rejection> {
     let window = lane.capabilities.context_window as usize;
     let texts = match text {
         EncodeText::One(PromptItem::Ids(ids)) => {
@@ -106,7 +108,9 @@ fn could_fit(
                     model.name,
                     vocab.saturating_sub(1)
                 );
-                return Err(Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("input"));
+                return Err(Rejection::new(Code::InvalidValue, message)
+                    .at(Stage::Render)
+                    .with_param("input"));
             }
             if ids.len() > window {
                 return Err(window_exceeded(model, index, &ids.len().to_string(), param));
@@ -125,33 +129,33 @@ fn could_fit(
     }
 }
 
-fn window_exceeded(model: &ServedModel, index: usize, tokens: &str, param: &str) -> Why {
+fn window_exceeded(model: &ServedModel, index: usize, tokens: &str, param: &str) -> Rejection {
     let window = model.lane.context_window().unwrap_or(0);
     let message = format!(
         "Text {index} has {tokens} tokens and `{}` takes {window} in one text. Shorten it, or split it.",
         model.name
     );
-    Why::new(Code::ContextLengthExceeded, message).with_param(param)
+    Rejection::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
-fn wrong(error: &TokenizerError) -> Why {
+fn wrong(error: &TokenizerError) -> Rejection {
     let message = format!("The text could not be rendered: {error}. Nothing was charged.");
     // The tokenizer's message may repeat the text.
-    Why::new(Code::RenderFailed, message).keeping("The text could not be rendered.")
+    Rejection::new(Code::RenderFailed, message).keeping("The text could not be rendered.")
 }
 
 /// The first text of the previous pair, and its ids. Most pairs of a call share their first text.
 #[derive(Default)]
-struct Query {
+struct SharedQuery {
     text: Option<Arc<str>>,
     ids: Vec<u32>,
 }
 
 fn ids(
-    lane: &VectorLane,
+    lane: &VectorBackend,
     prompt: Option<&str>,
     text: &EncodeText,
-    (known, bounds): (&mut Query, &Bounds<'_>),
+    (known, bounds): (&mut SharedQuery, &Bounds<'_>),
 ) -> Result<Arc<[u32]>, TokenizerError> {
     let ids = match text {
         EncodeText::One(PromptItem::Ids(ids)) => return Ok(ids.as_slice().into()),
@@ -173,23 +177,23 @@ fn ids(
     Ok(ids.into())
 }
 
-fn cased<'t>(lane: &VectorLane, text: &'t str) -> Cow<'t, str> {
+fn cased<'t>(lane: &VectorBackend, text: &'t str) -> Cow<'t, str> {
     if lane.lower_case { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) }
 }
 
 /// The prompt that is put before each text.
 fn named_prompt<'l>(
     model: &ServedModel,
-    lane: &'l VectorLane,
+    lane: &'l VectorBackend,
     name: Option<&str>,
-) -> Result<Option<&'l str>, Why> {
+) -> Result<Option<&'l str>, Rejection> {
     let Some(name) = name else { return Ok(lane.default_prompt.as_deref()) };
     lane.prompts.get(name).map(|prompt| Some(prompt.as_str())).ok_or_else(|| {
         let known: Vec<&str> = lane.prompts.keys().map(String::as_str).collect();
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         let message =
             format!("`{}` has no prompt of this name; it has {known}. Leave `prompt_name` out.", model.name);
-        Why::new(Code::InvalidValue, message).at(Stage::Render).with_param("prompt_name")
+        Rejection::new(Code::InvalidValue, message).at(Stage::Render).with_param("prompt_name")
     })
 }
 
@@ -202,22 +206,22 @@ fn param(call: &Call) -> &'static str {
 }
 
 /// The rejection of a call that an encoder cannot serve.
-pub(crate) fn encodes(model: &ServedModel, lane: &VectorLane) -> Why {
+pub(crate) fn encodes(model: &ServedModel, lane: &VectorBackend) -> Rejection {
     let (makes, instead) = match lane.makes {
-        Makes::Vectors { .. } => ("makes embeddings", "`POST /v1/embeddings`"),
-        Makes::Scores => ("scores pairs of texts", "`POST /v1/rerank` or `POST /v1/score`"),
+        EncoderOutput::Vectors { .. } => ("makes embeddings", "`POST /v1/embeddings`"),
+        EncoderOutput::Scores => ("scores pairs of texts", "`POST /v1/rerank` or `POST /v1/score`"),
     };
     let message =
         format!("The model `{}` {makes}, and nothing else. Use {instead}, or another model.", model.name);
-    Why::new(Code::WrongKindOfModel, message).with_param("model")
+    Rejection::new(Code::WrongKindOfModel, message).with_param("model")
 }
 
 /// The rejection of embeddings and scores by a model that generates text.
-pub(super) fn generates(model: &ServedModel) -> Why {
+pub(super) fn generates(model: &ServedModel) -> Rejection {
     let message = format!(
         "The model `{}` generates text: it makes no embeddings and scores nothing. Use `POST /v1/chat/completions`, or a model \
          that is an encoder.",
         model.name
     );
-    Why::new(Code::WrongKindOfModel, message).with_param("model")
+    Rejection::new(Code::WrongKindOfModel, message).with_param("model")
 }

@@ -8,14 +8,14 @@ use headrace_engine_api::Capabilities;
 use headrace_prompt::RenderOptions;
 
 use crate::catalog::ServedModel;
-use crate::lane::{Lane, TokenLane};
-use crate::memory::{NotEncoded, Room};
+use crate::lane::{Backend, TokenBackend};
+use crate::memory::{NotEncoded, TokenizerMemory};
 use crate::policy::ToolsOrder;
-use crate::refused::Why;
+use crate::refused::Rejection;
 
 /// Rejects a prompt that cannot fit the window under any tokenization. It is not rendered, so no time and memory are
 /// wasted on it.
-pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
+pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
     let Some(lane) = model.lane.tokens() else { return Ok(()) };
     let window = lane.capabilities.context_window;
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
@@ -44,8 +44,8 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Why> {
 }
 
 /// Rejects parts that a token model cannot see or hear. Names the first one's place.
-pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Why> {
-    let (Prompt::Conversation(conversation), Lane::Tokens(_)) = (&call.prompt, &model.lane) else {
+pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
+    let (Prompt::Conversation(conversation), Backend::Tokens(_)) = (&call.prompt, &model.lane) else {
         return Ok(());
     };
     let mut parts = conversation.messages.iter().enumerate().filter_map(|(at, message)| {
@@ -57,20 +57,20 @@ pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Why> {
         "`{place}`: {kind}. The model `{}` takes text alone. Say what it shows as text, or ask a model that takes such parts.",
         model.name
     );
-    Err(Why::new(Code::UnsupportedContent, message).at(Stage::Render).with_param(&place))
+    Err(Rejection::new(Code::UnsupportedContent, message).at(Stage::Render).with_param(&place))
 }
 
 /// A conversation as ids, and as the template wrote it.
 pub(crate) fn rendered(
     model: &ServedModel,
-    lane: &TokenLane,
+    lane: &TokenBackend,
     conversation: &Conversation,
     options: &RenderOptions<'_>,
-    room: Room<'_>,
-) -> Result<(Vec<u32>, String), Why> {
+    room: TokenizerMemory<'_>,
+) -> Result<(Vec<u32>, String), Rejection> {
     let Some(template) = &lane.template else {
         let message = format!("The model `{}` has no chat template. Use /v1/completions.", model.name);
-        return Err(Why::new(Code::NoChatTemplate, message).with_param("messages"));
+        return Err(Rejection::new(Code::NoChatTemplate, message).with_param("messages"));
     };
     if !conversation.tools.is_empty()
         && conversation.tool_choice != ToolChoice::None
@@ -84,7 +84,7 @@ pub(crate) fn rendered(
         false => template.render(conversation, options),
     };
     let rendered = rendered.map_err(|error| {
-        let why = Why::new(Code::TemplateError, error.to_string()).with_param("messages");
+        let why = Rejection::new(Code::TemplateError, error.to_string()).with_param("messages");
         // The template's message may repeat the caller's messages.
         why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
     })?;
@@ -106,13 +106,13 @@ pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> 
     Cow::Owned(sorted)
 }
 
-fn no_tools(model: &ServedModel) -> Why {
+fn no_tools(model: &ServedModel) -> Rejection {
     let message = format!(
         "`tools`: the chat template of `{}` shows a model no tools, so it would never learn of them. Leave them out, or \
          use a model that was taught to call tools.",
         model.name
     );
-    Why::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("tools")
+    Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("tools")
 }
 
 pub(super) fn prompt_param(call: &Call) -> &'static str {
@@ -123,13 +123,13 @@ pub(super) fn prompt_param(call: &Call) -> &'static str {
     }
 }
 
-pub(super) fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Why {
+pub(super) fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Rejection {
     let (name, window) = (&model.name, model.lane.context_window().unwrap_or(0));
     let message = format!(
         "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
          Shorten the prompt."
     );
-    Why::new(Code::ContextLengthExceeded, message).with_param(param)
+    Rejection::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
 pub(crate) fn out_of_vocabulary(
@@ -137,20 +137,23 @@ pub(crate) fn out_of_vocabulary(
     id: u32,
     model: &ServedModel,
     capabilities: &Capabilities,
-) -> Why {
+) -> Rejection {
     let last = capabilities.vocab.saturating_sub(1);
     let message =
         format!("Token id {id} is not in the vocabulary of `{}`, whose last id is {last}.", model.name);
-    Why::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
+    Rejection::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
 }
 
-pub(super) fn failed(detail: &str) -> Why {
-    Why::new(Code::RenderFailed, format!("The prompt could not be rendered: {detail}. Nothing was charged."))
-        .keeping("The prompt could not be rendered.")
+pub(super) fn failed(detail: &str) -> Rejection {
+    Rejection::new(
+        Code::RenderFailed,
+        format!("The prompt could not be rendered: {detail}. Nothing was charged."),
+    )
+    .keeping("The prompt could not be rendered.")
 }
 
 /// The rejection of a prompt that could not be encoded.
-pub(crate) fn not_encoded(error: NotEncoded) -> Why {
+pub(crate) fn not_encoded(error: NotEncoded) -> Rejection {
     match error {
         NotEncoded::NoMemory(full) => full.at(Stage::Render),
         NotEncoded::TooMany => failed("it has too many tokens"),

@@ -7,21 +7,23 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use super::*;
 
 /// Writes parts with their styles as tags. A line is opened by `«lead|hang»` unless both are empty.
-fn told(parts: &[Part]) -> String {
-    let mut merged: Vec<Part> = Vec::new();
+fn describe(parts: &[MarkdownPart]) -> String {
+    let mut merged: Vec<MarkdownPart> = Vec::new();
     for part in parts {
         match (merged.last_mut(), part) {
-            (Some(Part::Text(of, text)), Part::Text(style, more)) if of == style => text.push_str(more),
+            (Some(MarkdownPart::Text(of, text)), MarkdownPart::Text(style, more)) if of == style => {
+                text.push_str(more)
+            }
             _ => merged.push(part.clone()),
         }
     }
-    let part = |part: &Part| match part {
-        Part::Words { lead, hang } if lead.is_empty() && hang.is_empty() => String::new(),
-        Part::Words { lead, hang } => format!("«{lead}|{hang}»"),
-        Part::Verbatim => "▌".to_owned(),
-        Part::Rule => "———".to_owned(),
-        Part::LineEnd => "\n".to_owned(),
-        Part::Text(style, text) => {
+    let part = |part: &MarkdownPart| match part {
+        MarkdownPart::Words { lead, hang } if lead.is_empty() && hang.is_empty() => String::new(),
+        MarkdownPart::Words { lead, hang } => format!("«{lead}|{hang}»"),
+        MarkdownPart::Verbatim => "▌".to_owned(),
+        MarkdownPart::Rule => "———".to_owned(),
+        MarkdownPart::LineEnd => "\n".to_owned(),
+        MarkdownPart::Text(style, text) => {
             let tags = [
                 (style.bold, "b"),
                 (style.italic, "i"),
@@ -37,10 +39,10 @@ fn told(parts: &[Part]) -> String {
 }
 
 fn whole(text: &str) -> String {
-    let mut markdown = Markdown::default();
+    let mut markdown = MarkdownParser::default();
     let mut parts = markdown.push(text);
     parts.extend(markdown.end());
-    told(&parts)
+    describe(&parts)
 }
 
 #[test]
@@ -81,7 +83,8 @@ fn oracle(line: &str) -> String {
     // Emphasis may be nested, so count how often it began.
     let (mut italic, mut bold, mut struck, mut parts) = (0, 0, 0, Vec::new());
     for event in Parser::new_ext(line, Options::ENABLE_STRIKETHROUGH) {
-        let style = Style { bold: bold > 0, italic: italic > 0, struck: struck > 0, ..Style::default() };
+        let style =
+            TextStyle { bold: bold > 0, italic: italic > 0, struck: struck > 0, ..TextStyle::default() };
         match event {
             Event::Start(Tag::Emphasis) => italic += 1,
             Event::End(TagEnd::Emphasis) => italic -= 1,
@@ -89,12 +92,14 @@ fn oracle(line: &str) -> String {
             Event::End(TagEnd::Strong) => bold -= 1,
             Event::Start(Tag::Strikethrough) => struck += 1,
             Event::End(TagEnd::Strikethrough) => struck -= 1,
-            Event::Text(text) => parts.push(Part::Text(style, text.to_string())),
-            Event::Code(text) => parts.push(Part::Text(Style { code: true, ..style }, text.to_string())),
+            Event::Text(text) => parts.push(MarkdownPart::Text(style, text.to_string())),
+            Event::Code(text) => {
+                parts.push(MarkdownPart::Text(TextStyle { code: true, ..style }, text.to_string()))
+            }
             _ => {}
         }
     }
-    told(&parts)
+    describe(&parts)
 }
 
 #[test]
@@ -141,7 +146,7 @@ fn marks_within_a_line_are_read_as_another_reader_reads_them() {
 
 #[test]
 fn what_is_not_decided_waits_and_no_longer_than_it_may() {
-    let mut markdown = Markdown::default();
+    let mut markdown = MarkdownParser::default();
     let rows = [
         ("Some *wor", "Some "),
         ("ds* an", "<i:words> an"),
@@ -161,12 +166,12 @@ fn what_is_not_decided_waits_and_no_longer_than_it_may() {
         (" T", "<b:T>"),
     ];
     for (piece, expected) in rows {
-        assert_eq!(told(&markdown.push(piece)), expected, "{piece:?}");
+        assert_eq!(describe(&markdown.push(piece)), expected, "{piece:?}");
     }
-    let mut markdown = Markdown::default();
+    let mut markdown = MarkdownParser::default();
     let waits = format!("*{}", "x".repeat(MAX_HELD_BYTES - 2));
-    assert_eq!(told(&markdown.push(&waits)), "");
-    assert_eq!(told(&markdown.push("xx")), format!("{waits}xx"), "then it is text");
+    assert_eq!(describe(&markdown.push(&waits)), "");
+    assert_eq!(describe(&markdown.push("xx")), format!("{waits}xx"), "then it is text");
 }
 
 proptest! {
@@ -175,7 +180,7 @@ proptest! {
         words in proptest::collection::vec("[a-c`*_~\\\\#>|. 0-9\n-]{0,6}", 0..40), cuts in proptest::collection::vec(0_usize..200, 0..20),
     ) {
         let text = words.concat();
-        let mut markdown = Markdown::default();
+        let mut markdown = MarkdownParser::default();
         let mut parts = Vec::new();
         let mut cuts = cuts;
         cuts.sort_unstable();
@@ -187,9 +192,9 @@ proptest! {
         }
         parts.extend(markdown.push(&text[at..]));
         parts.extend(markdown.end());
-        prop_assert_eq!(told(&parts), whole(&text));
+        prop_assert_eq!(describe(&parts), whole(&text));
         let letters = |text: &str| text.chars().filter(|c| ('a'..='c').contains(c)).collect::<String>();
-        let shown: String = parts.iter().map(|part| if let Part::Text(_, text) = part { text.as_str() } else { "" }).collect();
+        let shown: String = parts.iter().map(|part| if let MarkdownPart::Text(_, text) = part { text.as_str() } else { "" }).collect();
         prop_assert_eq!(letters(&shown), letters(&text));
     }
 }

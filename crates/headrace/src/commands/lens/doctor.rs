@@ -6,7 +6,7 @@ use headrace_checkpoint::Checkpoint;
 use headrace_lens::{Diagnosis, Examined, Facts, Finding, Severity, diagnose, printable};
 use serde::Serialize;
 
-use super::which::{Found, find};
+use super::which::{FoundModel, find};
 use headrace_trace::counted;
 
 use crate::cli::lens::DoctorArgs;
@@ -14,7 +14,7 @@ use crate::output;
 
 /// The printed report.
 #[derive(Serialize)]
-struct Report {
+struct DoctorReport {
     model: String,
     #[serde(flatten)]
     diagnosis: Diagnosis,
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         Ok(found) => found,
         Err(why) => return output::refuse(&why),
     };
-    let report = Report { diagnosis: examine(&found), model: found.name };
+    let report = DoctorReport { diagnosis: examine(&found), model: found.name };
     let severity = report.diagnosis.worst();
     if args.json {
         super::say_json(&report);
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
 }
 
 /// Examines a model's files.
-pub(crate) fn examine(found: &Found) -> Diagnosis {
+pub(crate) fn examine(found: &FoundModel) -> Diagnosis {
     // Also open the weights. They may be missing, because the model may run elsewhere, and the diagnosis says so.
     let checkpoint = found.path.as_deref().map(Checkpoint::open);
     let (rope, refused) = match &checkpoint {
@@ -52,14 +52,14 @@ pub(crate) fn examine(found: &Found) -> Diagnosis {
     diagnose(&Examined { family: found.family, rope, refused, ..Examined::of(&found.wording) })
 }
 
-fn draw(report: &Report, width: usize, color: bool) -> String {
+fn draw(report: &DoctorReport, width: usize, color: bool) -> String {
     let Diagnosis { facts, findings } = &report.diagnosis;
     let mut out = format!("{}\n", report.model);
     for (name, value) in lines(facts) {
         out.push_str(&format!("  {name:<12}{}\n", printable(&value)));
     }
     for finding in findings {
-        out.push_str(&told(finding, width, color));
+        out.push_str(&format_finding(finding, width, color));
     }
     let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let (faults, warnings, notes) = (count(Severity::Fault), count(Severity::Warning), count(Severity::Note));
@@ -93,7 +93,7 @@ fn lines(facts: &Facts) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn told(finding: &Finding, width: usize, color: bool) -> String {
+fn format_finding(finding: &Finding, width: usize, color: bool) -> String {
     let shade = match finding.severity {
         Severity::Fault => "\x1b[1;31m",
         Severity::Warning => "\x1b[1;33m",

@@ -5,7 +5,7 @@ use std::io::Read;
 use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role};
 use serde_json::Value;
 
-use crate::cli::lens::Body;
+use crate::cli::lens::BodyDialect;
 use crate::sights::{self, NO_NAME};
 
 /// Maximum size of a file or of standard input, in bytes.
@@ -34,16 +34,16 @@ fn read(from: impl Read, name: &str) -> Result<String, String> {
 }
 
 /// The call to render.
-pub(super) struct Asked {
+pub(super) struct RenderInput {
     /// The model that the body names.
     pub(super) model: Option<String>,
     pub(super) call: Call,
 }
 
-impl Asked {
+impl RenderInput {
     /// Reads an argument: the body of a call, a list of messages, or a user's message. The limits are those of a
     /// server.
-    pub(super) fn read(argument: &str, system: Option<&str>, body: Body) -> Result<Self, String> {
+    pub(super) fn read(argument: &str, system: Option<&str>, body: BodyDialect) -> Result<Self, String> {
         let text = text(argument)?;
         // A text on the command line is a user's message, even if it looks like JSON.
         let is_file = argument == "-" || argument.starts_with('@');
@@ -58,11 +58,11 @@ impl Asked {
         Self::of_body(parsed, system, body)
     }
 
-    fn of_body(parsed: Value, system: Option<&str>, body: Body) -> Result<Self, String> {
+    fn of_body(parsed: Value, system: Option<&str>, body: BodyDialect) -> Result<Self, String> {
         let endpoint = match body {
-            Body::Chat => Endpoint::ChatCompletions,
-            Body::Messages => Endpoint::Messages,
-            Body::Responses => Endpoint::Responses,
+            BodyDialect::Chat => Endpoint::ChatCompletions,
+            BodyDialect::Messages => Endpoint::Messages,
+            BodyDialect::Responses => Endpoint::Responses,
         };
         if system.is_some() {
             return Err("--system goes with a text: a body has its own instructions".to_owned());

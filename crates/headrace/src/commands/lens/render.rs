@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use headrace_domain::NanoDollars;
 use headrace_lens::{DrawOptions, PromptSight, draw_prompt};
 
-use super::input::Asked;
-use super::which::{Found, find, knows};
+use super::input::RenderInput;
+use super::which::{FoundModel, find, knows};
 use crate::cli::lens::{OfModel, RenderArgs};
 use crate::output;
-use crate::sights::{Cost, Report, cost, seen};
+use crate::sights::{PromptCost, RenderReport, cost, seen};
 
 pub(crate) fn run(args: &RenderArgs) -> ExitCode {
     match report(args) {
@@ -25,30 +25,30 @@ pub(crate) fn run(args: &RenderArgs) -> ExitCode {
     }
 }
 
-fn report(args: &RenderArgs) -> Result<Report, String> {
-    let asked = Asked::read(&args.prompt, args.system.as_deref(), args.body)?;
+fn report(args: &RenderArgs) -> Result<RenderReport, String> {
+    let asked = RenderInput::read(&args.prompt, args.system.as_deref(), args.body)?;
     let found = model(&args.of, asked.model.as_deref())?;
     let words = found.words()?;
-    let see = |asked: &Asked, before: Option<&PromptSight>| {
+    let see = |asked: &RenderInput, before: Option<&PromptSight>| {
         seen(&words, found.tools_order, &asked.call, before).map_err(|why| format!("{}: {why}", found.name))
     };
     let before = match &args.after {
         None => None,
-        Some(after) => Some(see(&Asked::read(after, None, args.body)?, None)?),
+        Some(after) => Some(see(&RenderInput::read(after, None, args.body)?, None)?),
     };
     let sight = see(&asked, before.as_ref())?;
     let cost = cost(found.quote.as_ref(), &sight);
-    Ok(Report { context: found.wording.max_positions(), cost, sight, model: found.name })
+    Ok(RenderReport { context: found.wording.max_positions(), cost, sight, model: found.name })
 }
 
 /// Finds the model: the one named by option, otherwise the body's if the configuration has it, otherwise the first.
-fn model(of: &OfModel, body: Option<&str>) -> Result<Found, String> {
+fn model(of: &OfModel, body: Option<&str>) -> Result<FoundModel, String> {
     let config = of.config.as_deref();
     let body = body.filter(|name| knows(config, name));
     find(config, of.model.as_deref().or(body))
 }
 
-fn last_line(report: &Report) -> String {
+fn last_line(report: &RenderReport) -> String {
     let sight = &report.sight;
     let mut line = format!(
         "{}: {} tokens, {} of them marks; {} bytes",
@@ -65,14 +65,12 @@ fn last_line(report: &Report) -> String {
     let cached = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
     match report.cost {
         None => line.push_str("cost: nobody has said what its tokens cost (--config)\n"),
-        Some(Cost { uncached_nano_dollars: whole, .. }) if cached == 0 => {
+        Some(PromptCost { uncached_nano_dollars: whole, .. }) if cached == 0 => {
             line.push_str(&format!("cost: {}\n", dollars(whole)));
         }
-        Some(Cost { uncached_nano_dollars: whole, cached_nano_dollars: part }) => line.push_str(&format!(
-            "cost: {}, or {} with {cached} tokens from a cache\n",
-            dollars(whole),
-            dollars(part)
-        )),
+        Some(PromptCost { uncached_nano_dollars: whole, cached_nano_dollars: part }) => line.push_str(
+            &format!("cost: {}, or {} with {cached} tokens from a cache\n", dollars(whole), dollars(part)),
+        ),
     }
     line
 }

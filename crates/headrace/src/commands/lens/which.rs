@@ -12,12 +12,12 @@ use headrace_prompt::ReplyFamily;
 
 use crate::commands;
 use crate::config::relayed::WordsAt;
-use crate::config::{Config, DEMO_PATH};
+use crate::config::{DEMO_PATH, ServerSettings};
 use crate::models::demo_files;
 use crate::wordbooks::open_wording;
 
 /// A model's tokenizer assets, and its settings.
-pub(crate) struct Found {
+pub(crate) struct FoundModel {
     pub(crate) name: String,
     pub(crate) wording: Wording,
     /// The path of its files. `None` for the model that is built into the program.
@@ -29,7 +29,7 @@ pub(crate) struct Found {
 }
 
 /// Finds a model by name or path. Without one, finds the first model of the configuration.
-pub(super) fn find(config: Option<&Path>, wanted: Option<&str>) -> Result<Found, String> {
+pub(super) fn find(config: Option<&Path>, wanted: Option<&str>) -> Result<FoundModel, String> {
     let config = commands::configuration_of(config)?;
     match wanted {
         Some(DEMO_PATH) => of_files(None, DEMO_PATH),
@@ -60,7 +60,7 @@ fn named(name: &str) -> Result<ModelName, String> {
     name.parse().map_err(|_| format!("`{name}` is no name of a model"))
 }
 
-fn is_configured(config: &Config, name: &str) -> bool {
+fn is_configured(config: &ServerSettings, name: &str) -> bool {
     let served = config.models.iter().any(|model| model.name.as_str() == name);
     served || config.relayed.iter().any(|model| model.name.as_str() == name)
 }
@@ -69,12 +69,12 @@ fn is_configured(config: &Config, name: &str) -> bool {
 ///
 /// # Errors
 /// If there is no model of that name, or only its server has its tokenizer.
-pub(crate) fn of_name(config: &Config, name: &ModelName) -> Result<Found, String> {
+pub(crate) fn of_name(config: &ServerSettings, name: &ModelName) -> Result<FoundModel, String> {
     let prices = PriceList::from_config(&config.prices).ok();
     let quote = prices.and_then(|prices| prices.quote(name, SystemClock::new().now()));
     let found = |path: Option<&Path>, family, tools_order| {
         let found = of_files(path, name.as_str())?;
-        Ok(Found { family, tools_order, quote: quote.clone(), ..found })
+        Ok(FoundModel { family, tools_order, quote: quote.clone(), ..found })
     };
     if let Some(model) = config.models.iter().find(|model| model.name == *name) {
         return found(model.path.as_deref(), model.reply, model.tools_order);
@@ -92,12 +92,12 @@ pub(crate) fn of_name(config: &Config, name: &ModelName) -> Result<Found, String
     }
 }
 
-fn of_files(path: Option<&Path>, name: &str) -> Result<Found, String> {
+fn of_files(path: Option<&Path>, name: &str) -> Result<FoundModel, String> {
     let wording = match path {
         None => Wording::from_files(demo_files()).map_err(|error| error.to_string())?,
         Some(path) => open_wording(path)?,
     };
-    Ok(Found {
+    Ok(FoundModel {
         name: name.to_owned(),
         wording,
         path: path.map(Path::to_owned),
@@ -107,7 +107,7 @@ fn of_files(path: Option<&Path>, name: &str) -> Result<Found, String> {
     })
 }
 
-impl Found {
+impl FoundModel {
     /// Reads the tokenizer assets for use.
     pub(super) fn words(&self) -> Result<Words, String> {
         let wording = &self.wording;

@@ -23,22 +23,22 @@ use crate::output;
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     let quantize = quantized(args.quantize.as_deref())?;
     if args.json {
-        output::say(&format!("{:#}\n", told(Some(&args.path), quantize)?));
+        output::say(&format!("{:#}\n", to_json(Some(&args.path), quantize)?));
         return Ok(());
     }
     let checkpoint = open_checkpoint(Some(&args.path))?;
-    output::say(&Facts::of(&checkpoint, quantize)?.text(&args.path));
+    output::say(&CheckpointFacts::of(&checkpoint, quantize)?.text(&args.path));
     Ok(())
 }
 
 /// Returns the facts as JSON. `path` is `None` for the model that is built into the program.
-pub(super) fn told(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+pub(super) fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
     let checkpoint = open_checkpoint(path)?;
-    Ok(Facts::of(&checkpoint, quantize)?.json(path))
+    Ok(CheckpointFacts::of(&checkpoint, quantize)?.json(path))
 }
 
 /// Everything that is shown.
-struct Facts<'a> {
+struct CheckpointFacts<'a> {
     checkpoint: &'a Checkpoint,
     words: Words,
     /// The kind of model that the tokenizer has: `BPE`, `Unigram`, `WordPiece`.
@@ -51,7 +51,7 @@ struct Facts<'a> {
     memory: u64,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> CheckpointFacts<'a> {
     fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, String> {
         let words = words_of(checkpoint, None)?;
         let weights =
@@ -227,7 +227,7 @@ impl<'a> Facts<'a> {
 
 pub(super) fn tokenizer_kind(json: &[u8]) -> String {
     #[derive(serde::Deserialize)]
-    struct Probe {
+    struct ProbeTokenizer {
         model: ProbeModel,
     }
     #[derive(serde::Deserialize)]
@@ -236,7 +236,7 @@ pub(super) fn tokenizer_kind(json: &[u8]) -> String {
         #[serde(default)]
         byte_fallback: bool,
     }
-    let probe: Option<Probe> = serde_json::from_slice(json).ok();
+    let probe: Option<ProbeTokenizer> = serde_json::from_slice(json).ok();
     match probe.map(|probe| (probe.model.r#type, probe.model.byte_fallback)) {
         Some((Some(kind), true)) => format!("SentencePiece {kind}"),
         Some((Some(kind), false)) if kind == "BPE" => "byte-level BPE".to_owned(),

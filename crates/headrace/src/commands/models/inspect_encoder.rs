@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ScoreActivation};
-use headrace_gateway::Makes;
+use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
 
 use super::inspect::{bytes, count, tokenizer_kind};
@@ -16,15 +16,17 @@ use crate::output;
 /// Prints the facts.
 pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
     if args.json {
-        output::say(&format!("{:#}\n", told(&args.path)?));
+        output::say(&format!("{:#}\n", to_json(&args.path)?));
         return Ok(());
     }
     let (checkpoint, tokenizer) = open(&args.path)?;
     let (config, modules) = (checkpoint.config(), checkpoint.modules());
     let made = match (makes(&checkpoint), config.score) {
-        (Makes::Vectors { width }, _) => format!("embeddings of {width} numbers"),
-        (Makes::Scores, Some((_, ScoreActivation::Sigmoid))) => "scores of pairs of texts, 0 to 1".to_owned(),
-        (Makes::Scores, _) => "scores of pairs of texts".to_owned(),
+        (EncoderOutput::Vectors { width }, _) => format!("embeddings of {width} numbers"),
+        (EncoderOutput::Scores, Some((_, ScoreActivation::Sigmoid))) => {
+            "scores of pairs of texts, 0 to 1".to_owned()
+        }
+        (EncoderOutput::Scores, _) => "scores of pairs of texts".to_owned(),
     };
     let (layers, heads) = match &config.body {
         EncoderBody::Bert(bert) => (bert.layers, bert.heads),
@@ -65,12 +67,12 @@ pub(super) fn run(args: &InspectArgs) -> Result<(), String> {
 }
 
 /// Returns the facts as JSON.
-pub(super) fn told(path: &Path) -> Result<Value, String> {
+pub(super) fn to_json(path: &Path) -> Result<Value, String> {
     let (checkpoint, _) = open(path)?;
     let (config, modules) = (checkpoint.config(), checkpoint.modules());
     Ok(json!({
         "path": path, "kind": "encoder", "architecture": config.architecture, "parameters": parameters(&checkpoint),
-        "makes": match makes(&checkpoint) { Makes::Vectors { .. } => "embeddings", Makes::Scores => "scores" },
+        "makes": match makes(&checkpoint) { EncoderOutput::Vectors { .. } => "embeddings", EncoderOutput::Scores => "scores" },
         "hidden_size": config.hidden_size, "max_tokens": checkpoint.max_tokens(), "vocab_size": config.vocab_size,
         "pooling": modules.pooling.name(), "normalize": modules.normalize, "lower_case": modules.lower_case,
         "prompts": modules.prompts, "weight_bytes": checkpoint.weight_bytes(),

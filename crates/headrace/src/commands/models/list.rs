@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use headrace_admin::{AdminCommand, AdminReply, ServerStatus, control};
 use serde_json::{Value, json};
 
-use crate::cli::At;
+use crate::cli::ServerArgs;
 use crate::output;
-use crate::stored::{Places, Stored};
+use crate::stored::{LocalCheckpoint, ModelFolders};
 
 /// Prints both lists.
-pub(super) fn run(at: &At) -> ExitCode {
+pub(super) fn run(at: &ServerArgs) -> ExitCode {
     let status = served(at);
-    let found = Places::of_process().list();
+    let found = ModelFolders::of_process().list();
     if at.json {
         let text = serde_json::to_string_pretty(&as_json(status.as_ref(), &found)).unwrap_or_default();
         output::say(&format!("{text}\n"));
@@ -24,7 +24,7 @@ pub(super) fn run(at: &At) -> ExitCode {
 }
 
 /// Returns the status of the server on the data directory, if one runs.
-fn served(at: &At) -> Option<ServerStatus> {
+fn served(at: &ServerArgs) -> Option<ServerStatus> {
     let data_dir = crate::commands::data_dir(at).ok()?;
     match control::call(&data_dir, &AdminCommand::Status).ok()? {
         AdminReply::Status(status) => Some(status),
@@ -32,7 +32,7 @@ fn served(at: &At) -> Option<ServerStatus> {
     }
 }
 
-fn as_text(status: Option<&ServerStatus>, found: &[Stored]) -> String {
+fn as_text(status: Option<&ServerStatus>, found: &[LocalCheckpoint]) -> String {
     let mut text = match status {
         Some(status) => {
             let names = status.models.iter().chain(&status.aliases);
@@ -73,7 +73,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-fn as_json(status: Option<&ServerStatus>, found: &[Stored]) -> Value {
+fn as_json(status: Option<&ServerStatus>, found: &[LocalCheckpoint]) -> Value {
     let served = status
         .map(|status| json!({"url": status.listen, "models": status.models, "aliases": status.aliases}));
     let found = found.iter().map(|stored| {

@@ -15,18 +15,18 @@ use serde_json::{Map, Value, json};
 use crate::cli::MakeArgs;
 use crate::machine;
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
-use super::noise::Noise;
-use super::plan::{Plan, Tensor};
-use super::words::{MOST_WORDS, TEMPLATE, Words};
+use super::noise::NoiseWeights;
+use super::plan::{CheckpointPlan, PlannedTensor};
+use super::words::{MOST_WORDS, TEMPLATE, VocabularyPlan};
 
 /// Number of weights that a thread makes at a time.
 const PIECE_WEIGHTS: usize = 1 << 18;
 
 /// Makes the checkpoint and describes it.
 pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
-    let plan = Plan::of(args)?;
+    let plan = CheckpointPlan::of(args)?;
     let dense = plan.tensors.iter().all(|tensor| !matches!(tensor.dtype, DType::Block(_)));
     if args.format == "safetensors" && !dense {
         return Err("safetensors files hold f32, f16 and bf16; for block types give --format gguf".to_owned());
@@ -35,12 +35,12 @@ pub(super) fn run(args: &MakeArgs) -> Result<(), String> {
         return Err(format!("{} is there already; give another path, or remove it", args.out.display()));
     }
     plan.fallbacks.iter().for_each(|line| output::note(line));
-    let words = Words::of_size(plan.config.vocab_size.min(MOST_WORDS));
+    let words = VocabularyPlan::of_size(plan.config.vocab_size.min(MOST_WORDS));
     match args.format.as_str() {
         "gguf" => write_gguf(args, &plan, &words)?,
         _ => write_directory(args, &plan, &words)?,
     }
-    let weights: u64 = plan.tensors.iter().map(Tensor::weights).sum();
+    let weights: u64 = plan.tensors.iter().map(PlannedTensor::weights).sum();
     let bytes: u64 = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
     output::say(&format!(
         "{}: {} random weights of seed {} in {} ({}), a vocabulary of {}, a ChatML template\n\
@@ -67,12 +67,12 @@ fn scaled(count: u64, units: [&str; 3]) -> String {
 }
 
 /// A file that has another name until it is complete.
-struct Unfinished {
+struct UnfinishedFile {
     path: PathBuf,
     target: PathBuf,
 }
 
-impl Unfinished {
+impl UnfinishedFile {
     fn create(target: &Path) -> Result<(Self, BufWriter<File>), String> {
         let mut name = target.as_os_str().to_owned();
         name.push(".part");
@@ -90,26 +90,27 @@ impl Unfinished {
     }
 }
 
-impl Drop for Unfinished {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         // A finished file was renamed, so this removes nothing. Half a checkpoint is useless.
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn write_gguf(args: &MakeArgs, plan: &Plan, words: &Words) -> Result<(), String> {
+fn write_gguf(args: &MakeArgs, plan: &CheckpointPlan, words: &VocabularyPlan) -> Result<(), String> {
     let mut writer = Writer::new();
     describe(&mut writer, args, &plan.config)?;
     describe_words(&mut writer, words, plan.config.vocab_size);
-    let name_of = |tensor: &Tensor| from_hugging_face(&tensor.name).unwrap_or_else(|| tensor.name.clone());
+    let name_of =
+        |tensor: &PlannedTensor| from_hugging_face(&tensor.name).unwrap_or_else(|| tensor.name.clone());
     for tensor in &plan.tensors {
         writer.tensor(&name_of(tensor), tensor.dtype, &tensor.shape).map_err(|error| error.to_string())?;
     }
-    let (unfinished, file) = Unfinished::create(&args.out)?;
+    let (unfinished, file) = UnfinishedFile::create(&args.out)?;
     let failed = |error: WriteError| unfinished.failed(&error);
     let mut body = writer.begin(file).map_err(failed)?;
     let interleaved = (plan.config.architecture == Architecture::Llama).then_some(plan.config.head_dim);
-    let mut maker = Maker::new(args.seed, plan, interleaved, &format!("making {}", args.out.display()));
+    let mut maker = TensorMaker::new(args.seed, plan, interleaved, &format!("making {}", args.out.display()));
     for tensor in &plan.tensors {
         body.tensor(&maker.bytes(tensor)?).map_err(failed)?;
     }
@@ -169,7 +170,7 @@ fn file_type(name: &str) -> u32 {
     }
 }
 
-fn describe_words(writer: &mut Writer, words: &Words, rows: usize) {
+fn describe_words(writer: &mut Writer, words: &VocabularyPlan, rows: usize) {
     const NORMAL: i32 = 1;
     const CONTROL: i32 = 3;
     const UNUSED: i32 = 5;
@@ -194,7 +195,7 @@ fn describe_words(writer: &mut Writer, words: &Words, rows: usize) {
     set("chat_template", Setting::Text(TEMPLATE.to_owned()));
 }
 
-fn write_directory(args: &MakeArgs, plan: &Plan, words: &Words) -> Result<(), String> {
+fn write_directory(args: &MakeArgs, plan: &CheckpointPlan, words: &VocabularyPlan) -> Result<(), String> {
     let dir = &args.out;
     std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let dtype = match plan.tensors.first().map(|tensor| tensor.dtype) {
@@ -220,7 +221,7 @@ fn write_directory(args: &MakeArgs, plan: &Plan, words: &Words) -> Result<(), St
     write_safetensors(args, plan, &dir.join("model.safetensors"))
 }
 
-fn write_safetensors(args: &MakeArgs, plan: &Plan, path: &Path) -> Result<(), String> {
+fn write_safetensors(args: &MakeArgs, plan: &CheckpointPlan, path: &Path) -> Result<(), String> {
     let (mut header, mut end) = (Map::new(), 0_usize);
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     for tensor in &plan.tensors {
@@ -233,11 +234,11 @@ fn write_safetensors(args: &MakeArgs, plan: &Plan, path: &Path) -> Result<(), St
     let mut text = Value::Object(header).to_string();
     // The data begins at a multiple of eight, as in the format's own library.
     text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
-    let (unfinished, mut file) = Unfinished::create(path)?;
+    let (unfinished, mut file) = UnfinishedFile::create(path)?;
     let failed = |error: std::io::Error| unfinished.failed(&error);
     file.write_all(&(text.len() as u64).to_le_bytes()).map_err(failed)?;
     file.write_all(text.as_bytes()).map_err(failed)?;
-    let mut maker = Maker::new(args.seed, plan, None, &format!("making {}", args.out.display()));
+    let mut maker = TensorMaker::new(args.seed, plan, None, &format!("making {}", args.out.display()));
     for tensor in &plan.tensors {
         file.write_all(&maker.bytes(tensor)?).map_err(failed)?;
     }
@@ -247,33 +248,33 @@ fn write_safetensors(args: &MakeArgs, plan: &Plan, path: &Path) -> Result<(), St
 }
 
 /// Makes tensors one after the other, each on all processors.
-struct Maker {
+struct TensorMaker {
     seed: u64,
     /// The width of a head, if the halves of rotated heads must be interleaved.
     interleaved: Option<usize>,
-    progress: Progress,
+    progress: ProgressLine,
     done: u64,
     total: u64,
 }
 
-impl Maker {
-    fn new(seed: u64, plan: &Plan, interleaved: Option<usize>, what: &str) -> Self {
+impl TensorMaker {
+    fn new(seed: u64, plan: &CheckpointPlan, interleaved: Option<usize>, what: &str) -> Self {
         let total = plan.tensors.iter().map(|tensor| tensor.bytes() as u64).sum();
-        Self { seed, interleaved, progress: Progress::new(what), done: 0, total }
+        Self { seed, interleaved, progress: ProgressLine::new(what), done: 0, total }
     }
 
-    fn bytes(&mut self, tensor: &Tensor) -> Result<Vec<u8>, String> {
+    fn bytes(&mut self, tensor: &PlannedTensor) -> Result<Vec<u8>, String> {
         let (rows, k) = tensor.rows();
         let row_bytes =
             tensor.dtype.row_bytes(k).ok_or_else(|| format!("{}: no whole blocks", tensor.name))?;
         let rotated = [".q_proj.", ".k_proj."].iter().any(|part| tensor.name.contains(part));
-        let place = Place { head: self.interleaved.filter(|_| rotated), vector: tensor.shape.len() == 1 };
+        let place = RowLayout { head: self.interleaved.filter(|_| rotated), vector: tensor.shape.len() == 1 };
         let (mean, sigma) = match place.vector {
             true if tensor.name.ends_with("norm.weight") => (1.0, 0.05),
             true => (0.0, 0.02),
             false => (0.0, 1.0 / (k as f32).sqrt()),
         };
-        let noise = Noise::new(self.seed, &tensor.name, mean, sigma);
+        let noise = NoiseWeights::new(self.seed, &tensor.name, mean, sigma);
         let mut bytes = vec![0_u8; row_bytes.saturating_mul(rows)];
         let rows_a_piece = (PIECE_WEIGHTS / k.max(1)).max(1);
         let pieces = bytes.chunks_mut(rows_a_piece.saturating_mul(row_bytes).max(1)).enumerate();
@@ -309,12 +310,12 @@ impl Maker {
 
 /// The order of a tensor's rows in the file.
 #[derive(Clone, Copy)]
-struct Place {
+struct RowLayout {
     head: Option<usize>,
     vector: bool,
 }
 
-impl Place {
+impl RowLayout {
     /// Returns the row in Hugging Face's order that belongs at `row`. Neighbouring rows are half a head apart in that
     /// order.
     fn row(self, row: usize) -> usize {
@@ -330,8 +331,8 @@ impl Place {
 
 /// Makes rows from `first` on, as many as `out` can hold.
 fn fill(
-    noise: Noise,
-    place: Place,
+    noise: NoiseWeights,
+    place: RowLayout,
     dtype: DType,
     first: usize,
     k: usize,
@@ -342,7 +343,7 @@ fn fill(
     for (index, row) in out.chunks_exact_mut(row_bytes.max(1)).enumerate() {
         noise.fill(place.row(first + index), &mut weights);
         if let (Some(head), true) = (place.head, place.vector) {
-            let all = Place { head: Some(head), vector: false };
+            let all = RowLayout { head: Some(head), vector: false };
             let plain = weights.clone();
             for (at, weight) in weights.iter_mut().enumerate() {
                 *weight = plain.get(all.row(at)).copied().unwrap_or(0.0);

@@ -6,13 +6,13 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The weights of one tensor.
 #[derive(Clone, Copy)]
-pub(super) struct Noise {
+pub(super) struct NoiseWeights {
     state: u64,
     mean: f32,
     sigma: f32,
 }
 
-impl Noise {
+impl NoiseWeights {
     /// Makes the weights of the tensor `name` in the model with `seed`.
     pub(super) fn new(seed: u64, name: &str, mean: f32, sigma: f32) -> Self {
         let state = name.bytes().fold(mix(seed ^ STEP), |state, byte| mix(state ^ u64::from(byte)));
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn weights_are_normal_and_belong_to_their_place() {
-        let noise = Noise::new(7, "a", 1.0, 2.0);
+        let noise = NoiseWeights::new(7, "a", 1.0, 2.0);
         let mut row = vec![0.0; 200_001];
         noise.fill(3, &mut row);
         let moment = |power: i32| {
@@ -108,7 +108,7 @@ mod tests {
         let mut again = vec![0.0; 10];
         noise.fill(3, &mut again);
         assert_eq!(again, row[..10]);
-        for other in [Noise::new(8, "a", 1.0, 2.0), Noise::new(7, "b", 1.0, 2.0)] {
+        for other in [NoiseWeights::new(8, "a", 1.0, 2.0), NoiseWeights::new(7, "b", 1.0, 2.0)] {
             let mut different = vec![0.0; 10];
             other.fill(3, &mut different);
             assert_ne!(different, again);

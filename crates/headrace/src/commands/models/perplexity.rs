@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 
 use super::quantized::quantized;
 use crate::cli::PerplexityArgs;
-use crate::config::arithmetic::Arithmetic;
+use crate::config::arithmetic::ArithmeticConfig;
 use crate::machine;
 use crate::models::{open_checkpoint, words_of};
 use crate::output;
-use crate::progress::Progress;
+use crate::progress::ProgressLine;
 
 /// Default number of tokens in a window.
 const USUAL_WINDOW: usize = 512;
@@ -45,8 +45,8 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     }
     let text = std::fs::read_to_string(&args.text)
         .map_err(|error| format!("--text {}: {error}", args.text.display()))?;
-    let windows = Windows::of(&text, &words_of(&checkpoint, None)?, window, args.limit)?;
-    let setting = Setting {
+    let windows = TextWindows::of(&text, &words_of(&checkpoint, None)?, window, args.limit)?;
+    let setting = RunSetting {
         checkpoint: &checkpoint,
         isa: Isa::choose(std::env::var(ISA_VARIABLE).ok().as_deref()).map_err(|error| error.to_string())?,
         threads: args.threads.unwrap_or_else(machine::processors),
@@ -57,11 +57,11 @@ pub(super) fn run(args: &PerplexityArgs) -> Result<(), String> {
     let mut rows = Vec::new();
     for way in ways {
         let read = if way == REFERENCE { None } else { Some(setting.measure(way, &windows)?) };
-        rows.push(Row::of(way, read.as_ref().unwrap_or(&reference), &reference));
+        rows.push(PerplexityRow::of(way, read.as_ref().unwrap_or(&reference), &reference));
     }
     match args.json {
         true => {
-            let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+            let rows: Vec<Value> = rows.iter().map(PerplexityRow::json).collect();
             let facts = json!({
                 "tokens": windows.scored(), "window": window, "quantize": quantize.map(BlockType::name),
                 "instruction_set": setting.isa.to_string(), "rows": rows,
@@ -78,7 +78,7 @@ fn ways(modes: &[String], kv_types: &[String]) -> Result<Vec<Way>, String> {
     let mut ways = vec![REFERENCE];
     for mode in modes {
         for kv in kv_types {
-            let asked = Arithmetic::parse(None, Some(mode), Some(kv), None)?;
+            let asked = ArithmeticConfig::parse(None, Some(mode), Some(kv), None)?;
             let (Some(mode), Some(kv)) = (asked.mode, asked.kv) else {
                 return Err("`--compute` takes exact and fast: `auto` is one of them".to_owned());
             };
@@ -91,9 +91,9 @@ fn ways(modes: &[String], kv_types: &[String]) -> Result<Vec<Way>, String> {
 }
 
 /// A text, cut into independent sequences.
-struct Windows(Vec<Vec<u32>>);
+struct TextWindows(Vec<Vec<u32>>);
 
-impl Windows {
+impl TextWindows {
     fn of(text: &str, words: &Words, window: usize, limit: Option<usize>) -> Result<Self, String> {
         // The tokens that the tokenizer puts before a text also begin every window.
         let begin = words.tokenizer.prefix();
@@ -115,7 +115,7 @@ impl Windows {
 }
 
 /// The settings that all rows share.
-struct Setting<'a> {
+struct RunSetting<'a> {
     checkpoint: &'a Checkpoint,
     isa: Isa,
     threads: usize,
@@ -124,7 +124,7 @@ struct Setting<'a> {
 }
 
 /// A model's predictions for all predicted tokens.
-struct Reading {
+struct TokenLosses {
     /// −ln p of each actual token.
     losses: Vec<f64>,
     /// The likeliest token at each position.
@@ -132,8 +132,8 @@ struct Reading {
     took: Duration,
 }
 
-impl Setting<'_> {
-    fn measure(&self, (mode, kv): Way, windows: &Windows) -> Result<Reading, String> {
+impl RunSetting<'_> {
+    fn measure(&self, (mode, kv): Way, windows: &TextWindows) -> Result<TokenLosses, String> {
         let options = LoadOptions {
             isa: self.isa,
             threads: self.threads,
@@ -144,12 +144,12 @@ impl Setting<'_> {
             quantize: self.quantize,
         };
         let what = format!("{mode}, {} keys and values", kv.name());
-        let mut progress = Progress::new(&format!("loading {what}"));
+        let mut progress = ProgressLine::new(&format!("loading {what}"));
         let model = Model::load(self.checkpoint, options, &mut |done, total| progress.bytes(done, total));
         progress.end();
         let mut model = model.map_err(|error| error.to_string())?;
         self.checkpoint.release_pages();
-        let mut progress = Progress::new(&format!("reading {what}"));
+        let mut progress = ProgressLine::new(&format!("reading {what}"));
         let read = read(&mut model, self.isa, windows, &mut |done, total| progress.tokens(done, total));
         progress.end();
         read
@@ -160,11 +160,11 @@ impl Setting<'_> {
 fn read(
     model: &mut dyn Forward,
     isa: Isa,
-    windows: &Windows,
+    windows: &TextWindows,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Reading, String> {
+) -> Result<TokenLosses, String> {
     let total = windows.scored();
-    let mut reading = Reading {
+    let mut reading = TokenLosses {
         losses: Vec::with_capacity(total),
         likeliest: Vec::with_capacity(total),
         took: Duration::ZERO,
@@ -191,7 +191,7 @@ fn read(
 }
 
 /// The figures of one way.
-struct Row {
+struct PerplexityRow {
     way: Way,
     perplexity: f64,
     /// The increase of the perplexity over the reference's, as a fraction of it.
@@ -203,8 +203,8 @@ struct Row {
     tokens_per_second: f64,
 }
 
-impl Row {
-    fn of(way: Way, read: &Reading, reference: &Reading) -> Self {
+impl PerplexityRow {
+    fn of(way: Way, read: &TokenLosses, reference: &TokenLosses) -> Self {
         let count = read.losses.len().max(1) as f64;
         let differences = || read.losses.iter().zip(&reference.losses).map(|(own, other)| own - other);
         let mean = differences().sum::<f64>() / count;
@@ -229,7 +229,7 @@ impl Row {
     }
 }
 
-fn table(rows: &[Row], windows: &Windows, quantize: Option<BlockType>) -> String {
+fn table(rows: &[PerplexityRow], windows: &TextWindows, quantize: Option<BlockType>) -> String {
     let cells = rows.iter().enumerate().map(|(index, row)| {
         let shift = match index {
             0 => "—".to_owned(),
@@ -261,9 +261,9 @@ mod tests {
     use super::*;
 
     /// Predicts the next token of 0, 1, 2, 3, 0, … with these odds against each other token.
-    struct Counts(ForwardShape, f32);
+    struct CountingModel(ForwardShape, f32);
 
-    impl Forward for Counts {
+    impl Forward for CountingModel {
         fn shape(&self) -> &ForwardShape {
             &self.0
         }
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    fn reading(odds: f32, windows: &Windows) -> Reading {
+    fn reading(odds: f32, windows: &TextWindows) -> TokenLosses {
         let shape = ForwardShape {
             vocab: 4,
             max_positions: 1000,
@@ -292,24 +292,24 @@ mod tests {
             kv_bytes_per_block: 1,
             weight_bytes: 1,
         };
-        read(&mut Counts(shape, odds), Isa::supported()[0], windows, &mut |_, _| {}).unwrap()
+        read(&mut CountingModel(shape, odds), Isa::supported()[0], windows, &mut |_, _| {}).unwrap()
     }
 
     #[test]
     fn perplexity_is_one_over_the_geometric_mean_of_the_probabilities() {
         let counting: Vec<u32> = (0..300).map(|i| i % 4).collect();
-        let windows = Windows(vec![counting.clone(), counting[..2].to_vec()]);
+        let windows = TextWindows(vec![counting.clone(), counting[..2].to_vec()]);
         assert_eq!(windows.scored(), 300);
         let (level, right) = (reading(1.0, &windows), reading(3.0, &windows));
-        let row = Row::of(REFERENCE, &right, &level);
+        let row = PerplexityRow::of(REFERENCE, &right, &level);
         // Every token gets probability 3/6, instead of 1/4.
         assert!((row.perplexity - 2.0).abs() < 1e-6, "{}", row.perplexity);
         assert!((row.shift + 0.5).abs() < 1e-6 && row.error < 1e-6, "{} ± {}", row.shift, row.error);
         // Among equals the lowest token is the likeliest. So it is always 0, and right at every fourth position.
         let expected = counting.iter().skip(1).filter(|&&token| token == 0).count() as f64 / 300.0;
         assert!((row.agrees - expected).abs() < 1e-9, "{} for {expected}", row.agrees);
-        let wrong = Windows(vec![vec![0, 3, 2, 1]]);
-        let row = Row::of(REFERENCE, &reading(3.0, &wrong), &reading(1.0, &wrong));
+        let wrong = TextWindows(vec![vec![0, 3, 2, 1]]);
+        let row = PerplexityRow::of(REFERENCE, &reading(3.0, &wrong), &reading(1.0, &wrong));
         assert!((row.perplexity - 6.0).abs() < 1e-6 && (row.shift - 0.5).abs() < 1e-6, "{}", row.perplexity);
     }
 

@@ -17,17 +17,17 @@ const SHAPES: [(&str, [usize; 8]); 3] = [
 ];
 
 /// A checkpoint to be made.
-pub(super) struct Plan {
+pub(super) struct CheckpointPlan {
     pub(super) config: ModelConfig,
     /// The members of its `config.json`.
     pub(super) members: Map<String, Value>,
-    pub(super) tensors: Vec<Tensor>,
+    pub(super) tensors: Vec<PlannedTensor>,
     /// Requested types that did not fit, with their replacements.
     pub(super) fallbacks: Vec<String>,
 }
 
 /// A tensor to be made.
-pub(super) struct Tensor {
+pub(super) struct PlannedTensor {
     /// The name in Hugging Face's checkpoints.
     pub(super) name: String,
     /// One or two dimensions, outermost first.
@@ -35,7 +35,7 @@ pub(super) struct Tensor {
     pub(super) dtype: DType,
 }
 
-impl Tensor {
+impl PlannedTensor {
     /// Returns the number of rows, and their length.
     pub(super) fn rows(&self) -> (usize, usize) {
         match *self.shape {
@@ -56,7 +56,7 @@ impl Tensor {
     }
 }
 
-impl Plan {
+impl CheckpointPlan {
     /// Makes the plan for `args`, or returns why it is impossible.
     pub(super) fn of(args: &MakeArgs) -> Result<Self, String> {
         let mut members = match (&args.config, &args.shape) {
@@ -88,7 +88,7 @@ impl Plan {
                 [_, k] => fitting(wanted, k, &mut fallbacks),
                 _ => dtype,
             };
-            tensors.push(Tensor { name, shape, dtype });
+            tensors.push(PlannedTensor { name, shape, dtype });
         }
         Ok(Self { config, members, tensors, fallbacks })
     }

@@ -37,17 +37,17 @@ pub(super) const LEAST: usize = 256 + CONTROL.len() + 1;
 pub(super) const TEMPLATE: &str = "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}";
 
 /// A byte-level BPE vocabulary.
-pub(super) struct Words {
+pub(super) struct VocabularyPlan {
     /// The tokens by id, with the control tokens last.
     pub(super) tokens: Vec<String>,
     /// Pairs of tokens, highest priority first.
     pub(super) merges: Vec<(String, String)>,
 }
 
-impl Words {
+impl VocabularyPlan {
     /// Makes a vocabulary of `size` tokens, including the control tokens. `size` must be at least [`LEAST`].
     pub(super) fn of_size(size: usize) -> Self {
-        let mut builder = Builder::new(size.saturating_sub(CONTROL.len()));
+        let mut builder = VocabularyBuilder::new(size.saturating_sub(CONTROL.len()));
         builder.learn_all(candidates());
         // The candidates run out only if the caller asks for a far larger vocabulary than languages have.
         let mut filler = 0_usize;
@@ -144,7 +144,7 @@ fn inflected(word: &str, ending: &str) -> String {
 
 /// A vocabulary that grows by one merge at a time. A learned word stays one token. Later merges have lower priority,
 /// and the word has become one token before any of them could apply.
-struct Builder {
+struct VocabularyBuilder {
     tokens: Vec<String>,
     ids: HashMap<String, usize>,
     merges: Vec<(usize, usize)>,
@@ -153,7 +153,7 @@ struct Builder {
     most: usize,
 }
 
-impl Builder {
+impl VocabularyBuilder {
     fn new(most: usize) -> Self {
         let tokens: Vec<String> = alphabet().iter().map(char::to_string).collect();
         let ids = tokens.iter().enumerate().map(|(id, text)| (text.clone(), id)).collect();
@@ -231,13 +231,13 @@ mod tests {
     #[test]
     fn a_vocabulary_has_its_size_and_common_words_are_one_token_each() {
         for size in [LEAST, 2_048, 32_000, 40_000] {
-            let words = Words::of_size(size);
+            let words = VocabularyPlan::of_size(size);
             assert_eq!(words.tokens.len(), size);
             let unique: std::collections::HashSet<&String> = words.tokens.iter().collect();
             assert_eq!(unique.len(), size, "tokens differ");
             assert_eq!(words.control("<|im_end|>") as usize, size - 1);
         }
-        let words = Words::of_size(32_000);
+        let words = VocabularyPlan::of_size(32_000);
         let unused = words.tokens.iter().filter(|token| token.starts_with("[unused")).count();
         assert_eq!(unused, 0);
         let json = serde_json::to_vec(&words.json()).unwrap();

@@ -9,9 +9,9 @@ use headrace_client::{
 use headrace_trace::humane_duration;
 use serde_json::{Value, json};
 
-use crate::cli::At;
+use crate::cli::ServerArgs;
 use crate::cli::ping::PingArgs;
-use crate::house::House;
+use crate::house::LocalServer;
 
 /// Maximum number of answer tokens.
 const TOKENS: u32 = 16;
@@ -20,7 +20,7 @@ const TRACE_TRIES: u32 = 10;
 const TRACE_WAIT: Duration = Duration::from_millis(100);
 
 /// A call that was answered.
-pub(super) struct Called {
+pub(super) struct PingCall {
     pub(super) model: String,
     /// Time from sending the request to the last byte of the answer, without the time for a new connection.
     pub(super) whole: Duration,
@@ -31,11 +31,13 @@ pub(super) struct Called {
 }
 
 /// Makes a call over an open connection.
-pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<Called, ClientError> {
-    let at = At { data_dir: args.data_dir.clone(), config: None, json: false };
+pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<PingCall, ClientError> {
+    let at = ServerArgs { data_dir: args.data_dir.clone(), config: None, json: false };
     let key = match (crate::caller::given(&args.key), crate::commands::data_dir(&at)) {
         (Some(key), _) => Some(key.clone()),
-        (None, Ok(data_dir)) => House::of(data_dir, Some(args.url.clone())).await.map(|house| house.key),
+        (None, Ok(data_dir)) => {
+            LocalServer::of(data_dir, Some(args.url.clone())).await.map(|house| house.key)
+        }
         (None, Err(_)) => None,
     };
     let client = Client::new(ClientConfig { key, ..config })?;
@@ -60,7 +62,7 @@ pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<Called
     let connecting = answer.timing.connect.map(|connect| connect.total()).unwrap_or_default();
     let whole = answer.timing.total.saturating_sub(connecting);
     let first_token = answer.timing.first_token.map(|time| time.saturating_sub(connecting));
-    Ok(Called { model, whole, first_token, server })
+    Ok(PingCall { model, whole, first_token, server })
 }
 
 pub(super) fn shown(time: Duration) -> String {
@@ -78,7 +80,7 @@ async fn server_time(client: &Client, request_id: &str) -> Option<Duration> {
     None
 }
 
-impl Called {
+impl PingCall {
     /// Returns the network time, and whether it was computed from the server's own time. Otherwise it is one measured
     /// round trip.
     fn network(&self, round_trip: Option<Duration>) -> Option<(Duration, bool)> {

@@ -6,15 +6,15 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn measured() -> Measured {
-    Measured {
+fn measured() -> PingReport {
+    PingReport {
         url: "https://h".to_owned(),
         remote: Some("10.0.0.1:443".to_owned()),
         floor: Some((ms(10), "a to b and back: 1000 km, 5 µs each in fibre".to_owned())),
-        dns: Times::new(vec![ms(3)]),
-        tcp: Times::new(vec![ms(25), ms(20), ms(31)]),
-        tls: Times::new(vec![ms(40), ms(41), ms(39)]),
-        http: Times::new(vec![ms(21), ms(22), ms(20)]),
+        dns: SortedTimes::new(vec![ms(3)]),
+        tcp: SortedTimes::new(vec![ms(25), ms(20), ms(31)]),
+        tls: SortedTimes::new(vec![ms(40), ms(41), ms(39)]),
+        http: SortedTimes::new(vec![ms(21), ms(22), ms(20)]),
         status: 200,
         call: None,
     }
@@ -23,8 +23,8 @@ fn measured() -> Measured {
 #[test]
 fn each_step_has_its_line_and_the_sum_its_sentence() {
     let called =
-        Called { model: "m".to_owned(), whole: ms(100), first_token: Some(ms(60)), server: Some(ms(75)) };
-    let text = Measured { call: Some(called), ..measured() }.as_text();
+        PingCall { model: "m".to_owned(), whole: ms(100), first_token: Some(ms(60)), server: Some(ms(75)) };
+    let text = PingReport { call: Some(called), ..measured() }.as_text();
     for part in [
         "https://h (10.0.0.1:443)\n",
         "  floor   10.0 ms  a to b and back: 1000 km",
@@ -42,20 +42,20 @@ fn each_step_has_its_line_and_the_sum_its_sentence() {
 
 #[test]
 fn what_is_not_known_is_not_said() {
-    let near = Measured {
+    let near = PingReport {
         floor: None,
-        tls: Times::new(Vec::new()),
-        dns: Times::new(Vec::new()),
-        tcp: Times::new(vec![Duration::from_micros(90)]),
+        tls: SortedTimes::new(Vec::new()),
+        dns: SortedTimes::new(Vec::new()),
+        tcp: SortedTimes::new(vec![Duration::from_micros(90)]),
         ..measured()
     };
     let text = near.as_text();
     assert!(!text.contains("TLS") && !text.contains("floor") && !text.contains("DNS"), "{text}");
     assert!(text.contains("too little to matter") && text.contains("--from and --to"), "{text}");
-    let wrong = Measured { floor: Some((ms(100), String::new())), ..measured() };
+    let wrong = PingReport { floor: Some((ms(100), String::new())), ..measured() };
     assert!(wrong.as_text().contains("is not where it was said to be"));
-    let silent = Called { model: "m".to_owned(), whole: ms(100), first_token: None, server: None };
-    let text = Measured { call: Some(silent), ..measured() }.as_text();
+    let silent = PingCall { model: "m".to_owned(), whole: ms(100), first_token: None, server: None };
+    let text = PingReport { call: Some(silent), ..measured() }.as_text();
     assert!(text.contains("does not say") && text.contains("about one round trip, 21.0 ms (21 %)"), "{text}");
 }
 

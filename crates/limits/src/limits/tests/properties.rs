@@ -10,7 +10,7 @@ const MINUTE_NANOS: u128 = 60_000_000_000;
 
 /// One step of random traffic.
 #[derive(Debug, Clone)]
-enum Step {
+enum TrafficStep {
     Wait(u64),
     Enter { scopes: Vec<u8> },
     Take { which: usize, more: Vec<u8>, tokens: u64 },
@@ -21,38 +21,38 @@ enum Step {
     Sweep,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = TrafficStep> {
     let scopes = || proptest::collection::vec(0_u8..4, 1..4);
     prop_oneof![
-        3 => (0_u64..20_000).prop_map(Step::Wait),
-        6 => scopes().prop_map(|scopes| Step::Enter { scopes }),
+        3 => (0_u64..20_000).prop_map(TrafficStep::Wait),
+        6 => scopes().prop_map(|scopes| TrafficStep::Enter { scopes }),
         6 => (any::<usize>(), proptest::collection::vec(0_u8..4, 0..3), 0_u64..70)
-            .prop_map(|(which, more, tokens)| Step::Take { which, more, tokens }),
-        1 => scopes().prop_map(|scopes| Step::Count { scopes }),
-        3 => (any::<usize>(), 0_u64..70).prop_map(|(which, used)| Step::Settle { which, used }),
-        1 => any::<usize>().prop_map(|which| Step::Release { which }),
-        1 => any::<usize>().prop_map(|which| Step::Drop { which }),
-        1 => Just(Step::Sweep),
+            .prop_map(|(which, more, tokens)| TrafficStep::Take { which, more, tokens }),
+        1 => scopes().prop_map(|scopes| TrafficStep::Count { scopes }),
+        3 => (any::<usize>(), 0_u64..70).prop_map(|(which, used)| TrafficStep::Settle { which, used }),
+        1 => any::<usize>().prop_map(|which| TrafficStep::Release { which }),
+        1 => any::<usize>().prop_map(|which| TrafficStep::Drop { which }),
+        1 => Just(TrafficStep::Sweep),
     ]
 }
 
 /// A call in flight.
-struct Open {
+struct OpenCall {
     lease: Lease,
     scopes: Vec<u8>,
-    /// Index in `Traffic::taken` of the call's tokens, once they are taken.
+    /// Index in `RandomTraffic::taken` of the call's tokens, once they are taken.
     row: Option<usize>,
 }
 
 /// Random traffic and a record of what it took.
-struct Traffic {
+struct RandomTraffic {
     limits: Limits,
     now: UnixNanos,
-    taken: Vec<Taken>,
-    open: Vec<Open>,
+    taken: Vec<TakenCall>,
+    open: Vec<OpenCall>,
 }
 
-impl Traffic {
+impl RandomTraffic {
     fn look(&self) -> Vec<RateStanding> {
         standings(&self.limits, &(0..4).map(four).collect::<Vec<_>>(), self.now)
     }
@@ -62,7 +62,7 @@ impl Traffic {
     }
 
     fn note(&mut self, scopes: &[u8], requests: u64, tokens: u64) -> usize {
-        self.taken.push(Taken { at: self.now, scopes: scopes.to_vec(), requests, tokens });
+        self.taken.push(TakenCall { at: self.now, scopes: scopes.to_vec(), requests, tokens });
         self.taken.len() - 1
     }
 
@@ -73,7 +73,7 @@ impl Traffic {
             match self.limits.enter(&Self::named(scopes), owner(1), self.now) {
                 Ok(lease) => {
                     self.note(scopes, 1, 0);
-                    self.open.push(Open { lease, scopes: scopes.to_vec(), row: None });
+                    self.open.push(OpenCall { lease, scopes: scopes.to_vec(), row: None });
                     break;
                 }
                 Err(refusal) => {
@@ -123,7 +123,7 @@ impl Traffic {
                     match self.limits.enter(&Self::named(&scopes), owner(1), self.now) {
                         Ok(lease) => {
                             self.note(&scopes, 1, 0);
-                            self.open.push(Open { lease, scopes, row: None });
+                            self.open.push(OpenCall { lease, scopes, row: None });
                             at = self.open.len() - 1;
                         }
                         Err(door) => {
@@ -140,7 +140,7 @@ impl Traffic {
     /// Ends a call. `end` returns the number of tokens used.
     fn end(&mut self, which: usize, end: impl FnOnce(Lease, UnixNanos) -> u64) {
         let Some(at) = which.checked_rem(self.open.len()) else { return };
-        let Open { lease, row, .. } = self.open.swap_remove(at);
+        let OpenCall { lease, row, .. } = self.open.swap_remove(at);
         let used = end(lease, self.now);
         if let Some(row) = row {
             self.taken[row].tokens = used;
@@ -167,7 +167,7 @@ impl Traffic {
 }
 
 /// What a call took, as the property counts it.
-struct Taken {
+struct TakenCall {
     at: UnixNanos,
     scopes: Vec<u8>,
     requests: u64,
@@ -185,7 +185,7 @@ fn four(n: u8) -> (Scope, LimitSpec) {
 }
 
 /// No time window, at any offset, has more use than the limit plus the refill during the window.
-fn check_windows(taken: &[Taken]) -> Result<(), TestCaseError> {
+fn check_windows(taken: &[TakenCall]) -> Result<(), TestCaseError> {
     for scope in 0..4 {
         let (_, spec) = four(scope);
         let rows: Vec<_> = taken.iter().filter(|row| row.scopes.contains(&scope)).collect();
@@ -215,27 +215,27 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
     #[test]
     fn no_window_lets_more_through_than_limit_and_refill(steps in proptest::collection::vec(step(), 1..120)) {
-        let mut traffic = Traffic { limits: Limits::new(), now: START, taken: Vec::new(), open: Vec::new() };
+        let mut traffic = RandomTraffic { limits: Limits::new(), now: START, taken: Vec::new(), open: Vec::new() };
         for step in steps {
             match step {
-                Step::Wait(millis) => traffic.now = traffic.now.after(Duration::from_millis(millis)),
-                Step::Sweep => traffic.limits.sweep(traffic.now),
-                Step::Settle { which, used } => traffic.end(which, |lease, now| {
+                TrafficStep::Wait(millis) => traffic.now = traffic.now.after(Duration::from_millis(millis)),
+                TrafficStep::Sweep => traffic.limits.sweep(traffic.now),
+                TrafficStep::Settle { which, used } => traffic.end(which, |lease, now| {
                     // Use beyond the hold is debt, which no check admitted.
                     let held = lease.tokens();
                     lease.settle(used, now);
                     used.min(held)
                 }),
-                Step::Release { which } => traffic.end(which, |lease, now| {
+                TrafficStep::Release { which } => traffic.end(which, |lease, now| {
                     lease.release(now);
                     0
                 }),
-                Step::Drop { which } => traffic.end(which, |lease, _| lease.tokens()),
-                Step::Enter { scopes } => traffic.enter(&scopes)?,
-                Step::Take { which, more, tokens } => traffic.take(which, &more, tokens)?,
-                Step::Count { scopes } => {
+                TrafficStep::Drop { which } => traffic.end(which, |lease, _| lease.tokens()),
+                TrafficStep::Enter { scopes } => traffic.enter(&scopes)?,
+                TrafficStep::Take { which, more, tokens } => traffic.take(which, &more, tokens)?,
+                TrafficStep::Count { scopes } => {
                     let before = traffic.look();
-                    if traffic.limits.count(&Traffic::named(&scopes), traffic.now).is_ok() {
+                    if traffic.limits.count(&RandomTraffic::named(&scopes), traffic.now).is_ok() {
                         traffic.note(&scopes, 1, 0);
                     } else {
                         prop_assert_eq!(before, traffic.look(), "a refusal takes nothing");
@@ -246,7 +246,7 @@ proptest! {
         }
         check_windows(&traffic.taken)?;
         // Every charge is given back or refilled, so the final state equals the initial one.
-        let Traffic { limits, now, open, .. } = traffic;
+        let RandomTraffic { limits, now, open, .. } = traffic;
         open.into_iter().for_each(|open| open.lease.settle(0, now));
         limits.sweep(now.after(Duration::from_secs(3_000)));
         prop_assert_eq!(limits.metrics().scopes, 0);

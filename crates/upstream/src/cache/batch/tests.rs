@@ -9,9 +9,9 @@ fn packed(value: &Value) -> Vec<u8> {
     rmp_serde::to_vec(value).unwrap()
 }
 
-fn stored(blocks: &[u128], tokens: &[u32], parent: Option<u128>, label: StoredLabel) -> Said {
+fn stored(blocks: &[u128], tokens: &[u32], parent: Option<u128>, label: StoredLabel) -> KvEvent {
     let (blocks, tokens) = (blocks.to_vec(), tokens.to_vec());
-    Said::Stored(StoredBlocks { parent, block_tokens: tokens.len() / blocks.len(), blocks, tokens, label })
+    KvEvent::Stored(StoredBlocks { parent, block_tokens: tokens.len() / blocks.len(), blocks, tokens, label })
 }
 
 #[test]
@@ -51,12 +51,12 @@ fn all_ways_to_write_an_event_are_read() {
         ),
         (
             json!(["BlockStored", [7], null, [1], 1, null, "GPU", null, null, 0, "sliding_window", 128]),
-            Said::Other,
+            KvEvent::Other,
         ),
-        (json!(["BlockRemoved", [7, 9]]), Said::Removed(vec![7, 9])),
-        (json!(["BlockRemoved", [7], "GPU", 1]), Said::Removed(vec![of_group(7, 1)])),
-        (json!(["AllBlocksCleared"]), Said::Cleared),
-        (json!(["LoadStat", 1, 2, 3]), Said::Other),
+        (json!(["BlockRemoved", [7, 9]]), KvEvent::Removed(vec![7, 9])),
+        (json!(["BlockRemoved", [7], "GPU", 1]), KvEvent::Removed(vec![of_group(7, 1)])),
+        (json!(["AllBlocksCleared"]), KvEvent::Cleared),
+        (json!(["LoadStat", 1, 2, 3]), KvEvent::Other),
         // vLLM from 0.20 on.
         (
             json!({"type": "BlockStored", "block_hashes": [7], "parent_block_hash": null, "token_ids": [1, 2], "block_size": 2,
@@ -71,9 +71,9 @@ fn all_ways_to_write_an_event_are_read() {
         ),
         (
             json!({"type": "BlockRemoved", "block_hashes": [7], "group_idx": 0}),
-            Said::Removed(vec![of_group(7, 0)]),
+            KvEvent::Removed(vec![of_group(7, 0)]),
         ),
-        (json!({"type": "AllBlocksCleared"}), Said::Cleared),
+        (json!({"type": "AllBlocksCleared"}), KvEvent::Cleared),
     ] {
         for batch in [
             json!([1.5, [event]]),
@@ -88,16 +88,16 @@ fn all_ways_to_write_an_event_are_read() {
     bytes.extend_from_slice(b"BlockRemoved");
     bytes.extend_from_slice(&[0x91, 0xc4, 32]);
     bytes.extend((0..32u8).collect::<Vec<_>>());
-    assert_eq!(read(&bytes).unwrap(), [Said::Removed(vec![0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f])]);
+    assert_eq!(read(&bytes).unwrap(), [KvEvent::Removed(vec![0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f])]);
 }
 
 /// Copies an event for a comparison.
-fn read_as(said: &Said) -> Said {
+fn read_as(said: &KvEvent) -> KvEvent {
     match said {
-        Said::Stored(blocks) => Said::Stored(blocks.clone()),
-        Said::Removed(blocks) => Said::Removed(blocks.clone()),
-        Said::Cleared => Said::Cleared,
-        Said::Other => Said::Other,
+        KvEvent::Stored(blocks) => KvEvent::Stored(blocks.clone()),
+        KvEvent::Removed(blocks) => KvEvent::Removed(blocks.clone()),
+        KvEvent::Cleared => KvEvent::Cleared,
+        KvEvent::Other => KvEvent::Other,
     }
 }
 

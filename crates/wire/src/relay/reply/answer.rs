@@ -5,12 +5,12 @@ use headrace_domain::{FinishReason, ReplyEvent};
 
 use crate::fault::head;
 
-use super::calls::{Calls, Piece, Target};
+use super::calls::{CallAssembler, CallPiece, CallSink};
 use super::facts::{EventFacts, EventKind};
-use super::fault::{FaultKind, Notes, ReplyFault};
-use super::finish::{Ended, ended};
+use super::fault::{FaultKind, FaultNotes, ReplyFault};
+use super::finish::{FinishMeaning, ended};
 use super::lenient::MOST_NAME_BYTES;
-use super::usage::Reports;
+use super::usage::UsageReports;
 
 /// Limit in bytes for events that wait until a tool call is whole.
 const MOST_WAITING_BYTES: usize = 1 << 20;
@@ -23,29 +23,29 @@ const BYTES_PER_TOKEN: u64 = 4;
 
 /// The answer so far.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AnswerReader {
     pub(super) model: Option<String>,
     pub(super) id: Option<String>,
-    pub(super) usage: Reports,
-    pub(super) notes: Notes,
+    pub(super) usage: UsageReports,
+    pub(super) notes: FaultNotes,
     pub(super) generated: u64,
     /// Any data has come.
     pub(super) begun: bool,
     /// The upstream marked the end of the answer.
     pub(super) over: bool,
-    choices: Vec<Choice>,
+    choices: Vec<ChoiceReader>,
 }
 
 /// One of the requested answers.
 #[derive(Debug, Default)]
-struct Choice {
+struct ChoiceReader {
     finish: Option<FinishReason>,
     /// Any part of the choice has come, even if only its role.
     begun: bool,
     /// The model refused to answer.
     refused: bool,
     called: bool,
-    calls: Calls,
+    calls: CallAssembler,
     /// Events that came during the arguments of a tool call and wait for their end.
     waiting: Vec<ReplyEvent>,
     /// Bytes of the waiting events.
@@ -54,12 +54,12 @@ struct Choice {
 
 /// One event that is being read: the target for its reply events, and the facts about it.
 #[derive(Debug)]
-pub(super) struct Reading<'a> {
+pub(super) struct EventReading<'a> {
     pub(super) out: Option<&'a mut Vec<ReplyEvent>>,
     pub(super) facts: EventFacts,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> EventReading<'a> {
     pub(super) fn new(out: Option<&'a mut Vec<ReplyEvent>>) -> Self {
         Self { out, facts: EventFacts { meaningful: false, tokens: 0, kind: EventKind::Other } }
     }
@@ -73,24 +73,24 @@ impl<'a> Reading<'a> {
 
 /// The kind of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spoken {
+pub(super) enum TextKind {
     Answer,
     Reasoning,
     /// The model's refusal. It counts as text of the answer, and the choice ends with a content filter.
     Refusal,
 }
 
-impl Answer {
+impl AnswerReader {
     pub(super) fn new(choices: u32) -> Self {
         Self {
             model: None,
             id: None,
-            usage: Reports::default(),
-            notes: Notes::default(),
+            usage: UsageReports::default(),
+            notes: FaultNotes::default(),
             generated: 0,
             begun: false,
             over: false,
-            choices: (0..choices.max(1)).map(|_| Choice::default()).collect(),
+            choices: (0..choices.max(1)).map(|_| ChoiceReader::default()).collect(),
         }
     }
 
@@ -110,19 +110,19 @@ impl Answer {
     }
 
     /// Adds a text to a choice.
-    pub(super) fn said(&mut self, choice: u32, spoken: Spoken, text: &str, reading: &mut Reading<'_>) {
+    pub(super) fn said(&mut self, choice: u32, spoken: TextKind, text: &str, reading: &mut EventReading<'_>) {
         if text.is_empty() {
             return;
         }
         let Some(state) = self.open_choice(choice) else { return };
-        state.refused |= spoken == Spoken::Refusal;
+        state.refused |= spoken == TextKind::Refusal;
         reading.saw(text.len());
         if let Some(out) = reading.out.as_deref_mut() {
             let (text, ids, logprobs) = (text.to_owned(), Vec::new(), Vec::new());
             state.emit(
                 match spoken {
-                    Spoken::Reasoning => ReplyEvent::Reasoning { choice, text, ids, logprobs },
-                    Spoken::Answer | Spoken::Refusal => ReplyEvent::Text { choice, text, ids, logprobs },
+                    TextKind::Reasoning => ReplyEvent::Reasoning { choice, text, ids, logprobs },
+                    TextKind::Answer | TextKind::Refusal => ReplyEvent::Text { choice, text, ids, logprobs },
                 },
                 out,
             );
@@ -130,14 +130,14 @@ impl Answer {
     }
 
     /// Counts the bytes of a text whose content is not needed.
-    pub(super) fn heard(&mut self, choice: u32, bytes: usize, reading: &mut Reading<'_>) {
+    pub(super) fn heard(&mut self, choice: u32, bytes: usize, reading: &mut EventReading<'_>) {
         if bytes > 0 && self.open_choice(choice).is_some() {
             reading.saw(bytes);
         }
     }
 
     /// Counts the bytes of a tool call's piece whose content is not needed. Returns `false` if the piece is left out.
-    pub(super) fn heard_call(&mut self, choice: u32, bytes: usize, reading: &mut Reading<'_>) -> bool {
+    pub(super) fn heard_call(&mut self, choice: u32, bytes: usize, reading: &mut EventReading<'_>) -> bool {
         let Some(state) = self.open_choice(choice) else { return false };
         state.called = true;
         reading.saw(bytes);
@@ -145,7 +145,7 @@ impl Answer {
     }
 
     /// Adds the signature of the reasoning before it.
-    pub(super) fn signed(&mut self, choice: u32, signature: &str, reading: &mut Reading<'_>) {
+    pub(super) fn signed(&mut self, choice: u32, signature: &str, reading: &mut EventReading<'_>) {
         let Some(state) = self.open_choice(choice) else { return };
         if let Some(out) = reading.out.as_deref_mut() {
             state.emit(ReplyEvent::ReasoningSignature { choice, signature: signature.to_owned() }, out);
@@ -153,7 +153,7 @@ impl Answer {
     }
 
     /// Adds reasoning that only the upstream can read.
-    pub(super) fn redacted(&mut self, choice: u32, data: &str, reading: &mut Reading<'_>) {
+    pub(super) fn redacted(&mut self, choice: u32, data: &str, reading: &mut EventReading<'_>) {
         let Some(state) = self.open_choice(choice) else { return };
         reading.saw(data.len());
         if let Some(out) = reading.out.as_deref_mut() {
@@ -164,12 +164,12 @@ impl Answer {
     /// Adds a piece of a tool call.
     ///
     /// # Errors
-    /// The same as for [`Calls::piece`], if reply events are requested.
+    /// The same as for [`CallAssembler::piece`], if reply events are requested.
     pub(super) fn called(
         &mut self,
         choice: u32,
-        piece: Piece<'_>,
-        reading: &mut Reading<'_>,
+        piece: CallPiece<'_>,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         if !self.heard_call(choice, piece.name.len() + piece.arguments.len(), reading) {
             return Ok(());
@@ -178,17 +178,17 @@ impl Answer {
         let Some(state) = choices.get_mut(choice as usize) else { return Ok(()) };
         let Some(out) = reading.out.as_deref_mut() else { return Ok(()) };
         let seed = id.as_deref().unwrap_or_default();
-        state.calls.piece(piece, &mut Target { choice, seed, notes, out })?;
+        state.calls.piece(piece, &mut CallSink { choice, seed, notes, out })?;
         state.let_go(out);
         Ok(())
     }
 
     /// Marks a tool call as complete.
-    pub(super) fn call_over(&mut self, choice: u32, key: Option<u64>, reading: &mut Reading<'_>) {
+    pub(super) fn call_over(&mut self, choice: u32, key: Option<u64>, reading: &mut EventReading<'_>) {
         let Self { choices, notes, id, .. } = self;
         if let (Some(state), Some(out)) = (choices.get_mut(choice as usize), reading.out.as_deref_mut()) {
             let seed = id.as_deref().unwrap_or_default();
-            state.calls.over(key, &mut Target { choice, seed, notes, out });
+            state.calls.over(key, &mut CallSink { choice, seed, notes, out });
             state.let_go(out);
         }
     }
@@ -202,23 +202,23 @@ impl Answer {
         choice: u32,
         reason: &str,
         matched: Option<&str>,
-        reading: &mut Reading<'_>,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         let reason = match ended(reason, matched) {
-            Ended::By(reason) => reason,
-            Ended::Nearly(nearest) => {
+            FinishMeaning::By(reason) => reason,
+            FinishMeaning::Nearly(nearest) => {
                 let shown = head(reason, MOST_NAME_BYTES);
                 self.notes.add(FaultKind::UnknownFinishReason, || format!("{shown:?} of choice {choice}"));
                 nearest
             }
-            Ended::Unknown => {
+            FinishMeaning::Unknown => {
                 let shown = head(reason, MOST_WORD_BYTES);
                 self.notes.add(FaultKind::UnknownFinishReason, || {
                     format!("{shown:?} of choice {choice}, taken for `length`")
                 });
                 FinishReason::Length
             }
-            Ended::GaveUp => {
+            FinishMeaning::GaveUp => {
                 let message = format!("choice {choice} ended by {:?}", head(reason, MOST_NAME_BYTES));
                 return Err(ReplyFault::new(FaultKind::GaveUp, message));
             }
@@ -243,7 +243,7 @@ impl Answer {
     ///
     /// # Errors
     /// The same as for [`Self::finished`] and [`Self::is_over`].
-    pub(super) fn ends_stream(&mut self, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    pub(super) fn ends_stream(&mut self, reading: &mut EventReading<'_>) -> Result<(), ReplyFault> {
         for choice in 0..u32::try_from(self.choices.len()).unwrap_or(u32::MAX) {
             if self.choices.get(choice as usize).is_some_and(|state| state.begun && state.finish.is_none()) {
                 self.ended_silently(choice, reading)?;
@@ -259,7 +259,7 @@ impl Answer {
     pub(super) fn ended_silently(
         &mut self,
         choice: u32,
-        reading: &mut Reading<'_>,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         self.notes.add(FaultKind::MissingFinishReason, || format!("choice {choice}"));
         self.ends(choice, FinishReason::Stop, reading)
@@ -269,7 +269,7 @@ impl Answer {
         &mut self,
         choice: u32,
         reason: FinishReason,
-        reading: &mut Reading<'_>,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         if self.finish_of(choice).is_some() {
             self.notes.add(FaultKind::FinishTwice, || format!("choice {choice}"));
@@ -289,7 +289,7 @@ impl Answer {
         reading.facts.meaningful = true;
         if let Some(out) = reading.out.as_deref_mut() {
             let seed = id.as_deref().unwrap_or_default();
-            state.calls.end(&mut Target { choice, seed, notes, out })?;
+            state.calls.end(&mut CallSink { choice, seed, notes, out })?;
             out.append(&mut state.waiting);
             out.push(ReplyEvent::Finish { choice, reason: reason.clone() });
         }
@@ -298,7 +298,7 @@ impl Answer {
     }
 
     /// Returns the choice if it was requested and has not ended. Otherwise adds a note.
-    fn open_choice(&mut self, choice: u32) -> Option<&mut Choice> {
+    fn open_choice(&mut self, choice: u32) -> Option<&mut ChoiceReader> {
         let count = self.choices.len();
         match self.choices.get_mut(usize::try_from(choice).ok()?) {
             None => self.notes.add(FaultKind::ChoiceOutOfRange, || format!("choice {choice} of {count}")),
@@ -365,7 +365,7 @@ impl Answer {
     }
 }
 
-impl Choice {
+impl ChoiceReader {
     /// Emits an event, or keeps it while a tool call is open, because the pieces of a call must be contiguous.
     fn emit(&mut self, event: ReplyEvent, out: &mut Vec<ReplyEvent>) {
         if self.calls.is_open() {

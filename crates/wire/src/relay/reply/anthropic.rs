@@ -1,4 +1,4 @@
-//! Reads events and whole messages of Anthropic's dialect into an [`Answer`].
+//! Reads events and whole messages of Anthropic's dialect into an [`AnswerReader`].
 //!
 //! Source: <https://docs.anthropic.com/en/api/messages-streaming>. Events of unknown types are left out, as the source
 //! asks.
@@ -6,28 +6,28 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, Reading, Spoken};
-use super::calls::Piece;
+use super::answer::{AnswerReader, EventReading, TextKind};
+use super::calls::CallPiece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
-use super::lenient::{Count, Items, Text, or_default};
-use super::usage_counts::Names;
+use super::lenient::{LenientCount, LenientItems, LenientText, or_default};
+use super::usage_counts::UsageNames;
 use super::usual_message;
 
 /// An event of a stream.
 #[derive(Deserialize)]
-struct Event<'a> {
+struct AnthropicEvent<'a> {
     #[serde(default, borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: LenientText<'a>,
     #[serde(default)]
-    index: Count,
+    index: LenientCount,
     #[serde(default, borrow)]
-    message: Option<Message<'a>>,
+    message: Option<AnthropicMessage<'a>>,
     #[serde(default, borrow)]
-    content_block: Option<Block<'a>>,
+    content_block: Option<AnthropicBlock<'a>>,
     #[serde(default, borrow, deserialize_with = "or_default")]
-    delta: Delta<'a>,
+    delta: AnthropicDelta<'a>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -36,19 +36,19 @@ struct Event<'a> {
 
 /// A whole message, or the beginning of one.
 #[derive(Deserialize)]
-struct Message<'a> {
+struct AnthropicMessage<'a> {
     #[serde(default, borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: LenientText<'a>,
     #[serde(default, borrow)]
-    id: Text<'a>,
+    id: LenientText<'a>,
     #[serde(default, borrow)]
-    model: Text<'a>,
+    model: LenientText<'a>,
     #[serde(default, borrow)]
-    content: Option<Items<Block<'a>>>,
+    content: Option<LenientItems<AnthropicBlock<'a>>>,
     #[serde(default, borrow)]
-    stop_reason: Text<'a>,
+    stop_reason: LenientText<'a>,
     #[serde(default, borrow)]
-    stop_sequence: Text<'a>,
+    stop_sequence: LenientText<'a>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -56,55 +56,55 @@ struct Message<'a> {
 }
 
 #[derive(Deserialize)]
-struct Block<'a> {
+struct AnthropicBlock<'a> {
     #[serde(default, borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: LenientText<'a>,
     #[serde(default, borrow)]
-    text: Text<'a>,
+    text: LenientText<'a>,
     #[serde(default, borrow)]
-    thinking: Text<'a>,
+    thinking: LenientText<'a>,
     #[serde(default, borrow)]
-    signature: Text<'a>,
+    signature: LenientText<'a>,
     #[serde(default, borrow)]
-    data: Text<'a>,
+    data: LenientText<'a>,
     #[serde(default, borrow)]
-    id: Text<'a>,
+    id: LenientText<'a>,
     #[serde(default, borrow)]
-    name: Text<'a>,
+    name: LenientText<'a>,
     #[serde(default, borrow)]
     input: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
-struct Delta<'a> {
+struct AnthropicDelta<'a> {
     #[serde(default, borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: LenientText<'a>,
     #[serde(default, borrow)]
-    text: Text<'a>,
+    text: LenientText<'a>,
     #[serde(default, borrow)]
-    thinking: Text<'a>,
+    thinking: LenientText<'a>,
     #[serde(default, borrow)]
-    signature: Text<'a>,
+    signature: LenientText<'a>,
     #[serde(default, borrow)]
-    partial_json: Text<'a>,
+    partial_json: LenientText<'a>,
     #[serde(default, borrow)]
-    stop_reason: Text<'a>,
+    stop_reason: LenientText<'a>,
     #[serde(default, borrow)]
-    stop_sequence: Text<'a>,
+    stop_sequence: LenientText<'a>,
 }
 
 /// The open blocks of a message. The dialect allows at most one.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
-    open: Vec<Open>,
+pub(super) struct OpenBlocks {
+    open: Vec<OpenBlock>,
     /// Number of tool calls that began.
     calls: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenBlock {
     index: u64,
-    kind: Kind,
+    kind: BlockKind,
     /// Number of the tool call, if the block is one.
     call: Option<u64>,
     /// The input from the start of a tool call. It counts only if no piece follows.
@@ -113,7 +113,7 @@ struct Open {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum BlockKind {
     Text,
     Thinking,
     Redacted,
@@ -122,7 +122,7 @@ enum Kind {
     Other,
 }
 
-impl Kind {
+impl BlockKind {
     fn of(name: &str) -> Self {
         match name {
             "text" => Self::Text,
@@ -144,9 +144,9 @@ const ONLY: u32 = 0;
 pub(super) fn event(
     name: &[u8],
     data: &[u8],
-    blocks: &mut Blocks,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    blocks: &mut OpenBlocks,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     if answer.over {
         answer.notes.add(FaultKind::AfterEnd, || format!("an event of {} bytes", data.len()));
@@ -160,7 +160,7 @@ pub(super) fn event(
         answer.heard(ONLY, seen.bytes, reading);
         return Ok(());
     }
-    let event: Event<'_> = match fault::object(data) {
+    let event: AnthropicEvent<'_> = match fault::object(data) {
         Err(_) if name == b"error" => return Err(error_inside(data)),
         read => read?,
     };
@@ -210,7 +210,11 @@ pub(super) fn event(
 }
 
 /// Reads a whole message.
-pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+pub(super) fn whole(
+    data: &[u8],
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
+) -> Result<(), ReplyFault> {
     let weighed = if reading.out.is_none() { usual_message::message(data) } else { None };
     let Some(message) = weighed else { return whole_in_full(data, answer, reading) };
     answer.begun = true;
@@ -218,7 +222,7 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     reading.facts.kind = EventKind::Content;
     answer.named(message.model, message.id);
     if let Some(usage) = &message.usage {
-        answer.usage.read(Names::Anthropic, usage, &mut answer.notes);
+        answer.usage.read(UsageNames::Anthropic, usage, &mut answer.notes);
     }
     for bytes in message.texts {
         answer.heard(ONLY, bytes, reading);
@@ -234,10 +238,10 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
 
 pub(super) fn whole_in_full(
     data: &[u8],
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
-    let message: Message<'_> = fault::object(data)?;
+    let message: AnthropicMessage<'_> = fault::object(data)?;
     if message.error.is_some() || message.kind.as_str() == "error" {
         return Err(error_inside(data));
     }
@@ -249,9 +253,9 @@ pub(super) fn whole_in_full(
     let Some(content) = &message.content else {
         return Err(ReplyFault::new(FaultKind::Misshapen, "it has no `content`"));
     };
-    let mut blocks = Blocks::default();
+    let mut blocks = OpenBlocks::default();
     for (index, block) in content.iter().enumerate() {
-        blocks.open(Count::Is(index as u64), block, answer, reading)?;
+        blocks.open(LenientCount::Is(index as u64), block, answer, reading)?;
         blocks.close_all(answer, reading)?;
     }
     match message.stop_reason.given() {
@@ -261,23 +265,23 @@ pub(super) fn whole_in_full(
 }
 
 fn start(
-    event: &Event<'_>,
-    blocks: &mut Blocks,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    event: &AnthropicEvent<'_>,
+    blocks: &mut OpenBlocks,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let Some(message) = &event.message else { return Ok(()) };
     answer.named(message.model.given(), message.id.given());
     answer.begins(ONLY);
     take_usage(message.usage, answer);
     for (index, block) in message.content.iter().flat_map(|content| content.iter()).enumerate() {
-        blocks.open(Count::Is(index as u64), block, answer, reading)?;
+        blocks.open(LenientCount::Is(index as u64), block, answer, reading)?;
         blocks.close_all(answer, reading)?;
     }
     Ok(())
 }
 
-fn take_usage(usage: Option<&RawValue>, answer: &mut Answer) {
+fn take_usage(usage: Option<&RawValue>, answer: &mut AnswerReader) {
     if let Some(usage) = usage {
         answer.usage.anthropic(usage, &mut answer.notes);
     }
@@ -292,21 +296,21 @@ fn bounded_name(name: &[u8]) -> String {
     String::from_utf8_lossy(name.get(..64).unwrap_or(name)).into_owned()
 }
 
-impl Blocks {
+impl OpenBlocks {
     fn open(
         &mut self,
-        index: Count,
-        block: &Block<'_>,
-        answer: &mut Answer,
-        reading: &mut Reading<'_>,
+        index: LenientCount,
+        block: &AnthropicBlock<'_>,
+        answer: &mut AnswerReader,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         let index = index.given().unwrap_or(0);
         if !self.open.is_empty() {
             answer.notes.add(FaultKind::OutOfOrder, || format!("block {index} began before another ended"));
             self.close_all(answer, reading)?;
         }
-        let kind = Kind::of(block.kind.as_str());
-        let mut open = Open {
+        let kind = BlockKind::of(block.kind.as_str());
+        let mut open = OpenBlock {
             index,
             kind,
             call: None,
@@ -314,18 +318,18 @@ impl Blocks {
             signature: block.signature.as_str().to_owned(),
         };
         match kind {
-            Kind::Text => answer.said(ONLY, Spoken::Answer, block.text.as_str(), reading),
-            Kind::Thinking => answer.said(ONLY, Spoken::Reasoning, block.thinking.as_str(), reading),
-            Kind::Redacted => answer.redacted(ONLY, block.data.as_str(), reading),
-            Kind::ToolUse => {
+            BlockKind::Text => answer.said(ONLY, TextKind::Answer, block.text.as_str(), reading),
+            BlockKind::Thinking => answer.said(ONLY, TextKind::Reasoning, block.thinking.as_str(), reading),
+            BlockKind::Redacted => answer.redacted(ONLY, block.data.as_str(), reading),
+            BlockKind::ToolUse => {
                 block.input.map_or("", RawValue::get).clone_into(&mut open.input);
                 let (id, name) = (block.id.as_str(), block.name.as_str());
                 open.call = Some(self.calls);
                 self.calls += 1;
-                let piece = Piece { key: open.call, id, name, ..Piece::default() };
+                let piece = CallPiece { key: open.call, id, name, ..CallPiece::default() };
                 answer.called(ONLY, piece, reading)?;
             }
-            Kind::Other => {
+            BlockKind::Other => {
                 let name = block.kind.as_str();
                 let shown = || format!("a block of type {:?}", bounded_name(name.as_bytes()));
                 answer.notes.add(FaultKind::NotCarried, shown);
@@ -337,10 +341,10 @@ impl Blocks {
 
     fn delta(
         &mut self,
-        index: Count,
-        delta: &Delta<'_>,
-        answer: &mut Answer,
-        reading: &mut Reading<'_>,
+        index: LenientCount,
+        delta: &AnthropicDelta<'_>,
+        answer: &mut AnswerReader,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         let index = index.given().unwrap_or(0);
         let open = self.open.iter_mut().find(|open| open.index == index);
@@ -350,8 +354,8 @@ impl Blocks {
                 .add(FaultKind::OutOfOrder, || format!("a piece of block {index}, which is not open"));
         }
         match delta.kind.as_str() {
-            "text_delta" => answer.said(ONLY, Spoken::Answer, delta.text.as_str(), reading),
-            "thinking_delta" => answer.said(ONLY, Spoken::Reasoning, delta.thinking.as_str(), reading),
+            "text_delta" => answer.said(ONLY, TextKind::Answer, delta.text.as_str(), reading),
+            "thinking_delta" => answer.said(ONLY, TextKind::Reasoning, delta.thinking.as_str(), reading),
             "signature_delta" => match open {
                 Some(open) => {
                     open.signature.push_str(delta.signature.as_str());
@@ -366,7 +370,7 @@ impl Blocks {
                 let arguments = delta.partial_json.as_str();
                 let key = match open {
                     // The input of a tool that runs at the upstream.
-                    Some(open) if open.kind != Kind::ToolUse => return Ok(()),
+                    Some(open) if open.kind != BlockKind::ToolUse => return Ok(()),
                     Some(open) => {
                         if !arguments.is_empty() {
                             open.input.clear();
@@ -376,7 +380,7 @@ impl Blocks {
                     // No call has this number.
                     None => Some(u64::MAX),
                 };
-                answer.called(ONLY, Piece { key, arguments, ..Piece::default() }, reading)?;
+                answer.called(ONLY, CallPiece { key, arguments, ..CallPiece::default() }, reading)?;
             }
             other => {
                 let shown = || format!("a piece of type {:?}", bounded_name(other.as_bytes()));
@@ -388,9 +392,9 @@ impl Blocks {
 
     fn close(
         &mut self,
-        index: Count,
-        answer: &mut Answer,
-        reading: &mut Reading<'_>,
+        index: LenientCount,
+        answer: &mut AnswerReader,
+        reading: &mut EventReading<'_>,
     ) -> Result<(), ReplyFault> {
         let index = index.given().unwrap_or(0);
         match self.open.iter().position(|open| open.index == index) {
@@ -399,18 +403,22 @@ impl Blocks {
         }
     }
 
-    fn close_all(&mut self, answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+    fn close_all(
+        &mut self,
+        answer: &mut AnswerReader,
+        reading: &mut EventReading<'_>,
+    ) -> Result<(), ReplyFault> {
         self.open.drain(..).try_for_each(|open| open.close(answer, reading))
     }
 }
 
-impl Open {
-    fn close(self, answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+impl OpenBlock {
+    fn close(self, answer: &mut AnswerReader, reading: &mut EventReading<'_>) -> Result<(), ReplyFault> {
         if !self.signature.is_empty() {
             answer.signed(ONLY, &self.signature, reading);
         }
         if !self.input.is_empty() {
-            let piece = Piece { key: self.call, arguments: &self.input, ..Piece::default() };
+            let piece = CallPiece { key: self.call, arguments: &self.input, ..CallPiece::default() };
             answer.called(ONLY, piece, reading)?;
         }
         if self.call.is_some() {

@@ -3,7 +3,7 @@
 
 use headrace_domain::ReplyEvent;
 
-use super::fault::{FaultKind, Notes, ReplyFault};
+use super::fault::{FaultKind, FaultNotes, ReplyFault};
 
 /// Limit in bytes for pieces that wait for earlier calls to end.
 const MOST_HELD: usize = 8 << 20;
@@ -16,7 +16,7 @@ const SEED_BYTES: usize = 24;
 
 /// A piece of a tool call. Empty strings are absent fields.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Piece<'a> {
+pub(super) struct CallPiece<'a> {
     /// The upstream's index of the call.
     pub(super) key: Option<u64>,
     pub(super) id: &'a str,
@@ -27,9 +27,9 @@ pub(super) struct Piece<'a> {
 
 /// The calls of one choice.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct CallAssembler {
     /// In the order in which they appeared. A call's position is its index in the reply events.
-    calls: Vec<Call>,
+    calls: Vec<PartialCall>,
     /// The call whose pieces are emitted as they come.
     current: usize,
     held: usize,
@@ -38,7 +38,7 @@ pub(super) struct Calls {
 }
 
 #[derive(Debug)]
-struct Call {
+struct PartialCall {
     key: Option<u64>,
     /// The id as the upstream gave it.
     id: String,
@@ -48,10 +48,10 @@ struct Call {
     shown: bool,
     /// The upstream marked the call as complete.
     over: bool,
-    extent: Extent,
+    extent: JsonExtent,
 }
 
-impl Call {
+impl PartialCall {
     /// Whether the call accepts no more arguments.
     fn is_whole(&self) -> bool {
         self.over || self.extent.is_whole()
@@ -59,15 +59,15 @@ impl Call {
 }
 
 /// The choice of the events, and the place to put them.
-pub(super) struct Target<'a> {
+pub(super) struct CallSink<'a> {
     pub(super) choice: u32,
     /// The answer's id, as a seed for generated ids.
     pub(super) seed: &'a str,
-    pub(super) notes: &'a mut Notes,
+    pub(super) notes: &'a mut FaultNotes,
     pub(super) out: &'a mut Vec<ReplyEvent>,
 }
 
-impl Calls {
+impl CallAssembler {
     /// Whether a call has begun whose remaining pieces must precede all other events.
     pub(super) fn is_open(&self) -> bool {
         self.calls.get(self.current).is_some_and(|call| call.shown && !call.is_whole())
@@ -77,7 +77,11 @@ impl Calls {
     ///
     /// # Errors
     /// Fails for arguments of a call that never began, and if a limit is exceeded.
-    pub(super) fn piece(&mut self, piece: Piece<'_>, target: &mut Target<'_>) -> Result<(), ReplyFault> {
+    pub(super) fn piece(
+        &mut self,
+        piece: CallPiece<'_>,
+        target: &mut CallSink<'_>,
+    ) -> Result<(), ReplyFault> {
         let at = match self.find(&piece, target.notes) {
             Some(at) => at,
             None if piece.name.is_empty() && piece.id.is_empty() => {
@@ -121,7 +125,7 @@ impl Calls {
     }
 
     /// Returns the call that a piece belongs to. `None` if the piece begins a new call.
-    fn find(&self, piece: &Piece<'_>, notes: &mut Notes) -> Option<usize> {
+    fn find(&self, piece: &CallPiece<'_>, notes: &mut FaultNotes) -> Option<usize> {
         let by_id = || self.calls.iter().rposition(|call| call.id == piece.id);
         match piece.key {
             Some(_) => {
@@ -140,27 +144,27 @@ impl Calls {
         }
     }
 
-    fn begin(&mut self, key: Option<u64>, notes: &mut Notes) -> usize {
+    fn begin(&mut self, key: Option<u64>, notes: &mut FaultNotes) -> usize {
         let at = self.calls.len();
         if key.is_some_and(|key| key != at as u64) {
             notes.add(FaultKind::OutOfOrder, || format!("call {at} has the index {key:?}"));
         }
         let (id, name, waiting) = (String::new(), String::new(), String::new());
-        self.calls.push(Call {
+        self.calls.push(PartialCall {
             key,
             id,
             name,
             waiting,
             shown: false,
             over: false,
-            extent: Extent::default(),
+            extent: JsonExtent::default(),
         });
         at
     }
 
     /// Emits the waiting pieces of the current call, and of the next calls once it is whole. At the end, emits all
     /// pieces.
-    fn go_on(&mut self, target: &mut Target<'_>, at_end: bool) {
+    fn go_on(&mut self, target: &mut CallSink<'_>, at_end: bool) {
         while let Some(call) = self.calls.get(self.current) {
             if !call.shown {
                 if call.name.is_empty() {
@@ -190,7 +194,7 @@ impl Calls {
     }
 
     /// Emits the start of the current call.
-    fn show(&mut self, target: &mut Target<'_>) {
+    fn show(&mut self, target: &mut CallSink<'_>) {
         let index = u32::try_from(self.current).unwrap_or(u32::MAX);
         let (before, rest) = self.calls.split_at_mut(self.current);
         let Some(call) = rest.first_mut() else { return };
@@ -209,7 +213,7 @@ impl Calls {
     }
 
     /// Marks a call as complete.
-    pub(super) fn over(&mut self, key: Option<u64>, target: &mut Target<'_>) {
+    pub(super) fn over(&mut self, key: Option<u64>, target: &mut CallSink<'_>) {
         if let Some(call) = self.calls.iter_mut().rfind(|call| call.key == key) {
             call.over = true;
             self.go_on(target, false);
@@ -220,7 +224,7 @@ impl Calls {
     ///
     /// # Errors
     /// Fails if the name of a call never came.
-    pub(super) fn end(&mut self, target: &mut Target<'_>) -> Result<(), ReplyFault> {
+    pub(super) fn end(&mut self, target: &mut CallSink<'_>) -> Result<(), ReplyFault> {
         if let Some(at) = self.calls.iter().position(|call| call.name.is_empty()) {
             let message = format!("call {at} has no name");
             return Err(ReplyFault::new(FaultKind::CallWithoutName, message));
@@ -240,7 +244,7 @@ fn made_id(seed: &str, choice: u32, index: u32) -> String {
 
 /// Tracks whether a JSON object or list in pieces is complete.
 #[derive(Debug, Default)]
-struct Extent {
+struct JsonExtent {
     depth: usize,
     in_string: bool,
     escaped: bool,
@@ -250,7 +254,7 @@ struct Extent {
     opened: bool,
 }
 
-impl Extent {
+impl JsonExtent {
     const fn is_whole(&self) -> bool {
         self.opened && self.depth == 0
     }

@@ -5,7 +5,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::{Dialect, TokenClass, Usage};
 use serde_json::{Map, Value};
 
-use crate::relay::request::{Fields, items};
+use crate::relay::request::{ObjectFields, items};
 
 /// Fields of an answer with times and cache figures of the whole server.
 const TIMES: &[&str] =
@@ -76,7 +76,7 @@ fn object(
     class: TokenClass,
     cuts: &mut Vec<(usize, usize, String)>,
 ) {
-    for field in Fields::of(bytes).into_iter().flatten() {
+    for field in ObjectFields::of(bytes).into_iter().flatten() {
         let Some(value) = bytes.get(field.value.clone()).filter(|value| *value != b"null") else { continue };
         let (start, end) = (base + field.value.start, base + field.value.end);
         match field.key.as_ref() {

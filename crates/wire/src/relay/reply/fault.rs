@@ -154,9 +154,9 @@ impl FaultKind {
 
 /// Tolerated faults. Keeps only the first of each kind, so that an answer cannot add many.
 #[derive(Debug, Default)]
-pub(super) struct Notes(Vec<ReplyFault>);
+pub(super) struct FaultNotes(Vec<ReplyFault>);
 
-impl Notes {
+impl FaultNotes {
     pub(super) fn add(&mut self, kind: FaultKind, message: impl FnOnce() -> String) {
         if !self.0.iter().any(|note| note.kind == kind) {
             self.0.push(ReplyFault::new(kind, message()));

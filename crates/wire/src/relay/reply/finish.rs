@@ -1,13 +1,13 @@
 //! Maps the finish reasons of upstreams to our own. One table serves all dialects, because servers mix their words.
 //!
-//! A word that is not in the table is [`Ended::Unknown`]: the server says that the answer is whole, but a part may be
+//! A word that is not in the table is [`FinishMeaning::Unknown`]: the server says that the answer is whole, but a part may be
 //! missing. It counts as `length`, the reason for which every client asks for more, and the trace records the word.
 
 use headrace_domain::FinishReason;
 
 /// The meaning of a finish reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum FinishMeaning {
     /// One of our finish reasons.
     By(FinishReason),
     /// None of our finish reasons is the same. This one is the nearest.
@@ -19,7 +19,7 @@ pub(super) enum Ended {
 }
 
 /// Maps a finish reason. `matched` is the stop string that the upstream names beside it.
-pub(super) fn ended(name: &str, matched: Option<&str>) -> Ended {
+pub(super) fn ended(name: &str, matched: Option<&str>) -> FinishMeaning {
     let stopped = || match matched {
         Some(matched) => FinishReason::StopString { matched: matched.to_owned() },
         None => FinishReason::Stop,
@@ -33,27 +33,31 @@ pub(super) fn ended(name: &str, matched: Option<&str>) -> Ended {
         name
     };
     match name {
-        "stop" | "stop_sequence" => Ended::By(stopped()),
+        "stop" | "stop_sequence" => FinishMeaning::By(stopped()),
         "end_turn" | "eos" | "eos_token" | "stop_token" | "end" | "complete" | "completed" => {
-            Ended::By(FinishReason::Stop)
+            FinishMeaning::By(FinishReason::Stop)
         }
         "length" | "max_tokens" | "max_output_tokens" | "model_context_window_exceeded" => {
-            Ended::By(FinishReason::Length)
+            FinishMeaning::By(FinishReason::Length)
         }
         // Mistral: the model's context window is full.
-        "model_length" | "max_length" => Ended::By(FinishReason::Length),
+        "model_length" | "max_length" => FinishMeaning::By(FinishReason::Length),
         "tool_calls" | "tool_call" | "tool_use" | "function_call" | "function_calls" => {
-            Ended::By(FinishReason::ToolCalls)
+            FinishMeaning::By(FinishReason::ToolCalls)
         }
-        "content_filter" | "refusal" => Ended::By(FinishReason::ContentFilter),
+        "content_filter" | "refusal" => FinishMeaning::By(FinishReason::ContentFilter),
         "safety" | "recitation" | "sensitive" | "blocklist" | "prohibited_content" | "spii" => {
-            Ended::Nearly(FinishReason::ContentFilter)
+            FinishMeaning::Nearly(FinishReason::ContentFilter)
         }
         // vLLM: aborted, failed. DeepSeek: no capacity. Z.ai: a network error. The rest of the answer is missing.
-        "abort" | "aborted" | "error" | "failed" | "cancelled" | "canceled" | "timeout" => Ended::GaveUp,
-        "insufficient_system_resource" | "network_error" | "server_error" | "internal_error" => Ended::GaveUp,
+        "abort" | "aborted" | "error" | "failed" | "cancelled" | "canceled" | "timeout" => {
+            FinishMeaning::GaveUp
+        }
+        "insufficient_system_resource" | "network_error" | "server_error" | "internal_error" => {
+            FinishMeaning::GaveUp
+        }
         // Anthropic: the turn may be continued. vLLM: the model repeats itself.
-        "pause_turn" | "repetition" => Ended::Nearly(FinishReason::Stop),
-        _ => Ended::Unknown,
+        "pause_turn" | "repetition" => FinishMeaning::Nearly(FinishReason::Stop),
+        _ => FinishMeaning::Unknown,
     }
 }

@@ -6,16 +6,16 @@ use memchr::memchr2;
 
 /// A piece of text.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Glimpse {
+pub(super) struct TextGlimpse {
     pub(super) choice: u32,
     /// Bytes of the text without escapes.
     pub(super) bytes: usize,
 }
 
 /// Recognises a chunk of OpenAI's dialect with exactly one choice that contains text at most.
-pub(super) fn chunk(data: &[u8]) -> Option<Glimpse> {
-    let (mut seen, mut choices) = (Glimpse::default(), 0);
-    let mut cursor = Cursor { left: data };
+pub(super) fn chunk(data: &[u8]) -> Option<TextGlimpse> {
+    let (mut seen, mut choices) = (TextGlimpse::default(), 0);
+    let mut cursor = ByteCursor { left: data };
     cursor.members(|cursor, key| match key {
         b"choices" => {
             choices += 1;
@@ -30,7 +30,7 @@ pub(super) fn chunk(data: &[u8]) -> Option<Glimpse> {
     (choices == 1 && cursor.left.trim_ascii().is_empty()).then_some(seen)
 }
 
-fn choice(cursor: &mut Cursor<'_>, seen: &mut Glimpse) -> Option<()> {
+fn choice(cursor: &mut ByteCursor<'_>, seen: &mut TextGlimpse) -> Option<()> {
     cursor.members(|cursor, key| match key {
         b"index" => {
             seen.choice = std::str::from_utf8(cursor.literal()?).ok()?.parse().ok()?;
@@ -55,9 +55,9 @@ fn choice(cursor: &mut Cursor<'_>, seen: &mut Glimpse) -> Option<()> {
 }
 
 /// Recognises an event of Anthropic's dialect with a piece of text or thinking.
-pub(super) fn delta(data: &[u8]) -> Option<Glimpse> {
+pub(super) fn delta(data: &[u8]) -> Option<TextGlimpse> {
     let mut bytes = 0;
-    let mut cursor = Cursor { left: data };
+    let mut cursor = ByteCursor { left: data };
     cursor.members(|cursor, key| match key {
         b"type" => (cursor.string()?.raw == b"content_block_delta").then_some(()),
         b"index" => cursor.skip(),
@@ -71,22 +71,22 @@ pub(super) fn delta(data: &[u8]) -> Option<Glimpse> {
         }),
         _ => None,
     })?;
-    (bytes > 0 && cursor.left.trim_ascii().is_empty()).then_some(Glimpse { choice: 0, bytes })
+    (bytes > 0 && cursor.left.trim_ascii().is_empty()).then_some(TextGlimpse { choice: 0, bytes })
 }
 
 /// The rest of a JSON text. Every method returns `None` if the text is not as expected.
-struct Cursor<'a> {
+struct ByteCursor<'a> {
     left: &'a [u8],
 }
 
 /// A string as it is written.
-struct Quoted<'a> {
+struct QuotedBytes<'a> {
     raw: &'a [u8],
     /// Bytes of the string without escapes. `None` if a character is escaped by its number.
     length: Option<usize>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> ByteCursor<'a> {
     fn take(&mut self, byte: u8) -> Option<()> {
         self.left = self.left.trim_ascii_start().strip_prefix(&[byte])?;
         Some(())
@@ -113,7 +113,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn string(&mut self) -> Option<Quoted<'a>> {
+    fn string(&mut self) -> Option<QuotedBytes<'a>> {
         self.take(b'"')?;
         let all = self.left;
         let (mut at, mut length) = (0, Some(0));
@@ -123,7 +123,7 @@ impl<'a> Cursor<'a> {
             at += run;
             if all.get(at) == Some(&b'"') {
                 self.left = all.get(at + 1..)?;
-                return Some(Quoted { raw: all.get(..at)?, length });
+                return Some(QuotedBytes { raw: all.get(..at)?, length });
             }
             let by_number = *all.get(at + 1)? == b'u';
             length = length.filter(|_| !by_number).map(|length| length + 1);
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn pieces_of_text_and_nothing_else() {
-        let seen = |choice, bytes| Some(Glimpse { choice, bytes });
+        let seen = |choice, bytes| Some(TextGlimpse { choice, bytes });
         for (data, expected) in [
             (
                 r#"{"id":"x","choices":[{"index":0,"delta":{"content":"hé"},"logprobs":null,"finish_reason":null}],"usage":null}"#,

@@ -8,8 +8,8 @@ use headrace_domain::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::encode::{Chosen, ReplyMeta, encoder};
-use crate::relay::{Edits, EventSplitter, skim, translated};
+use crate::encode::{ReplyMeta, ShownSampling, encoder};
+use crate::relay::{BodyEdits, EventSplitter, skim, translated};
 use crate::responses::as_chat;
 use crate::{WireLimits, parse};
 
@@ -53,7 +53,7 @@ fn written(endpoint: Endpoint, stream: bool, events: &[ReplyEvent]) -> Bytes {
         model: "m".into(),
         system_fingerprint: String::new(),
         tier: headrace_domain::ServiceTier::Standard,
-        chosen: Chosen::default(),
+        chosen: ShownSampling::default(),
         diagnosis: None,
     };
     let (mut encoder, mut out) = (encoder(&call, meta), BytesMut::new());
@@ -152,8 +152,8 @@ fn next_turn(endpoint: Endpoint, stream: bool, pieces: &[Piece]) -> Value {
     }
 }
 
-const EDITS: Edits<'_> =
-    Edits { model: "up", usage: false, max_tokens: Some(("max_tokens", 9)), label: None };
+const EDITS: BodyEdits<'_> =
+    BodyEdits { model: "up", usage: false, max_tokens: Some(("max_tokens", 9)), label: None };
 
 fn put(call: &Call, to: Dialect) -> Value {
     let body = translated(call, to, &EDITS).unwrap_or_else(|bad| panic!("{bad:?}"));

@@ -14,9 +14,9 @@ const MOST: u64 = 1 << 53;
 
 /// A string. Whole numbers read as their digits, and values of other types as the empty string.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
+pub(super) struct LenientText<'a>(pub(super) Cow<'a, str>);
 
-impl Text<'_> {
+impl LenientText<'_> {
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
@@ -27,43 +27,43 @@ impl Text<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for LenientText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Text<'de>;
+            type Value = LenientText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string")
             }
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Borrowed(text)))
+                Ok(LenientText(Cow::Borrowed(text)))
             }
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
+                Ok(LenientText(Cow::Owned(text.to_owned())))
             }
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Text::default())
+                Ok(LenientText::default())
             }
             fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-                Ok(Text::default())
+                Ok(LenientText::default())
             }
             fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
+                Ok(LenientText(Cow::Owned(number.to_string())))
             }
             fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
+                Ok(LenientText(Cow::Owned(number.to_string())))
             }
             fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-                Ok(Text::default())
+                Ok(LenientText::default())
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Text::default())
+                Ok(LenientText::default())
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Text::default())
+                Ok(LenientText::default())
             }
         }
         deserializer.deserialize_any(Reader)
@@ -72,42 +72,42 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// A message's content: a string, or parts of text and thinking (Mistral).
 #[derive(Debug, Default)]
-pub(super) struct Content<'a> {
+pub(super) struct LenientContent<'a> {
     pub(super) text: Cow<'a, str>,
     pub(super) reasoning: Cow<'a, str>,
 }
 
 #[derive(serde::Deserialize)]
-struct Part<'a> {
+struct LenientPart<'a> {
     #[serde(default, borrow)]
-    text: Text<'a>,
+    text: LenientText<'a>,
     #[serde(default, borrow)]
-    thinking: Content<'a>,
+    thinking: LenientContent<'a>,
     #[serde(default, borrow)]
-    refusal: Text<'a>,
+    refusal: LenientText<'a>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for LenientContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Content<'de>;
+            type Value = LenientContent<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string, parts or null")
             }
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Content { text: Cow::Borrowed(text), ..Content::default() })
+                Ok(LenientContent { text: Cow::Borrowed(text), ..LenientContent::default() })
             }
             fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Content { text: Cow::Owned(text.to_owned()), ..Content::default() })
+                Ok(LenientContent { text: Cow::Owned(text.to_owned()), ..LenientContent::default() })
             }
             fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Content::default())
+                Ok(LenientContent::default())
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-                let mut content = Content::default();
-                while let Some(part) = seq.next_element::<Part<'de>>()? {
+                let mut content = LenientContent::default();
+                while let Some(part) = seq.next_element::<LenientPart<'de>>()? {
                     content.text.to_mut().push_str(part.text.as_str());
                     content.text.to_mut().push_str(part.refusal.as_str());
                     content.reasoning.to_mut().push_str(&part.thinking.text);
@@ -121,7 +121,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
 
 /// A count, valid or not.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
+pub(super) enum LenientCount {
     #[default]
     Absent,
     Is(u64),
@@ -129,7 +129,7 @@ pub(super) enum Count {
     Absurd,
 }
 
-impl Count {
+impl LenientCount {
     pub(super) const fn given(self) -> Option<u64> {
         match self {
             Self::Is(count) => Some(count),
@@ -138,41 +138,41 @@ impl Count {
     }
 }
 
-impl<'de> Deserialize<'de> for Count {
+impl<'de> Deserialize<'de> for LenientCount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader;
         impl<'de> Visitor<'de> for Reader {
-            type Value = Count;
+            type Value = LenientCount;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a count")
             }
-            fn visit_u64<E>(self, number: u64) -> Result<Count, E> {
-                Ok(if number <= MOST { Count::Is(number) } else { Count::Absurd })
+            fn visit_u64<E>(self, number: u64) -> Result<LenientCount, E> {
+                Ok(if number <= MOST { LenientCount::Is(number) } else { LenientCount::Absurd })
             }
-            fn visit_i64<E>(self, number: i64) -> Result<Count, E> {
-                Ok(u64::try_from(number).map_or(Count::Absurd, Count::Is))
+            fn visit_i64<E>(self, number: i64) -> Result<LenientCount, E> {
+                Ok(u64::try_from(number).map_or(LenientCount::Absurd, LenientCount::Is))
             }
-            fn visit_f64<E>(self, number: f64) -> Result<Count, E> {
+            fn visit_f64<E>(self, number: f64) -> Result<LenientCount, E> {
                 let whole = number.fract() == 0.0 && (0.0..=MOST as f64).contains(&number);
-                Ok(if whole { Count::Is(number as u64) } else { Count::Absurd })
+                Ok(if whole { LenientCount::Is(number as u64) } else { LenientCount::Absurd })
             }
-            fn visit_unit<E>(self) -> Result<Count, E> {
-                Ok(Count::Absent)
+            fn visit_unit<E>(self) -> Result<LenientCount, E> {
+                Ok(LenientCount::Absent)
             }
-            fn visit_bool<E>(self, _: bool) -> Result<Count, E> {
-                Ok(Count::Absurd)
+            fn visit_bool<E>(self, _: bool) -> Result<LenientCount, E> {
+                Ok(LenientCount::Absurd)
             }
-            fn visit_str<E>(self, _: &str) -> Result<Count, E> {
-                Ok(Count::Absurd)
+            fn visit_str<E>(self, _: &str) -> Result<LenientCount, E> {
+                Ok(LenientCount::Absurd)
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Count, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<LenientCount, A::Error> {
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Count::Absurd)
+                Ok(LenientCount::Absurd)
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Count, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<LenientCount, A::Error> {
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(Count::Absurd)
+                Ok(LenientCount::Absurd)
             }
         }
         deserializer.deserialize_any(Reader)
@@ -181,9 +181,9 @@ impl<'de> Deserialize<'de> for Count {
 
 /// The number of items in a list. `None` if there is no list.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Length(pub(super) Option<u64>);
+pub(super) struct LenientLength(pub(super) Option<u64>);
 
-impl<'de> Deserialize<'de> for Length {
+impl<'de> Deserialize<'de> for LenientLength {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let list = Option::<Vec<IgnoredAny>>::deserialize(deserializer)?;
         Ok(Self(list.map(|list| list.len() as u64)))
@@ -213,15 +213,15 @@ pub(super) fn has_too_many_items() -> bool {
 
 /// A list, whose items count towards [`MOST_ITEMS`]. Empty if the field is absent.
 #[derive(Debug)]
-pub(super) struct Items<T>(Vec<T>);
+pub(super) struct LenientItems<T>(Vec<T>);
 
-impl<T> Default for Items<T> {
+impl<T> Default for LenientItems<T> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T> Deref for Items<T> {
+impl<T> Deref for LenientItems<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -229,11 +229,11 @@ impl<T> Deref for Items<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Items<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for LenientItems<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Reader<T>(PhantomData<T>);
         impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
-            type Value = Items<T>;
+            type Value = LenientItems<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a list; of all lists, at most {MOST_ITEMS} items")
@@ -247,7 +247,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Items<T> {
                     }
                     items.push(item);
                 }
-                Ok(Items(items))
+                Ok(LenientItems(items))
             }
         }
         deserializer.deserialize_seq(Reader(PhantomData))

@@ -1,4 +1,4 @@
-//! Reads chunks and whole bodies of OpenAI's dialect, as OpenAI and other servers write them, into an [`Answer`].
+//! Reads chunks and whole bodies of OpenAI's dialect, as OpenAI and other servers write them, into an [`AnswerReader`].
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/chat-streaming>. Reasoning follows vLLM, SGLang, llama.cpp,
 //! DeepSeek and OpenRouter. Log-probabilities are not read, because the other dialect cannot carry them.
@@ -7,39 +7,41 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, Reading, Spoken};
-use super::calls::Piece;
+use super::answer::{AnswerReader, EventReading, TextKind};
+use super::calls::CallPiece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
 use super::glance;
-use super::lenient::{Content, Count, Items, Length, Text, is_there, or_default};
-use super::usage_counts::Names;
-use super::usual::{self, Weighed, WeighedChoice};
+use super::lenient::{
+    LenientContent, LenientCount, LenientItems, LenientLength, LenientText, is_there, or_default,
+};
+use super::usage_counts::UsageNames;
+use super::usual::{self, UsualAnswer, WeighedChoice};
 
 /// A chunk, or a whole body.
 #[derive(Deserialize)]
-struct Body<'a> {
+struct ChatBody<'a> {
     #[serde(default, borrow)]
-    id: Text<'a>,
+    id: LenientText<'a>,
     #[serde(default, borrow)]
-    model: Text<'a>,
+    model: LenientText<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
-    choices: Items<ChoiceBody<'a>>,
+    choices: LenientItems<ChoiceBody<'a>>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    service_tier: Text<'a>,
+    service_tier: LenientText<'a>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
     /// `"error"` in the flat error shape of SGLang and of older vLLM versions.
     #[serde(default, borrow)]
-    object: Text<'a>,
+    object: LenientText<'a>,
 }
 
 #[derive(Deserialize)]
 struct ChoiceBody<'a> {
     #[serde(default)]
-    index: Count,
+    index: LenientCount,
     /// Only in a chunk.
     #[serde(default, borrow, deserialize_with = "or_default")]
     delta: MessageBody<'a>,
@@ -48,9 +50,9 @@ struct ChoiceBody<'a> {
     message: MessageBody<'a>,
     /// Only in text completions.
     #[serde(default, borrow)]
-    text: Text<'a>,
+    text: LenientText<'a>,
     #[serde(default, borrow)]
-    finish_reason: Text<'a>,
+    finish_reason: LenientText<'a>,
     /// vLLM: the stop string, or the id of the stop token.
     #[serde(default, borrow)]
     stop_reason: Option<&'a RawValue>,
@@ -59,26 +61,26 @@ struct ChoiceBody<'a> {
     matched_stop: Option<&'a RawValue>,
     /// vLLM, on request: the ids generated since the last chunk.
     #[serde(default)]
-    token_ids: Length,
+    token_ids: LenientLength,
 }
 
 #[derive(Default, Deserialize)]
 struct MessageBody<'a> {
     #[serde(default, borrow)]
-    content: Content<'a>,
+    content: LenientContent<'a>,
     /// DeepSeek, SGLang, llama.cpp.
     #[serde(default, borrow)]
-    reasoning_content: Text<'a>,
+    reasoning_content: LenientText<'a>,
     /// vLLM, OpenRouter.
     #[serde(default, borrow)]
-    reasoning: Text<'a>,
+    reasoning: LenientText<'a>,
     /// OpenRouter and other Headrace servers: the signatures and sealed data of the reasoning.
     #[serde(default, borrow, deserialize_with = "or_default")]
-    reasoning_details: Items<DetailBody<'a>>,
+    reasoning_details: LenientItems<DetailBody<'a>>,
     #[serde(default, borrow)]
-    refusal: Text<'a>,
+    refusal: LenientText<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
-    tool_calls: Items<CallBody<'a>>,
+    tool_calls: LenientItems<CallBody<'a>>,
     /// The older form, from before `tool_calls`.
     #[serde(default, borrow)]
     function_call: Option<FunctionBody<'a>>,
@@ -88,19 +90,19 @@ struct MessageBody<'a> {
 #[derive(Deserialize)]
 struct DetailBody<'a> {
     #[serde(default, borrow)]
-    text: Text<'a>,
+    text: LenientText<'a>,
     #[serde(default, borrow)]
-    signature: Text<'a>,
+    signature: LenientText<'a>,
     #[serde(default, borrow)]
-    data: Text<'a>,
+    data: LenientText<'a>,
 }
 
 #[derive(Deserialize)]
 struct CallBody<'a> {
     #[serde(default)]
-    index: Count,
+    index: LenientCount,
     #[serde(default, borrow)]
-    id: Text<'a>,
+    id: LenientText<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
     function: FunctionBody<'a>,
 }
@@ -108,7 +110,7 @@ struct CallBody<'a> {
 #[derive(Default, Deserialize)]
 struct FunctionBody<'a> {
     #[serde(default, borrow)]
-    name: Text<'a>,
+    name: LenientText<'a>,
     /// JSON as a string. Some servers send the JSON itself.
     #[serde(default, borrow)]
     arguments: Option<&'a RawValue>,
@@ -121,8 +123,8 @@ const DONE: &[u8] = b"[DONE]";
 pub(super) fn event(
     name: &[u8],
     data: &[u8],
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let data = data.trim_ascii();
     if data.is_empty() {
@@ -163,9 +165,9 @@ pub(super) fn event(
 }
 
 pub(super) fn weighed_chunk(
-    chunk: &Weighed<'_>,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    chunk: &UsualAnswer<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     answer.named(chunk.model, chunk.id);
     reading.facts.kind = EventKind::UsageOnly;
@@ -184,8 +186,8 @@ pub(super) fn weighed_chunk(
 pub(super) fn event_in_full(
     name: &[u8],
     data: &[u8],
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let body = read(data)?;
     if name == b"error" {
@@ -210,7 +212,11 @@ pub(super) fn event_in_full(
 }
 
 /// Reads a whole body.
-pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+pub(super) fn whole(
+    data: &[u8],
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
+) -> Result<(), ReplyFault> {
     let weighed = if reading.out.is_none() { usual::whole(data) } else { None };
     let Some((body, choice)) = weighed.as_ref().and_then(|body| Some((body, body.choice.as_ref()?))) else {
         return whole_in_full(data, answer, reading);
@@ -230,8 +236,8 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
 
 pub(super) fn whole_in_full(
     data: &[u8],
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let body = read(data)?;
     answer.begun = true;
@@ -254,7 +260,11 @@ pub(super) fn whole_in_full(
 }
 
 /// Reads the answer of an encoder. The body is passed on as it is, so only its model, id and usage are read.
-pub(super) fn encoded(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
+pub(super) fn encoded(
+    data: &[u8],
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
+) -> Result<(), ReplyFault> {
     let body = read(data)?;
     answer.begun = true;
     answer.over = true;
@@ -264,8 +274,8 @@ pub(super) fn encoded(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_
     Ok(())
 }
 
-fn read(data: &[u8]) -> Result<Body<'_>, ReplyFault> {
-    let body: Body<'_> = match fault::object(data) {
+fn read(data: &[u8]) -> Result<ChatBody<'_>, ReplyFault> {
+    let body: ChatBody<'_> = match fault::object(data) {
         // An error may have any shape.
         Err(_) if holds_error(data) => return Err(error_inside(data)),
         read => read?,
@@ -308,7 +318,7 @@ fn error_inside(data: &[u8]) -> ReplyFault {
     fault::error_inside(headrace_domain::Dialect::OpenAi, data)
 }
 
-fn take_usage(body: &Body<'_>, answer: &mut Answer) {
+fn take_usage(body: &ChatBody<'_>, answer: &mut AnswerReader) {
     if let Some(tier) = body.service_tier.given() {
         answer.usage.tier(tier);
     }
@@ -317,17 +327,17 @@ fn take_usage(body: &Body<'_>, answer: &mut Answer) {
     }
 }
 
-fn take_weighed_usage(body: &Weighed<'_>, answer: &mut Answer) {
+fn take_weighed_usage(body: &UsualAnswer<'_>, answer: &mut AnswerReader) {
     if let Some(tier) = body.tier {
         answer.usage.tier(tier);
     }
     if let Some(usage) = &body.usage {
-        answer.usage.read(Names::Chat, usage, &mut answer.notes);
+        answer.usage.read(UsageNames::Chat, usage, &mut answer.notes);
     }
 }
 
 /// Counts the new part of a choice whose content is not needed.
-fn weighed_piece(choice: &WeighedChoice<'_>, answer: &mut Answer, reading: &mut Reading<'_>) {
+fn weighed_piece(choice: &WeighedChoice<'_>, answer: &mut AnswerReader, reading: &mut EventReading<'_>) {
     let before = reading.facts.tokens;
     for bytes in choice.texts {
         answer.heard(choice.index, bytes, reading);
@@ -343,9 +353,9 @@ fn weighed_piece(choice: &WeighedChoice<'_>, answer: &mut Answer, reading: &mut 
 /// The index of a choice. A choice without an index is the first.
 fn index_of(choice: &ChoiceBody<'_>) -> u32 {
     match choice.index {
-        Count::Absent => 0,
-        Count::Absurd => u32::MAX,
-        Count::Is(index) => u32::try_from(index).unwrap_or(u32::MAX),
+        LenientCount::Absent => 0,
+        LenientCount::Absurd => u32::MAX,
+        LenientCount::Is(index) => u32::try_from(index).unwrap_or(u32::MAX),
     }
 }
 
@@ -354,17 +364,17 @@ fn piece(
     index: u32,
     choice: &ChoiceBody<'_>,
     message: &MessageBody<'_>,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let before = reading.facts.tokens;
     // If a server sends both names, their values are the same.
     let reasoning = message.reasoning_content.given().unwrap_or(message.reasoning.as_str());
     reason(index, reasoning, &message.reasoning_details, answer, reading);
-    answer.said(index, Spoken::Reasoning, &message.content.reasoning, reading);
-    answer.said(index, Spoken::Answer, &message.content.text, reading);
-    answer.said(index, Spoken::Refusal, message.refusal.as_str(), reading);
-    answer.said(index, Spoken::Answer, choice.text.as_str(), reading);
+    answer.said(index, TextKind::Reasoning, &message.content.reasoning, reading);
+    answer.said(index, TextKind::Answer, &message.content.text, reading);
+    answer.said(index, TextKind::Refusal, message.refusal.as_str(), reading);
+    answer.said(index, TextKind::Answer, choice.text.as_str(), reading);
     for call in message.tool_calls.iter() {
         call_piece(index, call.index.given(), call.id.as_str(), &call.function, answer, reading)?;
     }
@@ -383,14 +393,14 @@ fn reason(
     index: u32,
     mut text: &str,
     details: &[DetailBody<'_>],
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) {
     for detail in details {
         let own = detail.text.as_str();
         if let Some(at) = text.find(own).filter(|_| !own.is_empty()) {
             let (section, rest) = text.split_at(at + own.len());
-            answer.said(index, Spoken::Reasoning, section, reading);
+            answer.said(index, TextKind::Reasoning, section, reading);
             text = rest;
         }
         if let Some(signature) = detail.signature.given() {
@@ -400,7 +410,7 @@ fn reason(
             answer.redacted(index, data, reading);
         }
     }
-    answer.said(index, Spoken::Reasoning, text, reading);
+    answer.said(index, TextKind::Reasoning, text, reading);
 }
 
 fn call_piece(
@@ -408,15 +418,15 @@ fn call_piece(
     key: Option<u64>,
     id: &str,
     function: &FunctionBody<'_>,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let arguments = match function.arguments {
-        None => Text::default(),
+        None => LenientText::default(),
         Some(json) if json.get().starts_with('"') => serde_json::from_str(json.get()).unwrap_or_default(),
-        Some(json) => Text(json.get().into()),
+        Some(json) => LenientText(json.get().into()),
     };
-    let piece = Piece { key, id, name: function.name.as_str(), arguments: arguments.as_str() };
+    let piece = CallPiece { key, id, name: function.name.as_str(), arguments: arguments.as_str() };
     answer.called(choice, piece, reading)
 }
 

@@ -1,4 +1,4 @@
-//! Reads events and whole bodies of OpenAI's Responses API, as its servers write them, into an [`Answer`]. Items that
+//! Reads events and whole bodies of OpenAI's Responses API, as its servers write them, into an [`AnswerReader`]. Items that
 //! are not read, such as the work of tools on the server, are still passed on as they came.
 //!
 //! Source: <https://platform.openai.com/docs/api-reference/responses-streaming>.
@@ -6,71 +6,71 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::answer::{Answer, Reading, Spoken};
-use super::calls::Piece;
+use super::answer::{AnswerReader, EventReading, TextKind};
+use super::calls::CallPiece;
 use super::facts::EventKind;
 use super::fault::{self, FaultKind, ReplyFault};
-use super::lenient::{Count, Items, Text, or_default};
+use super::lenient::{LenientCount, LenientItems, LenientText, or_default};
 use super::openai::ErrorSigns;
 
 /// The data that ends a stream, if the server sends it. The last event of the response has already ended the answer.
 const DONE: &[u8] = b"[DONE]";
 
 #[derive(Deserialize)]
-struct Event<'a> {
+struct ResponsesEvent<'a> {
     #[serde(rename = "type", default, borrow)]
-    kind: Text<'a>,
+    kind: LenientText<'a>,
     #[serde(default, borrow)]
     response: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    delta: Text<'a>,
+    delta: LenientText<'a>,
     #[serde(default)]
-    output_index: Count,
+    output_index: LenientCount,
     #[serde(default, borrow)]
     item: Option<&'a RawValue>,
 }
 
 /// A response, in an event or as a body.
 #[derive(Deserialize)]
-struct Body<'a> {
+struct ResponseBody<'a> {
     #[serde(default, borrow)]
-    id: Text<'a>,
+    id: LenientText<'a>,
     #[serde(default, borrow)]
-    model: Text<'a>,
+    model: LenientText<'a>,
     #[serde(default, borrow)]
-    status: Text<'a>,
+    status: LenientText<'a>,
     #[serde(default, borrow)]
     output: Option<&'a RawValue>,
     #[serde(default, borrow)]
     usage: Option<&'a RawValue>,
     #[serde(default, borrow)]
-    service_tier: Text<'a>,
+    service_tier: LenientText<'a>,
     #[serde(default, borrow, deserialize_with = "or_default")]
-    incomplete_details: Details<'a>,
+    incomplete_details: IncompleteDetails<'a>,
     #[serde(default, borrow)]
     error: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
-struct Details<'a> {
+struct IncompleteDetails<'a> {
     #[serde(default, borrow)]
-    reason: Text<'a>,
+    reason: LenientText<'a>,
 }
 
 #[derive(Default, Deserialize)]
-struct Item<'a> {
+struct OutputItemBody<'a> {
     #[serde(rename = "type", default, borrow)]
-    kind: Text<'a>,
+    kind: LenientText<'a>,
     #[serde(default, borrow)]
-    call_id: Text<'a>,
+    call_id: LenientText<'a>,
     #[serde(default, borrow)]
-    name: Text<'a>,
+    name: LenientText<'a>,
     /// Only in a function call.
     #[serde(default, borrow)]
-    arguments: Text<'a>,
+    arguments: LenientText<'a>,
     /// Only in a call of a custom tool.
     #[serde(default, borrow)]
-    input: Text<'a>,
+    input: LenientText<'a>,
     #[serde(default, borrow)]
     content: Option<&'a RawValue>,
     #[serde(default, borrow)]
@@ -78,11 +78,11 @@ struct Item<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct Part<'a> {
+struct OutputPart<'a> {
     #[serde(default, borrow)]
-    text: Text<'a>,
+    text: LenientText<'a>,
     #[serde(default, borrow)]
-    refusal: Text<'a>,
+    refusal: LenientText<'a>,
 }
 
 /// The most calls of one response that are distinguished by their output index.
@@ -90,9 +90,9 @@ const MOST_CALLS: usize = 1024;
 
 /// The output indexes of the items that are calls. Calls have numbers of their own, because other items are in between.
 #[derive(Debug, Default)]
-pub(super) struct Called(Vec<Option<u64>>);
+pub(super) struct CallItems(Vec<Option<u64>>);
 
-impl Called {
+impl CallItems {
     /// Records that the item at the output index `place` is a call. Returns the number of the call.
     fn begin(&mut self, place: Option<u64>) -> Option<u64> {
         if self.0.len() < MOST_CALLS {
@@ -109,7 +109,7 @@ impl Called {
     }
 }
 
-impl Item<'_> {
+impl OutputItemBody<'_> {
     fn is_call(&self) -> bool {
         matches!(self.kind.as_str(), "function_call" | "custom_tool_call")
     }
@@ -119,9 +119,9 @@ impl Item<'_> {
 pub(super) fn event(
     name: &[u8],
     data: &[u8],
-    called: &mut Called,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    called: &mut CallItems,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     let data = data.trim_ascii();
     if data.is_empty() {
@@ -140,24 +140,29 @@ pub(super) fn event(
         reading.facts.kind = EventKind::End;
         return answer.is_over();
     }
-    let event: Event<'_> = fault::object(data)?;
+    let event: ResponsesEvent<'_> = fault::object(data)?;
     reading.facts.kind = EventKind::Content;
     let place = event.output_index.given();
     match event.kind.as_str() {
-        "response.output_text.delta" => answer.said(0, Spoken::Answer, event.delta.as_str(), reading),
-        "response.refusal.delta" => answer.said(0, Spoken::Refusal, event.delta.as_str(), reading),
+        "response.output_text.delta" => answer.said(0, TextKind::Answer, event.delta.as_str(), reading),
+        "response.refusal.delta" => answer.said(0, TextKind::Refusal, event.delta.as_str(), reading),
         "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
-            answer.said(0, Spoken::Reasoning, event.delta.as_str(), reading);
+            answer.said(0, TextKind::Reasoning, event.delta.as_str(), reading);
         }
         "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
             let key = called.number(place);
-            answer.called(0, Piece { key, arguments: event.delta.as_str(), ..Piece::default() }, reading)?;
+            answer.called(
+                0,
+                CallPiece { key, arguments: event.delta.as_str(), ..CallPiece::default() },
+                reading,
+            )?;
         }
         "response.output_item.added" => {
             let item = item_of(event.item);
             if item.is_call() {
                 let key = called.begin(place);
-                let piece = Piece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments: "" };
+                let piece =
+                    CallPiece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments: "" };
                 answer.called(0, piece, reading)?;
             }
         }
@@ -165,7 +170,7 @@ pub(super) fn event(
             answer.call_over(0, called.number(place), reading);
         }
         "response.created" | "response.in_progress" | "response.queued" => {
-            let body: Body<'_> = body_of(event.response)?;
+            let body: ResponseBody<'_> = body_of(event.response)?;
             answer.named(body.model.given(), body.id.given());
         }
         "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled" => {
@@ -182,8 +187,12 @@ pub(super) fn event(
 }
 
 /// Reads a whole body.
-pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>) -> Result<(), ReplyFault> {
-    let body: Body<'_> = match fault::object(data) {
+pub(super) fn whole(
+    data: &[u8],
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
+) -> Result<(), ReplyFault> {
+    let body: ResponseBody<'_> = match fault::object(data) {
         Err(_) if holds_error(data) => return Err(error_inside(data)),
         read => read?,
     };
@@ -195,19 +204,19 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
     }
     answer.begun = true;
     reading.facts.kind = EventKind::Content;
-    let mut called = Called::default();
+    let mut called = CallItems::default();
     for item in list::<&RawValue>(body.output).iter() {
         let item = item_of(Some(item));
         let reasons = item.kind.as_str() == "reasoning";
-        for part in list::<Part<'_>>(item.summary).iter().chain(list(item.content).iter()) {
-            let spoken = if reasons { Spoken::Reasoning } else { Spoken::Answer };
+        for part in list::<OutputPart<'_>>(item.summary).iter().chain(list(item.content).iter()) {
+            let spoken = if reasons { TextKind::Reasoning } else { TextKind::Answer };
             answer.said(0, spoken, part.text.as_str(), reading);
-            answer.said(0, Spoken::Refusal, part.refusal.as_str(), reading);
+            answer.said(0, TextKind::Refusal, part.refusal.as_str(), reading);
         }
         if item.is_call() {
             let key = called.begin(None);
             let arguments = item.arguments.given().unwrap_or(item.input.as_str());
-            let piece = Piece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments };
+            let piece = CallPiece { key, id: item.call_id.as_str(), name: item.name.as_str(), arguments };
             answer.called(0, piece, reading)?;
             answer.call_over(0, key, reading);
         }
@@ -218,10 +227,10 @@ pub(super) fn whole(data: &[u8], answer: &mut Answer, reading: &mut Reading<'_>)
 
 /// Ends a response and reads its usage, even if the response failed.
 fn ended(
-    body: &Body<'_>,
+    body: &ResponseBody<'_>,
     raw: Option<&RawValue>,
-    answer: &mut Answer,
-    reading: &mut Reading<'_>,
+    answer: &mut AnswerReader,
+    reading: &mut EventReading<'_>,
 ) -> Result<(), ReplyFault> {
     answer.named(body.model.given(), body.id.given());
     if let Some(tier) = body.service_tier.given() {
@@ -251,16 +260,16 @@ fn ended(
 }
 
 /// Reads the known fields of an item. There are many kinds of items, and new ones appear.
-fn item_of(item: Option<&RawValue>) -> Item<'_> {
+fn item_of(item: Option<&RawValue>) -> OutputItemBody<'_> {
     item.and_then(|item| serde_json::from_str(item.get()).ok()).unwrap_or_default()
 }
 
 /// Reads a list. Any other value reads as an empty list.
-fn list<'a, T: Deserialize<'a>>(list: Option<&'a RawValue>) -> Items<T> {
+fn list<'a, T: Deserialize<'a>>(list: Option<&'a RawValue>) -> LenientItems<T> {
     list.and_then(|list| serde_json::from_str(list.get()).ok()).unwrap_or_default()
 }
 
-fn body_of(response: Option<&RawValue>) -> Result<Body<'_>, ReplyFault> {
+fn body_of(response: Option<&RawValue>) -> Result<ResponseBody<'_>, ReplyFault> {
     let missing = || ReplyFault::new(FaultKind::Misshapen, "its `response` is missing");
     fault::object(response.ok_or_else(missing)?.get().as_bytes())
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::encode::{Chosen, ReplyMeta, encoder};
+use crate::encode::{ReplyMeta, ShownSampling, encoder};
 use crate::relay::EventSplitter;
 
 fn response(status: &str, more: &Value) -> Value {
@@ -296,7 +296,7 @@ proptest! {
                 model: "m".into(),
                 system_fingerprint: String::new(),
                 tier: headrace_domain::ServiceTier::Standard,
-                chosen: Chosen::default(),
+                chosen: ShownSampling::default(),
                 diagnosis: None,
             };
             let (mut encoder, mut out) = (encoder(&call, meta), BytesMut::new());

@@ -9,7 +9,7 @@ use headrace_domain::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::encode::{Chosen, ReplyMeta, encoder};
+use crate::encode::{ReplyMeta, ShownSampling, encoder};
 use crate::relay::EventSplitter;
 
 fn call(endpoint: Endpoint, stream: bool, choices: u32) -> Call {
@@ -63,7 +63,7 @@ fn written(call: &Call, events: &[ReplyEvent]) -> Bytes {
         model: "mödel \"x\"".into(),
         system_fingerprint: "fp".into(),
         tier: headrace_domain::ServiceTier::Standard,
-        chosen: Chosen::default(),
+        chosen: ShownSampling::default(),
         diagnosis: None,
     };
     let mut out = BytesMut::new();
@@ -102,7 +102,7 @@ fn read(call: &Call, bytes: Bytes) -> (ReplyReader, Vec<ReplyEvent>) {
 
 /// A piece of an answer.
 #[derive(Debug, Clone)]
-enum Piece {
+enum RoundTripPiece {
     Text(String),
     /// Text and signature.
     Reasoning(String, Option<String>),
@@ -110,7 +110,7 @@ enum Piece {
     Tool(String, Vec<String>),
 }
 
-fn piece() -> impl Strategy<Value = Piece> {
+fn piece() -> impl Strategy<Value = RoundTripPiece> {
     let text = || prop_oneof![any::<String>(), "[a-c\"\\\\\nй😀 ]{0,12}"];
     let arguments = prop::sample::select(vec![
         vec![],
@@ -120,11 +120,11 @@ fn piece() -> impl Strategy<Value = Piece> {
         vec!["", "{\"cut\":", "", "\"of"],
     ]);
     prop_oneof![
-        3 => text().prop_map(Piece::Text),
-        2 => (text(), prop::option::of("[a-z/+=]{1,8}")).prop_map(|(text, mark)| Piece::Reasoning(text, mark)),
-        1 => "[a-z/+=]{1,8}".prop_map(Piece::Redacted),
+        3 => text().prop_map(RoundTripPiece::Text),
+        2 => (text(), prop::option::of("[a-z/+=]{1,8}")).prop_map(|(text, mark)| RoundTripPiece::Reasoning(text, mark)),
+        1 => "[a-z/+=]{1,8}".prop_map(RoundTripPiece::Redacted),
         2 => ("[a-z]{1,5}", arguments).prop_map(|(name, parts)| {
-            Piece::Tool(name, parts.into_iter().map(str::to_owned).collect())
+            RoundTripPiece::Tool(name, parts.into_iter().map(str::to_owned).collect())
         }),
     ]
 }
@@ -139,7 +139,7 @@ fn reason() -> impl Strategy<Value = FinishReason> {
     ]
 }
 
-type Reply = (Vec<Piece>, FinishReason);
+type Reply = (Vec<RoundTripPiece>, FinishReason);
 
 fn reply() -> impl Strategy<Value = Reply> {
     (prop::collection::vec(piece(), 0..6), reason())
@@ -150,7 +150,7 @@ fn reply() -> impl Strategy<Value = Reply> {
 fn tell_where_calls_end((pieces, _): &mut Reply) {
     let before_last = pieces.len().saturating_sub(1);
     for piece in pieces.iter_mut().take(before_last) {
-        if let Piece::Tool(_, parts) = piece
+        if let RoundTripPiece::Tool(_, parts) = piece
             && serde_json::from_str::<serde_json::Value>(&parts.concat()).is_err()
         {
             *parts = vec!["{".to_owned(), "}".to_owned()];
@@ -168,18 +168,18 @@ fn events(choice: u32, (pieces, reason): &Reply) -> Vec<ReplyEvent> {
     };
     for piece in pieces {
         match piece {
-            Piece::Text(said) => events.push(text(said)),
-            Piece::Reasoning(said, signature) => {
+            RoundTripPiece::Text(said) => events.push(text(said)),
+            RoundTripPiece::Reasoning(said, signature) => {
                 let (text, ids, logprobs) = (said.clone(), Vec::new(), Vec::new());
                 events.push(ReplyEvent::Reasoning { choice, text, ids, logprobs });
                 let signature = signature.clone();
                 events
                     .extend(signature.map(|signature| ReplyEvent::ReasoningSignature { choice, signature }));
             }
-            Piece::Redacted(data) => {
+            RoundTripPiece::Redacted(data) => {
                 events.push(ReplyEvent::RedactedReasoning { choice, data: data.clone() });
             }
-            Piece::Tool(name, parts) => {
+            RoundTripPiece::Tool(name, parts) => {
                 let (index, id) = (calls, format!("call_{choice}_{calls}"));
                 calls += 1;
                 events.push(ReplyEvent::ToolCallStart { choice, index, id, name: name.clone() });
@@ -197,7 +197,7 @@ fn events(choice: u32, (pieces, reason): &Reply) -> Vec<ReplyEvent> {
 
 /// The order of an answer's parts that a format keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keeps {
+enum KeptOrder {
     /// The whole order.
     Order,
     /// Reasoning, text and calls are separate (OpenAI's whole messages).
@@ -208,14 +208,14 @@ enum Keeps {
 
 /// The events of one choice in a normal form: neighbours joined, empty events and everything that the format loses left
 /// out.
-fn normal(events: &[ReplyEvent], choice: u32, keeps: Keeps, input_is_json: bool) -> Vec<String> {
+fn normal(events: &[ReplyEvent], choice: u32, keeps: KeptOrder, input_is_json: bool) -> Vec<String> {
     let mut parts: Vec<(u8, String)> = Vec::new();
     let mut called = false;
     for event in events {
         match event {
             ReplyEvent::Text { choice: of, text, .. } if *of == choice => join(&mut parts, 2, text),
             ReplyEvent::Reasoning { choice: of, text, .. } if *of == choice => {
-                join(&mut parts, if keeps == Keeps::TextOnly { 2 } else { 1 }, text);
+                join(&mut parts, if keeps == KeptOrder::TextOnly { 2 } else { 1 }, text);
             }
             ReplyEvent::ReasoningSignature { choice: of, signature } if *of == choice => {
                 parts.push((0, format!("signed {signature}")));
@@ -232,7 +232,7 @@ fn normal(events: &[ReplyEvent], choice: u32, keeps: Keeps, input_is_json: bool)
                 join(&mut parts, 4, fragment);
             }
             ReplyEvent::Finish { choice: of, reason } if *of == choice => {
-                let tools = called && *reason == FinishReason::Stop && keeps != Keeps::TextOnly;
+                let tools = called && *reason == FinishReason::Stop && keeps != KeptOrder::TextOnly;
                 let reason = if tools { &FinishReason::ToolCalls } else { reason };
                 parts.push((9, format!("finish {reason:?}")));
             }
@@ -250,8 +250,8 @@ fn normal(events: &[ReplyEvent], choice: u32, keeps: Keeps, input_is_json: bool)
         }
     }
     match keeps {
-        Keeps::Order => {}
-        Keeps::Parts => {
+        KeptOrder::Order => {}
+        KeptOrder::Parts => {
             let all = |of: u8| -> String {
                 parts.iter().filter(|(kind, _)| *kind == of).map(|(_, text)| text.as_str()).collect()
             };
@@ -260,7 +260,7 @@ fn normal(events: &[ReplyEvent], choice: u32, keeps: Keeps, input_is_json: bool)
             apart.sort_by_key(|(kind, _)| *kind == 0);
             parts = apart;
         }
-        Keeps::TextOnly => {
+        KeptOrder::TextOnly => {
             let said: String =
                 parts.iter().filter(|(kind, _)| *kind == 2).map(|(_, text)| text.as_str()).collect();
             let finish = parts.pop();
@@ -283,7 +283,7 @@ fn join(parts: &mut Vec<(u8, String)>, kind: u8, text: &str) {
     }
 }
 
-fn check(endpoint: Endpoint, stream: bool, replies: &[Reply], keeps: Keeps) -> Result<(), TestCaseError> {
+fn check(endpoint: Endpoint, stream: bool, replies: &[Reply], keeps: KeptOrder) -> Result<(), TestCaseError> {
     let call = call(endpoint, stream, u32::try_from(replies.len()).unwrap());
     let given: Vec<ReplyEvent> =
         (0..).zip(replies).flat_map(|(choice, reply)| events(choice, reply)).collect();
@@ -348,19 +348,19 @@ proptest! {
     #[test]
     fn chats(mut replies in prop::collection::vec(reply(), 1..3)) {
         replies.iter_mut().for_each(tell_where_calls_end);
-        check(Endpoint::ChatCompletions, true, &replies, Keeps::Order)?;
-        check(Endpoint::ChatCompletions, false, &replies, Keeps::Parts)?;
+        check(Endpoint::ChatCompletions, true, &replies, KeptOrder::Order)?;
+        check(Endpoint::ChatCompletions, false, &replies, KeptOrder::Parts)?;
     }
 
     #[test]
     fn completions(replies in prop::collection::vec(reply(), 1..3)) {
-        check(Endpoint::Completions, true, &replies, Keeps::TextOnly)?;
-        check(Endpoint::Completions, false, &replies, Keeps::TextOnly)?;
+        check(Endpoint::Completions, true, &replies, KeptOrder::TextOnly)?;
+        check(Endpoint::Completions, false, &replies, KeptOrder::TextOnly)?;
     }
 
     #[test]
     fn messages(reply in reply()) {
-        check(Endpoint::Messages, true, std::slice::from_ref(&reply), Keeps::Order)?;
-        check(Endpoint::Messages, false, &[reply], Keeps::Order)?;
+        check(Endpoint::Messages, true, std::slice::from_ref(&reply), KeptOrder::Order)?;
+        check(Endpoint::Messages, false, &[reply], KeptOrder::Order)?;
     }
 }

@@ -1,7 +1,7 @@
 //! A JSON scanner that is as strict as the readers of the dialects and builds no values. Every method returns `None` if
 //! the text is not as expected, and the full reader then decides what the text means. Knows no dialect.
 
-use super::lenient::Count;
+use super::lenient::LenientCount;
 use crate::json::plain_run;
 
 /// Deeper answers are left to the full reader.
@@ -10,7 +10,7 @@ const DEEPEST: usize = 64;
 const MOST_DIGITS: usize = 15;
 
 /// The rest of a JSON text.
-pub(super) struct Strict<'a> {
+pub(super) struct StrictCursor<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -18,13 +18,13 @@ pub(super) struct Strict<'a> {
 
 /// A string as it is written.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Quoted<'a> {
+pub(super) struct QuotedText<'a> {
     raw: &'a str,
     /// Bytes of the string without escapes.
     pub(super) length: usize,
 }
 
-impl<'a> Quoted<'a> {
+impl<'a> QuotedText<'a> {
     /// Returns the string if it has no escapes.
     pub(super) fn plain(self) -> Option<&'a str> {
         // An escape is always longer than the character that it encodes.
@@ -32,7 +32,7 @@ impl<'a> Quoted<'a> {
     }
 }
 
-impl<'a> Strict<'a> {
+impl<'a> StrictCursor<'a> {
     pub(super) fn new(text: &'a [u8]) -> Option<Self> {
         Some(Self { text: simdutf8::basic::from_utf8(text).ok()?, at: 0, depth: 0 })
     }
@@ -118,27 +118,27 @@ impl<'a> Strict<'a> {
         (self.depth <= DEEPEST).then_some(())
     }
 
-    pub(super) fn string(&mut self) -> Option<Quoted<'a>> {
+    pub(super) fn string(&mut self) -> Option<QuotedText<'a>> {
         self.take(b'"')?;
         let start = self.at;
         let run = plain_run(self.text.as_bytes().get(start..)?);
         self.at += run;
         if self.text.as_bytes().get(self.at) == Some(&b'"') {
             self.at += 1;
-            return Some(Quoted { raw: self.text.get(start..start + run)?, length: run });
+            return Some(QuotedText { raw: self.text.get(start..start + run)?, length: run });
         }
         self.escaped(start)
     }
 
     /// Reads the rest of a string that began at `start` and has no escapes so far.
-    fn escaped(&mut self, start: usize) -> Option<Quoted<'a>> {
+    fn escaped(&mut self, start: usize) -> Option<QuotedText<'a>> {
         let mut length = self.at - start;
         loop {
             match self.text.as_bytes().get(self.at)? {
                 b'"' => {
                     let raw = self.text.get(start..self.at)?;
                     self.at += 1;
-                    return Some(Quoted { raw, length });
+                    return Some(QuotedText { raw, length });
                 }
                 b'\\' => length += self.escape()?,
                 _ => return None,
@@ -178,8 +178,8 @@ impl<'a> Strict<'a> {
     }
 
     /// Reads a string. `null` reads as the empty string.
-    pub(super) fn text(&mut self) -> Option<Quoted<'a>> {
-        if self.is_null() { Some(Quoted::default()) } else { self.string() }
+    pub(super) fn text(&mut self) -> Option<QuotedText<'a>> {
+        if self.is_null() { Some(QuotedText::default()) } else { self.string() }
     }
 
     /// Reads a string without escapes. The inner `None` means `null` or the empty string.
@@ -189,9 +189,9 @@ impl<'a> Strict<'a> {
     }
 
     /// Reads a count: only digits, or `null`.
-    pub(super) fn count(&mut self) -> Option<Count> {
+    pub(super) fn count(&mut self) -> Option<LenientCount> {
         if self.is_null() {
-            return Some(Count::Absent);
+            return Some(LenientCount::Absent);
         }
         let (mut count, mut digits) = (0, 0);
         let first = self.text.as_bytes().get(self.at);
@@ -207,7 +207,7 @@ impl<'a> Strict<'a> {
         let is_odd = digits == 0
             || (first == Some(&b'0') && digits > 1)
             || matches!(self.text.as_bytes().get(self.at), Some(b'.' | b'e' | b'E'));
-        (!is_odd).then_some(Count::Is(count))
+        (!is_odd).then_some(LenientCount::Is(count))
     }
 
     fn digits(&mut self) -> usize {

@@ -8,18 +8,18 @@ use serde_json::value::RawValue;
 
 use crate::fault::head;
 
-use super::fault::{self, FaultKind, Notes};
+use super::fault::{self, FaultKind, FaultNotes};
 use super::lenient::MOST_NAME_BYTES;
 use super::reported::{KnownUsage, ReportedUsage};
 use super::usage_body::UsageBody;
-use super::usage_counts::{Counts, Names, Sorted};
+use super::usage_counts::{SortedCounts, UsageCounts, UsageNames};
 
 /// The usage reports of an answer. Each report covers the answer so far, so a later count replaces the same count of an
 /// earlier report. Nothing is summed.
 #[derive(Debug, Default)]
-pub(super) struct Reports {
-    counts: Counts,
-    sorted: Sorted,
+pub(super) struct UsageReports {
+    counts: UsageCounts,
+    sorted: SortedCounts,
     /// A report with at least one field came.
     any: bool,
     /// The endpoint generates no tokens, so the answer's count may be absent.
@@ -27,7 +27,7 @@ pub(super) struct Reports {
     tier: Option<String>,
 }
 
-impl Reports {
+impl UsageReports {
     /// Creates the reports for an endpoint that encodes and generates nothing.
     pub(super) fn of_encoder() -> Self {
         Self { encodes: true, ..Self::default() }
@@ -35,13 +35,13 @@ impl Reports {
 
     /// Returns the whole report. `None` if the prompt's or the answer's tokens are unknown.
     pub(super) fn reported(&self) -> Option<&ReportedUsage> {
-        let Sorted { usage, has_prompt, has_answer } = &self.sorted;
+        let SortedCounts { usage, has_prompt, has_answer } = &self.sorted;
         (*has_prompt && *has_answer).then_some(usage)
     }
 
     /// The usable part of the reports.
     pub(super) fn known(&self) -> KnownUsage {
-        let Sorted { usage, has_prompt, has_answer } = &self.sorted;
+        let SortedCounts { usage, has_prompt, has_answer } = &self.sorted;
         let total = self.counts.total();
         KnownUsage { usage: usage.usage(), has_prompt: *has_prompt, has_answer: *has_answer, total }
     }
@@ -72,21 +72,21 @@ impl Reports {
     }
 
     /// Takes the `usage` of OpenAI's chat dialect.
-    pub(super) fn openai(&mut self, usage: &RawValue, notes: &mut Notes) {
-        self.raw(Names::Chat, usage, notes);
+    pub(super) fn openai(&mut self, usage: &RawValue, notes: &mut FaultNotes) {
+        self.raw(UsageNames::Chat, usage, notes);
     }
 
     /// Takes the `usage` of OpenAI's Responses API.
-    pub(super) fn responses(&mut self, usage: &RawValue, notes: &mut Notes) {
-        self.raw(Names::Responses, usage, notes);
+    pub(super) fn responses(&mut self, usage: &RawValue, notes: &mut FaultNotes) {
+        self.raw(UsageNames::Responses, usage, notes);
     }
 
     /// Takes the `usage` of Anthropic's dialect.
-    pub(super) fn anthropic(&mut self, usage: &RawValue, notes: &mut Notes) {
-        self.raw(Names::Anthropic, usage, notes);
+    pub(super) fn anthropic(&mut self, usage: &RawValue, notes: &mut FaultNotes) {
+        self.raw(UsageNames::Anthropic, usage, notes);
     }
 
-    fn raw(&mut self, names: Names, usage: &RawValue, notes: &mut Notes) {
+    fn raw(&mut self, names: UsageNames, usage: &RawValue, notes: &mut FaultNotes) {
         match fault::object(usage.get().as_bytes()) {
             Ok(body) => self.read(names, &body, notes),
             Err(fault) => {
@@ -97,8 +97,8 @@ impl Reports {
     }
 
     /// Takes a report that is already parsed.
-    pub(super) fn read(&mut self, names: Names, body: &UsageBody<'_>, notes: &mut Notes) {
-        if names == Names::Anthropic
+    pub(super) fn read(&mut self, names: UsageNames, body: &UsageBody<'_>, notes: &mut FaultNotes) {
+        if names == UsageNames::Anthropic
             && let Some(tier) = body.service_tier.given()
         {
             self.tier(tier);

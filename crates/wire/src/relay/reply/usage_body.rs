@@ -6,25 +6,25 @@
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::lenient::{Count, Text};
+use super::lenient::{LenientCount, LenientText};
 
 /// A `usage` object. vLLM's `created_cache_tokens` is not read, because those tokens have no price.
 #[derive(Default, Deserialize)]
 pub(super) struct UsageBody<'a> {
     /// Chat.
     #[serde(default)]
-    pub(super) prompt_tokens: Count,
+    pub(super) prompt_tokens: LenientCount,
     /// Chat.
     #[serde(default)]
-    pub(super) completion_tokens: Count,
+    pub(super) completion_tokens: LenientCount,
     /// Responses and Anthropic.
     #[serde(default)]
-    pub(super) input_tokens: Count,
+    pub(super) input_tokens: LenientCount,
     /// Responses and Anthropic.
     #[serde(default)]
-    pub(super) output_tokens: Count,
+    pub(super) output_tokens: LenientCount,
     #[serde(default)]
-    pub(super) total_tokens: Count,
+    pub(super) total_tokens: LenientCount,
     #[serde(default, deserialize_with = "details")]
     pub(super) prompt_tokens_details: PromptDetails,
     #[serde(default, deserialize_with = "details")]
@@ -35,22 +35,22 @@ pub(super) struct UsageBody<'a> {
     pub(super) output_tokens_details: AnswerDetails,
     /// DeepSeek.
     #[serde(default)]
-    pub(super) prompt_cache_hit_tokens: Count,
+    pub(super) prompt_cache_hit_tokens: LenientCount,
     /// DeepSeek.
     #[serde(default)]
-    pub(super) prompt_cache_miss_tokens: Count,
+    pub(super) prompt_cache_miss_tokens: LenientCount,
     /// Moonshot.
     #[serde(default)]
-    pub(super) cached_tokens: Count,
+    pub(super) cached_tokens: LenientCount,
     /// SGLang.
     #[serde(default)]
-    pub(super) reasoning_tokens: Count,
+    pub(super) reasoning_tokens: LenientCount,
     /// Anthropic.
     #[serde(default)]
-    pub(super) cache_read_input_tokens: Count,
+    pub(super) cache_read_input_tokens: LenientCount,
     /// Anthropic.
     #[serde(default)]
-    pub(super) cache_creation_input_tokens: Count,
+    pub(super) cache_creation_input_tokens: LenientCount,
     /// Anthropic.
     #[serde(default, deserialize_with = "details")]
     pub(super) cache_creation: CacheCreation,
@@ -59,80 +59,89 @@ pub(super) struct UsageBody<'a> {
     pub(super) server_tool_use: ServerTools,
     /// Anthropic.
     #[serde(default, borrow)]
-    pub(super) service_tier: Text<'a>,
+    pub(super) service_tier: LenientText<'a>,
 }
 
 /// Parts of the prompt.
 #[derive(Default, Clone, Copy, Deserialize)]
 pub(super) struct PromptDetails {
     #[serde(default)]
-    pub(super) cached_tokens: Count,
+    pub(super) cached_tokens: LenientCount,
     #[serde(default)]
-    pub(super) cache_write_tokens: Count,
+    pub(super) cache_write_tokens: LenientCount,
     #[serde(default)]
-    pub(super) audio_tokens: Count,
+    pub(super) audio_tokens: LenientCount,
 }
 
 /// Parts of the answer.
 #[derive(Default, Clone, Copy, Deserialize)]
 pub(super) struct AnswerDetails {
     #[serde(default)]
-    pub(super) reasoning_tokens: Count,
+    pub(super) reasoning_tokens: LenientCount,
     /// Anthropic.
     #[serde(default)]
-    pub(super) thinking_tokens: Count,
+    pub(super) thinking_tokens: LenientCount,
     #[serde(default)]
-    pub(super) audio_tokens: Count,
+    pub(super) audio_tokens: LenientCount,
 }
 
 /// Cache writes by their lifetime.
 #[derive(Default, Clone, Copy, Deserialize)]
 pub(super) struct CacheCreation {
     #[serde(default)]
-    pub(super) ephemeral_5m_input_tokens: Count,
+    pub(super) ephemeral_5m_input_tokens: LenientCount,
     #[serde(default)]
-    pub(super) ephemeral_1h_input_tokens: Count,
+    pub(super) ephemeral_1h_input_tokens: LenientCount,
 }
 
 /// Uses of tools that run at the upstream.
 #[derive(Default, Clone, Copy, Deserialize)]
 pub(super) struct ServerTools {
     #[serde(default)]
-    pub(super) web_search_requests: Count,
+    pub(super) web_search_requests: LenientCount,
     #[serde(default)]
-    pub(super) web_fetch_requests: Count,
+    pub(super) web_fetch_requests: LenientCount,
 }
 
 /// Details whose type may differ from the dialect's.
-trait Details: Default {
-    /// The value for details that are not an object. One count is [`Count::Absurd`], so that the report gets a note.
+trait UsageDetails: Default {
+    /// The value for details that are not an object. One count is [`LenientCount::Absurd`], so that the report gets a note.
     const ABSURD: Self;
 }
 
-impl Details for PromptDetails {
-    const ABSURD: Self =
-        Self { cached_tokens: Count::Absurd, cache_write_tokens: Count::Absent, audio_tokens: Count::Absent };
+impl UsageDetails for PromptDetails {
+    const ABSURD: Self = Self {
+        cached_tokens: LenientCount::Absurd,
+        cache_write_tokens: LenientCount::Absent,
+        audio_tokens: LenientCount::Absent,
+    };
 }
 
-impl Details for AnswerDetails {
-    const ABSURD: Self =
-        Self { reasoning_tokens: Count::Absurd, thinking_tokens: Count::Absent, audio_tokens: Count::Absent };
+impl UsageDetails for AnswerDetails {
+    const ABSURD: Self = Self {
+        reasoning_tokens: LenientCount::Absurd,
+        thinking_tokens: LenientCount::Absent,
+        audio_tokens: LenientCount::Absent,
+    };
 }
 
-impl Details for CacheCreation {
-    const ABSURD: Self =
-        Self { ephemeral_5m_input_tokens: Count::Absurd, ephemeral_1h_input_tokens: Count::Absent };
+impl UsageDetails for CacheCreation {
+    const ABSURD: Self = Self {
+        ephemeral_5m_input_tokens: LenientCount::Absurd,
+        ephemeral_1h_input_tokens: LenientCount::Absent,
+    };
 }
 
-impl Details for ServerTools {
-    const ABSURD: Self = Self { web_search_requests: Count::Absurd, web_fetch_requests: Count::Absent };
+impl UsageDetails for ServerTools {
+    const ABSURD: Self =
+        Self { web_search_requests: LenientCount::Absurd, web_fetch_requests: LenientCount::Absent };
 }
 
 /// Parses details and never fails, so that a wrong type does not cost the report its other fields.
 fn details<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    T: Details + Deserialize<'de>,
+    T: UsageDetails + Deserialize<'de>,
 {
     let text = <&RawValue>::deserialize(deserializer)?.get();
     if text == "null" {

@@ -4,8 +4,8 @@
 //! the answer. Anthropic counts cached tokens beside `input_tokens`. If the names of several dialects are present,
 //! those of the upstream's own dialect win.
 
-use super::fault::{FaultKind, Notes};
-use super::lenient::Count;
+use super::fault::{FaultKind, FaultNotes};
+use super::lenient::LenientCount;
 use super::reported::ReportedUsage;
 use super::usage_body::UsageBody;
 
@@ -14,7 +14,7 @@ const MOST_TOKENS: u64 = 1 << 32;
 
 /// The names for counts that the upstream's dialect uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Names {
+pub(super) enum UsageNames {
     /// OpenAI's chat completions: `prompt_tokens`, `completion_tokens`.
     Chat,
     /// OpenAI's Responses API: `input_tokens`, `output_tokens`.
@@ -25,7 +25,7 @@ pub(super) enum Names {
 
 /// The valid counts so far.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct UsageCounts {
     prompt: Option<u64>,
     completion: Option<u64>,
     input: Option<u64>,
@@ -50,7 +50,7 @@ pub(super) struct Counts {
 
 /// The counts in disjoint classes.
 #[derive(Debug, Default)]
-pub(super) struct Sorted {
+pub(super) struct SortedCounts {
     pub(super) usage: ReportedUsage,
     /// The prompt's tokens are known.
     pub(super) has_prompt: bool,
@@ -60,14 +60,14 @@ pub(super) struct Sorted {
 
 /// Prompt tokens that the cache read or wrote, by class.
 #[derive(Default)]
-struct Cache {
+struct CacheCounts {
     read: u64,
     written: u64,
     written_5m: u64,
     written_1h: u64,
 }
 
-impl Cache {
+impl CacheCounts {
     fn total(&self) -> u64 {
         self.read.saturating_add(self.all_written())
     }
@@ -78,13 +78,13 @@ impl Cache {
 }
 
 /// Returns the first valid one of several counts of the same thing. If none is valid, returns the first invalid one.
-fn first<const N: usize>(counts: [Count; N]) -> Count {
-    let mut first = Count::Absent;
+fn first<const N: usize>(counts: [LenientCount; N]) -> LenientCount {
+    let mut first = LenientCount::Absent;
     for count in counts {
         match count {
-            Count::Absent => {}
-            Count::Is(tokens) if tokens <= MOST_TOKENS => return count,
-            _ if first == Count::Absent => first = count,
+            LenientCount::Absent => {}
+            LenientCount::Is(tokens) if tokens <= MOST_TOKENS => return count,
+            _ if first == LenientCount::Absent => first = count,
             _ => {}
         }
     }
@@ -92,13 +92,13 @@ fn first<const N: usize>(counts: [Count; N]) -> Count {
 }
 
 /// Puts a count into its slot if it is valid. Returns whether it is. If the count fell, the slot keeps its value.
-fn put(slot: &mut Option<u64>, count: Count, name: &'static str, notes: &mut Notes) -> bool {
+fn put(slot: &mut Option<u64>, count: LenientCount, name: &'static str, notes: &mut FaultNotes) -> bool {
     match (count, *slot) {
-        (Count::Is(now), Some(before)) if now <= MOST_TOKENS && now < before => {
+        (LenientCount::Is(now), Some(before)) if now <= MOST_TOKENS && now < before => {
             notes.add(FaultKind::UsageFell, || format!("{name} fell from {before} to {now}"));
             true
         }
-        (Count::Is(now), _) if now <= MOST_TOKENS => {
+        (LenientCount::Is(now), _) if now <= MOST_TOKENS => {
             *slot = Some(now);
             true
         }
@@ -109,14 +109,14 @@ fn put(slot: &mut Option<u64>, count: Count, name: &'static str, notes: &mut Not
     }
 }
 
-impl Counts {
+impl UsageCounts {
     /// Takes the valid counts of a report. If a count fell, its earlier value stays. Returns whether all counts are
     /// valid. Returns `None` if the report has no counts.
-    pub(super) fn take(&mut self, body: &UsageBody<'_>, notes: &mut Notes) -> Option<bool> {
+    pub(super) fn take(&mut self, body: &UsageBody<'_>, notes: &mut FaultNotes) -> Option<bool> {
         let (mut any, mut all_valid) = (false, true);
-        let mut take = |slot: &mut Option<u64>, count: Count, name: &'static str| {
+        let mut take = |slot: &mut Option<u64>, count: LenientCount, name: &'static str| {
             // Most counts of a report are absent.
-            if count != Count::Absent {
+            if count != LenientCount::Absent {
                 any = true;
                 all_valid &= put(slot, count, name, notes);
             }
@@ -165,8 +165,8 @@ impl Counts {
 
     /// Sorts the counts into disjoint classes. A detail that contradicts a total is noted and left out. The total is
     /// kept.
-    pub(super) fn sort(&self, own: Names, encodes: bool, notes: &mut Notes) -> Sorted {
-        let chat_first = own == Names::Chat;
+    pub(super) fn sort(&self, own: UsageNames, encodes: bool, notes: &mut FaultNotes) -> SortedCounts {
+        let chat_first = own == UsageNames::Chat;
         let or =
             |chat: Option<u64>, other: Option<u64>| if chat_first { chat.or(other) } else { other.or(chat) };
         let (mut prompt, mut answer) = (or(self.prompt, self.input), or(self.completion, self.output));
@@ -195,7 +195,7 @@ impl Counts {
         }
         let whole_prompt = input.saturating_add(cache.total());
         let (output, reasoning) = self.answer(answer, whole_prompt, notes);
-        Sorted {
+        SortedCounts {
             usage: ReportedUsage {
                 input,
                 cached_input: cache.read,
@@ -220,20 +220,20 @@ impl Counts {
     }
 
     /// Whether `input_tokens` excludes the cached tokens, as in Anthropic's dialect.
-    fn cache_is_beside(&self, own: Names) -> bool {
+    fn cache_is_beside(&self, own: UsageNames) -> bool {
         let split = self.written_5m.is_some() || self.written_1h.is_some();
         let anthropic = self.cache_read.is_some() || self.cache_creation.is_some() || split;
         match own {
-            Names::Anthropic => anthropic || !self.has_openai_cache(),
-            Names::Chat | Names::Responses => anthropic && !self.has_openai_cache(),
+            UsageNames::Anthropic => anthropic || !self.has_openai_cache(),
+            UsageNames::Chat | UsageNames::Responses => anthropic && !self.has_openai_cache(),
         }
     }
 
-    fn cache(&self, beside: bool, notes: &mut Notes) -> Cache {
+    fn cache(&self, beside: bool, notes: &mut FaultNotes) -> CacheCounts {
         let read = if beside { self.cache_read.or(self.cached) } else { self.cached.or(self.cache_read) };
         let read = read.unwrap_or(0);
         if let (Some(written), false) = (self.written, beside) {
-            return Cache { read, written, ..Cache::default() };
+            return CacheCounts { read, written, ..CacheCounts::default() };
         }
         let (five, hour) = (self.written_5m.unwrap_or(0), self.written_1h.unwrap_or(0));
         let split = five.saturating_add(hour);
@@ -245,11 +245,11 @@ impl Counts {
         } else {
             hour
         };
-        Cache { read, written: 0, written_5m: all - hour, written_1h: hour }
+        CacheCounts { read, written: 0, written_5m: all - hour, written_1h: hour }
     }
 
     /// Returns the answer's tokens outside of reasoning, and its reasoning tokens.
-    fn answer(&self, answer: Option<u64>, whole_prompt: u64, notes: &mut Notes) -> (u64, u64) {
+    fn answer(&self, answer: Option<u64>, whole_prompt: u64, notes: &mut FaultNotes) -> (u64, u64) {
         let reasoning = self.reasoning.unwrap_or(0);
         let Some(answer) = answer else { return (0, reasoning) };
         // Some servers count reasoning beside the answer. The total reveals this.
@@ -270,7 +270,7 @@ impl Counts {
 }
 
 /// Leaves out the cached or the written tokens if they exceed the prompt.
-fn within(prompt: u64, cache: &mut Cache, notes: &mut Notes) {
+fn within(prompt: u64, cache: &mut CacheCounts, notes: &mut FaultNotes) {
     if cache.total() <= prompt {
         return;
     }
@@ -280,6 +280,6 @@ fn within(prompt: u64, cache: &mut Cache, notes: &mut Notes) {
         cache.read = 0;
     }
     if cache.total() > prompt {
-        *cache = Cache { read: cache.read, ..Cache::default() };
+        *cache = CacheCounts { read: cache.read, ..CacheCounts::default() };
     }
 }

@@ -1,13 +1,13 @@
 //! Weighs a common answer whose content is not needed: one pass over its bytes, and no values are built. Unusual
 //! answers are left to the readers of the dialects, which detect every fault.
 
-use super::lenient::{Count, MOST_ITEMS};
-use super::strict::Strict;
+use super::lenient::{LenientCount, MOST_ITEMS};
+use super::strict::StrictCursor;
 use super::usage_body::{AnswerDetails, PromptDetails, UsageBody};
 
 /// The relevant facts of an answer, or of a chunk.
 #[derive(Default)]
-pub(super) struct Weighed<'a> {
+pub(super) struct UsualAnswer<'a> {
     pub(super) model: Option<&'a str>,
     pub(super) id: Option<&'a str>,
     pub(super) tier: Option<&'a str>,
@@ -31,12 +31,12 @@ pub(super) struct WeighedChoice<'a> {
 }
 
 /// Weighs a whole body of OpenAI's dialect with exactly one choice.
-pub(super) fn whole(data: &[u8]) -> Option<Weighed<'_>> {
+pub(super) fn whole(data: &[u8]) -> Option<UsualAnswer<'_>> {
     weigh(data, "message").filter(|seen| seen.choice.is_some())
 }
 
 /// Weighs a chunk of OpenAI's dialect with at most one choice.
-pub(super) fn chunk(data: &[u8]) -> Option<Weighed<'_>> {
+pub(super) fn chunk(data: &[u8]) -> Option<UsualAnswer<'_>> {
     weigh(data, "delta").filter(|seen| seen.choice.is_some() || seen.usage.is_some())
 }
 
@@ -48,13 +48,13 @@ pub(super) fn once(seen: &mut u32, bit: u32) -> Option<()> {
     is_first.then_some(())
 }
 
-fn nothing(cursor: &mut Strict<'_>) -> Option<()> {
+fn nothing(cursor: &mut StrictCursor<'_>) -> Option<()> {
     cursor.is_null().then_some(())
 }
 
-fn weigh<'a>(data: &'a [u8], said: &str) -> Option<Weighed<'a>> {
-    let (mut weighed, mut seen) = (Weighed::default(), 0);
-    let mut cursor = Strict::new(data)?;
+fn weigh<'a>(data: &'a [u8], said: &str) -> Option<UsualAnswer<'a>> {
+    let (mut weighed, mut seen) = (UsualAnswer::default(), 0);
+    let mut cursor = StrictCursor::new(data)?;
     cursor.members(|cursor, key| match key {
         "id" => {
             once(&mut seen, 0)?;
@@ -100,15 +100,15 @@ fn weigh<'a>(data: &'a [u8], said: &str) -> Option<Weighed<'a>> {
     Some(weighed)
 }
 
-fn choice<'a>(cursor: &mut Strict<'a>, said: &str) -> Option<WeighedChoice<'a>> {
+fn choice<'a>(cursor: &mut StrictCursor<'a>, said: &str) -> Option<WeighedChoice<'a>> {
     let (mut choice, mut seen) = (WeighedChoice::default(), 0);
     let mut stops = [None; 2];
     cursor.members(|cursor, key| match key {
         "index" => {
             once(&mut seen, 0)?;
             choice.index = match cursor.count()? {
-                Count::Is(index) => u32::try_from(index).ok()?,
-                Count::Absent | Count::Absurd => 0,
+                LenientCount::Is(index) => u32::try_from(index).ok()?,
+                LenientCount::Absent | LenientCount::Absurd => 0,
             };
             Some(())
         }
@@ -160,11 +160,11 @@ fn choice<'a>(cursor: &mut Strict<'a>, said: &str) -> Option<WeighedChoice<'a>> 
 }
 
 /// Reads a stop string. Any other value is a token id and reads as the inner `None`.
-fn stop<'a>(cursor: &mut Strict<'a>) -> Option<Option<&'a str>> {
+fn stop<'a>(cursor: &mut StrictCursor<'a>) -> Option<Option<&'a str>> {
     if cursor.is_string() { Some(Some(cursor.string()?.plain()?)) } else { cursor.skip().map(|()| None) }
 }
 
-fn message(cursor: &mut Strict<'_>, choice: &mut WeighedChoice<'_>) -> Option<()> {
+fn message(cursor: &mut StrictCursor<'_>, choice: &mut WeighedChoice<'_>) -> Option<()> {
     let mut seen = 0;
     let (mut reasoning, mut older) = (0, 0);
     cursor.members(|cursor, key| match key {
@@ -213,10 +213,10 @@ fn message(cursor: &mut Strict<'_>, choice: &mut WeighedChoice<'_>) -> Option<()
 }
 
 /// Reads a call. Returns the bytes of its name and arguments.
-fn call(cursor: &mut Strict<'_>) -> Option<usize> {
+fn call(cursor: &mut StrictCursor<'_>) -> Option<usize> {
     let (mut seen, mut bytes) = (0, 0);
     cursor.members(|cursor, key| match key {
-        "index" => count(cursor, &mut seen, 0, &mut Count::Absent),
+        "index" => count(cursor, &mut seen, 0, &mut LenientCount::Absent),
         "id" => {
             once(&mut seen, 1)?;
             cursor.text().map(drop)
@@ -233,7 +233,7 @@ fn call(cursor: &mut Strict<'_>) -> Option<usize> {
     Some(bytes)
 }
 
-fn function(cursor: &mut Strict<'_>) -> Option<usize> {
+fn function(cursor: &mut StrictCursor<'_>) -> Option<usize> {
     let (mut seen, mut name, mut arguments) = (0, 0, 0);
     cursor.members(|cursor, key| match key {
         "name" => {
@@ -256,7 +256,7 @@ fn function(cursor: &mut Strict<'_>) -> Option<usize> {
     Some(name + arguments)
 }
 
-fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
+fn usage<'a>(cursor: &mut StrictCursor<'a>) -> Option<UsageBody<'a>> {
     let (mut usage, mut seen) = (UsageBody::default(), 0);
     cursor.members(|cursor, key| match key {
         "prompt_tokens" => count(cursor, &mut seen, 0, &mut usage.prompt_tokens),
@@ -283,7 +283,7 @@ fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
     Some(usage)
 }
 
-fn of_prompt(cursor: &mut Strict<'_>, details: &mut PromptDetails) -> Option<()> {
+fn of_prompt(cursor: &mut StrictCursor<'_>, details: &mut PromptDetails) -> Option<()> {
     let mut seen = 0;
     cursor.members(|cursor, key| match key {
         "cached_tokens" => count(cursor, &mut seen, 0, &mut details.cached_tokens),
@@ -293,7 +293,7 @@ fn of_prompt(cursor: &mut Strict<'_>, details: &mut PromptDetails) -> Option<()>
     })
 }
 
-fn of_answer(cursor: &mut Strict<'_>, details: &mut AnswerDetails) -> Option<()> {
+fn of_answer(cursor: &mut StrictCursor<'_>, details: &mut AnswerDetails) -> Option<()> {
     let mut seen = 0;
     cursor.members(|cursor, key| match key {
         "reasoning_tokens" => count(cursor, &mut seen, 0, &mut details.reasoning_tokens),
@@ -304,7 +304,12 @@ fn of_answer(cursor: &mut Strict<'_>, details: &mut AnswerDetails) -> Option<()>
 }
 
 /// Reads a count that may occur only once.
-pub(super) fn count(cursor: &mut Strict<'_>, seen: &mut u32, bit: u32, slot: &mut Count) -> Option<()> {
+pub(super) fn count(
+    cursor: &mut StrictCursor<'_>,
+    seen: &mut u32,
+    bit: u32,
+    slot: &mut LenientCount,
+) -> Option<()> {
     once(seen, bit)?;
     *slot = cursor.count()?;
     Some(())

@@ -1,8 +1,8 @@
 //! Weighs a common message of Anthropic's dialect whose content is not needed, in one pass. [`super::usual`] does the
 //! same for the other dialect.
 
-use super::lenient::Text;
-use super::strict::Strict;
+use super::lenient::LenientText;
+use super::strict::StrictCursor;
 use super::usage_body::{AnswerDetails, CacheCreation, ServerTools, UsageBody};
 use super::usual::{count, once};
 
@@ -23,7 +23,7 @@ pub(super) struct WeighedMessage<'a> {
 /// Weighs a whole message of text, thinking and tool calls.
 pub(super) fn message(data: &[u8]) -> Option<WeighedMessage<'_>> {
     let (mut message, mut seen, mut has_content) = (WeighedMessage::default(), 0, false);
-    let mut cursor = Strict::new(data)?;
+    let mut cursor = StrictCursor::new(data)?;
     cursor.members(|cursor, key| match key {
         "type" => {
             once(&mut seen, 0)?;
@@ -71,7 +71,7 @@ pub(super) fn message(data: &[u8]) -> Option<WeighedMessage<'_>> {
     has_content.then_some(message)
 }
 
-fn block(cursor: &mut Strict<'_>, message: &mut WeighedMessage<'_>) -> Option<()> {
+fn block(cursor: &mut StrictCursor<'_>, message: &mut WeighedMessage<'_>) -> Option<()> {
     let (mut seen, mut kind) = (0, None);
     let (mut said, mut thought, mut name, mut input) = (0, 0, 0, 0);
     cursor.members(|cursor, key| {
@@ -115,7 +115,7 @@ fn block(cursor: &mut Strict<'_>, message: &mut WeighedMessage<'_>) -> Option<()
     Some(())
 }
 
-fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
+fn usage<'a>(cursor: &mut StrictCursor<'a>) -> Option<UsageBody<'a>> {
     let (mut usage, mut seen) = (UsageBody::default(), 0);
     cursor.members(|cursor, key| match key {
         "input_tokens" => count(cursor, &mut seen, 0, &mut usage.input_tokens),
@@ -124,7 +124,7 @@ fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
         "cache_creation_input_tokens" => count(cursor, &mut seen, 3, &mut usage.cache_creation_input_tokens),
         "service_tier" => {
             once(&mut seen, 4)?;
-            usage.service_tier = Text(cursor.text()?.plain()?.into());
+            usage.service_tier = LenientText(cursor.text()?.plain()?.into());
             Some(())
         }
         "cache_creation" => {
@@ -148,7 +148,7 @@ fn usage<'a>(cursor: &mut Strict<'a>) -> Option<UsageBody<'a>> {
     Some(usage)
 }
 
-fn creation(cursor: &mut Strict<'_>, counts: &mut CacheCreation) -> Option<()> {
+fn creation(cursor: &mut StrictCursor<'_>, counts: &mut CacheCreation) -> Option<()> {
     let mut seen = 0;
     cursor.members(|cursor, key| match key {
         "ephemeral_5m_input_tokens" => count(cursor, &mut seen, 0, &mut counts.ephemeral_5m_input_tokens),
@@ -157,7 +157,7 @@ fn creation(cursor: &mut Strict<'_>, counts: &mut CacheCreation) -> Option<()> {
     })
 }
 
-fn of_output(cursor: &mut Strict<'_>, counts: &mut AnswerDetails) -> Option<()> {
+fn of_output(cursor: &mut StrictCursor<'_>, counts: &mut AnswerDetails) -> Option<()> {
     let mut seen = 0;
     cursor.members(|cursor, key| match key {
         "thinking_tokens" => count(cursor, &mut seen, 0, &mut counts.thinking_tokens),
@@ -167,7 +167,7 @@ fn of_output(cursor: &mut Strict<'_>, counts: &mut AnswerDetails) -> Option<()> 
     })
 }
 
-fn of_server(cursor: &mut Strict<'_>, counts: &mut ServerTools) -> Option<()> {
+fn of_server(cursor: &mut StrictCursor<'_>, counts: &mut ServerTools) -> Option<()> {
     let mut seen = 0;
     cursor.members(|cursor, key| match key {
         "web_search_requests" => count(cursor, &mut seen, 0, &mut counts.web_search_requests),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::answer::{Answer, Reading};
+use super::answer::{AnswerReader, EventReading};
 use super::{ReplyFault, anthropic, openai, usual, usual_message};
 
 /// Values of unexpected types, or in unusual spellings.
@@ -258,13 +258,13 @@ fn bytes(of: BoxedStrategy<String>) -> BoxedStrategy<Vec<u8>> {
 fn outcome(
     choices: u32,
     before: &[&str],
-    read: impl FnOnce(&mut Answer, &mut Reading<'_>) -> Result<(), ReplyFault>,
+    read: impl FnOnce(&mut AnswerReader, &mut EventReading<'_>) -> Result<(), ReplyFault>,
 ) -> String {
-    let mut answer = Answer::new(choices);
+    let mut answer = AnswerReader::new(choices);
     for event in before {
-        let _ = openai::event_in_full(b"", event.as_bytes(), &mut answer, &mut Reading::new(None));
+        let _ = openai::event_in_full(b"", event.as_bytes(), &mut answer, &mut EventReading::new(None));
     }
-    let mut reading = Reading::new(None);
+    let mut reading = EventReading::new(None);
     let result = read(&mut answer, &mut reading);
     format!("{result:?} {:?} {answer:?}", reading.facts)
 }

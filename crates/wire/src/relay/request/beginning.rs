@@ -2,13 +2,13 @@
 //! same start.
 //! Must not know that worker.
 
-use super::fields::{Fields, items};
+use super::fields::{ObjectFields, items};
 
 /// Returns tools, system prompt and messages, in the order in which servers render them. A raw prompt is one part.
 /// Empty if the body has another shape.
 pub fn beginning(body: &[u8]) -> Vec<&[u8]> {
     let (mut first, mut messages) = ([None; 3], Vec::new());
-    for field in Fields::of(body).into_iter().flatten() {
+    for field in ObjectFields::of(body).into_iter().flatten() {
         let Some(value) = body.get(field.value) else { continue };
         match field.key.as_ref() {
             "tools" => first[0] = Some(value),

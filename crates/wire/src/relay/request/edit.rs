@@ -5,15 +5,15 @@
 use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use headrace_domain::{CacheLabel, Call, Code, Endpoint, Prompt, Relayed};
+use headrace_domain::{CacheLabel, Call, Code, Endpoint, Prompt, RelayedBody};
 
-use super::fields::{Field, Fields, model_in};
+use super::fields::{ObjectField, ObjectFields, model_in};
 use crate::BadRequest;
 use crate::json_out::{raw, value};
 
 /// The parts of a body that the gateway decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Edits<'a> {
+pub struct BodyEdits<'a> {
     /// The model's name at the receiver.
     pub model: &'a str,
     /// Whether a stream of OpenAI's dialect must report its usage even if the caller did not ask for it.
@@ -36,12 +36,12 @@ pub(super) const SALTS: &[&str] = &["cache_salt", "extra_key"];
 ///
 /// # Errors
 /// Fails if [`super::skim`] did not read the call.
-pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
+pub fn edited(call: &Call, edits: &BodyEdits<'_>) -> Result<Bytes, BadRequest> {
     let relayed = relayed(call)?;
     let wants_usage = edits.usage && call.stream && !call.include_usage && !reports_itself(call.endpoint);
     let bound = edits.max_tokens.filter(|_| call.sampling.max_tokens.is_none());
     let edited = if wants_usage || bound.is_some() || relayed.has_own_fields {
-        Cuts::of(&relayed.body, edits, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
+        BodyCuts::of(&relayed.body, edits, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
     } else {
         renamed(&relayed.body, edits)
     };
@@ -50,7 +50,7 @@ pub fn edited(call: &Call, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
 
 /// Replaces the model's name and puts the tenant's label behind it. Bytes after the name are not scanned, because most
 /// calls have the name first.
-fn renamed(body: &[u8], edits: &Edits<'_>) -> Option<Bytes> {
+fn renamed(body: &[u8], edits: &BodyEdits<'_>) -> Option<Bytes> {
     let place = model_in(body)?;
     let (before, after) = (body.get(..place.start)?, body.get(place.end..)?);
     // The exact final length if no character of the name is escaped, so the buffer need not grow.
@@ -67,7 +67,7 @@ fn renamed(body: &[u8], edits: &Edits<'_>) -> Option<Bytes> {
 const LABEL_BYTES: usize = 38;
 
 /// Puts the label behind the model's name.
-fn put_label(out: &mut BytesMut, edits: &Edits<'_>) {
+fn put_label(out: &mut BytesMut, edits: &BodyEdits<'_>) {
     if let Some((field, label)) = &edits.label {
         raw(out, ",\"");
         raw(out, field);
@@ -82,7 +82,7 @@ pub(super) fn body_of(call: &Call) -> Result<&Bytes, BadRequest> {
     relayed(call).map(|relayed| &relayed.body)
 }
 
-fn relayed(call: &Call) -> Result<&Relayed, BadRequest> {
+fn relayed(call: &Call) -> Result<&RelayedBody, BadRequest> {
     match &call.prompt {
         Prompt::Relayed(relayed) => Ok(relayed),
         Prompt::Conversation(_) | Prompt::Raw(_) | Prompt::Encode(_) => Err(not_skimmed()),
@@ -101,12 +101,12 @@ const fn reports_itself(endpoint: Endpoint) -> bool {
 
 /// Ranges of the body, first to last, each with its replacement.
 #[derive(Default)]
-struct Cuts(Vec<(Range<usize>, BytesMut)>);
+struct BodyCuts(Vec<(Range<usize>, BytesMut)>);
 
-impl Cuts {
+impl BodyCuts {
     fn of(
         body: &[u8],
-        edits: &Edits<'_>,
+        edits: &BodyEdits<'_>,
         wants_usage: bool,
         bound: Option<(&'static str, u32)>,
     ) -> Option<Self> {
@@ -114,7 +114,7 @@ impl Cuts {
         let mut model = BytesMut::new();
         value(&mut model, edits.model);
         put_label(&mut model, edits);
-        let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
+        let fields: Vec<ObjectField<'_>> = ObjectFields::of(body)?.collect();
         let find = |key: &str| fields.iter().find(|field| field.key == key);
         // New fields go behind the model's name, which every body has.
         if let Some((key, tokens)) = bound {
@@ -145,13 +145,13 @@ impl Cuts {
     }
 
     /// Changes `stream_options` that do not request usage so that they do.
-    fn usage(&mut self, body: &[u8], options: &Field<'_>) -> Option<()> {
+    fn usage(&mut self, body: &[u8], options: &ObjectField<'_>) -> Option<()> {
         let inside = body.get(options.value.clone())?;
-        let Some(fields) = Fields::of(inside) else {
+        let Some(fields) = ObjectFields::of(inside) else {
             self.replace(&options.value, "{\"include_usage\":true}");
             return Some(());
         };
-        let fields: Vec<Field<'_>> = fields.collect();
+        let fields: Vec<ObjectField<'_>> = fields.collect();
         let start = options.value.start;
         if let Some(off) = fields.iter().find(|field| field.key == "include_usage") {
             self.replace(&(start + off.value.start..start + off.value.end), "true");
@@ -163,8 +163,8 @@ impl Cuts {
     }
 
     /// Leaves out Headrace's own additions and the caller's salts, each with the comma that becomes superfluous.
-    fn leave_out(&mut self, fields: &[Field<'_>]) {
-        let own = |field: &&Field<'_>| {
+    fn leave_out(&mut self, fields: &[ObjectField<'_>]) {
+        let own = |field: &&ObjectField<'_>| {
             let key = field.key.as_ref();
             OWN.contains(&key) || SALTS.contains(&key)
         };

@@ -5,22 +5,22 @@ use headrace_domain::Endpoint;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Edits, edited, skim};
+use super::{BodyEdits, edited, skim};
 use crate::WireLimits;
 
-const EDITS: Edits<'_> =
-    Edits { model: "up/\"x\"", usage: true, max_tokens: Some(("max_completion_tokens", 9)), label: None };
+const EDITS: BodyEdits<'_> =
+    BodyEdits { model: "up/\"x\"", usage: true, max_tokens: Some(("max_completion_tokens", 9)), label: None };
 
-fn edit(endpoint: Endpoint, body: &str, edits: &Edits<'_>) -> String {
+fn edit(endpoint: Endpoint, body: &str, edits: &BodyEdits<'_>) -> String {
     let call = skim(endpoint, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default()).unwrap();
     String::from_utf8(edited(&call, edits).unwrap().to_vec()).unwrap()
 }
 
 #[test]
 fn edits_stand_where_the_fields_stood() {
-    let plain = Edits { model: "up", usage: false, max_tokens: None, label: None };
-    let usage = Edits { usage: true, ..plain };
-    let bound = Edits { max_tokens: Some(("max_tokens", 7)), ..plain };
+    let plain = BodyEdits { model: "up", usage: false, max_tokens: None, label: None };
+    let usage = BodyEdits { usage: true, ..plain };
+    let bound = BodyEdits { max_tokens: Some(("max_tokens", 7)), ..plain };
     let rows = [
         (r#"{"model":"m"}"#, plain, r#"{"model":"up"}"#),
         (r#" { "a" : 1.50 , "mod\u0065l" : "m" }"#, plain, r#" { "a" : 1.50 , "mod\u0065l" : "up" }"#),
@@ -171,7 +171,7 @@ proptest! {
         all.push(" \"model\" : \u{0}".to_owned());
         all.extend(side(&after));
         let body = format!("{{{}}}", all.join(","));
-        let plain = Edits { model: "up", usage: true, max_tokens: None, label: None };
+        let plain = BodyEdits { model: "up", usage: true, max_tokens: None, label: None };
         let got = edit(Endpoint::ChatCompletions, &body.replacen('\u{0}', "\"m\"", 1), &plain);
         prop_assert_eq!(got, body.replacen('\u{0}', "\"up\"", 1));
     }
@@ -182,9 +182,9 @@ proptest! {
 fn a_label_takes_the_place_of_every_salt() {
     let label = |tenant: &str| headrace_domain::CacheSalt::derive(&[7; 32], tenant, "m", None).label();
     let a = label("a");
-    let plain = Edits { model: "up", usage: false, max_tokens: None, label: Some(("cache_salt", a)) };
-    let extra = Edits { label: Some(("extra_key", a)), ..plain };
-    let none = Edits { label: None, ..plain };
+    let plain = BodyEdits { model: "up", usage: false, max_tokens: None, label: Some(("cache_salt", a)) };
+    let extra = BodyEdits { label: Some(("extra_key", a)), ..plain };
+    let none = BodyEdits { label: None, ..plain };
     for (body, edits, expected) in [
         (r#"{"model":"m","x":1}"#, plain, format!(r#"{{"model":"up","cache_salt":"{a}","x":1}}"#)),
         (r#"{"x":1,"model":"m"}"#, extra, format!(r#"{{"x":1,"model":"up","extra_key":"{a}"}}"#)),

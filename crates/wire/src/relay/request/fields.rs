@@ -18,7 +18,7 @@ pub fn model_named(body: &[u8]) -> Option<String> {
 
 /// Returns the range of the model's name in a body. Keys before it are compared as bytes.
 pub(super) fn model_in(body: &[u8]) -> Option<Range<usize>> {
-    let mut fields = Fields::of(body)?;
+    let mut fields = ObjectFields::of(body)?;
     loop {
         let (quoted, _, value) = fields.member()?;
         if quoted == b"\"model\"" {
@@ -41,19 +41,19 @@ fn plain(quoted: &[u8]) -> Option<&str> {
 
 /// A field of an object: its key, the offset of the key, and the range of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Field<'a> {
+pub(crate) struct ObjectField<'a> {
     pub(crate) key: Cow<'a, str>,
     pub(crate) start: usize,
     pub(crate) value: Range<usize>,
 }
 
 /// The fields of an object, first to last. The iterator ends early at bytes that are not JSON.
-pub(crate) struct Fields<'a> {
+pub(crate) struct ObjectFields<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ObjectFields<'a> {
     /// Iterates over the object at the start of `bytes`. `None` if the first value is not an object.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let mut fields = Self { bytes, at: 0 };
@@ -145,7 +145,7 @@ pub(crate) fn items(list: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The ranges of a list's values. The iterator ends early at bytes that are not JSON.
 fn places(list: &[u8]) -> impl Iterator<Item = Range<usize>> {
-    let mut inside = Fields { bytes: list, at: 0 };
+    let mut inside = ObjectFields { bytes: list, at: 0 };
     let open = inside.eat(b'[').is_some();
     std::iter::from_fn(move || {
         let _comma = inside.eat(b',');
@@ -164,7 +164,7 @@ pub fn place_of(body: &[u8], at: usize) -> String {
                 place
             })
         } else {
-            let field = Fields::of(inside).into_iter().flatten().find(|field| held(&field.value));
+            let field = ObjectFields::of(inside).into_iter().flatten().find(|field| held(&field.value));
             field.map(|field| {
                 let dot = if path.is_empty() { "" } else { "." };
                 path.push_str(dot);
@@ -178,12 +178,12 @@ pub fn place_of(body: &[u8], at: usize) -> String {
     path
 }
 
-impl<'a> Iterator for Fields<'a> {
-    type Item = Field<'a>;
+impl<'a> Iterator for ObjectFields<'a> {
+    type Item = ObjectField<'a>;
 
-    fn next(&mut self) -> Option<Field<'a>> {
+    fn next(&mut self) -> Option<ObjectField<'a>> {
         let (quoted, start, value) = self.member()?;
-        Some(Field { key: key_of(quoted)?, start, value })
+        Some(ObjectField { key: key_of(quoted)?, start, value })
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
 
     /// Finds the name by iterating over all fields.
     fn among_all(body: &[u8]) -> Option<Range<usize>> {
-        Some(Fields::of(body)?.find(|field| field.key == "model")?.value)
+        Some(ObjectFields::of(body)?.find(|field| field.key == "model")?.value)
     }
 
     proptest! {

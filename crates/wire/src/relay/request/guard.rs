@@ -1,15 +1,15 @@
 //! Tables of fields in relayed bodies that cost extra, that hand work to another party, or that a server would fetch.
 //! Also the rule against second spellings of a field. Knows no server and no price.
 
-use headrace_domain::{Ask, Code, Concern, Endpoint};
+use headrace_domain::{Code, ConcernKind, Endpoint, FieldConcern};
 
-use crate::fault::{Fault, Read};
-use crate::refused::Accept::{self, Bool, Empty, Nothing, Number, Only, Words};
+use crate::fault::{FieldFault, Read};
+use crate::refused::AcceptedValue::{self, Bool, Empty, Nothing, Number, Only, Words};
 
 /// Parameters of some servers that would override decisions of the gateway. They concern the model and its price, the
 /// answer's length, the priority, the source of cached prefixes, code and templates. They are refused unless their
 /// value requests nothing.
-pub(crate) const DECIDED_HERE: &[(&str, Accept, &str)] = &[
+pub(crate) const DECIDED_HERE: &[(&str, AcceptedValue, &str)] = &[
     ("fallbacks", Empty, ONE_MODEL),
     ("models", Empty, ONE_MODEL),
     ("max_new_tokens", Nothing, ONE_BOUND),
@@ -59,7 +59,7 @@ const TENSORS_UNREAD: &str =
 
 /// A field, its endpoint (if only one has the field), the values that request nothing, and the extra that all other
 /// values request.
-type Row = (&'static str, Option<Endpoint>, Accept, &'static str);
+type Row = (&'static str, Option<Endpoint>, AcceptedValue, &'static str);
 
 /// Top-level fields that may cost more than tokens, or that hand work to another party.
 const EXTRAS: &[Row] = &[
@@ -148,13 +148,13 @@ const HOSTED_TOOLS: &[(&str, &str)] = &[
 ];
 
 /// The row of a top-level field that may cost extra.
-pub(super) fn extra(endpoint: Endpoint, key: &str) -> Option<(&'static Accept, &'static str)> {
+pub(super) fn extra(endpoint: Endpoint, key: &str) -> Option<(&'static AcceptedValue, &'static str)> {
     let row = EXTRAS.iter().find(|(name, only, ..)| *name == key && only.is_none_or(|only| only == endpoint));
     row.map(|(_, _, accept, name)| (accept, *name))
 }
 
 /// Returns the concern for a tool. `None` if the caller runs the tool.
-pub(super) fn tool(at: usize, kind: &str, most: Option<u32>) -> Option<Concern> {
+pub(super) fn tool(at: usize, kind: &str, most: Option<u32>) -> Option<FieldConcern> {
     if CLIENT_TOOLS.contains(&kind) || DATED_CLIENT_TOOLS.iter().any(|dated| kind.starts_with(dated)) {
         return None;
     }
@@ -164,8 +164,9 @@ pub(super) fn tool(at: usize, kind: &str, most: Option<u32>) -> Option<Concern> 
     // has no price.
     let date = kind.strip_prefix("web_search_").filter(|date| date.len() == 8);
     let is_counted = date.is_some_and(|date| date.bytes().all(|byte| byte.is_ascii_digit()));
-    let ask = if is_counted { Ask::WebSearch { most } } else { Ask::Extra { name, value: None } };
-    Some(Concern { at, ask })
+    let ask =
+        if is_counted { ConcernKind::WebSearch { most } } else { ConcernKind::Extra { name, value: None } };
+    Some(FieldConcern { at, ask })
 }
 
 /// Returns the extras that values of the header `anthropic-beta` request.
@@ -350,11 +351,11 @@ pub(super) fn spelled_once(key: &str, known: &[&str]) -> Read<()> {
     }
 }
 
-fn second_spelling(name: &str) -> Fault {
+fn second_spelling(name: &str) -> FieldFault {
     let message = format!(
         "it differs from `{name}` in case alone, and some servers read both as one field; write `{name}`"
     );
-    Fault::new(Code::UnsupportedParameter, message)
+    FieldFault::new(Code::UnsupportedParameter, message)
 }
 
 /// Like [`spelled_once`], for a top-level field.

@@ -2,7 +2,7 @@
 //! gateway decides them.
 
 use bytes::Bytes;
-use headrace_domain::{Ask, Call, Concern, Endpoint, Prompt, Relayed};
+use headrace_domain::{Call, ConcernKind, Endpoint, FieldConcern, Prompt, RelayedBody};
 use serde_json::{Value, json};
 
 use super::{place_of, skim};
@@ -12,7 +12,7 @@ fn read(endpoint: Endpoint, body: &str) -> Result<Call, BadRequest> {
     skim(endpoint, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default())
 }
 
-fn relayed(endpoint: Endpoint, more: &Value) -> Relayed {
+fn relayed(endpoint: Endpoint, more: &Value) -> RelayedBody {
     let mut body = json!({"model": "m", "max_tokens": 5});
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
@@ -26,13 +26,13 @@ fn relayed(endpoint: Endpoint, more: &Value) -> Relayed {
 /// Each concern as text, with its path.
 fn concerns(endpoint: Endpoint, more: &Value) -> Vec<String> {
     let relayed = relayed(endpoint, more);
-    let word = |concern: &Concern| {
+    let word = |concern: &FieldConcern| {
         let place = place_of(&relayed.body, concern.at);
         match &concern.ask {
-            Ask::Extra { name, value: None } => format!("{name} at {place}"),
-            Ask::Extra { name, value: Some(value) } => format!("{name} {value} at {place}"),
-            Ask::WebSearch { most } => format!("search {most:?} at {place}"),
-            Ask::Url(url) => format!("{url} at {place}"),
+            ConcernKind::Extra { name, value: None } => format!("{name} at {place}"),
+            ConcernKind::Extra { name, value: Some(value) } => format!("{name} {value} at {place}"),
+            ConcernKind::WebSearch { most } => format!("search {most:?} at {place}"),
+            ConcernKind::Url(url) => format!("{url} at {place}"),
         }
     };
     relayed.concerns.iter().map(word).collect()

@@ -1,25 +1,25 @@
 //! The response format that a relayed body requests, as far as the gateway can check it. Refuses nothing, because the
 //! receiver decides what a body means.
 
-use headrace_domain::{Endpoint, Form};
+use headrace_domain::{Endpoint, ResponseFormat};
 use memchr::memchr_iter;
 
 use crate::WireLimits;
 use crate::form::{anthropic_format, response_format, structured_outputs};
-use crate::json::Reader;
+use crate::json::JsonReader;
 
-use super::fields::Fields;
+use super::fields::ObjectFields;
 
 /// Returns the JSON format that a body requests. `None` if it requests none, or in a notation that is not known.
-pub fn form_asked(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Option<Form> {
+pub fn form_asked(endpoint: Endpoint, body: &[u8], limits: &WireLimits) -> Option<ResponseFormat> {
     if !may_ask(body) {
         return None;
     }
     let field = |bytes: &'_ [u8], name: &str| {
-        let field = Fields::of(bytes)?.find(|field| field.key == name)?;
+        let field = ObjectFields::of(bytes)?.find(|field| field.key == name)?;
         Some(field.value)
     };
-    let read = |bytes| Reader::new(bytes, limits.max_json_depth, limits.max_free_form_values).ok();
+    let read = |bytes| JsonReader::new(bytes, limits.max_json_depth, limits.max_free_form_values).ok();
     if endpoint == Endpoint::Messages {
         let config = body.get(field(body, "output_config")?)?;
         let format = config.get(field(config, "format")?)?;
@@ -88,8 +88,8 @@ mod tests {
         ] {
             let form = form_asked(endpoint, body.as_bytes(), &WireLimits::default());
             let schema = form.map(|form| match form {
-                Form::JsonSchema(form) => form.schema.to_string(),
-                Form::JsonObject => String::new(),
+                ResponseFormat::JsonSchema(form) => form.schema.to_string(),
+                ResponseFormat::JsonObject => String::new(),
                 other => panic!("{other:?}"),
             });
             assert_eq!(schema.as_deref(), found, "{body}");

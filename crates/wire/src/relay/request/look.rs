@@ -1,5 +1,5 @@
 //! One walk over a body of any dialect. It separates what a model reads (texts) from labels and media data.
-//! Knows no parameters and decides nothing. It reports what it passes to a [`Look`].
+//! Knows no parameters and decides nothing. It reports what it passes to a [`BodyVisitor`].
 
 use std::borrow::Cow;
 
@@ -7,21 +7,21 @@ use headrace_domain::Code;
 
 use super::guard;
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// A visitor over the strings of a body.
-pub(super) trait Look {
+pub(super) trait BodyVisitor {
     /// The next value is a text that a model may read. The visitor must read or skip it.
-    fn text(&mut self, r: &mut Reader<'_>) -> Read<()>;
+    fn text(&mut self, r: &mut JsonReader<'_>) -> Read<()>;
 
     /// The next value is the text of a message part. A model may see it joined with the neighbouring parts.
-    fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn part_text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text(r)
     }
 
     /// The next value is a word of the dialect, or data that only its server can read: a role, a type, a signature.
-    fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()>;
+    fn opaque(&mut self, r: &mut JsonReader<'_>) -> Read<()>;
 
     /// A text that the walk has already read.
     fn found(&mut self, text: &str);
@@ -30,7 +30,7 @@ pub(super) trait Look {
     fn key(&mut self, key: &str);
 
     /// The next value is JSON as text: the arguments of a tool call.
-    fn json_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn json_text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text(r)
     }
 
@@ -46,12 +46,12 @@ pub(super) trait Look {
     }
 
     /// The next value is the role of a message.
-    fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn role(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.opaque(r)
     }
 
     /// The next value is the content of a message, as a string.
-    fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn said(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text(r)
     }
 
@@ -59,7 +59,7 @@ pub(super) trait Look {
     fn part_kind(&mut self, _kind: &str) {}
 
     /// The next value is the id of an uploaded file, in place of its data.
-    fn file_id(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn file_id(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.opaque(r)
     }
 
@@ -98,22 +98,22 @@ const MEDIA: &[&str] = &[
 ];
 
 /// Visits any value. All of its strings are texts, and the caller chose all of its keys.
-pub(super) fn free(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
+pub(super) fn free(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
     r.count_value()?;
     match r.kind()? {
-        Kind::String => look.text(r),
-        Kind::Array => r.array(usize::MAX, |r, _| free(look, r)),
-        Kind::Object => r.object(|r, key| {
+        ValueKind::String => look.text(r),
+        ValueKind::Array => r.array(usize::MAX, |r, _| free(look, r)),
+        ValueKind::Object => r.object(|r, key| {
             look.key(key);
             free(look, r)
         }),
-        Kind::Null | Kind::Bool | Kind::Number => r.skip_scalar().map(drop),
+        ValueKind::Null | ValueKind::Bool | ValueKind::Number => r.skip_scalar().map(drop),
     }
 }
 
 /// The kinds of strings that an unknown field may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Holds {
+pub(super) enum StringsHold {
     /// Texts. Nested fields with the name of an address field hold addresses.
     Texts,
     /// Addresses.
@@ -122,7 +122,7 @@ pub(super) enum Holds {
     Both,
 }
 
-impl Holds {
+impl StringsHold {
     /// The kind of a field, by its name alone.
     pub(super) fn by_name(key: &str) -> Self {
         if guard::is_address(key) { Self::Addresses } else { Self::Texts }
@@ -138,94 +138,98 @@ impl Holds {
 }
 
 /// Visits the value of an unknown field like [`free`], and also reports the addresses in it.
-pub(super) fn unknown(look: &mut impl Look, r: &mut Reader<'_>, holds: Holds) -> Read<()> {
+pub(super) fn unknown(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, holds: StringsHold) -> Read<()> {
     r.count_value()?;
     match r.kind()? {
-        Kind::String if holds == Holds::Texts => look.text(r),
-        Kind::String => {
+        ValueKind::String if holds == StringsHold::Texts => look.text(r),
+        ValueKind::String => {
             let at = r.position();
             let ((), raw) = r.with_raw(|r| look.text(r))?;
             let text = r.inner(raw).string()?;
             let is_address = match holds {
-                Holds::Addresses => !guard::is_data(&text),
-                Holds::Texts | Holds::Both => guard::looks_like_address(&text),
+                StringsHold::Addresses => !guard::is_data(&text),
+                StringsHold::Texts | StringsHold::Both => guard::looks_like_address(&text),
             };
             if is_address { look.address(at, &text) } else { Ok(()) }
         }
-        Kind::Array => r.array(usize::MAX, |r, _| unknown(look, r, holds)),
-        Kind::Object => r.object(|r, key| {
+        ValueKind::Array => r.array(usize::MAX, |r, _| unknown(look, r, holds)),
+        ValueKind::Object => r.object(|r, key| {
             look.key(key);
-            let within = if holds == Holds::Texts { Holds::by_name(key) } else { Holds::in_part(key) };
+            let within = if holds == StringsHold::Texts {
+                StringsHold::by_name(key)
+            } else {
+                StringsHold::in_part(key)
+            };
             unknown(look, r, within)
         }),
-        Kind::Null | Kind::Bool | Kind::Number => r.skip_scalar().map(drop),
+        ValueKind::Null | ValueKind::Bool | ValueKind::Number => r.skip_scalar().map(drop),
     }
 }
 
 /// Visits any value that no model reads.
-pub(super) fn opaque(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
+pub(super) fn opaque(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
     r.count_value()?;
     match r.kind()? {
-        Kind::String => look.opaque(r),
-        Kind::Array => r.array(usize::MAX, |r, _| opaque(look, r)),
-        Kind::Object => r.object(|r, _| opaque(look, r)),
-        Kind::Null | Kind::Bool | Kind::Number => r.skip_scalar().map(drop),
+        ValueKind::String => look.opaque(r),
+        ValueKind::Array => r.array(usize::MAX, |r, _| opaque(look, r)),
+        ValueKind::Object => r.object(|r, _| opaque(look, r)),
+        ValueKind::Null | ValueKind::Bool | ValueKind::Number => r.skip_scalar().map(drop),
     }
 }
 
 /// Visits a scalar that no model reads. Accepts any other value in its place.
-fn word(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
+fn word(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
     if r.skip_scalar()? {
         return Ok(());
     }
-    if r.kind()? == Kind::String { look.opaque(r) } else { opaque(look, r) }
+    if r.kind()? == ValueKind::String { look.opaque(r) } else { opaque(look, r) }
 }
 
 /// Visits a string that a model reads. Accepts any other value in its place.
-fn text(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
+fn text(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
     if r.skip_scalar()? {
         return Ok(());
     }
-    if r.kind()? == Kind::String { look.text(r) } else { free(look, r) }
+    if r.kind()? == ValueKind::String { look.text(r) } else { free(look, r) }
 }
 
 /// Visits `messages`.
-pub(super) fn messages(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != Kind::Array {
+pub(super) fn messages(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+    if r.kind()? != ValueKind::Array {
         return free(look, r);
     }
     r.array(limits.max_messages, |r, _| message(look, r, limits))
 }
 
 /// Visits `input` of the Responses API or of embeddings: a text or a list.
-pub(super) fn input(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != Kind::Array {
+pub(super) fn input(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+    if r.kind()? != ValueKind::Array {
         return text(look, r);
     }
     r.array(limits.max_messages, |r, _| item(look, r, limits))
 }
 
-fn item(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != Kind::Object {
+fn item(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+    if r.kind()? != ValueKind::Object {
         return free(look, r);
     }
     look.message_begin();
     r.object(|r, key| match key.as_ref() {
-        "content" if r.kind()? == Kind::String => look.said(r),
-        "role" if r.kind()? == Kind::String => look.role(r),
+        "content" if r.kind()? == ValueKind::String => look.said(r),
+        "role" if r.kind()? == ValueKind::String => look.role(r),
         "content" | "output" | "summary" => content(look, r, limits),
-        "arguments" | "input" if r.kind()? == Kind::String => look.json_text(r),
+        "arguments" | "input" if r.kind()? == ValueKind::String => look.json_text(r),
         "type" | "role" | "status" | "phase" | "id" | "call_id" => word(look, r),
         "encrypted_content" => opaque(look, r),
         "tools" => tools(look, r, limits.max_tools),
         "name" => text(look, r),
-        key => other(look, r, key, Holds::by_name(key)),
+        key => other(look, r, key, StringsHold::by_name(key)),
     })?;
     look.message_end()
 }
 
 /// Visits an unknown field of a message, an item or a part.
-fn other(look: &mut impl Look, r: &mut Reader<'_>, key: &str, holds: Holds) -> Read<()> {
+fn other(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, key: &str, holds: StringsHold) -> Read<()> {
     guard::spelled_once(key, guard::MESSAGE)?;
     look.key(key);
     // No server fetches the addresses that earlier answers cite.
@@ -235,16 +239,16 @@ fn other(look: &mut impl Look, r: &mut Reader<'_>, key: &str, holds: Holds) -> R
     }
 }
 
-fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    if r.kind()? != Kind::Object {
+fn message(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+    if r.kind()? != ValueKind::Object {
         return free(look, r);
     }
     look.message_begin();
     r.object(|r, key| match key.as_ref() {
-        "content" if r.kind()? == Kind::String => look.said(r),
-        "role" if r.kind()? == Kind::String => look.role(r),
+        "content" if r.kind()? == ValueKind::String => look.said(r),
+        "role" if r.kind()? == ValueKind::String => look.role(r),
         "content" => {
-            if !matches!(r.kind()?, Kind::Array | Kind::Null) {
+            if !matches!(r.kind()?, ValueKind::Array | ValueKind::Null) {
                 // If the content is neither a string nor a list, its receiver judges whether it is empty.
                 look.part_kind("unknown");
             }
@@ -252,24 +256,26 @@ fn message(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
         }
         "role" => word(look, r),
         "name" | "tool_call_id" | "reasoning_content" | "reasoning" | "refusal" => text(look, r),
-        "tool_calls" if r.kind()? == Kind::Array => r.array(limits.max_tool_calls, |r, _| tool_call(look, r)),
+        "tool_calls" if r.kind()? == ValueKind::Array => {
+            r.array(limits.max_tool_calls, |r, _| tool_call(look, r))
+        }
         "function_call" => tool_call(look, r),
         "cache_control" => opaque(look, r),
-        key => other(look, r, key, Holds::by_name(key)),
+        key => other(look, r, key, StringsHold::by_name(key)),
     })?;
     look.message_end()
 }
 
 /// Visits an OpenAI tool call, including its `function`.
-fn tool_call(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
-    if r.kind()? != Kind::Object {
+fn tool_call(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>) -> Read<()> {
+    if r.kind()? != ValueKind::Object {
         return free(look, r);
     }
     r.object(|r, key| match key.as_ref() {
         "id" | "name" => text(look, r),
         "type" | "index" => word(look, r),
         "function" | "custom" => tool_call(look, r),
-        "arguments" | "input" if r.kind()? == Kind::String => look.json_text(r),
+        "arguments" | "input" if r.kind()? == ValueKind::String => look.json_text(r),
         key => {
             guard::spelled_once(key, guard::MESSAGE)?;
             look.key(key);
@@ -279,11 +285,11 @@ fn tool_call(look: &mut impl Look, r: &mut Reader<'_>) -> Read<()> {
 }
 
 /// Visits a string or a list of parts: the content of a message, `system`, or a tool result.
-pub(super) fn content(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+pub(super) fn content(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
-        Kind::Array => {}
+        ValueKind::Array => {}
         // An output that consists of one part.
-        Kind::Object => return unknown(look, r, Holds::Texts),
+        ValueKind::Object => return unknown(look, r, StringsHold::Texts),
         _ => return text(look, r),
     }
     look.parts_begin();
@@ -292,16 +298,16 @@ pub(super) fn content(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLim
     Ok(())
 }
 
-fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+fn part(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
-        Kind::Object => {}
+        ValueKind::Object => {}
         // Some servers accept plain strings as parts.
-        Kind::String => return look.part_text(r),
+        ValueKind::String => return look.part_text(r),
         _ => return free(look, r),
     }
     let (mut cites, mut address) = (false, None);
     r.object(|r, key| match key.as_ref() {
-        "type" if r.kind()? == Kind::String => {
+        "type" if r.kind()? == ValueKind::String => {
             let kind = r.string()?;
             if MEDIA.contains(&kind.as_ref()) {
                 look.media();
@@ -311,7 +317,7 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
             cites = CITING.contains(&kind.as_ref());
             Ok(())
         }
-        "text" if r.kind()? == Kind::String => look.part_text(r),
+        "text" if r.kind()? == ValueKind::String => look.part_text(r),
         "thinking" | "reasoning" | "refusal" | "name" | "id" | "tool_use_id" | "title" | "context" => {
             text(look, r)
         }
@@ -321,15 +327,15 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         | "media_type" => opaque(look, r),
         "content" => content(look, r, limits),
         // A label, such as the source of a search result.
-        "source" if r.kind()? == Kind::String => text(look, r),
+        "source" if r.kind()? == ValueKind::String => text(look, r),
         "source" | "image_url" | "audio_url" | "video_url" | "input_audio" | "file" | "image" | "audio"
         | "video" | "file_url" => payload(look, r, limits),
-        "file_data" if r.kind()? == Kind::String => {
+        "file_data" if r.kind()? == ValueKind::String => {
             let at = r.position();
             carried(look, at, &r.string()?)
         }
-        "file_id" if r.kind()? == Kind::String => look.file_id(r),
-        "url" if r.kind()? == Kind::String => {
+        "file_id" if r.kind()? == ValueKind::String => look.file_id(r),
+        "url" if r.kind()? == ValueKind::String => {
             let at = r.position();
             let text = r.string()?;
             look.key("url");
@@ -339,7 +345,7 @@ fn part(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<(
         }
         key => {
             not_a_tensor(key)?;
-            other(look, r, key, Holds::in_part(key))
+            other(look, r, key, StringsHold::in_part(key))
         }
     })?;
     match address.filter(|(_, url)| !cites && !guard::is_data(url)) {
@@ -356,46 +362,46 @@ fn not_a_tensor(name: &str) -> Read<()> {
         return Ok(());
     }
     let why = "tensors are not taken from a request, as servers unpickle them; send the text, image or sound itself";
-    Err(Fault::new(Code::UnsupportedContent, why))
+    Err(FieldFault::new(Code::UnsupportedContent, why))
 }
 
 /// Reports an address that is given in place of data. Data in the body itself is not reported.
-fn carried(look: &mut impl Look, at: usize, data: &str) -> Read<()> {
+fn carried(look: &mut impl BodyVisitor, at: usize, data: &str) -> Read<()> {
     if guard::looks_like_address(data) { look.address(at, data) } else { Ok(()) }
 }
 
 /// Visits the value that carries an image, a document or a sound. Skips its data, but visits text in place of data.
-fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+fn payload(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
     match r.kind()? {
-        Kind::Object => {}
-        Kind::String => {
+        ValueKind::Object => {}
+        ValueKind::String => {
             let at = r.position();
             return url(look, at, &r.string()?);
         }
-        _ => return unknown(look, r, Holds::Addresses),
+        _ => return unknown(look, r, StringsHold::Addresses),
     }
     let (mut is_text, mut data) = (false, None::<Cow<'_, str>>);
     r.object(|r, key| match key.as_ref() {
-        "type" if r.kind()? == Kind::String => {
+        "type" if r.kind()? == ValueKind::String => {
             is_text = matches!(r.string()?.as_ref(), "text" | "content");
             Ok(())
         }
-        "data" | "file_data" if r.kind()? == Kind::String => {
+        "data" | "file_data" if r.kind()? == ValueKind::String => {
             let at = r.position();
             let text = r.string()?;
             carried(look, at, &text)?;
             data = Some(text);
             Ok(())
         }
-        "url" | "file_url" if r.kind()? == Kind::String => {
+        "url" | "file_url" if r.kind()? == ValueKind::String => {
             let at = r.position();
             url(look, at, &r.string()?)
         }
         "content" => content(look, r, limits),
         "filename" | "title" => text(look, r),
-        "file_id" if r.kind()? == Kind::String => look.file_id(r),
+        "file_id" if r.kind()? == ValueKind::String => look.file_id(r),
         "media_type" | "format" | "detail" | "file_id" => word(look, r),
-        key => other(look, r, key, Holds::in_part(key)),
+        key => other(look, r, key, StringsHold::in_part(key)),
     })?;
     if is_text && let Some(data) = data {
         look.found(&data);
@@ -403,7 +409,7 @@ fn payload(look: &mut impl Look, r: &mut Reader<'_>, limits: &WireLimits) -> Rea
     Ok(())
 }
 
-fn url(look: &mut impl Look, at: usize, url: &str) -> Read<()> {
+fn url(look: &mut impl BodyVisitor, at: usize, url: &str) -> Read<()> {
     if guard::is_data(url) {
         return Ok(());
     }
@@ -412,27 +418,27 @@ fn url(look: &mut impl Look, at: usize, url: &str) -> Read<()> {
 }
 
 /// Visits `tools` like [`described`], and reports each tool with its type.
-pub(super) fn tools(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
-    if r.kind()? != Kind::Array {
+pub(super) fn tools(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, max: usize) -> Read<()> {
+    if r.kind()? != ValueKind::Array {
         return described(look, r, max);
     }
     r.array(max, |r, _| match r.kind()? {
-        Kind::Object => tool(look, r, max),
+        ValueKind::Object => tool(look, r, max),
         _ => described(look, r, max),
     })
 }
 
-fn tool(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
+fn tool(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, max: usize) -> Read<()> {
     let (mut kind, mut most, mut is_described) = (None, None, false);
     let begin = r.position();
     r.object(|r, key| match key.as_ref() {
-        "type" if r.kind()? == Kind::String => {
+        "type" if r.kind()? == ValueKind::String => {
             let at = r.position();
             let ((), raw) = r.with_raw(|r| look.opaque(r))?;
             kind = Some((at, raw));
             Ok(())
         }
-        "max_uses" if r.kind()? == Kind::Number => {
+        "max_uses" if r.kind()? == ValueKind::Number => {
             most = r.number()?.parse().ok();
             Ok(())
         }
@@ -450,15 +456,20 @@ fn tool(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
 }
 
 /// Visits `functions`, `response_format` or `output_config`: names, descriptions and schemas.
-pub(super) fn described(look: &mut impl Look, r: &mut Reader<'_>, max: usize) -> Read<()> {
+pub(super) fn described(look: &mut impl BodyVisitor, r: &mut JsonReader<'_>, max: usize) -> Read<()> {
     match r.kind()? {
-        Kind::Array => r.array(max, |r, _| described(look, r, max)),
-        Kind::Object => r.object(|r, key| field_of_described(look, r, max, key)),
+        ValueKind::Array => r.array(max, |r, _| described(look, r, max)),
+        ValueKind::Object => r.object(|r, key| field_of_described(look, r, max, key)),
         _ => free(look, r),
     }
 }
 
-fn field_of_described(look: &mut impl Look, r: &mut Reader<'_>, max: usize, key: &str) -> Read<()> {
+fn field_of_described(
+    look: &mut impl BodyVisitor,
+    r: &mut JsonReader<'_>,
+    max: usize,
+    key: &str,
+) -> Read<()> {
     match key {
         "type" | "strict" | "effort" | "cache_control" | "defer_loading" | "allowed_callers" => {
             opaque(look, r)
@@ -469,9 +480,9 @@ fn field_of_described(look: &mut impl Look, r: &mut Reader<'_>, max: usize, key:
         key => {
             guard::spelled_once(key, guard::TOOL)?;
             look.key(key);
-            match Holds::by_name(key) {
-                Holds::Addresses => unknown(look, r, Holds::Addresses),
-                Holds::Texts | Holds::Both => free(look, r),
+            match StringsHold::by_name(key) {
+                StringsHold::Addresses => unknown(look, r, StringsHold::Addresses),
+                StringsHold::Texts | StringsHold::Both => free(look, r),
             }
         }
     }

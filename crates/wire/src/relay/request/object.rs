@@ -7,15 +7,15 @@ use crate::fault::Read;
 use crate::json_out::{raw, value};
 
 /// A JSON object that is being written.
-pub(crate) struct Object<'o> {
+pub(crate) struct ObjectWriter<'o> {
     out: &'o mut BytesMut,
     empty: bool,
 }
 
 /// Writes an object with the fields that `fields` writes.
-pub(crate) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut Object<'_>) -> Read<()>) -> Read<()> {
+pub(crate) fn object(out: &mut BytesMut, fields: impl FnOnce(&mut ObjectWriter<'_>) -> Read<()>) -> Read<()> {
     out.put_u8(b'{');
-    fields(&mut Object { out, empty: true })?;
+    fields(&mut ObjectWriter { out, empty: true })?;
     out.put_u8(b'}');
     Ok(())
 }
@@ -37,7 +37,7 @@ pub(crate) fn array<T>(
     Ok(())
 }
 
-impl Object<'_> {
+impl ObjectWriter<'_> {
     /// Writes the key of a field. The caller writes the value to the returned buffer.
     pub(crate) fn field(&mut self, key: &str) -> &mut BytesMut {
         if !std::mem::take(&mut self.empty) {

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserializer as _, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::fields::Fields;
+use super::fields::ObjectFields;
 
 /// Separates two texts. UTF-8 text cannot contain this byte.
 const BETWEEN: u8 = 0xff;
@@ -15,7 +15,7 @@ const BETWEEN: u8 = 0xff;
 /// `metadata.user_id`.
 pub fn user_named(body: &[u8]) -> Option<String> {
     let (mut safety, mut user) = (None, None);
-    for field in Fields::of(body)? {
+    for field in ObjectFields::of(body)? {
         let value = || serde_json::from_slice::<Value>(body.get(field.value.clone())?).ok();
         let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         match field.key.as_ref() {
@@ -35,7 +35,7 @@ pub fn user_named(body: &[u8]) -> Option<String> {
 /// the body has no user message.
 pub fn opening(body: &[u8]) -> Vec<u8> {
     let (mut system, mut first) = (Vec::new(), Vec::new());
-    for field in Fields::of(body).into_iter().flatten() {
+    for field in ObjectFields::of(body).into_iter().flatten() {
         let Some(value) = body.get(field.value.clone()) else { break };
         match field.key.as_ref() {
             "system" => {
@@ -45,7 +45,8 @@ pub fn opening(body: &[u8]) -> Vec<u8> {
             }
             "messages" => {
                 // Returns an error if the list was not read to its end.
-                let _ = serde_json::Deserializer::from_slice(value).deserialize_seq(Until(&mut first));
+                let _ =
+                    serde_json::Deserializer::from_slice(value).deserialize_seq(OpeningHasher(&mut first));
             }
             _ => {}
         }
@@ -58,9 +59,9 @@ pub fn opening(body: &[u8]) -> Vec<u8> {
 }
 
 /// Reads messages up to the first user message.
-struct Until<'a>(&'a mut Vec<u8>);
+struct OpeningHasher<'a>(&'a mut Vec<u8>);
 
-impl<'de> Visitor<'de> for Until<'_> {
+impl<'de> Visitor<'de> for OpeningHasher<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::fields::Fields;
+use super::fields::ObjectFields;
 
 /// The fields of a Responses body that tie it to this server.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -18,7 +18,7 @@ pub struct ResponseState {
 /// Reads the state fields of a body. Returns the default if the body is not a JSON object.
 pub fn response_state(body: &[u8]) -> ResponseState {
     let mut state = ResponseState::default();
-    for field in Fields::of(body).into_iter().flatten() {
+    for field in ObjectFields::of(body).into_iter().flatten() {
         let value = || serde_json::from_slice::<Value>(body.get(field.value.clone()).unwrap_or_default());
         match field.key.as_ref() {
             "background" => state.ours |= value().is_ok_and(|value| value == true),

@@ -1,4 +1,4 @@
-//! Reads the parameters and tools of a chat completions body into a [`Talk`]. `read_chat_messages` reads the messages.
+//! Reads the parameters and tools of a chat completions body into a [`NeutralRequest`]. `read_chat_messages` reads the messages.
 //! Must not know how another dialect spells what it reads.
 
 use std::borrow::Cow;
@@ -6,15 +6,18 @@ use std::borrow::Cow;
 use headrace_domain::{Call, Code, Dialect};
 
 use super::read_chat_messages::turns;
-use super::talk::{Choice, EFFORTS, Format, Reasoning, Talk, Tier, Tool, lacks, no_such, unknown};
+use super::talk::{
+    EFFORTS, NeutralRequest, NeutralTool, NeutralToolChoice, ReasoningAmount, RequestedTier, SchemaFormat,
+    lacks, no_such, unknown,
+};
 use crate::WireLimits;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
-use crate::refused::Accept::{self, Bool, Empty, Nothing, Number, Only, Words};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
+use crate::refused::AcceptedValue::{self, Bool, Empty, Nothing, Number, Only, Words};
 use crate::refused::neutral;
 
 /// Fields that no other dialect has, each with the values that request nothing.
-pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
+pub(super) const ONLY_HERE: &[(&str, AcceptedValue)] = &[
     ("audio", Nothing),
     ("best_of", Number(1.0)),
     ("cache_salt", Nothing),
@@ -59,9 +62,9 @@ pub(super) const NOT_PUT: &[&str] = &[
 ];
 
 /// Reads the whole body.
-pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a>> {
-    let mut r = Reader::new(body, usize::MAX, usize::MAX)?;
-    let mut talk = Talk::default();
+pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<NeutralRequest<'a>> {
+    let mut r = JsonReader::new(body, usize::MAX, usize::MAX)?;
+    let mut talk = NeutralRequest::default();
     let mut allowed = None;
     r.object(|r, key| {
         match key.as_ref() {
@@ -72,10 +75,12 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
                     (talk.choice, allowed) = (Some(choice), names);
                 }
             }
-            "parallel_tool_calls" => talk.parallel = r.optional(Reader::bool)?,
-            "temperature" => talk.temperature = r.optional(Reader::number)?,
-            "top_p" => talk.top_p = r.optional(Reader::number)?,
-            "top_k" => talk.top_k = r.optional(Reader::number)?.filter(|k| !k.starts_with('-') && *k != "0"),
+            "parallel_tool_calls" => talk.parallel = r.optional(JsonReader::bool)?,
+            "temperature" => talk.temperature = r.optional(JsonReader::number)?,
+            "top_p" => talk.top_p = r.optional(JsonReader::number)?,
+            "top_k" => {
+                talk.top_k = r.optional(JsonReader::number)?.filter(|k| !k.starts_with('-') && *k != "0")
+            }
             "stop" => talk.stop = r.optional(stop)?.unwrap_or_default(),
             "reasoning_effort" => talk.reasoning = r.optional(|r| effort(r, to))?,
             "response_format" => talk.format = r.optional(|r| format(r, to))?.flatten(),
@@ -102,7 +107,12 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
 }
 
 /// Reads a field that only one dialect has. Accepts it if its value requests nothing.
-pub(super) fn only_here(rows: &[(&str, Accept)], key: &str, r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+pub(super) fn only_here(
+    rows: &[(&str, AcceptedValue)],
+    key: &str,
+    r: &mut JsonReader<'_>,
+    to: Dialect,
+) -> Read<()> {
     let Some((_, accept)) = rows.iter().find(|(name, _)| *name == key) else { return Err(unknown(to)) };
     match r.optional(|r| neutral(accept, r, &WireLimits::default()))? {
         None | Some(true) => Ok(()),
@@ -110,8 +120,8 @@ pub(super) fn only_here(rows: &[(&str, Accept)], key: &str, r: &mut Reader<'_>, 
     }
 }
 
-fn stop<'a>(r: &mut Reader<'a>) -> Read<Vec<Cow<'a, str>>> {
-    if r.kind()? == Kind::String {
+fn stop<'a>(r: &mut JsonReader<'a>) -> Read<Vec<Cow<'a, str>>> {
+    if r.kind()? == ValueKind::String {
         return Ok(vec![r.string()?]);
     }
     let mut strings = Vec::new();
@@ -122,13 +132,13 @@ fn stop<'a>(r: &mut Reader<'a>) -> Read<Vec<Cow<'a, str>>> {
     Ok(strings)
 }
 
-fn effort(r: &mut Reader<'_>, to: Dialect) -> Read<Reasoning> {
+fn effort(r: &mut JsonReader<'_>, to: Dialect) -> Read<ReasoningAmount> {
     let word = r.string()?;
     if word == "none" {
-        return Ok(Reasoning::Off);
+        return Ok(ReasoningAmount::Off);
     }
     let known = EFFORTS.iter().find(|known| **known == word);
-    known.map(|word| Reasoning::Effort(word)).ok_or_else(|| {
+    known.map(|word| ReasoningAmount::Effort(word)).ok_or_else(|| {
         lacks(
             to,
             Code::UnsupportedValue,
@@ -137,7 +147,7 @@ fn effort(r: &mut Reader<'_>, to: Dialect) -> Read<Reasoning> {
     })
 }
 
-fn format<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<Format<'a>>> {
+fn format<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Option<SchemaFormat<'a>>> {
     let (mut kind, mut schema) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -154,23 +164,23 @@ fn format<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<Format<'a>>> {
         }
         Ok(())
     })?;
-    match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
+    match kind.ok_or_else(|| FieldFault::missing("type"))?.as_ref() {
         "text" => Ok(None),
         _ => {
-            let schema = schema.ok_or_else(|| Fault::missing("schema").under_key("json_schema"))?;
-            Ok(Some(Format { schema }))
+            let schema = schema.ok_or_else(|| FieldFault::missing("schema").under_key("json_schema"))?;
+            Ok(Some(SchemaFormat { schema }))
         }
     }
 }
 
-fn json_schema<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<&'a str>> {
+fn json_schema<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Option<&'a str>> {
     let mut schema = None;
     r.object(|r, key| {
         match key.as_ref() {
             // The schema's label, and whether the answer must follow the schema. In a dialect without labels, it always
             // must.
             "name" => r.string().map(drop)?,
-            "strict" => r.optional(Reader::bool).map(drop)?,
+            "strict" => r.optional(JsonReader::bool).map(drop)?,
             "schema" => schema = r.optional(raw_object)?,
             "description" => {
                 let why = "has no description beside a schema; write it into the schema";
@@ -184,35 +194,35 @@ fn json_schema<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Option<&'a str>> {
 }
 
 /// Reads an object as raw JSON.
-pub(super) fn raw_object<'a>(r: &mut Reader<'a>) -> Read<&'a str> {
-    r.require(Kind::Object)?;
+pub(super) fn raw_object<'a>(r: &mut JsonReader<'a>) -> Read<&'a str> {
+    r.require(ValueKind::Object)?;
     r.raw()
 }
 
 /// Reads the end user. `safety_identifier` is the newer name of `user`.
-fn user<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>) -> Read<()> {
-    let Some(user) = r.optional(Reader::string)? else { return Ok(()) };
+fn user<'a>(r: &mut JsonReader<'a>, talk: &mut NeutralRequest<'a>) -> Read<()> {
+    let Some(user) = r.optional(JsonReader::string)? else { return Ok(()) };
     if talk.user.as_ref().is_some_and(|other| *other != user) {
         let message = "`user` and `safety_identifier` name different users; send one of them";
-        return Err(Fault::new(Code::InvalidValue, message));
+        return Err(FieldFault::new(Code::InvalidValue, message));
     }
     talk.user = Some(user);
     Ok(())
 }
 
-fn tier(r: &mut Reader<'_>, to: Dialect) -> Read<Tier> {
+fn tier(r: &mut JsonReader<'_>, to: Dialect) -> Read<RequestedTier> {
     match r.string()?.as_ref() {
-        "auto" => Ok(Tier::Auto),
-        "default" => Ok(Tier::Standard),
+        "auto" => Ok(RequestedTier::Auto),
+        "default" => Ok(RequestedTier::Standard),
         _ => Err(lacks(to, Code::UnsupportedValue, "has no such tier; there are `auto` and `default`")),
     }
 }
 
-fn stream_options(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+fn stream_options(r: &mut JsonReader<'_>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         // The writer of the answer decides whether usage is reported.
         "include_usage" => r.skip(),
-        "include_obfuscation" | "continuous_usage_stats" => match r.optional(Reader::bool)? {
+        "include_obfuscation" | "continuous_usage_stats" => match r.optional(JsonReader::bool)? {
             Some(true) => Err(no_such(to)),
             _ => Ok(()),
         },
@@ -220,7 +230,7 @@ fn stream_options(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     })
 }
 
-fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
+fn tools<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralTool<'a>>> {
     let mut tools = Vec::new();
     r.array(usize::MAX, |r, _| {
         let mut tool = None;
@@ -237,54 +247,55 @@ fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
             }
             Ok(())
         })?;
-        tools.push(tool.ok_or_else(|| Fault::missing("function"))?);
+        tools.push(tool.ok_or_else(|| FieldFault::missing("function"))?);
         Ok(())
     })?;
     Ok(tools)
 }
 
-fn function<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Tool<'a>> {
-    let mut tool = Tool::default();
+fn function<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<NeutralTool<'a>> {
+    let mut tool = NeutralTool::default();
     r.object(|r, key| {
         match key.as_ref() {
             "name" => tool.name = r.string()?,
-            "description" => tool.description = r.optional(Reader::string)?,
+            "description" => tool.description = r.optional(JsonReader::string)?,
             "parameters" => tool.schema = r.optional(raw_object)?,
-            "strict" => tool.strict = r.optional(Reader::bool)?,
+            "strict" => tool.strict = r.optional(JsonReader::bool)?,
             _ => return Err(unknown(to)),
         }
         Ok(())
     })?;
     if tool.name.is_empty() {
-        return Err(Fault::missing("name"));
+        return Err(FieldFault::missing("name"));
     }
     Ok(tool)
 }
 
 /// Removes all offered tools that are not allowed, because the other dialect has no separate list of allowed tools.
-fn offer_alone(talk: &mut Talk<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
-    let place = |fault: Fault| fault.under_key("tools").under_key("allowed_tools").under_key("tool_choice");
+fn offer_alone(talk: &mut NeutralRequest<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
+    let place =
+        |fault: FieldFault| fault.under_key("tools").under_key("allowed_tools").under_key("tool_choice");
     let is_offered = |name: &Cow<'_, str>| talk.tools.iter().any(|tool| tool.name == *name);
     if let Some(index) = allowed.iter().position(|name| !is_offered(name)) {
         let message = "`tools` does not offer this function: offer it, or leave it out here";
-        return Err(place(Fault::new(Code::InvalidValue, message).under_index(index)));
+        return Err(place(FieldFault::new(Code::InvalidValue, message).under_index(index)));
     }
     talk.tools.retain(|tool| allowed.contains(&tool.name));
     Ok(())
 }
 
 /// A tool choice, and the allowed names if it allows only some tools.
-type Chosen<'a> = (Choice<'a>, Option<Vec<Cow<'a, str>>>);
+type Chosen<'a> = (NeutralToolChoice<'a>, Option<Vec<Cow<'a, str>>>);
 
-fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Chosen<'a>> {
-    if r.kind()? == Kind::String {
+fn choice<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Chosen<'a>> {
+    if r.kind()? == ValueKind::String {
         let choice = match r.string()?.as_ref() {
-            "auto" => Choice::Auto,
-            "none" => Choice::None,
-            "required" => Choice::Required,
+            "auto" => NeutralToolChoice::Auto,
+            "none" => NeutralToolChoice::None,
+            "required" => NeutralToolChoice::Required,
             _ => {
                 let message = "it must be `auto`, `none`, `required`, a function or `allowed_tools`";
-                return Err(Fault::new(Code::InvalidValue, message));
+                return Err(FieldFault::new(Code::InvalidValue, message));
             }
         };
         return Ok((choice, None));
@@ -314,23 +325,26 @@ fn choice<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Chosen<'a>> {
         Ok(())
     })?;
     if allows {
-        let (choice, names) = allowed.ok_or_else(|| Fault::missing("allowed_tools"))?;
+        let (choice, names) = allowed.ok_or_else(|| FieldFault::missing("allowed_tools"))?;
         return Ok((choice, Some(names)));
     }
-    let name = name.ok_or_else(|| Fault::missing("name").under_key("function"))?;
-    Ok((Choice::Named(name), None))
+    let name = name.ok_or_else(|| FieldFault::missing("name").under_key("function"))?;
+    Ok((NeutralToolChoice::Named(name), None))
 }
 
 /// Reads the mode and the names of `allowed_tools`.
-fn allowed_tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Choice<'a>, Vec<Cow<'a, str>>)> {
+fn allowed_tools<'a>(
+    r: &mut JsonReader<'a>,
+    to: Dialect,
+) -> Read<(NeutralToolChoice<'a>, Vec<Cow<'a, str>>)> {
     let (mut choice, mut names) = (None, Vec::new());
     r.object(|r, key| {
         match key.as_ref() {
             "mode" => {
                 choice = Some(match r.string()?.as_ref() {
-                    "auto" => Choice::Auto,
-                    "required" => Choice::Required,
-                    _ => return Err(Fault::new(Code::InvalidValue, "it must be `auto` or `required`")),
+                    "auto" => NeutralToolChoice::Auto,
+                    "required" => NeutralToolChoice::Required,
+                    _ => return Err(FieldFault::new(Code::InvalidValue, "it must be `auto` or `required`")),
                 });
             }
             "tools" => r.array(usize::MAX, |r, _| {
@@ -342,12 +356,12 @@ fn allowed_tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<(Choice<'a>, Vec<C
         Ok(())
     })?;
     if names.is_empty() {
-        return Err(Fault::at("tools", Code::EmptyArray, "it must name at least one function"));
+        return Err(FieldFault::at("tools", Code::EmptyArray, "it must name at least one function"));
     }
-    Ok((choice.ok_or_else(|| Fault::missing("mode"))?, names))
+    Ok((choice.ok_or_else(|| FieldFault::missing("mode"))?, names))
 }
 
-fn allowed_tool<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Cow<'a, str>> {
+fn allowed_tool<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Cow<'a, str>> {
     let mut name = None;
     r.object(|r, key| {
         match key.as_ref() {
@@ -366,5 +380,5 @@ fn allowed_tool<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Cow<'a, str>> {
         }
         Ok(())
     })?;
-    name.ok_or_else(|| Fault::missing("name").under_key("function"))
+    name.ok_or_else(|| FieldFault::missing("name").under_key("function"))
 }

@@ -6,53 +6,53 @@ use std::borrow::Cow;
 
 use headrace_domain::{Code, Dialect};
 
-use super::talk::{Media, Part, Turn, Who, lacks, no_such, unknown};
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
+use super::talk::{NeutralMedia, NeutralPart, NeutralTurn, Speaker, lacks, no_such, unknown};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
 
 /// Reads the turns, one for each message.
-pub(super) fn turns<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Turn<'a>>> {
+pub(super) fn turns<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralTurn<'a>>> {
     let mut turns = Vec::new();
     r.array(usize::MAX, |r, at| {
-        let mut draft = Draft::default();
+        let mut draft = ChatMessageDraft::default();
         r.object(|r, key| draft.take(key, r, to))?;
         turns.push(draft.finish(at, to)?);
         Ok(())
     })?;
     if turns.is_empty() {
-        return Err(Fault::new(Code::EmptyArray, "it must have at least one message"));
+        return Err(FieldFault::new(Code::EmptyArray, "it must have at least one message"));
     }
     Ok(turns)
 }
 
 /// The fields of a message, before its role says which of them are allowed.
 #[derive(Default)]
-struct Draft<'a> {
+struct ChatMessageDraft<'a> {
     role: Option<Cow<'a, str>>,
-    content: Vec<Part<'a>>,
+    content: Vec<NeutralPart<'a>>,
     refusal: Option<Cow<'a, str>>,
     named: bool,
     /// The key of the reasoning text, if the text is not empty.
     reasoning: Option<&'static str>,
-    details: Vec<Part<'a>>,
-    calls: Vec<Part<'a>>,
+    details: Vec<NeutralPart<'a>>,
+    calls: Vec<NeutralPart<'a>>,
     call_id: Option<Cow<'a, str>>,
     /// The first unknown field. A server may have added it to an answer that the client sends back.
     stranger: Option<String>,
 }
 
-impl<'a> Draft<'a> {
-    fn take(&mut self, key: &str, r: &mut Reader<'a>, to: Dialect) -> Read<()> {
+impl<'a> ChatMessageDraft<'a> {
+    fn take(&mut self, key: &str, r: &mut JsonReader<'a>, to: Dialect) -> Read<()> {
         match key {
             "role" => self.role = Some(r.string()?),
             "content" => self.content = r.optional(|r| content(r, to))?.unwrap_or_default(),
-            "refusal" => self.refusal = r.optional(Reader::string)?,
-            "name" => self.named = r.optional(Reader::string)?.is_some(),
+            "refusal" => self.refusal = r.optional(JsonReader::string)?,
+            "name" => self.named = r.optional(JsonReader::string)?.is_some(),
             "reasoning_content" => self.reasoning("reasoning_content", r)?,
             "reasoning" => self.reasoning("reasoning", r)?,
             "reasoning_details" => self.details = r.optional(|r| details(r, to))?.unwrap_or_default(),
             "tool_calls" => self.calls = r.optional(|r| tool_calls(r, to))?.unwrap_or_default(),
-            "tool_call_id" => self.call_id = r.optional(Reader::string)?,
+            "tool_call_id" => self.call_id = r.optional(JsonReader::string)?,
             "audio" | "function_call" => {
                 r.optional(|_| Err::<(), _>(no_such(to)))?;
             }
@@ -68,22 +68,22 @@ impl<'a> Draft<'a> {
     }
 
     /// Reads reasoning text, which has two spellings.
-    fn reasoning(&mut self, key: &'static str, r: &mut Reader<'a>) -> Read<()> {
-        if r.optional(Reader::string)?.is_some_and(|text| !text.is_empty()) {
+    fn reasoning(&mut self, key: &'static str, r: &mut JsonReader<'a>) -> Read<()> {
+        if r.optional(JsonReader::string)?.is_some_and(|text| !text.is_empty()) {
             self.reasoning = Some(key);
         }
         Ok(())
     }
 
-    fn finish(mut self, at: usize, to: Dialect) -> Read<Turn<'a>> {
-        let role = self.role.take().ok_or_else(|| Fault::missing("role"))?;
+    fn finish(mut self, at: usize, to: Dialect) -> Read<NeutralTurn<'a>> {
+        let role = self.role.take().ok_or_else(|| FieldFault::missing("role"))?;
         let who = match role.as_ref() {
-            "system" | "developer" => Who::System,
-            "user" | "tool" => Who::User,
-            "assistant" => Who::Assistant,
+            "system" | "developer" => Speaker::System,
+            "user" | "tool" => Speaker::User,
+            "assistant" => Speaker::Assistant,
             _ => {
                 let message = "it must be `system`, `developer`, `user`, `assistant` or `tool`";
-                return Err(Fault::at("role", Code::InvalidValue, message));
+                return Err(FieldFault::at("role", Code::InvalidValue, message));
             }
         };
         let is_tool = role == "tool";
@@ -93,27 +93,27 @@ impl<'a> Draft<'a> {
         }
         self.check_owners(who, is_tool, to)?;
         let parts = match who {
-            Who::Assistant => self.assistant(),
-            Who::User if is_tool => {
-                let id = self.call_id.ok_or_else(|| Fault::missing("tool_call_id"))?;
-                vec![Part::Result { id, parts: self.content, is_error: false }]
+            Speaker::Assistant => self.assistant(),
+            Speaker::User if is_tool => {
+                let id = self.call_id.ok_or_else(|| FieldFault::missing("tool_call_id"))?;
+                vec![NeutralPart::Result { id, parts: self.content, is_error: false }]
             }
-            Who::System | Who::User => self.content,
+            Speaker::System | Speaker::User => self.content,
         };
-        let text_only = who != Who::User
-            && parts.iter().any(|part| matches!(part, Part::Image(_) | Part::Document { .. }));
+        let text_only = who != Speaker::User
+            && parts.iter().any(|part| matches!(part, NeutralPart::Image(_) | NeutralPart::Document { .. }));
         if text_only {
             let why = "has only text in such a message";
             return Err(lacks(to, Code::UnsupportedContent, why).under_key("content"));
         }
-        Ok(Turn { who, at, parts })
+        Ok(NeutralTurn { who, at, parts })
     }
 
-    fn check_owners(&self, who: Who, is_tool: bool, to: Dialect) -> Read<()> {
+    fn check_owners(&self, who: Speaker, is_tool: bool, to: Dialect) -> Read<()> {
         let stray = |key: &str, owner: &str| {
-            Err(Fault::at(key, Code::InvalidValue, format!("only a message of role `{owner}` has it")))
+            Err(FieldFault::at(key, Code::InvalidValue, format!("only a message of role `{owner}` has it")))
         };
-        if who != Who::Assistant {
+        if who != Speaker::Assistant {
             if !self.calls.is_empty() {
                 return stray("tool_calls", "assistant");
             }
@@ -135,50 +135,52 @@ impl<'a> Draft<'a> {
 
     /// Returns the parts in order: reasoning, text, tool calls. Reasoning is passed on only with its writer's
     /// signature, because a server accepts no other. Reasoning without a signature is dropped rather than refused.
-    fn assistant(self) -> Vec<Part<'a>> {
+    fn assistant(self) -> Vec<NeutralPart<'a>> {
         let mut parts = self.details;
         parts.extend(self.content);
-        parts.extend(self.refusal.map(Part::Text));
+        parts.extend(self.refusal.map(NeutralPart::Text));
         parts.extend(self.calls);
         parts
     }
 }
 
 /// Reads reasoning in OpenRouter's shape: text with a signature, or sealed data.
-fn details<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
+fn details<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralPart<'a>>> {
     let mut parts = Vec::new();
     r.array(usize::MAX, |r, _| {
         let (mut kind, mut text, mut signature, mut data) = (None, None, None, None);
         r.object(|r, key| {
             match key.as_ref() {
                 "type" => kind = Some(r.string()?),
-                "text" => text = r.optional(Reader::string)?,
+                "text" => text = r.optional(JsonReader::string)?,
                 "signature" => {
-                    signature = r.optional(Reader::string)?.filter(|signature| !signature.is_empty())
+                    signature = r.optional(JsonReader::string)?.filter(|signature| !signature.is_empty())
                 }
-                "data" => data = r.optional(Reader::string)?,
+                "data" => data = r.optional(JsonReader::string)?,
                 "id" | "format" | "index" => r.skip()?,
                 _ => return Err(unknown(to)),
             }
             Ok(())
         })?;
         parts.extend(match kind.as_deref() {
-            Some("reasoning.text") => signature.map(|signature| Part::Thinking {
+            Some("reasoning.text") => signature.map(|signature| NeutralPart::Thinking {
                 text: text.unwrap_or_default(),
                 signature: Some(signature),
             }),
-            Some("reasoning.encrypted") => Some(Part::Sealed(data.ok_or_else(|| Fault::missing("data"))?)),
+            Some("reasoning.encrypted") => {
+                Some(NeutralPart::Sealed(data.ok_or_else(|| FieldFault::missing("data"))?))
+            }
             Some(_) => {
                 return Err(lacks(to, Code::UnsupportedValue, "has no such reasoning").under_key("type"));
             }
-            None => return Err(Fault::missing("type")),
+            None => return Err(FieldFault::missing("type")),
         });
         Ok(())
     })?;
     Ok(parts)
 }
 
-fn tool_calls<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
+fn tool_calls<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralPart<'a>>> {
     let mut calls = Vec::new();
     r.array(usize::MAX, |r, _| {
         let (mut id, mut function) = (None, None);
@@ -200,14 +202,14 @@ fn tool_calls<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
             }
             Ok(())
         })?;
-        let (name, input) = function.ok_or_else(|| Fault::missing("function"))?;
-        calls.push(Part::Call { id: id.ok_or_else(|| Fault::missing("id"))?, name, input });
+        let (name, input) = function.ok_or_else(|| FieldFault::missing("function"))?;
+        calls.push(NeutralPart::Call { id: id.ok_or_else(|| FieldFault::missing("id"))?, name, input });
         Ok(())
     })?;
     Ok(calls)
 }
 
-fn called<'a>(r: &mut Reader<'a>) -> Read<(Cow<'a, str>, Cow<'a, str>)> {
+fn called<'a>(r: &mut JsonReader<'a>) -> Read<(Cow<'a, str>, Cow<'a, str>)> {
     let (mut name, mut arguments) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -217,25 +219,28 @@ fn called<'a>(r: &mut Reader<'a>) -> Read<(Cow<'a, str>, Cow<'a, str>)> {
         }
         Ok(())
     })?;
-    Ok((name.ok_or_else(|| Fault::missing("name"))?, arguments.ok_or_else(|| Fault::missing("arguments"))?))
+    Ok((
+        name.ok_or_else(|| FieldFault::missing("name"))?,
+        arguments.ok_or_else(|| FieldFault::missing("arguments"))?,
+    ))
 }
 
 /// Reads arguments as a string that holds a JSON object, and keeps their spelling. The empty string means no arguments.
-fn arguments<'a>(r: &mut Reader<'a>) -> Read<Cow<'a, str>> {
+fn arguments<'a>(r: &mut JsonReader<'a>) -> Read<Cow<'a, str>> {
     let text = r.string()?;
     if text.trim().is_empty() {
         return Ok(Cow::Borrowed("{}"));
     }
     let mut inner = r.inner(&text);
-    let checked = inner.require(Kind::Object).and_then(|()| inner.skip()).and_then(|()| inner.end());
+    let checked = inner.require(ValueKind::Object).and_then(|()| inner.skip()).and_then(|()| inner.end());
     checked.map_err(|fault| fault.inside(Code::InvalidValue, "it must be a JSON object as text"))?;
     Ok(text)
 }
 
-fn content<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
+fn content<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralPart<'a>>> {
     match r.kind()? {
-        Kind::String => Ok(vec![Part::Text(r.string()?)]),
-        Kind::Array => {
+        ValueKind::String => Ok(vec![NeutralPart::Text(r.string()?)]),
+        ValueKind::Array => {
             let mut parts = Vec::new();
             r.array(usize::MAX, |r, _| {
                 parts.push(part(r, to)?);
@@ -243,11 +248,11 @@ fn content<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Part<'a>>> {
             })?;
             Ok(parts)
         }
-        _ => Err(Fault::new(Code::InvalidType, "it must be a string or a list of parts")),
+        _ => Err(FieldFault::new(Code::InvalidType, "it must be a string or a list of parts")),
     }
 }
 
-fn part<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
+fn part<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<NeutralPart<'a>> {
     let (mut kind, mut found) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -259,8 +264,8 @@ fn part<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
                 }
                 kind = Some(word);
             }
-            "text" => found = Some(("text", Part::Text(r.string()?))),
-            "refusal" => found = Some(("refusal", Part::Text(r.string()?))),
+            "text" => found = Some(("text", NeutralPart::Text(r.string()?))),
+            "refusal" => found = Some(("refusal", NeutralPart::Text(r.string()?))),
             "image_url" => found = Some(("image_url", image(r, to)?)),
             "file" => found = Some(("file", file(r, to)?)),
             // A hint that a cached prefix may end here.
@@ -274,20 +279,20 @@ fn part<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
         }
         Ok(())
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
     match found {
         Some((key, part)) if key == kind => Ok(part),
-        _ => Err(Fault::missing(&kind)),
+        _ => Err(FieldFault::missing(&kind)),
     }
 }
 
-fn image<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
+fn image<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<NeutralPart<'a>> {
     let mut url = None;
     r.object(|r, key| {
         match key.as_ref() {
             "url" => url = Some(r.string()?),
             "detail" => {
-                if !matches!(r.optional(Reader::string)?.as_deref(), None | Some("auto" | "high")) {
+                if !matches!(r.optional(JsonReader::string)?.as_deref(), None | Some("auto" | "high")) {
                     let why = "shows images as they are: there are `auto` and `high`";
                     return Err(lacks(to, Code::UnsupportedValue, why));
                 }
@@ -296,19 +301,21 @@ fn image<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
         }
         Ok(())
     })?;
-    match inline(url.ok_or_else(|| Fault::missing("url"))?) {
-        Inline::No(url) => Ok(Part::Image(Media::Url(url))),
-        Inline::Base64 { media_type, data } => Ok(Part::Image(Media::Base64 { media_type, data })),
-        Inline::Otherwise => Err(not_base64("url")),
+    match inline(url.ok_or_else(|| FieldFault::missing("url"))?) {
+        InlineData::No(url) => Ok(NeutralPart::Image(NeutralMedia::Url(url))),
+        InlineData::Base64 { media_type, data } => {
+            Ok(NeutralPart::Image(NeutralMedia::Base64 { media_type, data }))
+        }
+        InlineData::Otherwise => Err(not_base64("url")),
     }
 }
 
-fn file<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
+fn file<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<NeutralPart<'a>> {
     let (mut data, mut title) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
-            "file_data" => data = r.optional(Reader::string)?,
-            "filename" => title = r.optional(Reader::string)?,
+            "file_data" => data = r.optional(JsonReader::string)?,
+            "filename" => title = r.optional(JsonReader::string)?,
             "file_id" => {
                 let why = "has other files than this path; send the file's data";
                 r.optional(|_| Err::<(), _>(lacks(to, Code::UnsupportedParameter, why)))?;
@@ -317,25 +324,29 @@ fn file<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Part<'a>> {
         }
         Ok(())
     })?;
-    let data = data.ok_or_else(|| Fault::missing("file_data"))?;
+    let data = data.ok_or_else(|| FieldFault::missing("file_data"))?;
     match inline(data) {
-        Inline::Base64 { media_type, data } if media_type == "application/pdf" => {
-            Ok(Part::Document { title, context: None, media: Media::Base64 { media_type, data } })
+        InlineData::Base64 { media_type, data } if media_type == "application/pdf" => {
+            Ok(NeutralPart::Document {
+                title,
+                context: None,
+                media: NeutralMedia::Base64 { media_type, data },
+            })
         }
-        Inline::Base64 { .. } => {
+        InlineData::Base64 { .. } => {
             let why = "takes files of type `application/pdf`; send a text as text, an image as `image_url`";
             Err(lacks(to, Code::UnsupportedContent, why).under_key("file_data"))
         }
-        Inline::No(_) | Inline::Otherwise => Err(not_base64("file_data")),
+        InlineData::No(_) | InlineData::Otherwise => Err(not_base64("file_data")),
     }
 }
 
-fn not_base64(key: &str) -> Fault {
-    Fault::at(key, Code::InvalidValue, "it must be a data URL in base64: `data:TYPE;base64,DATA`")
+fn not_base64(key: &str) -> FieldFault {
+    FieldFault::at(key, Code::InvalidValue, "it must be a data URL in base64: `data:TYPE;base64,DATA`")
 }
 
 /// The data that a URL itself contains.
-enum Inline<'a> {
+enum InlineData<'a> {
     /// None: the URL is an address.
     No(Cow<'a, str>),
     Base64 {
@@ -347,9 +358,9 @@ enum Inline<'a> {
 }
 
 /// Splits a URL. Borrows from the URL if it can, because images are long.
-fn inline(url: Cow<'_, str>) -> Inline<'_> {
+fn inline(url: Cow<'_, str>) -> InlineData<'_> {
     if !url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:")) {
-        return Inline::No(url);
+        return InlineData::No(url);
     }
     let base64 = match &url {
         Cow::Borrowed(text) => base64_of(text).map(|(kind, data)| (Cow::Borrowed(kind), Cow::Borrowed(data))),
@@ -357,7 +368,7 @@ fn inline(url: Cow<'_, str>) -> Inline<'_> {
             base64_of(text).map(|(kind, data)| (Cow::Owned(kind.to_owned()), Cow::Owned(data.to_owned())))
         }
     };
-    base64.map_or(Inline::Otherwise, |(media_type, data)| Inline::Base64 { media_type, data })
+    base64.map_or(InlineData::Otherwise, |(media_type, data)| InlineData::Base64 { media_type, data })
 }
 
 /// Returns the media type and the data of a data URL.

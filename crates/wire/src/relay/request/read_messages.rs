@@ -1,4 +1,4 @@
-//! Reads the parameters and tools of an Anthropic messages body into a [`Talk`]. `read_messages_turns` reads the turns.
+//! Reads the parameters and tools of an Anthropic messages body into a [`NeutralRequest`]. `read_messages_turns` reads the turns.
 //! Must not know how another dialect spells what it reads.
 
 use std::borrow::Cow;
@@ -7,13 +7,16 @@ use headrace_domain::{Call, Code, Dialect};
 
 use super::read_chat::{only_here, raw_object};
 use super::read_messages_turns::{texts, turns};
-use super::talk::{Choice, EFFORTS, Format, Reasoning, Talk, Tier, Tool, lacks, no_such, unknown};
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
-use crate::refused::Accept::{self, Empty, Nothing, Words};
+use super::talk::{
+    EFFORTS, NeutralRequest, NeutralTool, NeutralToolChoice, ReasoningAmount, RequestedTier, SchemaFormat,
+    lacks, no_such, unknown,
+};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
+use crate::refused::AcceptedValue::{self, Empty, Nothing, Words};
 
 /// Fields that no other dialect has, each with the values that request nothing.
-pub(super) const ONLY_HERE: &[(&str, Accept)] = &[
+pub(super) const ONLY_HERE: &[(&str, AcceptedValue)] = &[
     ("betas", Empty),
     ("container", Nothing),
     ("fallbacks", Empty),
@@ -36,16 +39,16 @@ const BUDGETS: [u64; 2] = [4_096, 16_384];
 
 /// The value of `thinking`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Thinking {
+enum ThinkingParam {
     Off,
     Auto,
     Budget(&'static str),
 }
 
 /// Reads the whole body.
-pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a>> {
-    let mut r = Reader::new(body, usize::MAX, usize::MAX)?;
-    let mut talk = Talk::default();
+pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<NeutralRequest<'a>> {
+    let mut r = JsonReader::new(body, usize::MAX, usize::MAX)?;
+    let mut talk = NeutralRequest::default();
     let (mut thinking, mut effort) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -55,13 +58,13 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
             "tool_choice" => {
                 r.optional(|r| choice(r, &mut talk, to))?;
             }
-            "temperature" => talk.temperature = r.optional(Reader::number)?,
-            "top_p" => talk.top_p = r.optional(Reader::number)?,
-            "top_k" => talk.top_k = r.optional(Reader::number)?,
+            "temperature" => talk.temperature = r.optional(JsonReader::number)?,
+            "top_p" => talk.top_p = r.optional(JsonReader::number)?,
+            "top_k" => talk.top_k = r.optional(JsonReader::number)?,
             "stop_sequences" => talk.stop = r.optional(strings)?.unwrap_or_default(),
             "thinking" => thinking = r.optional(|r| self::thinking(r, to))?,
             "output_config" => {
-                let config = |r: &mut Reader<'a>| output_config(r, &mut effort, &mut talk.format, to);
+                let config = |r: &mut JsonReader<'a>| output_config(r, &mut effort, &mut talk.format, to);
                 r.optional(config)?;
             }
             "output_format" => talk.format = r.optional(|r| format(r, to))?,
@@ -72,7 +75,7 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
             "context_management" => {
                 r.optional(|r| context_management(r, to))?;
             }
-            "cache_salt" => talk.cache_salt = r.optional(Reader::string)?,
+            "cache_salt" => talk.cache_salt = r.optional(JsonReader::string)?,
             key if NOT_PUT.contains(&key) => r.skip()?,
             key => only_here(ONLY_HERE, key, r, to)?,
         }
@@ -89,32 +92,32 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Talk<'a
 
 /// Combines `thinking` and `output_config.effort` into one value.
 fn reasoning(
-    thinking: Option<Thinking>,
+    thinking: Option<ThinkingParam>,
     effort: Option<&'static str>,
     to: Dialect,
-) -> Read<Option<Reasoning>> {
+) -> Read<Option<ReasoningAmount>> {
     Ok(match (thinking, effort) {
-        (Some(Thinking::Off), Some(_)) => {
+        (Some(ThinkingParam::Off), Some(_)) => {
             let why = "has one switch for thinking and effort; leave out one of them";
             return Err(lacks(to, Code::UnsupportedValue, why)
                 .under_key("effort")
                 .under_key("output_config"));
         }
-        (_, Some(word)) | (Some(Thinking::Budget(word)), None) => Some(Reasoning::Effort(word)),
-        (Some(Thinking::Off), None) => Some(Reasoning::Off),
-        (Some(Thinking::Auto), None) => Some(Reasoning::Auto),
+        (_, Some(word)) | (Some(ThinkingParam::Budget(word)), None) => Some(ReasoningAmount::Effort(word)),
+        (Some(ThinkingParam::Off), None) => Some(ReasoningAmount::Off),
+        (Some(ThinkingParam::Auto), None) => Some(ReasoningAmount::Auto),
         (None, None) => None,
     })
 }
 
-fn thinking(r: &mut Reader<'_>, to: Dialect) -> Read<Thinking> {
+fn thinking(r: &mut JsonReader<'_>, to: Dialect) -> Read<ThinkingParam> {
     let (mut kind, mut budget) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => {
                 kind = Some(match r.string()?.as_ref() {
-                    "disabled" => Thinking::Off,
-                    "adaptive" | "enabled" => Thinking::Auto,
+                    "disabled" => ThinkingParam::Off,
+                    "adaptive" | "enabled" => ThinkingParam::Auto,
                     _ => {
                         let why = "has no such thinking; there are `adaptive`, `enabled` and `disabled`";
                         return Err(lacks(to, Code::UnsupportedValue, why));
@@ -124,7 +127,7 @@ fn thinking(r: &mut Reader<'_>, to: Dialect) -> Read<Thinking> {
             "budget_tokens" => {
                 let tokens = r.number()?.parse::<u64>();
                 let tokens =
-                    tokens.map_err(|_| Fault::new(Code::InvalidType, "it must be a whole number"))?;
+                    tokens.map_err(|_| FieldFault::new(Code::InvalidType, "it must be a whole number"))?;
                 let [low, medium] = BUDGETS;
                 budget = Some(match tokens {
                     tokens if tokens <= low => "low",
@@ -138,26 +141,26 @@ fn thinking(r: &mut Reader<'_>, to: Dialect) -> Read<Thinking> {
         }
         Ok(())
     })?;
-    let kind = kind.ok_or_else(|| Fault::missing("type"))?;
+    let kind = kind.ok_or_else(|| FieldFault::missing("type"))?;
     Ok(match (kind, budget) {
-        (Thinking::Auto, Some(word)) => Thinking::Budget(word),
+        (ThinkingParam::Auto, Some(word)) => ThinkingParam::Budget(word),
         (kind, _) => kind,
     })
 }
 
 fn output_config<'a>(
-    r: &mut Reader<'a>,
+    r: &mut JsonReader<'a>,
     effort: &mut Option<&'static str>,
-    talk: &mut Option<Format<'a>>,
+    talk: &mut Option<SchemaFormat<'a>>,
     to: Dialect,
 ) -> Read<()> {
     r.object(|r, key| {
         match key.as_ref() {
             "effort" => {
-                let Some(word) = r.optional(Reader::string)? else { return Ok(()) };
+                let Some(word) = r.optional(JsonReader::string)? else { return Ok(()) };
                 let known = EFFORTS.iter().find(|known| **known == word);
                 let message = "it must be `low`, `medium`, `high`, `xhigh` or `max`";
-                *effort = Some(known.ok_or_else(|| Fault::new(Code::InvalidValue, message))?);
+                *effort = Some(known.ok_or_else(|| FieldFault::new(Code::InvalidValue, message))?);
             }
             "format" => *talk = r.optional(|r| format(r, to))?,
             "task_budget" => {
@@ -169,7 +172,7 @@ fn output_config<'a>(
     })
 }
 
-fn format<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Format<'a>> {
+fn format<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<SchemaFormat<'a>> {
     let mut schema = None;
     r.object(|r, key| {
         match key.as_ref() {
@@ -187,35 +190,35 @@ fn format<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Format<'a>> {
         }
         Ok(())
     })?;
-    Ok(Format { schema: schema.ok_or_else(|| Fault::missing("schema"))? })
+    Ok(SchemaFormat { schema: schema.ok_or_else(|| FieldFault::missing("schema"))? })
 }
 
-fn metadata<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>, to: Dialect) -> Read<()> {
+fn metadata<'a>(r: &mut JsonReader<'a>, talk: &mut NeutralRequest<'a>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "user_id" => {
-            talk.user = r.optional(Reader::string)?;
+            talk.user = r.optional(JsonReader::string)?;
             Ok(())
         }
         _ => Err(unknown(to)),
     })
 }
 
-fn tier(r: &mut Reader<'_>, to: Dialect) -> Read<Tier> {
+fn tier(r: &mut JsonReader<'_>, to: Dialect) -> Read<RequestedTier> {
     match r.string()?.as_ref() {
-        "auto" => Ok(Tier::Auto),
-        "standard_only" => Ok(Tier::Standard),
+        "auto" => Ok(RequestedTier::Auto),
+        "standard_only" => Ok(RequestedTier::Standard),
         _ => Err(lacks(to, Code::UnsupportedValue, "has no such tier; there are `auto` and `standard_only`")),
     }
 }
 
 /// Checks the edits that the server should make to the conversation. Other dialects have none, so only edits that keep
 /// everything are accepted.
-fn context_management(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
+fn context_management(r: &mut JsonReader<'_>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "edits" => r.array(usize::MAX, |r, _| {
             let mut keeps = false;
             r.object(|r, key| {
-                if key == "keep" && r.kind()? == Kind::String {
+                if key == "keep" && r.kind()? == ValueKind::String {
                     keeps = r.string()? == "all";
                     return Ok(());
                 }
@@ -231,7 +234,7 @@ fn context_management(r: &mut Reader<'_>, to: Dialect) -> Read<()> {
     })
 }
 
-fn strings<'a>(r: &mut Reader<'a>) -> Read<Vec<Cow<'a, str>>> {
+fn strings<'a>(r: &mut JsonReader<'a>) -> Read<Vec<Cow<'a, str>>> {
     let mut strings = Vec::new();
     r.array(usize::MAX, |r, _| {
         strings.push(r.string()?);
@@ -240,22 +243,22 @@ fn strings<'a>(r: &mut Reader<'a>) -> Read<Vec<Cow<'a, str>>> {
     Ok(strings)
 }
 
-fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
+fn tools<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralTool<'a>>> {
     let mut tools = Vec::new();
     r.array(usize::MAX, |r, _| {
-        let mut tool = Tool::default();
+        let mut tool = NeutralTool::default();
         r.object(|r, key| {
             match key.as_ref() {
                 "type" => {
-                    if r.optional(Reader::string)?.is_some_and(|kind| kind != "custom") {
+                    if r.optional(JsonReader::string)?.is_some_and(|kind| kind != "custom") {
                         let why = "has no such tool; there is `custom`: tools that you run yourself";
                         return Err(lacks(to, Code::UnsupportedValue, why));
                     }
                 }
                 "name" => tool.name = r.string()?,
-                "description" => tool.description = r.optional(Reader::string)?,
+                "description" => tool.description = r.optional(JsonReader::string)?,
                 "input_schema" => tool.schema = Some(raw_object(r)?),
-                "strict" => tool.strict = r.optional(Reader::bool)?,
+                "strict" => tool.strict = r.optional(JsonReader::bool)?,
                 // Hints: about caches, and about streaming arguments early, which happens anyway.
                 "cache_control" | "eager_input_streaming" => r.skip()?,
                 key => only_here(TOOL_ONLY_HERE, key, r, to)?,
@@ -263,9 +266,9 @@ fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
             Ok(())
         })?;
         if tool.name.is_empty() {
-            return Err(Fault::missing("name"));
+            return Err(FieldFault::missing("name"));
         }
-        tool.schema.ok_or_else(|| Fault::missing("input_schema"))?;
+        tool.schema.ok_or_else(|| FieldFault::missing("input_schema"))?;
         tools.push(tool);
         Ok(())
     })?;
@@ -273,33 +276,33 @@ fn tools<'a>(r: &mut Reader<'a>, to: Dialect) -> Read<Vec<Tool<'a>>> {
 }
 
 /// Like [`ONLY_HERE`], for a tool.
-pub(super) const TOOL_ONLY_HERE: &[(&str, Accept)] = &[
-    ("allowed_callers", Accept::Only("direct")),
-    ("defer_loading", Accept::Bool(false)),
+pub(super) const TOOL_ONLY_HERE: &[(&str, AcceptedValue)] = &[
+    ("allowed_callers", AcceptedValue::Only("direct")),
+    ("defer_loading", AcceptedValue::Bool(false)),
     ("input_examples", Empty),
 ];
 
-fn choice<'a>(r: &mut Reader<'a>, talk: &mut Talk<'a>, to: Dialect) -> Read<()> {
+fn choice<'a>(r: &mut JsonReader<'a>, talk: &mut NeutralRequest<'a>, to: Dialect) -> Read<()> {
     let (mut kind, mut name) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
-            "name" => name = r.optional(Reader::string)?,
+            "name" => name = r.optional(JsonReader::string)?,
             "disable_parallel_tool_use" => {
-                talk.parallel = r.optional(Reader::bool)?.map(|disabled| !disabled);
+                talk.parallel = r.optional(JsonReader::bool)?.map(|disabled| !disabled);
             }
             _ => return Err(unknown(to)),
         }
         Ok(())
     })?;
-    talk.choice = Some(match kind.ok_or_else(|| Fault::missing("type"))?.as_ref() {
-        "auto" => Choice::Auto,
-        "none" => Choice::None,
-        "any" => Choice::Required,
-        "tool" => Choice::Named(name.ok_or_else(|| Fault::missing("name"))?),
+    talk.choice = Some(match kind.ok_or_else(|| FieldFault::missing("type"))?.as_ref() {
+        "auto" => NeutralToolChoice::Auto,
+        "none" => NeutralToolChoice::None,
+        "any" => NeutralToolChoice::Required,
+        "tool" => NeutralToolChoice::Named(name.ok_or_else(|| FieldFault::missing("name"))?),
         _ => {
             let message = "it must be `auto`, `any`, `tool` or `none`";
-            return Err(Fault::at("type", Code::InvalidValue, message));
+            return Err(FieldFault::at("type", Code::InvalidValue, message));
         }
     });
     Ok(())

@@ -6,7 +6,7 @@ use headrace_domain::{Call, Endpoint, Prompt};
 use serde::Deserialize;
 
 use super::edit::OWN;
-use super::fields::{Field, Fields};
+use super::fields::{ObjectField, ObjectFields};
 use crate::json_out::{raw, value};
 
 /// Fields of calls with a plain text answer whose continuation depends only on the turns and the text so far. Stop
@@ -47,22 +47,23 @@ pub struct SoFar<'a> {
 /// Whether the answer to a call that [`super::skim`] read can be resumed from its text alone, at any point.
 pub fn can_resume(call: &Call) -> bool {
     let Prompt::Relayed(relayed) = &call.prompt else { return false };
-    let known = |field: Field<'_>| PLAIN.contains(&field.key.as_ref()) || OWN.contains(&field.key.as_ref());
+    let known =
+        |field: ObjectField<'_>| PLAIN.contains(&field.key.as_ref()) || OWN.contains(&field.key.as_ref());
     call.endpoint != Endpoint::Completions
-        && Fields::of(&relayed.body).is_some_and(|mut fields| fields.all(known))
+        && ObjectFields::of(&relayed.body).is_some_and(|mut fields| fields.all(known))
 }
 
 #[derive(Deserialize)]
-struct Turn {
+struct LastTurn {
     role: String,
 }
 
 /// Returns a receiver's body, changed so that it resumes an answer. `None` if the messages do not end with a user
 /// message.
 pub fn resumed(body: &[u8], so_far: &SoFar<'_>) -> Option<Bytes> {
-    let fields: Vec<Field<'_>> = Fields::of(body)?.collect();
+    let fields: Vec<ObjectField<'_>> = ObjectFields::of(body)?.collect();
     let turns = &fields.iter().find(|field| field.key == "messages")?.value;
-    let read: Vec<Turn> = serde_json::from_slice(body.get(turns.clone())?).ok()?;
+    let read: Vec<LastTurn> = serde_json::from_slice(body.get(turns.clone())?).ok()?;
     read.last().filter(|last| last.role == "user")?;
     let mut turn = BytesMut::new();
     raw(&mut turn, ",{\"role\":\"assistant\",\"content\":");

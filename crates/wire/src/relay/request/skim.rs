@@ -3,20 +3,22 @@
 //! Must not know what a receiver understands.
 
 use bytes::Bytes;
-use headrace_domain::{Ask, Call, Code, Concern, EndUser, Endpoint, Prompt, Relayed, ServiceTier, is_blank};
+use headrace_domain::{
+    Call, Code, ConcernKind, EndUser, Endpoint, FieldConcern, Prompt, RelayedBody, ServiceTier, is_blank,
+};
 
 use super::edit::{OWN, SALTS};
 use super::guard::{self, DECIDED_HERE};
-use super::look::{self, Holds, Look};
+use super::look::{self, BodyVisitor, StringsHold};
 use crate::embeddings::not_empty;
-use crate::fault::{Fault, Read};
-use crate::json::{Kind, Reader};
-use crate::params::{Knobs, integer, label};
-use crate::refused::{Accept, neutral};
+use crate::fault::{FieldFault, Read};
+use crate::json::{JsonReader, ValueKind};
+use crate::params::{CommonParams, integer, label};
+use crate::refused::{AcceptedValue, neutral};
 use crate::wishes::RESERVED;
 use crate::{BadRequest, WireLimits, blank, content};
 
-/// Bytes that one token id of a prompt adds to [`Relayed::text_bytes`]: about the length of a token's text.
+/// Bytes that one token id of a prompt adds to [`RelayedBody::text_bytes`]: about the length of a token's text.
 const BYTES_PER_ID: usize = 4;
 /// The most addresses in one call.
 const MOST_ADDRESSES: usize = 64;
@@ -36,7 +38,7 @@ const MOST_CONCERNS: usize = 1_024;
 pub fn skim(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
     let call = skim_question(endpoint, body, limits)?;
     if endpoint == Endpoint::Messages && call.sampling.max_tokens.is_none() {
-        return Err(Fault::missing("max_tokens").into());
+        return Err(FieldFault::missing("max_tokens").into());
     }
     Ok(call)
 }
@@ -46,7 +48,7 @@ pub fn skim(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call
 /// # Errors
 /// The same as for [`skim`].
 pub fn skim_question(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Result<Call, BadRequest> {
-    let mut reader = Reader::new(&body, limits.max_json_depth, limits.max_free_form_values)?;
+    let mut reader = JsonReader::new(&body, limits.max_json_depth, limits.max_free_form_values)?;
     let mut call = read(endpoint, &mut reader, limits)?;
     if let Prompt::Relayed(relayed) = &mut call.prompt {
         relayed.body = body;
@@ -54,13 +56,13 @@ pub fn skim_question(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Re
     Ok(call)
 }
 
-fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = Knobs::new(endpoint, limits);
+fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
+    let mut knobs = CommonParams::new(endpoint, limits);
     // Anthropic accepts `max_tokens: 0`, which only fills the prompt cache ahead of the call.
     knobs.none_may_come = endpoint == Endpoint::Messages;
-    let mut size = Size::default();
+    let mut size = BodySize::default();
     let (mut prompts, mut has_own_fields, mut extra_key) = (1, false, None);
-    let mut spellings = Spellings::default();
+    let mut spellings = UnknownSpellings::default();
     r.object(|r, key| {
         let key = key.as_ref();
         has_own_fields |= OWN.contains(&key) || SALTS.contains(&key);
@@ -115,13 +117,13 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
             _ => match DECIDED_HERE.iter().find(|(name, ..)| *name == key) {
                 Some((_, accept, why)) => decided_here(accept, why, r, limits),
                 None if guard::extra(endpoint, key).is_some() => {
-                    let ((), raw) = r.with_raw(|r| look::unknown(&mut size, r, Holds::Texts))?;
+                    let ((), raw) = r.with_raw(|r| look::unknown(&mut size, r, StringsHold::Texts))?;
                     extra(&mut size, (endpoint, key), r, raw, limits)
                 }
                 None if FREE.contains(&key) => look::free(&mut size, r),
                 None => {
                     spellings.take(key)?;
-                    look::unknown(&mut size, r, Holds::by_name(key))
+                    look::unknown(&mut size, r, StringsHold::by_name(key))
                 }
             },
         }
@@ -139,7 +141,7 @@ fn read(endpoint: Endpoint, r: &mut Reader<'_>, limits: &WireLimits) -> Read<Cal
         settled.sampling.max_tokens = Some(0);
     }
     let user = knobs.end_user();
-    let prompt = Relayed {
+    let prompt = RelayedBody {
         body: Bytes::new(),
         text_bytes: size.text_bytes,
         media: size.media,
@@ -184,9 +186,9 @@ const FREE: &[&str] = &[
 
 /// Case-folded names of the unknown top-level fields so far.
 #[derive(Default)]
-struct Spellings(Vec<String>);
+struct UnknownSpellings(Vec<String>);
 
-impl Spellings {
+impl UnknownSpellings {
     /// # Errors
     /// Fails if the field is a second spelling of a known field, or of one that was taken before.
     fn take(&mut self, key: &str) -> Read<()> {
@@ -197,7 +199,7 @@ impl Spellings {
         let folded = guard::folded(key).unwrap_or_else(|| key.to_owned());
         if self.0.contains(&folded) {
             let message = "the object names this field twice, in letters of different case; send it once";
-            return Err(Fault::new(Code::DuplicateKey, message));
+            return Err(FieldFault::new(Code::DuplicateKey, message));
         }
         self.0.push(folded);
         Ok(())
@@ -207,9 +209,9 @@ impl Spellings {
 /// Records a field that may cost extra, unless its value requests nothing. `raw` is the value, which the reader has
 /// already passed.
 fn extra(
-    size: &mut Size,
+    size: &mut BodySize,
     (endpoint, key): (Endpoint, &str),
-    r: &Reader<'_>,
+    r: &JsonReader<'_>,
     raw: &str,
     limits: &WireLimits,
 ) -> Read<()> {
@@ -222,19 +224,22 @@ fn extra(
         guard::GEO | guard::TIER => r.inner(raw).string().ok().map(|text| text.as_ref().into()),
         _ => None,
     };
-    size.note(Concern { at: r.position().saturating_sub(raw.len()), ask: Ask::Extra { name, value } })
+    size.note(FieldConcern {
+        at: r.position().saturating_sub(raw.len()),
+        ask: ConcernKind::Extra { name, value },
+    })
 }
 
 /// Reads the switches of the chat template. Refuses names that the template or its caller sets.
-fn template_switches(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
-    if r.kind()? != Kind::Object {
+fn template_switches(size: &mut BodySize, r: &mut JsonReader<'_>) -> Read<()> {
+    if r.kind()? != ValueKind::Object {
         return look::free(size, r);
     }
     r.count_value()?;
     r.object(|r, key| {
         if RESERVED.contains(&key.as_ref()) || OF_TOKENIZERS.contains(&key.as_ref()) {
             let message = "the template has it from the request or from the model; leave it out";
-            return Err(Fault::new(Code::UnsupportedParameter, message));
+            return Err(FieldFault::new(Code::UnsupportedParameter, message));
         }
         look::free(size, r)
     })
@@ -254,10 +259,15 @@ const OF_TOKENIZERS: &[&str] = &[
 ];
 
 /// Reads the fields that are particular to the Responses API.
-fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
+fn of_response(
+    key: &str,
+    size: &mut BodySize,
+    knobs: &mut CommonParams<'_>,
+    r: &mut JsonReader<'_>,
+) -> Read<()> {
     let limits = knobs.limits;
     match key {
-        "input" if r.kind()? == Kind::String => {
+        "input" if r.kind()? == ValueKind::String => {
             if size.read_visible(r)? {
                 Ok(())
             } else {
@@ -275,8 +285,8 @@ fn of_response(key: &str, size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader
 }
 
 /// Reads the end user. `None` if the value is empty or not a string.
-fn user(size: &mut Size, r: &mut Reader<'_>) -> Read<Option<EndUser>> {
-    if r.kind()? != Kind::String {
+fn user(size: &mut BodySize, r: &mut JsonReader<'_>) -> Read<Option<EndUser>> {
+    if r.kind()? != ValueKind::String {
         return look::free(size, r).map(|()| None);
     }
     r.count_value()?;
@@ -286,8 +296,8 @@ fn user(size: &mut Size, r: &mut Reader<'_>) -> Read<Option<EndUser>> {
 }
 
 /// Reads Anthropic's `metadata`, which holds the end user among labels.
-fn metadata(size: &mut Size, knobs: &mut Knobs<'_>, r: &mut Reader<'_>) -> Read<()> {
-    if r.kind()? != Kind::Object {
+fn metadata(size: &mut BodySize, knobs: &mut CommonParams<'_>, r: &mut JsonReader<'_>) -> Read<()> {
+    if r.kind()? != ValueKind::Object {
         return look::free(size, r);
     }
     r.count_value()?;
@@ -315,58 +325,58 @@ fn is_read(endpoint: Endpoint, key: &str) -> bool {
     }
 }
 
-fn decided_here(accept: &Accept, why: &str, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
+fn decided_here(accept: &AcceptedValue, why: &str, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
     match r.optional(|r| neutral(accept, r, limits))? {
         None | Some(true) => Ok(()),
-        Some(false) => Err(Fault::new(Code::UnsupportedParameter, why)),
+        Some(false) => Err(FieldFault::new(Code::UnsupportedParameter, why)),
     }
 }
 
-fn include_usage(r: &mut Reader<'_>) -> Read<bool> {
+fn include_usage(r: &mut JsonReader<'_>) -> Read<bool> {
     let mut include = false;
     r.object(|r, key| {
         if key != "include_usage" {
             guard::spelled_once(key, &["include_usage"])?;
             return r.skip();
         }
-        include = r.optional(Reader::bool)?.unwrap_or(false);
+        include = r.optional(JsonReader::bool)?.unwrap_or(false);
         Ok(())
     })?;
     Ok(include)
 }
 
 /// Counts the prompts of a completions call.
-fn prompts(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits, most: usize) -> Read<usize> {
+fn prompts(size: &mut BodySize, r: &mut JsonReader<'_>, limits: &WireLimits, most: usize) -> Read<usize> {
     match r.kind()? {
-        Kind::String => return prompt(size, r).map(|()| 1),
-        Kind::Array => {}
-        _ => return look::unknown(size, r, Holds::Texts).map(|()| 1),
+        ValueKind::String => return prompt(size, r).map(|()| 1),
+        ValueKind::Array => {}
+        _ => return look::unknown(size, r, StringsHold::Texts).map(|()| 1),
     }
     let (mut prompts, mut flat) = (0, 0);
     r.array(limits.max_prompt_ids, |r, index| {
-        if r.kind()? == Kind::Number {
+        if r.kind()? == ValueKind::Number {
             flat = 1;
             return size.id(r);
         }
         if index >= most {
             let message = format!("there may be at most {most}; send several requests");
-            return Err(Fault::new(Code::ArrayAboveMaxLength, message).of_parent());
+            return Err(FieldFault::new(Code::ArrayAboveMaxLength, message).of_parent());
         }
         prompts += 1;
         match r.kind()? {
-            Kind::String => prompt(size, r),
-            Kind::Array => r.array(limits.max_prompt_ids, |r, _| match r.kind()? {
-                Kind::Number => size.id(r),
-                _ => look::unknown(size, r, Holds::Texts),
+            ValueKind::String => prompt(size, r),
+            ValueKind::Array => r.array(limits.max_prompt_ids, |r, _| match r.kind()? {
+                ValueKind::Number => size.id(r),
+                _ => look::unknown(size, r, StringsHold::Texts),
             }),
-            _ => look::unknown(size, r, Holds::Texts),
+            _ => look::unknown(size, r, StringsHold::Texts),
         }
     })?;
     Ok(prompts + flat)
 }
 
 /// Reads a prompt or a text to encode. It must have a visible character.
-fn prompt(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+fn prompt(size: &mut BodySize, r: &mut JsonReader<'_>) -> Read<()> {
     if size.read_visible(r)? { Ok(()) } else { Err(blank::text()) }
 }
 
@@ -374,9 +384,9 @@ fn prompt(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
 const SCORED: &[&str] = &["query", "documents", "text_1", "text_2", "queries", "items", "data_1", "data_2"];
 
 /// Texts to judge: a text, an object with it, or a list of them. Each must say something.
-fn scored(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+fn scored(size: &mut BodySize, r: &mut JsonReader<'_>) -> Read<()> {
     match r.kind()? {
-        Kind::Array => {
+        ValueKind::Array => {
             let mut texts = 0_usize;
             r.array(usize::MAX, |r, _| {
                 texts = texts.saturating_add(1);
@@ -388,26 +398,26 @@ fn scored(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
     }
 }
 
-fn scored_text(size: &mut Size, r: &mut Reader<'_>) -> Read<()> {
+fn scored_text(size: &mut BodySize, r: &mut JsonReader<'_>) -> Read<()> {
     match r.kind()? {
-        Kind::String => prompt(size, r),
-        Kind::Object => {
+        ValueKind::String => prompt(size, r),
+        ValueKind::Object => {
             r.count_value()?;
             r.object(|r, key| match key.as_ref() {
-                "text" if r.kind()? == Kind::String => prompt(size, r),
-                key => look::unknown(size, r, Holds::by_name(key)),
+                "text" if r.kind()? == ValueKind::String => prompt(size, r),
+                key => look::unknown(size, r, StringsHold::by_name(key)),
             })
         }
-        _ => look::unknown(size, r, Holds::Texts),
+        _ => look::unknown(size, r, StringsHold::Texts),
     }
 }
 
 /// Reads `messages`. At least one message must have content.
-fn messages(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()> {
-    let is_list = r.kind()? == Kind::Array;
+fn messages(size: &mut BodySize, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<()> {
+    let is_list = r.kind()? == ValueKind::Array;
     look::messages(size, r, limits)?;
     match size.messages {
-        0 if is_list => Err(Fault::new(Code::EmptyArray, "it must have at least one message")),
+        0 if is_list => Err(FieldFault::new(Code::EmptyArray, "it must have at least one message")),
         1.. if !size.any_says_something => Err(blank::conversation()),
         _ => Ok(()),
     }
@@ -415,10 +425,10 @@ fn messages(size: &mut Size, r: &mut Reader<'_>, limits: &WireLimits) -> Read<()
 
 /// The facts that the gateway records of a body: its size for the model, and its concerns.
 #[derive(Debug, Default)]
-struct Size {
+struct BodySize {
     text_bytes: usize,
     media: u32,
-    concerns: Vec<Concern>,
+    concerns: Vec<FieldConcern>,
     message: SeenMessage,
     messages: usize,
     /// At least one message has visible content, or its role is neither user nor system.
@@ -437,19 +447,19 @@ struct SeenMessage {
 /// Types of parts that carry nothing beside their text.
 const TEXT_PARTS: &[&str] = &["input_text", "output_text", "refusal", "text"];
 
-impl Size {
-    fn note(&mut self, concern: Concern) -> Read<()> {
+impl BodySize {
+    fn note(&mut self, concern: FieldConcern) -> Read<()> {
         if self.concerns.len() >= MOST_CONCERNS {
             let message =
                 format!("a call may have at most {MOST_CONCERNS} tools and extras of a provider; send fewer");
-            return Err(Fault::new(Code::ArrayAboveMaxLength, message));
+            return Err(FieldFault::new(Code::ArrayAboveMaxLength, message));
         }
         self.concerns.push(concern);
         Ok(())
     }
 
     /// Skips a text and counts its bytes. Returns whether it has a visible character.
-    fn read_visible(&mut self, r: &mut Reader<'_>) -> Read<bool> {
+    fn read_visible(&mut self, r: &mut JsonReader<'_>) -> Read<bool> {
         let ((), raw) = r.with_raw(|r| self.text(r))?;
         // Shortcut: nearly every text begins with a letter.
         let first = raw.as_bytes().get(1).copied().unwrap_or(b'"');
@@ -457,20 +467,20 @@ impl Size {
         Ok(is_plain || !is_blank(&r.inner(raw).string()?))
     }
 
-    fn id(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn id(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text_bytes += BYTES_PER_ID;
         r.skip_scalar().map(drop)
     }
 }
 
-impl Look for Size {
-    fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+impl BodyVisitor for BodySize {
+    fn text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text_bytes += r.skip_string()?;
         Ok(())
     }
 
     // Signatures and encrypted reasoning count, because the model that wrote them reads them.
-    fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn opaque(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.text(r)
     }
 
@@ -480,7 +490,7 @@ impl Look for Size {
 
     fn key(&mut self, _key: &str) {}
 
-    fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn part_text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         let seen = self.read_visible(r)?;
         self.message.has_content = true;
         self.message.says_something |= seen;
@@ -501,7 +511,7 @@ impl Look for Size {
         Ok(())
     }
 
-    fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn role(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         let role = r.string()?;
         self.text_bytes += role.len();
         self.message.is_user = role == "user";
@@ -509,7 +519,7 @@ impl Look for Size {
         Ok(())
     }
 
-    fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn said(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.part_text(r)
     }
 
@@ -521,7 +531,7 @@ impl Look for Size {
         self.message.says_something |= !TEXT_PARTS.contains(&kind);
     }
 
-    fn file_id(&mut self, _r: &mut Reader<'_>) -> Read<()> {
+    fn file_id(&mut self, _r: &mut JsonReader<'_>) -> Read<()> {
         Err(content::stored_file())
     }
 
@@ -530,12 +540,13 @@ impl Look for Size {
     }
 
     fn address(&mut self, at: usize, url: &str) -> Read<()> {
-        let addresses = self.concerns.iter().filter(|concern| matches!(concern.ask, Ask::Url(_))).count();
+        let addresses =
+            self.concerns.iter().filter(|concern| matches!(concern.ask, ConcernKind::Url(_))).count();
         if addresses >= MOST_ADDRESSES {
             let message = format!("a call may name at most {MOST_ADDRESSES} addresses; send the data itself");
-            return Err(Fault::new(Code::ArrayAboveMaxLength, message));
+            return Err(FieldFault::new(Code::ArrayAboveMaxLength, message));
         }
-        self.concerns.push(Concern { at, ask: Ask::Url(url.into()) });
+        self.concerns.push(FieldConcern { at, ask: ConcernKind::Url(url.into()) });
         Ok(())
     }
 

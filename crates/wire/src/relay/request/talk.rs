@@ -6,34 +6,34 @@ use std::borrow::Cow;
 
 use headrace_domain::{Code, Dialect};
 
-use crate::fault::Fault;
+use crate::fault::FieldFault;
 
 /// A request. Numbers and free-form JSON keep their spelling.
 #[derive(Debug, Default)]
-pub(super) struct Talk<'a> {
+pub(super) struct NeutralRequest<'a> {
     /// System texts before the conversation.
     pub(super) system: Vec<Cow<'a, str>>,
-    pub(super) turns: Vec<Turn<'a>>,
-    pub(super) tools: Vec<Tool<'a>>,
-    pub(super) choice: Option<Choice<'a>>,
+    pub(super) turns: Vec<NeutralTurn<'a>>,
+    pub(super) tools: Vec<NeutralTool<'a>>,
+    pub(super) choice: Option<NeutralToolChoice<'a>>,
     /// Whether the model may call several tools at once. `None` if the request did not say.
     pub(super) parallel: Option<bool>,
     pub(super) temperature: Option<&'a str>,
     pub(super) top_p: Option<&'a str>,
     pub(super) top_k: Option<&'a str>,
     pub(super) stop: Vec<Cow<'a, str>>,
-    pub(super) reasoning: Option<Reasoning>,
-    pub(super) format: Option<Format<'a>>,
+    pub(super) reasoning: Option<ReasoningAmount>,
+    pub(super) format: Option<SchemaFormat<'a>>,
     /// The end user.
     pub(super) user: Option<Cow<'a, str>>,
-    pub(super) tier: Option<Tier>,
+    pub(super) tier: Option<RequestedTier>,
     /// vLLM's salt for cached prefixes.
     pub(super) cache_salt: Option<Cow<'a, str>>,
 }
 
 /// The role that speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Speaker {
     System,
     /// The user, and the tools that ran on the user's side.
     User,
@@ -42,30 +42,30 @@ pub(super) enum Who {
 
 /// One turn of a conversation.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    pub(super) who: Who,
+pub(super) struct NeutralTurn<'a> {
+    pub(super) who: Speaker,
     /// Index of the caller's first message in this turn.
     pub(super) at: usize,
-    pub(super) parts: Vec<Part<'a>>,
+    pub(super) parts: Vec<NeutralPart<'a>>,
 }
 
-impl Turn<'_> {
+impl NeutralTurn<'_> {
     /// Whether this is an answer without tool calls and without a character.
     pub(super) fn is_empty_answer(&self) -> bool {
-        let is_empty = |part: &Part<'_>| matches!(part, Part::Text(text) if text.is_empty());
-        self.who == Who::Assistant && self.parts.iter().all(is_empty)
+        let is_empty = |part: &NeutralPart<'_>| matches!(part, NeutralPart::Text(text) if text.is_empty());
+        self.who == Speaker::Assistant && self.parts.iter().all(is_empty)
     }
 }
 
 /// A part of a turn, or of a tool's result.
 #[derive(Debug)]
-pub(super) enum Part<'a> {
+pub(super) enum NeutralPart<'a> {
     Text(Cow<'a, str>),
-    Image(Media<'a>),
+    Image(NeutralMedia<'a>),
     Document {
         title: Option<Cow<'a, str>>,
         context: Option<Cow<'a, str>>,
-        media: Media<'a>,
+        media: NeutralMedia<'a>,
     },
     /// A plain text document.
     Paper {
@@ -88,20 +88,20 @@ pub(super) enum Part<'a> {
     },
     Result {
         id: Cow<'a, str>,
-        parts: Vec<Part<'a>>,
+        parts: Vec<NeutralPart<'a>>,
         is_error: bool,
     },
 }
 
 /// The location or the data of an image or a document.
 #[derive(Debug)]
-pub(super) enum Media<'a> {
+pub(super) enum NeutralMedia<'a> {
     Url(Cow<'a, str>),
     Base64 { media_type: Cow<'a, str>, data: Cow<'a, str> },
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tool<'a> {
+pub(super) struct NeutralTool<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) description: Option<Cow<'a, str>>,
     /// The JSON Schema of the arguments. `None` if the tool takes none.
@@ -110,7 +110,7 @@ pub(super) struct Tool<'a> {
 }
 
 #[derive(Debug)]
-pub(super) enum Choice<'a> {
+pub(super) enum NeutralToolChoice<'a> {
     Auto,
     None,
     /// Any tool, but at least one.
@@ -120,7 +120,7 @@ pub(super) enum Choice<'a> {
 
 /// The amount of reasoning before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reasoning {
+pub(super) enum ReasoningAmount {
     Off,
     /// The model decides.
     Auto,
@@ -128,38 +128,38 @@ pub(super) enum Reasoning {
     Effort(&'static str),
 }
 
-/// The values of [`Reasoning::Effort`], which both dialects share.
+/// The values of [`ReasoningAmount::Effort`], which both dialects share.
 pub(super) const EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 
 /// The answer's JSON Schema.
 #[derive(Debug)]
-pub(super) struct Format<'a> {
+pub(super) struct SchemaFormat<'a> {
     pub(super) schema: &'a str,
 }
 
 /// The service tier that may serve the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tier {
+pub(super) enum RequestedTier {
     Auto,
     Standard,
 }
 
 /// The fault for a feature that the dialect `to` lacks. `why` completes a sentence that ends in "which".
-pub(super) fn lacks(to: Dialect, code: Code, why: &str) -> Fault {
+pub(super) fn lacks(to: Dialect, code: Code, why: &str) -> FieldFault {
     let name = match to {
         Dialect::OpenAi => "OpenAI's",
         Dialect::Anthropic => "Anthropic's",
     };
-    Fault::new(code, format!("the model's upstream speaks {name} dialect, which {why}"))
+    FieldFault::new(code, format!("the model's upstream speaks {name} dialect, which {why}"))
 }
 
 /// The fault for a parameter or field that the dialect `to` does not have.
-pub(super) fn no_such(to: Dialect) -> Fault {
+pub(super) fn no_such(to: Dialect) -> FieldFault {
     lacks(to, Code::UnsupportedParameter, "has nothing for it; leave it out")
 }
 
 /// The fault for a field that neither dialect has, so that it cannot be translated.
-pub(super) fn unknown(to: Dialect) -> Fault {
+pub(super) fn unknown(to: Dialect) -> FieldFault {
     lacks(
         to,
         Code::UnknownParameter,

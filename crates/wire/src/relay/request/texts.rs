@@ -3,10 +3,10 @@
 
 use headrace_domain::TextPlace;
 
-use super::look::{self, Look};
+use super::look::{self, BodyVisitor};
 use crate::WireLimits;
 use crate::fault::Read;
-use crate::json::{Kind, Reader};
+use crate::json::{JsonReader, ValueKind};
 
 /// Parameters that no model reads: numbers, switches, labels of the call, and names that refer to other parts of the
 /// body.
@@ -45,13 +45,13 @@ const UNREAD: &[&str] = &[
 /// The body must be one that [`super::skim`] accepted. For any other body, only the texts before the first fault are
 /// passed.
 pub fn texts(body: &[u8], each: &mut dyn FnMut(&str, TextPlace)) -> bool {
-    let Ok(mut reader) = Reader::new(body, usize::MAX, usize::MAX) else { return false };
-    let mut texts = Texts { each, message: None, listed: false, joined: Vec::new(), unreadable: false };
+    let Ok(mut reader) = JsonReader::new(body, usize::MAX, usize::MAX) else { return false };
+    let mut texts = TextVisitor { each, message: None, listed: false, joined: Vec::new(), unreadable: false };
     let read = read(&mut texts, &mut reader);
     read.is_ok() && !texts.unreadable
 }
 
-fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
+fn read(texts: &mut TextVisitor<'_>, r: &mut JsonReader<'_>) -> Read<()> {
     let limits = WireLimits {
         max_messages: usize::MAX,
         max_content_parts: usize::MAX,
@@ -69,25 +69,25 @@ fn read(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
         "input" => texts.listed(|texts| look::input(texts, r, &limits)),
         "suffix" | "instructions" => look::free(texts, r),
         "input_embeds" | "input_ids" | "prompt_embeds" | "prompt_token_ids" => {
-            texts.unreadable |= r.kind()? != Kind::Null;
+            texts.unreadable |= r.kind()? != ValueKind::Null;
             r.skip()
         }
         key if UNREAD.contains(&key) => r.skip(),
         key => match r.kind()? {
-            Kind::String | Kind::Array | Kind::Object => {
+            ValueKind::String | ValueKind::Array | ValueKind::Object => {
                 texts.key(key);
                 look::free(texts, r)
             }
-            Kind::Null | Kind::Bool | Kind::Number => r.skip(),
+            ValueKind::Null | ValueKind::Bool | ValueKind::Number => r.skip(),
         },
     })
 }
 
 /// Visits a prompt: texts, or token ids, which cannot be read as text.
-fn prompt(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
+fn prompt(texts: &mut TextVisitor<'_>, r: &mut JsonReader<'_>) -> Read<()> {
     match r.kind()? {
-        Kind::Array => r.array(usize::MAX, |r, _| prompt(texts, r)),
-        Kind::Number => {
+        ValueKind::Array => r.array(usize::MAX, |r, _| prompt(texts, r)),
+        ValueKind::Number => {
             texts.unreadable = true;
             r.skip()
         }
@@ -95,7 +95,7 @@ fn prompt(texts: &mut Texts<'_>, r: &mut Reader<'_>) -> Read<()> {
     }
 }
 
-struct Texts<'e> {
+struct TextVisitor<'e> {
     each: &'e mut dyn FnMut(&str, TextPlace),
     /// The message or item that is being read.
     message: Option<MessageTexts>,
@@ -116,7 +116,7 @@ struct MessageTexts {
     waiting: Vec<String>,
 }
 
-impl Texts<'_> {
+impl TextVisitor<'_> {
     /// Reads a parameter whose texts are inputs of their own, unless they are messages.
     fn listed(&mut self, read: impl FnOnce(&mut Self) -> Read<()>) -> Read<()> {
         self.listed = true;
@@ -152,8 +152,8 @@ impl Texts<'_> {
     }
 }
 
-impl Look for Texts<'_> {
-    fn text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+impl BodyVisitor for TextVisitor<'_> {
+    fn text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.beside(&r.string()?);
         Ok(())
     }
@@ -169,18 +169,18 @@ impl Look for Texts<'_> {
         Ok(())
     }
 
-    fn role(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn role(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         let of_user = r.string()? == "user";
         self.role_is(of_user);
         Ok(())
     }
 
-    fn said(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn said(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         self.content(&r.string()?);
         Ok(())
     }
 
-    fn part_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn part_text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         let text = r.string()?;
         self.content(&text);
         if let Some((joined, parts)) = self.joined.last_mut() {
@@ -190,7 +190,7 @@ impl Look for Texts<'_> {
         Ok(())
     }
 
-    fn opaque(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn opaque(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         r.skip()
     }
 
@@ -202,11 +202,11 @@ impl Look for Texts<'_> {
         self.beside(key);
     }
 
-    fn json_text(&mut self, r: &mut Reader<'_>) -> Read<()> {
+    fn json_text(&mut self, r: &mut JsonReader<'_>) -> Read<()> {
         let text = r.string()?;
         self.beside(&text);
         if text.contains('\\')
-            && let Ok(mut inner) = Reader::new(text.as_bytes(), usize::MAX, usize::MAX)
+            && let Ok(mut inner) = JsonReader::new(text.as_bytes(), usize::MAX, usize::MAX)
         {
             // Text that is not JSON was passed to `each` as it is.
             let _ = look::free(self, &mut inner);

@@ -4,7 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Code, Dialect, Endpoint};
 
-use super::edit::{Edits, body_of, edited};
+use super::edit::{BodyEdits, body_of, edited};
 use super::talk::lacks;
 use super::{read_chat, read_messages, write_chat, write_messages};
 use crate::BadRequest;
@@ -16,14 +16,14 @@ use crate::fault::Read;
 /// # Errors
 /// [`BadRequest`] names the first field that has no counterpart in the other dialect. No field is dropped silently.
 #[doc = include_str!("translation.md")]
-pub fn translated(call: &Call, to: Dialect, edits: &Edits<'_>) -> Result<Bytes, BadRequest> {
+pub fn translated(call: &Call, to: Dialect, edits: &BodyEdits<'_>) -> Result<Bytes, BadRequest> {
     if call.endpoint.dialect() == to {
         return edited(call, edits);
     }
     Ok(put(call, body_of(call)?, to, edits)?.freeze())
 }
 
-fn put(call: &Call, body: &[u8], to: Dialect, edits: &Edits<'_>) -> Read<BytesMut> {
+fn put(call: &Call, body: &[u8], to: Dialect, edits: &BodyEdits<'_>) -> Read<BytesMut> {
     let talk = match call.endpoint {
         Endpoint::ChatCompletions => read_chat::read(call, body, to),
         Endpoint::Messages => read_messages::read(call, body, to),

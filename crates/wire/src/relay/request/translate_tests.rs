@@ -5,13 +5,13 @@ use headrace_domain::{Dialect, Endpoint};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use super::{Edits, skim, translated};
+use super::{BodyEdits, skim, translated};
 use crate::{BadRequest, WireLimits};
 
-pub(super) const EDITS: Edits<'_> = Edits { model: "up", usage: true, max_tokens: None, label: None };
+pub(super) const EDITS: BodyEdits<'_> = BodyEdits { model: "up", usage: true, max_tokens: None, label: None };
 
 /// Translates `body` into the dialect that its endpoint does not use.
-pub(super) fn put(endpoint: Endpoint, body: &str, edits: &Edits<'_>) -> Result<Value, BadRequest> {
+pub(super) fn put(endpoint: Endpoint, body: &str, edits: &BodyEdits<'_>) -> Result<Value, BadRequest> {
     let call = skim(endpoint, Bytes::copy_from_slice(body.as_bytes()), &WireLimits::default())?;
     let to = match endpoint.dialect() {
         Dialect::OpenAi => Dialect::Anthropic,
@@ -321,7 +321,7 @@ fn what_goes_to_chat_in_one_way_alone() {
 
 #[test]
 fn bounds_to_tokens_and_numbers_keep_their_spelling() {
-    let bounded = Edits { max_tokens: Some(("max_tokens", 5)), ..EDITS };
+    let bounded = BodyEdits { max_tokens: Some(("max_tokens", 5)), ..EDITS };
     let open = r#"{"model":"m","messages":[{"role":"user","content":"é\n"}],"temperature":0.50}"#;
     let call =
         skim(Endpoint::ChatCompletions, Bytes::from_static(open.as_bytes()), &WireLimits::default()).unwrap();

@@ -1,13 +1,16 @@
-//! Writes a [`Talk`] as a chat completions body. Must not know the dialect that it was read from.
+//! Writes a [`NeutralRequest`] as a chat completions body. Must not know the dialect that it was read from.
 
 use std::borrow::Cow;
 
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Dialect};
 
-use super::edit::Edits;
-use super::object::{Object, array, object};
-use super::talk::{Choice, Media, Part, Reasoning, Talk, Tier, Tool, Turn, Who, lacks};
+use super::edit::BodyEdits;
+use super::object::{ObjectWriter, array, object};
+use super::talk::{
+    NeutralMedia, NeutralPart, NeutralRequest, NeutralTool, NeutralToolChoice, NeutralTurn, ReasoningAmount,
+    RequestedTier, Speaker, lacks,
+};
 use crate::fault::Read;
 use crate::json_out::{escaped, raw, value};
 use crate::messages::TOOL_ERROR;
@@ -22,8 +25,13 @@ const UNTITLED: &str = "document.pdf";
 const SEE_NEXT: &str = "The result is in the next message.";
 
 /// Writes the body.
-pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut BytesMut) -> Read<()> {
-    if let Some(last) = talk.turns.last().filter(|last| last.who == Who::Assistant) {
+pub(super) fn write(
+    talk: &NeutralRequest<'_>,
+    call: &Call,
+    edits: &BodyEdits<'_>,
+    out: &mut BytesMut,
+) -> Read<()> {
+    if let Some(last) = talk.turns.last().filter(|last| last.who == Speaker::Assistant) {
         let why = "does not continue a last message of the assistant; end with a message of the user";
         return Err(lacks(TO, Code::UnsupportedValue, why).under_index(last.at).under_key("messages"));
     }
@@ -46,9 +54,9 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
         }
         match talk.reasoning {
             // The model decides how much it reasons by default.
-            None | Some(Reasoning::Auto) => {}
-            Some(Reasoning::Off) => body.text("reasoning_effort", "none"),
-            Some(Reasoning::Effort(word)) => body.text("reasoning_effort", word),
+            None | Some(ReasoningAmount::Auto) => {}
+            Some(ReasoningAmount::Off) => body.text("reasoning_effort", "none"),
+            Some(ReasoningAmount::Effort(word)) => body.text("reasoning_effort", word),
         }
         if let Some(format) = &talk.format {
             let out = body.field("response_format");
@@ -59,8 +67,8 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
         talk.user.iter().for_each(|user| body.text("user", user));
         match talk.tier {
             None => {}
-            Some(Tier::Auto) => body.text("service_tier", "auto"),
-            Some(Tier::Standard) => body.text("service_tier", "default"),
+            Some(RequestedTier::Auto) => body.text("service_tier", "auto"),
+            Some(RequestedTier::Standard) => body.text("service_tier", "default"),
         }
         talk.cache_salt.iter().for_each(|salt| body.text("cache_salt", salt));
         if call.stream {
@@ -74,119 +82,123 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
 }
 
 /// A message of the chat.
-enum Message<'t, 'a> {
-    Said { role: &'static str, pieces: Vec<Piece<'t, 'a>> },
-    Assistant(&'t [Part<'a>]),
-    Result { id: &'t str, pieces: Vec<Piece<'t, 'a>> },
+enum ChatTurn<'t, 'a> {
+    Said { role: &'static str, pieces: Vec<ContentPiece<'t, 'a>> },
+    Assistant(&'t [NeutralPart<'a>]),
+    Result { id: &'t str, pieces: Vec<ContentPiece<'t, 'a>> },
 }
 
 /// A piece of a message's content.
-enum Piece<'t, 'a> {
+enum ContentPiece<'t, 'a> {
     Text(Cow<'t, str>),
-    Image(&'t Media<'a>),
+    Image(&'t NeutralMedia<'a>),
     File { title: Option<&'t str>, media_type: &'t str, data: &'t str },
 }
 
 /// Returns the messages. Tool results become messages of their own, before the rest of the user's turn. Such messages
 /// cannot hold images and files, so these follow in the user's message.
-fn messages<'t, 'a>(talk: &'t Talk<'a>) -> Read<Vec<Message<'t, 'a>>> {
+fn messages<'t, 'a>(talk: &'t NeutralRequest<'a>) -> Read<Vec<ChatTurn<'t, 'a>>> {
     let mut messages = Vec::new();
     if !talk.system.is_empty() {
-        let pieces = talk.system.iter().map(|text| Piece::Text(Cow::Borrowed(text.as_ref()))).collect();
-        messages.push(Message::Said { role: "system", pieces });
+        let pieces =
+            talk.system.iter().map(|text| ContentPiece::Text(Cow::Borrowed(text.as_ref()))).collect();
+        messages.push(ChatTurn::Said { role: "system", pieces });
     }
     for turn in &talk.turns {
         match turn.who {
-            Who::System => {
-                messages.push(Message::Said { role: "system", pieces: pieces(turn.at, &turn.parts)? });
+            Speaker::System => {
+                messages.push(ChatTurn::Said { role: "system", pieces: pieces(turn.at, &turn.parts)? });
             }
-            Who::Assistant => messages.push(Message::Assistant(&turn.parts)),
-            Who::User => user(turn, &mut messages)?,
+            Speaker::Assistant => messages.push(ChatTurn::Assistant(&turn.parts)),
+            Speaker::User => user(turn, &mut messages)?,
         }
     }
     Ok(messages)
 }
 
-fn user<'t, 'a>(turn: &'t Turn<'a>, messages: &mut Vec<Message<'t, 'a>>) -> Read<()> {
+fn user<'t, 'a>(turn: &'t NeutralTurn<'a>, messages: &mut Vec<ChatTurn<'t, 'a>>) -> Read<()> {
     let mut said = Vec::new();
     let mut results = 0;
     for part in &turn.parts {
-        let Part::Result { id, parts, is_error } = part else { continue };
+        let NeutralPart::Result { id, parts, is_error } = part else { continue };
         results += 1;
         let all = pieces(turn.at, parts)?;
         let (mut texts, media): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|piece| matches!(piece, Piece::Text(_)));
+            all.into_iter().partition(|piece| matches!(piece, ContentPiece::Text(_)));
         if texts.is_empty() && !media.is_empty() {
-            texts.push(Piece::Text(Cow::Borrowed(SEE_NEXT)));
+            texts.push(ContentPiece::Text(Cow::Borrowed(SEE_NEXT)));
         }
         if *is_error {
             match texts.first_mut() {
-                Some(Piece::Text(text)) => *text = Cow::Owned(format!("{TOOL_ERROR}{text}")),
-                _ => texts.push(Piece::Text(Cow::Borrowed(TOOL_ERROR))),
+                Some(ContentPiece::Text(text)) => *text = Cow::Owned(format!("{TOOL_ERROR}{text}")),
+                _ => texts.push(ContentPiece::Text(Cow::Borrowed(TOOL_ERROR))),
             }
         }
         if !media.is_empty() {
-            said.push(Piece::Text(Cow::Owned(format!(
+            said.push(ContentPiece::Text(Cow::Owned(format!(
                 "Images and files of the result of the tool call `{id}`:"
             ))));
             said.extend(media);
         }
-        messages.push(Message::Result { id, pieces: texts });
+        messages.push(ChatTurn::Result { id, pieces: texts });
     }
     said.extend(pieces(turn.at, &turn.parts)?);
     if results == 0 || !said.is_empty() {
-        messages.push(Message::Said { role: "user", pieces: said });
+        messages.push(ChatTurn::Said { role: "user", pieces: said });
     }
     Ok(())
 }
 
 /// Converts parts into pieces. Tool results are left out.
-fn pieces<'t, 'a>(at: usize, parts: &'t [Part<'a>]) -> Read<Vec<Piece<'t, 'a>>> {
+fn pieces<'t, 'a>(at: usize, parts: &'t [NeutralPart<'a>]) -> Read<Vec<ContentPiece<'t, 'a>>> {
     let mut pieces = Vec::new();
-    let text = |text: &'t Cow<'a, str>| Piece::Text(Cow::Borrowed(text.as_ref()));
+    let text = |text: &'t Cow<'a, str>| ContentPiece::Text(Cow::Borrowed(text.as_ref()));
     for part in parts {
         match part {
-            Part::Text(part) => pieces.push(text(part)),
-            Part::Image(media) => pieces.push(Piece::Image(media)),
-            Part::Document { title, context, media: Media::Base64 { media_type, data } } => {
+            NeutralPart::Text(part) => pieces.push(text(part)),
+            NeutralPart::Image(media) => pieces.push(ContentPiece::Image(media)),
+            NeutralPart::Document { title, context, media: NeutralMedia::Base64 { media_type, data } } => {
                 pieces.extend(context.iter().map(text));
-                pieces.push(Piece::File { title: title.as_deref(), media_type, data });
+                pieces.push(ContentPiece::File { title: title.as_deref(), media_type, data });
             }
-            Part::Document { media: Media::Url(_), .. } => {
+            NeutralPart::Document { media: NeutralMedia::Url(_), .. } => {
                 let why = "fetches no documents; send the document's data";
                 let fault = lacks(TO, Code::UnsupportedContent, why).under_key("content");
                 return Err(fault.under_index(at).under_key("messages"));
             }
-            Part::Paper { title, context, text: paper } => {
+            NeutralPart::Paper { title, context, text: paper } => {
                 pieces.extend([title, context].into_iter().flatten().map(text));
                 pieces.push(text(paper));
             }
-            Part::Thinking { .. } | Part::Sealed(_) | Part::Call { .. } | Part::Result { .. } => {}
+            NeutralPart::Thinking { .. }
+            | NeutralPart::Sealed(_)
+            | NeutralPart::Call { .. }
+            | NeutralPart::Result { .. } => {}
         }
     }
     Ok(pieces)
 }
 
-fn message(out: &mut BytesMut, message: Message<'_, '_>) -> Read<()> {
+fn message(out: &mut BytesMut, message: ChatTurn<'_, '_>) -> Read<()> {
     object(out, |written| match message {
-        Message::Said { role, pieces } => {
+        ChatTurn::Said { role, pieces } => {
             written.text("role", role);
             content(written, &pieces)
         }
-        Message::Result { id, pieces } => {
+        ChatTurn::Result { id, pieces } => {
             written.text("role", "tool");
             written.text("tool_call_id", id);
             content(written, &pieces)
         }
-        Message::Assistant(parts) => assistant(written, parts),
+        ChatTurn::Assistant(parts) => assistant(written, parts),
     })
 }
 
 /// Writes a single text as a string, and anything else as parts.
-fn content(message: &mut Object<'_>, pieces: &[Piece<'_, '_>]) -> Read<()> {
+fn content(message: &mut ObjectWriter<'_>, pieces: &[ContentPiece<'_, '_>]) -> Read<()> {
     match pieces {
         [] => message.text("content", ""),
-        [Piece::Text(text)] => message.text("content", text),
+        [ContentPiece::Text(text)] => message.text("content", text),
         pieces => {
             array(message.field("content"), pieces, |out, part| object(out, |written| piece(written, part)))?
         }
@@ -194,24 +206,26 @@ fn content(message: &mut Object<'_>, pieces: &[Piece<'_, '_>]) -> Read<()> {
     Ok(())
 }
 
-fn piece(written: &mut Object<'_>, piece: &Piece<'_, '_>) -> Read<()> {
+fn piece(written: &mut ObjectWriter<'_>, piece: &ContentPiece<'_, '_>) -> Read<()> {
     match piece {
-        Piece::Text(text) => {
+        ContentPiece::Text(text) => {
             written.text("type", "text");
             written.text("text", text);
             Ok(())
         }
-        Piece::Image(media) => {
+        ContentPiece::Image(media) => {
             written.text("type", "image_url");
             object(written.field("image_url"), |image| {
                 match media {
-                    Media::Url(url) => image.text("url", url),
-                    Media::Base64 { media_type, data } => data_url(image.field("url"), media_type, data),
+                    NeutralMedia::Url(url) => image.text("url", url),
+                    NeutralMedia::Base64 { media_type, data } => {
+                        data_url(image.field("url"), media_type, data)
+                    }
                 }
                 Ok(())
             })
         }
-        Piece::File { title, media_type, data } => {
+        ContentPiece::File { title, media_type, data } => {
             written.text("type", "file");
             object(written.field("file"), |file| {
                 file.text("filename", title.unwrap_or(UNTITLED));
@@ -230,16 +244,17 @@ fn data_url(out: &mut BytesMut, media_type: &str, data: &str) {
     raw(out, "\"");
 }
 
-fn assistant(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
+fn assistant(written: &mut ObjectWriter<'_>, parts: &[NeutralPart<'_>]) -> Read<()> {
     written.text("role", "assistant");
-    let texts: Vec<Piece<'_, '_>> = parts
+    let texts: Vec<ContentPiece<'_, '_>> = parts
         .iter()
         .filter_map(|part| match part {
-            Part::Text(text) => Some(Piece::Text(Cow::Borrowed(text.as_ref()))),
+            NeutralPart::Text(text) => Some(ContentPiece::Text(Cow::Borrowed(text.as_ref()))),
             _ => None,
         })
         .collect();
-    let calls: Vec<&Part<'_>> = parts.iter().filter(|part| matches!(part, Part::Call { .. })).collect();
+    let calls: Vec<&NeutralPart<'_>> =
+        parts.iter().filter(|part| matches!(part, NeutralPart::Call { .. })).collect();
     if texts.is_empty() && !calls.is_empty() {
         written.raw("content", "null");
     } else {
@@ -254,16 +269,16 @@ fn assistant(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
 
 /// Writes reasoning as text, in the field that most servers read. Signed or sealed reasoning is also written with all
 /// of its fields, in OpenRouter's shape.
-fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
+fn reasoning(written: &mut ObjectWriter<'_>, parts: &[NeutralPart<'_>]) -> Read<()> {
     let mut plain = String::new();
     let mut proved = false;
     for part in parts {
         match part {
-            Part::Thinking { text, signature } => {
+            NeutralPart::Thinking { text, signature } => {
                 plain.push_str(text);
                 proved |= signature.is_some();
             }
-            Part::Sealed(_) => proved = true,
+            NeutralPart::Sealed(_) => proved = true,
             _ => {}
         }
     }
@@ -273,16 +288,17 @@ fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
     if !proved {
         return Ok(());
     }
-    let details = parts.iter().filter(|part| matches!(part, Part::Thinking { .. } | Part::Sealed(_)));
+    let details =
+        parts.iter().filter(|part| matches!(part, NeutralPart::Thinking { .. } | NeutralPart::Sealed(_)));
     array(written.field("reasoning_details"), details.enumerate(), |out, (index, part)| {
         object(out, |detail| {
             match part {
-                Part::Thinking { text, signature } => {
+                NeutralPart::Thinking { text, signature } => {
                     detail.text("type", "reasoning.text");
                     detail.text("text", text);
                     signature.iter().for_each(|signature| detail.text("signature", signature));
                 }
-                Part::Sealed(data) => {
+                NeutralPart::Sealed(data) => {
                     detail.text("type", "reasoning.encrypted");
                     detail.text("data", data);
                 }
@@ -295,8 +311,8 @@ fn reasoning(written: &mut Object<'_>, parts: &[Part<'_>]) -> Read<()> {
     })
 }
 
-fn call(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
-    let Part::Call { id, name, input } = part else { return Ok(()) };
+fn call(out: &mut BytesMut, part: &NeutralPart<'_>) -> Read<()> {
+    let NeutralPart::Call { id, name, input } = part else { return Ok(()) };
     object(out, |written| {
         written.text("id", id);
         written.text("type", "function");
@@ -308,7 +324,7 @@ fn call(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
     })
 }
 
-fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
+fn tool(out: &mut BytesMut, tool: &NeutralTool<'_>) -> Read<()> {
     object(out, |written| {
         written.text("type", "function");
         object(written.field("function"), |function| {
@@ -324,14 +340,16 @@ fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
 }
 
 /// Writes the tool choice. The dialect accepts none without tools.
-fn choice(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+fn choice(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
     match &talk.choice {
-        None | Some(Choice::Auto | Choice::None) if talk.tools.is_empty() => return Ok(()),
+        None | Some(NeutralToolChoice::Auto | NeutralToolChoice::None) if talk.tools.is_empty() => {
+            return Ok(());
+        }
         None => {}
-        Some(Choice::Auto) => body.text("tool_choice", "auto"),
-        Some(Choice::None) => body.text("tool_choice", "none"),
-        Some(Choice::Required) => body.text("tool_choice", "required"),
-        Some(Choice::Named(name)) => object(body.field("tool_choice"), |choice| {
+        Some(NeutralToolChoice::Auto) => body.text("tool_choice", "auto"),
+        Some(NeutralToolChoice::None) => body.text("tool_choice", "none"),
+        Some(NeutralToolChoice::Required) => body.text("tool_choice", "required"),
+        Some(NeutralToolChoice::Named(name)) => object(body.field("tool_choice"), |choice| {
             choice.text("type", "function");
             object(choice.field("function"), |function| {
                 function.text("name", name);

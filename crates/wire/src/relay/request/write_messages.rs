@@ -1,12 +1,15 @@
-//! Writes a [`Talk`] as an Anthropic messages body. Must not know the dialect that it was read from.
+//! Writes a [`NeutralRequest`] as an Anthropic messages body. Must not know the dialect that it was read from.
 
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Dialect};
 
-use super::edit::Edits;
-use super::object::{Object, array, object};
-use super::talk::{Choice, Media, Part, Reasoning, Talk, Tier, Tool, Turn, Who, lacks};
-use crate::fault::{Fault, Read};
+use super::edit::BodyEdits;
+use super::object::{ObjectWriter, array, object};
+use super::talk::{
+    NeutralMedia, NeutralPart, NeutralRequest, NeutralTool, NeutralToolChoice, NeutralTurn, ReasoningAmount,
+    RequestedTier, Speaker, lacks,
+};
+use crate::fault::{FieldFault, Read};
 use crate::json_out::{raw, value};
 
 const TO: Dialect = Dialect::Anthropic;
@@ -15,9 +18,14 @@ const TO: Dialect = Dialect::Anthropic;
 const TAKES_NOTHING: &str = r#"{"type":"object","properties":{}}"#;
 
 /// Writes the body.
-pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut BytesMut) -> Read<()> {
+pub(super) fn write(
+    talk: &NeutralRequest<'_>,
+    call: &Call,
+    edits: &BodyEdits<'_>,
+    out: &mut BytesMut,
+) -> Read<()> {
     let bound = call.sampling.max_tokens.or(edits.max_tokens.map(|(_, tokens)| tokens));
-    let bound = bound.ok_or_else(|| Fault::missing("max_tokens"))?;
+    let bound = bound.ok_or_else(|| FieldFault::missing("max_tokens"))?;
     let said = sides(talk)?;
     object(out, |body| {
         body.text("model", edits.model);
@@ -36,8 +44,10 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
         sampling(talk, body)?;
         match talk.reasoning {
             None => {}
-            Some(Reasoning::Off) => body.raw("thinking", r#"{"type":"disabled"}"#),
-            Some(Reasoning::Auto | Reasoning::Effort(_)) => body.raw("thinking", r#"{"type":"adaptive"}"#),
+            Some(ReasoningAmount::Off) => body.raw("thinking", r#"{"type":"disabled"}"#),
+            Some(ReasoningAmount::Auto | ReasoningAmount::Effort(_)) => {
+                body.raw("thinking", r#"{"type":"adaptive"}"#)
+            }
         }
         output_config(talk, body)?;
         if let Some(user) = &talk.user {
@@ -48,8 +58,8 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
         }
         match talk.tier {
             None => {}
-            Some(Tier::Auto) => body.text("service_tier", "auto"),
-            Some(Tier::Standard) => body.text("service_tier", "standard_only"),
+            Some(RequestedTier::Auto) => body.text("service_tier", "auto"),
+            Some(RequestedTier::Standard) => body.text("service_tier", "standard_only"),
         }
         if call.stream {
             body.raw("stream", "true");
@@ -59,38 +69,41 @@ pub(super) fn write(talk: &Talk<'_>, call: &Call, edits: &Edits<'_>, out: &mut B
 }
 
 /// Consecutive turns of one role.
-struct Side<'t, 'a> {
-    who: Who,
+struct MergedTurn<'t, 'a> {
+    who: Speaker,
     at: usize,
-    parts: Vec<&'t Part<'a>>,
+    parts: Vec<&'t NeutralPart<'a>>,
 }
 
 /// The conversation in the shape of this dialect.
 #[derive(Default)]
-struct Said<'t, 'a> {
+struct MessagesConversation<'t, 'a> {
     system: Vec<&'t str>,
-    sides: Vec<Side<'t, 'a>>,
+    sides: Vec<MergedTurn<'t, 'a>>,
 }
 
 /// Groups the turns by role. All user turns between two answers become one message, with tool results first. System
 /// texts at the start become the parameter `system`. Later ones go to the place that this dialect has for them: behind
 /// the user's message, before the next answer.
-fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
-    let leading = talk.turns.iter().take_while(|turn| turn.who == Who::System).count();
+fn sides<'t, 'a>(talk: &'t NeutralRequest<'a>) -> Read<MessagesConversation<'t, 'a>> {
+    let leading = talk.turns.iter().take_while(|turn| turn.who == Speaker::System).count();
     let (first, rest) = talk.turns.split_at(leading);
-    let mut said = Said { system: talk.system.iter().map(AsRef::as_ref).collect(), sides: Vec::new() };
+    let mut said =
+        MessagesConversation { system: talk.system.iter().map(AsRef::as_ref).collect(), sides: Vec::new() };
     for part in first.iter().flat_map(|turn| &turn.parts) {
-        if let Part::Text(text) = part {
+        if let NeutralPart::Text(text) = part {
             said.system.push(text);
         }
     }
     // Empty answers are left out, so that the user messages around them become one message.
-    let rest: Vec<&Turn<'a>> = rest.iter().filter(|turn| !turn.is_empty_answer()).collect();
-    for run in rest.chunk_by(|left, right| (left.who == Who::Assistant) == (right.who == Who::Assistant)) {
+    let rest: Vec<&NeutralTurn<'a>> = rest.iter().filter(|turn| !turn.is_empty_answer()).collect();
+    for run in
+        rest.chunk_by(|left, right| (left.who == Speaker::Assistant) == (right.who == Speaker::Assistant))
+    {
         said.take(run)?;
     }
     match said.sides.last() {
-        Some(last) if last.who == Who::Assistant => {
+        Some(last) if last.who == Speaker::Assistant => {
             let why = "would continue a last message of the assistant; end with a message of the user";
             Err(lacks(TO, Code::UnsupportedValue, why).under_index(last.at).under_key("messages"))
         }
@@ -98,13 +111,14 @@ fn sides<'t, 'a>(talk: &'t Talk<'a>) -> Read<Said<'t, 'a>> {
     }
 }
 
-impl<'t, 'a> Said<'t, 'a> {
+impl<'t, 'a> MessagesConversation<'t, 'a> {
     /// Adds a run of turns: only the assistant's, or only those of other roles.
-    fn take(&mut self, run: &[&'t Turn<'a>]) -> Read<()> {
-        let of = |who: Who| run.iter().copied().filter(move |turn| turn.who == who);
-        for who in [Who::Assistant, Who::User, Who::System] {
+    fn take(&mut self, run: &[&'t NeutralTurn<'a>]) -> Read<()> {
+        let of = |who: Speaker| run.iter().copied().filter(move |turn| turn.who == who);
+        for who in [Speaker::Assistant, Speaker::User, Speaker::System] {
             let Some(first) = of(who).next() else { continue };
-            let spoken = |part: &&Part<'_>| !matches!(part, Part::Text(text) if text.is_empty());
+            let spoken =
+                |part: &&NeutralPart<'_>| !matches!(part, NeutralPart::Text(text) if text.is_empty());
             let mut parts: Vec<_> = of(who).flat_map(|turn| &turn.parts).filter(spoken).collect();
             if parts.is_empty() {
                 let why = "takes no empty message; leave it out";
@@ -112,7 +126,7 @@ impl<'t, 'a> Said<'t, 'a> {
                 return Err(fault.under_index(first.at).under_key("messages"));
             }
             let after = self.sides.last().map(|side| side.who);
-            if who == Who::System && after != Some(Who::User) {
+            if who == Speaker::System && after != Some(Speaker::User) {
                 let why =
                     "has a place for a system message at the beginning and behind a message of the user";
                 return Err(lacks(TO, Code::UnsupportedValue, why)
@@ -122,24 +136,24 @@ impl<'t, 'a> Said<'t, 'a> {
             // In a user's message, tool results come first. In an assistant's message, tool calls come last, right
             // before their results.
             parts.sort_by_key(|part| match part {
-                Part::Result { .. } => 0,
-                Part::Call { .. } => 2,
+                NeutralPart::Result { .. } => 0,
+                NeutralPart::Call { .. } => 2,
                 _ => 1,
             });
-            self.sides.push(Side { who, at: first.at, parts });
+            self.sides.push(MergedTurn { who, at: first.at, parts });
         }
         Ok(())
     }
 }
 
-fn side(out: &mut BytesMut, side: Side<'_, '_>) -> Read<()> {
+fn side(out: &mut BytesMut, side: MergedTurn<'_, '_>) -> Read<()> {
     object(out, |message| {
         message.text(
             "role",
             match side.who {
-                Who::System => "system",
-                Who::User => "user",
-                Who::Assistant => "assistant",
+                Speaker::System => "system",
+                Speaker::User => "user",
+                Speaker::Assistant => "assistant",
             },
         );
         content(message, &side.parts)
@@ -147,9 +161,9 @@ fn side(out: &mut BytesMut, side: Side<'_, '_>) -> Read<()> {
 }
 
 /// Writes a single text as a string, and anything else as blocks.
-fn content(message: &mut Object<'_>, parts: &[&Part<'_>]) -> Read<()> {
+fn content(message: &mut ObjectWriter<'_>, parts: &[&NeutralPart<'_>]) -> Read<()> {
     match parts {
-        [Part::Text(text)] => message.text("content", text),
+        [NeutralPart::Text(text)] => message.text("content", text),
         parts => array(message.field("content"), parts.iter().copied(), block)?,
     }
     Ok(())
@@ -163,23 +177,23 @@ fn text_block(out: &mut BytesMut, text: &str) -> Read<()> {
     })
 }
 
-fn block(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
+fn block(out: &mut BytesMut, part: &NeutralPart<'_>) -> Read<()> {
     object(out, |block| {
         match part {
-            Part::Text(text) => {
+            NeutralPart::Text(text) => {
                 block.text("type", "text");
                 block.text("text", text);
             }
-            Part::Image(media) => {
+            NeutralPart::Image(media) => {
                 block.text("type", "image");
                 source(block, media)?;
             }
-            Part::Document { title, context, media } => {
+            NeutralPart::Document { title, context, media } => {
                 block.text("type", "document");
                 source(block, media)?;
                 about(block, title.as_deref(), context.as_deref());
             }
-            Part::Paper { title, context, text } => {
+            NeutralPart::Paper { title, context, text } => {
                 block.text("type", "document");
                 object(block.field("source"), |source| {
                     source.text("type", "text");
@@ -189,25 +203,26 @@ fn block(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
                 })?;
                 about(block, title.as_deref(), context.as_deref());
             }
-            Part::Thinking { text, signature } => {
+            NeutralPart::Thinking { text, signature } => {
                 block.text("type", "thinking");
                 block.text("thinking", text);
                 block.text("signature", signature.as_deref().unwrap_or(""));
             }
-            Part::Sealed(data) => {
+            NeutralPart::Sealed(data) => {
                 block.text("type", "redacted_thinking");
                 block.text("data", data);
             }
-            Part::Call { id, name, input } => {
+            NeutralPart::Call { id, name, input } => {
                 block.text("type", "tool_use");
                 block.text("id", id);
                 block.text("name", name);
                 block.raw("input", input);
             }
-            Part::Result { id, parts, is_error } => {
+            NeutralPart::Result { id, parts, is_error } => {
                 block.text("type", "tool_result");
                 block.text("tool_use_id", id);
-                let spoken = |part: &&Part<'_>| !matches!(part, Part::Text(text) if text.is_empty());
+                let spoken =
+                    |part: &&NeutralPart<'_>| !matches!(part, NeutralPart::Text(text) if text.is_empty());
                 let parts: Vec<_> = parts.iter().filter(spoken).collect();
                 if !parts.is_empty() {
                     content(block, &parts)?;
@@ -221,19 +236,19 @@ fn block(out: &mut BytesMut, part: &Part<'_>) -> Read<()> {
     })
 }
 
-fn about(document: &mut Object<'_>, title: Option<&str>, context: Option<&str>) {
+fn about(document: &mut ObjectWriter<'_>, title: Option<&str>, context: Option<&str>) {
     title.iter().for_each(|title| document.text("title", title));
     context.iter().for_each(|context| document.text("context", context));
 }
 
-fn source(block: &mut Object<'_>, media: &Media<'_>) -> Read<()> {
+fn source(block: &mut ObjectWriter<'_>, media: &NeutralMedia<'_>) -> Read<()> {
     object(block.field("source"), |source| {
         match media {
-            Media::Url(url) => {
+            NeutralMedia::Url(url) => {
                 source.text("type", "url");
                 source.text("url", url);
             }
-            Media::Base64 { media_type, data } => {
+            NeutralMedia::Base64 { media_type, data } => {
                 source.text("type", "base64");
                 source.text("media_type", media_type);
                 source.text("data", data);
@@ -243,7 +258,7 @@ fn source(block: &mut Object<'_>, media: &Media<'_>) -> Read<()> {
     })
 }
 
-fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
+fn tool(out: &mut BytesMut, tool: &NeutralTool<'_>) -> Read<()> {
     object(out, |written| {
         written.text("name", &tool.name);
         tool.description.iter().for_each(|text| written.text("description", text));
@@ -256,32 +271,34 @@ fn tool(out: &mut BytesMut, tool: &Tool<'_>) -> Read<()> {
 }
 
 /// Writes the tool choice. The dialect accepts none without tools.
-fn choice(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+fn choice(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
     let serial = talk.parallel == Some(false);
     let choice = match &talk.choice {
-        None | Some(Choice::Auto | Choice::None) if talk.tools.is_empty() => return Ok(()),
-        None if serial => &Choice::Auto,
+        None | Some(NeutralToolChoice::Auto | NeutralToolChoice::None) if talk.tools.is_empty() => {
+            return Ok(());
+        }
+        None if serial => &NeutralToolChoice::Auto,
         None => return Ok(()),
         Some(choice) => choice,
     };
     object(body.field("tool_choice"), |written| {
         match choice {
-            Choice::Auto => written.text("type", "auto"),
-            Choice::None => written.text("type", "none"),
-            Choice::Required => written.text("type", "any"),
-            Choice::Named(name) => {
+            NeutralToolChoice::Auto => written.text("type", "auto"),
+            NeutralToolChoice::None => written.text("type", "none"),
+            NeutralToolChoice::Required => written.text("type", "any"),
+            NeutralToolChoice::Named(name) => {
                 written.text("type", "tool");
                 written.text("name", name);
             }
         }
-        if serial && !matches!(choice, Choice::None) {
+        if serial && !matches!(choice, NeutralToolChoice::None) {
             written.raw("disable_parallel_tool_use", "true");
         }
         Ok(())
     })
 }
 
-fn sampling(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+fn sampling(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
     if let Some(temperature) = talk.temperature {
         if temperature.parse::<f64>().is_ok_and(|number| number > 1.0) {
             let why = "has temperatures from 0 to 1";
@@ -297,9 +314,9 @@ fn sampling(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
     Ok(())
 }
 
-fn output_config(talk: &Talk<'_>, body: &mut Object<'_>) -> Read<()> {
+fn output_config(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
     let effort = match talk.reasoning {
-        Some(Reasoning::Effort(word)) => Some(word),
+        Some(ReasoningAmount::Effort(word)) => Some(word),
         _ => None,
     };
     if effort.is_none() && talk.format.is_none() {
