@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
-    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, house, licences, programs, python,
-    smoke, toolchain, wording,
+    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, licences, programs, python, smoke,
+    source_rules, toolchain, wording,
 };
 
 /// The steps to run.
@@ -106,7 +106,7 @@ pub(crate) fn list() {
 pub(crate) fn rules(place: &Place) -> Result<(), Failure> {
     let mut broken = graph::violations(place)?;
     broken.extend(circles::violations(&place.root)?);
-    broken.extend(house::violations(&place.root)?);
+    broken.extend(source_rules::violations(&place.root)?);
     broken.extend(errors_page::violations(&place.root)?);
     broken.extend(wording::violations(&place.root)?);
     if broken.is_empty() {
@@ -179,7 +179,7 @@ fn lint(place: &Place) -> Result<Done, Failure> {
 fn tests(place: &Place) -> Result<Done, Failure> {
     let selected = ["--workspace", "--lib", "--bins", "--tests"];
     programs::run(&programs::compile(place, &selected, &[])?)?;
-    for room in house::EXAMPLE_PAGES {
+    for room in source_rules::EXAMPLE_PAGES {
         place.cargo(&["test", "--release", "--doc", "-p", &format!("headrace-{room}")], &[])?;
     }
     Ok(Done::Passed)

@@ -1,10 +1,10 @@
 //! The interface between edge and gateway: heads and bodies in, answers out, and how either side stops early. Plain
 //! data and bytes. Must not know sockets, HTTP libraries, tokens, money or the meaning of a call.
 
-mod annex;
 mod answer;
 mod arrival;
 mod body;
+mod internal_api;
 mod memory;
 mod object;
 mod question;
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use annex::{AnnexAnswer, AnnexAnswering, AnnexCall, InternalApi, InternalHead};
 pub use answer::{AnswerBody, AnswerFrames, BrokenBody, CallAnswer, GiveUp, TransportOutlet};
 pub use arrival::{CallHead, Credentials, DIALECT_HEADERS, PeerAddress};
 pub use body::{BodyPieces, BodyRefusal, BodySource};
+pub use internal_api::{AnnexAnswer, AnnexAnswering, AnnexCall, InternalApi, InternalHead};
 pub use memory::{MemoryAccount, MemoryReservation, NoRoom};
 pub use object::{ObjectAsk, ObjectMethod};
 pub use question::Question;

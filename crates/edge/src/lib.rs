@@ -5,6 +5,7 @@
 mod activity;
 mod answers;
 mod body;
+mod caller_headers;
 mod config;
 mod connection;
 mod cors;
@@ -15,6 +16,7 @@ mod listener;
 mod operations;
 mod peer;
 mod registry;
+mod responses_socket;
 mod routes;
 mod service;
 mod serving;
@@ -24,9 +26,7 @@ mod stats;
 mod streams;
 mod tickets;
 mod tls;
-mod told;
 mod transport;
-mod turns;
 mod upload;
 
 pub use config::{EdgeConfig, EdgeError, TlsFiles};

@@ -19,6 +19,7 @@ use hyper::body::{Body, Incoming};
 use crate::activity::{ConnectionActivity, InFlight, ServerWish};
 use crate::answers::{cut_short, health, ready, response};
 use crate::body::{FrameSource, OutBody};
+use crate::caller_headers::{CallerHeaders, joined, single};
 use crate::connection::MOST_HTTP1_HEADERS;
 use crate::cors::AllowedOrigins;
 use crate::handshake::{UpgradedCaller, is_websocket, switched};
@@ -26,7 +27,6 @@ use crate::home::HomePage;
 use crate::routes::{self, EdgeRoute, RouteAccess, RouteTarget};
 use crate::sockets::{NoPlace, WebSocketTable};
 use crate::stats::{EdgeStats, count};
-use crate::told::{CallerHeaders, joined, single};
 use crate::upload::{BodyLimits, RequestUpload, head_bytes};
 
 /// Reason for a server that still accepts calls to be not ready.

@@ -25,12 +25,12 @@ use crate::home::HomePage;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
 use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
+use crate::responses_socket::ResponsesSocket;
 use crate::service::{EdgeShared, answer};
 use crate::sockets::WebSocketTable;
 use crate::stats::{EdgeStats, count, value};
 use crate::tls::TlsCertificate;
 use crate::transport::DuplexStream;
-use crate::turns::ResponsesSocket;
 use crate::upload::{BodyLimits, whole_seconds};
 use crate::{EdgeConfig, EdgeError, tls};
 

@@ -18,7 +18,7 @@ use headrace_kernels::pool::panic_message;
 use parking_lot::Mutex;
 
 use crate::config::{EmbedderConfig, EmbedderError};
-use crate::desk::{Desk, Mode, Text};
+use crate::intake::{Desk, Mode, Text};
 
 /// An encoder engine in this process. Dropping it waits for the current batch, then fails the waiting
 /// texts ([`JobError::ShuttingDown`]).

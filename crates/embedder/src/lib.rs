@@ -3,8 +3,8 @@
 //! Must not know: HTTP, keys, money, where a text came from, or how a model computes.
 
 mod config;
-mod desk;
 mod embedder;
+mod intake;
 mod queue;
 
 pub use config::{EmbedderConfig, EmbedderError};

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use headrace_domain::BLOCK_TOKENS;
 use headrace_engine_api::ReportAge;
 
-use crate::figures::{FLOW_NS, TrafficSince};
 use crate::random::AtomicSplitMix;
 use crate::remembered::PrefixMarks;
 use crate::worker::Worker;
+use crate::worker_stats::{FLOW_NS, TrafficSince};
 
 /// Work of one sequence ahead, in blocks: about the cost of one step of one sequence.
 const BLOCKS_PER_SEQUENCE_AHEAD: f64 = 4.0;

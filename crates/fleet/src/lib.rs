@@ -29,10 +29,8 @@
 //! Time and randomness are arguments. All state is in the workers, so that it survives a reload.
 
 mod breaker;
-mod budget;
+mod breaker_gate;
 mod choice;
-mod door;
-mod figures;
 mod fleet;
 mod hedge;
 mod latency;
@@ -43,15 +41,16 @@ mod plain_hash;
 mod prefix_index;
 mod random;
 mod remembered;
+mod retry_budget;
 mod site;
 mod status;
 mod window;
 mod worker;
+mod worker_stats;
 
 #[cfg(test)]
 mod tests;
 
-pub use figures::OutcomeTotals;
 pub use fleet::{Fleet, PrefixHashes};
 pub use hedge::HedgePolicy;
 pub use outcome::{FailureKind, WorkerOutcome};
@@ -60,3 +59,4 @@ pub use prefix_index::{BlockOwner, CachedTokens, IndexFault, PrefixIndex, Stored
 pub use site::WorkerSite;
 pub use status::{BreakerStatus, Readiness, SiteStatus, WorkerStanding, WorkerStatus};
 pub use worker::Worker;
+pub use worker_stats::OutcomeTotals;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::figures::RecentCalls;
 use crate::worker::Worker;
+use crate::worker_stats::RecentCalls;
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Interval of the comparisons.

@@ -9,7 +9,7 @@ use headrace_domain::PrefixKeys;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use crate::breaker::{BreakerFault, CallPermission};
-use crate::door::{BreakerGate, CallJudgement};
+use crate::breaker_gate::{BreakerGate, CallJudgement};
 use crate::outcome::WorkerOutcome;
 use crate::prefix_index::{CachedTokens, PrefixIndex};
 use crate::status::{BreakerStatus, SiteStatus};

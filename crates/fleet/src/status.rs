@@ -8,7 +8,7 @@ use headrace_domain::ModelName;
 use headrace_engine_api::{EngineHealth, LoadReport};
 
 use crate::breaker::BreakerState;
-use crate::figures::OutcomeTotals;
+use crate::worker_stats::OutcomeTotals;
 
 /// The status of a worker.
 #[derive(Debug, Clone)]

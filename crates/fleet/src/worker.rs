@@ -11,15 +11,15 @@ use headrace_engine_api::{EngineHealth, LoadReport, SharedEngine, SharedRelay};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::breaker::{BreakerFault, CallPermission};
-use crate::budget::RetryBudget;
-use crate::door::{BreakerGate, CallJudgement};
-use crate::figures::{MINUTE_NS, WorkerStats};
+use crate::breaker_gate::{BreakerGate, CallJudgement};
 use crate::hedge::RaceBudget;
 use crate::outcome::WorkerOutcome;
 use crate::prefix_index::CachedTokens;
 use crate::remembered::{PrefixMarks, RememberedMarks, USUAL_MARKS};
+use crate::retry_budget::RetryBudget;
 use crate::site::{ReportedCache, WorkerSite};
 use crate::status::{BreakerStatus, WorkerStanding, WorkerStatus};
+use crate::worker_stats::{MINUTE_NS, WorkerStats};
 
 /// Pause after a refusal that names no retry time.
 const COOLING_UNTOLD: Duration = Duration::from_secs(1);

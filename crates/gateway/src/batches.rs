@@ -26,8 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Gateway;
 use crate::batch_line::{BatchLine, Paid};
-use crate::pump::settle;
-use crate::refused::Rejection;
+use crate::call_task::settle;
+use crate::rejection::Rejection;
 
 use places::RunningBatches;
 use read::ReadOutcome;

@@ -12,8 +12,8 @@ use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Judge;
 
+use crate::backend::Backend;
 use crate::canary::{CallCanaries, CanaryView, CanaryWatch, RouteCanaries};
-use crate::lane::Backend;
 use crate::names::{ModelStatus, NameRules, name_faults};
 use crate::notices::RetirementNotice;
 use crate::policy::ModelPolicy;

@@ -11,10 +11,10 @@ use headrace_call_api::{
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
 use headrace_wire::turn_body;
 
-use crate::dossier::RequestContext;
 use crate::objects::newest::SocketSession;
 use crate::questions::AdmittedQuestion;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::stages::{self, EnteredCall};
 use crate::{Answer, Delivery, Gateway, ObjectRequest};
 

@@ -10,17 +10,17 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::beat::HoldKeeper;
-use crate::board::{InFlightCall, InFlightTable};
+use crate::answer_origins::AnswerOrigins;
 use crate::canary::{CanaryNews, CanaryWatch};
 use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
-use crate::kept_ids::GeneratedIdCache;
+use crate::generated_ids::GeneratedIdCache;
+use crate::hold_keeper::HoldKeeper;
+use crate::in_flight::{InFlightCall, InFlightTable};
 use crate::memory::CallMemory;
-use crate::pasts::AnswerOrigins;
+use crate::render_gate::RenderGate;
 use crate::shadows::{ShadowCopies, ShadowFigures, ShadowSpending};
-use crate::shelf::StoredObjects;
-use crate::turns::RenderGate;
+use crate::stored_objects::StoredObjects;
 
 /// Trace look-ups that are answered concurrently.
 const TRACE_SEATS: usize = 256;

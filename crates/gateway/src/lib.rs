@@ -2,37 +2,37 @@
 //! limits. Knows nothing of sockets, kernels, KV blocks or weights.
 
 mod answer;
+mod answer_origins;
+mod backend;
 mod batch_line;
 mod batches;
-mod beat;
-mod board;
+mod call_task;
 mod canary;
 mod catalog;
 mod config;
 mod delivery;
-mod dossier;
 mod front;
 mod gateway;
-mod kept_ids;
-mod lane;
+mod generated_ids;
+mod hold_keeper;
+mod in_flight;
 mod look_up;
 mod memory;
 mod names;
 mod notices;
 mod objects;
-mod pasts;
-mod places;
+mod org_slots;
 mod policy;
-mod pump;
 mod questions;
 mod rates;
-mod refused;
+mod rejection;
+mod render_gate;
+mod request_context;
 mod routes;
 mod shadows;
-mod shelf;
 mod stages;
 mod state;
-mod turns;
+mod stored_objects;
 mod unrepeated;
 
 /// The test harness of `tests/path`, for unit tests that need private access to a call.
@@ -44,13 +44,13 @@ mod world;
 extern crate self as headrace_gateway;
 
 pub use answer::{Answer, AnswerBody};
-pub use board::InFlightCall;
+pub use backend::{Backend, EncoderOutput, InputKinds, MessageBackend, TokenBackend, VectorBackend};
 pub use canary::{CanaryNews, CanaryRollback, CanarySpec, CanaryView};
 pub use catalog::{Catalog, CatalogOffer, GatewayError, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Stored, StoredTrace, TraceLookup};
 pub use delivery::Delivery;
 pub use gateway::Gateway;
-pub use lane::{Backend, EncoderOutput, InputKinds, MessageBackend, TokenBackend, VectorBackend};
+pub use in_flight::InFlightCall;
 pub use memory::MemoryBounds;
 pub use names::{ModelStatus, NameFault, NameRules, name_faults};
 pub use notices::RetirementNotice;

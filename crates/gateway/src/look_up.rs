@@ -13,10 +13,10 @@ use headrace_wire::{
 use tokio::time::{Instant, sleep};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::RequestContext;
 use crate::notices::RetirementNotice;
-use crate::refused::Rejection;
-use crate::refused::unauthenticated;
+use crate::rejection::Rejection;
+use crate::rejection::unauthenticated;
+use crate::request_context::RequestContext;
 use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
 use crate::state::caller_scopes;

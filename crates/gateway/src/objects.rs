@@ -26,8 +26,8 @@ use headrace_call_api::{BodySource, ObjectAsk, ObjectMethod};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_identity::{EntitlementRefusal, Principal};
 
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::stages::authenticate::could_pay;
 use crate::{Answer, Gateway};
 

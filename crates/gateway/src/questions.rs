@@ -21,14 +21,14 @@ use headrace_wire::{
     tokenize_body,
 };
 
+use crate::backend::{Backend, EncoderOutput, TokenBackend, VectorBackend};
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::RequestContext;
-use crate::kept_ids::GeneratedIdCache;
-use crate::lane::{Backend, EncoderOutput, TokenBackend, VectorBackend};
+use crate::generated_ids::GeneratedIdCache;
 use crate::look_up::{Looked, tell};
 use crate::memory::{NoMemory, NotEncoded, TokenizerMemory};
 use crate::objects::reads::keeping;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::routes::RouteAsker;
 use crate::stages::authenticate::draining;
 use crate::stages::authorize::{name_kept, unknown_model_of};

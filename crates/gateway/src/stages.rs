@@ -15,12 +15,12 @@ use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::dossier::{RequestContext, RequestStart};
 use crate::objects::background;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::{RequestContext, RequestStart};
 use crate::shadows::{self, CopyLane, ShadowRole};
 use crate::state::{AdmittedRequest, ArrivedRequest, KeyedCall};
-use crate::{Answer, AnswerBody, Gateway, pump};
+use crate::{Answer, AnswerBody, Gateway, call_task};
 
 // In the order of the path.
 mod connect;
@@ -257,7 +257,7 @@ async fn own(
     match AssertUnwindSafe(taken).catch_unwind().await {
         // Boxed, so that starting the task does not copy the space for everything that a call may need.
         Ok(Some((dossier, funded, head))) => {
-            let copy = Box::pin(pump::carry(Arc::clone(&gateway), dossier, funded, head)).await;
+            let copy = Box::pin(call_task::carry(Arc::clone(&gateway), dossier, funded, head)).await;
             if let Some((copy, lane)) = copy.and_then(shadows::ShadowCopy::enter) {
                 tokio::spawn(copies(gateway, lane, copy));
             }
@@ -266,7 +266,7 @@ async fn own(
         Err(_) => {
             leave_trace(&gateway, stub);
             // It is unknown whether the ledger took the hold. Boxed, so that other tasks reserve no space for it.
-            Box::pin(pump::settle::let_go(&gateway, hold)).await;
+            Box::pin(call_task::settle::let_go(&gateway, hold)).await;
         }
     }
 }

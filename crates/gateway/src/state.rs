@@ -15,12 +15,12 @@ use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_wire::{BadRequest, CacheDiagnosis};
 
+use crate::call_task::settle::CallSettlement;
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::RequestContext;
-use crate::kept_ids::AnswerRecorder;
+use crate::generated_ids::AnswerRecorder;
 use crate::notices::alias_header;
-use crate::pump::settle::CallSettlement;
-use crate::turns::RenderPermit;
+use crate::render_gate::RenderPermit;
+use crate::request_context::RequestContext;
 
 /// The head of the request has arrived.
 pub(crate) struct ArrivedRequest {

@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::ca::read_ca;
 use crate::cli::ServerArgs;
 use crate::cli::caller::CallerArgs;
-use crate::house::LocalServer;
+use crate::local_server::LocalServer;
 use crate::output;
 
 /// The variable that holds a caller's key.

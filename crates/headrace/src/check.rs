@@ -23,9 +23,9 @@ use crate::datadir;
 use crate::first_start::KEY_VARIABLE;
 use crate::key_text::read_key;
 use crate::models::ServingPlan;
-use crate::running::InMemory;
+use crate::running_model::InMemory;
+use crate::tokenizer_assets::{self, Wordbooks};
 use crate::upstreams::UpstreamRegistry;
-use crate::wordbooks::{self, Wordbooks};
 
 /// A configuration without known faults.
 pub(crate) struct CheckedConfig {
@@ -72,7 +72,7 @@ pub(crate) fn check(
             Ok(found) => plan = Some(found),
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }
-        match wordbooks::read(&config) {
+        match tokenizer_assets::read(&config) {
             Ok(found) => books = found,
             Err(found) => found.into_iter().for_each(|fault| faults.add(&fault.setting, fault.why)),
         }

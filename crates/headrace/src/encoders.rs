@@ -18,7 +18,7 @@ use headrace_tokenizer::Tokenizer;
 
 use crate::config::{EngineSettings, ModelConfig, ServerSettings};
 use crate::progress::ProgressLine;
-use crate::running::{InMemory, LoadedModel, RunningModel, changed};
+use crate::running_model::{InMemory, LoadedModel, RunningModel, changed};
 
 /// Maximum tokens of a batch. Activations are allocated for as many.
 const BATCH_TOKENS: usize = 2_048;

@@ -16,10 +16,10 @@ use headrace_worker::{HeldTo, OfferedModel};
 
 use crate::config::ServerSettings;
 use crate::gauges;
-use crate::hosted::LocalEngine;
+use crate::local_engine::LocalEngine;
 use crate::models::{self, ModelFaults, ServingPlan};
-use crate::offers::WorkerOffer;
-use crate::running::{InMemory, LoadedModel, RunningModel};
+use crate::running_model::{InMemory, LoadedModel, RunningModel};
+use crate::worker_offers::WorkerOffer;
 
 /// Interval at which ending models are checked for remaining calls.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

@@ -10,7 +10,7 @@ use headrace_trace::Metrics;
 use headrace_upstream::{FAILURES, ServerFigures, Upstream};
 
 use crate::config::ServerSettings;
-use crate::hosted::LocalEngine;
+use crate::local_engine::LocalEngine;
 
 /// Registers the figures of the ledger and the limits, which are read when scraped.
 pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {

@@ -25,9 +25,9 @@ use crate::config::arithmetic::{ArithmeticConfig, ComputeDevice};
 use crate::config::{EngineSettings, ModelConfig, ServerSettings};
 use crate::encoders::PlannedEncoder;
 use crate::gpu::{self, GpuRequest};
-use crate::offers::WorkerOffer;
 use crate::progress::ProgressLine;
-use crate::running::{InMemory, LoadedModel, RunningModel, changed};
+use crate::running_model::{InMemory, LoadedModel, RunningModel, changed};
+use crate::worker_offers::WorkerOffer;
 use crate::{machine, output};
 
 /// The date on which the demo model was trained: 2026-11-20.

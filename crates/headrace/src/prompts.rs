@@ -14,8 +14,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::commands::lens;
+use crate::prompt_reports::{self, RenderReport};
 use crate::reload::ConfigReloader;
-use crate::sights::{self, RenderReport};
 
 /// Maximum number of tokens that are listed individually. A longer prompt is counted completely, and its beginning is
 /// listed.
@@ -57,12 +57,12 @@ impl PromptInspector for PromptViews {
         };
         let order = served.policy.tools_order;
         let see = |body: Map<String, Value>, before| {
-            let call = sights::read(endpoint, Value::Object(body))?;
-            sights::seen(&words, order, &call, before)
+            let call = prompt_reports::read(endpoint, Value::Object(body))?;
+            prompt_reports::seen(&words, order, &call, before)
         };
         let before = ask.after.map(|body| see(body, None)).transpose().map_err(refused)?;
         let mut sight = see(ask.body, before.as_ref()).map_err(refused)?;
-        let cost = sights::cost(self.quote(&served.name).as_ref(), &sight);
+        let cost = prompt_reports::cost(self.quote(&served.name).as_ref(), &sight);
         sight.tokens.truncate(MOST_TOKENS_LISTED);
         let context = served.lane.context_window().and_then(|most| usize::try_from(most).ok());
         to_json(&RenderReport { model: model.to_owned(), context, cost, sight })
@@ -74,7 +74,7 @@ impl PromptInspector for PromptViews {
         let list = match (&ask.text, &ask.ids) {
             (Some(text), _) => token_list(&words.tokenizer, text, ask.parse_special, ask.add_special)
                 .map_err(|error| error.to_string()),
-            (None, ids) => sights::of_ids(&words, ids.as_deref().unwrap_or_default()),
+            (None, ids) => prompt_reports::of_ids(&words, ids.as_deref().unwrap_or_default()),
         };
         let mut list = list.map_err(refused)?;
         list.tokens.truncate(MOST_TOKENS_LISTED);

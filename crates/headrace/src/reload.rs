@@ -27,7 +27,7 @@ use crate::engines::LocalEngines;
 use crate::gauges;
 use crate::models::ServingPlan;
 use crate::output;
-use crate::running::{LoadedModel, RunningModel};
+use crate::running_model::{LoadedModel, RunningModel};
 use crate::upstreams::{ListedModels, UpstreamModels, UpstreamRegistry, UpstreamSite, asked};
 
 /// Reads all layers of the configuration again.

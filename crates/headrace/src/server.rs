@@ -26,7 +26,10 @@ use headrace_worker::{ProcessId, TicketVerifier, WorkerEndpoint};
 use tokio::task::JoinHandle;
 
 use self::serving::{OpenServer, ServingEnd, ServingParts, left_open};
-use crate::admin_door::{AdminListener, AdminSeams};
+use crate::admin_data::AdminData;
+use crate::admin_listener::{AdminListener, AdminSeams};
+use crate::banner::{ModelOffer, StartManner, WelcomeBanner};
+use crate::call_records::KnownCalls;
 use crate::check::check;
 use crate::cli::{ServeArgs, SettingFlags, UpArgs};
 use crate::config::ServerSettings;
@@ -34,24 +37,21 @@ use crate::datadir::{self, DataDir};
 use crate::descriptors::{DescriptorLimit, in_proportion};
 use crate::doors::{can_listen, not_running, url};
 use crate::engines::LocalEngines;
+use crate::exporters::{Exporters, page, register_log};
 use crate::first_start::{FirstKey, FirstKeys, FirstSetup};
 use crate::health::StoreHealth;
-use crate::inside::AdminData;
-use crate::insight::LiveStats;
 use crate::key_names::KeyNames;
-use crate::known_calls::KnownCalls;
+use crate::live_stats::LiveStats;
 use crate::log::LogQueue;
 use crate::models::ServingPlan;
 use crate::newest::NewestCalls;
 use crate::objects::ObjectStores;
-use crate::outward::{Exporters, page, register_log};
 use crate::prompts::PromptViews;
 use crate::records::StoredRecords;
 use crate::reload::{ConfigReloader, ReloadBase, ReloadTargets};
-use crate::running::InMemory;
+use crate::running_model::InMemory;
+use crate::tokenizer_assets::Wordbooks;
 use crate::upstreams::{UpstreamModels, UpstreamRegistry};
-use crate::welcome::{ModelOffer, StartManner, WelcomeBanner};
-use crate::wordbooks::Wordbooks;
 use crate::{
     canaries, commands, descriptors, gauges, hardening, machine, models, objects, output, playground, reload,
     spending,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use crate::banner::StartManner;
 use crate::machine;
 use crate::reload::ConfigReloader;
-use crate::welcome::StartManner;
 
 /// Signals that end a server, and SIGHUP, which reloads a server under `serve`.
 pub(crate) struct ProcessSignals {

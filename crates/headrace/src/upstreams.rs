@@ -32,7 +32,7 @@ use crate::config::ServerSettings;
 use crate::config::relayed::{RelayTarget, RelayedConfig, UpstreamConfig};
 use crate::gauges;
 use crate::output;
-use crate::wordbooks::{TokenizerAssets, Wordbooks};
+use crate::tokenizer_assets::{TokenizerAssets, Wordbooks};
 use crate::workers::{self, WorkerModels};
 
 use listed::{NAMES_TOLD, describe, short_id};

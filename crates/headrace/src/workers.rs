@@ -14,7 +14,7 @@ use headrace_gateway::TokenBackend;
 use headrace_upstream::{ListedModel, ModelListing, Upstream};
 use headrace_worker::{AboutModel, PackedAssets, WorkerInfo};
 
-use crate::wordbooks::TokenizerAssets;
+use crate::tokenizer_assets::TokenizerAssets;
 
 /// The models of a worker whose tokenizer assets are here.
 #[derive(Clone, Default)]

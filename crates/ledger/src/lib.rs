@@ -1,8 +1,8 @@
 //! Double entry, holds and prices: a synchronous, deterministic core over a journal trait, and a service around it that
 //! commits in groups. Knows no HTTP, no keys, no engine and no database: a store implements [`Journal`].
 
-mod books;
 mod calendar;
+mod client;
 mod codec;
 mod command;
 pub mod core;
@@ -22,7 +22,7 @@ mod transaction;
 mod verdict;
 pub mod verify;
 
-pub use books::{LedgerClient, PendingBatch};
+pub use client::{LedgerClient, PendingBatch};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,
     ReleaseReason, SettleOutcome, StoredAnswer,

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 
 use headrace_engine_api::RelayError;
 
-use crate::clear::ClearError;
+use crate::plaintext_pool::ClearError;
 use crate::spec::UpstreamSpec;
 use crate::trust::RefusedCertificate;
 

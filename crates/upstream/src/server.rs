@@ -15,12 +15,12 @@ use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::address::ServerAddress;
-use crate::clear::PlaintextPool;
 use crate::client::client;
 use crate::figures::ServerCounters;
 use crate::gate::ConcurrencyGate;
 use crate::kind::UpstreamKind;
 use crate::load::gauge::ServerLoads;
+use crate::plaintext_pool::PlaintextPool;
 use crate::redact::SecretRedactor;
 use crate::spec::UpstreamSpec;
 use crate::workers::line::WorkerLink;

@@ -5,7 +5,7 @@
 mod about;
 mod ask;
 mod audit;
-mod desk;
+mod endpoint;
 mod frame;
 mod framing;
 mod job_record;
@@ -20,7 +20,7 @@ mod words;
 pub use about::{AboutModel, WorkerInfo};
 pub use ask::{AskFault, ExpectedModel, HeldTo, JobRequest};
 pub use audit::{FrameMeaning, JobAudit, WorkerFault};
-pub use desk::WorkerEndpoint;
+pub use endpoint::WorkerEndpoint;
 pub use frame::{ChoiceEnd, JobFailure, WorkerFrame};
 pub use framing::{FrameFault, FrameReader, put_frame};
 pub use limits::{

@@ -14,8 +14,8 @@ use headrace_objects::{LineEnd, LineRecord};
 use serde_json::json;
 
 use crate::batch_line::{BatchLine, Paid};
-use crate::refused::Rejection;
-use crate::refused::unauthenticated;
+use crate::rejection::Rejection;
+use crate::rejection::unauthenticated;
 use crate::stages;
 use crate::{Answer, AnswerBody};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::places::OrgSlots;
+use crate::org_slots::OrgSlots;
 
 /// Requests that run concurrently, over all batches.
 const LINES_AT_ONCE: usize = 32;

@@ -11,7 +11,7 @@ use headrace_wire::one_line;
 use serde_json::json;
 
 use crate::objects::writing::DraftWriter;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 use super::BatchJob;
 

@@ -3,7 +3,7 @@
 use headrace_domain::Code;
 use headrace_objects::{ListOrder, MOST_ITEMS, MOST_ROWS, PageAsk};
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// The parameters of a query, as far as they are present.
 #[derive(Debug, Default, PartialEq, Eq)]

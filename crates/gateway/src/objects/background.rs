@@ -15,9 +15,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::dossier::RequestContext;
-use crate::pump::reply_meta;
-use crate::refused::Rejection;
+use crate::call_task::reply_meta;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::KeyedCall;
 use crate::{Answer, AnswerBody, Gateway};
 

@@ -13,7 +13,7 @@ use headrace_objects::{
 use headrace_wire::{BatchBody, batch_body, batch_path};
 use serde_json::{Map, Value, json};
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, Gateway};
 
 use super::ask::{ListParameters, ObjectQuery};

@@ -9,7 +9,7 @@ use headrace_objects::{
 use headrace_wire::{ConversationBody, conversation_body};
 use serde_json::{Value, json};
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, Gateway};
 
 use super::ask::ObjectQuery;

@@ -14,7 +14,7 @@ use headrace_wire::compaction;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::stages::{self, EnteredCall};
 use crate::{Answer, AnswerBody, Gateway};
 

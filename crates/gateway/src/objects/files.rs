@@ -13,7 +13,7 @@ use headrace_wire::{file_name, file_purpose, kept_for};
 use serde_json::{Value, json};
 
 use crate::delivery;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::{ListParameters, ObjectQuery};

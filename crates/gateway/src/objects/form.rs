@@ -12,7 +12,7 @@ use headrace_call_api::{BodyPieces, BodyRefusal};
 use headrace_domain::Code;
 use multer::{Field, Multipart};
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// The most fields of a form.
 const MOST_FIELDS: usize = 16;

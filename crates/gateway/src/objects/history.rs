@@ -9,7 +9,7 @@ use headrace_objects::{HistoryOf, StoredLookup};
 use headrace_wire::with_history;
 
 use crate::Gateway;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::stages::render::estimate;
 use crate::state::RequestMemory;
 

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::batches::results::{READ_BYTES, anthropic_line};
 use crate::delivery;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::{ListParameters, ObjectQuery};

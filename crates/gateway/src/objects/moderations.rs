@@ -9,7 +9,7 @@ use headrace_objects::fresh_id;
 use headrace_wire::{MODERATION_MODEL, moderation_result, moderation_texts};
 
 use crate::memory::NoMemory;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, Gateway};
 
 use super::Told;

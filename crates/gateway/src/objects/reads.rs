@@ -10,7 +10,7 @@ use headrace_identity::Principal;
 use headrace_objects::{ObjectError, ObjectStore, PageAsk};
 
 use crate::memory::{NoMemory, mib};
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::stages::render::estimate;
 use crate::{Answer, AnswerBody, Gateway};
 

@@ -13,7 +13,7 @@ use headrace_wire::{item_references, with_items};
 
 use crate::Gateway;
 use crate::catalog::Catalog;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::stages::render::estimate;
 
 /// A string that every body with item references contains.

@@ -11,7 +11,7 @@ use headrace_objects::{ResponseRecord, ResponseStatus, StoredLookup, items_with_
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, AnswerBody, Gateway};
 
 use super::ask::ObjectQuery;

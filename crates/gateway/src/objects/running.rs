@@ -12,9 +12,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::beat::KeptCallHandle;
 use crate::delivery::{self, Delivery};
-use crate::refused::unauthenticated;
+use crate::hold_keeper::KeptCallHandle;
+use crate::rejection::unauthenticated;
 
 /// Bytes that may wait for a follower before it gets no more.
 const FOLLOWER_BYTES: usize = 64 * 1024;

@@ -13,7 +13,7 @@ use headrace_wire::{CompleteBody, complete_body, upload_body};
 use md5::{Digest, Md5};
 use serde_json::{Value, json};
 
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::{Answer, Gateway};
 
 use super::form::{UploadForm, missing_field, unknown_field};

@@ -5,7 +5,7 @@ use bytes::BytesMut;
 use headrace_objects::{BatchStore, FileDraft};
 
 use crate::Gateway;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// Bytes that are written together, because each write waits for the disk.
 const WRITTEN_AT_ONCE: usize = 1 << 20;

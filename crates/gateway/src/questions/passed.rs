@@ -17,10 +17,10 @@ use headrace_wire::relay::{BodyEdits, edited};
 use serde_json::Value;
 
 use crate::Answer;
+use crate::call_task::source::faults;
 use crate::catalog::{Catalog, ServedModel};
 use crate::look_up::Looked;
-use crate::pump::source::faults;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::stages::render::screen::{RelayScreen, ScreenClearance};
 use crate::stages::render::{likely_tokens, tenant_number};
 

@@ -10,8 +10,8 @@ use headrace_ledger::LedgerRefusal;
 use headrace_limits::Lease;
 
 use crate::Gateway;
-use crate::dossier::RequestContext;
-use crate::refused::{Rejection, unauthenticated};
+use crate::rejection::{Rejection, unauthenticated};
+use crate::request_context::RequestContext;
 use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
 
 impl ArrivedRequest {

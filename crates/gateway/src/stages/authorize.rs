@@ -4,8 +4,8 @@ use headrace_domain::{Code, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 
 use crate::catalog::Catalog;
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::stages::likely::likely;
 use crate::state::{AuthorizedCall, ParsedCall};
 

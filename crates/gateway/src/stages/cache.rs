@@ -7,8 +7,8 @@ use std::sync::Arc;
 use headrace_domain::{PrefixKeys, Stage};
 
 use crate::Gateway;
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::{KeyedCall, RenderedCall, RenderedWork};
 
 mod diagnose;

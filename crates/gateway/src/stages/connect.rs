@@ -3,7 +3,7 @@
 use headrace_call_api::CallHead;
 use headrace_domain::Stage;
 
-use crate::dossier::RequestContext;
+use crate::request_context::RequestContext;
 use crate::state::ArrivedRequest;
 
 impl ArrivedRequest {

@@ -9,10 +9,10 @@ use headrace_ledger::{CommandResult, LedgerOperation, LedgerRefusal};
 use headrace_limits::Scope;
 
 use crate::Gateway;
-use crate::dossier::RequestContext;
-use crate::pump::settle::CallSettlement;
+use crate::call_task::settle::CallSettlement;
 use crate::rates::rate_headers;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::shadows::ShadowRole;
 use crate::state::{FundedCall, KeyedCall, RenderedWork, caller_scopes};
 

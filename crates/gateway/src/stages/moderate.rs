@@ -7,8 +7,8 @@ use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Role, Stage, T
 use headrace_moderation::{Judge, Phrases, Verdict};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
 
 use super::render::could_fit;

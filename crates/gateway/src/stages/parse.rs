@@ -10,10 +10,10 @@ use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::RequestContext;
 use crate::memory::NoMemory;
 use crate::objects::references::{self, WithState};
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::routes::RouteAsker;
 use crate::shadows;
 use crate::state::{ParsedCall, ReceivedRequest, RequestMemory};

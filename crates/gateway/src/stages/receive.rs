@@ -5,8 +5,8 @@ use headrace_call_api::BodySource;
 use headrace_domain::Stage;
 
 use crate::Gateway;
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::{AdmittedRequest, ReceivedRequest};
 
 use super::authenticate::draining;

@@ -18,12 +18,12 @@ use headrace_wire::CacheDiagnosis;
 use parking_lot::Mutex;
 
 use crate::Gateway;
+use crate::backend::{Backend, TokenBackend};
 use crate::catalog::{Catalog, ServedModel};
-use crate::dossier::RequestContext;
-use crate::kept_ids::{AnswerRecorder, GeneratedIdCache};
-use crate::lane::{Backend, TokenBackend};
+use crate::generated_ids::{AnswerRecorder, GeneratedIdCache};
 use crate::memory::TokenizerMemory;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RelayedMessages, RenderedCall, RenderedWork, RequestMemory, RoutedCall};
 
 use reread::{RereadCall, read_for};

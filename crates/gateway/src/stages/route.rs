@@ -6,8 +6,8 @@ use headrace_identity::Principal;
 
 use crate::Gateway;
 use crate::catalog::Catalog;
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::{AuthorizedCall, RoutedCall};
 
 use super::authorize::{name_kept, unknown_model_of};

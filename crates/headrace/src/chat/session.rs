@@ -8,7 +8,7 @@ use headrace_client::{
 use super::waterfall::ClientHalf;
 use crate::caller::{ReachedServer, reach};
 use crate::cli::chat::ChatArgs;
-use crate::house::LocalServer;
+use crate::local_server::LocalServer;
 
 /// One conversation.
 pub(super) struct ChatSession {

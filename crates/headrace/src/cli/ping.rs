@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use secrecy::SecretString;
 
-use crate::earth::GeoPlace;
+use crate::geo::GeoPlace;
 
 /// `headrace ping`
 #[derive(Debug, Args)]

@@ -12,9 +12,9 @@ use headrace_explain::{CallShape, LeverName, Ran, Trial, shape_with, trial};
 use crate::cli::ServerArgs;
 use crate::commands::{CommandError, configuration};
 use crate::config::ModelConfig;
-use crate::hosted::LocalEngine;
+use crate::local_engine::LocalEngine;
 use crate::models::{self, ServingPlan};
-use crate::running::InMemory;
+use crate::running_model::InMemory;
 
 /// Number of runs of each shape. The median run counts.
 const RUNS: usize = 5;

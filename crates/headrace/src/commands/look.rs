@@ -12,9 +12,9 @@ use super::settings::settings;
 use crate::check::{self, CheckedConfig, check};
 use crate::cli::SettingFlags;
 use crate::config::{ServerSettings, show};
-use crate::running::InMemory;
+use crate::running_model::InMemory;
+use crate::tokenizer_assets::Wordbooks;
 use crate::upstreams::{UpstreamRegistry, asked};
-use crate::wordbooks::Wordbooks;
 use crate::{first_start, output};
 
 /// Checks whether a configuration can be served. With `all`, also shows settings at their defaults.

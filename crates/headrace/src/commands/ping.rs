@@ -13,7 +13,7 @@ use call::{PingCall, call, shown};
 
 use crate::ca::read_ca;
 use crate::cli::ping::PingArgs;
-use crate::earth::{GeoPlace, floor};
+use crate::geo::{GeoPlace, floor};
 use crate::output;
 
 /// Connection times below this are not worth mentioning.

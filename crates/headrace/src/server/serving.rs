@@ -16,12 +16,12 @@ use headrace_ledger::HoldTaken;
 use secrecy::zeroize::Zeroizing;
 use tokio::task::JoinHandle;
 
-use crate::admin_door::{AdminListener, AdminSeams};
-use crate::insight::LiveStats;
+use crate::admin_listener::{AdminListener, AdminSeams};
+use crate::banner::StartManner;
+use crate::live_stats::LiveStats;
 use crate::reload::ConfigReloader;
 use crate::signals::ProcessSignals;
 use crate::upstreams::UpstreamRegistry;
-use crate::welcome::StartManner;
 use crate::{canaries, objects, output};
 
 /// Maximum number of open holds that the last message names.

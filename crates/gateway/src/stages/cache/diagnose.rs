@@ -11,10 +11,10 @@ use headrace_wire::{CacheDiagnosis, ChangedPart};
 use serde_json::Value;
 
 use crate::Gateway;
-use crate::dossier::RequestContext;
-use crate::pasts::AnswerOrigin;
-use crate::pump::located;
-use crate::refused::Rejection;
+use crate::answer_origins::AnswerOrigin;
+use crate::call_task::located;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
 /// Returns the work with its cache diagnosis, if the call asks for one.

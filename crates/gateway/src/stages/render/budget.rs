@@ -8,10 +8,10 @@ use headrace_engine_api::ReasoningBudget;
 use headrace_prompt::ThoughtBounds;
 use headrace_tokenizer::Segment;
 
+use crate::backend::TokenBackend;
 use crate::catalog::ServedModel;
-use crate::lane::TokenBackend;
 use crate::policy::ThinkingPolicy;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// The reasoning budget of a call's answers. `None` if reasoning is unlimited. `text` is the call's prompt. With
 /// `has_form` the answers must also match a form.

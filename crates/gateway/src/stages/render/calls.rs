@@ -12,9 +12,9 @@ use headrace_grammar::{GrammarFault, in_lark, loose_tool_schema, strict, tool_sc
 use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
 
+use crate::backend::TokenBackend;
 use crate::catalog::ServedModel;
-use crate::lane::TokenBackend;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// Whether tool calls of the answer may have to be constrained.
 pub(super) fn are_held(call: &Call) -> bool {

@@ -3,9 +3,9 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
-use crate::lane::{Backend, EncoderOutput, VectorBackend};
+use crate::backend::{Backend, EncoderOutput, VectorBackend};
 use crate::memory::mib;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::state::RenderedWork;
 
 /// Bytes of memory per body byte for reading and rendering: the text as parsed, masked, rendered and in ids.

@@ -8,9 +8,9 @@ use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
 use headrace_grammar::{FormLimits, FormOwner, GrammarFault, calls_as_gbnf, strict};
 
 use super::calls::{self, CallForm};
+use crate::backend::TokenBackend;
 use crate::catalog::ServedModel;
-use crate::lane::TokenBackend;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// Whether anything may have to be compiled.
 pub(super) fn is_held(call: &Call) -> bool {

@@ -3,9 +3,9 @@
 
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
 
+use crate::backend::TokenBackend;
 use crate::catalog::ServedModel;
-use crate::lane::TokenBackend;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// Rejects the first parameter that would be ignored.
 pub(super) fn check(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Result<(), Rejection> {

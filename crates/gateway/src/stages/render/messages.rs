@@ -9,10 +9,10 @@ use headrace_wire::relay::{BodyEdits, beginning, can_resume, first_media, transl
 use headrace_wire::{BadRequest, as_chat};
 
 use crate::Gateway;
+use crate::backend::{Backend, MessageBackend};
 use crate::catalog::ServedModel;
-use crate::lane::{Backend, MessageBackend};
 use crate::policy::OnBreak;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 use crate::state::RelayedMessages;
 
 /// Bytes of text per token in dense text: code, and scripts whose characters take several bytes.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use headrace_domain::{CacheSalt, Call, KeptAnswers, UnixNanos};
 
+use crate::backend::TokenBackend;
 use crate::catalog::ServedModel;
-use crate::kept_ids::{AnswerRecorder, GeneratedIdCache, ReusedPrompt};
-use crate::lane::TokenBackend;
+use crate::generated_ids::{AnswerRecorder, GeneratedIdCache, ReusedPrompt};
 use crate::policy::PastAnswers;
 
 /// A prompt, and its use of the generated-id cache.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use headrace_domain::{Call, Code, KeyId, PromptItem, Stage};
 use headrace_tokenizer::{Segment, Tokenizer};
 
+use crate::backend::TokenBackend;
 use crate::catalog::ServedModel;
-use crate::lane::TokenBackend;
 use crate::memory::TokenizerMemory;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 use super::words::{not_encoded, out_of_vocabulary};
 

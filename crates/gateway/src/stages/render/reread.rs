@@ -9,8 +9,8 @@ use headrace_domain::{Attempt, AttemptOutcome, Call, Code, Endpoint, Prompt, Ser
 
 use crate::Gateway;
 use crate::catalog::ServedModel;
-use crate::dossier::RequestContext;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
 
 use super::estimate;
 

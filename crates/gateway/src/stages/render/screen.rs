@@ -13,7 +13,7 @@ use headrace_ledger::prices::Quote;
 use headrace_wire::relay::{GEO, TIER, extras_of_betas, place_of};
 
 use crate::catalog::{Catalog, ServedModel};
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// A call, and the facts by which it is judged.
 pub(crate) struct RelayScreen<'a> {

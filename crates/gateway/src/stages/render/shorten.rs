@@ -8,10 +8,10 @@ use headrace_domain::{
 use headrace_prompt::RenderOptions;
 use headrace_wire::as_chat;
 
+use crate::backend::{Backend, TokenBackend};
 use crate::catalog::ServedModel;
-use crate::lane::{Backend, TokenBackend};
 use crate::memory::TokenizerMemory;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 use super::messages;
 use super::words::{could_fit, rendered};

@@ -7,11 +7,11 @@ use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem, St
 use headrace_engine_api::Capabilities;
 use headrace_prompt::RenderOptions;
 
+use crate::backend::{Backend, TokenBackend};
 use crate::catalog::ServedModel;
-use crate::lane::{Backend, TokenBackend};
 use crate::memory::{NotEncoded, TokenizerMemory};
 use crate::policy::ToolsOrder;
-use crate::refused::Rejection;
+use crate::rejection::Rejection;
 
 /// Rejects a prompt that cannot fit the window under any tokenization. It is not rendered, so no time and memory are
 /// wasted on it.

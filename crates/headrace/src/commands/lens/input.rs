@@ -6,7 +6,7 @@ use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role};
 use serde_json::Value;
 
 use crate::cli::lens::BodyDialect;
-use crate::sights::{self, NO_NAME};
+use crate::prompt_reports::{self, NO_NAME};
 
 /// Maximum size of a file or of standard input, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
@@ -68,6 +68,6 @@ impl RenderInput {
             return Err("--system goes with a text: a body has its own instructions".to_owned());
         }
         let named = parsed.get("model").and_then(Value::as_str).map(str::to_owned);
-        Ok(Self { model: named, call: sights::read(endpoint, parsed)? })
+        Ok(Self { model: named, call: prompt_reports::read(endpoint, parsed)? })
     }
 }

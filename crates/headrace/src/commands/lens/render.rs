@@ -9,7 +9,7 @@ use super::input::RenderInput;
 use super::which::{FoundModel, find, knows};
 use crate::cli::lens::{OfModel, RenderArgs};
 use crate::output;
-use crate::sights::{PromptCost, RenderReport, cost, seen};
+use crate::prompt_reports::{PromptCost, RenderReport, cost, seen};
 
 pub(crate) fn run(args: &RenderArgs) -> ExitCode {
     match report(args) {

@@ -7,7 +7,7 @@ use headrace_lens::{TokenList, Words, draw_tokens, token_list};
 use super::{input, which};
 use crate::cli::lens::TokenizeArgs;
 use crate::output;
-use crate::sights;
+use crate::prompt_reports;
 
 pub(crate) fn run(args: &TokenizeArgs) -> ExitCode {
     match list(args) {
@@ -37,5 +37,5 @@ fn of_ids(words: &Words, text: &str) -> Result<TokenList, String> {
         .filter(|number| !number.is_empty())
         .map(|number| number.parse().map_err(|_| format!("`{number}` is no token id")))
         .collect();
-    sights::of_ids(words, &ids?)
+    prompt_reports::of_ids(words, &ids?)
 }

@@ -14,7 +14,7 @@ use crate::commands;
 use crate::config::relayed::WordsAt;
 use crate::config::{DEMO_PATH, ServerSettings};
 use crate::models::demo_files;
-use crate::wordbooks::open_wording;
+use crate::tokenizer_assets::open_wording;
 
 /// A model's tokenizer assets, and its settings.
 pub(crate) struct FoundModel {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cli::ServerArgs;
 use crate::cli::ping::PingArgs;
-use crate::house::LocalServer;
+use crate::local_server::LocalServer;
 
 /// Maximum number of answer tokens.
 const TOKENS: u32 = 16;

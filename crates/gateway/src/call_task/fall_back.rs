@@ -1,0 +1,97 @@
+//! The next model of a route takes a call if no worker of the first one answers and nothing of an answer has gone out.
+//! The hold remains the same. Must not know which models those are, or what an answer says.
+
+use std::sync::Arc;
+
+use crate::Gateway;
+use crate::canary::CallVerdict;
+use crate::catalog::ServedModel;
+use crate::rejection::Rejection;
+use crate::stages::hold::quoted;
+use crate::stages::render::passes_over;
+use crate::state::RenderedWork;
+
+use super::round::Round;
+use super::{CallEnding, CallTask};
+
+impl CallTask {
+    /// Replaces the model with which the round ended by a fallback model. Returns `false` if no model may or can take
+    /// over: then the ending is final.
+    pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
+        let (CallEnding::Refused(why) | CallEnding::Failed(why)) = ending else { return false };
+        if !self.may_begin_anew() {
+            return false;
+        }
+        let Some(mut next) = self.next(why) else { return false };
+        // A discarded round is not charged. Only its times and attempts are recorded.
+        self.round.time(&mut self.dossier, self.reply.as_mut());
+        loop {
+            self.passed_over.push(next.name.clone());
+            match self.made_for(gateway, Arc::clone(&next)).await {
+                Ok(work) => {
+                    self.watched_failure(gateway, why);
+                    self.goes_over(work);
+                    return true;
+                }
+                Err(unfit) => passes_over(&mut self.dossier, &next, &unfit),
+            }
+            let Some(further) = self.next(why) else { return false };
+            next = further;
+        }
+    }
+
+    /// Whether the client has nothing of the answer, and only the answer's opening waits for it. Discards the opening.
+    pub(super) fn may_begin_anew(&self) -> bool {
+        let only_opened = self.reply.as_ref().is_none_or(|reply| !reply.is_meaningful());
+        if self.line.has_begun() || !(only_opened || self.line.sender.is_empty()) {
+            return false;
+        }
+        self.line.sender.cut();
+        true
+    }
+
+    /// The next model that was not tried. The first failure decides, not the reason why other models could not take
+    /// over.
+    fn next(&self, why: &Rejection) -> Option<Arc<ServedModel>> {
+        let work = &self.round.work;
+        let (ending, tried) = ((why.code, why.stage), &self.passed_over);
+        work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
+    }
+
+    /// Renders the call for another model, and takes limits and money for it.
+    async fn made_for(
+        &mut self,
+        gateway: &Gateway,
+        model: Arc<ServedModel>,
+    ) -> Result<RenderedWork, Rejection> {
+        let failed = Arc::clone(&self.round.work);
+        let work = failed.for_model(gateway, model, &mut self.dossier).await?;
+        let quoted = quoted(&work, gateway.parts().clock.now())?;
+        self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.dossier).await?;
+        Ok(work)
+    }
+
+    /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
+    fn watched_failure(&mut self, gateway: &Gateway, why: &Rejection) {
+        let Some(went) = CallVerdict::of_refusal(why.code, why.status) else { return };
+        if let Some(trial) = self.dossier.trial.take() {
+            trial.ended(went, &self.dossier.record, gateway.parts().clock.now());
+        }
+    }
+
+    /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
+    fn goes_over(&mut self, work: RenderedWork) {
+        let failed: Arc<str> = self.round.work.model.name.as_str().into();
+        self.passed_over.push(self.round.work.model.name.clone());
+        self.dossier.served_by(&work.model);
+        let now = self.dossier.clock.now();
+        let record = &mut self.dossier.record;
+        record.billed = Some(Box::new(work.held_for(now)));
+        record.upstream = None;
+        for attempt in record.attempts.iter_mut().filter(|attempt| attempt.model.is_none()) {
+            attempt.model = Some(Arc::clone(&failed));
+        }
+        self.reply = None;
+        self.round = Round::new(Arc::new(work));
+    }
+}

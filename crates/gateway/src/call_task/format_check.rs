@@ -1,0 +1,64 @@
+//! Checks a complete answer against the requested form before its last event goes out. If the form is violated, the
+//! answer is requested again, provided that the operator wants that for the model. Must not know what a form is.
+
+use std::sync::Arc;
+
+use headrace_domain::{AttemptOutcome, Code};
+
+use crate::Gateway;
+use crate::policy::OffForm;
+use crate::rejection::Rejection;
+
+use super::placement::Placed;
+use super::round::Round;
+use super::{CallEnding, CallTask};
+
+/// How often an answer is requested again.
+const MOST_ASKED_AGAIN: usize = 2;
+
+impl CallTask {
+    /// Like [`Self::noted_run`], and checks a complete answer if there is a form to check it against.
+    pub(super) async fn judged_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
+        let ending = self.noted_run(gateway, placed).await;
+        if !matches!(ending, CallEnding::Completed) {
+            return ending;
+        }
+        let Some(heard) = self.round.source.heard() else { return ending };
+        // Boxed, so that the futures of other calls reserve no space for it.
+        let Err(why) = Box::pin(heard.judged()).await else { return ending };
+        self.round.time(&mut self.dossier, self.reply.as_mut());
+        self.note_off_form(&why);
+        CallEnding::Failed(why)
+    }
+
+    /// Turns the answered attempts into failed ones.
+    fn note_off_form(&mut self, why: &Rejection) {
+        let attempts = self.dossier.record.attempts.iter_mut();
+        for attempt in attempts.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
+            let (code, why) = (why.code.name().to_owned(), why.traced().message);
+            attempt.outcome = AttemptOutcome::Failed { code, why };
+        }
+    }
+
+    /// Starts the round again if its answer violated the form, the policy says to retry, nothing of it has gone out,
+    /// and retries are left. The discarded work is not charged.
+    pub(super) fn asks_again(&mut self, ending: &CallEnding) -> bool {
+        let CallEnding::Failed(why) = ending else { return false };
+        let work = &self.round.work;
+        let wanted = why.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
+        if !wanted || !self.may_begin_anew() {
+            return false;
+        }
+        let off = |outcome: &AttemptOutcome| match outcome {
+            AttemptOutcome::Failed { code, .. } => code == Code::AnswerOffForm.name(),
+            _ => false,
+        };
+        let tried = self.dossier.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
+        if tried > MOST_ASKED_AGAIN || !work.catalog.fleet().try_take_retry(&work.model.name) {
+            return false;
+        }
+        self.reply = None;
+        self.round = Round::new(Arc::clone(&self.round.work));
+        true
+    }
+}

@@ -1,0 +1,127 @@
+//! Hedging: a call that waits longer for its first output than other calls of its model is also sent to a second
+//! worker. The worker that produces output first keeps the call. A race starts only before any output, so a client
+//! never sees two answers. Must not know what an answer says, or who pays.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{AttemptOutcome, PriceTier, Usage};
+use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
+
+use crate::rejection::Rejection;
+use crate::state::RelayedMessages;
+
+use super::placement::{JobSubmission, PlacementContext, nobody, panicked};
+use super::relay_attempt;
+use super::source::asked_server::AskedServer;
+use super::source::jobs::SubmittedJob;
+use super::source::source_event::LostRace;
+
+impl PlacementContext<'_> {
+    /// How long the call waits for its first output before a second worker is asked. `None` if none is asked.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let model = &self.work.model;
+        let hedge = model.policy.hedge.as_ref()?;
+        let (fleet, first) = (self.work.catalog.fleet(), self.source.only_one()?);
+        fleet.record_and_get_hedge_delay(&model.name, first, hedge, &self.work.residency)
+    }
+
+    /// Sends the call to a second worker, if one takes it. The first worker continues in any case.
+    pub(super) fn race(mut self) {
+        let work = self.work;
+        let (fleet, model) = (work.catalog.fleet(), &work.model.name);
+        let Some(first) = self.source.only_one() else { return };
+        let mut passed = self.tries.of(0).clone();
+        passed.add_busy(first);
+        if !fleet.try_take_race(model) {
+            return;
+        }
+        match (&work.messages, work.prompts.first(), work.keys.first()) {
+            (Some(messages), ..) => {
+                let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
+                let trail = PrefixHashes { marks: &messages.trail, tokens };
+                let second = fleet.place_near(model, trail, &passed, &work.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
+                    self.ask_too(messages, second);
+                }
+            }
+            (None, Some(prompt), Some(keys)) => {
+                let second = fleet.place(model, keys, &passed, &work.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
+                    let at = self.source.jobs();
+                    self.hand_too(&JobSubmission { part: 0, at, prompt, keys, onward: None }, second);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hand_too(&mut self, handing: &JobSubmission<'_>, mut placement: Placement) {
+        let (mut job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
+        self.begin(0, &placement, submitted_ns);
+        job.trace = self.trace(&placement);
+        self.tries.race(&placement, self.gateway, self.work);
+        let why = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
+            Ok(Ok(ticket)) => {
+                let (part, at, goes_on, generated) = (0, handing.at, None, 0);
+                return self.source.race(SubmittedJob {
+                    part,
+                    at,
+                    goes_on,
+                    generated,
+                    ticket,
+                    placement,
+                    submitted_ns,
+                });
+            }
+            Ok(Err(refusal)) => {
+                placement.ended(&WorkerOutcome::from(&refusal));
+                Rejection::from(refusal)
+            }
+            Err(_) => panicked(),
+        };
+        self.not_taken(placement, &why);
+    }
+
+    fn ask_too(&mut self, messages: &RelayedMessages, placement: Placement) {
+        let submitted_ns = self.dossier.elapsed_ns();
+        self.begin(0, &placement, submitted_ns);
+        self.tries.race(&placement, self.gateway, self.work);
+        let Some(relay) = placement.relay().map(Arc::clone) else {
+            return self.not_taken(placement, &nobody(self.work));
+        };
+        match relay_attempt::ask(self.gateway, self.dossier, self.work, messages, &*relay, None) {
+            Ok(asking) => self.source.ask_too(AskedServer::new(relay.facts(), asking, placement)),
+            Err(why) => self.not_taken(placement, &why),
+        }
+    }
+
+    fn not_taken(&mut self, placement: Placement, why: &Rejection) {
+        let (code, told) = (why.code.name().to_owned(), why.kept.as_ref().unwrap_or(&why.message));
+        self.tries.left(&placement, &Usage::default(), PriceTier::Standard);
+        self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: told.clone() }, None);
+        self.tries.of(0).add(placement);
+    }
+
+    /// Ends the race for the worker that no longer has the call.
+    pub(super) fn outrun(mut self, outrun: LostRace) {
+        let LostRace { mut placement, used, failed } = outrun;
+        let paid = self.tries.left(&placement, &used, self.source.price_tier());
+        match failed {
+            None => {
+                placement.outrun();
+                self.end(0, Some(&placement), AttemptOutcome::Outrun, paid);
+            }
+            Some(lost) => {
+                self.failed(lost.part, Some(&placement), &lost.why, lost.cause, paid);
+                self.tries.add(lost.part, placement, lost.broke);
+            }
+        }
+        if let Some(upstream) = self.source.upstream() {
+            self.dossier.record.upstream = Some(Arc::clone(upstream));
+        } else if let Some(left) = self.source.only_one() {
+            self.dossier.record.upstream = left.target().map(|(upstream, _)| upstream.into());
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A round of a call: one rendering of its prompts, and the workers that answer them. What a call has only once (its
+//! record, its hold, the line to its client, its settlement) is kept outside, and rounds add to it. Must not know
+//! money, or what follows a round.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::{
+    Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, ServiceTier, Stage,
+};
+
+use crate::Gateway;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
+use crate::state::RenderedWork;
+use crate::unrepeated::unrepeated;
+
+use super::placement::{self, Attempts, Placed, PlacementContext};
+use super::reply::ReplyWriter;
+use super::source::AnswerSource;
+use super::source::source_event::{LostJob, LostRace};
+
+/// See the top of the file.
+pub(super) struct Round {
+    pub(super) work: Arc<RenderedWork>,
+    pub(super) source: AnswerSource,
+    tries: Attempts,
+    /// When the task took no events because the client took nothing.
+    pub(super) pauses: ReaderPauses,
+    /// Its usage has been added to the call's record.
+    noted: bool,
+    /// Its times have been added too.
+    timed: bool,
+}
+
+impl Round {
+    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
+        let source = AnswerSource::new(&work);
+        Self {
+            work,
+            source,
+            tries: Attempts::default(),
+            pauses: ReaderPauses::default(),
+            noted: false,
+            timed: false,
+        }
+    }
+
+    /// Submits its prompts to workers.
+    pub(super) fn place(
+        &mut self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+    ) -> Result<Placed, Rejection> {
+        self.placing(gateway, dossier).all()
+    }
+
+    /// Submits a lost prompt to another worker.
+    pub(super) fn place_again(
+        &mut self,
+        gateway: &Gateway,
+        dossier: &mut RequestContext,
+        lost: LostJob,
+    ) -> Result<(), Rejection> {
+        self.placing(gateway, dossier).again(lost)
+    }
+
+    /// How long its call may wait for the first output before a second worker is asked as well.
+    pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut RequestContext) -> Option<Duration> {
+        self.placing(gateway, dossier).patience()
+    }
+
+    /// Sends its call to a second worker, which races with the first.
+    pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut RequestContext) {
+        self.placing(gateway, dossier).race();
+    }
+
+    /// Ends the race for the worker that no longer has the call.
+    pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut RequestContext, outrun: LostRace) {
+        self.placing(gateway, dossier).outrun(outrun);
+    }
+
+    fn placing<'a>(
+        &'a mut self,
+        gateway: &'a Gateway,
+        dossier: &'a mut RequestContext,
+    ) -> PlacementContext<'a> {
+        let Self { work, source, tries, .. } = self;
+        PlacementContext { gateway, dossier, work, source, tries }
+    }
+
+    /// Adds the round to the call's record, once: its usage, how its attempts ended, and the engines' own times, placed
+    /// between what was seen here.
+    pub(super) fn note(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
+        if std::mem::replace(&mut self.noted, true) {
+            return;
+        }
+        let source = &self.source;
+        let record = &mut dossier.record;
+        // First, before anything that could fail: this is what the client pays for.
+        record.usage = record.usage.plus(&source.usage());
+        // A batch request has the batch price, even if the upstream reports another tier.
+        let is_batch = self.work.call.tier == ServiceTier::Batch;
+        record.price_tier = if is_batch { PriceTier::Batch } else { source.price_tier() };
+        record.usage_source = source.usage_source();
+        record.why_estimated = source.why_estimated().map(Into::into);
+        record.answer_notes = source.answer_notes();
+        record.upstream_model = source.answered_as().map(str::to_owned);
+        record.upstream_id = source.answer_id().map(str::to_owned);
+        if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
+            engine.miss = source.first_miss().map(|(_, miss)| miss);
+            record.engine = Some(match record.engine.take() {
+                Some(before) => before.with(&engine),
+                None => engine,
+            });
+        }
+        dossier.record.first_token_ns = dossier.record.first_token_ns.or(source.first_token_ns());
+        self.time(dossier, reply);
+    }
+
+    /// Adds to the call's record, once, how the attempts ended and how the time was spent. Of a round that another
+    /// model replaces unseen, nothing more is recorded.
+    pub(super) fn time(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
+        if std::mem::replace(&mut self.timed, true) {
+            return;
+        }
+        let Self { source, tries, pauses, work, .. } = self;
+        let until_ns = dossier.elapsed_ns();
+        placement::close(&mut dossier.record.attempts, source, tries, until_ns);
+        for attempt in &mut dossier.record.attempts {
+            without_own_words(&mut attempt.outcome, &work.call);
+        }
+        if !self.work.keeps_words {
+            dossier.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
+        }
+        dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);
+        if source.is_empty() {
+            return dossier.line.mark(Stage::Place, until_ns);
+        }
+        let seen = EngineSeen { first_token_ns: source.first_token_ns(), until_ns, pauses };
+        match source.runs() {
+            Some(runs) => dossier.line.engine(runs, &seen),
+            None => dossier.line.upstream(&seen),
+        }
+        let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, ReplyWriter::take_deliver_ns));
+        // This work ran beside decoding. What exceeds the decoding time ran after it.
+        for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
+            let left = dossier.line.share(stage, Stage::Decode, took);
+            dossier.line.share(stage, Stage::Handover, left);
+        }
+    }
+
+    /// The first of its prompts whose blocks were not all in the cache, and why.
+    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+        self.source.first_miss()
+    }
+}
+
+/// Faults of the call itself: the upstream's message about them may repeat the call's words.
+const FAULTS_OF_CALLS: [Code; 4] =
+    [Code::UpstreamRefused, Code::ContextLengthExceeded, Code::ContentPolicy, Code::RequestTooLarge];
+
+/// Removes the call's own words from an upstream's message.
+fn without_own_words(outcome: &mut AttemptOutcome, call: &Call) {
+    let (AttemptOutcome::Refused { code, why } | AttemptOutcome::Failed { code, why }) = outcome else {
+        return;
+    };
+    if !FAULTS_OF_CALLS.iter().any(|fault| fault.name() == code) {
+        return;
+    }
+    if let Some((status, words)) = why.split_once(": ") {
+        let kept = unrepeated(words, call).filter(|kept| !kept.is_empty());
+        *why = kept.map_or_else(|| status.to_owned(), |kept| format!("{status}: {kept}"));
+    }
+}

@@ -1,0 +1,529 @@
+//! The token source: the jobs of a call in engines, and its replies parsed. Its input is ids and deliverable text; tool
+//! calls are extracted from the text here (stage `postprocess`). Must not know dialects, bytes or money.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use headrace_domain::{
+    CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, FinishReason, PriceTier, Prompt, PromptItem,
+    ReplyEvent, RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
+};
+use headrace_engine_api::{JobError, JobEvent, ResumeSupport, SubmitRefusal};
+use headrace_fleet::Placement;
+use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
+use headrace_wire::WireLimits;
+
+use crate::generated_ids::MOST_ANSWER_TOKENS;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
+use crate::stages::render::held_calls;
+use crate::state::RenderedWork;
+
+use super::formatted_text::FormattedText;
+use super::jobs::{CallJobs, SubmittedJob};
+use super::source_event::{LostJob, LostRace, ReplyProgress, SourceEvent};
+
+/// See the top of the file.
+pub(crate) struct TokenSource {
+    work: Arc<RenderedWork>,
+    jobs: CallJobs,
+    /// One for each choice.
+    parsers: Vec<ReplyParser>,
+    /// Choices that a stop string ended within their reasoning. They have no text, and their end must be
+    /// distinguishable.
+    cut_thoughts: Vec<usize>,
+    /// The usage of the prompt, as far as it was known when the first event came.
+    prompt: Option<Usage>,
+    /// The generated ids, if another worker could continue from them. Otherwise nothing is kept.
+    kept: Option<Box<ResumableTokens>>,
+    /// The answers' texts, if they are to be checked against a form.
+    heard: Option<Box<FormattedText>>,
+    /// The ids of each answer, if they go into the generated-id cache.
+    said: Vec<Vec<u32>>,
+    /// Two workers have the call, and neither has produced output.
+    racing: bool,
+    /// The first output of the faster worker.
+    first: Option<Box<JobEvent>>,
+    /// Ids generated so far, over all choices.
+    generated: u64,
+    first_token_ns: Option<u64>,
+    postprocess_ns: u64,
+}
+
+/// What another worker needs to continue.
+#[derive(Default)]
+struct ResumableTokens {
+    /// One for each choice.
+    told: Vec<EmittedTokens>,
+    /// The prompt usage of all jobs that began, each prompt counted once.
+    begun: Usage,
+    /// An answer was begun by one worker and continued by another.
+    moved_on: bool,
+}
+
+/// The output of a choice so far.
+#[derive(Default)]
+struct EmittedTokens {
+    ids: Vec<u32>,
+    finished: bool,
+}
+
+/// An unfinished answer.
+pub(crate) struct PartialTokens {
+    pub(crate) choice: u32,
+    /// The prompt, and the answer so far.
+    pub(crate) ids: Arc<[u32]>,
+    /// How many of the last ids belong to the answer.
+    pub(crate) generated: u32,
+}
+
+impl TokenSource {
+    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
+        Self {
+            heard: FormattedText::of(&work, &WireLimits::default()).map(Box::new),
+            work,
+            jobs: CallJobs::default(),
+            parsers: Vec::new(),
+            cut_thoughts: Vec::new(),
+            prompt: None,
+            kept: None,
+            said: Vec::new(),
+            racing: false,
+            first: None,
+            generated: 0,
+            first_token_ns: None,
+            postprocess_ns: 0,
+        }
+    }
+
+    pub(super) fn put(&mut self, handed: SubmittedJob) {
+        let continues =
+            handed.placement.capabilities().map_or(ResumeSupport::Never, |engine| engine.continues);
+        let work = &self.work;
+        // A single worker has no other to hand over to.
+        if self.kept.is_none()
+            && continues != ResumeSupport::Never
+            && work.catalog.fleet().workers_of(&work.model.name) > 1
+        {
+            let mut kept = Box::<ResumableTokens>::default();
+            kept.told.resize_with(work.choices() as usize, EmittedTokens::default);
+            self.kept = Some(kept);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.moved_on |= handed.goes_on.is_some();
+        }
+        self.jobs.put(handed);
+    }
+
+    pub(super) fn only_one(&self) -> Option<&Placement> {
+        self.jobs.only_one().filter(|_| self.work.parts() == 1)
+    }
+
+    pub(super) fn race(&mut self, handed: SubmittedJob) {
+        self.put(handed);
+        self.racing = true;
+    }
+
+    pub(super) fn take_back(&mut self, job: usize) -> Option<Placement> {
+        self.jobs.take_back(job)
+    }
+
+    pub(super) fn jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    pub(super) fn begun(&mut self, job: usize, dossier: &RequestContext) -> Option<Vec<PartialTokens>> {
+        if !self.jobs.has_shown(job) {
+            return None;
+        }
+        let begun: Vec<PartialTokens> =
+            self.choices_of(job).filter_map(|choice| self.begun_choice(job, choice)).collect();
+        if begun.is_empty() {
+            // Only its final event is missing.
+            if let Some(kept) = &mut self.kept {
+                kept.moved_on = true;
+            }
+            self.jobs.answered(job, dossier.elapsed_ns());
+        }
+        Some(begun)
+    }
+
+    /// The choices that a job is to answer.
+    fn choices_of(&self, job: usize) -> std::ops::Range<u32> {
+        let n = self.work.sampling.n;
+        let first = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX).saturating_mul(n);
+        match self.jobs.choice(job) {
+            Some(choice) => choice..choice.saturating_add(1),
+            None => first..first.saturating_add(n),
+        }
+    }
+
+    fn begun_choice(&self, job: usize, choice: u32) -> Option<PartialTokens> {
+        let told = self.kept.as_ref()?.told.get(choice as usize).filter(|told| !told.finished)?;
+        let prompt = self.work.prompts.get(self.jobs.part(job))?;
+        let ids: Vec<u32> = prompt.iter().chain(&told.ids).copied().collect();
+        let generated = u32::try_from(told.ids.len()).ok()?;
+        Some(PartialTokens { choice, ids: ids.into(), generated })
+    }
+
+    pub(super) fn answered_ns(&self, part: usize) -> Option<u64> {
+        self.jobs.answered_ns(part)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Makes the parsers, which may take a while with tools.
+    pub(super) fn listen(&mut self, request: RequestId) {
+        let form = reply_form(&self.work);
+        let parser = |choice| ReplyParser::new(&form, choice, CallIds::from(request));
+        self.parsers = (0..self.work.choices()).map(parser).collect();
+        if self.work.keeper.is_some() {
+            self.said.resize_with(self.parsers.len(), Vec::new);
+        }
+    }
+
+    /// Returns the next event of any job, processed. If `timed_ns` is set, the caller times all events since then
+    /// together, and the clock is not read here.
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        timed_ns: Option<u64>,
+        dossier: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Poll<SourceEvent> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(self.take(0, *first, timed_ns, dossier, events));
+        }
+        self.jobs.poll_next(cx).map(|next| match next {
+            None => SourceEvent::Over,
+            Some((job, event)) if self.racing => self.raced(job, event, timed_ns, dossier, events),
+            Some((job, None)) => SourceEvent::Lost(self.lost(job, None)),
+            Some((job, Some(event))) => self.take(job, event, timed_ns, dossier, events),
+        })
+    }
+
+    /// Processes an event of one of two racing jobs.
+    fn raced(
+        &mut self,
+        job: usize,
+        event: Option<JobEvent>,
+        timed_ns: Option<u64>,
+        dossier: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> SourceEvent {
+        let failed = match &event {
+            Some(JobEvent::Started { .. }) => {
+                return event
+                    .map_or(SourceEvent::Over, |event| self.take(job, event, timed_ns, dossier, events));
+            }
+            Some(JobEvent::Failed { error, .. }) => Some(self.lost(job, Some(error))),
+            None => Some(self.lost(job, None)),
+            Some(_) => None,
+        };
+        self.racing = false;
+        let leaves = if failed.is_some() { job } else { 1 - job.min(1) };
+        self.first = event.filter(|_| failed.is_none()).map(Box::new);
+        let used = self.usage_of(leaves);
+        match self.jobs.leave(leaves) {
+            Some(placement) => SourceEvent::Outrun(Box::new(LostRace { placement, used, failed })),
+            None => SourceEvent::Over,
+        }
+    }
+
+    /// Processes one event of job `job`.
+    fn take(
+        &mut self,
+        job: usize,
+        event: JobEvent,
+        timed_ns: Option<u64>,
+        dossier: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> SourceEvent {
+        let from = timed_ns.unwrap_or_else(|| dossier.clock.monotonic_nanos());
+        let before = events.len();
+        let (mut cached, mut begun, mut meaningful) = (0, true, true);
+        match event {
+            JobEvent::Started { cached_tokens } => {
+                (cached, meaningful) = (u64::from(cached_tokens), false);
+                if self.first_token_ns.is_none() {
+                    dossier.is_in(Stage::Prefill);
+                }
+                let wants_ids = self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none();
+                // A prompt that moved to another worker begins again there, but is counted once.
+                if self.jobs.begin(job) {
+                    let tokens = self.prompt_tokens(job);
+                    let cached_input = cached.min(tokens);
+                    let input = tokens - cached_input;
+                    if let Some(kept) = &mut self.kept {
+                        kept.begun = kept.begun.plus(&Usage { input, cached_input, ..Usage::default() });
+                    }
+                    if wants_ids {
+                        self.show_prompt(job, Vec::new(), events);
+                    }
+                }
+            }
+            JobEvent::Scored(scores) => {
+                if self.wants_prompt() {
+                    self.show_prompt(job, scores.tokens, events);
+                }
+            }
+            JobEvent::Tokens { choice, ids, text, logprobs } => {
+                self.generated += ids.len() as u64;
+                dossier.publish_token_count(self.generated);
+                if self.first_token_ns.is_none() {
+                    self.first_token_ns = Some(dossier.elapsed_ns());
+                    dossier.is_in(Stage::Decode);
+                }
+                if let Some(told) = self.emitted_of(choice) {
+                    told.ids.extend_from_slice(&ids);
+                }
+                if let Some(said) = self.said.get_mut(choice as usize).filter(|said| is_kept(said)) {
+                    said.extend_from_slice(&ids);
+                }
+                if let Some(parser) = self.parsers.get_mut(choice as usize) {
+                    parser.push(text, ids, logprobs, events);
+                }
+            }
+            JobEvent::Encoded(values) => {
+                if self.first_token_ns.is_none() {
+                    self.first_token_ns = Some(dossier.elapsed_ns());
+                    dossier.is_in(Stage::Decode);
+                }
+                let choice = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX);
+                events.push(ReplyEvent::Encoded { choice, values: cut(&self.work.call, values) });
+            }
+            JobEvent::Finished { choice, reason } => {
+                if let Some(told) = self.emitted_of(choice) {
+                    told.finished = true;
+                }
+                if let (Some(keeper), Some(said)) = (&self.work.keeper, self.said.get(choice as usize)) {
+                    keeper.keep(said, dossier.record.started);
+                }
+                if let Some(parser) = self.parsers.get_mut(choice as usize) {
+                    if matches!(reason, FinishReason::StopString { .. }) && parser.is_thinking() {
+                        self.cut_thoughts.push(choice as usize);
+                    }
+                    parser.finish(reason, events);
+                }
+            }
+            JobEvent::Done(_) => {
+                (begun, meaningful) = (false, false);
+                self.jobs.answered(job, dossier.elapsed_ns());
+            }
+            JobEvent::Failed { error, .. } => return SourceEvent::Lost(self.lost(job, Some(&error))),
+        }
+        if let (Some(heard), Some(new)) = (&mut self.heard, events.get(before..)) {
+            heard.take(new);
+        }
+        let prompt = if begun { self.begin(cached).map(Box::new) } else { None };
+        let at_ns = match timed_ns {
+            Some(from) => from,
+            None => self.took_in(from, dossier),
+        };
+        SourceEvent::More(ReplyProgress { prompt, tokens: None, meaningful, at_ns })
+    }
+
+    /// Adds the time since `from_ns` to the stage `postprocess`. Returns the present time.
+    pub(super) fn took_in(&mut self, from_ns: u64, dossier: &RequestContext) -> u64 {
+        let now_ns = dossier.clock.monotonic_nanos();
+        self.postprocess_ns += now_ns.saturating_sub(from_ns);
+        now_ns
+    }
+
+    /// Describes a job that ended without its answer. Without an error, its engine is gone.
+    fn lost(&self, job: usize, error: Option<&JobError>) -> Box<LostJob> {
+        let (why, cause) = match error {
+            Some(error) => (Rejection::job_failed(error), error.to_string()),
+            None => (engine_died(), "the engine stopped without a word".to_owned()),
+        };
+        let unseen_or_known = !self.jobs.has_shown(job) || self.kept.is_some();
+        let may_move = !error.is_some_and(is_of_the_call) && unseen_or_known;
+        let broke = !matches!(error, Some(JobError::ShuttingDown | JobError::Refused(_)));
+        let part = self.jobs.part(job);
+        Box::new(LostJob { part, job, why, cause, may_move, unless_seen: false, broke })
+    }
+
+    /// Returns the prompt's usage with the first output, and `None` afterwards.
+    fn begin(&mut self, cached: u64) -> Option<Usage> {
+        if self.prompt.is_some() {
+            return None;
+        }
+        let prompt = self.work.prompt_tokens();
+        let cached_input = cached.min(prompt);
+        self.prompt = Some(Usage { input: prompt - cached_input, cached_input, ..Usage::default() });
+        self.prompt
+    }
+
+    pub(super) fn heard(&mut self) -> Option<Box<FormattedText>> {
+        self.heard.take()
+    }
+
+    pub(super) async fn cancel(&mut self) {
+        self.jobs.cancel().await;
+    }
+
+    pub(super) fn price_tier(&self) -> PriceTier {
+        self.work.call.tier.into()
+    }
+
+    /// The usage that engines report, but at least what came: an engine that died, or stopped too slowly, has reported
+    /// nothing. The parsers count reasoning tokens.
+    pub(super) fn usage(&self) -> Usage {
+        let thought = self.parsers.iter().map(ReplyParser::reasoning_tokens).sum();
+        with_thought(self.generated_usage(), thought)
+    }
+
+    fn generated_usage(&self) -> Usage {
+        if let Some(kept) = self.kept.as_ref().filter(|kept| kept.moved_on) {
+            // Work that was done twice is counted once.
+            return Usage { output: self.generated, ..kept.begun };
+        }
+        let reported = self.jobs.usage();
+        if reported.output >= self.generated {
+            return reported;
+        }
+        let has_prompt = reported.input + reported.cached_input > 0;
+        let prompt = if has_prompt { reported } else { self.prompt.unwrap_or_default() };
+        Usage { output: self.generated, ..prompt }
+    }
+
+    pub(super) fn usage_of(&self, job: usize) -> Usage {
+        let parsers = self.choices_of(job).filter_map(|choice| self.parsers.get(choice as usize));
+        let thought = parsers.map(ReplyParser::reasoning_tokens).sum();
+        with_thought(self.jobs.usage_of(job, self.prompt_tokens(job)), thought)
+    }
+
+    pub(super) fn running(&self) -> Vec<(usize, usize)> {
+        self.jobs.running()
+    }
+
+    pub(super) fn engine(&self) -> Option<EngineTrace> {
+        self.jobs.engine()
+    }
+
+    pub(super) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
+        self.jobs.runs()
+    }
+
+    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+        self.jobs.first_miss()
+    }
+
+    pub(super) fn first_token_ns(&self) -> Option<u64> {
+        self.first_token_ns
+    }
+
+    pub(super) fn postprocess_ns(&self) -> u64 {
+        self.postprocess_ns
+    }
+
+    pub(super) fn fault(&self, choice: usize) -> Option<&'static str> {
+        if self.cut_thoughts.contains(&choice) {
+            return Some("stop_string_in_thought");
+        }
+        Some(self.parsers.get(choice)?.fault()?.name())
+    }
+
+    /// The output of a choice, if it is kept.
+    fn emitted_of(&mut self, choice: u32) -> Option<&mut EmittedTokens> {
+        self.kept.as_mut()?.told.get_mut(choice as usize)
+    }
+
+    /// The length of a job's prompt.
+    fn prompt_tokens(&self, job: usize) -> u64 {
+        self.work.prompts.get(self.jobs.part(job)).map_or(0, |prompt| prompt.len() as u64)
+    }
+
+    fn wants_prompt(&self) -> bool {
+        let call = &self.work.call;
+        call.echo || call.return_token_ids || call.sampling.prompt_logprobs.is_some()
+    }
+
+    /// Adds the prompt of a job to `events`, once for each of its choices.
+    fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
+        let (work, job) = (&self.work, self.jobs.part(job));
+        let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
+        let text = match &work.call.prompt {
+            Prompt::Raw(items) if work.call.echo => match items.get(job) {
+                Some(PromptItem::Text(text)) => text.clone(),
+                _ => lane.tokenizer.decode(ids, false),
+            },
+            _ => String::new(),
+        };
+        let prompt = Arc::new(ShownPrompt { text, ids: Arc::clone(ids), logprobs });
+        let first = u32::try_from(job).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
+        for choice in first..first.saturating_add(work.sampling.n) {
+            events.push(ReplyEvent::Prompt { choice, prompt: Arc::clone(&prompt) });
+        }
+    }
+}
+
+/// Whether more of an answer is kept. An answer that is too long is not kept at all.
+const fn is_kept(said: &[u32]) -> bool {
+    said.len() <= MOST_ANSWER_TOKENS
+}
+
+/// The first values of a vector, normalized to length 1, if the caller asks for fewer dimensions than the model has.
+fn cut(call: &Call, values: Arc<[f32]>) -> Arc<[f32]> {
+    let Prompt::Encode(ToEncode { wish: EncodeWish::Vectors(wish), .. }) = &call.prompt else {
+        return values;
+    };
+    let kept = wish.dimensions.and_then(|most| values.get(..most as usize));
+    let Some(kept) = kept.filter(|kept| kept.len() < values.len()) else { return values };
+    let length = kept.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let length = if length > 0.0 { length } else { 1.0 };
+    kept.iter().map(|value| (f64::from(*value) / length) as f32).collect()
+}
+
+/// The same tokens, `thought` of them as reasoning.
+fn with_thought(usage: Usage, thought: u64) -> Usage {
+    let reasoning = thought.min(usage.output);
+    Usage { output: usage.output - reasoning, reasoning: usage.reasoning + reasoning, ..usage }
+}
+
+/// Reasoning is parsed only in answers to conversations, and tool calls only if tools were offered. Elsewhere the same
+/// text is just text.
+fn reply_form(work: &RenderedWork) -> ReplyForm {
+    let Some(lane) = work.model.lane.tokens() else { return ReplyForm::default() };
+    let hidden = Arc::clone(lane.tokenizer.shown());
+    let Prompt::Conversation(conversation) = &work.call.prompt else {
+        return ReplyForm { hidden, ..ReplyForm::default() };
+    };
+    let prompt = work.text.as_deref().unwrap_or("");
+    let mut offered = OfferedTools::of(conversation);
+    // A server that receives the form as text may enforce less of it.
+    if work.grammar.is_some() && lane.capabilities.grammars {
+        offered = offered.held(held_calls(conversation));
+    }
+    ReplyForm {
+        style: lane.replies,
+        hidden,
+        thinking: lane.replies.thought.is_some_and(|thought| thought.is_open_at_end(prompt)),
+        offered: Arc::new(offered),
+    }
+}
+
+/// Whether the job would fail the same elsewhere, or the call may be the cause. A call that breaks an engine must not
+/// break the next one.
+fn is_of_the_call(error: &JobError) -> bool {
+    match error {
+        JobError::Cancelled
+        | JobError::Expired { .. }
+        | JobError::Panicked { .. }
+        | JobError::NotFinite { .. }
+        | JobError::Form { .. } => true,
+        JobError::Refused(SubmitRefusal::Invalid { .. }) => true,
+        JobError::Refused(_) | JobError::ShuttingDown | JobError::Internal { .. } => false,
+    }
+}
+
+fn engine_died() -> Rejection {
+    Rejection::new(
+        Code::EngineUnavailable,
+        "The engine stopped. What was not delivered is not charged. Try again.",
+    )
+    .at(Stage::Decode)
+    .retry_after(std::time::Duration::from_secs(1))
+}

@@ -1,0 +1,137 @@
+//! What a call task stores of its answer if the caller wants that: that a stream has begun, before the client learns
+//! its id; and how the answer ended, before its last event goes out. Must not know where it is stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_domain::Code;
+use headrace_wire::response_begun;
+
+use crate::Gateway;
+use crate::delivery::DeliveredCopy;
+use crate::objects::keep::{self, StoreProgress};
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
+use crate::shadows::ShadowRole;
+use crate::state::RenderedWork;
+
+use super::placement::Placed;
+use super::reply::{ReplyWriter, reply_meta};
+use super::{CallEnding, CallTask, SettledEnd};
+
+/// How long a stream waits until its beginning is stored.
+const NOTE_WITHIN: Duration = Duration::from_secs(5);
+
+/// The longest answer to a batch request, in bytes.
+const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
+
+impl CallTask {
+    /// A buffer for a copy of everything that goes out, if it is needed when the call has ended: for a batch, or to
+    /// compare a shadow copy.
+    pub(super) fn keeps(dossier: &RequestContext, work: &RenderedWork) -> Option<DeliveredCopy> {
+        match &dossier.batch {
+            Some(_) => Some(DeliveredCopy::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
+            None => dossier.shadow.as_deref().and_then(ShadowRole::keeps),
+        }
+    }
+
+    /// Like [`Self::run`], after the beginning of a stream is stored, because its first event contains the id. The
+    /// workers continue meanwhile.
+    pub(super) async fn noted_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
+        let work = &self.round.work;
+        let notes =
+            self.noted == StoreProgress::Nothing && work.call.stream && keep::is_kept(&self.dossier, work);
+        // Boxed, so that the futures of other calls reserve no space for it.
+        if notes && let Err(why) = Box::pin(self.note(gateway)).await {
+            return CallEnding::Failed(why);
+        }
+        self.run(gateway, placed).await
+    }
+
+    async fn note(&mut self, gateway: &Gateway) -> Result<(), Rejection> {
+        let work = Arc::clone(&self.round.work);
+        let body = response_begun(&work.call, reply_meta(&work, &self.dossier), "in_progress");
+        let noting = keep::note(gateway, &self.dossier, &work, body);
+        let noted = tokio::time::timeout(NOTE_WITHIN, noting).await;
+        let late = || {
+            let message = "What clients store cannot be written in time. Try again, or send `store: false`.";
+            Rejection::new(Code::ObjectsUnavailable, message).retry_after(Duration::from_secs(1))
+        };
+        noted.unwrap_or_else(|_| Err(late()))?;
+        self.noted = StoreProgress::Begun;
+        Ok(())
+    }
+
+    /// Encodes the end of an answer and stores it before it goes out. An answer that cannot be stored fails.
+    pub(super) async fn complete(&mut self, gateway: &Gateway) -> CallEnding {
+        match self.complete_response(gateway).await {
+            CallEnding::Completed if self.dossier.batch.is_some() => {
+                let noted = Box::pin(self.note_line(gateway)).await;
+                noted.map_or_else(CallEnding::Failed, |()| CallEnding::Completed)
+            }
+            ending => ending,
+        }
+    }
+
+    /// Stores the whole answer to a batch request before it is paid for, so that a crash after this does not lose it.
+    async fn note_line(&mut self, gateway: &Gateway) -> Result<(), Rejection> {
+        let Some(line) = &self.dossier.batch else { return Ok(()) };
+        let Some(begun) = self.line.sender.kept() else {
+            let message = "The answer is longer than one of a batch may be.";
+            self.end = None;
+            return Err(Rejection::new(Code::ObjectsFull, message));
+        };
+        let mut whole = String::from_utf8_lossy(&begun).into_owned();
+        whole.push_str(&String::from_utf8_lossy(self.end.as_deref().unwrap_or_default()));
+        let (batch, at, request) = (line.batch.clone(), line.at, self.dossier.id.to_string());
+        let noting =
+            gateway.objects().ask_files(move |store| store.note_answer(&batch, at, &request, &whole));
+        let noted = noting.await;
+        if noted.is_err() {
+            self.end = None;
+        }
+        noted
+    }
+
+    async fn complete_response(&mut self, gateway: &Gateway) -> CallEnding {
+        self.encode_end(gateway).await;
+        let Some(body) = self.reply.as_mut().and_then(ReplyWriter::kept) else {
+            return CallEnding::Completed;
+        };
+        keep::for_next_turn(gateway, &self.dossier, &self.round.work, &body);
+        if !keep::is_kept(&self.dossier, &self.round.work) {
+            return CallEnding::Completed;
+        }
+        let work = Arc::clone(&self.round.work);
+        match Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
+            Ok(()) => {
+                self.noted = StoreProgress::Ended;
+                CallEnding::Completed
+            }
+            Err(why) => {
+                self.end = None;
+                CallEnding::Failed(why)
+            }
+        }
+    }
+
+    /// Stores how a stream ended that had begun and did not end well.
+    pub(super) async fn note_end(&mut self, gateway: &Gateway) {
+        if self.noted != StoreProgress::Begun {
+            return;
+        }
+        self.noted = StoreProgress::Ended;
+        let status = match self.ended.as_ref().map(|SettledEnd { ending, .. }| ending) {
+            Some(CallEnding::ClientGone | CallEnding::Stalled { .. }) => "cancelled",
+            _ => "failed",
+        };
+        let work = Arc::clone(&self.round.work);
+        let told = self.reply.as_mut().and_then(ReplyWriter::kept);
+        let body = told.unwrap_or_else(|| {
+            response_begun(&work.call, reply_meta(&work, &self.dossier), status).into_bytes().into()
+        });
+        if let Err(why) = Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
+            tracing::error!(request = %self.dossier.id, why = why.message, "how a response ended could not be stored");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Per-request state that every stage shares: id, dialect, clock and trace record.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headrace_call_api::CallHead;
+use headrace_domain::{
+    CallOutcome, Clock, Dialect, Endpoint, NanoDollars, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
+    TraceRecord, UnixNanos, Usage, UsageSource, parse_traceparent,
+};
+use headrace_identity::Principal;
+
+use crate::batch_line::BatchLine;
+use crate::canary::CallCanaries;
+use crate::catalog::ServedModel;
+use crate::in_flight::InFlightSlot;
+use crate::objects::newest::SocketSession;
+use crate::shadows::{RunningCopy, ShadowRole};
+
+/// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
+pub(crate) struct RequestContext {
+    pub(crate) id: RequestId,
+    pub(crate) dialect: Dialect,
+    /// Headers by which the caller's dialect changes the meaning of its body.
+    pub(crate) dialect_headers: Vec<(&'static str, String)>,
+    pub(crate) record: Box<TraceRecord>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// How the request's time is divided among the stages so far.
+    pub(crate) line: Timeline,
+    /// Set if this request is a shadow copy or may be copied.
+    pub(crate) shadow: Option<Box<ShadowRole>>,
+    /// The batch request that this call runs, if it is one.
+    pub(crate) batch: Option<Box<BatchLine>>,
+    /// State of the WebSocket session that the request came on, if it came on one.
+    pub(crate) turns: Option<SocketSession>,
+    /// The canary watches that this request counts towards, if any.
+    pub(crate) trial: Option<Box<CallCanaries>>,
+    /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
+    pub(crate) seat: Option<InFlightSlot>,
+    start_ns: u64,
+}
+
+/// The minimum needed to write a trace if the request panics.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestStart {
+    pub(crate) id: RequestId,
+    pub(crate) dialect: Dialect,
+    endpoint: Option<Endpoint>,
+    started: UnixNanos,
+    start_ns: u64,
+}
+
+impl RequestStart {
+    /// Starts a request that arrives now, under a fresh id.
+    pub(crate) fn of(head: &CallHead) -> Self {
+        Self {
+            id: RequestId::fresh(head.started),
+            dialect: head.endpoint.dialect(),
+            endpoint: Some(head.endpoint),
+            started: head.started,
+            start_ns: head.started_mono_ns,
+        }
+    }
+
+    /// Creates the state of the request.
+    pub(crate) fn open(self, clock: Arc<dyn Clock>) -> RequestContext {
+        let mut dossier = RequestContext::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
+        dossier.record.endpoint = self.endpoint;
+        dossier
+    }
+
+    /// The trace record of a request whose state was lost in a panic. Calls nothing that could panic again, not even
+    /// the clock.
+    pub(crate) fn panicked(self, clock: Arc<dyn Clock>) -> Box<TraceRecord> {
+        let message = "a panic inside; what was known of the call went with it".to_owned();
+        let mut record = self.open(clock).record;
+        record.outcome = CallOutcome::Failed { stage: Stage::Deliver, message };
+        record
+    }
+}
+
+impl RequestContext {
+    pub(crate) fn open(
+        clock: Arc<dyn Clock>,
+        started: UnixNanos,
+        started_mono_ns: u64,
+        dialect: Dialect,
+    ) -> Self {
+        Self::open_as(RequestId::fresh(started), clock, started, started_mono_ns, dialect)
+    }
+
+    fn open_as(
+        id: RequestId,
+        clock: Arc<dyn Clock>,
+        started: UnixNanos,
+        started_mono_ns: u64,
+        dialect: Dialect,
+    ) -> Self {
+        let record = TraceRecord {
+            version: TRACE_VERSION,
+            request_id: id,
+            trace_id: None,
+            parent_span_id: None,
+            started,
+            duration_ns: 0,
+            first_token_ns: None,
+            after_ns: 0,
+            form_ns: 0,
+            org: None,
+            project: None,
+            key: None,
+            user: None,
+            endpoint: None,
+            model_asked: None,
+            model_served: None,
+            numerics: None,
+            stream: false,
+            stages: Vec::new(),
+            usage: Usage::default(),
+            price_tier: PriceTier::Standard,
+            usage_source: UsageSource::Counted,
+            why_estimated: None,
+            answer_notes: Vec::new(),
+            upstream: None,
+            upstream_model: None,
+            upstream_id: None,
+            attempts: Vec::new(),
+            continued: Vec::new(),
+            engine: None,
+            held: NanoDollars::ZERO,
+            cost: NanoDollars::ZERO,
+            loss: NanoDollars::ZERO,
+            paid: None,
+            billed: None,
+            connection: None,
+            moderation: None,
+            outcome: CallOutcome::Cancelled { why: "the client went away before an answer".into() },
+            kept_answers: None,
+            told_of_cache: None,
+            failed_with: None,
+            shadow_of: None,
+            worker_job: None,
+        };
+        Self {
+            id,
+            dialect,
+            dialect_headers: Vec::new(),
+            record: Box::new(record),
+            clock,
+            line: Timeline::new(),
+            shadow: None,
+            batch: None,
+            turns: None,
+            trial: None,
+            seat: None,
+            start_ns: started_mono_ns,
+        }
+    }
+
+    /// The shadow copy that this request is, if it is one.
+    pub(crate) fn copy(&self) -> Option<&RunningCopy> {
+        self.shadow.as_deref().and_then(ShadowRole::copy)
+    }
+
+    /// Seed for sampling if the client sent none. A shadow copy uses the original request's id.
+    pub(crate) fn drawn_bits(&self) -> u128 {
+        self.copy().map_or(self.id, RunningCopy::of).bits()
+    }
+
+    /// Monotonic time of the request's first byte, in nanoseconds.
+    pub(crate) const fn started_mono_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// The minimum needed to write a trace if the request panics.
+    pub(crate) fn stub(&self) -> RequestStart {
+        RequestStart {
+            id: self.id,
+            dialect: self.dialect,
+            endpoint: self.record.endpoint,
+            started: self.record.started,
+            start_ns: self.start_ns,
+        }
+    }
+
+    /// Names the caller.
+    pub(crate) fn is_of(&mut self, principal: &Principal) {
+        self.record.org = Some(principal.org.clone());
+        self.record.project = Some(principal.project.clone());
+        self.record.key = Some(principal.key.clone());
+    }
+
+    /// Records the endpoint, and the caller's trace ids if they are well-formed.
+    pub(crate) fn describe(&mut self, endpoint: Endpoint, traceparent: Option<&str>) {
+        self.record.endpoint = Some(endpoint);
+        if let Some((trace, span)) = traceparent.and_then(parse_traceparent) {
+            self.record.trace_id = Some(trace.to_owned());
+            self.record.parent_span_id = Some(span.to_owned());
+        }
+    }
+
+    /// Records the model that serves the request from now on.
+    pub(crate) fn served_by(&mut self, model: &ServedModel) {
+        self.record.model_served = Some(model.name.to_string());
+        if let Some(seat) = &self.seat {
+            seat.is_for(&model.name);
+        }
+        self.record.numerics =
+            Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
+    }
+
+    /// The request's id as headers: `x-request-id`, and for Anthropic's dialect also `request-id`, which its SDKs
+    /// read.
+    pub(crate) fn id_headers(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let own = (self.dialect == Dialect::Anthropic).then_some("request-id");
+        let id = self.id;
+        ["x-request-id"].into_iter().chain(own).map(move |name| (name, id.to_string()))
+    }
+
+    /// Nanoseconds since the request's first byte.
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        self.clock.monotonic_nanos().saturating_sub(self.start_ns)
+    }
+
+    /// Monotonic time in nanoseconds at which `after` has elapsed since the first byte.
+    pub(crate) fn deadline_ns(&self, after: Duration) -> u64 {
+        self.start_ns.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Ends `stage`. It began when the previous stage ended.
+    pub(crate) fn end_stage(&mut self, stage: Stage) {
+        self.line.mark(stage, self.elapsed_ns());
+        if let Some(seat) = &self.seat {
+            seat.has_done(stage);
+        }
+    }
+
+    /// Publishes the current stage to the in-flight table. Does not affect the timings.
+    pub(crate) fn is_in(&self, stage: Stage) {
+        if let Some(seat) = &self.seat {
+            seat.is_in(stage);
+        }
+    }
+
+    /// Publishes the number of answer tokens to the in-flight table.
+    pub(crate) fn publish_token_count(&self, tokens: u64) {
+        if let Some(seat) = &self.seat {
+            seat.has_written(tokens);
+        }
+    }
+
+    /// Copies the spans and the duration into the record, as far as stages have ended.
+    pub(crate) fn note_times(&mut self) {
+        self.record.stages = self.line.spans().to_vec();
+        self.record.duration_ns = self.line.end_ns();
+    }
+
+    /// Writes the outcome and the times into the record. The request ended when its last stage did.
+    pub(crate) fn seal(&mut self, outcome: CallOutcome) {
+        self.record.outcome = outcome;
+        self.record.duration_ns = self.line.end_ns();
+        self.record.stages = std::mem::take(&mut self.line).into_spans();
+    }
+
+    /// Finishes the request and returns its trace record.
+    pub(crate) fn into_record(mut self, outcome: CallOutcome) -> Box<TraceRecord> {
+        self.seal(outcome);
+        self.record
+    }
+}
