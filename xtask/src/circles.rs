@@ -20,7 +20,17 @@ const MODULES: Allowed = &[
     ("cuda", &["device", "ops"], "not split yet"),
     (
         "gateway",
-        &["batches", "dossier", "gateway", "objects", "pump", "refused", "shelf", "stages", "state"],
+        &[
+            "batches",
+            "call_task",
+            "gateway",
+            "objects",
+            "rejection",
+            "request_context",
+            "stages",
+            "state",
+            "stored_objects",
+        ],
         "not split yet",
     ),
     ("headrace", &["caller", "cli", "commands"], "not split yet"),
