@@ -6,11 +6,10 @@ import { count, dollars, money, plural, short } from '../format.js';
 import { usual } from '../last.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
-import { button, card, empty, facts, head, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
+import { button, card, empty, facts, head, jsonBlock, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
 import { dialog, field, formDialog } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
 import { DAY_S, HOUR_S, charge, nameBy, spendChart } from '../ui/spend.js';
-import { json } from './request.js';
 
 const TABS = [['balances', 'Balances', 'GET /credit'], ['spend', 'Spend', 'GET /usage'], ['holds', 'Holds', 'GET /holds'], ['prices', 'Prices', 'GET /prices'], ['margin', 'Margin', 'GET /margin'], ['statement', 'Statement', 'GET /statement'], ['ledger', 'Ledger', 'GET /ledger/totals']];
 const DAYS = [['1', 'Last day'], ['7', 'Last 7 days'], ['30', 'Last 30 days'], ['90', 'Last 90 days']];
@@ -179,7 +178,7 @@ function statement(panel, signal) {
         { name: 'Amount', num: true, sort: (line) => dollars(line.amount), cell: (line) => h('b', {}, money(line.amount)) }], lines))
         : empty('Nothing was charged in this month.', 'Each model and each kind of token has a line here as soon as a call is settled.'),
       statement.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], statement.days)),
-      h('details', { class: 'more' }, h('summary', {}, 'As JSON'), json(statement))];
+      h('details', { class: 'more' }, h('summary', {}, 'As JSON'), jsonBlock(statement))];
   }, { signal, lines: 6 });
   const bar = h('div', { class: 'acts bar' });
   put(panel, bar, place);

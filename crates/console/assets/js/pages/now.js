@@ -2,6 +2,7 @@
 // refused, in words.
 
 import { get, rowsOf } from '../api.js';
+import { keyName, modelName, shortId } from '../call-names.js';
 import { h, icon, put } from '../dom.js';
 import { count, duration, money, percent, short } from '../format.js';
 import { listen } from '../live.js';
@@ -169,7 +170,7 @@ function drawFlight(root, calls) {
     { name: 'In flight', cell: (call) => h('a', { href: `#/requests/${encodeURIComponent(call.id)}`, class: 'mono small' }, shortId(call.id)) },
     { name: 'Stage', cell: (call) => badge(call.stage, 'info') },
     { name: 'For', num: true, cell: (call) => duration(call.age_us) },
-    { name: 'Model', cell: (call) => nameOf(call.model) },
+    { name: 'Model', cell: (call) => modelName(call.model) },
     { name: 'Whose', cell: whose },
     { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
   ], calls.slice(0, 20)));
@@ -184,7 +185,7 @@ function drawRecent(root) {
     { name: 'Ended', cell: (row) => h('a', { href: `#/requests/${encodeURIComponent(row.id)}` }, when(row.started)) },
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
     { name: 'Took', num: true, cell: (row) => duration(row.duration_us) },
-    { name: 'Model', cell: (row) => nameOf(row.model) },
+    { name: 'Model', cell: (row) => modelName(row.model) },
     { name: 'Whose', cell: whose },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
@@ -195,12 +196,3 @@ function drawRecent(root) {
 function whose(row) {
   return [h('b', {}, keyName(row)), row.project && ` · ${row.project}`, h('div', { class: 'small muted' }, [row.user && `for ${row.user}`, row.org].filter(Boolean).join(' · '))];
 }
-
-/** A key's name, its id where the name is unknown, or a dash. */
-export const keyName = (row) => row.key_name ?? row.key ?? '–';
-
-/** The end of an id: what tells it from its neighbours. */
-export const shortId = (id) => `…${String(id).slice(-8)}`;
-
-/** The model that served, or that was asked for. */
-export const nameOf = (model) => (typeof model === 'object' && model ? model.served ?? model.asked : model) ?? '–';

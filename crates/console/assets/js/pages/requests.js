@@ -1,17 +1,17 @@
 // Search among calls, newest first; a row opens beside the list. The search stands in the address.
 
 import { get, rowsOf } from '../api.js';
+import { keyName, modelName } from '../call-names.js';
 import { h, put } from '../dom.js';
 import { count, duration, money } from '../format.js';
 import { listen } from '../live.js';
+import { comparison, detail } from '../request-views.js';
 import { go, rewrite, route } from '../router.js';
 import { may } from '../session.js';
 import { STAGES } from '../stages.js';
 import { button, empty, failure, head, outcome, skeleton, toast, when } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 import { longTable } from '../ui/table.js';
-import { comparison, detail } from './request.js';
-import { keyName, nameOf } from './now.js';
 
 const PAGE_ROWS = 500;
 /** Names in the address that go to the server as they are. */
@@ -204,7 +204,7 @@ function columns(view) {
     { name: 'Outcome', least: 92, grow: 1, cell: (row) => outcome(row.outcome) },
     { name: 'Took', least: 76, num: true, cell: (row) => duration(row.duration_us) },
     { name: 'First token', least: 82, rank: 6, num: true, cell: (row) => duration(row.time_to_first_token_us) },
-    { name: 'Model', least: 80, grow: 1.8, rank: 1, cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
+    { name: 'Model', least: 80, grow: 1.8, rank: 1, cell: (row) => h('span', { title: modelName(row.model) }, modelName(row.model)) },
     { name: 'Project', least: 64, grow: 0.9, rank: 3, cell: (row) => h('span', { title: [row.project, row.org].filter(Boolean).join(' of ') }, row.project ?? '–') },
     { name: 'Key', least: 90, grow: 1.8, rank: 3, cell: (row) => h('span', { title: row.key ?? '' }, row.worker_job ? 'worker job' : keyName(row)) },
     { name: 'User', least: 84, grow: 1, rank: 5, cell: (row) => h('span', { title: row.user ?? '' }, row.user ?? '–') },

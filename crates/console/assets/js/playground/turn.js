@@ -4,8 +4,8 @@
 import { get, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
 import { count, money } from '../format.js';
+import { views } from '../request-views.js';
 import { may } from '../session.js';
-import { views } from '../pages/request.js';
 import { badge, button, copyButton, failure, load } from '../ui/parts.js';
 import { markdown } from './markdown.js';
 import { heat } from './tokens.js';

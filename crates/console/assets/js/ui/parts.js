@@ -97,6 +97,12 @@ export function copyButton(text, label = 'Copy') {
   return node;
 }
 
+/** A value as JSON, with a button that copies it. */
+export function jsonBlock(value) {
+  const text = JSON.stringify(value, null, 2);
+  return h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text));
+}
+
 /** Without the clipboard's permission (a page without TLS on another machine). */
 function byHand(value) {
   const area = h('textarea', { class: 'off-screen', 'aria-hidden': 'true' });

@@ -1,15 +1,15 @@
 // One request: waterfall, why, what ran beside it, its price by term, its JSON; and two of them compared. Shown beside the list, and
 // below an answer of the playground.
 
-import { get, rowsOf, segment } from '../api.js';
-import { add, h, put } from '../dom.js';
-import { count, duration, money, percent } from '../format.js';
-import { reasonOf } from '../misses.js';
-import { may } from '../session.js';
-import { aboutCode, badge, button, copyButton, empty, facts, load, outcome, tabs, when } from '../ui/parts.js';
-import { table } from '../ui/table.js';
-import { waterfall } from '../ui/waterfall.js';
-import { keyName, nameOf, shortId } from './now.js';
+import { get, rowsOf, segment } from './api.js';
+import { keyName, modelName, shortId } from './call-names.js';
+import { add, h, put } from './dom.js';
+import { count, duration, money, percent } from './format.js';
+import { reasonOf } from './misses.js';
+import { may } from './session.js';
+import { aboutCode, badge, button, copyButton, empty, facts, jsonBlock, load, outcome, tabs, when } from './ui/parts.js';
+import { table } from './ui/table.js';
+import { waterfall } from './ui/waterfall.js';
 
 let tab = 'waterfall';
 
@@ -29,7 +29,7 @@ export function views(trace, signal) {
     may('GET /requests/{id}/explain') && { id: 'why', name: 'Why', show: (panel) => load(panel, async () => explanation(await get(`requests/${id}/explain`, { signal })), { signal }) },
     may('GET /requests/{id}/cost') && { id: 'cost', name: 'Cost', show: (panel) => load(panel, async () => cost(await get(`requests/${id}/cost`, { signal })), { signal }) },
     may('GET /requests/{id}/beside') && { id: 'beside', name: 'Beside', show: (panel) => load(panel, async () => beside(rowsOf(await get(`requests/${id}/beside`, { signal })), trace), { signal }) },
-    { id: 'json', name: 'JSON', show: (panel) => add(panel, json(trace)) },
+    { id: 'json', name: 'JSON', show: (panel) => add(panel, jsonBlock(trace)) },
   ].filter(Boolean);
   return tabs(list, { chosen: tab, changed: (now) => { tab = now; }, label: 'Views of the request' });
 }
@@ -55,7 +55,7 @@ function overview(trace) {
     waterfall(trace),
     facts(
       ['Started', when(trace.started, { date: 'always' })],
-      ['Model', trace.model?.asked && trace.model.asked !== trace.model.served ? `${nameOf(trace.model)} (asked: ${trace.model.asked})` : nameOf(trace.model)],
+      ['Model', trace.model?.asked && trace.model.asked !== trace.model.served ? `${modelName(trace.model)} (asked: ${trace.model.asked})` : modelName(trace.model)],
       ['Call', [trace.worker_job ? `worker job of ${trace.worker_job.call}` : trace.endpoint, trace.stream ? 'streamed' : 'whole'].filter(Boolean).join(' · ')],
       ['First token', trace.time_to_first_token_us !== null && duration(trace.time_to_first_token_us)],
       ['Between tokens', trace.inter_token_us && `${duration(trace.inter_token_us)} · ${per}`],
@@ -129,17 +129,11 @@ function beside(rows, trace) {
   return [h('p', { class: 'muted' }, `${count(rows.length)} ran at the same time, the longest overlap first.`), table('What ran beside it', [
     { name: 'Request', cell: (row) => h('a', { class: 'mono small', href: `#/requests/${encodeURIComponent(row.id)}` }, shortId(row.id)) },
     { name: 'Overlap', cell: (row) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: 'meter-fill', style: { width: `${Math.min(1, row.overlap_us / trace.duration_us) * 100}%` } })), h('span', { class: 'num' }, duration(row.overlap_us))) },
-    { name: 'Model', cell: (row) => nameOf(row.model) },
+    { name: 'Model', cell: (row) => modelName(row.model) },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.prompt_tokens ?? row.usage?.prompt_tokens)} → ${count(row.completion_tokens ?? row.usage?.completion_tokens)}` },
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
     { name: 'Whose', cell: (row) => [row.key || row.key_name ? keyName(row) : row.org ?? (row.same_org ? 'the same organisation' : 'another organisation'), row.project && h('div', { class: 'small muted' }, row.project)] },
   ], rows)];
-}
-
-/** A value as text that can be copied. */
-export function json(value) {
-  const text = JSON.stringify(value, null, 2);
-  return h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text));
 }
 
 /** Two requests beside each other. */
