@@ -444,7 +444,7 @@ def test_reasons_of_the_cache_are_words(canned, tabs):
     page.get_by_text("Differs from an earlier prompt").wait_for()
     page.get_by_text("Removed to make room").wait_for()
     codes = set(re.findall(r'Self::\w+ => "([a-z_]+)"', (ROOT / "crates/domain/src/trace.rs").read_text().split("impl MissReason", 1)[1].split("\n}\n", 1)[0]))
-    known = page.evaluate("async (codes) => { const { reasonOf } = await import('/js/misses.js'); return codes.filter((code) => reasonOf(code)[1] === ''); }", sorted(codes))
+    known = page.evaluate("async (codes) => { const { reasonOf } = await import('/js/cache-misses.js'); return codes.filter((code) => reasonOf(code)[1] === ''); }", sorted(codes))
     assert len(codes) >= 7 and known == [], "a reason without a word"
 
 

@@ -6,7 +6,7 @@ let csrf = null;
 let signedOut = () => {};
 
 /** Takes the session's sign, which no other site can read. */
-export function trust(sign) { csrf = sign; }
+export function setCsrfToken(token) { csrf = token; }
 
 /** What is done when the server says that nobody is signed in. */
 export function onSignedOut(act) { signedOut = act; }
@@ -19,24 +19,24 @@ export class ApiError extends Error {
     this.code = error?.code ?? null;
     this.remedy = error?.remedy ?? null;
     this.field = error?.field ?? null;
-    this.doc = bookOf(error?.doc ?? error?.doc_url);
+    this.doc = errorPage(error?.doc ?? error?.doc_url);
     this.retryAfter = retryAfter;
   }
 }
 
 /** What is refused names its page as the repository has it; the same page is in this server's book. */
-function bookOf(address) {
+function errorPage(address) {
   const page = /\/docs\/((?:admin-)?errors\/[a-z0-9_]+)\.md$/.exec(String(address ?? ''));
   return page && `/docs/${page[1]}`;
 }
 
 /** The answer itself, whatever it is; network failures become words. */
 export async function send(method, path, { body, headers, signal, query } = {}) {
-  const all = { accept: 'application/json', ...headers };
-  if (body !== undefined) all['content-type'] = 'application/json';
-  if (csrf && method !== 'GET') all['x-headrace-csrf'] = csrf;
+  const allHeaders = { accept: 'application/json', ...headers };
+  if (body !== undefined) allHeaders['content-type'] = 'application/json';
+  if (csrf && method !== 'GET') allHeaders['x-headrace-csrf'] = csrf;
   try {
-    return await fetch(ROOT + path + queryOf(query), { method, headers: all, signal, credentials: 'same-origin', cache: 'no-store',
+    return await fetch(ROOT + path + queryOf(query), { method, headers: allHeaders, signal, credentials: 'same-origin', cache: 'no-store',
       body: body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body) });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
@@ -45,7 +45,7 @@ export async function send(method, path, { body, headers, signal, query } = {}) 
 }
 
 /** An error made of an answer that is no success. */
-export async function refusal(answer) {
+export async function readError(answer) {
   let error = null;
   try {
     const body = JSON.parse(await answer.text());
@@ -57,7 +57,7 @@ export async function refusal(answer) {
 async function call(method, path, options = {}) {
   const answer = await send(method, path, options);
   if (!answer.ok) {
-    const error = await refusal(answer);
+    const error = await readError(answer);
     if (answer.status === 401 && !options.quiet) signedOut();
     throw error;
   }
@@ -76,7 +76,7 @@ export const replace = (path, body) => call('PUT', path, { body });
 export const remove = (path) => call('DELETE', path, {});
 
 /** All pages of a list, up to a bound that no page of the console needs more than. */
-export async function all(path, { query, signal, most = 2000 } = {}) {
+export async function fetchAll(path, { query, signal, most = 2000 } = {}) {
   const rows = [];
   let cursor = null;
   do {

@@ -31,7 +31,7 @@ function fill(node, props, children) {
 
 function set(node, name, value) {
   if (name === 'class') node.setAttribute('class', Array.isArray(value) ? value.filter(Boolean).join(' ') : value);
-  else if (name === 'style') for (const [key, what] of Object.entries(value)) node.style.setProperty(key, what);
+  else if (name === 'style') for (const [property, setting] of Object.entries(value)) node.style.setProperty(property, setting);
   else if (name === 'data') Object.assign(node.dataset, value);
   else if (name === 'on') for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
   else if (name === 'prop') Object.assign(node, value);

@@ -15,11 +15,11 @@ export function count(n) {
 export function short(n, digits = 3) {
   if (n === null || n === undefined || Number.isNaN(Number(n))) return NONE;
   const value = Number(n);
-  const at = Math.abs(value);
+  const magnitude = Math.abs(value);
   for (const [size, unit] of [[1e9, 'G'], [1e6, 'M'], [1e4, 'k']]) {
-    if (at >= size) return trimmed(value / (unit === 'k' ? 1e3 : size), digits) + unit;
+    if (magnitude >= size) return trimmed(value / (unit === 'k' ? 1e3 : size), digits) + unit;
   }
-  return at >= 1000 ? count(value) : trimmed(value, digits);
+  return magnitude >= 1000 ? count(value) : trimmed(value, digits);
 }
 
 function trimmed(value, digits) {
@@ -140,6 +140,6 @@ function moment(at) {
 }
 
 /** `1 call`, `2 calls`. */
-export function plural(n, one, many = `${one}s`) {
-  return `${count(n)} ${Number(n) === 1 ? one : many}`;
+export function plural(n, singular, many = `${singular}s`) {
+  return `${count(n)} ${Number(n) === 1 ? singular : many}`;
 }

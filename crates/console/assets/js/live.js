@@ -15,12 +15,12 @@ const KINDS = ['now', 'call', 'changed'];
 export function listen(kind, act, signal) {
   if (!listeners.has(kind)) listeners.set(kind, new Set());
   listeners.get(kind).add(act);
-  signal?.addEventListener('abort', () => { listeners.get(kind).delete(act); settle(); });
-  settle();
+  signal?.addEventListener('abort', () => { listeners.get(kind).delete(act); openOrClose(); });
+  openOrClose();
   if (kind === 'state') act(state);
 }
 
-function settle() {
+function openOrClose() {
   const wanted = !document.hidden && may('GET /events') && [...listeners.values()].some((set) => set.size > 0);
   if (wanted && !source) open();
   if (!wanted && source) { source.close(); source = null; state = 'closed'; }
@@ -28,19 +28,19 @@ function settle() {
 
 function open() {
   source = new EventSource('/admin/v1/events');
-  source.onopen = () => say('state', state = 'open');
+  source.onopen = () => dispatch('state', state = 'open');
   source.onerror = () => {
-    say('state', state = 'lost');
+    dispatch('state', state = 'lost');
     // The browser tries again by itself, unless the answer was no stream at all.
-    if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(settle, 3000); }
+    if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(openOrClose, 3000); }
   };
-  for (const kind of KINDS) source.addEventListener(kind, (event) => { try { say(kind, JSON.parse(event.data)); } catch { /* half an event */ } });
+  for (const kind of KINDS) source.addEventListener(kind, (event) => { try { dispatch(kind, JSON.parse(event.data)); } catch { /* half an event */ } });
 }
 
-function say(kind, data) {
+function dispatch(kind, data) {
   for (const act of listeners.get(kind) ?? []) act(data);
 }
 
-document.addEventListener('visibilitychange', settle);
+document.addEventListener('visibilitychange', openOrClose);
 window.addEventListener('pagehide', () => { source?.close(); source = null; });
-window.addEventListener('pageshow', settle);
+window.addEventListener('pageshow', openOrClose);

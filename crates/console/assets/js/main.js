@@ -43,9 +43,9 @@ function enter() {
   start(main, mark);
 }
 
-function askToSignIn(said, error) {
+function askToSignIn(message, error) {
   start(null);
-  put(document.body, signInPage({ said, error, entered: enter }));
+  put(document.body, signInPage({ message, error, entered: enter }));
 }
 
 begin();

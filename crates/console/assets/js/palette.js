@@ -6,8 +6,8 @@ import { plural } from './format.js';
 import { PAGES, go } from './router.js';
 import { may } from './session.js';
 import { choice, choose } from './settings.js';
-import { matching, titles } from './titles.js';
-import { inText, words } from './words.js';
+import { loadTitles, searchTitles } from './book-titles.js';
+import { loadSections, searchSections } from './book-search.js';
 
 /** Acts beside the pages; pages lead there by their query. */
 const ACTS = [
@@ -30,7 +30,7 @@ const MOST_SHOWN = 14;
 const MOST_TITLES = 8;
 
 /** Opens it over what `find(text, inTexts)` makes of a text; a second time it stays as it is. `inTexts`: the reader asked for places in the book's texts. */
-export function openPalette(find = everywhere, placeholder = 'A page, an act, the id of a request, words of the book') {
+export function openPalette(find = findEverywhere, placeholder = 'A page, an act, the id of a request, words of the book') {
   // One that was just closed stays in the document until the browser says so.
   if (document.querySelector('.palette[open]')) return;
   let found = [];
@@ -44,8 +44,8 @@ export function openPalette(find = everywhere, placeholder = 'A page, an act, th
 
   function draw() {
     found = find(box.value.trim(), inTexts).slice(0, MOST_SHOWN);
-    put(list, found.length ? found.map((one, index) => h('li', { role: 'option', id: `palette-${index}`, 'aria-selected': String(index === at), on: { click: () => choose(index), mousemove: () => { if (at !== index) { at = index; highlight(); } } } },
-      icon(one.sign), h('span', {}, one.name, one.text && h('span', { class: 'palette-text muted small' }, one.text)), one.hint && h('span', { class: 'muted small' }, one.hint)))
+    put(list, found.length ? found.map((entry, index) => h('li', { role: 'option', id: `palette-${index}`, 'aria-selected': String(index === at), on: { click: () => run(index), mousemove: () => { if (at !== index) { at = index; highlight(); } } } },
+      icon(entry.sign), h('span', {}, entry.name, entry.text && h('span', { class: 'palette-text muted small' }, entry.text)), entry.hint && h('span', { class: 'muted small' }, entry.hint)))
       : h('li', { class: 'muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, 'Nothing by that name. An id of a request begins with req_.'));
     highlight();
   }
@@ -57,14 +57,14 @@ export function openPalette(find = everywhere, placeholder = 'A page, an act, th
   function pressed(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step && found.length) { event.preventDefault(); at = (at + step + found.length) % found.length; highlight(); }
-    if (event.key === 'Enter') { event.preventDefault(); choose(at); }
+    if (event.key === 'Enter') { event.preventDefault(); run(at); }
   }
-  function choose(index) {
-    const one = found[index];
-    if (!one) return;
-    if (one.texts) { inTexts = true; at = 0; box.focus(); return draw(); }
+  function run(index) {
+    const entry = found[index];
+    if (!entry) return;
+    if (entry.texts) { inTexts = true; at = 0; box.focus(); return draw(); }
     node.close();
-    one.run();
+    entry.run();
   }
 
   document.body.append(node);
@@ -72,26 +72,26 @@ export function openPalette(find = everywhere, placeholder = 'A page, an act, th
   draw();
   box.focus();
   // The book's titles and words come when they come.
-  for (const list of [titles(), words()]) list.then(() => node.isConnected && draw());
+  for (const loaded of [loadTitles(), loadSections()]) loaded.then(() => node.isConnected && draw());
 }
 
 /** What of the book has the words: pages by their titles and one line for the texts, or, without such a page, the places in the texts. `between` comes before the texts. */
-export function ofBook(text, inTexts, { hint, between = [] } = {}) {
-  const places = inText(text);
+export function findInBook(text, inTexts, { hint, between = [] } = {}) {
+  const places = searchSections(text);
   if (inTexts) return places;
-  const pages = matching(text, hint);
+  const pages = searchTitles(text, hint);
   if (pages.length === 0) return [...between, ...places];
   return [...pages.slice(0, text ? MOST_TITLES : undefined), ...between, ...(places.length ? [{ name: `${plural(places.length, 'place')} in the texts of the book`, hint: '', sign: 'search', texts: true }] : [])];
 }
 
-function everywhere(text, inTexts) {
-  if (inTexts) return ofBook(text, true);
+function findEverywhere(text, inTexts) {
+  if (inTexts) return findInBook(text, true);
   const pages = PAGES.filter((page) => may(page.needs)).map((page) => ({ name: page.name, hint: `g ${page.key}`, sign: page.icon, run: () => go(page.path) }));
   const acts = ACTS.filter((act) => !act.needs || may(act.needs));
   if (!text) return [...pages, ...acts];
   const ids = /^(req_|chatcmpl-|msg_|resp_|cmpl-)\w+/.test(text) && may('GET /requests/{id}') ? [{ name: text, hint: 'Request', sign: 'requests', run: () => go(`requests/${encodeURIComponent(text)}`) }] : [];
-  const wanted = text.toLowerCase().split(/\s+/);
-  const known = [...pages, ...acts].filter((one) => wanted.every((word) => `${one.name} ${one.hint}`.toLowerCase().includes(word)));
+  const words = text.toLowerCase().split(/\s+/);
+  const matches = [...pages, ...acts].filter((entry) => words.every((word) => `${entry.name} ${entry.hint}`.toLowerCase().includes(word)));
   const search = may('GET /requests') ? [{ name: `Requests whose refusal says “${text}”`, hint: 'Requests', sign: 'search', run: () => go(`requests?text=${encodeURIComponent(text)}`) }] : [];
-  return [...ids, ...known, ...ofBook(text, false, { hint: () => 'The book', between: search })];
+  return [...ids, ...matches, ...findInBook(text, false, { hint: () => 'The book', between: search })];
 }

@@ -3,9 +3,9 @@
 
 import { get, rowsOf, segment } from './api.js';
 import { keyName, modelName, shortId } from './call-names.js';
-import { add, h, put } from './dom.js';
+import { add, h } from './dom.js';
 import { count, duration, money, percent } from './format.js';
-import { reasonOf } from './misses.js';
+import { reasonOf } from './cache-misses.js';
 import { may } from './session.js';
 import { aboutCode, badge, button, copyButton, empty, facts, jsonBlock, load, outcome, tabs, when } from './ui/parts.js';
 import { table } from './ui/table.js';
@@ -73,8 +73,8 @@ function overview(trace) {
       ['Upstream', trace.upstream && (typeof trace.upstream === 'string' ? trace.upstream : `${trace.upstream.name} · ${trace.upstream.model ?? ''} · usage ${trace.upstream.usage}`)],
       ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)]),
     trace.attempts?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'Attempts'), table('Attempts', [
-      { name: 'Worker', cell: (one) => one.worker }, { name: 'Start', num: true, cell: (one) => duration(one.start_us) }, { name: 'Took', num: true, cell: (one) => duration(one.duration_us) },
-      { name: 'Came of it', wide: true, cell: (one) => [badge(one.outcome?.kind ?? '–', one.outcome?.kind === 'answered' ? 'good' : one.outcome?.kind === 'failed' ? 'bad' : ''), ' ', one.outcome?.message] },
+      { name: 'Worker', cell: (attempt) => attempt.worker }, { name: 'Start', num: true, cell: (attempt) => duration(attempt.start_us) }, { name: 'Took', num: true, cell: (attempt) => duration(attempt.duration_us) },
+      { name: 'Came of it', wide: true, cell: (attempt) => [badge(attempt.outcome?.kind ?? '–', attempt.outcome?.kind === 'answered' ? 'good' : attempt.outcome?.kind === 'failed' ? 'bad' : ''), ' ', attempt.outcome?.message] },
     ], trace.attempts)),
   ];
 }
@@ -150,7 +150,7 @@ export function comparison(root, { a, b, close, signal }) {
         { name: 'Term', wide: true, cell: (term) => [h('b', {}, String(term.name).replaceAll('_', ' ')), term.text && h('p', { class: 'muted small' }, term.text)] },
         { name: link(first, 'A'), cell: (term) => bar(term.a_us, '') },
         { name: link(second, 'B'), cell: (term) => bar(term.b_us, 'warn') },
-        { name: 'B − A', num: true, cell: (term) => { const by = term.delta_us ?? (term.b_us ?? 0) - (term.a_us ?? 0); return `${by > 0 ? '+' : by < 0 ? '−' : ''}${duration(Math.abs(by))}`; } },
+        { name: 'B − A', num: true, cell: (term) => { const delta = term.delta_us ?? (term.b_us ?? 0) - (term.a_us ?? 0); return `${delta > 0 ? '+' : delta < 0 ? '−' : ''}${duration(Math.abs(delta))}`; } },
       ], comparison.terms ?? []),
       comparison.facts?.length > 0 && table('Facts of both', [{ name: 'What', cell: (fact) => String(fact.name).replaceAll('_', ' ') }, { name: 'A', wide: true, cell: (fact) => fact.a ?? '–' }, { name: 'B', wide: true, cell: (fact) => fact.b ?? '–' }], comparison.facts),
     ];

@@ -20,7 +20,7 @@ export const PAGES = [
   { path: 'settings', name: 'Settings', icon: 'settings', needs: 'GET /settings', key: 's', group: 'Manage', load: () => import('./pages/settings.js') },
 ];
 
-let place = null;
+let container = null;
 let mark = () => {};
 let shown = null;
 let ending = new AbortController();
@@ -29,9 +29,9 @@ let ending = new AbortController();
 export function start(main, marked) {
   ending.abort();
   shown = null;
-  place = main;
+  container = main;
   mark = marked ?? (() => {});
-  if (main) follow();
+  if (main) showAddress();
 }
 
 /** Goes to an address such as `requests/ID?model=x`. */
@@ -51,18 +51,18 @@ export function route() {
   return { page: page ?? '', rest, query: new URLSearchParams(query) };
 }
 
-window.addEventListener('hashchange', () => place && !location.hash.startsWith('#sign-in=') && follow());
+window.addEventListener('hashchange', () => container && !location.hash.startsWith('#sign-in=') && showAddress());
 
-async function follow() {
-  const now = route();
-  const entry = PAGES.find((page) => page.path === now.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
+async function showAddress() {
+  const address = route();
+  const entry = PAGES.find((page) => page.path === address.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
   mark(entry);
-  if (shown?.path === entry.path && shown.module.update) return shown.module.update({ ...now, signal: ending.signal });
+  if (shown?.path === entry.path && shown.module.update) return shown.module.update({ ...address, signal: ending.signal });
   ending.abort();
   ending = new AbortController();
   const { signal } = ending;
   const root = h('div', { class: 'page' });
-  put(place, root);
+  put(container, root);
   if (!may(entry.needs)) {
     shown = null;
     return put(root, empty('This page is not for your role.', `You are signed in as ${role()}, who may not see ${entry.name}. An owner can make you another operator’s key.`));
@@ -74,11 +74,11 @@ async function follow() {
     put(root);
     shown = { path: entry.path, module };
     document.title = `${entry.name} · Headrace`;
-    await module.show(root, { ...now, signal });
+    await module.show(root, { ...address, signal });
   } catch (error) {
     if (signal.aborted || error.name === 'AbortError') return;
     shown = null;
-    put(root, failure(error, follow));
+    put(root, failure(error, showAddress));
   } finally {
     clearTimeout(wait);
   }

@@ -1,6 +1,6 @@
 // Who is signed in, and what they may do. Keeps no secret: the session is a cookie that scripts cannot read.
 
-import { get, post, remove, trust } from './api.js';
+import { get, post, remove, setCsrfToken } from './api.js';
 
 /** Roles from least to most, for where the server does not tell each right. */
 const RANK = { viewer: 0, billing: 1, developer: 1, admin: 2, owner: 3 };
@@ -12,7 +12,7 @@ export const current = () => session;
 /** Asks who is signed in; null where nobody is. */
 export async function restore() {
   try {
-    return take(await get('session', { quiet: true }));
+    return setSession(await get('session', { quiet: true }));
   } catch (error) {
     if (error.status === 401) return null;
     throw error;
@@ -20,23 +20,23 @@ export async function restore() {
 }
 
 /** Signs in, with `{link}` or `{key}`. */
-export const signIn = async (by) => take(await post('session', by, { quiet: true }));
+export const signIn = async (credentials) => setSession(await post('session', credentials, { quiet: true }));
 
 /** Signs out. */
 export async function signOut() {
-  try { await remove('session'); } finally { take(null); }
+  try { await remove('session'); } finally { setSession(null); }
 }
 
-function take(described) {
+function setSession(described) {
   session = described;
-  trust(described?.csrf ?? null);
+  setCsrfToken(described?.csrf ?? null);
   return described;
 }
 
 /** The name to greet. */
 export function name() {
-  const who = session?.operator;
-  return typeof who === 'object' && who ? who.name ?? who.id : who ?? '';
+  const operator = session?.operator;
+  return typeof operator === 'object' && operator ? operator.name ?? operator.id : operator ?? '';
 }
 
 /** The role's name. */

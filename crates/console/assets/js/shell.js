@@ -10,14 +10,14 @@ import { button } from './ui/parts.js';
 import { dialog } from './ui/dialog.js';
 
 /** Whether the operator may see a page. */
-const open = (page) => may(page.needs);
+const mayOpen = (page) => may(page.needs);
 
 /** Makes the frame. `mark(page)` says which page is shown. */
 export function shell({ leave }) {
   const links = new Map();
   const side = h('nav', { class: 'side', id: 'side', 'aria-label': 'Pages' }, h('a', { class: 'brand', href: '#/now' }, mark(), h('span', {}, 'Headrace')));
   for (const group of [...new Set(PAGES.map((page) => page.group))]) {
-    const pages = PAGES.filter((page) => page.group === group && open(page));
+    const pages = PAGES.filter((page) => page.group === group && mayOpen(page));
     if (pages.length === 0) continue;
     add(side, h('p', { class: 'side-group' }, group), h('ul', {}, pages.map((page) => {
       const link = h('a', { href: `#/${page.path}`, title: `${page.name} (g ${page.key})` }, icon(page.icon), h('span', {}, page.name));
@@ -71,7 +71,7 @@ function listen(close) {
   listening?.abort();
   listening = new AbortController();
   // Long ago: on a page that is just there the clock stands at nothing, too.
-  let went = -Infinity;
+  let goPressedAt = -Infinity;
   document.addEventListener('keydown', (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k') {
       event.preventDefault();
@@ -80,11 +80,11 @@ function listen(close) {
     }
     if (event.key === 'Escape') close();
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping(event.target) || document.querySelector('dialog[open]')) return;
-    if (event.timeStamp - went < 1200) {
-      went = -Infinity;
-      const page = PAGES.find((one) => one.key === event.key && open(one));
+    if (event.timeStamp - goPressedAt < 1200) {
+      goPressedAt = -Infinity;
+      const page = PAGES.find((entry) => entry.key === event.key && mayOpen(entry));
       if (page) { event.preventDefault(); go(page.path); }
-    } else if (event.key === 'g') went = event.timeStamp;
+    } else if (event.key === 'g') goPressedAt = event.timeStamp;
     else if (event.key === '/') {
       const box = document.querySelector('main [data-search]');
       if (box) { event.preventDefault(); box.focus(); box.select(); } else { event.preventDefault(); openPalette(); }
@@ -95,7 +95,7 @@ function listen(close) {
 /** The list of keys. */
 export function help() {
   const rows = [['Ctrl K', 'Search or jump: pages, requests, what one can do'], ['/', 'To the search of this page'], ['?', 'This list'], ['Esc', 'Close'],
-    ...PAGES.filter(open).map((page) => [`g ${page.key}`, page.name]),
+    ...PAGES.filter(mayOpen).map((page) => [`g ${page.key}`, page.name]),
     ['j k · ↑ ↓', 'Along a list of requests'], ['Enter', 'Open the row'], ['c', 'Mark a request to compare'], ['Enter', 'Playground: send; Shift Enter starts a line, Esc stops']];
-  dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, what]) => h('div', {}, h('dt', {}, key.split(' ').map((one) => one === '·' ? ' ' : h('kbd', {}, one))), h('dd', {}, what))))));
+  dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, meaning]) => h('div', {}, h('dt', {}, key.split(' ').map((part) => part === '·' ? ' ' : h('kbd', {}, part))), h('dd', {}, meaning))))));
 }

@@ -10,7 +10,7 @@ export const GROUPS = [
 /** Every stage's name. */
 export const STAGES = GROUPS.flatMap((group) => group.stages);
 
-const WHAT = {
+const DESCRIPTIONS = {
   connect: 'The connection and the head of the request', authenticate: 'Whose key it is', receive: 'The body, as fast as the client sends it',
   parse: 'One meaning of the bytes', authorize: 'May this key use this endpoint and model', route: 'The name to the model that serves',
   moderate: 'The rules for content', render: 'Words to token ids', cache: 'The keys of the prompt’s blocks', hold: 'Limits and money, all or nothing',
@@ -20,4 +20,4 @@ const WHAT = {
 };
 
 /** What a stage does, in a few words. */
-export const whatIs = (stage) => WHAT[stage] ?? '';
+export const describeStage = (stage) => DESCRIPTIONS[stage] ?? '';

@@ -1,7 +1,7 @@
 // Who did what, newest first.
 
-import { actOf, actorOf, detailOf } from '../acts.js';
-import { all, get, rowsOf } from '../api.js';
+import { actOf, actorOf, detailOf } from '../audit-acts.js';
+import { fetchAll, get, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
 import { listen } from '../live.js';
 import { may } from '../session.js';
@@ -30,7 +30,7 @@ export async function show(root, { signal }) {
   }
   /** Keys and operators by their ids. */
   async function learnNames() {
-    const lists = await Promise.all(['keys', 'operators'].filter((list) => may(`GET /${list}`)).map((list) => all(list, { signal }).catch(() => [])));
+    const lists = await Promise.all(['keys', 'operators'].filter((list) => may(`GET /${list}`)).map((list) => fetchAll(list, { signal }).catch(() => [])));
     for (const row of lists.flat()) names.set(row.id, row.name);
   }
   function draw() {

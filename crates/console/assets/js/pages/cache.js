@@ -3,7 +3,7 @@
 import { get, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, duration, percent, short } from '../format.js';
-import { reasonOf } from '../misses.js';
+import { reasonOf } from '../cache-misses.js';
 import { rewrite } from '../router.js';
 import { card, empty, head, load, meter, segmented, when } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
@@ -59,7 +59,7 @@ function report(usage, by) {
   ];
 }
 
-const sum = (rows, of) => rows.reduce((all, row) => all + Number(of(row) || 0), 0);
+const sum = (rows, figure) => rows.reduce((total, row) => total + Number(figure(row) || 0), 0);
 const promptOf = (row) => row.prompt_tokens ?? row.tokens ?? 0;
 const foundOf = (row) => row.cached_input_tokens ?? row.cached_tokens ?? row.hit_tokens ?? 0;
 const nameOf = (row, by) => row[by] ?? row.name ?? row.prefix ?? '–';
@@ -68,13 +68,13 @@ const placesOf = (row) => row.places ?? [];
 
 /** Misses stand in each row: put together by reason, with the places where prompts part. */
 function missesOf(rows) {
-  const all = new Map();
-  const by = (reason) => all.get(reason) ?? all.set(reason, { reason, calls: 0, tokens: 0, places: [] }).get(reason);
+  const byReason = new Map();
+  const entryOf = (reason) => byReason.get(reason) ?? byReason.set(reason, { reason, calls: 0, tokens: 0, places: [] }).get(reason);
   for (const miss of rows.flatMap((row) => row.misses ?? [])) {
-    const one = by(miss.reason);
-    one.calls += miss.calls ?? 0;
-    one.tokens += miss.computed_tokens ?? 0;
+    const entry = entryOf(miss.reason);
+    entry.calls += miss.calls ?? 0;
+    entry.tokens += miss.computed_tokens ?? 0;
   }
-  for (const place of rows.flatMap(placesOf)) if (place.place) by(place.reason).places.push(place);
-  return [...all.values()].sort((a, b) => b.tokens - a.tokens);
+  for (const place of rows.flatMap(placesOf)) if (place.place) entryOf(place.reason).places.push(place);
+  return [...byReason.values()].sort((a, b) => b.tokens - a.tokens);
 }

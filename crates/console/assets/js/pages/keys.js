@@ -1,9 +1,9 @@
 // Keys, projects and organisations, with their limits. A secret is shown once, and kept nowhere here.
 
-import { all, get, patch, post, remove, rowsOf, segment } from '../api.js';
+import { fetchAll, get, patch, post, remove, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money } from '../format.js';
-import { remember, usual } from '../last.js';
+import { initialChoice, remember } from '../last-used.js';
 import { listen } from '../live.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
@@ -43,15 +43,15 @@ const NEW = {
 };
 
 /** Limits in words. */
-function limits(of, none = 'none') {
-  const parts = [of?.requests_per_minute !== null && of?.requests_per_minute !== undefined && `${count(of.requests_per_minute)} requests/min`,
-    of?.tokens_per_minute !== null && of?.tokens_per_minute !== undefined && `${count(of.tokens_per_minute)} tokens/min`,
-    of?.concurrency !== null && of?.concurrency !== undefined && `${count(of.concurrency)} at once`].filter(Boolean);
+function limits(bounds, none = 'none') {
+  const parts = [bounds?.requests_per_minute !== null && bounds?.requests_per_minute !== undefined && `${count(bounds.requests_per_minute)} requests/min`,
+    bounds?.tokens_per_minute !== null && bounds?.tokens_per_minute !== undefined && `${count(bounds.tokens_per_minute)} tokens/min`,
+    bounds?.concurrency !== null && bounds?.concurrency !== undefined && `${count(bounds.concurrency)} at once`].filter(Boolean);
   return parts.length ? parts.join(' · ') : h('span', { class: 'muted' }, none);
 }
 
 async function showKeys(draw, signal) {
-  const [rows, used] = await Promise.all([all('keys', { signal }), usedBy(signal)]);
+  const [rows, used] = await Promise.all([fetchAll('keys', { signal }), usedBy(signal)]);
   if (rows.length === 0) return empty('There is no key yet.', 'A key lets a program call the API, on the account of a project.', may('POST /keys') && button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }));
   rows.sort((a, b) => Boolean(a.revoked) - Boolean(b.revoked) || String(b.created).localeCompare(String(a.created)));
   const box = field('Find', { placeholder: 'Name, id, project', changed: (text) => fill(text.toLowerCase()) });
@@ -60,7 +60,7 @@ async function showKeys(draw, signal) {
   const fill = (text) => put(place, table('Keys', [
     { name: 'Name', wide: true, sort: (key) => key.name, cell: (key) => [h('b', {}, key.name), h('div', { class: 'mono small muted' }, `${key.id} · ${key.hint ?? ''}`)] },
     { name: 'Project', sort: (key) => key.project, cell: (key) => [key.project, h('div', { class: 'small muted' }, key.org)] },
-    { name: 'May use', cell: (key) => [list(key.models, 'every model'), h('div', { class: 'small muted' }, list(key.endpoints, 'every endpoint')), h('div', { class: 'small' }, limits(key.limits, 'no limits'))] },
+    { name: 'May use', cell: (key) => [nameList(key.models, 'every model'), h('div', { class: 'small muted' }, nameList(key.endpoints, 'every endpoint')), h('div', { class: 'small' }, limits(key.limits, 'no limits'))] },
     { name: 'Created', sort: (key) => key.created, cell: (key) => [when(key.created, DAY), h('div', { class: 'small muted' }, key.expires ? ['expires ', when(key.expires, DAY)] : 'does not expire')] },
     { name: 'Last used', sort: (key) => used.get(key.id)?.last_hour, cell: (key) => lastUsed(used.get(key.id)?.last_hour) },
     { name: 'Spent', num: true, sort: (key) => dollars(used.get(key.id)?.charged), cell: (key) => used.has(key.id) ? money(used.get(key.id).charged) : money('0') },
@@ -88,7 +88,7 @@ function lastUsed(hour) {
   return end > Date.now() ? 'this hour' : when(end, { ago: true });
 }
 
-const list = (names, every) => (names === null || names === undefined || names === 'all' ? every : (Array.isArray(names) ? names : names.only ?? []).join(', ') || 'none');
+const nameList = (names, every) => (names === null || names === undefined || names === 'all' ? every : (Array.isArray(names) ? names : names.only ?? []).join(', ') || 'none');
 
 function state(key) {
   if (key.revoked) return [badge('revoked', 'bad'), h('div', { class: 'small muted' }, when(key.revoked, { ago: true }))];
@@ -107,33 +107,33 @@ function keyActs(key, draw) {
 async function revoke(key, draw) {
   if (!await confirm(`Revoke “${key.name}”?`, `From the moment that this is answered no request is let in with ${key.id}. It cannot be taken back: whoever uses the key needs another one.`, 'Revoke')) return;
   try {
-    const how = await post(`keys/${segment(key.id)}/revoke`);
-    toast(how?.durability && how.durability !== 'written' ? `Revoked now; on the disk later: ${how.why ?? how.durability}.` : 'Revoked.');
+    const revoked = await post(`keys/${segment(key.id)}/revoke`);
+    toast(revoked?.durability && revoked.durability !== 'written' ? `Revoked now; on the disk later: ${revoked.why ?? revoked.durability}.` : 'Revoked.');
   } catch (error) {
     toast(`${error.message} ${error.remedy ?? ''}`, 'bad');
   }
   draw();
 }
 
-const limitFields = (of = {}) => ({
-  requests_per_minute: field('Requests a minute', { kind: 'number', value: of.requests_per_minute ?? '', placeholder: 'no limit' }),
-  tokens_per_minute: field('Tokens a minute', { kind: 'number', value: of.tokens_per_minute ?? '', placeholder: 'no limit', hint: 'Input and output together.' }),
-  concurrency: field('At once', { kind: 'number', value: of.concurrency ?? '', placeholder: 'no limit', hint: 'Requests in flight.' }),
+const limitFields = (bounds = {}) => ({
+  requests_per_minute: field('Requests a minute', { kind: 'number', value: bounds.requests_per_minute ?? '', placeholder: 'no limit' }),
+  tokens_per_minute: field('Tokens a minute', { kind: 'number', value: bounds.tokens_per_minute ?? '', placeholder: 'no limit', hint: 'Input and output together.' }),
+  concurrency: field('At once', { kind: 'number', value: bounds.concurrency ?? '', placeholder: 'no limit', hint: 'Requests in flight.' }),
 });
 
 const limitsOf = ({ requests_per_minute, tokens_per_minute, concurrency }) => ({ requests_per_minute, tokens_per_minute, concurrency });
 
 function editLimits(path, name, now, draw) {
-  return formDialog(`Limits of ${name}`, { of: limitFields(now ?? {}), word: 'Set limits', intro: 'In force with the next request. An empty field is no limit.',
+  return formDialog(`Limits of ${name}`, { fields: limitFields(now ?? {}), submit: 'Set limits', intro: 'In force with the next request. An empty field is no limit.',
     act: async (values) => { await patch(path, { limits: limitsOf(values) }); toast('Limits are set.'); draw(); } });
 }
 
 async function newKey(draw) {
-  const [projects, models] = await Promise.all([all('projects').catch(() => []), all('models').catch(() => [])]);
+  const [projects, models] = await Promise.all([fetchAll('projects').catch(() => []), fetchAll('models').catch(() => [])]);
   if (projects.length === 0) return toast('There is no project yet: create one first.', 'bad');
-  const made = await formDialog('New key', { word: 'Create key', of: {
+  const created = await formDialog('New key', { submit: 'Create key', fields: {
     name: field('Name', { required: true, placeholder: 'web backend', hint: 'Who uses it: you will look for it by this.' }),
-    project: field('Project', { kind: 'select', value: usual('project', projects.map((project) => project.id)), options: projects.map((project) => [project.id, `${project.id} (${project.org})`]), changed: (id) => remember('project', id) }),
+    project: field('Project', { kind: 'select', value: initialChoice('project', projects.map((project) => project.id)), options: projects.map((project) => [project.id, `${project.id} (${project.org})`]), changed: (id) => remember('project', id) }),
     models: field('Models', { placeholder: 'every model', hint: `Names with commas between. Served now: ${models.map((model) => model.name).slice(0, 6).join(', ') || 'none'}.` }),
     endpoints: field('Endpoints', { placeholder: 'every endpoint', hint: ENDPOINTS.join(', ') }),
     ...limitFields(),
@@ -145,7 +145,7 @@ async function newKey(draw) {
     if (values.expires) body.expires = values.expires;
     return post('keys', body);
   } });
-  if (made?.secret) await showSecret('The new key', made.secret, made.unserved?.length ? `Nothing serves ${made.unserved.join(', ')} now.` : null);
+  if (created?.secret) await showSecret('The new key', created.secret, created.unserved?.length ? `Nothing serves ${created.unserved.join(', ')} now.` : null);
   draw();
 }
 
@@ -156,7 +156,7 @@ function showSecret(title, secret, note) {
 }
 
 async function showProjects(draw, signal) {
-  const rows = await all('projects', { signal });
+  const rows = await fetchAll('projects', { signal });
   if (rows.length === 0) return empty('There is no project yet.', 'A project has keys, limits and, if you like, a budget.', may('POST /projects') && button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }));
   return card(null, { class: 'flush' }, table('Projects', [
     { name: 'Project', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Organisation', sort: (row) => row.org, cell: (row) => row.org },
@@ -166,15 +166,15 @@ async function showProjects(draw, signal) {
 }
 
 async function newProject(draw) {
-  const orgs = await all('orgs').catch(() => []);
-  await formDialog('New project', { word: 'Create project', of: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations; it stands in bills.' }),
-    org: field('Organisation', { kind: 'select', value: usual('org', orgs.map((org) => org.id)), options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
+  const orgs = await fetchAll('orgs').catch(() => []);
+  await formDialog('New project', { submit: 'Create project', fields: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations; it stands in bills.' }),
+    org: field('Organisation', { kind: 'select', value: initialChoice('org', orgs.map((org) => org.id)), options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
   act: async (values) => { await post('projects', { id: values.id, org: values.org, ...given(values) }); toast('The project is there.'); } });
   draw();
 }
 
 async function showOrgs(draw, signal) {
-  const rows = await all('orgs', { signal });
+  const rows = await fetchAll('orgs', { signal });
   return card(null, { class: 'flush' }, table('Organisations', [
     { name: 'Organisation', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Limits', cell: (row) => limits(row.limits) },
     { name: 'Worked on in', cell: (row) => row.regions?.join?.(', ') || 'any region' }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
@@ -183,12 +183,12 @@ async function showOrgs(draw, signal) {
 }
 
 function editRegions(org, draw) {
-  return formDialog(`Where calls of ${org.id} may be worked on`, { word: 'Set regions', of: { regions: field('Regions', { value: org.regions?.join?.(', ') ?? '', placeholder: 'any region', hint: 'Names with commas between, such as eu. Empty: anywhere.' }) },
+  return formDialog(`Where calls of ${org.id} may be worked on`, { submit: 'Set regions', fields: { regions: field('Regions', { value: org.regions?.join?.(', ') ?? '', placeholder: 'any region', hint: 'Names with commas between, such as eu. Empty: anywhere.' }) },
     act: async ({ regions }) => { await patch(`orgs/${segment(org.id)}`, { regions: regions ? regions.split(/[\s,]+/).filter(Boolean) : null }); toast('Regions are set.'); draw(); } });
 }
 
 async function newOrg(draw) {
-  await formDialog('New organisation', { word: 'Create organisation', of: { id: field('Id', { required: true, placeholder: 'acme', hint: 'It has a balance; its projects spend it.' }), ...limitFields() },
+  await formDialog('New organisation', { submit: 'Create organisation', fields: { id: field('Id', { required: true, placeholder: 'acme', hint: 'It has a balance; its projects spend it.' }), ...limitFields() },
     act: async (values) => { await post('orgs', { id: values.id, ...given(values) }); toast('The organisation is there.'); } });
   draw();
 }
@@ -196,7 +196,7 @@ async function newOrg(draw) {
 const given = (values) => (Object.values(limitsOf(values)).some((limit) => limit !== null) ? { limits: limitsOf(values) } : {});
 
 async function showOperators(draw, signal) {
-  const rows = await all('operators', { signal });
+  const rows = await fetchAll('operators', { signal });
   return card(null, { class: 'flush' }, table('Operators', [
     { name: 'Name', sort: (row) => row.name, cell: (row) => [h('b', {}, row.name), h('div', { class: 'mono small muted' }, row.id)] }, { name: 'Role', sort: (row) => row.role, cell: (row) => badge(row.role, 'info') },
     { name: 'Created', cell: (row) => when(row.created) }, { name: 'State', cell: (row) => row.revoked ? badge('removed', 'bad') : badge('active', 'good') },
@@ -205,9 +205,9 @@ async function showOperators(draw, signal) {
 }
 
 async function newOperator(draw) {
-  const made = await formDialog('New operator', { word: 'Create operator', of: { name: field('Name', { required: true }), role: field('Role', { kind: 'select', value: 'viewer',
+  const created = await formDialog('New operator', { submit: 'Create operator', fields: { name: field('Name', { required: true }), role: field('Role', { kind: 'select', value: 'viewer',
     options: [['viewer', 'Viewer: sees'], ['developer', 'Developer: keys, playground'], ['billing', 'Billing: money'], ['admin', 'Admin: everything but operators'], ['owner', 'Owner: everything']] }) }, act: (values) => post('operators', values) });
-  if (made?.key) await showSecret('The new operator’s key', made.key);
+  if (created?.key) await showSecret('The new operator’s key', created.key);
   draw();
 }
 

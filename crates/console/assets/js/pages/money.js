@@ -1,9 +1,9 @@
 // Balances, spend, holds, prices, margin, a month's statement, and the ledger's own check.
 
-import { all, get, post, replace, rowsOf, segment } from '../api.js';
+import { fetchAll, get, post, replace, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money, plural, short } from '../format.js';
-import { usual } from '../last.js';
+import { initialChoice } from '../last-used.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
 import { button, card, empty, facts, head, jsonBlock, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
@@ -16,11 +16,11 @@ const DAYS = [['1', 'Last day'], ['7', 'Last 7 days'], ['30', 'Last 30 days'], [
 
 /** Shows the page. */
 export async function show(root, { query, signal }) {
-  const mine = TABS.filter(([,, route]) => may(route));
+  const allowed = TABS.filter(([,, route]) => may(route));
   const body = h('div');
   put(root, head('Money', 'Who paid in, who spent, what is held by calls in flight, and what each token costs.'), body);
-  const draw = (tab) => put(body, tabs(mine.map(([id, name]) => ({ id, name, show: (panel) => SHOW[id](panel, signal, () => draw(id)) })), { chosen: tab, label: 'What is shown', changed: (id) => rewrite(`money?tab=${id}`) }));
-  draw(query.get('tab') ?? mine[0]?.[0]);
+  const draw = (tab) => put(body, tabs(allowed.map(([id, name]) => ({ id, name, show: (panel) => SHOW[id](panel, signal, () => draw(id)) })), { chosen: tab, label: 'What is shown', changed: (id) => rewrite(`money?tab=${id}`) }));
+  draw(query.get('tab') ?? allowed[0]?.[0]);
   if (query.get('new') === 'credit') {
     rewrite('money?tab=balances');
     grant(null, () => draw('balances'));
@@ -31,13 +31,13 @@ const SHOW = { balances, spend, holds, prices, margin, statement, ledger };
 
 function balances(panel, signal, draw) {
   return load(panel, async () => {
-    const rows = await all('credit', { signal });
+    const rows = await fetchAll('credit', { signal });
     if (rows.length === 0) return empty('There is no account yet.', 'Each project has one. Create a project, then grant its organisation credit.');
     return card(null, { class: 'flush' }, table('Balances', [
       { name: 'Organisation', wide: true, sort: (row) => row.org, cell: (row) => h('b', {}, row.org) }, { name: 'Project', sort: (row) => row.project, cell: (row) => row.project },
       { name: 'Available', num: true, sort: (row) => dollars(row.available), cell: (row) => h('b', {}, money(row.available)) }, { name: 'Held', num: true, sort: (row) => dollars(row.held), cell: (row) => money(row.held) },
       { name: 'Balance', num: true, sort: (row) => dollars(row.balance), cell: (row) => money(row.balance) },
-      { name: 'Budget', cell: (row) => budget(row.budget) },
+      { name: 'Budget', cell: (row) => budgetCell(row.budget) },
       { name: '', num: true, cell: (row) => h('div', { class: 'acts end' },
         may('POST /projects/{id}/credit') && button('Grant', () => grant(row, draw), { kind: 'small' }), may('PUT /projects/{id}/budget') && button('Budget', () => setBudget(row, draw), { kind: 'small' }),
         may('GET /projects/{id}/grants') && button('Grants', () => grants(row, signal), { kind: 'small quiet' })) },
@@ -45,16 +45,16 @@ function balances(panel, signal, draw) {
   }, { signal, lines: 6 });
 }
 
-function budget(of) {
-  if (!of) return h('span', { class: 'muted' }, 'none');
-  const share = dollars(of.spent) / (dollars(of.limit) || 1);
-  return [meter(share, `${money(of.spent)} of ${money(of.limit)}`, share > 0.9 ? 'bad' : share > 0.7 ? 'warn' : ''), h('div', { class: 'small muted' }, of.period === 'month' ? ['a month', of.resets && [', anew ', when(of.resets, { seconds: false })]] : 'in all')];
+function budgetCell(budget) {
+  if (!budget) return h('span', { class: 'muted' }, 'none');
+  const share = dollars(budget.spent) / (dollars(budget.limit) || 1);
+  return [meter(share, `${money(budget.spent)} of ${money(budget.limit)}`, share > 0.9 ? 'bad' : share > 0.7 ? 'warn' : ''), h('div', { class: 'small muted' }, budget.period === 'month' ? ['a month', budget.resets && [', anew ', when(budget.resets, { seconds: false })]] : 'in all')];
 }
 
 async function grant(row, draw) {
-  const projects = row ? [row.project] : (await all('projects').catch(() => [])).map((one) => one.id);
-  const done = await formDialog('Grant credit', { word: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', of: {
-    project: field('Project', { kind: 'select', value: usual('project', projects), options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
+  const projects = row ? [row.project] : (await fetchAll('projects').catch(() => [])).map((project) => project.id);
+  const done = await formDialog('Grant credit', { submit: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', fields: {
+    project: field('Project', { kind: 'select', value: initialChoice('project', projects), options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
     kind: field('Where it comes from', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'A gift']] }),
     reference: field('Reference', { placeholder: 'invoice 17', hint: 'The same reference twice is the same grant.' }),
     correct: field('Take it back', { kind: 'check', hint: 'A correction: the reference says why.' }) },
@@ -66,7 +66,7 @@ async function grant(row, draw) {
 }
 
 async function setBudget(row, draw) {
-  const done = await formDialog(`Budget of ${row.project}`, { word: 'Set budget', of: { limit: field('At most', { value: row.budget ? money(row.budget.limit).replace(/[$,]/g, '') : '', placeholder: 'no budget', hint: 'Dollars. Empty takes the budget away; 0 stops the project.' }),
+  const done = await formDialog(`Budget of ${row.project}`, { submit: 'Set budget', fields: { limit: field('At most', { value: row.budget ? money(row.budget.limit).replace(/[$,]/g, '') : '', placeholder: 'no budget', hint: 'Dollars. Empty takes the budget away; 0 stops the project.' }),
     period: field('Over', { kind: 'select', value: row.budget?.period ?? 'month', options: [['month', 'a calendar month (UTC)'], ['total', 'all time']] }) },
   act: ({ limit, period }) => replace(`projects/${segment(row.project)}/budget`, { limit: limit ? limit.replace('$', '') : null, period }) });
   if (done) { toast('The budget is set.'); draw(); }
@@ -76,8 +76,8 @@ async function grants(row, signal) {
   return dialog(`Grants to ${row.org}`, () => {
     const place = h('div', { class: 'dialog-body' });
     load(place, async () => {
-      const rows = await all(`projects/${segment(row.project)}/grants`, { signal });
-      return rows.length ? table('Grants', [{ name: 'When', cell: (one) => when(one.at) }, { name: 'Amount', num: true, cell: (one) => money(one.amount) }, { name: 'Kind', cell: (one) => one.kind }, { name: 'Reference', wide: true, cell: (one) => one.reference }, { name: 'By', cell: (one) => one.actor }], rows) : empty('Nothing was granted yet.');
+      const rows = await fetchAll(`projects/${segment(row.project)}/grants`, { signal });
+      return rows.length ? table('Grants', [{ name: 'When', cell: (granted) => when(granted.at) }, { name: 'Amount', num: true, cell: (granted) => money(granted.amount) }, { name: 'Kind', cell: (granted) => granted.kind }, { name: 'Reference', wide: true, cell: (granted) => granted.reference }, { name: 'By', cell: (granted) => granted.actor }], rows) : empty('Nothing was granted yet.');
     }, { signal });
     return place;
   }, { wide: true });
@@ -117,7 +117,7 @@ const tokens = (row, classes) => classes.reduce((sum, name) => sum + Number(row[
 
 function holds(panel, signal) {
   return load(panel, async () => {
-    const rows = await all('holds', { signal });
+    const rows = await fetchAll('holds', { signal });
     return rows.length ? card(null, { class: 'flush' }, table('Holds', [
       { name: 'Request', cell: (row) => h('a', { class: 'mono small', href: `#/requests/${encodeURIComponent(row.id)}` }, row.id) }, { name: 'Organisation', cell: (row) => row.org }, { name: 'Project', cell: (row) => row.project },
       { name: 'Held', num: true, sort: (row) => dollars(row.amount), cell: (row) => money(row.amount) }, { name: 'Since', cell: (row) => when(row.since) }, { name: 'Let go at the latest', cell: (row) => when(row.expires) }], rows))
@@ -127,7 +127,7 @@ function holds(panel, signal) {
 
 function prices(panel, signal) {
   return load(panel, async () => {
-    const rows = await all('prices', { signal });
+    const rows = await fetchAll('prices', { signal });
     const classes = [['input', 'Input'], ['cached_input', 'Cached input'], ['cache_write', 'Cache write'], ['cache_write_1h', 'Cache write, 1 h'], ['output', 'Output'], ['reasoning', 'Thought']].filter(([name]) => rows.some((row) => row[name]));
     return rows.length ? card('Dollars per million tokens', { class: 'flush' }, table('Prices', [{ name: 'Model', wide: true, sort: (row) => row.model, cell: (row) => h('b', {}, row.model) }, { name: 'From', sort: (row) => row.from, cell: (row) => row.from ? when(row.from, { date: 'always' }) : 'the beginning' },
       ...classes.map(([name, label]) => ({ name: label, num: true, sort: (row) => dollars(row[name]), cell: (row) => money(row[name]) }))], rows)) : empty('No model has a price.', 'Prices stand in the configuration, with the day from which they hold.');
@@ -140,7 +140,7 @@ function margin(panel, signal) {
     const rows = rowsOf(margin.rows ? { data: margin.rows } : margin);
     if (rows.length === 0) return empty('Nothing was earned yet.', 'What callers are charged, less what upstreams charge for the same calls.');
     const by = (margin.by ?? ['org', 'model']).filter((name) => rows[0][name] !== undefined);
-    const sum = (of, name) => of?.[name] ?? of?.[`${name}_nano_dollars`];
+    const sum = (sums, name) => sums?.[name] ?? sums?.[`${name}_nano_dollars`];
     return [card(null, { class: 'flush' }, table('Margin', [
       ...by.map((name) => ({ name: name[0].toUpperCase() + name.slice(1), wide: true, sort: (row) => row[name], cell: (row) => h('b', {}, row[name] ?? '–') })),
       { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
@@ -162,13 +162,13 @@ function monthName(month) {
 function statement(panel, signal) {
   const month = new Date().toISOString().slice(0, 7);
   const place = h('div', { class: 'page-body' });
-  const wanted = { project: '', month };
-  const draw = () => wanted.project && load(place, async () => {
-    const statement = await get('statement', { query: wanted, signal });
+  const query = { project: '', month };
+  const draw = () => query.project && load(place, async () => {
+    const statement = await get('statement', { query, signal });
     const lines = statement.lines ?? rowsOf(statement);
     const calls = statement.calls ?? {};
     return [
-      h('p', { class: 'sentence' }, `${monthName(statement.month ?? wanted.month)}: `, h('b', {}, money(statement.total)), ` charged to project ${statement.project ?? wanted.project}`, statement.org && ` of organisation ${statement.org}`, '. ',
+      h('p', { class: 'sentence' }, `${monthName(statement.month ?? query.month)}: `, h('b', {}, money(statement.total)), ` charged to project ${statement.project ?? query.project}`, statement.org && ` of organisation ${statement.org}`, '. ',
         statement.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: calls to come are added.'),
       facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Broken off by callers', calls.settled !== undefined && count(calls.cancelled)],
         ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', statement.not_charged && money(statement.not_charged)]),
@@ -183,27 +183,27 @@ function statement(panel, signal) {
   const bar = h('div', { class: 'acts bar' });
   put(panel, bar, place);
   load(bar, async () => {
-    const projects = await all('projects', { signal });
-    wanted.project = usual('project', projects.map((one) => one.id));
+    const projects = await fetchAll('projects', { signal });
+    query.project = initialChoice('project', projects.map((project) => project.id));
     draw();
-    return [field('Project', { kind: 'select', value: wanted.project, options: projects.map((one) => [one.id, one.id]), changed: (value) => { wanted.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { wanted.month = value; draw(); } } }).node];
+    return [field('Project', { kind: 'select', value: query.project, options: projects.map((project) => [project.id, project.id]), changed: (value) => { query.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { query.month = value; draw(); } } }).node];
   }, { signal, lines: 1 });
 }
 
 function ledger(panel, signal) {
-  const said = h('div');
+  const verdictBox = h('div');
   const verify = async () => {
-    put(said, h('p', { class: 'muted', role: 'status' }, 'The journal is being replayed…'));
+    put(verdictBox, h('p', { class: 'muted', role: 'status' }, 'The journal is being replayed…'));
     try {
       const verdict = await post('ledger/verify');
-      put(said, h('div', { class: verdict.ok ? 'notice' : 'notice warn' }, h('b', {}, verdict.ok ? 'Every invariant holds. ' : `${plural(verdict.finding_count, 'finding')}. `), `${plural(verdict.rows, 'row')} replayed, ${plural(verdict.transactions ?? 0, 'transaction')}.`,
-        (verdict.findings ?? []).map((one) => h('p', { class: 'small' }, `Row ${one.row}: ${one.what}`))));
-    } catch (error) { put(said, h('p', { class: 'fault' }, error.message)); }
+      put(verdictBox, h('div', { class: verdict.ok ? 'notice' : 'notice warn' }, h('b', {}, verdict.ok ? 'Every invariant holds. ' : `${plural(verdict.finding_count, 'finding')}. `), `${plural(verdict.rows, 'row')} replayed, ${plural(verdict.transactions ?? 0, 'transaction')}.`,
+        (verdict.findings ?? []).map((finding) => h('p', { class: 'small' }, `Row ${finding.row}: ${finding.what}`))));
+    } catch (error) { put(verdictBox, h('p', { class: 'fault' }, error.message)); }
   };
   return load(panel, async () => {
     const totals = await get('ledger/totals', { signal });
     return [h('div', { class: 'tiles' }, [['Available', totals.available], ['Held', totals.held], ['Charged, ever', totals.revenue], ['Written off', totals.loss]].map(([name, value]) => h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, money(value)))),
       h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, 'Holds'), h('span', { class: 'tile-value' }, count(totals.open_holds)), h('span', { class: 'tile-note muted small' }, `${count(totals.settled)} settled`))),
-    may('POST /ledger/verify') && h('div', { class: 'acts bar' }, button('Verify the ledger', verify, { sign: 'check' }), h('span', { class: 'muted small' }, 'Replays the journal and checks every invariant.')), said];
+    may('POST /ledger/verify') && h('div', { class: 'acts bar' }, button('Verify the ledger', verify, { sign: 'check' }), h('span', { class: 'muted small' }, 'Replays the journal and checks every invariant.')), verdictBox];
   }, { signal });
 }

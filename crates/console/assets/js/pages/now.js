@@ -8,18 +8,18 @@ import { count, duration, money, percent, short } from '../format.js';
 import { listen } from '../live.js';
 import { go } from '../router.js';
 import { may } from '../session.js';
-import { GROUPS, whatIs } from '../stages.js';
+import { GROUPS, describeStage } from '../stages.js';
 import { chart } from '../ui/chart.js';
 import { aboutCode, badge, button, card, empty, failure, head, outcome, tile, when } from '../ui/parts.js';
 import { DAY_S, HOUR_S, spendChart } from '../ui/spend.js';
 import { table } from '../ui/table.js';
 
 const HISTORY_S = 300;
-const LAST_CALLS = 12;
+const MAX_LAST_CALLS = 12;
 const DAY_DRAWN_EVERY_MS = 60_000;
 /** What was seen since the console was opened: other pages do not forget it. */
-const past = { at: [], generated: [], read: [], first: [], queue: [] };
-const last = [];
+const chartData = { at: [], generated: [], read: [], first: [], queue: [] };
+const lastCalls = [];
 
 /** Shows the page. */
 export async function show(root, { signal }) {
@@ -37,7 +37,7 @@ export async function show(root, { signal }) {
     spend: tile('Spend', { hint: 'Charged in the last minute' }),
   };
   const path = pipeline();
-  const said = h('ul', { class: 'notes' });
+  const noteList = h('ul', { class: 'notes' });
   const flight = h('div');
   const recent = h('div');
   const day = h('div', { hidden: !may('GET /usage') });
@@ -45,37 +45,37 @@ export async function show(root, { signal }) {
   const wait = chart({ windowS: HISTORY_S, label: 'Time to first token and time in the queue over the last five minutes', signal, lines: [{ name: 'first token', color: '--accent', show: duration }, { name: 'queue', color: '--warn', show: duration }] });
   put(root,
     head('Now', 'Calls as they move through the stages, and what deserves a look.', lamp),
-    h('div', { class: 'tiles' }, Object.values(tiles).map((one) => one.node)),
+    h('div', { class: 'tiles' }, Object.values(tiles).map((figure) => figure.node)),
     card('In flight by stage', { note: 'choose a stage to read what it does' }, path.node),
     h('div', { class: 'grid' }, card('Tokens per second', {}, speed.node), card('Waiting', {}, wait.node), day),
-    card('Worth a look', { note: 'the last minute' }, said),
+    card('Worth a look', { note: 'the last minute' }, noteList),
     card('Calls', { class: 'flush' }, flight, recent));
 
   const draw = (now) => {
     drawTiles(tiles, now);
     path.set(now.in_flight?.by_stage ?? {});
     remember(now);
-    speed.set(past.at, past.generated, past.read);
-    wait.set(past.at, past.first, past.queue);
-    drawNotes(said, now.notes ?? []);
+    speed.set(chartData.at, chartData.generated, chartData.read);
+    wait.set(chartData.at, chartData.first, chartData.queue);
+    drawNotes(noteList, now.notes ?? []);
     drawFlight(flight, now.calls ?? []);
   };
   drawRecent(recent);
   try {
     if (may('GET /usage')) drawDay(day, signal);
     const now = await get('now', { signal });
-    begin(now.history);
+    prependHistory(now.history);
     draw(now);
-    if (last.length === 0 && may('GET /requests')) {
-      last.push(...((await get('requests', { query: { limit: LAST_CALLS }, signal })).data ?? []));
+    if (lastCalls.length === 0 && may('GET /requests')) {
+      lastCalls.push(...((await get('requests', { query: { limit: MAX_LAST_CALLS }, signal })).data ?? []));
       drawRecent(recent);
     }
   } catch (error) {
     if (signal.aborted) return;
-    put(said, h('li', {}, failure(error)));
+    put(noteList, h('li', {}, failure(error)));
   }
   listen('now', draw, signal);
-  listen('call', (row) => { last.unshift(row); last.length = Math.min(last.length, LAST_CALLS); drawRecent(recent); }, signal);
+  listen('call', (row) => { lastCalls.unshift(row); lastCalls.length = Math.min(lastCalls.length, MAX_LAST_CALLS); drawRecent(recent); }, signal);
   listen('state', (state) => {
     lamp.className = `lamp ${state}`;
     put(lamp, h('i'), h('span', {}, { open: 'Live', lost: 'Lost, trying again' }[state] ?? 'Connecting'));
@@ -116,40 +116,40 @@ async function drawDay(root, signal) {
 }
 
 /** Takes over what the server remembers from before this page was opened. */
-function begin(history) {
-  const first = past.at[0] ?? Infinity;
+function prependHistory(history) {
+  const first = chartData.at[0] ?? Infinity;
   const known = (history?.at_unix_s ?? []).map((at, index) => [at, index]).filter(([at]) => at < first && at > Date.now() / 1000 - HISTORY_S);
   const before = { at: known.map(([at]) => at) };
   for (const [name, list] of [['generated', 'completion_tokens_per_s'], ['read', 'prompt_tokens_per_s'], ['first', 'ttft_p50_us'], ['queue', 'queue_p50_us']]) before[name] = known.map(([, index]) => history[list]?.[index] ?? null);
-  for (const [name, list] of Object.entries(before)) past[name].unshift(...list);
+  for (const [name, list] of Object.entries(before)) chartData[name].unshift(...list);
 }
 
 /** A second once, also where several streams tell it. */
 function remember(now) {
   const at = Math.floor(new Date(now.at ?? Date.now()).getTime() / 1000);
-  if (past.at.at(-1) >= at) return;
-  past.at.push(at);
-  past.generated.push(now.tokens_per_s?.completion ?? 0);
-  past.read.push(now.tokens_per_s?.prompt ?? 0);
-  past.first.push(now.ttft_us?.p50 ?? null);
-  past.queue.push(now.queue_us?.p50 ?? null);
-  const old = past.at.findIndex((one) => one > at - HISTORY_S);
-  if (old > 0) for (const list of Object.values(past)) list.splice(0, old);
+  if (chartData.at.at(-1) >= at) return;
+  chartData.at.push(at);
+  chartData.generated.push(now.tokens_per_s?.completion ?? 0);
+  chartData.read.push(now.tokens_per_s?.prompt ?? 0);
+  chartData.first.push(now.ttft_us?.p50 ?? null);
+  chartData.queue.push(now.queue_us?.p50 ?? null);
+  const old = chartData.at.findIndex((second) => second > at - HISTORY_S);
+  if (old > 0) for (const list of Object.values(chartData)) list.splice(0, old);
 }
 
 function pipeline() {
   const counts = new Map();
-  const said = h('p', { class: 'small muted pipe-said', role: 'status' });
+  const stageText = h('p', { class: 'small muted pipe-said', role: 'status' });
   const list = h('ol', { class: 'pipeline' }, GROUPS.map((group) => h('li', { class: `pipe-group ${group.id}` }, h('span', { class: 'pipe-name' }, group.name),
     h('ol', {}, group.stages.map((stage) => {
       const number = h('b', {}, '0');
-      const item = h('button', { type: 'button', title: whatIs(stage), on: { click: () => put(said, h('b', {}, stage), `: ${whatIs(stage)}.`) } }, number, h('span', {}, stage));
+      const item = h('button', { type: 'button', title: describeStage(stage), on: { click: () => put(stageText, h('b', {}, stage), `: ${describeStage(stage)}.`) } }, number, h('span', {}, stage));
       counts.set(stage, [item, number]);
       return h('li', {}, item);
     })))));
-  return { node: h('div', {}, list, said), set(by) {
+  return { node: h('div', {}, list, stageText), set(byStage) {
     for (const [stage, [item, number]] of counts) {
-      const n = by[stage] ?? 0;
+      const n = byStage[stage] ?? 0;
       if (number.textContent !== String(n)) number.textContent = String(n);
       item.classList.toggle('busy', n > 0);
     }
@@ -171,13 +171,13 @@ function drawFlight(root, calls) {
     { name: 'Stage', cell: (call) => badge(call.stage, 'info') },
     { name: 'For', num: true, cell: (call) => duration(call.age_us) },
     { name: 'Model', cell: (call) => modelName(call.model) },
-    { name: 'Whose', cell: whose },
+    { name: 'Whose', cell: callerCell },
     { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
   ], calls.slice(0, 20)));
 }
 
 function drawRecent(root) {
-  if (last.length === 0) {
+  if (lastCalls.length === 0) {
     return put(root, empty('No call has ended yet.', 'Send one from the playground, or with the lines that `headrace up` printed.',
       may('POST /playground/chat/completions') && button('Open the playground', () => go('playground'), { sign: 'play' })));
   }
@@ -186,13 +186,13 @@ function drawRecent(root) {
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
     { name: 'Took', num: true, cell: (row) => duration(row.duration_us) },
     { name: 'Model', cell: (row) => modelName(row.model) },
-    { name: 'Whose', cell: whose },
+    { name: 'Whose', cell: callerCell },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
-  ], last, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
+  ], lastCalls, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
 }
 
 /** Whose a call is: key and project, and below them the user whom the caller named, and the organisation. */
-function whose(row) {
+function callerCell(row) {
   return [h('b', {}, keyName(row)), row.project && ` · ${row.project}`, h('div', { class: 'small muted' }, [row.user && `for ${row.user}`, row.org].filter(Boolean).join(' · '))];
 }

@@ -1,14 +1,14 @@
 // Tools for the prompt: what a model sees of a call, the tokens of a text, and whether a model's files agree with each other.
 
-import { all, get, post, segment } from '../api.js';
+import { fetchAll, get, post, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
 import { count } from '../format.js';
-import { usual } from '../last.js';
+import { initialChoice } from '../last-used.js';
 import { rewrite } from '../router.js';
 import { badge, button, card, empty, facts, failure, head, load, tabs } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
-import { drawn, see } from '../playground/sight.js';
-import { lens } from '../playground/tokens.js';
+import { renderPrompt, tokenViewOptions } from '../playground/rendered-prompt.js';
+import { tokenView } from '../playground/tokens.js';
 
 const EXAMPLE = JSON.stringify({ messages: [{ role: 'system', content: 'Answer in one sentence.' }, { role: 'user', content: 'What is a KV cache?' }] }, null, 2);
 const DIALECTS = [['chat', 'OpenAI chat completions'], ['messages', 'Anthropic messages'], ['responses', 'OpenAI responses']];
@@ -18,13 +18,13 @@ const LISTS = { chat: 'messages', messages: 'messages', responses: 'input' };
 export async function show(root, { query, signal }) {
   const body = h('div');
   put(root, head('Prompt tools', 'What a model really sees, what that costs, and what is wrong with its files. Nothing here is a call: it is free, and no model runs.'), body);
-  const models = await all('models', { signal });
+  const models = await fetchAll('models', { signal });
   if (signal.aborted) return;
   if (models.length === 0) return put(body, empty('No model is served.', 'Start the server with one: headrace up --model PATH.'));
-  let model = models.find((one) => one.name === query.get('model'))?.name ?? usual('model', models.map((one) => one.name));
+  let model = models.find((candidate) => candidate.name === query.get('model'))?.name ?? initialChoice('model', models.map((candidate) => candidate.name));
   let chosen = query.get('tab') ?? 'render';
   const address = () => rewrite(`prompt?${new URLSearchParams({ tab: chosen, model })}`);
-  const choose = field('Model', { kind: 'select', value: model, options: models.map((one) => [one.name, one.name]), changed: (name) => { model = name; address(); draw(); } });
+  const choose = field('Model', { kind: 'select', value: model, options: models.map((candidate) => [candidate.name, candidate.name]), changed: (name) => { model = name; address(); draw(); } });
   const panels = h('div');
   const list = [['render', 'What it sees', render], ['tokenize', 'Tokens of a text', tokenize], ['doctor', 'Doctor', doctor]];
   function draw() {
@@ -35,54 +35,54 @@ export async function show(root, { query, signal }) {
 }
 
 /** A call's body, as the texts of a form say; a text that is no JSON is what a user says. */
-function bodyOf(text, dialect, what) {
+function bodyOf(text, dialect, label) {
   if (!/^\s*[[{]/.test(text)) return { [LISTS[dialect]]: [{ role: 'user', content: text }] };
   try {
     const parsed = JSON.parse(text);
     return Array.isArray(parsed) ? { [LISTS[dialect]]: parsed } : parsed;
   } catch (error) {
-    throw Object.assign(new Error(`${what} is no JSON: ${error.message}`), { remedy: 'Give the body of a call, its list of messages, or a plain text.' });
+    throw Object.assign(new Error(`${label} is no JSON: ${error.message}`), { remedy: 'Give the body of a call, its list of messages, or a plain text.' });
   }
 }
 
 /** A form whose answer stands below it. */
-function tool(of, word, ask, ...before) {
+function tool(fields, submit, ask, ...before) {
   const answer = h('div', { 'aria-live': 'polite' });
   const form = h('form', { class: 'prompt-form', novalidate: true, on: { submit: async (event) => {
     event.preventDefault();
     put(answer);
     try {
-      const made = ask(Object.fromEntries(Object.entries(of).map(([name, one]) => [name, one.value()])));
-      await load(answer, () => made, { lines: 6 });
+      const result = ask(Object.fromEntries(Object.entries(fields).map(([name, input]) => [name, input.value()])));
+      await load(answer, () => result, { lines: 6 });
     } catch (error) { put(answer, failure(error)); }
   }, keydown: (event) => { if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) form.requestSubmit(); } } },
-  before, Object.values(of).map((one) => one.node), h('div', { class: 'acts' }, button(word, null, { type: 'submit', kind: 'primary' })));
+  before, Object.values(fields).map((input) => input.node), h('div', { class: 'acts' }, button(submit, null, { type: 'submit', kind: 'primary' })));
   return h('div', { class: 'page-body' }, card(null, null, form), answer);
 }
 
 function render(model, signal) {
-  const of = {
+  const fields = {
     dialect: field('Whose body', { kind: 'select', options: DIALECTS }),
     body: field('The call', { kind: 'area', rows: 9, value: EXAMPLE, hint: 'The body of a call, its list of messages, or what a user says' }),
     after: field('A prompt that a cache holds', { kind: 'area', rows: 2, hint: 'As above, where there is one: shows how much of the call comes from the cache' }),
   };
-  return tool(of, 'Show', ({ dialect, body, after }) => {
-    const asked = bodyOf(body, dialect, 'The call');
+  return tool(fields, 'Show', ({ dialect, body, after }) => {
+    const call = bodyOf(body, dialect, 'The call');
     const before = after.trim() ? bodyOf(after, dialect, 'The prompt that a cache holds') : null;
-    return see(model, asked, { dialect, after: before, signal }).then((report) => card(null, null, lens(drawn(report))));
+    return renderPrompt(model, call, { dialect, after: before, signal }).then((report) => card(null, null, tokenView(tokenViewOptions(report))));
   });
 }
 
 function tokenize(model, signal) {
-  const of = {
+  const fields = {
     text: field('Text, or ids with commas between', { kind: 'area', rows: 5, value: 'naïve café 🙂' }),
     parse: field('Control tokens that are spelt out count as such', { kind: 'check' }),
     around: field('With what the tokenizer puts around a text', { kind: 'check' }),
   };
-  return tool(of, 'Count', ({ text, parse, around }) => {
+  return tool(fields, 'Count', ({ text, parse, around }) => {
     const ids = /^[\s[\]\d,]*\d[\s[\]\d,]*$/.test(text) && text.includes(',') ? text.match(/\d+/g).map(Number) : null;
     return post(`models/${segment(model)}/tokenize`, ids ? { ids } : { text, parse_special: parse, add_special: around }, { signal })
-      .then((tokenized) => card(null, null, ids && h('pre', { class: 'code wrap', tabindex: 0 }, tokenized.text), lens(drawn(tokenized)), h('p', { class: 'muted small' }, `${count(tokenized.bytes)} bytes`),
+      .then((tokenized) => card(null, null, ids && h('pre', { class: 'code wrap', tabindex: 0 }, tokenized.text), tokenView(tokenViewOptions(tokenized)), h('p', { class: 'muted small' }, `${count(tokenized.bytes)} bytes`),
         tokenized.decoded && h('p', { class: 'notice warn' }, 'The tokenizer changes this text. Its tokens stand for: ', h('code', {}, tokenized.decoded))));
   });
 }

@@ -35,26 +35,26 @@ class View {
     this.signal = signal;
     this.rows = [];
     this.cursor = null;
-    this.asked = 0;
+    this.searchCount = 0;
     this.marked = [];
     this.filters = {};
-    this.take(query);
+    this.readFilters(query);
     this.form = h('div');
     put(this.form, this.bar());
     this.side = h('section', { class: 'split-side', 'aria-label': 'Request', hidden: true });
-    this.said = h('span', { class: 'muted small', role: 'status' });
+    this.countText = h('span', { class: 'muted small', role: 'status' });
     this.live = h('button', { type: 'button', class: 'button small', hidden: true, on: { click: () => this.search() } });
     this.compare = button('Compare', () => go(`requests/compare?a=${encodeURIComponent(this.marked[0])}&b=${encodeURIComponent(this.marked[1])}`), { kind: 'small', hidden: true });
     this.table = longTable({ caption: 'Requests, newest first', key: (row) => row.id, open: (row) => this.open(row.id), more: () => this.more(), columns: columns(this),
       onKey: (key, row) => key === 'c' && (this.mark(row.id), true) });
     this.body = h('div', { class: 'list-body' });
     put(root, head('Requests', 'Every call with its time, its cost and its end. Open one to see where both went.'),
-      this.form, h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.said, this.live, this.compare), this.body), this.side));
+      this.form, h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.countText, this.live, this.compare), this.body), this.side));
     root.classList.add('fills');
   }
 
   /** Takes the search out of an address. */
-  take(query) {
+  readFilters(query) {
     // In place: the fields of the form write into it.
     Object.assign(this.filters, Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ''])));
     this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
@@ -74,7 +74,7 @@ class View {
 
   bar() {
     const { filters } = this;
-    const changed = (name) => (value) => { filters[name] = String(value ?? ''); this.later(); };
+    const changed = (name) => (value) => { filters[name] = String(value ?? ''); this.searchSoon(); };
     const text = (name, label, more) => field(label, { value: filters[name], changed: changed(name), ...more }).node;
     const search = field('Refusal says', { value: filters.text, placeholder: 'Text of a refusal or an error', changed: changed('text') });
     search.input.dataset.search = '';
@@ -84,7 +84,7 @@ class View {
         text('stage', 'Stage', { kind: 'select', options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])] }), text('dearer_than', 'Dearer than', { placeholder: '$', kind: 'number' })));
     return h('form', { class: 'card filters', role: 'search', 'aria-label': 'Requests', on: { submit: (event) => { event.preventDefault(); this.search(); }, reset: () => setTimeout(() => this.clear()) } },
       h('div', { class: 'fields' }, search.node,
-        field('When', { kind: 'select', options: SPANS, value: this.last, changed: (value) => { this.last = value; custom.hidden = value !== 'custom'; this.later(); } }).node,
+        field('When', { kind: 'select', options: SPANS, value: this.last, changed: (value) => { this.last = value; custom.hidden = value !== 'custom'; this.searchSoon(); } }).node,
         text('outcome', 'Outcome', { kind: 'select', options: [['', 'Any'], ['completed', 'Completed'], ['refused', 'Refused'], ['failed', 'Failed'], ['cancelled', 'Cancelled']] }),
         text('model', 'Model'), text('org', 'Organisation'), text('slower_than_ms', 'Slower than (ms)', { kind: 'number' })),
       custom, more);
@@ -92,7 +92,7 @@ class View {
 
   clear() { go('requests'); }
 
-  later() {
+  searchSoon() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.search(), 250);
   }
@@ -113,7 +113,7 @@ class View {
 
   async search() {
     clearTimeout(this.timer);
-    const turn = ++this.asked;
+    const turn = ++this.searchCount;
     const { rest } = route();
     if (rest[0] !== 'compare') rewrite(this.address(['requests', ...rest.map(encodeURIComponent)].join('/')));
     this.rows = [];
@@ -121,13 +121,13 @@ class View {
     const wait = setTimeout(() => put(this.body, h('div', { class: 'pad' }, skeleton(8))), 100);
     try {
       await this.fetch(turn);
-      if (turn !== this.asked) return;
-      put(this.body, this.rows.length ? this.table.node : this.nothing());
+      if (turn !== this.searchCount) return;
+      put(this.body, this.rows.length ? this.table.node : this.emptyState());
       this.table.set(this.rows);
       this.table.choose(route().rest[0]);
     } catch (error) {
-      if (turn !== this.asked || this.signal.aborted) return;
-      this.said.textContent = '';
+      if (turn !== this.searchCount || this.signal.aborted) return;
+      this.countText.textContent = '';
       put(this.body, h('div', { class: 'pad' }, failure(error, () => this.search())));
     } finally {
       clearTimeout(wait);
@@ -140,20 +140,20 @@ class View {
     let rounds = 0;
     do {
       const page = await get('requests', { query: { ...this.query(), limit: PAGE_ROWS, cursor: this.cursor }, signal: this.signal });
-      if (turn !== this.asked) return;
+      if (turn !== this.searchCount) return;
       this.rows.push(...rowsOf(page));
       this.cursor = page.next ?? null;
     } while (this.cursor && this.rows.length < before + 50 && ++rounds < 20);
-    this.said.textContent = `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}`;
+    this.countText.textContent = `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}`;
   }
 
   async more() {
     if (!this.cursor || this.fetching) return;
     this.fetching = true;
-    const turn = this.asked;
+    const turn = this.searchCount;
     try {
       await this.fetch(turn);
-      if (turn === this.asked) this.table.set(this.rows, { keep: true });
+      if (turn === this.searchCount) this.table.set(this.rows, { keep: true });
     } catch (error) {
       if (!this.signal.aborted) toast(error.message, 'bad');
       this.cursor = null;
@@ -162,7 +162,7 @@ class View {
     }
   }
 
-  nothing() {
+  emptyState() {
     const any = Object.keys(this.query()).length > 0;
     return any ? empty('No request is like that.', 'Widen the time or take a filter away.', button('Clear the search', () => go('requests')))
       : empty('No request was made yet.', 'Every call will stand here with its waterfall, its price and the reason of its end.',
@@ -172,7 +172,7 @@ class View {
   open(id) { go(this.address(`requests/${encodeURIComponent(id)}`)); }
 
   mark(id) {
-    this.marked = this.marked.includes(id) ? this.marked.filter((one) => one !== id) : [...this.marked, id].slice(-2);
+    this.marked = this.marked.includes(id) ? this.marked.filter((other) => other !== id) : [...this.marked, id].slice(-2);
     this.compare.hidden = this.marked.length !== 2 || !may('GET /requests/compare');
     this.table.redraw();
   }
@@ -181,10 +181,10 @@ class View {
     const id = rest[0];
     const before = this.address('');
     // A link to one request leaves the list as it is.
-    if (!id || (id !== 'compare' && query.size > 0)) this.take(query);
+    if (!id || (id !== 'compare' && query.size > 0)) this.readFilters(query);
     if (this.address('') !== before) {
       put(this.form, this.bar());
-      if (this.asked > 0) this.search();
+      if (this.searchCount > 0) this.search();
     }
     this.side.hidden = !id;
     this.side.closest('.split').classList.toggle('with-side', Boolean(id));

@@ -5,8 +5,8 @@ import { signIn } from '../session.js';
 import { button, failure } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 
-/** @param {{said?: string, error?: Error, entered: () => void}} how */
-export function signInPage({ said, error, entered }) {
+/** @param {{message?: string, error?: Error, entered: () => void}} how */
+export function signInPage({ message, error, entered }) {
   document.title = 'Sign in · Headrace';
   const key = field('Operator key', { kind: 'password', name: 'key', required: true, placeholder: 'hrop-…', hint: 'It is sent to this server once, and kept nowhere in the browser.' });
   const notice = h('div', {}, error && failure(error));
@@ -29,7 +29,7 @@ export function signInPage({ said, error, entered }) {
   } } }, key.node, notice, send);
   setTimeout(() => key.input.focus());
   return h('main', { class: 'sign-in' },
-    h('div', { class: 'sign-in-brand' }, h('img', { src: '/icon.svg', alt: '', width: 44, height: 44 }), h('h1', {}, 'Headrace'), h('p', { class: 'muted' }, said ?? 'Sign in to see what your server does, and why.')),
+    h('div', { class: 'sign-in-brand' }, h('img', { src: '/icon.svg', alt: '', width: 44, height: 44 }), h('h1', {}, 'Headrace'), h('p', { class: 'muted' }, message ?? 'Sign in to see what your server does, and why.')),
     form,
     h('div', { class: 'sign-in-help muted' }, h('p', {}, 'Started it just now? ', h('code', {}, 'headrace up'), ' printed a link that signs you in. It works once, for ten minutes.'),
       h('p', {}, 'A new link: ', h('code', {}, 'headrace operators link'), ', beside the running server.')));

@@ -41,8 +41,8 @@ function literal(value, indent) {
   if (typeof value === 'boolean') return value ? 'True' : 'False';
   if (typeof value === 'string') return JSON.stringify(value);
   if (typeof value !== 'object') return String(value);
-  const inner = Array.isArray(value) ? value.map((one) => literal(one, indent + 4)) : Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${literal(one, indent + 4)}`);
+  const inner = Array.isArray(value) ? value.map((item) => literal(item, indent + 4)) : Object.entries(value).map(([name, item]) => `${JSON.stringify(name)}: ${literal(item, indent + 4)}`);
   const [open, close] = Array.isArray(value) ? ['[', ']'] : ['{', '}'];
   const line = `${open}${inner.join(', ')}${close}`;
-  return line.length < 90 && !line.includes('\n') ? line : `${open}\n${inner.map((one) => `${pad}    ${one},`).join('\n')}\n${pad}${close}`;
+  return line.length < 90 && !line.includes('\n') ? line : `${open}\n${inner.map((item) => `${pad}    ${item},`).join('\n')}\n${pad}${close}`;
 }

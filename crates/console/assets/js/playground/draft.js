@@ -53,9 +53,9 @@ export function messagesOf(draft, turns) {
 }
 
 /** What is wrong with a text that should be JSON, or null. */
-export function jsonFault(text, what) {
+export function jsonFault(text, label) {
   if (!text.trim()) return null;
-  try { JSON.parse(text); return null; } catch (error) { return `${what} is no JSON: ${error.message}`; }
+  try { JSON.parse(text); return null; } catch (error) { return `${label} is no JSON: ${error.message}`; }
 }
 
 /** The tools offered, as a list; none where the text is not ready. */

@@ -128,12 +128,12 @@ function inline(text, depth) {
   const next = new Map();
   let plain = '';
   const push = (node) => { if (plain) nodes.push(plain); plain = ''; nodes.push(node); };
-  const seek = (what, from) => {
-    if (missing.has(what)) return -1;
-    if ((next.get(what) ?? -1) >= from) return next.get(what);
-    const found = text.indexOf(what, from);
-    if (found < 0) missing.add(what);
-    else next.set(what, found);
+  const seek = (mark, from) => {
+    if (missing.has(mark)) return -1;
+    if ((next.get(mark) ?? -1) >= from) return next.get(mark);
+    const found = text.indexOf(mark, from);
+    if (found < 0) missing.add(mark);
+    else next.set(mark, found);
     return found;
   };
   let at = 0;

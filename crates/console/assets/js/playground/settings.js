@@ -13,7 +13,7 @@ const PARAMETERS = [
   ['min_tokens', 'Least tokens', 'number', 'no end before'], ['timeout', 'Timeout', 'number', 'seconds to the first token'],
   ['thinking_token_budget', 'Thought, at most', 'number', 'tokens'],
 ];
-const FIRST = 4;
+const COUNT_SHOWN_FIRST = 4;
 const EXAMPLE_TOOL = [{ type: 'function', function: { name: 'get_weather', description: 'The weather in a city', parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] } } }];
 const EXAMPLE_SCHEMA = { type: 'object', properties: { name: { type: 'string' }, age: { type: 'integer' } }, required: ['name', 'age'], additionalProperties: false };
 
@@ -26,19 +26,19 @@ export function settingsPanel({ draft, projects, changed, redraw }) {
   const numbers = PARAMETERS.map(([name, label, kind, hint]) => field(label, { kind, value: draft.params[name] ?? '', placeholder: 'default', hint, changed: keepParam(name) }).node);
   const set = (name) => (value) => { draft[name] = value; changed(); };
   return h('div', { class: 'pg-settings' },
-    projects.length > 0 && field('On the account of', { kind: 'select', value: draft.project, options: projects.map((one) => [one.id, `${one.id} (${one.org})`]), changed: set('project'), hint: 'A call is charged as any other is.' }).node,
+    projects.length > 0 && field('On the account of', { kind: 'select', value: draft.project, options: projects.map((project) => [project.id, `${project.id} (${project.org})`]), changed: set('project'), hint: 'A call is charged as any other is.' }).node,
     field('System prompt', { kind: 'area', rows: 3, value: draft.system, placeholder: 'How the model should be', changed: set('system') }).node,
-    h('div', { class: 'fields' }, numbers.slice(0, FIRST)),
+    h('div', { class: 'fields' }, numbers.slice(0, COUNT_SHOWN_FIRST)),
     field('Stream', { kind: 'check', value: draft.stream, changed: set('stream') }).node,
     field('Show answers as plain text', { kind: 'check', value: draft.plain, hint: 'Without: Markdown is drawn.', changed: (value) => { set('plain')(value); redraw(); } }).node,
-    section('More parameters', Object.entries(draft.params).some(([name, value]) => value && PARAMETERS.findIndex(([of]) => of === name) >= FIRST) || draft.more,
-      h('div', { class: 'fields' }, numbers.slice(FIRST),
-        field('Thinking', { kind: 'select', value: draft.params.reasoning_effort ?? '', options: [['', 'default'], ...['none', 'minimal', 'low', 'medium', 'high'].map((one) => [one, one])], changed: keepText(draft, 'reasoning_effort', changed) }).node,
+    section('More parameters', Object.entries(draft.params).some(([name, value]) => value && PARAMETERS.findIndex(([id]) => id === name) >= COUNT_SHOWN_FIRST) || draft.more,
+      h('div', { class: 'fields' }, numbers.slice(COUNT_SHOWN_FIRST),
+        field('Thinking', { kind: 'select', value: draft.params.reasoning_effort ?? '', options: [['', 'default'], ...['none', 'minimal', 'low', 'medium', 'high'].map((effort) => [effort, effort])], changed: keepText(draft, 'reasoning_effort', changed) }).node,
         field('Class', { kind: 'select', value: draft.params.service_tier ?? '', options: [['', 'default'], ['flex', 'flex: when nothing waits']], changed: keepText(draft, 'service_tier', changed) }).node),
       field('Stop at', { kind: 'area', rows: 2, value: draft.params.stop ?? '', hint: 'One string a line, up to four.', changed: keepText(draft, 'stop', changed) }).node,
-      json(draft, 'more', 'Anything else', 'A JSON object that is put over the body: every parameter of the API.', changed, { logit_bias: { 42: -100 } })),
+      jsonField(draft, 'more', 'Anything else', 'A JSON object that is put over the body: every parameter of the API.', changed, { logit_bias: { 42: -100 } })),
     section('Tools', draft.tools, toolsEditor(draft, changed)),
-    section('Form of the answer', draft.format !== 'text', form(draft, changed)));
+    section('Form of the answer', draft.format !== 'text', formatFields(draft, changed)));
 }
 
 const keepText = (draft, name, changed) => (value) => { draft.params[name] = value; changed(); };
@@ -48,18 +48,18 @@ function section(name, open, ...children) {
 }
 
 /** A text that must be JSON: said while it is typed. */
-function json(draft, name, label, hint, changed, example) {
-  const fault = h('p', { class: 'fault small', role: 'status' });
+function jsonField(draft, name, label, hint, changed, example) {
+  const faultNode = h('p', { class: 'fault small', role: 'status' });
   const check = () => {
-    const said = jsonFault(draft[name], label);
-    fault.textContent = said ?? '';
-    one.input.setAttribute('aria-invalid', String(Boolean(said)));
+    const fault = jsonFault(draft[name], label);
+    faultNode.textContent = fault ?? '';
+    area.input.setAttribute('aria-invalid', String(Boolean(fault)));
   };
-  const one = field(label, { kind: 'area', rows: 5, value: draft[name], hint, changed: (value) => { draft[name] = value; check(); changed(); } });
-  one.input.classList.add('mono');
-  const fill = h('button', { type: 'button', class: 'button small quiet', on: { click: () => { draft[name] = JSON.stringify(example, null, 2); one.set(draft[name]); check(); changed(); } } }, 'Put in an example');
+  const area = field(label, { kind: 'area', rows: 5, value: draft[name], hint, changed: (value) => { draft[name] = value; check(); changed(); } });
+  area.input.classList.add('mono');
+  const fill = h('button', { type: 'button', class: 'button small quiet', on: { click: () => { draft[name] = JSON.stringify(example, null, 2); area.set(draft[name]); check(); changed(); } } }, 'Put in an example');
   check();
-  return h('div', { class: 'stack' }, one.node, fault, !draft[name].trim() && fill);
+  return h('div', { class: 'stack' }, area.node, faultNode, !draft[name].trim() && fill);
 }
 
 function toolsEditor(draft, changed) {
@@ -67,12 +67,12 @@ function toolsEditor(draft, changed) {
   const choose = field('Must it call?', { kind: 'select', value: draft.tool_choice, options: [['', 'as it likes'], ['none', 'none'], ['required', 'one of them'], ...toolsOf(draft).map((tool) => [tool.function?.name, `${tool.function?.name}`])], changed: (value) => { draft.tool_choice = value; changed(); } });
   const drawMocks = () => put(mocks, toolsOf(draft).map(({ function: tool }) => tool?.name && field(`${tool.name} answers`, { kind: 'area', rows: 2, value: draft.mocks[tool.name] ?? '', placeholder: '{"temp_c": 21}', changed: (value) => { draft.mocks[tool.name] = value; changed(); } }).node));
   drawMocks();
-  return [json(draft, 'tools', 'Functions', 'A JSON list, as in the API. They are not run: you say what they answer.', () => { drawMocks(); changed(); }, EXAMPLE_TOOL), choose.node, mocks,
+  return [jsonField(draft, 'tools', 'Functions', 'A JSON list, as in the API. They are not run: you say what they answer.', () => { drawMocks(); changed(); }, EXAMPLE_TOOL), choose.node, mocks,
     field('Give the answers back at once', { kind: 'check', value: draft.proceed, hint: 'Without: you see each call first, and may change its result.', changed: (value) => { draft.proceed = value; changed(); } }).node];
 }
 
-function form(draft, changed) {
-  const schema = json(draft, 'schema', 'JSON schema', 'The answer is held to it, token by token.', changed, EXAMPLE_SCHEMA);
+function formatFields(draft, changed) {
+  const schema = jsonField(draft, 'schema', 'JSON schema', 'The answer is held to it, token by token.', changed, EXAMPLE_SCHEMA);
   schema.hidden = draft.format !== 'json_schema';
   return [field('The answer is', { kind: 'select', value: draft.format, options: [['text', 'text'], ['json_object', 'any JSON object'], ['json_schema', 'JSON of a schema']],
     changed: (value) => { draft.format = value; schema.hidden = value !== 'json_schema'; changed(); } }).node, schema];

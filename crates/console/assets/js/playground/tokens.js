@@ -47,9 +47,9 @@ export function heat(tokens) {
  * A prompt by tokens: each of its own colour, marks of the template set apart, a line where a cache's blocks end.
  * @param {{tokens: {id: number, text: string, special: string|null, part: string|null}[], cached?: number|null, was?: number|null, block?: number, max?: number|null, cost?: string|null}} sight
  */
-export function lens({ tokens, all = tokens.length, cached, was, max, cost, parts, template, block, spelled, left }) {
+export function tokenView({ tokens, total = tokens.length, cached, lastCached, max, cost, parts, template, block, spelled, truncated }) {
   if (tokens.length === 0) return empty('No tokens.', 'Write something first.');
-  const said = h('p', { class: 'muted small lens-said', role: 'status' }, 'Point at a token for its id; arrow keys move along them.');
+  const status = h('p', { class: 'muted small lens-said', role: 'status' }, 'Point at a token for its id; arrow keys move along them.');
   let at = -1;
   let tint = 0;
   const spans = tokens.map((token) => h('span', { class: ['token', token.special ? 'special' : `tint-${tint++ % 4}`].join(' ') }, token.text.replaceAll('\n', '↵\n') || '∅'));
@@ -69,13 +69,13 @@ export function lens({ tokens, all = tokens.length, cached, was, max, cost, part
     at = index;
     const token = tokens[at];
     spans[at].classList.add('at');
-    said.textContent = [`Token ${count(at + 1)}`, `id ${token.id}`, JSON.stringify(token.text), token.special && (token.special === 'special' ? 'special: left out of texts' : 'a mark that no text becomes'), token.part ?? 'the template’s own',
+    status.textContent = [`Token ${count(at + 1)}`, `id ${token.id}`, JSON.stringify(token.text), token.special && (token.special === 'special' ? 'special: left out of texts' : 'a mark that no text becomes'), token.part ?? 'the template’s own',
       cached > 0 && (at < cached ? 'from a warm cache' : 'computed')].filter(Boolean).join(' · ');
   }
   return [
-    facts(['Tokens', count(all)], ['Marks', count(tokens.filter((token) => token.special).length)], ['The template’s own', template !== undefined && count(template)],
-      ['A warm cache gives', cached !== null && cached !== undefined && `${count(cached)} (${percent(cached / all)})`], ['From the cache, last time', was !== null && was !== undefined && count(was)],
-      ['Window', max && `${count(max)}, ${percent(all / max)} used`], ['Input costs', cost], ...(parts ?? []).map(([name, n]) => [name, `${count(n)} tokens`])),
+    facts(['Tokens', count(total)], ['Marks', count(tokens.filter((token) => token.special).length)], ['The template’s own', template !== undefined && count(template)],
+      ['A warm cache gives', cached !== null && cached !== undefined && `${count(cached)} (${percent(cached / total)})`], ['From the cache, last time', lastCached !== null && lastCached !== undefined && count(lastCached)],
+      ['Window', max && `${count(max)}, ${percent(total / max)} used`], ['Input costs', cost], ...(parts ?? []).map(([name, n]) => [name, `${count(n)} tokens`])),
     spelled?.length > 0 && h('p', { class: 'notice warn' }, 'Spelt in the text, and no mark: ', spelled.map((text) => [h('code', {}, text), ' '])),
-    body, left && h('p', { class: 'muted small' }, left), said];
+    body, truncated && h('p', { class: 'muted small' }, truncated), status];
 }

@@ -12,29 +12,29 @@ import { heat } from './tokens.js';
 
 /**
  * @param {object} turn
- * @param {{draft: object, act: object, last: boolean, signal: AbortSignal}} of `act` has `results(texts)` and `again()`
+ * @param {{draft: object, act: object, last: boolean, signal: AbortSignal}} context `act` has `results(texts)` and `again()`
  */
-export function turnNode(turn, of) {
+export function turnNode(turn, context) {
   if (turn.role === 'user') return h('article', { class: 'turn user' }, h('h2', { class: 'off-screen' }, 'You'), turn.images?.map((url) => h('img', { class: 'turn-image', src: url, alt: 'A picture that was sent' })), h('div', { class: 'bubble' }, turn.text));
   if (turn.role === 'tool') return h('article', { class: 'turn tool' }, h('h2', { class: 'small muted' }, `Result of ${turn.name}`), h('pre', { class: 'code wrap' }, turn.text));
   const node = h('article', { class: 'turn assistant' });
-  drawAnswer(node, turn, of);
+  drawAnswer(node, turn, context);
   return node;
 }
 
 /** An answer, whole or growing. */
-export function drawAnswer(node, turn, of) {
-  const warm = turn.tokens?.length > 0 && !of.growing;
+export function drawAnswer(node, turn, context) {
+  const warm = turn.tokens?.length > 0 && !context.growing;
   put(node, h('h2', { class: 'off-screen' }, 'Answer'),
-    turn.reasoning && h('details', { class: 'thought', open: of.growing && !turn.text }, h('summary', {}, 'Thought'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
-    warm ? heat(turn.tokens) : turn.text && (of.draft.plain ? h('div', { class: 'answer-text' }, turn.text) : markdown(turn.text)),
-    turn.text && of.growing && h('span', { class: 'caret', 'aria-hidden': 'true' }),
-    of.growing && !turn.text && !turn.reasoning && h('div', { class: 'answer-text muted' }, 'Waiting for the first token', h('span', { class: 'caret', 'aria-hidden': 'true' })),
+    turn.reasoning && h('details', { class: 'thought', open: context.growing && !turn.text }, h('summary', {}, 'Thought'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
+    warm ? heat(turn.tokens) : turn.text && (context.draft.plain ? h('div', { class: 'answer-text' }, turn.text) : markdown(turn.text)),
+    turn.text && context.growing && h('span', { class: 'caret', 'aria-hidden': 'true' }),
+    context.growing && !turn.text && !turn.reasoning && h('div', { class: 'answer-text muted' }, 'Waiting for the first token', h('span', { class: 'caret', 'aria-hidden': 'true' })),
     turn.calls?.map((call) => h('div', { class: 'call' }, h('p', {}, badge('calls', 'info'), ' ', h('code', {}, call.name)), h('pre', { class: 'code wrap' }, pretty(call.args)))),
-    !of.growing && turn.note && h('p', { class: 'small muted' }, `Not whole: ${turn.note}.`),
-    turn.error && failure(turn.error, of.last && of.act.again),
-    !of.growing && !turn.error && of.last && turn.calls?.length > 0 && results(turn, of));
-  if (!of.growing && !turn.error) add(node, figures(turn, of));
+    !context.growing && turn.note && h('p', { class: 'small muted' }, `Not whole: ${turn.note}.`),
+    turn.error && failure(turn.error, context.last && context.act.again),
+    !context.growing && !turn.error && context.last && turn.calls?.length > 0 && results(turn, context));
+  if (!context.growing && !turn.error) add(node, figures(turn, context));
 }
 
 function pretty(text) {

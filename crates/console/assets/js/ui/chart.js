@@ -5,7 +5,7 @@ import { add, h, put } from '../dom.js';
 import { time } from '../format.js';
 import { choice } from '../settings.js';
 
-const MOST_NAME = 40;
+const MAX_NAME_CHARS = 40;
 let library = null;
 
 /** Fetches the library once. It sets styles by CSSOM alone, so it lives under the policy of the page. */
@@ -38,7 +38,7 @@ function resolved(name) {
 function legendOf(lines, data) {
   const at = h('li', {}, '–');
   const values = lines.map(() => h('b', { class: 'num' }));
-  const node = h('ul', { class: 'legend small muted' }, lines.map((line, index) => h('li', {}, h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }), line.name.slice(0, MOST_NAME), values[index])), at);
+  const node = h('ul', { class: 'legend small muted' }, lines.map((line, index) => h('li', {}, h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }), line.name.slice(0, MAX_NAME_CHARS), values[index])), at);
   return { node, set(index) {
     const [xs, ...ys] = data();
     const known = index !== null && index !== undefined && xs[index] !== undefined;
@@ -93,9 +93,9 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
   });
   add(node, lines.length > 1 || bars ? legend.node : null);
   resize.observe(node);
-  const again = () => { make().catch(() => {}); };
-  document.addEventListener('choice', again, { signal });
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, { signal });
+  const redraw = () => { make().catch(() => {}); };
+  document.addEventListener('choice', redraw, { signal });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw, { signal });
   signal?.addEventListener('abort', () => { resize.disconnect(); plot?.destroy(); plot = null; });
 
   return { node, set(...columns) { data = columns; node.dataset.points = String(columns[0].length); plot?.setData(columns); } };

@@ -12,11 +12,11 @@ export function dialog(title, build, { wide, ask } = {}) {
     let result;
     let done = false;
     const close = (value) => { result = value; done = true; node.close(); };
-    const asked = h('div', { class: 'dialog-asked', role: 'alert' });
+    const question = h('div', { class: 'dialog-asked', role: 'alert' });
     const leave = (event) => {
       if (!ask) return event?.type === 'cancel' || close();
       event?.preventDefault();
-      put(asked, h('div', { class: 'notice warn' }, h('p', {}, ask), button('Close without it', () => close(), { kind: 'small' })));
+      put(question, h('div', { class: 'notice warn' }, h('p', {}, ask), button('Close without it', () => close(), { kind: 'small' })));
     };
     const node = h('dialog', { class: wide ? 'dialog wide' : 'dialog', 'aria-label': title, on: {
       keydown: (event) => ask && event.key === 'Escape' && leave(event),
@@ -24,7 +24,7 @@ export function dialog(title, build, { wide, ask } = {}) {
       // A browser may close a dialog all the same, as with the second Escape in a row.
       close: () => { if (ask && !done) { node.showModal(); return leave(); } node.remove(); resolve(result); } } },
       h('div', { class: 'dialog-head' }, h('h2', {}, title), button('', () => leave(), { kind: 'quiet', sign: 'close', title: 'Close' })));
-    add(node, build(close), ask ? asked : null);
+    add(node, build(close), ask ? question : null);
     document.body.append(node);
     node.showModal();
     (node.querySelector('[autofocus], .dialog-body input, .dialog-body select, .dialog-body textarea') ?? node.querySelector('button'))?.focus();
@@ -32,24 +32,24 @@ export function dialog(title, build, { wide, ask } = {}) {
 }
 
 /** Asks before something that cannot be undone. */
-export function confirm(title, sentence, word, { kind = 'danger' } = {}) {
+export function confirm(title, sentence, action, { kind = 'danger' } = {}) {
   return dialog(title, (close) => [
     h('div', { class: 'dialog-body' }, h('p', {}, sentence)),
-    h('div', { class: 'dialog-foot' }, button('Cancel', () => close(false)), button(word, () => close(true), { kind, autofocus: true })),
+    h('div', { class: 'dialog-foot' }, button('Cancel', () => close(false)), button(action, () => close(true), { kind, autofocus: true })),
   ]);
 }
 
-let fields = 0;
+let fieldCount = 0;
 
 /**
  * A field with its label and a word on what it is. Kinds: text, number, password, select (`options`: [value, text]), area, check, time.
  * @returns {{node: HTMLElement, input: HTMLElement, value: () => any}}
  */
 export function field(label, { kind = 'text', value = '', hint, options, name, placeholder, required, min, step, rows, list, changed } = {}) {
-  const id = `f${++fields}`;
+  const id = `f${++fieldCount}`;
   const common = { id, name, required, placeholder, autocomplete: 'off', spellcheck: 'false', 'aria-describedby': hint ? `${id}h` : null };
   let input;
-  if (kind === 'select') input = h('select', common, (options ?? []).map(([of, text]) => h('option', { value: of, selected: String(of) === String(value) }, text)));
+  if (kind === 'select') input = h('select', common, (options ?? []).map(([choice, text]) => h('option', { value: choice, selected: String(choice) === String(value) }, text)));
   else if (kind === 'area') input = h('textarea', { ...common, rows: rows ?? 3 });
   else if (kind === 'check') input = h('input', { ...common, type: 'checkbox', checked: Boolean(value) });
   else input = h('input', { ...common, type: kind === 'time' ? 'datetime-local' : kind === 'number' ? 'text' : kind, inputmode: kind === 'number' ? 'decimal' : null, min, step, list });
@@ -62,8 +62,8 @@ export function field(label, { kind = 'text', value = '', hint, options, name, p
     if (kind === 'time') return text === '' ? null : new Date(text).toISOString();
     return kind === 'area' ? input.value : text;
   }
-  const words = [h('label', { for: id }, label), hint && h('p', { class: 'hint', id: `${id}h` }, hint)];
-  const node = kind === 'check' ? h('div', { class: 'field check' }, input, h('div', {}, words)) : h('div', { class: 'field' }, words[0], input, words[1]);
+  const texts = [h('label', { for: id }, label), hint && h('p', { class: 'hint', id: `${id}h` }, hint)];
+  const node = kind === 'check' ? h('div', { class: 'field check' }, input, h('div', {}, texts)) : h('div', { class: 'field' }, texts[0], input, texts[1]);
   return { node, input, value: read, set(next) { if (kind === 'check') input.checked = next; else input.value = next ?? ''; } };
 }
 
@@ -71,28 +71,28 @@ export function field(label, { kind = 'text', value = '', hint, options, name, p
  * A form in a dialog. `act(values)` may throw: the error stands above the buttons, and nothing typed is lost.
  * @param {object} of fields by name, each as made by {@link field}
  */
-export function formDialog(title, { intro, of, word, act, kind = 'primary' }) {
+export function formDialog(title, { intro, fields, submit, act, kind = 'primary' }) {
   return dialog(title, (close) => {
-    const said = h('div');
-    const send = button(word, null, { kind, type: 'submit' });
+    const errorBox = h('div');
+    const send = button(submit, null, { kind, type: 'submit' });
     const form = h('form', { on: { submit: async (event) => {
       event.preventDefault();
       if (send.disabled) return;
       send.disabled = true;
-      put(said);
+      put(errorBox);
       try {
-        const values = Object.fromEntries(Object.entries(of).map(([name, one]) => [name, one.value()]));
+        const values = Object.fromEntries(Object.entries(fields).map(([name, input]) => [name, input.value()]));
         close((await act(values)) ?? true);
       } catch (error) {
-        put(said, failure(error));
-        const wrong = of[String(error.field ?? '').split('.').pop()];
+        put(errorBox, failure(error));
+        const wrong = fields[String(error.field ?? '').split('.').pop()];
         wrong?.input.setAttribute('aria-invalid', 'true');
         wrong?.input.focus();
       } finally {
         send.disabled = false;
       }
     } } },
-    h('div', { class: 'dialog-body' }, intro && h('p', { class: 'muted' }, intro), Object.values(of).map((one) => one.node), said),
+    h('div', { class: 'dialog-body' }, intro && h('p', { class: 'muted' }, intro), Object.values(fields).map((input) => input.node), errorBox),
     h('div', { class: 'dialog-foot' }, button('Cancel', () => close()), send));
     form.setAttribute('novalidate', '');
     return form;

@@ -2,7 +2,7 @@
 
 import { add, h, icon, put } from '../dom.js';
 import { ago, bothTimes, time } from '../format.js';
-import { pageOf } from '../titles.js';
+import { errorPagePath } from '../book-titles.js';
 
 /** The head of a page: its name, one sentence, and what one can do here. */
 export function head(title, sentence, ...acts) {
@@ -31,10 +31,10 @@ export function badge(text, kind = '') {
 }
 
 /** How a call ended, as a badge. */
-export function outcome(of) {
-  const kind = typeof of === 'string' ? of : of?.kind;
+export function outcome(ending) {
+  const kind = typeof ending === 'string' ? ending : ending?.kind;
   if (!kind) return badge('in flight', 'info');
-  const badges = { completed: ['completed', 'good'], cancelled: ['cancelled', ''], refused: [of?.code ? `refused · ${of.code}` : 'refused', 'warn'], failed: [of?.stage ? `failed in ${of.stage}` : 'failed', 'bad'] };
+  const badges = { completed: ['completed', 'good'], cancelled: ['cancelled', ''], refused: [ending?.code ? `refused · ${ending.code}` : 'refused', 'warn'], failed: [ending?.stage ? `failed in ${ending.stage}` : 'failed', 'bad'] };
   return badge(...(badges[kind] ?? [kind, '']));
 }
 
@@ -71,7 +71,7 @@ export function failure(error, retry) {
 
 /** A link to the page about a refusal's code. */
 export function aboutCode(code, tag = 'p') {
-  const page = pageOf(code);
+  const page = errorPagePath(code);
   return page && h(tag, { class: 'small' }, h('a', { href: page }, 'about ', h('code', {}, code)));
 }
 
@@ -79,8 +79,8 @@ export function aboutCode(code, tag = 'p') {
 export async function load(root, make, { lines = 4, signal } = {}) {
   put(root, skeleton(lines));
   try {
-    const made = await make();
-    if (!signal?.aborted) put(root, made);
+    const content = await make();
+    if (!signal?.aborted) put(root, content);
   } catch (error) {
     if (signal?.aborted || error.name === 'AbortError') return;
     put(root, failure(error, () => load(root, make, { lines, signal })));
@@ -91,7 +91,7 @@ export async function load(root, make, { lines = 4, signal } = {}) {
 export function copyButton(text, label = 'Copy') {
   const node = button(label, async () => {
     const value = typeof text === 'function' ? text() : text;
-    try { await navigator.clipboard.writeText(value); } catch { byHand(value); }
+    try { await navigator.clipboard.writeText(value); } catch { copyBySelection(value); }
     toast('Copied.');
   }, { kind: 'quiet', sign: 'copy', title: label ? null : 'Copy' });
   return node;
@@ -104,7 +104,7 @@ export function jsonBlock(value) {
 }
 
 /** Without the clipboard's permission (a page without TLS on another machine). */
-function byHand(value) {
+function copyBySelection(value) {
   const area = h('textarea', { class: 'off-screen', 'aria-hidden': 'true' });
   area.value = value;
   document.body.append(area);
@@ -141,7 +141,7 @@ export function tabs(list, { chosen, changed, label = 'Views' } = {}) {
       choose((at + step + list.length) % list.length, true);
     } } }, tab.name));
   function choose(at, focus, quiet) {
-    heads.forEach((one, index) => { one.setAttribute('aria-selected', String(index === at)); one.tabIndex = index === at ? 0 : -1; });
+    heads.forEach((tab, index) => { tab.setAttribute('aria-selected', String(index === at)); tab.tabIndex = index === at ? 0 : -1; });
     panel.setAttribute('aria-labelledby', heads[at].id);
     if (focus) heads[at].focus();
     put(panel);
@@ -156,7 +156,7 @@ export function tabs(list, { chosen, changed, label = 'Views' } = {}) {
 /** One of a few, as buttons beside each other. */
 export function segmented(label, options, chosen, changed) {
   const buttons = options.map(([value, text]) => h('button', { type: 'button', 'aria-pressed': String(value === chosen), on: { click: () => {
-    buttons.forEach((one, at) => one.setAttribute('aria-pressed', String(options[at][0] === value)));
+    buttons.forEach((other, at) => other.setAttribute('aria-pressed', String(options[at][0] === value)));
     changed(value);
   } } }, text));
   return h('div', { class: 'segmented', role: 'group', 'aria-label': label }, buttons);
@@ -170,7 +170,7 @@ export function tile(name, { unit, hint } = {}) {
   const value = h('span', { class: 'tile-value' }, '–');
   const note = h('span', { class: 'tile-note muted small' });
   const node = h('div', { class: 'tile', title: hint }, h('span', { class: 'tile-name' }, name), h('span', {}, value, unit && h('span', { class: 'tile-unit muted' }, ` ${unit}`)), note);
-  return { node, set(text, word = '') { value.classList.toggle('long', text.length > LONG_VALUE); if (value.textContent !== text) value.textContent = text; if (note.textContent !== word) note.textContent = word; } };
+  return { node, set(text, remark = '') { value.classList.toggle('long', text.length > LONG_VALUE); if (value.textContent !== text) value.textContent = text; if (note.textContent !== remark) note.textContent = remark; } };
 }
 
 /** Names and values in two columns. */

@@ -29,13 +29,13 @@ function stepsOf(from, stepS) {
  * @param {{from: string, stepS: number, signal: AbortSignal, title?: string}} how
  */
 export function spendChart(rows, by, { from, stepS, signal, title = 'Spend' }) {
-  const of = (row) => (by ? nameBy(row, by) : 'spend');
+  const lineOf = (row) => (by ? nameBy(row, by) : 'spend');
   const sums = new Map();
-  for (const row of rows) sums.set(of(row), (sums.get(of(row)) ?? 0) + dollars(charge(row)));
+  for (const row of rows) sums.set(lineOf(row), (sums.get(lineOf(row)) ?? 0) + dollars(charge(row)));
   const names = [...sums.keys()].sort((a, b) => sums.get(b) - sums.get(a)).slice(0, MOST_LINES);
   const times = stepsOf(from, stepS);
   const show = (value) => `$${short(value)}`;
   const lines = chart({ label: by ? `Spend by ${by} over time` : `${title}, over time`, signal, height: by ? 190 : 160, axis: show, lines: (names.length ? names : ['spend']).map((name, at) => ({ name, color: COLORS[at], show })) });
-  lines.set(times, ...(names.length ? names : ['']).map((name) => times.map((time) => rows.filter((row) => of(row) === name && secondsOf(row.start) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
+  lines.set(times, ...(names.length ? names : ['']).map((name) => times.map((time) => rows.filter((row) => lineOf(row) === name && secondsOf(row.start) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
   return card(title, { note: [stepS === HOUR_S ? 'hour by hour' : 'day by day (UTC)', sums.size > MOST_LINES && `the ${MOST_LINES} largest`].filter(Boolean).join(', ') }, lines.node);
 }

@@ -3,7 +3,7 @@
 import { h, put } from '../dom.js';
 
 /** What a table gives up, one after the other, until it fits: air between its columns, whole words, then the columns themselves. */
-const CLOSER = ['tight', 'broken', 'cards'];
+const TIGHTER_CLASSES = ['tight', 'broken', 'cards'];
 
 /**
  * A table of few rows. A table that is wider than its place becomes tighter; if that does not do, each row becomes a card, with the names of its columns
@@ -26,27 +26,27 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
   function draw() {
     const shown = [...rows];
     if (order) {
-      const of = columns[order.at].sort;
-      shown.sort((a, b) => compare(of(a), of(b)) * (order.down ? -1 : 1));
+      const sortKey = columns[order.at].sort;
+      shown.sort((a, b) => compare(sortKey(a), sortKey(b)) * (order.down ? -1 : 1));
     }
     put(body, shown.map((row) => h('tr', { role: 'row', class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null, on: open && { click: (event) => event.target.closest('a,button,input') || open(row) } },
       columns.map((column) => h('td', { role: 'cell', class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null, data: { name: column.name } }, h('div', {}, column.cell(row)))))));
   }
   draw();
-  const made = h('table', { class: 'table', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
-  const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, made);
-  fit(wrap, made);
+  const node = h('table', { class: 'table', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
+  const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, node);
+  fit(wrap, node);
   return wrap;
 }
 
 /** Keeps a table within its place, at each width that the place has. */
-export function fit(wrap, made) {
+export function fit(wrap, node) {
   let width = -1;
   new ResizeObserver(() => {
     if (wrap.clientWidth === width) return;
     width = wrap.clientWidth;
-    made.classList.remove(...CLOSER);
-    for (const name of CLOSER) if (wrap.scrollWidth > wrap.clientWidth) made.classList.add(name);
+    node.classList.remove(...TIGHTER_CLASSES);
+    for (const name of TIGHTER_CLASSES) if (wrap.scrollWidth > wrap.clientWidth) node.classList.add(name);
   }).observe(wrap);
 }
 
@@ -90,11 +90,11 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   const top = h('div', { class: 'long-head', role: 'rowgroup' });
   const view = h('div', { class: 'long-view', role: 'rowgroup', on: { scroll: () => schedule(), keydown: pressed } }, spacer);
   const node = h('div', { class: 'long', role: 'grid', 'aria-label': caption, 'aria-readonly': 'true' }, top, view);
-  new ResizeObserver(() => fit()).observe(view);
+  new ResizeObserver(() => fitColumns()).observe(view);
   drawHead();
 
   /** Shows as many columns as there is room for. */
-  function fit() {
+  function fitColumns() {
     const fitting = fittingIn(columns, view.clientWidth);
     if (fitting.length === shown.length) return schedule();
     shown = fitting;
@@ -164,13 +164,13 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   }
 
   function redraw() {
-    const held = view.contains(document.activeElement) && document.activeElement !== view;
+    const hadFocus = view.contains(document.activeElement) && document.activeElement !== view;
     for (const line of drawn.values()) line.remove();
     drawn.clear();
     spacer.style.height = `${rows.length * ROW_PX}px`;
     node.setAttribute('aria-rowcount', String(rows.length + 1));
     draw();
-    if (held) drawn.get(at)?.focus({ preventScroll: true });
+    if (hadFocus) drawn.get(at)?.focus({ preventScroll: true });
   }
 
   return {

@@ -3,7 +3,7 @@
 
 import { h, put } from '../dom.js';
 import { duration, percent } from '../format.js';
-import { whatIs } from '../stages.js';
+import { describeStage } from '../stages.js';
 import { segmented } from './parts.js';
 
 const NAMES = { client: 'Client', gateway: 'Gateway', engine: 'Engine', back: 'Way back' };
@@ -50,7 +50,7 @@ function scaleByPart(parts, total) {
     return { ...part, from: from - width, width };
   });
   return (us) => {
-    const part = placed.find((one) => us <= one.end) ?? placed.at(-1);
+    const part = placed.find((candidate) => us <= candidate.end) ?? placed.at(-1);
     return part.from + part.width * Math.max(0, us - part.start) / (part.end - part.start);
   };
 }
@@ -65,7 +65,7 @@ function rows(trace, stages, parts, total, x) {
   const body = stages.map((stage) => {
     const left = x(stage.start_us);
     const width = Math.max(0, x(Math.min(total, stage.start_us + stage.duration_us)) - left);
-    const title = `${stage.stage}: ${duration(stage.duration_us)} from ${duration(stage.start_us)}${stage.inside ? `, as shares inside ${stage.inside}` : ''}\n${whatIs(stage.stage)}`;
+    const title = `${stage.stage}: ${duration(stage.duration_us)} from ${duration(stage.start_us)}${stage.inside ? `, as shares inside ${stage.inside}` : ''}\n${describeStage(stage.stage)}`;
     return h('tr', { class: stage.inside ? 'inside' : null, title },
       h('th', { scope: 'row' }, stage.inside && h('span', { class: 'muted', 'aria-hidden': 'true' }, '└ '), stage.stage),
       h('td', { class: 'num roomy' }, stage.inside ? '' : duration(stage.start_us)),

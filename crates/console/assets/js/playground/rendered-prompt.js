@@ -8,10 +8,10 @@ const NANO = 1e-9;
 const KINDS = { special: 'special', markup: 'markup' };
 
 /** Asks what a model sees of a body; `after` is a body whose prompt a cache is taken to hold. */
-export const see = (model, body, { dialect = 'chat', after = null, signal } = {}) => post(`models/${segment(model)}/render`, { body, dialect, after }, { signal });
+export const renderPrompt = (model, body, { dialect = 'chat', after = null, signal } = {}) => post(`models/${segment(model)}/render`, { body, dialect, after }, { signal });
 
 /** What {@link lens} draws, of a report. `used` is what the last answer's usage said, if there was one. */
-export function drawn(report, used) {
+export function tokenViewOptions(report, used) {
   const tokens = report.tokens.map((token) => ({ id: token.id, text: token.piece, special: KINDS[token.kind] ?? null, part: null }));
   const parts = [];
   for (const part of report.parts ?? []) {
@@ -23,8 +23,8 @@ export function drawn(report, used) {
   const cost = report.cost && (report.cost.cached_nano_dollars < report.cost.uncached_nano_dollars
     ? `${dollars(report.cost.uncached_nano_dollars)}, or ${dollars(report.cost.cached_nano_dollars)} from a warm cache` : dollars(report.cost.uncached_nano_dollars));
   return {
-    tokens, parts, cost, all: report.count, max: report.context, template: report.template_tokens, block: report.block_tokens,
-    cached: report.cached_tokens ?? null, was: used?.prompt_tokens_details?.cached_tokens ?? null, spelled: (report.spelled ?? []).map((one) => one.text),
-    left: report.count > report.tokens.length ? `Only the first ${count(report.tokens.length)} are shown.` : null,
+    tokens, parts, cost, total: report.count, max: report.context, template: report.template_tokens, block: report.block_tokens,
+    cached: report.cached_tokens ?? null, lastCached: used?.prompt_tokens_details?.cached_tokens ?? null, spelled: (report.spelled ?? []).map((token) => token.text),
+    truncated: report.count > report.tokens.length ? `Only the first ${count(report.tokens.length)} are shown.` : null,
   };
 }

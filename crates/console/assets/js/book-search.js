@@ -1,20 +1,20 @@
 // Full-text search in the book: every paragraph of every page, fetched once, at the first search. Pure but for the fetch.
 
-import { titleOf } from './titles.js';
+import { titleOf } from './book-titles.js';
 
 /** Characters of a paragraph that are shown around the first word. */
 const SHOWN_CHARS = 140;
 const BEFORE_CHARS = 40;
 /** Results of one page. */
-const MOST_OF_A_PAGE = 2;
+const MAX_RESULTS_OF_PAGE = 2;
 
 let sections = [];
-let asked = null;
+let loading = null;
 
 /** Fetches the words; a server without a book has none. */
-export function words() {
-  asked ??= fetch('/docs/words.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((index) => { sections = index.data.map(prepared); }).catch(() => { asked = null; });
-  return asked;
+export function loadSections() {
+  loading ??= fetch('/docs/words.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((index) => { sections = index.data.map(prepared); }).catch(() => { loading = null; });
+  return loading;
 }
 
 /** Upper case, hyphens and typographic marks do not count: `fall-back` is found by `fallback`. */
@@ -26,26 +26,26 @@ const prepared = (section) => ({ ...section, page: section.address.split('#')[0]
  * Paragraphs and headings that have every word of a text, the best first: words in a heading count more than words below it, and a whole word more than a part.
  * @returns {{name: string, hint: string, text: string, sign: string, run: () => void}[]}
  */
-export function inText(text) {
-  const wanted = folded(text).split(/\s+/).filter(Boolean);
-  if (wanted.length === 0 || wanted.join('').length < 2) return [];
+export function searchSections(text) {
+  const words = folded(text).split(/\s+/).filter(Boolean);
+  if (words.length === 0 || words.join('').length < 2) return [];
   const found = [];
   for (const [order, section] of sections.entries()) {
     let best = null;
     for (const block of [{ text: '', fold: '' }, ...section.blocks]) {
-      if (!wanted.every((word) => section.fold.includes(word) || block.fold.includes(word))) continue;
-      if (!wanted.some((word) => block.fold.includes(word)) && block.text) continue;
-      const score = wanted.reduce((sum, word) => sum + (section.fold.includes(word) ? 4 : 0) + (isWhole(block.fold, word) ? 2 : block.fold.includes(word) ? 1 : 0), 0);
+      if (!words.every((word) => section.fold.includes(word) || block.fold.includes(word))) continue;
+      if (!words.some((word) => block.fold.includes(word)) && block.text) continue;
+      const score = words.reduce((sum, word) => sum + (section.fold.includes(word) ? 4 : 0) + (isWhole(block.fold, word) ? 2 : block.fold.includes(word) ? 1 : 0), 0);
       if (!best || score > best.score) best = { score, block };
     }
     if (best) found.push({ ...best, section, order });
   }
   found.sort((a, b) => b.score - a.score || a.order - b.order);
-  const ofPage = new Map();
+  const resultsOfPage = new Map();
   return found.filter(({ section }) => {
-    ofPage.set(section.page, (ofPage.get(section.page) ?? 0) + 1);
-    return ofPage.get(section.page) <= MOST_OF_A_PAGE;
-  }).map(({ section, block }) => ({ name: [titleOf(section.page), section.heading].filter(Boolean).join(' › '), hint: '', text: excerpt(block, wanted), sign: 'book', run: () => location.assign(section.address) }));
+    resultsOfPage.set(section.page, (resultsOfPage.get(section.page) ?? 0) + 1);
+    return resultsOfPage.get(section.page) <= MAX_RESULTS_OF_PAGE;
+  }).map(({ section, block }) => ({ name: [titleOf(section.page), section.heading].filter(Boolean).join(' › '), hint: '', text: excerpt(block, words), sign: 'book', run: () => location.assign(section.address) }));
 }
 
 function isWhole(fold, word) {
@@ -56,9 +56,9 @@ function isWhole(fold, word) {
 }
 
 /** A paragraph around the first of the words. */
-function excerpt({ text, fold }, wanted) {
+function excerpt({ text, fold }, words) {
   if (text.length <= SHOWN_CHARS) return text;
-  const first = Math.min(...wanted.map((word) => fold.indexOf(word)).filter((at) => at >= 0), fold.length);
+  const first = Math.min(...words.map((word) => fold.indexOf(word)).filter((at) => at >= 0), fold.length);
   const from = Math.max(0, Math.min(first, text.length) - BEFORE_CHARS);
   const start = from === 0 ? 0 : text.indexOf(' ', from) + 1;
   return `${start > 0 ? '… ' : ''}${text.slice(start, start + SHOWN_CHARS).trim()}${start + SHOWN_CHARS < text.length ? ' …' : ''}`;

@@ -12,6 +12,6 @@ export const remember = (kind, id) => keep(LAST[kind], id);
  * The one to begin with among `ids`: what is wanted, else what was used last, else the one called `default`, else the first.
  * @param {string} kind `project`, `model` or `org`
  */
-export function usual(kind, ids, wanted) {
+export function initialChoice(kind, ids, wanted) {
   return [wanted, load(LAST[kind]), 'default'].find((id) => ids.includes(id)) ?? ids[0] ?? '';
 }

@@ -25,16 +25,16 @@ export function actorOf(actor) {
 export function detailOf(detail) {
   const text = String(detail ?? '').replaceAll('unlimited requests/min, unlimited tokens/min, unlimited at once', 'no limits');
   if (!/^\s*[[{]/.test(text)) return text;
-  try { return words(JSON.parse(text)); } catch { return text; }
+  try { return describe(JSON.parse(text)); } catch { return text; }
 }
 
-function words(value, name = '') {
+function describe(value, name = '') {
   const named = (text) => (name ? `${name.replaceAll('_', ' ')} ${text}` : text);
   if (value === null || value === undefined) return named('none');
-  if (Array.isArray(value)) return named(value.map((one) => words(one)).join(', ') || 'none');
+  if (Array.isArray(value)) return named(value.map((item) => describe(item)).join(', ') || 'none');
   if (typeof value === 'object' && value.dollars !== undefined) return named(`$${value.dollars}`);
   // Fields that identify an entry of the configuration are left out: only programs need them.
-  if (typeof value === 'object') return named(Object.entries(value).filter(([key]) => key !== 'entry').map(([key, one]) => words(one, key)).join(', ') || 'none');
+  if (typeof value === 'object') return named(Object.entries(value).filter(([key]) => key !== 'entry').map(([key, field]) => describe(field, key)).join(', ') || 'none');
   if (/nano_dollars$/.test(name) && /^-?\d+$/.test(String(value))) return `${name.replace(/_?nano_dollars$/, '').replaceAll('_', ' ')} $${dollars(value)}`.trim();
   return named(typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value));
 }
