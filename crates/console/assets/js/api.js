@@ -1,17 +1,17 @@
-// The admin API as the pages call it: JSON in and out, errors with their way out, the sign of the session on what changes something.
-// Knows no page.
+// Calls the admin API with JSON. Adds the session's CSRF token to requests that change something, and turns
+// error responses into `ApiError`s. Knows no page.
 
 const ROOT = '/admin/v1/';
 let csrf = null;
 let signedOut = () => {};
 
-/** Takes the session's sign, which no other site can read. */
+/** Sets the session's CSRF token, which no other site can read. */
 export function setCsrfToken(token) { csrf = token; }
 
-/** What is done when the server says that nobody is signed in. */
+/** Sets the function to call when the server answers that the session has ended. */
 export function onSignedOut(act) { signedOut = act; }
 
-/** An answer that is no success. */
+/** An error response of the admin API, or a failed connection (status 0). */
 export class ApiError extends Error {
   constructor(status, error, retryAfter) {
     super(error?.message ?? `The server answered ${status}.`);
@@ -24,13 +24,18 @@ export class ApiError extends Error {
   }
 }
 
-/** What is refused names its page as the repository has it; the same page is in this server's book. */
+/**
+ * The address of an error's page in this server's book. Errors name the page by its path in the repository.
+ */
 function errorPage(address) {
   const page = /\/docs\/((?:admin-)?errors\/[a-z0-9_]+)\.md$/.exec(String(address ?? ''));
   return page && `/docs/${page[1]}`;
 }
 
-/** The answer itself, whatever it is; network failures become words. */
+/**
+ * Sends a request and returns the response of any status. Throws an `ApiError` if the server cannot be
+ * reached.
+ */
 export async function send(method, path, { body, headers, signal, query } = {}) {
   const allHeaders = { accept: 'application/json', ...headers };
   if (body !== undefined) allHeaders['content-type'] = 'application/json';
@@ -44,13 +49,13 @@ export async function send(method, path, { body, headers, signal, query } = {}) 
   }
 }
 
-/** An error made of an answer that is no success. */
+/** Reads the error of a response without success. */
 export async function readError(answer) {
   let error = null;
   try {
     const body = JSON.parse(await answer.text());
     error = typeof body.error === 'string' ? { message: body.error } : body.error;
-  } catch { /* not JSON: the status has to do */ }
+  } catch { /* The body is not JSON: the error has the status alone. */ }
   return new ApiError(answer.status, error, Number(answer.headers.get('retry-after')) || null);
 }
 
@@ -64,18 +69,14 @@ async function call(method, path, options = {}) {
   return answer.status === 204 ? null : answer.json();
 }
 
-/** `GET`. */
 export const get = (path, options) => call('GET', path, options);
-/** `POST`. */
 export const post = (path, body, options) => call('POST', path, { body: body ?? {}, ...options });
-/** `PATCH`. */
 export const patch = (path, body) => call('PATCH', path, { body });
-/** `PUT`. */
+/** Sends a `PUT`. */
 export const replace = (path, body) => call('PUT', path, { body });
-/** `DELETE`. */
 export const remove = (path) => call('DELETE', path, {});
 
-/** All pages of a list, up to a bound that no page of the console needs more than. */
+/** Fetches the pages of a list until it ends or has `most` rows. */
 export async function fetchAll(path, { query, signal, most = 2000 } = {}) {
   const rows = [];
   let cursor = null;
@@ -87,7 +88,7 @@ export async function fetchAll(path, { query, signal, most = 2000 } = {}) {
   return rows;
 }
 
-/** The rows of a list, whether it stands alone or in `data`. */
+/** The rows of a list. Some routes return an array, others an object with `data`. */
 export function rowsOf(page) {
   return Array.isArray(page) ? page : Array.isArray(page?.data) ? page.data : [];
 }
@@ -97,5 +98,5 @@ function queryOf(query) {
   return given.length ? '?' + new URLSearchParams(given).toString() : '';
 }
 
-/** A segment of a path, whatever stands in it. */
+/** Encodes a text as one segment of a path. */
 export const segment = (text) => encodeURIComponent(String(text));

@@ -1,5 +1,5 @@
-// Acts of the audit log in words: what was done, to whom, and how. Knows codes and details as the server writes them; a code that is not listed here is
-// shown as it is.
+// Describes the entries of the audit log in words: act, actor and detail. A code that is not listed here is
+// shown as the server writes it.
 
 const ACTS = {
   'key.create': ['Key created', 'good'], 'key.revoke': ['Key revoked', 'warn'], 'key.limits': ['Limits of a key', 'info'], 'key.regions': ['Regions of a key', 'info'],
@@ -12,16 +12,16 @@ const ACTS = {
   'canary.roll_back': ['Canary taken out', 'bad'], 'canary.resume': ['Canary on trial again', 'good'],
 };
 
-/** What was done: its words, and the kind of its badge. */
+/** The name of an act, and the kind of its badge. */
 export const actOf = (act) => ACTS[act] ?? [String(act).replaceAll(/[._]/g, ' '), 'info'];
 
-/** Who did it: a name, and what else is known of who it was. `owner (op_…)` is the operator named owner. */
+/** The actor's name and operator id. `owner (op_…)` is the operator with the name "owner". */
 export function actorOf(actor) {
   const [, name, id] = /^(.*) \((op_\w+)\)$/.exec(String(actor)) ?? [null, String(actor), null];
   return { name, id };
 }
 
-/** How it was done. Details that are data become words: `{"org": "a", "weight": 5}` is `org a, weight 5`. */
+/** The detail of an entry. JSON becomes words: `{"org": "a", "weight": 5}` is `org a, weight 5`. */
 export function detailOf(detail) {
   const text = String(detail ?? '').replaceAll('unlimited requests/min, unlimited tokens/min, unlimited at once', 'no limits');
   if (!/^\s*[[{]/.test(text)) return text;
@@ -33,13 +33,13 @@ function describe(value, name = '') {
   if (value === null || value === undefined) return named('none');
   if (Array.isArray(value)) return named(value.map((item) => describe(item)).join(', ') || 'none');
   if (typeof value === 'object' && value.dollars !== undefined) return named(`$${value.dollars}`);
-  // Fields that identify an entry of the configuration are left out: only programs need them.
+  // Omits `entry`, which identifies an entry of the configuration for programs.
   if (typeof value === 'object') return named(Object.entries(value).filter(([key]) => key !== 'entry').map(([key, field]) => describe(field, key)).join(', ') || 'none');
   if (/nano_dollars$/.test(name) && /^-?\d+$/.test(String(value))) return `${name.replace(/_?nano_dollars$/, '').replaceAll('_', ' ')} $${dollars(value)}`.trim();
   return named(typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value));
 }
 
-/** Nano-dollars, exactly. */
+/** Converts nano-dollars to dollars without rounding. */
 function dollars(nano) {
   const whole = BigInt(nano);
   const digits = String(whole < 0n ? -whole : whole).padStart(10, '0');

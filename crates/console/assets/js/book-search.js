@@ -1,29 +1,29 @@
-// Full-text search in the book: every paragraph of every page, fetched once, at the first search. Pure but for the fetch.
+// Full-text search in the book. Fetches the paragraphs of all pages once, for the first search.
 
 import { titleOf } from './book-titles.js';
 
-/** Characters of a paragraph that are shown around the first word. */
+/** The length of an excerpt, in characters, and the part of it before the first word that was found. */
 const SHOWN_CHARS = 140;
 const BEFORE_CHARS = 40;
-/** Results of one page. */
 const MAX_RESULTS_OF_PAGE = 2;
 
 let sections = [];
 let loading = null;
 
-/** Fetches the words; a server without a book has none. */
+/** Fetches the paragraphs. A server without the book has none. */
 export function loadSections() {
   loading ??= fetch('/docs/words.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((index) => { sections = index.data.map(prepared); }).catch(() => { loading = null; });
   return loading;
 }
 
-/** Upper case, hyphens and typographic marks do not count: `fall-back` is found by `fallback`. */
+/** Ignores case, hyphens and typographic marks: `fallback` finds `fall-back`. */
 const folded = (text) => text.toLowerCase().replaceAll(/[-\u2010\u2011]/g, '').replaceAll('’', "'");
 
 const prepared = (section) => ({ ...section, page: section.address.split('#')[0], fold: folded(section.heading), blocks: section.blocks.map((text) => ({ text, fold: folded(text) })) });
 
 /**
- * Paragraphs and headings that have every word of a text, the best first: words in a heading count more than words below it, and a whole word more than a part.
+ * Finds the paragraphs and headings that contain every word of a text, the best first. Words in a heading
+ * score more than words below it, and whole words more than parts.
  * @returns {{name: string, hint: string, text: string, sign: string, run: () => void}[]}
  */
 export function searchSections(text) {
@@ -55,7 +55,7 @@ function isWhole(fold, word) {
   return false;
 }
 
-/** A paragraph around the first of the words. */
+/** The part of a paragraph around the first word that was found. */
 function excerpt({ text, fold }, words) {
   if (text.length <= SHOWN_CHARS) return text;
   const first = Math.min(...words.map((word) => fold.indexOf(word)).filter((at) => at >= 0), fold.length);

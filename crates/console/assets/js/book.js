@@ -1,5 +1,5 @@
-// What a page of the book gets beside its text: the search, the drawer on narrow screens, colours, buttons that copy, and keys. The page
-// is whole without it. Knows no session and no page of the console but by name.
+// Adds to a page of the book: the search, the drawer on narrow screens, the choice of colours, copy buttons,
+// and keys. The page can be read without this script. Knows no session, and the console's pages by name only.
 
 import { add, h, icon } from './dom.js';
 import { findInBook, openPalette } from './palette.js';
@@ -14,7 +14,7 @@ import { dialog } from './ui/dialog.js';
 
 const side = document.getElementById('side');
 const shell = document.querySelector('.shell');
-// Long ago: a page that is just there has the clock at nothing.
+// Event times start at 0 when a page loads, so "long ago" is minus infinity.
 let goPressedAt = -Infinity;
 
 function begin() {
@@ -54,7 +54,7 @@ function begin() {
   });
 }
 
-/** Makes a table of a page one that can become cards: its cells know the names of their columns, and its parts say what they are. */
+/** Prepares a table for the layout as cards: names the column in each cell and sets the ARIA roles. */
 function prepareTable(wrap) {
   const node = wrap.querySelector('table');
   const heads = [...node.querySelectorAll('thead :is(th, td)')].map((head) => head.textContent);
@@ -79,7 +79,7 @@ function help() {
   dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, meaning]) => h('div', {}, h('dt', {}, key.split(' ').map((part) => h('kbd', {}, part))), h('dd', {}, meaning))))));
 }
 
-/** Marks, in what the page holds, where the reader is. */
+/** Marks the section in view in the page's table of contents, now and after scrolling. */
 function markSection() {
   const links = new Map([...document.querySelectorAll('.on-page a')].map((link) => [link.getAttribute('href').slice(1), link]));
   const heads = [...links.keys()].map((id) => document.getElementById(id)).filter(Boolean);

@@ -1,6 +1,6 @@
-// Why a prompt was not found in the cache, in words. The codes are those of traces.
+// Describes the reasons of cache misses. Traces have the same codes.
 
-/** The server's reasons: what each is called, and what it means. */
+/** The name and the meaning of each reason. */
 const REASONS = {
   below_block: ['Shorter than a block', 'The cache holds whole blocks. The prompt, or what was left of it, has fewer tokens than one.'],
   bypassed: ['Computed in full on purpose', 'The call asked for the probabilities of its prompt: such prompts are not read from the cache.'],
@@ -10,5 +10,5 @@ const REASONS = {
   differs: ['Differs from an earlier prompt', 'An earlier prompt begins alike, and has another token at this place.'],
   never_seen: ['New from here on', 'No cached prompt continues from this place: the text was never sent before.'],
 };
-/** A reason that this page does not know is shown with the server's own name. */
+/** The name and the meaning of a reason. An unknown reason is shown by its code. */
 export const reasonOf = (reason) => REASONS[reason] ?? [String(reason).replaceAll('_', ' '), ''];

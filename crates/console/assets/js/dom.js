@@ -1,11 +1,12 @@
-// Makes elements. The only place that does: text goes in as text nodes, styles by CSSOM, handlers by listeners, so that no value
-// from elsewhere can become markup. Knows nothing of Headrace.
+// Creates elements. No other file does. Texts become text nodes, styles are set by CSSOM and handlers are
+// listeners, so that no value can become markup. Knows nothing of Headrace.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
 /**
- * An element. Properties: `class`, `style` (an object, set by CSSOM), `data` (an object), `on` (an object of listeners), `prop` (an object
- * of DOM properties), anything else an attribute; `null`, `undefined` and `false` are left out, `true` is an empty attribute.
+ * Creates an element. Properties: `class`, `style` (an object, set by CSSOM), `data` (an object), `on` (an
+ * object of listeners), `prop` (an object of DOM properties). Any other name is an attribute. `null`,
+ * `undefined` and `false` are left out, and `true` is an empty attribute.
  * @param {string} tag
  * @param {object|null} [props]
  * @param {...any} children nodes, texts, arrays of them; `null` and `false` are left out
@@ -15,7 +16,7 @@ export function h(tag, props, ...children) {
   return fill(document.createElement(tag), props, children);
 }
 
-/** An element of a drawing; as {@link h}. */
+/** Creates an SVG element. Takes the same arguments as {@link h}. */
 export function s(tag, props, ...children) {
   return fill(document.createElementNS(SVG, tag), props, children);
 }
@@ -40,12 +41,14 @@ function set(node, name, value) {
   else node.setAttribute(name, value === true ? '' : String(value));
 }
 
-/** Links lead into the console, or to a page of this server or of the web; never to a script. */
+/**
+ * Allows links within the console, to this server and to the web. Any other link, such as a script, becomes
+ * `#`.
+ */
 function safe(address) {
   return /^(#|\/|https?:\/\/)/.test(String(address)) ? String(address) : '#';
 }
 
-/** Adds children to a node. */
 export function add(node, ...children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false || child === true) continue;
@@ -54,13 +57,13 @@ export function add(node, ...children) {
   return node;
 }
 
-/** Replaces what a node holds. */
+/** Replaces the children of a node. */
 export function put(node, ...children) {
   node.replaceChildren();
   return add(node, ...children);
 }
 
-/** A line icon of 16 px out of path data of our own. */
+/** Draws a line icon of 16 px. Without a label, screen readers ignore it. */
 export function icon(name, label) {
   const attributes = { viewBox: '0 0 16 16', width: 16, height: 16, class: 'icon', fill: 'none', stroke: 'currentColor',
     'stroke-width': 1.5, 'stroke-linecap': 'round', 'stroke-linejoin': 'round' };

@@ -1,17 +1,17 @@
-// Numbers, money and times as people read them. Pure: what depends on the reader's choice (local or UTC) is asked of `settings.js`.
+// Formats numbers, money and times. `settings.js` knows whether times are local or UTC.
 
 import { choice } from './settings.js';
 
 const NONE = '–';
 const THIN = '\u202f';
 
-/** Whole numbers with thin spaces between thousands. */
+/** Formats a whole number with thin spaces between thousands. */
 export function count(n) {
   if (n === null || n === undefined || Number.isNaN(Number(n))) return NONE;
   return String(Math.round(Number(n))).replace(/\B(?=(\d{3})+(?!\d))/g, THIN);
 }
 
-/** A number with at most `digits` significant ones, and k, M, G where it is large. */
+/** Formats a number with at most `digits` significant digits. From 10,000 on it has a unit: k, M or G. */
 export function short(n, digits = 3) {
   if (n === null || n === undefined || Number.isNaN(Number(n))) return NONE;
   const value = Number(n);
@@ -28,7 +28,7 @@ function trimmed(value, digits) {
   return value.toFixed(Math.max(0, Math.min(6, digits - whole))).replace(/(\.\d*?)0+$/, '$1').replace(/\.$/, '');
 }
 
-/** A duration, given in microseconds, in its own unit. */
+/** Formats a duration in microseconds, in a unit of its size. */
 export function duration(us) {
   if (us === null || us === undefined) return NONE;
   const value = Number(us);
@@ -41,7 +41,7 @@ export function duration(us) {
   return `${Math.floor(value / 8.64e10)} d ${Math.round((value % 8.64e10) / 3.6e9)} h`;
 }
 
-/** A share of one, as a percentage. */
+/** Formats a share between 0 and 1 as a percentage. */
 export function percent(share) {
   if (share === null || share === undefined || Number.isNaN(share)) return NONE;
   const value = share * 100;
@@ -50,8 +50,8 @@ export function percent(share) {
 }
 
 /**
- * Money, exactly: a string of dollars, `{dollars}`, or whole nano-dollars as a number or a string of digits behind `nano`.
- * Never through floating point.
+ * Formats money without rounding. Takes a string of dollars, an object with `dollars` or `nano_dollars`, or a
+ * number of nano-dollars. Does not use floating point.
  */
 export function money(value) {
   const text = dollarText(value);
@@ -62,7 +62,7 @@ export function money(value) {
   return `${sign}$${whole.replace(/\B(?=(\d{3})+(?!\d))/g, ',')}.${cents}`;
 }
 
-/** The dollars of a value as a number, for drawing and sorting alone. */
+/** The dollars of a value as a floating-point number. Only for drawing and sorting. */
 export function dollars(value) {
   const text = dollarText(value);
   return text === null ? 0 : Number(text);
@@ -85,7 +85,7 @@ function ofNano(nano) {
   return `${negative ? '-' : ''}${digits.slice(0, -9)}.${digits.slice(-9)}`;
 }
 
-/** Bytes in units of 1024. */
+/** Formats bytes, in units of 1024. */
 export function bytes(n) {
   if (n === null || n === undefined) return NONE;
   let value = Number(n);
@@ -96,7 +96,7 @@ export function bytes(n) {
   return NONE;
 }
 
-/** A time as `HH:MM:SS`, with the day where it is not today's; local or UTC as the reader chose. */
+/** Formats a time as `HH:MM:SS`, with the date if it is not today. Local or UTC, as the reader chose. */
 export function time(at, { seconds = true, date = 'auto' } = {}) {
   const when = moment(at);
   if (!when) return NONE;
@@ -116,14 +116,14 @@ time.today = (utc) => {
   return utc ? now.toISOString().slice(0, 10) : `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
 };
 
-/** Both spellings of a time, for a title: local with its offset, and UTC. */
+/** A time in local form with its offset, and in UTC, for a title. */
 export function bothTimes(at) {
   const when = moment(at);
   if (!when) return '';
   return `${when.toString().replace(/ \(.*/, '')}\n${when.toISOString()} (UTC)`;
 }
 
-/** How long ago, or ahead. */
+/** Formats the distance of a time from now, such as `5 min ago` or `in 2 h`. */
 export function ago(at, now = Date.now()) {
   const when = moment(at);
   if (!when) return NONE;
@@ -139,7 +139,7 @@ function moment(at) {
   return Number.isNaN(when.getTime()) ? null : when;
 }
 
-/** `1 call`, `2 calls`. */
+/** A count with its noun: `1 call`, `2 calls`. */
 export function plural(n, singular, many = `${singular}s`) {
   return `${count(n)} ${Number(n) === 1 ? singular : many}`;
 }

@@ -1,15 +1,16 @@
-// Which project and which model this browser used last, so that forms begin with them. Keeps no secret.
+// Remembers the last project, model and organisation of this browser, so that forms start with them. Stores
+// no secret.
 
 import { keep, load } from './settings.js';
 
-/** The names under which they are kept. */
+/** The storage names. */
 const LAST = { project: 'last.project', model: 'last.model', org: 'last.org' };
 
-/** Remembers what was chosen or asked. */
+/** Stores the id that was used last. */
 export const remember = (kind, id) => keep(LAST[kind], id);
 
 /**
- * The one to begin with among `ids`: what is wanted, else what was used last, else the one called `default`, else the first.
+ * Returns the first of these that is among `ids`: `wanted`, the last used, `default`. Otherwise the first id.
  * @param {string} kind `project`, `model` or `org`
  */
 export function initialChoice(kind, ids, wanted) {

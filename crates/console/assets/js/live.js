@@ -1,4 +1,5 @@
-// The server's events: one stream for the whole console, opened while somebody listens and the page can be seen.
+// The server's events. All pages share one stream, which is open while there are listeners and the tab is
+// visible.
 
 import { may } from './session.js';
 
@@ -8,7 +9,8 @@ const listeners = new Map();
 const KINDS = ['now', 'call', 'changed'];
 
 /**
- * Hears events of a kind (`now`, `call`, `changed`), and `state` (`open`, `lost`), until the signal ends it.
+ * Calls `act` with each event of a kind until the signal aborts. Kinds: `now`, `call` and `changed` are the
+ * server's, and `state` is `open`, `lost` or `closed`.
  * @param {string} kind
  * @param {(data: any) => void} act
  */
@@ -31,10 +33,10 @@ function open() {
   source.onopen = () => dispatch('state', state = 'open');
   source.onerror = () => {
     dispatch('state', state = 'lost');
-    // The browser tries again by itself, unless the answer was no stream at all.
+    // The browser reconnects by itself, unless the response was not an event stream.
     if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(openOrClose, 3000); }
   };
-  for (const kind of KINDS) source.addEventListener(kind, (event) => { try { dispatch(kind, JSON.parse(event.data)); } catch { /* half an event */ } });
+  for (const kind of KINDS) source.addEventListener(kind, (event) => { try { dispatch(kind, JSON.parse(event.data)); } catch { /* The event is incomplete. */ } });
 }
 
 function dispatch(kind, data) {

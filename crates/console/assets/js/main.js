@@ -1,4 +1,4 @@
-// The beginning: signs in if it can, then shows the page that the address names. Knows of pages only where they are.
+// The start of the console: restores the session or asks the operator to sign in, then starts the router.
 
 import { onSignedOut } from './api.js';
 import { put } from './dom.js';
@@ -23,7 +23,7 @@ async function begin() {
   }
 }
 
-/** A one-time link: its secret leaves the address before anything else happens. */
+/** Signs in with the one-time link in the address. First removes its secret from the address. */
 async function useLink() {
   const link = decodeURIComponent(LINK.exec(location.hash)[1]);
   history.replaceState(null, '', location.pathname);
@@ -31,7 +31,7 @@ async function useLink() {
     await signIn({ link });
     enter();
   } catch (error) {
-    // Whoever follows a used link, signed in already, wants the page.
+    // An operator who has a session and follows a used link gets the page.
     if (await restore().catch(() => null)) enter();
     else askToSignIn(null, error);
   }

@@ -1,5 +1,5 @@
-// The command palette: one box that leads to every page, to a request by its id, and to what one may do. A combobox by the ARIA
-// practices: focus stays in the box, arrows choose.
+// The command palette: finds pages, acts, requests by their id, and pages of the book. A combobox as in the
+// ARIA practices: the focus stays in the text box, and arrow keys choose.
 
 import { h, icon, put } from './dom.js';
 import { plural } from './format.js';
@@ -9,7 +9,7 @@ import { choice, choose } from './settings.js';
 import { loadTitles, searchTitles } from './book-titles.js';
 import { loadSections, searchSections } from './book-search.js';
 
-/** Acts beside the pages; pages lead there by their query. */
+/** Acts that the palette offers beside the pages. */
 const ACTS = [
   { name: 'Create a key', hint: 'Keys and limits', sign: 'plus', needs: 'POST /keys', run: () => go('keys?new=key') },
   { name: 'Create a project', hint: 'Keys and limits', sign: 'plus', needs: 'POST /projects', run: () => go('keys?tab=projects&new=project') },
@@ -26,12 +26,15 @@ const ACTS = [
 ];
 
 const MOST_SHOWN = 14;
-/** Of titles of the book, so that the line for its texts is shown, too. */
+/** The most titles of the book in the list. Leaves room for the line about its texts. */
 const MOST_TITLES = 8;
 
-/** Opens it over what `find(text, inTexts)` makes of a text; a second time it stays as it is. `inTexts`: the reader asked for places in the book's texts. */
+/**
+ * Opens the palette, unless it is open. `find(text, inTexts)` returns the entries for a text. `inTexts` is
+ * true after the reader has chosen to search the book's texts.
+ */
 export function openPalette(find = findEverywhere, placeholder = 'A page, an act, the id of a request, words of the book') {
-  // One that was just closed stays in the document until the browser says so.
+  // A closed palette stays in the document until the browser sends `close`.
   if (document.querySelector('.palette[open]')) return;
   let found = [];
   let at = 0;
@@ -71,11 +74,14 @@ export function openPalette(find = findEverywhere, placeholder = 'A page, an act
   node.showModal();
   draw();
   box.focus();
-  // The book's titles and words come when they come.
+  // Draws the list again when the book's titles and texts have arrived.
   for (const loaded of [loadTitles(), loadSections()]) loaded.then(() => node.isConnected && draw());
 }
 
-/** What of the book has the words: pages by their titles and one line for the texts, or, without such a page, the places in the texts. `between` comes before the texts. */
+/**
+ * Finds entries of the book. If titles match: their pages, and one line that leads to the matches in texts.
+ * Otherwise the matches in texts. `between` are entries that precede the texts.
+ */
 export function findInBook(text, inTexts, { hint, between = [] } = {}) {
   const places = searchSections(text);
   if (inTexts) return places;

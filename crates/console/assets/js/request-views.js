@@ -1,5 +1,5 @@
-// One request: waterfall, why, what ran beside it, its price by term, its JSON; and two of them compared. Shown beside the list, and
-// below an answer of the playground.
+// The views of a request: waterfall, explanation, cost, concurrent calls and JSON. Also the comparison of two
+// requests. Shown beside the list of requests, and below an answer of the playground.
 
 import { get, rowsOf, segment } from './api.js';
 import { keyName, modelName, shortId } from './call-names.js';
@@ -79,7 +79,7 @@ function overview(trace) {
   ];
 }
 
-/** Terms that sum to the total, each beside what is usual. */
+/** The terms whose sum is the call's time, each with its usual duration. */
 function explanation(explained) {
   const terms = (explained.terms ?? []).filter((term) => term.us > 0);
   const most = Math.max(1, ...terms.map((term) => term.us));
@@ -136,7 +136,7 @@ function beside(rows, trace) {
   ], rows)];
 }
 
-/** Two requests beside each other. */
+/** Shows the comparison of two requests in `root`. */
 export function comparison(root, { a, b, close, signal }) {
   return load(root, async () => {
     const [comparison, first, second] = await Promise.all([get('requests/compare', { query: { a, b }, signal }), get(`requests/${segment(a)}`, { signal }), get(`requests/${segment(b)}`, { signal })]);

@@ -1,12 +1,15 @@
-// Which page an address shows. Addresses stand behind `#`, so that the server has one page alone. A page is a module with
-// `title` and `show(root, route)`; what it started ends with `route.signal`. If it has `update(route)` and the address changes within the page, that
-// is called in place of `show`.
+// Shows the page that the address names. The address is the fragment behind `#`, so the server serves a
+// single page. A page is a module with `show(root, route)`, whose work ends when `route.signal` aborts. If
+// the address changes within a page that has `update(route)`, the router calls that function and not `show`.
 
 import { add, h, put } from './dom.js';
 import { may, role } from './session.js';
 import { empty, failure, skeleton } from './ui/parts.js';
 
-/** Pages in the order of the side bar: path, name, icon, the route that one must be allowed to read, the letter after `g`. */
+/**
+ * Pages in the order of the side bar. `needs` is the route that the operator must be allowed to call, `key`
+ * the key after `g`.
+ */
 export const PAGES = [
   { path: 'now', name: 'Now', icon: 'now', needs: 'GET /now', key: 'n', group: 'Observe', load: () => import('./pages/now.js') },
   { path: 'requests', name: 'Requests', icon: 'requests', needs: 'GET /requests', key: 'r', group: 'Observe', load: () => import('./pages/requests.js') },
@@ -25,7 +28,10 @@ let mark = () => {};
 let shown = null;
 let ending = new AbortController();
 
-/** Shows the address's page in `main` from now on, and calls `marked` with each path; `main` of null stops. */
+/**
+ * Starts to show pages in `main`, and calls `marked` with each page that is shown. If `main` is `null`,
+ * stops.
+ */
 export function start(main, marked) {
   ending.abort();
   shown = null;
@@ -34,17 +40,17 @@ export function start(main, marked) {
   if (main) showAddress();
 }
 
-/** Goes to an address such as `requests/ID?model=x`. */
+/** Navigates to an address such as `requests/ID?model=x`. */
 export function go(address) {
   location.hash = '#/' + address;
 }
 
-/** Changes the query of the address without a step in the history. */
+/** Replaces the address without a new entry in the browser's history. */
 export function rewrite(address) {
   history.replaceState(null, '', '#/' + address);
 }
 
-/** What the address says. */
+/** Parses the address into the page, the rest of the path, and the query. */
 export function route() {
   const [path, query = ''] = location.hash.replace(/^#\/?/, '').split('?');
   const [page, ...rest] = path.split('/').filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });

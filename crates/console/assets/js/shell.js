@@ -1,4 +1,5 @@
-// What stands around every page: side bar, top bar, the reader's choices, keys that work everywhere. Knows pages by name only.
+// The frame of the pages: side bar, top bar, the reader's choices, and keys that work on every page. Knows
+// pages by name only.
 
 import { add, h, icon, put } from './dom.js';
 import { PAGES, go } from './router.js';
@@ -12,7 +13,7 @@ import { dialog } from './ui/dialog.js';
 /** Whether the operator may see a page. */
 const mayOpen = (page) => may(page.needs);
 
-/** Makes the frame. `mark(page)` says which page is shown. */
+/** Creates the frame. Its `mark(page)` marks the page that is shown. */
 export function shell({ leave }) {
   const links = new Map();
   const side = h('nav', { class: 'side', id: 'side', 'aria-label': 'Pages' }, h('a', { class: 'brand', href: '#/now' }, mark(), h('span', {}, 'Headrace')));
@@ -66,11 +67,11 @@ function operator(leave) {
 
 let listening = null;
 
-/** Keys that work on every page, while no text is typed. */
+/** Listens for the keys that work on every page. Ignores keys in text fields. */
 function listen(close) {
   listening?.abort();
   listening = new AbortController();
-  // Long ago: on a page that is just there the clock stands at nothing, too.
+  // Event times start at 0 when a page loads, so "long ago" is minus infinity.
   let goPressedAt = -Infinity;
   document.addEventListener('keydown', (event) => {
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'k') {
@@ -92,7 +93,7 @@ function listen(close) {
   }, { signal: listening.signal });
 }
 
-/** The list of keys. */
+/** Shows the list of keys. */
 export function help() {
   const rows = [['Ctrl K', 'Search or jump: pages, requests, what one can do'], ['/', 'To the search of this page'], ['?', 'This list'], ['Esc', 'Close'],
     ...PAGES.filter(mayOpen).map((page) => [`g ${page.key}`, page.name]),

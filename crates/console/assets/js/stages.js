@@ -1,13 +1,13 @@
-// The stages of a call as the pages name and colour them. The names are those of traces and errors.
+// The stages of a call, with their groups and descriptions. Traces and errors have the same names.
 
-/** Stages by whose time they are, in the order of the path. */
+/** The stages in the order of the request path, grouped by the part of the server that needs the time. */
 export const GROUPS = [
   { id: 'gateway', name: 'Gateway', stages: ['connect', 'authenticate', 'receive', 'parse', 'authorize', 'route', 'moderate', 'render', 'cache', 'hold', 'place'] },
   { id: 'engine', name: 'Engine', stages: ['upstream', 'queue', 'prefill', 'decode'] },
   { id: 'back', name: 'Way back', stages: ['handover', 'reader', 'postprocess', 'deliver', 'settle'] },
 ];
 
-/** Every stage's name. */
+/** The names of all stages. */
 export const STAGES = GROUPS.flatMap((group) => group.stages);
 
 const DESCRIPTIONS = {
@@ -19,5 +19,5 @@ const DESCRIPTIONS = {
   deliver: 'Bytes to the client', settle: 'Usage, price, money',
 };
 
-/** What a stage does, in a few words. */
+/** Describes a stage in a few words. */
 export const describeStage = (stage) => DESCRIPTIONS[stage] ?? '';

@@ -1,4 +1,4 @@
-// Who did what, newest first.
+// Shows the audit log, newest first.
 
 import { actOf, actorOf, detailOf } from '../audit-acts.js';
 import { fetchAll, get, rowsOf } from '../api.js';
@@ -28,7 +28,7 @@ export async function show(root, { signal }) {
     rows.push(...rowsOf(page));
     cursor = page.next ?? null;
   }
-  /** Keys and operators by their ids. */
+  /** Fetches the names of keys and operators by id. */
   async function learnNames() {
     const lists = await Promise.all(['keys', 'operators'].filter((list) => may(`GET /${list}`)).map((list) => fetchAll(list, { signal }).catch(() => [])));
     for (const row of lists.flat()) names.set(row.id, row.name);

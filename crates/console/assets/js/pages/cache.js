@@ -1,4 +1,5 @@
-// How much of the prompts was found in the cache: by organisation, model and prefix; why the rest was not, and where prompts part.
+// Shows the cached share of prompts by organisation, model or prefix, the reasons of misses, and where
+// prompts differ.
 
 import { get, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
@@ -66,7 +67,7 @@ const nameOf = (row, by) => row[by] ?? row.name ?? row.prefix ?? '–';
 
 const placesOf = (row) => row.places ?? [];
 
-/** Misses stand in each row: put together by reason, with the places where prompts part. */
+/** Sums the misses of all rows by reason, with the places where prompts differ. */
 function missesOf(rows) {
   const byReason = new Map();
   const entryOf = (reason) => byReason.get(reason) ?? byReason.set(reason, { reason, calls: 0, tokens: 0, places: [] }).get(reason);

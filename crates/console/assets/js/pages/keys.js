@@ -1,4 +1,4 @@
-// Keys, projects and organisations, with their limits. A secret is shown once, and kept nowhere here.
+// Manages keys, projects, organisations and operators. Shows a secret once and does not store it.
 
 import { fetchAll, get, patch, post, remove, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
@@ -42,7 +42,7 @@ const NEW = {
   operators: [['New operator', 'POST /operators', newOperator]],
 };
 
-/** Limits in words. */
+/** Describes limits in words. */
 function limits(bounds, none = 'none') {
   const parts = [bounds?.requests_per_minute !== null && bounds?.requests_per_minute !== undefined && `${count(bounds.requests_per_minute)} requests/min`,
     bounds?.tokens_per_minute !== null && bounds?.tokens_per_minute !== undefined && `${count(bounds.tokens_per_minute)} tokens/min`,
@@ -74,14 +74,14 @@ async function showKeys(draw, signal) {
 const DAY = { day: true };
 const HOUR_MS = 36e5;
 
-/** What each key used, by its id; nothing where the operator may not read it. */
+/** The usage of each key by id. Empty if the operator may not read usage. */
 async function usedBy(signal) {
   if (!may('GET /usage')) return new Map();
   const usage = await get('usage', { query: { by: 'key' }, signal }).catch(() => ({ rows: [] }));
   return new Map(rowsOf(usage.rows ? { data: usage.rows } : usage).map((row) => [row.key, row]));
 }
 
-/** Usage is kept by hours: `hour` is the first moment of one. */
+/** When a key was last used. `hour` is the start of an hour, since usage is recorded by hour. */
 function lastUsed(hour) {
   if (!hour) return h('span', { class: 'muted' }, 'never');
   const end = new Date(hour).getTime() + HOUR_MS;
@@ -149,7 +149,7 @@ async function newKey(draw) {
   draw();
 }
 
-/** The only time that a secret is seen. */
+/** Shows a secret, which cannot be shown again. */
 function showSecret(title, secret, note) {
   return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now: it is shown this once, and only its hash is kept.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
     h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'This is the only time that it is shown. Without it, create another one.' });

@@ -1,4 +1,4 @@
-// What is served, under which names, and by whom: models, routes with their weights, upstreams with health, load and breakers.
+// Shows the models, the upstreams with health, load and breakers, and the routes with their weights.
 
 import { fetchAll, post, segment } from '../api.js';
 import { h, put } from '../dom.js';
@@ -49,7 +49,7 @@ async function models(signal) {
 
 const defaultOf = (row) => row.max_output_tokens ?? row.default_max_tokens;
 const windowOf = (row) => row.context_window ?? row.context_tokens;
-/** Why a model does not serve now: reasons, or a plain no. */
+/** The reasons why a model is not ready. An empty text if the server gives no reason. */
 const notReadyReasons = (row) => row.not_ready ?? row.why_not ?? (row.ready === false ? [''] : []);
 
 const KIND = { healthy: 'good', up: 'good', ready: 'good', closed: 'good', ok: 'good', open: 'bad', down: 'bad', failing: 'bad', drained: 'warn', draining: 'warn', half_open: 'warn', probing: 'warn', suspect: 'warn' };

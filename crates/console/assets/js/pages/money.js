@@ -1,4 +1,4 @@
-// Balances, spend, holds, prices, margin, a month's statement, and the ledger's own check.
+// Shows balances, spend, holds, prices, margin and statements, and verifies the ledger.
 
 import { fetchAll, get, post, replace, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
@@ -150,10 +150,10 @@ function margin(panel, signal) {
   }, { signal });
 }
 
-/** Classes of tokens as a bill names them. */
+/** The names of token classes in a statement. */
 const CLASSES = { input: 'Input', cached_input: 'Input from the cache', cache_write: 'Written to the cache', cache_write_1h: 'Written to the cache, 1 h', output: 'Output', reasoning: 'Thought', web_search: 'Web searches' };
 
-/** `2026-11` as November 2026. */
+/** Formats a month: `2026-11` is November 2026. */
 function monthName(month) {
   const at = new Date(`${month}-01T00:00:00Z`);
   return Number.isNaN(at.getTime()) ? month : at.toLocaleDateString('en', { month: 'long', year: 'numeric', timeZone: 'UTC' });

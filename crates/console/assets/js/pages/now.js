@@ -1,5 +1,5 @@
-// What happens this second: calls on their way through the stages, speed, waiting, use of the cache, errors, spend; and what is slow or
-// refused, in words.
+// Shows the current state: calls by stage, speed, waiting times, cache hits, errors and spend, and notes
+// about slow and refused calls.
 
 import { get, rowsOf } from '../api.js';
 import { keyName, modelName, shortId } from '../call-names.js';
@@ -17,7 +17,7 @@ import { table } from '../ui/table.js';
 const HISTORY_S = 300;
 const MAX_LAST_CALLS = 12;
 const DAY_DRAWN_EVERY_MS = 60_000;
-/** What was seen since the console was opened: other pages do not forget it. */
+/** The charts' data. Kept in the module, so that it survives a visit to another page. */
 const chartData = { at: [], generated: [], read: [], first: [], queue: [] };
 const lastCalls = [];
 
@@ -99,7 +99,7 @@ function drawTiles(tiles, now) {
   tiles.spend.set(money(minute.spend_dollars ?? minute.spend_nano_dollars ?? minute.spend), 'in the last minute');
 }
 
-/** What was charged in each of the last 24 hours. */
+/** Draws the spend of the last 24 hours by hour. */
 async function drawDay(root, signal) {
   let drawn = new AbortController();
   const draw = async () => {
@@ -115,7 +115,7 @@ async function drawDay(root, signal) {
   signal.addEventListener('abort', () => { clearInterval(timer); drawn.abort(); });
 }
 
-/** Takes over what the server remembers from before this page was opened. */
+/** Adds the server's history before the data that this page has collected. */
 function prependHistory(history) {
   const first = chartData.at[0] ?? Infinity;
   const known = (history?.at_unix_s ?? []).map((at, index) => [at, index]).filter(([at]) => at < first && at > Date.now() / 1000 - HISTORY_S);
@@ -124,7 +124,7 @@ function prependHistory(history) {
   for (const [name, list] of Object.entries(before)) chartData[name].unshift(...list);
 }
 
-/** A second once, also where several streams tell it. */
+/** Adds the figures of a second, unless the data has that second. */
 function remember(now) {
   const at = Math.floor(new Date(now.at ?? Date.now()).getTime() / 1000);
   if (chartData.at.at(-1) >= at) return;
@@ -192,7 +192,7 @@ function drawRecent(root) {
   ], lastCalls, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));
 }
 
-/** Whose a call is: key and project, and below them the user whom the caller named, and the organisation. */
+/** The key and project of a call, with its user and organisation below. */
 function callerCell(row) {
   return [h('b', {}, keyName(row)), row.project && ` · ${row.project}`, h('div', { class: 'small muted' }, [row.user && `for ${row.user}`, row.org].filter(Boolean).join(' · '))];
 }

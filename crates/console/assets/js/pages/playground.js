@@ -1,5 +1,5 @@
-// Chat with any model, one or two at once. A call is sent once: its key is made and kept before anything is sent, so that Enter, a reload
-// or a broken connection ask for the same answer again.
+// A chat with one or two models. Stores the idempotency key of a call before sending it, so that a second
+// Enter, a reload or a broken connection get the same answer and no second call.
 
 import { fetchAll, get } from '../api.js';
 import { add, h, icon, put } from '../dom.js';
@@ -24,7 +24,7 @@ export async function show(root, { signal }) {
   root.classList.add('fills');
   const [models, projects, status] = await Promise.all([fetchAll('models', { signal }), fetchAll('projects', { signal }).catch(() => []), get('status', { signal }).catch(() => null)]);
   if (signal.aborted) return;
-  // A server elsewhere that lists no endpoints decides by itself.
+  // A model without a list of endpoints may have this one: its upstream decides.
   const chats = models.filter((model) => !model.endpoints?.length || model.endpoints.some((endpoint) => /^chat.completions$/.test(endpoint)));
   if (chats.length === 0) return add(body, empty('No model that chats is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
   new Playground({ draft, body, acts, models: chats, projects, status, signal }).draw();
@@ -37,7 +37,8 @@ class Playground {
     const byReady = [...models].sort((a, b) => Boolean(a.not_ready?.length) - Boolean(b.not_ready?.length));
     for (const pane of draft.panes) pane.model = initialChoice('model', byReady.map((model) => model.name), pane.model);
     draft.project = initialChoice('project', projects.map((project) => project.id), draft.project);
-    // Answers that are being read, by pane; those that broke off, likewise; and panes whose call the reader stopped.
+    // By pane: the abort controller of the answer that is being read, and the answer whose connection broke.
+    // Then the panes whose call the reader has stopped.
     this.reading = new Map();
     this.broken = new Map();
     this.stopping = new Set();
@@ -75,7 +76,7 @@ class Playground {
       const log = h('div', { class: 'pg-log', role: 'log', 'aria-label': `Conversation with ${pane.model}`, tabindex: 0 });
       const choose = h('select', { 'aria-label': at ? 'Second model' : 'Model', disabled: this.reading.has(pane), on: { change: () => { pane.model = choose.value; this.keep(); this.updateAttachButton(); } } },
         this.models.map((model) => h('option', { value: model.name, selected: model.name === pane.model }, model.not_ready?.length ? `${model.name} (not ready)` : model.name)));
-      // What is drawn is no part of what is kept.
+      // A property that is not enumerable, so that it is not stored with the draft.
       Object.defineProperty(pane, 'view', { value: { log, choose }, configurable: true });
       this.drawLog(pane);
       return h('section', { class: 'pg-pane', 'aria-label': pane.model }, h('div', { class: 'pg-pane-head' }, choose), log);
@@ -126,7 +127,7 @@ class Playground {
     }
   }
 
-  /** Gives up a call whose answer broke off: what was read of it is kept, and the server stops it. */
+  /** Gives up a pending call: stops it at the server, and keeps the content that has arrived. */
   abandon(pane) {
     if (!pane.pending) return;
     stop(pane.pending.key);
@@ -140,7 +141,7 @@ class Playground {
     pane.pending = null;
   }
 
-  /** Makes the call's key and keeps it; only then is anything sent. */
+  /** Starts a call. Stores its idempotency key before sending it. */
   startCall(pane) {
     if (pane.pending) return;
     try {
@@ -181,18 +182,19 @@ class Playground {
       await readAnswer(pane.pending, pane.pending.project, turn, onGrowth, ending.signal);
     } catch (error) {
       if (this.signal.aborted) return;
-      // However the answer of a stopped call ends, what was read stays.
+      // A stopped call keeps its content, even if the connection broke.
       if (this.stopping.has(pane) || error.name === 'AbortError') markStopped(turn);
       else connectionError = error;
     } finally {
       this.signal.removeEventListener('abort', leave);
       this.reading.delete(pane);
     }
-    // The reader knows why.
+    // The reader stopped the call and needs no explanation.
     if (this.stopping.delete(pane)) turn.note = null;
     cancelAnimationFrame(frame);
     if (connectionError) {
-      // Not whole: the key stays, and asking again is the same call. A new question gives it up.
+      // The answer is incomplete. The key is kept, so a retry is the same call. A new question gives the call
+      // up.
       this.broken.set(pane, turn);
       turn.error = connectionFailure(connectionError);
       this.updateButtons();
@@ -213,7 +215,7 @@ class Playground {
     }
   }
 
-  /** The last answer again: a new call, and charged as one. */
+  /** Answers the last question again with a new call, which is charged. */
   regenerate(pane) {
     if (this.busy()) return;
     this.abandon(pane);
@@ -260,7 +262,7 @@ class Playground {
     return [this.file, this.attachButton];
   }
 
-  /** Pictures are offered where every model says that it takes them. */
+  /** Shows the button for pictures if every chosen model takes them. */
   updateAttachButton() {
     const takeImages = this.draft.panes.every((pane) => this.models.find((model) => model.name === pane.model)?.input?.includes?.('image'));
     this.attachButton.hidden = !takeImages;
@@ -281,7 +283,7 @@ class Playground {
     return dialog('The call as code', () => h('div', { class: 'dialog-body' }, tabs([{ id: 'curl', name: 'curl', show: shown(curl(base, body)) }, { id: 'python', name: 'Python', show: shown(python(base, body)) }, { id: 'ts', name: 'TypeScript', show: shown(typescript(base, body)) }], { label: 'Languages' })), { wide: true });
   }
 
-  /** What the model sees, token by token, and what of it a cache holds that knows the conversation so far. */
+  /** Shows the prompt by tokens, and the part that a cache of the earlier conversation contains. */
   showTokens() {
     const { draft } = this;
     const pane = draft.panes[0];
@@ -289,7 +291,7 @@ class Playground {
     const tools = toolsOf(draft);
     const bodyFor = (turns) => ({ messages: messagesOf(draft, turns), ...(tools.length ? { tools } : {}) });
     const body = bodyFor([...pane.turns, ...typed]);
-    // The prompt of the last answer: what stood before it.
+    // The prompt of the last answer consists of the turns before it.
     const last = pane.turns.findLastIndex((turn) => turn.role === 'assistant');
     const after = last > 0 ? bodyFor(pane.turns.slice(0, last)) : null;
     const used = pane.turns.findLast((turn) => turn.usage)?.usage;
@@ -301,7 +303,7 @@ class Playground {
   }
 }
 
-/** The message for a connection that broke. */
+/** The error of a broken connection. */
 const connectionFailure = (error) => ({ code: error.code, message: error.status === 0 ? error.message : 'The connection broke before the answer was whole.', remedy: error.remedy ?? 'Retry asks for the same answer, which is charged once. A new question leaves it.' });
 
 function dataUrl(file) {

@@ -1,4 +1,4 @@
-// Tools for the prompt: what a model sees of a call, the tokens of a text, and whether a model's files agree with each other.
+// Prompt tools: the rendered prompt of a call, the tokens of a text, and the check of a model's files.
 
 import { fetchAll, get, post, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
@@ -34,7 +34,7 @@ export async function show(root, { query, signal }) {
   draw();
 }
 
-/** A call's body, as the texts of a form say; a text that is no JSON is what a user says. */
+/** The body of a call: JSON, a JSON list of messages, or the text of a user message. */
 function bodyOf(text, dialect, label) {
   if (!/^\s*[[{]/.test(text)) return { [LISTS[dialect]]: [{ role: 'user', content: text }] };
   try {
@@ -45,7 +45,7 @@ function bodyOf(text, dialect, label) {
   }
 }
 
-/** A form whose answer stands below it. */
+/** A form that shows its result below. */
 function tool(fields, submit, ask, ...before) {
   const answer = h('div', { 'aria-live': 'polite' });
   const form = h('form', { class: 'prompt-form', novalidate: true, on: { submit: async (event) => {

@@ -1,4 +1,4 @@
-// Search among calls, newest first; a row opens beside the list. The search stands in the address.
+// Searches requests, newest first, and shows a request beside the list. The address contains the search.
 
 import { get, rowsOf } from '../api.js';
 import { keyName, modelName } from '../call-names.js';
@@ -14,7 +14,7 @@ import { field } from '../ui/dialog.js';
 import { longTable } from '../ui/table.js';
 
 const PAGE_ROWS = 500;
-/** Names in the address that go to the server as they are. */
+/** Filters that have the same name in the address and in the admin API. */
 const FILTERS = ['outcome', 'model', 'org', 'project', 'key', 'user', 'upstream', 'stage', 'slower_than_ms', 'dearer_than', 'text', 'from', 'to'];
 const SPANS = [['', 'Any time'], ['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], ['30d', 'Last 30 days'], ['custom', 'From … to …']];
 const SPAN_MS = { '15m': 9e5, '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
@@ -27,7 +27,7 @@ export async function show(root, at) {
   await view.start(at);
 }
 
-/** Follows the address within the page. */
+/** Shows another address within the page. */
 export function update(at) { view.follow(at); }
 
 class View {
@@ -53,9 +53,9 @@ class View {
     root.classList.add('fills');
   }
 
-  /** Takes the search out of an address. */
+  /** Reads the filters from an address. */
   readFilters(query) {
-    // In place: the fields of the form write into it.
+    // Changes the object in place, because the fields of the form write into it.
     Object.assign(this.filters, Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ''])));
     this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
   }
@@ -103,7 +103,7 @@ class View {
     return given;
   }
 
-  /** The search as it stands in the address. */
+  /** The address of a path with the current filters. */
   address(path) {
     const query = new URLSearchParams(Object.entries(this.filters).filter(([, value]) => value !== ''));
     if (this.last) query.set('last', this.last);
@@ -134,7 +134,9 @@ class View {
     }
   }
 
-  /** The next rows. A page may be short and still have a next one: asks on until there is something to see. */
+  /**
+   * Fetches the next rows. The server's pages may be short, so fetches until there are enough rows to show.
+   */
   async fetch(turn) {
     const before = this.rows.length;
     let rounds = 0;
@@ -180,7 +182,7 @@ class View {
   follow({ rest, query }) {
     const id = rest[0];
     const before = this.address('');
-    // A link to one request leaves the list as it is.
+    // A link to a request keeps the filters of the list.
     if (!id || (id !== 'compare' && query.size > 0)) this.readFilters(query);
     if (this.address('') !== before) {
       put(this.form, this.bar());

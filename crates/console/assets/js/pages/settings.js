@@ -1,4 +1,4 @@
-// Every setting, its value, and where it came from; how the server does; reading the configuration again.
+// Shows every setting with its value and origin, and the state of the server. Reloads the configuration.
 
 import { fetchAll, get, post } from '../api.js';
 import { h, put } from '../dom.js';

@@ -1,11 +1,11 @@
-// The page of whoever is not signed in: by a key here, by a link as it is printed.
+// Asks for an operator's key, and explains the sign-in link.
 
 import { h, put } from '../dom.js';
 import { signIn } from '../session.js';
 import { button, failure } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 
-/** @param {{message?: string, error?: Error, entered: () => void}} how */
+/** @param {{message?: string, error?: Error, entered: () => void}} options */
 export function signInPage({ message, error, entered }) {
   document.title = 'Sign in · Headrace';
   const key = field('Operator key', { kind: 'password', name: 'key', required: true, placeholder: 'hrop-…', hint: 'It is sent to this server once, and kept nowhere in the browser.' });

@@ -1,25 +1,26 @@
-// One call of the playground: sent with its idempotency key, read as it comes, and read again from the first byte after a reload, as
-// the server gives the same answer for the same key. Draws nothing.
+// Sends a playground call with its idempotency key and reads the answer. After a reload the same key gives
+// the same answer from its first byte. Draws nothing.
 
 import { ApiError, readError, send } from '../api.js';
 
 const TRIES = 5;
 
-/** How long the end of a stopped answer is waited for. */
+/** The longest wait for the end of a stopped answer. */
 const STOP_WAIT_MS = 2000;
 const STOP_AGAIN_MS = 200;
-/** The code of an answer that the server ended before it was whole. */
+/** The error code, and the finish reason, of a stopped answer. */
 const STOPPED = 'stopped';
 
-/** An answer as it grows. `note` says why it is not whole. */
+/** An answer without content. `note` will say why it is incomplete. */
 export const emptyAnswer = () => ({ role: 'assistant', text: '', reasoning: '', calls: [], tokens: [], finish: null, usage: null, id: null, first_ms: null, took_ms: null, error: null, note: null });
 
-/** Whether a turn has something that can be read, or be sent back to a model. */
+/** Whether a turn has content to show or to send to a model. */
 export const hasWords = (turn) => Boolean(turn.text || turn.calls?.length);
 
 /**
- * Reads the answer of a pending call into `turn`, calling `onGrowth(turn)` as it grows. Resolves when the server ended the answer: whole, stopped
- * (`turn.finish`), or refused (`turn.error`). Throws if the connection broke: the call is pending still, and may be asked for again with the same key.
+ * Reads the answer of a pending call into `turn`, and calls `onGrowth(turn)` after each piece. Resolves when
+ * the answer has ended: complete, stopped (`turn.finish`) or refused (`turn.error`). Throws if the connection
+ * broke. The call is then still pending, and can be read again with the same key.
  */
 export async function readAnswer(pending, project, turn, onGrowth, signal) {
   const began = performance.now();
@@ -58,13 +59,13 @@ export async function readAnswer(pending, project, turn, onGrowth, signal) {
   turn.took_ms = Math.round(performance.now() - began);
 }
 
-/** The server ended the answer before it was whole: what came until then is kept. */
+/** Marks an answer as stopped and keeps its content. */
 export function markStopped(turn, note = null) {
   turn.finish = STOPPED;
   turn.note = note;
 }
 
-/** The answer's head. A server that says when to ask again is asked again. */
+/** Sends the call. Retries a 409 after the time that its `Retry-After` names. */
 async function ask(pending, project, signal) {
   for (let at = 0; ; at++) {
     const headers = { 'idempotency-key': pending.key, accept: '*/*' };
@@ -78,7 +79,10 @@ async function ask(pending, project, signal) {
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Asks the server to stop a call. One that is still on its way there is asked for again. Returns when the answer should have ended. */
+/**
+ * Asks the server to stop a call. Retries while the server does not know the call yet. Returns when the
+ * answer should have ended.
+ */
 export async function stop(key) {
   const deadline = performance.now() + STOP_WAIT_MS;
   let stopped = false;
@@ -107,7 +111,7 @@ function append(turn, delta, choice) {
   turn.finish = choice.finish_reason ?? turn.finish;
 }
 
-/** The `data` of server-sent events, as the HTML standard reads them. */
+/** Yields the `data` of server-sent events, parsed as in the HTML standard. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';

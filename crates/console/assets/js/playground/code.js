@@ -1,14 +1,14 @@
-// The call as code that can be pasted: curl, Python, TypeScript. Texts only; quoting is each language's own.
+// Generates the code of a call for curl, Python and TypeScript.
 
-/** `'…'` for a POSIX shell. */
+/** Quotes a text for a POSIX shell. */
 const shell = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** @param {object} body as it is sent */
+/** A curl command. */
 export function curl(base, body) {
   return `curl ${base}/chat/completions \\\n  -H "Authorization: Bearer $HEADRACE_API_KEY" \\\n  -H 'Content-Type: application/json' \\\n  -d ${shell(JSON.stringify(body, null, 2))}\n`;
 }
 
-/** The official OpenAI SDK; what it does not know goes in `extra_body`. */
+/** Python code for the official OpenAI SDK. Parameters that the SDK does not know go into `extra_body`. */
 export function python(base, body) {
   const [known, extra] = split(body);
   const lines = Object.entries(known).map(([name, value]) => `    ${name}=${literal(value, 4)},`);
@@ -17,7 +17,7 @@ export function python(base, body) {
   return `import os\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(base)}, api_key=os.environ["HEADRACE_API_KEY"])\nanswer = client.chat.completions.create(\n${lines.join('\n')}\n)\n${end}`;
 }
 
-/** The official OpenAI SDK for Node. */
+/** TypeScript code for the official OpenAI SDK. */
 export function typescript(base, body) {
   const note = Object.keys(split(body)[1]).length ? '  // @ts-expect-error parameters that the SDK does not know are sent as they are\n' : '';
   const end = body.stream ? 'for await (const chunk of answer) {\n  process.stdout.write(chunk.choices[0]?.delta?.content ?? "");\n}\n' : 'console.log(answer.choices[0].message.content);\n';
@@ -34,7 +34,7 @@ function split(body) {
   return [known, extra];
 }
 
-/** A value as Python writes it. */
+/** A value as a Python literal. */
 function literal(value, indent) {
   const pad = ' '.repeat(indent);
   if (value === null) return 'None';

@@ -1,20 +1,21 @@
-// Markdown as models write it, drawn as elements: headings, lists, quotes, tables, code, emphasis, links. Markup of a text stays text, since elements are
-// made by `dom.js` alone. Pictures are shown as links: an answer must not fetch anything. Knows nothing of the playground.
+// Draws the Markdown that models write: headings, lists, quotes, tables, code, emphasis and links. HTML in an
+// answer stays text, because `dom.js` creates all elements. Pictures become links, since an answer must not
+// fetch anything. Knows nothing of the playground.
 
 import { h } from '../dom.js';
 import { copyButton } from '../ui/parts.js';
 
-/** Longer texts are shown as they are. */
+/** Longer texts are shown without formatting. */
 const MOST_CHARS = 200_000;
-/** Quotes and lists within each other, and emphasis within emphasis. */
+/** The deepest nesting of quotes and lists, and of emphasis. */
 const MOST_DEPTH = 6;
-/** Of the line below the head of a table, and of the words of a link. */
+/** The longest line below the head of a table, and the longest text of a link. */
 const MOST_LINE_CHARS = 1000;
 const FENCE = /^ {0,3}(`{3,}|~{3,}) *([\w+#.-]*)/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)]) +(?=\S)/;
 const DELIMITERS = /^ *\|? *:?-+:? *(\| *:?-+:? *)*\|? *$/;
 
-/** The nodes of a text. */
+/** Converts a text to elements. */
 export function markdown(text) {
   if (text.length > MOST_CHARS) return h('div', { class: 'answer-text' }, text);
   return h('div', { class: 'answer-text md' }, blocks(text.split('\n'), 0));
@@ -30,7 +31,7 @@ function blocks(lines, depth) {
     else if (fence) at = code(lines, at, fence, nodes);
     else if (headingOf(line)) {
       const [level, words] = headingOf(line);
-      // A heading of an answer is no heading of the page: below the ones that name the turns.
+      // Headings of an answer rank below the headings that name the turns.
       nodes.push(h(`h${Math.min(6, level + 2)}`, {}, inline(words, 0)));
       at++;
     } else if (isRule(line)) {
@@ -98,7 +99,7 @@ function list(lines, at, nodes, depth) {
   }
   const drawn = items.map((inner) => {
     const made = blocks(inner, depth + 1);
-    // An item of one paragraph needs no air.
+    // An item of one paragraph needs no space around the paragraph.
     return h('li', {}, made[0]?.tagName === 'P' ? [[...made[0].childNodes], made.slice(1)] : made);
   });
   nodes.push(numbered ? h('ol', { start: Number.parseInt(mark, 10) }, drawn) : h('ul', {}, drawn));
@@ -118,10 +119,13 @@ function table(lines, at, nodes) {
 }
 
 const isWord = (mark) => mark !== undefined && /[\p{L}\p{N}_]/u.test(mark);
-// Two low lines are part of a name more often than they are emphasis.
+// `__` is omitted: it is part of a name more often than it is emphasis.
 const PAIRS = [['**', 'strong'], ['~~', 'del'], ['*', 'em'], ['_', 'em']];
 
-/** What stands in a line: texts and elements. Each mark that nothing closes is looked for once. */
+/**
+ * Converts inline Markdown to texts and elements. Remembers marks that are never closed, so that the time
+ * stays linear.
+ */
 function inline(text, depth) {
   const nodes = [];
   const missing = new Set();
@@ -151,7 +155,7 @@ function inline(text, depth) {
         const from = at + pair.length;
         const opens = text[from] !== undefined && !/\s/.test(text[from]) && text[from] !== pair[0] && !(mark === '_' && isWord(text[at - 1]));
         let end = opens ? seek(pair, from + 1) : -1;
-        // A single mark is closed by a single one, and `_` ends no word within.
+        // A double mark does not close a single one, and `_` within a word closes nothing.
         while (end > 0 && (/\s/.test(text[end - 1]) || (pair.length === 1 && text[end + 1] === pair) || (mark === '_' && isWord(text[end + pair.length])))) {
           end = text.indexOf(pair, end + (pair.length === 1 && text[end + 1] === pair ? 2 : 1));
           if (end < 0) missing.add(pair);

@@ -1,16 +1,19 @@
-// What a model sees, as the server tells it (`headrace render --json`), made ready to be drawn. Knows no page.
+// Fetches a rendered prompt, the same as `headrace render --json` prints, and prepares it for drawing. Knows
+// no page.
 
 import { post, segment } from '../api.js';
 import { count, money } from '../format.js';
 
 const NANO = 1e-9;
-/** A byte's place in a text is a place of UTF-8; texts here have others, so that pieces are shown and no slices. */
+/** The kinds of control tokens. */
 const KINDS = { special: 'special', markup: 'markup' };
 
-/** Asks what a model sees of a body; `after` is a body whose prompt a cache is taken to hold. */
+/** Renders the prompt of a body. `after` is a body whose prompt counts as cached. */
 export const renderPrompt = (model, body, { dialect = 'chat', after = null, signal } = {}) => post(`models/${segment(model)}/render`, { body, dialect, after }, { signal });
 
-/** What {@link lens} draws, of a report. `used` is what the last answer's usage said, if there was one. */
+/**
+ * Converts a report to the argument of `tokenView`. `used` is the usage of the last answer, if there is one.
+ */
 export function tokenViewOptions(report, used) {
   const tokens = report.tokens.map((token) => ({ id: token.id, text: token.piece, special: KINDS[token.kind] ?? null, part: null }));
   const parts = [];

@@ -1,10 +1,11 @@
-// What a call of the playground is made with: model, system prompt, parameters, tools with their mocked results, the form of the answer.
+// The settings of a playground call: account, system prompt, parameters, tools with mocked results, response
+// format.
 
 import { h, put } from '../dom.js';
 import { field } from '../ui/dialog.js';
 import { jsonFault, toolsOf } from './draft.js';
 
-/** Parameters with a field of their own: name, label, kind, what it is. All others go into the box of JSON. */
+/** Parameters with their own field: name, label, kind, hint. The JSON field takes all others. */
 const PARAMETERS = [
   ['temperature', 'Temperature', 'number', '0 to 2; 0 takes the likeliest token'], ['top_p', 'Top-p', 'number', 'above 0 to 1'],
   ['max_completion_tokens', 'Most tokens', 'number', 'of the answer'], ['seed', 'Seed', 'number', 'same seed, same answer'],
@@ -18,8 +19,9 @@ const EXAMPLE_TOOL = [{ type: 'function', function: { name: 'get_weather', descr
 const EXAMPLE_SCHEMA = { type: 'object', properties: { name: { type: 'string' }, age: { type: 'integer' } }, required: ['name', 'age'], additionalProperties: false };
 
 /**
- * The panel. `changed()` is called when something of the draft was changed, `redraw()` when answers look otherwise.
- * @param {{draft: object, projects: object[], changed: () => void, redraw: () => void}} of
+ * The panel of settings. Calls `changed()` after a change of the draft, and `redraw()` if answers must be
+ * drawn again.
+ * @param {{draft: object, projects: object[], changed: () => void, redraw: () => void}} options
  */
 export function settingsPanel({ draft, projects, changed, redraw }) {
   const keepParam = (name) => (value) => { draft.params[name] = Number.isNaN(value) ? null : value; changed(); };
@@ -47,7 +49,7 @@ function section(name, open, ...children) {
   return h('details', { class: 'pg-section', open: Boolean(open) }, h('summary', {}, name), h('div', {}, children));
 }
 
-/** A text that must be JSON: said while it is typed. */
+/** A field for JSON, which shows syntax errors during typing. */
 function jsonField(draft, name, label, hint, changed, example) {
   const faultNode = h('p', { class: 'fault small', role: 'status' });
   const check = () => {

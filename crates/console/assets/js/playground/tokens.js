@@ -1,16 +1,16 @@
-// Tokens under the pointer: how likely each one was and what else could have come; and the prompt as the model sees it, with the place
-// where the cache ended.
+// Shows tokens: an answer with the probability and the alternatives of each token, and a prompt as the model
+// sees it with the end of its cached part.
 
 import { h, put } from '../dom.js';
 import { count, percent } from '../format.js';
 import { empty, facts } from '../ui/parts.js';
 
-/** A token so that its edges can be seen: line ends and spaces have signs. */
+/** A token's text with visible spaces, tabs and line ends. */
 export function visible(text) {
   return text === '' ? '∅' : text.replaceAll('\n', '↵').replaceAll('\t', '⇥').replaceAll(' ', '·');
 }
 
-/** An answer whose tokens are as warm as they were unlikely. */
+/** An answer by tokens. The less likely a token was, the stronger is its colour. */
 export function heat(tokens) {
   const tip = h('div', { class: 'token-tip', role: 'status', hidden: true });
   let at = -1;
@@ -44,8 +44,8 @@ export function heat(tokens) {
 }
 
 /**
- * A prompt by tokens: each of its own colour, marks of the template set apart, a line where a cache's blocks end.
- * @param {{tokens: {id: number, text: string, special: string|null, part: string|null}[], cached?: number|null, was?: number|null, block?: number, max?: number|null, cost?: string|null}} sight
+ * A prompt by tokens in alternating colours. The template's control tokens look different, and a line marks
+ * the end of the cached blocks. `tokenViewOptions` makes the argument.
  */
 export function tokenView({ tokens, total = tokens.length, cached, lastCached, max, cost, parts, template, block, spelled, truncated }) {
   if (tokens.length === 0) return empty('No tokens.', 'Write something first.');

@@ -1,5 +1,5 @@
-// One turn of a conversation: what was said, the calls of tools with the results to give back, and below an answer its figures, waterfall
-// and price.
+// Draws one turn of a conversation: a message, tool calls with fields for their results, or an answer with
+// its figures, waterfall and price.
 
 import { get, segment } from '../api.js';
 import { add, h, put } from '../dom.js';
@@ -11,8 +11,8 @@ import { markdown } from './markdown.js';
 import { heat } from './tokens.js';
 
 /**
- * @param {object} turn
- * @param {{draft: object, act: object, last: boolean, signal: AbortSignal}} context `act` has `results(texts)` and `again()`
+ * Draws a turn. `context` has the draft, whether the turn is the `last`, an abort `signal`, and the functions `act`:
+ * `results(texts)` and `again()`.
  */
 export function turnNode(turn, context) {
   if (turn.role === 'user') return h('article', { class: 'turn user' }, h('h2', { class: 'off-screen' }, 'You'), turn.images?.map((url) => h('img', { class: 'turn-image', src: url, alt: 'A picture that was sent' })), h('div', { class: 'bubble' }, turn.text));
@@ -22,7 +22,7 @@ export function turnNode(turn, context) {
   return node;
 }
 
-/** An answer, whole or growing. */
+/** Draws an answer, which may be incomplete. */
 export function drawAnswer(node, turn, context) {
   const warm = turn.tokens?.length > 0 && !context.growing;
   put(node, h('h2', { class: 'off-screen' }, 'Answer'),
@@ -41,13 +41,13 @@ function pretty(text) {
   try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
 }
 
-/** A box for each call's result, filled with what the reader said that the tool answers. */
+/** A text box for the result of each tool call, filled with the mocked result of the tool. */
 function results(turn, { draft, act }) {
   const boxes = turn.calls.map((call) => h('textarea', { rows: 2, class: 'mono', 'aria-label': `Result of ${call.name}`, prop: { value: draft.mocks[call.name] ?? '{}' } }));
   return h('div', { class: 'results stack' }, h('p', { class: 'small muted' }, 'What the tools answer:'), boxes, h('div', {}, button('Give back', () => act.results(boxes.map((box) => box.value)), { kind: 'primary small', sign: 'send' })));
 }
 
-/** How an answer ended, in words. */
+/** Describes why an answer ended. */
 const ENDS = { stop: 'complete', length: 'cut at the most tokens', tool_calls: 'calls a tool', content_filter: 'held back by a content rule', stopped: 'stopped' };
 
 function figures(turn, { act, last, signal }) {
@@ -69,7 +69,7 @@ function figures(turn, { act, last, signal }) {
 
 const WAITS_MS = [0, 150, 400, 1000, 2000];
 
-/** The trace, which is written when the call is over: asked for until it is there. */
+/** Fetches a trace. Retries, because the server writes it after the call has ended. */
 async function traceOf(id, signal) {
   for (const [at, wait] of WAITS_MS.entries()) {
     await new Promise((resolve) => setTimeout(resolve, wait));

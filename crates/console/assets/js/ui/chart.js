@@ -1,5 +1,5 @@
-// Lines over time, drawn by the vendored uPlot, which is fetched when a page first draws one. Colours come from the style sheet and
-// are read anew when the reader changes them.
+// Draws lines over time with the vendored uPlot, which is fetched for the first chart. Colours come from the
+// style sheet, and are read again when the reader changes them.
 
 import { add, h, put } from '../dom.js';
 import { time } from '../format.js';
@@ -8,7 +8,7 @@ import { choice } from '../settings.js';
 const MAX_NAME_CHARS = 40;
 let library = null;
 
-/** Fetches the library once. It sets styles by CSSOM alone, so it lives under the policy of the page. */
+/** Fetches the library once. It sets styles by CSSOM only, as the page's content security policy requires. */
 function uplot() {
   library ??= new Promise((resolve, reject) => {
     document.head.append(h('link', { rel: 'stylesheet', href: '/vendor/uplot.css' }));
@@ -17,7 +17,7 @@ function uplot() {
   return library;
 }
 
-/** A time below the axis: the day where days are shown, else the minute. */
+/** The label of a time below the axis: a date if the steps are days, else a time of day. */
 function clock(at, splits) {
   const day = splits.length > 1 && splits[1] - splits[0] >= 43200;
   return day ? time(at * 1e3, { date: 'always' }).slice(5, 10) : time(at * 1e3, { seconds: splits.length > 1 && splits[1] - splits[0] < 60, date: 'never' });
@@ -25,7 +25,7 @@ function clock(at, splits) {
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A colour token's value as the page shows it now: tokens may say one for light and one for dark. */
+/** The current value of a colour variable, which may differ between light and dark. */
 function resolved(name) {
   const probe = h('span', { class: 'off-screen', style: { color: `var(${name})` } });
   document.body.append(probe);
@@ -34,7 +34,7 @@ function resolved(name) {
   return value || color(name);
 }
 
-/** The names of the lines with their colours. Under the pointer: the moment, and what each line has there. */
+/** The names and colours of the lines, and the time and values under the pointer. */
 function legendOf(lines, data) {
   const at = h('li', {}, '–');
   const values = lines.map(() => h('b', { class: 'num' }));
@@ -48,8 +48,9 @@ function legendOf(lines, data) {
 }
 
 /**
- * A chart of lines.
- * @param {{label: string, lines: {name: string, color: string, show: (v) => string}[], height?: number, axis?: (v) => string, bars?: boolean, windowS?: number}} how
+ * Creates a chart of lines.
+ * @param {object} options `lines` have a `name`, a `color` and `show(value)`, which formats a value. `axis(value)`
+ * formats the labels of the axis. `windowS` fixes the length of the time axis, in seconds.
  * @returns {{node: HTMLElement, set: (xs: number[], ...ys: number[][]) => void}} `xs` in seconds since 1970
  */
 export function chart({ label, lines, height = 160, axis, bars = false, windowS, signal }) {

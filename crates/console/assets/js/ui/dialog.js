@@ -1,11 +1,12 @@
-// Dialogs and forms on the browser's own <dialog>: focus stays inside, Escape closes, focus comes back.
+// Dialogs and forms in the browser's <dialog>, which keeps the focus inside, closes with Escape and restores
+// the focus.
 
 import { add, h, put } from '../dom.js';
 import { button, failure } from './parts.js';
 
 /**
- * Opens a dialog; `build(close)` makes its content. Resolves with what `close` was given. With `ask`, a sentence, Escape and the cross do not close it: the
- * sentence is shown with a button that does.
+ * Opens a dialog with the content that `build(close)` returns. Resolves with the argument of `close`. If
+ * `ask` is set, Escape and the close button show its sentence, with a button that closes.
  */
 export function dialog(title, build, { wide, ask } = {}) {
   return new Promise((resolve) => {
@@ -21,7 +22,7 @@ export function dialog(title, build, { wide, ask } = {}) {
     const node = h('dialog', { class: wide ? 'dialog wide' : 'dialog', 'aria-label': title, on: {
       keydown: (event) => ask && event.key === 'Escape' && leave(event),
       cancel: leave,
-      // A browser may close a dialog all the same, as with the second Escape in a row.
+      // A browser may close the dialog in spite of `preventDefault`, such as after a second Escape.
       close: () => { if (ask && !done) { node.showModal(); return leave(); } node.remove(); resolve(result); } } },
       h('div', { class: 'dialog-head' }, h('h2', {}, title), button('', () => leave(), { kind: 'quiet', sign: 'close', title: 'Close' })));
     add(node, build(close), ask ? question : null);
@@ -31,7 +32,7 @@ export function dialog(title, build, { wide, ask } = {}) {
   });
 }
 
-/** Asks before something that cannot be undone. */
+/** Asks for confirmation of an act that cannot be undone. Resolves with `true` if the operator confirms. */
 export function confirm(title, sentence, action, { kind = 'danger' } = {}) {
   return dialog(title, (close) => [
     h('div', { class: 'dialog-body' }, h('p', {}, sentence)),
@@ -42,7 +43,8 @@ export function confirm(title, sentence, action, { kind = 'danger' } = {}) {
 let fieldCount = 0;
 
 /**
- * A field with its label and a word on what it is. Kinds: text, number, password, select (`options`: [value, text]), area, check, time.
+ * A field with its label and hint. Kinds: text, number, password, select (`options`: [value, text]), area,
+ * check, time.
  * @returns {{node: HTMLElement, input: HTMLElement, value: () => any}}
  */
 export function field(label, { kind = 'text', value = '', hint, options, name, placeholder, required, min, step, rows, list, changed } = {}) {
@@ -68,8 +70,8 @@ export function field(label, { kind = 'text', value = '', hint, options, name, p
 }
 
 /**
- * A form in a dialog. `act(values)` may throw: the error stands above the buttons, and nothing typed is lost.
- * @param {object} of fields by name, each as made by {@link field}
+ * A form in a dialog. If `act(values)` throws, the form shows the error and keeps the input.
+ * `fields` are the fields by name, as {@link field} returns them.
  */
 export function formDialog(title, { intro, fields, submit, act, kind = 'primary' }) {
   return dialog(title, (close) => {

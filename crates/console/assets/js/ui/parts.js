@@ -1,17 +1,16 @@
-// Small parts that every page is put together from: headings, cards, badges, empty and failed states, copying, tabs.
+// The parts that pages consist of: headings, cards, buttons, badges, empty and failed states, tabs, figures.
 
 import { add, h, icon, put } from '../dom.js';
 import { ago, bothTimes, time } from '../format.js';
 import { errorPagePath } from '../book-titles.js';
 
-/** The head of a page: its name, one sentence, and what one can do here. */
+/** The head of a page: its name, one sentence, and its buttons. */
 export function head(title, sentence, ...acts) {
   return h('header', { class: 'head' },
     h('div', {}, h('h1', {}, title), sentence && h('p', { class: 'muted' }, sentence)),
     acts.length > 0 && h('div', { class: 'acts' }, acts));
 }
 
-/** A card with a heading. */
 export function card(title, props, ...children) {
   const { note, acts, ...rest } = props ?? {};
   return h('section', { ...rest, class: ['card', rest.class].filter(Boolean).join(' ') },
@@ -19,18 +18,17 @@ export function card(title, props, ...children) {
     children);
 }
 
-/** A button. */
 export function button(text, act, { kind = '', sign, title, disabled, ...rest } = {}) {
   return h('button', { type: 'button', class: ['button', kind].filter(Boolean).join(' '), title, disabled, 'aria-label': text ? null : title, ...rest, on: { click: act } },
     sign && icon(sign), text && h('span', {}, text));
 }
 
-/** A word on a coloured ground: `good`, `warn`, `bad`, `info`, or plain. */
+/** A word on a coloured background. Kinds: `good`, `warn`, `bad`, `info`, or none. */
 export function badge(text, kind = '') {
   return h('span', { class: `badge ${kind}` }, text);
 }
 
-/** How a call ended, as a badge. */
+/** The badge of a call's outcome. */
 export function outcome(ending) {
   const kind = typeof ending === 'string' ? ending : ending?.kind;
   if (!kind) return badge('in flight', 'info');
@@ -40,24 +38,26 @@ export function outcome(ending) {
 
 const DAY_LENGTH = '2026-11-26'.length;
 
-/** A time, shown as the reader chose, with both spellings in its title. With `ago` how long ago, with `day` the day alone. */
+/**
+ * A time with its local and UTC forms in the title. `ago` shows the distance from now, `day` the date only.
+ */
 export function when(at, options) {
   if (!at) return h('span', { class: 'muted' }, '–');
   return h('time', { datetime: String(at), title: bothTimes(at) }, options?.ago ? ago(at) : options?.day ? time(at, { date: 'always' }).slice(0, DAY_LENGTH) : time(at, options));
 }
 
-/** Where something would stand: grey lines while it is fetched. */
+/** Grey lines in the place of content that is being fetched. */
 export function skeleton(lines = 4) {
   return h('div', { class: 'skeleton', role: 'status', 'aria-label': 'Loading' },
     Array.from({ length: lines }, (_, at) => h('div', { style: { width: `${90 - ((at * 37) % 50)}%` } })));
 }
 
-/** Nothing there, and the next step. */
+/** The state without content, with the next step. */
 export function empty(title, sentence, ...acts) {
   return h('div', { class: 'empty' }, h('p', { class: 'empty-title' }, title), sentence && h('p', { class: 'muted' }, sentence), acts.length > 0 && h('div', { class: 'acts' }, acts));
 }
 
-/** What went wrong, and the way out. */
+/** The message of an error, with its remedy. */
 export function failure(error, retry) {
   const doc = error.doc && /^(\/docs\/|https:\/\/)/.test(error.doc) ? error.doc : null;
   return h('div', { class: 'failure', role: 'alert' }, icon('warn'),
@@ -69,13 +69,13 @@ export function failure(error, retry) {
       retry && h('div', { class: 'acts' }, button('Retry', retry, { sign: 'redo' }))));
 }
 
-/** A link to the page about a refusal's code. */
+/** A link to the page about an error code. */
 export function aboutCode(code, tag = 'p') {
   const page = errorPagePath(code);
   return page && h(tag, { class: 'small' }, h('a', { href: page }, 'about ', h('code', {}, code)));
 }
 
-/** Fills `root` with what `make` returns, with a skeleton meanwhile and a failure in its place. */
+/** Fills `root` with the result of `make`. Shows a skeleton until then, and the error if `make` fails. */
 export async function load(root, make, { lines = 4, signal } = {}) {
   put(root, skeleton(lines));
   try {
@@ -87,7 +87,7 @@ export async function load(root, make, { lines = 4, signal } = {}) {
   }
 }
 
-/** Copies a text, and says so. */
+/** A button that copies a text, or the result of a function, and confirms it. */
 export function copyButton(text, label = 'Copy') {
   const node = button(label, async () => {
     const value = typeof text === 'function' ? text() : text;
@@ -103,7 +103,7 @@ export function jsonBlock(value) {
   return h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text));
 }
 
-/** Without the clipboard's permission (a page without TLS on another machine). */
+/** Copies without the clipboard API, which browsers refuse to pages of other machines without TLS. */
 function copyBySelection(value) {
   const area = h('textarea', { class: 'off-screen', 'aria-hidden': 'true' });
   area.value = value;
@@ -115,7 +115,7 @@ function copyBySelection(value) {
 
 let toasts = null;
 
-/** A short word at the edge of the page, which screen readers read. */
+/** Shows a short message at the edge of the page for some seconds. Screen readers read it. */
 export function toast(text, kind = '') {
   if (!toasts?.isConnected) {
     toasts = h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
@@ -127,7 +127,7 @@ export function toast(text, kind = '') {
 }
 
 /**
- * Tabs by the pattern of the ARIA practices: arrows move, one is in the order of Tab.
+ * Tabs as in the ARIA practices: arrow keys move between tabs, and the Tab key reaches the chosen one only.
  * @param {{name: string, id: string, show: (root: HTMLElement) => void}[]} list
  */
 export function tabs(list, { chosen, changed, label = 'Views' } = {}) {
@@ -153,7 +153,7 @@ export function tabs(list, { chosen, changed, label = 'Views' } = {}) {
   return node;
 }
 
-/** One of a few, as buttons beside each other. */
+/** A choice between a few options, as buttons beside each other. */
 export function segmented(label, options, chosen, changed) {
   const buttons = options.map(([value, text]) => h('button', { type: 'button', 'aria-pressed': String(value === chosen), on: { click: () => {
     buttons.forEach((other, at) => other.setAttribute('aria-pressed', String(options[at][0] === value)));
@@ -162,10 +162,10 @@ export function segmented(label, options, chosen, changed) {
   return h('div', { class: 'segmented', role: 'group', 'aria-label': label }, buttons);
 }
 
-/** Characters of a tile's figure that fit its usual size. */
+/** The most characters of a tile's figure in large type. */
 const LONG_VALUE = 10;
 
-/** A figure with its name, its unit and a word beside it. */
+/** A figure with its name, its unit and a remark. */
 export function tile(name, { unit, hint } = {}) {
   const value = h('span', { class: 'tile-value' }, '–');
   const note = h('span', { class: 'tile-note muted small' });
@@ -183,7 +183,7 @@ export function facts(...pairs) {
   return list;
 }
 
-/** A share as a bar with its words beside it. */
+/** A share between 0 and 1 as a bar, with a text beside it. */
 export function meter(share, text, kind = '') {
   const width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
   return h('span', { class: 'meter' }, h('span', { class: 'meter-track', 'aria-hidden': 'true' }, h('span', { class: `meter-fill ${kind}`, style: { width } })), h('span', { class: 'num' }, text));

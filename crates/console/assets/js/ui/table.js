@@ -1,14 +1,15 @@
-// Tables: a plain one for short lists, sortable, and one for long lists that draws only the rows in view.
+// Tables: a sortable one for short lists, and one for long lists that draws only the rows in view.
 
 import { h, put } from '../dom.js';
 
-/** What a table gives up, one after the other, until it fits: air between its columns, whole words, then the columns themselves. */
+/** The classes that make a table narrower, in this order: less space between columns, broken words, cards. */
 const TIGHTER_CLASSES = ['tight', 'broken', 'cards'];
 
 /**
- * A table of few rows. A table that is wider than its place becomes tighter; if that does not do, each row becomes a card, with the names of its columns
- * beside what stands there. Roles are said because a style sheet that lays a table out otherwise takes them away.
- * Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (makes its head a button), `wide`.
+ * A table of few rows. A table that is wider than its container becomes tighter. If that is not enough, each
+ * row becomes a card with the names of the columns. Sets ARIA roles, because browsers drop a table's roles
+ * when a style sheet changes its layout.
+ * Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (sorts by the column's head), `wide`.
  */
 export function table(caption, columns, rows, { open, rowClass } = {}) {
   let order = null;
@@ -39,7 +40,7 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
   return wrap;
 }
 
-/** Keeps a table within its place, at each width that the place has. */
+/** Keeps a table within its container when the container's width changes. */
 export function fit(wrap, node) {
   let width = -1;
   new ResizeObserver(() => {
@@ -59,11 +60,11 @@ function compare(a, b) {
 
 const ROW_PX = 38;
 const BEYOND_ROWS = 12;
-/** As the style sheet has them: between columns, and at both ends of a row. */
+/** The space between columns, and at both ends of a row together, as in the style sheet. */
 const GAP_PX = 12;
 const ENDS_PX = 24;
 
-/** The columns that so many pixels have room for. */
+/** The columns that fit into `px` pixels. */
 function fittingIn(columns, px) {
   const ranks = [...new Set(columns.map((column) => column.rank ?? 0))].sort((a, b) => a - b);
   const upTo = (rank) => columns.filter((column) => (column.rank ?? 0) <= rank);
@@ -74,8 +75,9 @@ function fittingIn(columns, px) {
 const templateOf = (columns) => columns.map(({ least, grow }) => (grow ? `minmax(${least}px, ${grow}fr)` : `${least}px`)).join(' ');
 
 /**
- * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move; Enter opens. Columns have a least width in pixels
- * (`least`), a share of what is left (`grow`), and a `rank`: where not all have room, those of the highest rank are left out.
+ * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move, and
+ * Enter opens. Columns have a least width in pixels (`least`), a share of the remaining width (`grow`), and a
+ * `rank`. If there is not enough room, the columns of the highest rank are left out.
  * @param {{caption: string, columns: object[], open: (row) => void, more?: () => void, key: (row) => string}} how
  */
 export function longTable({ caption, columns, open, more, key, onKey }) {
@@ -93,7 +95,7 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   new ResizeObserver(() => fitColumns()).observe(view);
   drawHead();
 
-  /** Shows as many columns as there is room for. */
+  /** Shows the columns that fit. */
   function fitColumns() {
     const fitting = fittingIn(columns, view.clientWidth);
     if (fitting.length === shown.length) return schedule();

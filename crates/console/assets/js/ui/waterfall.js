@@ -1,5 +1,5 @@
-// A call's stages as bars on a time axis. Where one part is much longer than the others, each part has a scale of its own, as the
-// terminal's drawing has; the reader may have one scale for all.
+// Draws a call's stages as bars on a time axis. If a part is much shorter than the others, each part has its
+// own scale, as in the terminal. The reader can choose one scale for all.
 
 import { h, put } from '../dom.js';
 import { duration, percent } from '../format.js';
@@ -7,10 +7,10 @@ import { describeStage } from '../stages.js';
 import { segmented } from './parts.js';
 
 const NAMES = { client: 'Client', gateway: 'Gateway', engine: 'Engine', back: 'Way back' };
-/** What a part gets of the width at least, where parts have scales of their own. */
+/** The least weight of a part in the widths, if parts have their own scales. */
 const LEAST_SHARE = 0.5;
 
-/** The drawing of a trace's JSON. */
+/** Draws a trace. */
 export function waterfall(trace) {
   const stages = (trace.stages ?? []).filter((stage) => stage.duration_us > 0 || !stage.inside);
   const total = trace.duration_us || stages.reduce((end, stage) => Math.max(end, stage.start_us + stage.duration_us), 0);
@@ -26,7 +26,10 @@ export function waterfall(trace) {
   return node;
 }
 
-/** Where the call changes hands: before the engine, in it, after it. Stages inside another, and the client's own, do not cut. */
+/**
+ * Splits the call into the parts before, in and after the engine. Ignores nested stages and adds the client's
+ * to their neighbours.
+ */
 function partsOf(stages, total) {
   const parts = [];
   for (const stage of stages) {
