@@ -45,7 +45,7 @@ export async function send(method, path, { body, headers, signal, query } = {}) 
       body: body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body) });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(0, { code: 'unreachable', message: 'The server does not answer.', remedy: 'Is it running? The page asks again when you press Retry.' });
+    throw new ApiError(0, { code: 'unreachable', message: 'The server does not answer.', remedy: 'Check that it runs, then press Retry.' });
   }
 }
 

@@ -7,9 +7,9 @@ const ACTS = {
   'project.create': ['Project created', 'good'], 'project.limits': ['Limits of a project', 'info'],
   'credit.grant': ['Credit granted', 'good'], 'credit.correct': ['Credit corrected', 'warn'], 'budget.set': ['Budget set', 'info'],
   'operator.create': ['Operator created', 'good'], 'operator.revoke': ['Operator removed', 'warn'], 'operator.link': ['Sign-in link made', 'info'], 'operator.sign_in': ['Signed in', ''], 'operator.sign_out': ['Signed out', ''],
-  'ledger.verify': ['Ledger verified', 'info'], 'config.reload': ['Configuration read again', 'info'], 'playground.call': ['Call from the playground', ''],
+  'ledger.verify': ['Ledger verified', 'info'], 'config.reload': ['Configuration reloaded', 'info'], 'playground.call': ['Call from the playground', ''],
   'upstream.drain': ['Upstream drained', 'warn'], 'upstream.resume': ['Upstream resumed', 'good'], 'upstream.probe': ['Upstream probed', 'info'],
-  'canary.roll_back': ['Canary taken out', 'bad'], 'canary.resume': ['Canary on trial again', 'good'],
+  'canary.roll_back': ['Canary rolled back', 'bad'], 'canary.resume': ['Canary resumed', 'good'],
 };
 
 /** The name of an act, and the kind of its badge. */

@@ -75,7 +75,7 @@ async function search() {
 }
 
 function help() {
-  const rows = [['Ctrl K', 'Search the book'], ['/', 'Search the book'], ['n', 'The next page'], ['p', 'The page before'], ['g', 'and a letter: a page of the console'], ['Esc', 'Close']];
+  const rows = [['Ctrl K', 'Search the book'], ['/', 'Search the book'], ['n', 'The next page'], ['p', 'The previous page'], ['g', 'then a letter: a page of the console'], ['Esc', 'Close']];
   dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, meaning]) => h('div', {}, h('dt', {}, key.split(' ').map((part) => h('kbd', {}, part))), h('dd', {}, meaning))))));
 }
 

@@ -12,7 +12,7 @@ const LINK = /^#sign-in=(.+)$/;
 
 async function begin() {
   apply();
-  onSignedOut(() => current() && askToSignIn('You were signed out: the session ended.'));
+  onSignedOut(() => current() && askToSignIn('Your session has ended. Sign in again.'));
   window.addEventListener('hashchange', () => LINK.test(location.hash) && useLink());
   if (LINK.test(location.hash)) return useLink();
   try {

@@ -14,11 +14,11 @@ const ACTS = [
   { name: 'Create a key', hint: 'Keys and limits', sign: 'plus', needs: 'POST /keys', run: () => go('keys?new=key') },
   { name: 'Create a project', hint: 'Keys and limits', sign: 'plus', needs: 'POST /projects', run: () => go('keys?tab=projects&new=project') },
   { name: 'Grant credit', hint: 'Money', sign: 'money', needs: 'POST /projects/{id}/credit', run: () => go('money?new=credit') },
-  { name: 'Slowest requests of the last hour', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?slower_than_ms=1000&last=1h') },
+  { name: 'Slow requests of the last hour', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?slower_than_ms=1000&last=1h') },
   { name: 'Refused requests', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?outcome=refused') },
   { name: 'Failed requests', hint: 'Requests', sign: 'requests', needs: 'GET /requests', run: () => go('requests?outcome=failed') },
   { name: 'Verify the ledger', hint: 'Money', sign: 'check', needs: 'POST /ledger/verify', run: () => go('money?tab=ledger') },
-  { name: 'Read the configuration again', hint: 'Settings', sign: 'redo', needs: 'POST /reload', run: () => go('settings?do=reload') },
+  { name: 'Reload the configuration', hint: 'Settings', sign: 'redo', needs: 'POST /reload', run: () => go('settings?do=reload') },
   { name: 'Read the book', hint: 'The book', sign: 'book', run: () => location.assign('/docs/') },
   { name: 'Light colours', hint: 'This browser', sign: 'sun', run: () => choose('theme', 'light') },
   { name: 'Dark colours', hint: 'This browser', sign: 'moon', run: () => choose('theme', 'dark') },
@@ -39,7 +39,7 @@ export function openPalette(find = findEverywhere, placeholder = 'A page, an act
   let found = [];
   let at = 0;
   let inTexts = false;
-  const list = h('ul', { class: 'palette-list', role: 'listbox', id: 'palette-list', 'aria-label': 'What was found' });
+  const list = h('ul', { class: 'palette-list', role: 'listbox', id: 'palette-list', 'aria-label': 'Results' });
   const box = h('input', { type: 'text', role: 'combobox', placeholder, 'aria-label': 'Search or jump to', 'aria-expanded': 'true', 'aria-controls': 'palette-list',
     'aria-autocomplete': 'list', autocomplete: 'off', spellcheck: 'false', on: { input: () => { at = 0; inTexts = false; draw(); }, keydown: pressed } });
   const node = h('dialog', { class: 'palette', 'aria-label': 'Search or jump to', on: { close: () => node.remove(), click: (event) => event.target === node && node.close() } },
@@ -49,7 +49,7 @@ export function openPalette(find = findEverywhere, placeholder = 'A page, an act
     found = find(box.value.trim(), inTexts).slice(0, MOST_SHOWN);
     put(list, found.length ? found.map((entry, index) => h('li', { role: 'option', id: `palette-${index}`, 'aria-selected': String(index === at), on: { click: () => run(index), mousemove: () => { if (at !== index) { at = index; highlight(); } } } },
       icon(entry.sign), h('span', {}, entry.name, entry.text && h('span', { class: 'palette-text muted small' }, entry.text)), entry.hint && h('span', { class: 'muted small' }, entry.hint)))
-      : h('li', { class: 'muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, 'Nothing by that name. An id of a request begins with req_.'));
+      : h('li', { class: 'muted', role: 'option', 'aria-disabled': 'true', 'aria-selected': 'false' }, 'Nothing by that name. The id of a request starts with req_.'));
     highlight();
   }
   function highlight() {
@@ -98,6 +98,6 @@ function findEverywhere(text, inTexts) {
   const ids = /^(req_|chatcmpl-|msg_|resp_|cmpl-)\w+/.test(text) && may('GET /requests/{id}') ? [{ name: text, hint: 'Request', sign: 'requests', run: () => go(`requests/${encodeURIComponent(text)}`) }] : [];
   const words = text.toLowerCase().split(/\s+/);
   const matches = [...pages, ...acts].filter((entry) => words.every((word) => `${entry.name} ${entry.hint}`.toLowerCase().includes(word)));
-  const search = may('GET /requests') ? [{ name: `Requests whose refusal says “${text}”`, hint: 'Requests', sign: 'search', run: () => go(`requests?text=${encodeURIComponent(text)}`) }] : [];
+  const search = may('GET /requests') ? [{ name: `Requests whose error contains “${text}”`, hint: 'Requests', sign: 'search', run: () => go(`requests?text=${encodeURIComponent(text)}`) }] : [];
   return [...ids, ...matches, ...findInBook(text, false, { hint: () => 'The book', between: search })];
 }

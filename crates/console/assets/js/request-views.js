@@ -28,7 +28,7 @@ export function views(trace, signal) {
     { id: 'waterfall', name: 'Waterfall', show: (panel) => add(panel, overview(trace)) },
     may('GET /requests/{id}/explain') && { id: 'why', name: 'Why', show: (panel) => load(panel, async () => explanation(await get(`requests/${id}/explain`, { signal })), { signal }) },
     may('GET /requests/{id}/cost') && { id: 'cost', name: 'Cost', show: (panel) => load(panel, async () => cost(await get(`requests/${id}/cost`, { signal })), { signal }) },
-    may('GET /requests/{id}/beside') && { id: 'beside', name: 'Beside', show: (panel) => load(panel, async () => beside(rowsOf(await get(`requests/${id}/beside`, { signal })), trace), { signal }) },
+    may('GET /requests/{id}/beside') && { id: 'beside', name: 'Concurrent', show: (panel) => load(panel, async () => beside(rowsOf(await get(`requests/${id}/beside`, { signal })), trace), { signal }) },
     { id: 'json', name: 'JSON', show: (panel) => add(panel, jsonBlock(trace)) },
   ].filter(Boolean);
   return tabs(list, { chosen: tab, changed: (now) => { tab = now; }, label: 'Views of the request' });
@@ -39,8 +39,8 @@ function headOf(trace, { close, step }) {
     h('div', {}, h('h2', {}, outcome(trace.outcome), ' ', duration(trace.duration_us), ' · ', money(trace.cost?.charged_dollars)),
       h('p', { class: 'mono small muted break' }, trace.id, ' ', copyButton(trace.id, ''))),
     h('div', { class: 'acts' },
-      step && button('', () => step(-1), { kind: 'quiet', sign: 'left', title: 'The one above (k)' }),
-      step && button('', () => step(1), { kind: 'quiet', sign: 'right', title: 'The one below (j)' }),
+      step && button('', () => step(-1), { kind: 'quiet', sign: 'left', title: 'Previous request (k)' }),
+      step && button('', () => step(1), { kind: 'quiet', sign: 'right', title: 'Next request (j)' }),
       close && button('', close, { kind: 'quiet', sign: 'close', title: 'Close the request' })));
 }
 
@@ -56,15 +56,15 @@ function overview(trace) {
     facts(
       ['Started', when(trace.started, { date: 'always' })],
       ['Model', trace.model?.asked && trace.model.asked !== trace.model.served ? `${modelName(trace.model)} (asked: ${trace.model.asked})` : modelName(trace.model)],
-      ['Call', [trace.worker_job ? `worker job of ${trace.worker_job.call}` : trace.endpoint, trace.stream ? 'streamed' : 'whole'].filter(Boolean).join(' · ')],
+      ['Call', [trace.worker_job ? `worker job of ${trace.worker_job.call}` : trace.endpoint, trace.stream ? 'streamed' : 'not streamed'].filter(Boolean).join(' · ')],
       ['First token', trace.time_to_first_token_us !== null && duration(trace.time_to_first_token_us)],
       ['Between tokens', trace.inter_token_us && `${duration(trace.inter_token_us)} · ${per}`],
       ['Prompt', usage.prompt_tokens !== undefined && `${count(usage.prompt_tokens)} tokens, ${count(usage.cached_input_tokens)} cached`],
-      ['Answer', usage.completion_tokens !== undefined && `${count(usage.completion_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} of thought` : ''}`],
-      ['Ended by', end.finish_reasons?.join(', ')],
+      ['Answer', usage.completion_tokens !== undefined && `${count(usage.completion_tokens)} tokens${usage.reasoning_tokens ? `, ${count(usage.reasoning_tokens)} of reasoning` : ''}`],
+      ['Finish reason', end.finish_reasons?.join(', ')],
       ['Cache', engine.prompt_blocks ? `${count(engine.cached_blocks)} of ${count(engine.prompt_blocks)} blocks` : null],
       ['Cache miss', engine.cache_miss && [reasonOf(engine.cache_miss.reason)[0], engine.cache_miss.place].filter(Boolean).join(': ')],
-      ['Batch', engine.batch_mean && `${engine.batch_min} least · ${engine.batch_mean.toFixed(1)} mean · ${engine.batch_max} most`],
+      ['Batch', engine.batch_mean && `${engine.batch_min} min · ${engine.batch_mean.toFixed(1)} mean · ${engine.batch_max} max`],
       ['Held', trace.cost && money(trace.cost.held_dollars)], ['Charged', trace.cost && money(trace.cost.charged_dollars)],
       ['Paid upstream', trace.cost?.paid_dollars && money(trace.cost.paid_dollars)],
       ['Loss', trace.cost?.loss_nano_dollars ? money(trace.cost.loss_dollars) : null],
@@ -74,7 +74,7 @@ function overview(trace) {
       ['Trace id', trace.trace_id && h('span', { class: 'mono small' }, trace.trace_id)]),
     trace.attempts?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'Attempts'), table('Attempts', [
       { name: 'Worker', cell: (attempt) => attempt.worker }, { name: 'Start', num: true, cell: (attempt) => duration(attempt.start_us) }, { name: 'Took', num: true, cell: (attempt) => duration(attempt.duration_us) },
-      { name: 'Came of it', wide: true, cell: (attempt) => [badge(attempt.outcome?.kind ?? '–', attempt.outcome?.kind === 'answered' ? 'good' : attempt.outcome?.kind === 'failed' ? 'bad' : ''), ' ', attempt.outcome?.message] },
+      { name: 'Outcome', wide: true, cell: (attempt) => [badge(attempt.outcome?.kind ?? '–', attempt.outcome?.kind === 'answered' ? 'good' : attempt.outcome?.kind === 'failed' ? 'bad' : ''), ' ', attempt.outcome?.message] },
     ], trace.attempts)),
   ];
 }
@@ -95,7 +95,7 @@ function explanation(explained) {
       { name: 'Usual', num: true, cell: (term) => duration(term.usual_us) },
       { name: 'Reference', num: true, cell: (term) => reference(term.reference_us) },
     ], terms),
-    explained.compared?.calls > 0 && h('p', { class: 'muted small' }, `Usual: of ${count(explained.compared.calls)} ${explained.compared.what ?? 'calls like this one'}.`),
+    explained.compared?.calls > 0 && h('p', { class: 'muted small' }, `Usual durations are from ${count(explained.compared.calls)} ${explained.compared.what ?? 'similar calls'}.`),
     explained.levers?.length > 0 && h('div', { class: 'block' }, h('h3', {}, 'What would have helped'), h('ul', { class: 'levers' }, explained.levers.map((lever) => h('li', {},
       h('div', {}, h('b', {}, lever.name.replaceAll('_', ' ')), ' ', lever.text),
       h('span', { class: 'num' }, [lever.saves_us > 0 && `−${duration(lever.saves_us)}`, Number(lever.saves_dollars) > 0 && `−${money(lever.saves_dollars)}`].filter(Boolean).join(' · ')))))),
@@ -118,21 +118,21 @@ function cost(bill) {
       { name: 'Per million', num: true, cell: (term) => [money(term.price_per_million_dollars), term.usual_price_per_million_dollars && term.usual_price_per_million_dollars !== term.price_per_million_dollars && h('div', { class: 'muted small' }, `usually ${money(term.usual_price_per_million_dollars)}`)] },
       { name: 'Amount', num: true, sort: (term) => Number(term.dollars), cell: (term) => money(term.dollars) },
     ], bill.terms) : empty('Nothing was charged.'),
-    facts(['In all', money(bill.total_dollars)], ['Held at first', bill.held_dollars && money(bill.held_dollars)], ['Saved by the cache', bill.saved_by_cache_dollars && money(bill.saved_by_cache_dollars)],
-      ['Paid upstream', bill.paid_dollars && money(bill.paid_dollars)], ['Margin', bill.margin_dollars && money(bill.margin_dollars)], ['Class', bill.tier], ['Prices of', bill.priced_at && when(bill.priced_at, { date: 'always' })]),
+    facts(['Total', money(bill.total_dollars)], ['Held', bill.held_dollars && money(bill.held_dollars)], ['Saved by the cache', bill.saved_by_cache_dollars && money(bill.saved_by_cache_dollars)],
+      ['Paid upstream', bill.paid_dollars && money(bill.paid_dollars)], ['Margin', bill.margin_dollars && money(bill.margin_dollars)], ['Service tier', bill.tier], ['Prices as of', bill.priced_at && when(bill.priced_at, { date: 'always' })]),
     bill.notes?.length > 0 && h('ul', { class: 'muted small' }, bill.notes.map((note) => h('li', {}, note))),
   ];
 }
 
 function beside(rows, trace) {
-  if (rows.length === 0) return empty('It ran alone.', 'No other call overlapped with it.');
-  return [h('p', { class: 'muted' }, `${count(rows.length)} ran at the same time, the longest overlap first.`), table('What ran beside it', [
+  if (rows.length === 0) return empty('No concurrent calls.', 'No other call ran at the same time.');
+  return [h('p', { class: 'muted' }, `${count(rows.length)} calls ran at the same time. The longest overlap is first.`), table('Concurrent calls', [
     { name: 'Request', cell: (row) => h('a', { class: 'mono small', href: `#/requests/${encodeURIComponent(row.id)}` }, shortId(row.id)) },
     { name: 'Overlap', cell: (row) => h('span', { class: 'meter' }, h('span', { class: 'meter-track' }, h('span', { class: 'meter-fill', style: { width: `${Math.min(1, row.overlap_us / trace.duration_us) * 100}%` } })), h('span', { class: 'num' }, duration(row.overlap_us))) },
     { name: 'Model', cell: (row) => modelName(row.model) },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.prompt_tokens ?? row.usage?.prompt_tokens)} → ${count(row.completion_tokens ?? row.usage?.completion_tokens)}` },
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
-    { name: 'Whose', cell: (row) => [row.key || row.key_name ? keyName(row) : row.org ?? (row.same_org ? 'the same organisation' : 'another organisation'), row.project && h('div', { class: 'small muted' }, row.project)] },
+    { name: 'Caller', cell: (row) => [row.key || row.key_name ? keyName(row) : row.org ?? (row.same_org ? 'the same organisation' : 'another organisation'), row.project && h('div', { class: 'small muted' }, row.project)] },
   ], rows)];
 }
 

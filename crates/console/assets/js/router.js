@@ -71,7 +71,7 @@ async function showAddress() {
   put(container, root);
   if (!may(entry.needs)) {
     shown = null;
-    return put(root, empty('This page is not for your role.', `You are signed in as ${role()}, who may not see ${entry.name}. An owner can make you another operator’s key.`));
+    return put(root, empty('This page is not for your role.', `The role ${role()} may not see ${entry.name}. Ask an owner for an operator key with another role.`));
   }
   const wait = setTimeout(() => root.childNodes.length || add(root, skeleton(6)), 120);
   try {

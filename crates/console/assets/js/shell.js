@@ -95,8 +95,8 @@ function listen(close) {
 
 /** Shows the list of keys. */
 export function help() {
-  const rows = [['Ctrl K', 'Search or jump: pages, requests, what one can do'], ['/', 'To the search of this page'], ['?', 'This list'], ['Esc', 'Close'],
+  const rows = [['Ctrl K', 'Search or jump: pages, requests, acts'], ['/', 'Search on this page'], ['?', 'This list'], ['Esc', 'Close'],
     ...PAGES.filter(mayOpen).map((page) => [`g ${page.key}`, page.name]),
-    ['j k · ↑ ↓', 'Along a list of requests'], ['Enter', 'Open the row'], ['c', 'Mark a request to compare'], ['Enter', 'Playground: send; Shift Enter starts a line, Esc stops']];
+    ['j k · ↑ ↓', 'Move in a list of requests'], ['Enter', 'Open the row'], ['c', 'Mark a request to compare'], ['Enter', 'Playground: send; Shift Enter starts a line, Esc stops']];
   dialog('Keys', () => h('div', { class: 'dialog-body' }, h('dl', { class: 'keys-list' }, rows.map(([key, meaning]) => h('div', {}, h('dt', {}, key.split(' ').map((part) => part === '·' ? ' ' : h('kbd', {}, part))), h('dd', {}, meaning))))));
 }

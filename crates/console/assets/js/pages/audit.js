@@ -19,10 +19,10 @@ export async function show(root, { signal }) {
   let text = '';
   const place = h('div');
   const foot = h('div', { class: 'pad' });
-  const box = field('Find in what is shown', { placeholder: 'Who, what, to whom', changed: (value) => { text = value.toLowerCase(); draw(); } });
+  const box = field('Find in the loaded entries', { placeholder: 'Actor, act or subject', changed: (value) => { text = value.toLowerCase(); draw(); } });
   box.input.dataset.search = '';
   const body = h('div');
-  put(root, head('Audit', 'Every act of an operator, with who did it. Nothing here can be changed.'), body);
+  put(root, head('Audit', 'Every act of an operator. The log cannot be changed.'), body);
   async function fetchPage() {
     const page = await get('audit', { query: { limit: PAGE_ROWS, cursor }, signal });
     rows.push(...rowsOf(page));
@@ -35,7 +35,7 @@ export async function show(root, { signal }) {
   }
   function draw() {
     const shown = rows.filter((row) => `${row.actor} ${row.act} ${actOf(row.act)[0]} ${row.subject} ${names.get(row.subject) ?? ''} ${row.detail} ${detailOf(row.detail)}`.toLowerCase().includes(text));
-    put(place, shown.length === 0 ? empty('No act is like that.', cursor && 'Older ones were not looked at: fetch more.') : table('Audit log', [
+    put(place, shown.length === 0 ? empty('No entry matches.', cursor && 'Older entries are not loaded yet.') : table('Audit log', [
       { name: 'When', cell: (row) => when(row.at) }, { name: 'Who', cell: (row) => h('b', { title: actorOf(row.actor).id }, actorOf(row.actor).name) }, { name: 'What', cell: (row) => h('span', { title: row.act }, badge(...actOf(row.act))) },
       { name: 'To', cell: (row) => names.has(row.subject) ? h('span', { class: 'ident', title: row.subject }, names.get(row.subject)) : h('span', { class: 'mono small ident' }, row.subject) }, { name: 'How', wide: true, cell: (row) => detailOf(row.detail) }, { name: '№', num: true, cell: (row) => h('span', { class: 'muted' }, row.seq) }], shown));
     put(foot, cursor && button('Older', async () => { await fetchPage(); draw(); }));
@@ -44,7 +44,7 @@ export async function show(root, { signal }) {
     rows.length = 0;
     cursor = null;
     await Promise.all([fetchPage(), learnNames()]);
-    if (rows.length === 0) return empty('Nothing was administered yet.', 'Keys made, money granted, settings read again: each will stand here.');
+    if (rows.length === 0) return empty('The log is empty.', 'Acts such as new keys, grants and reloads appear here.');
     draw();
     return card(null, { class: 'flush' }, h('div', { class: 'pad finder' }, box.node), place, foot);
   }, { signal, lines: 8 });

@@ -25,7 +25,7 @@ export async function show(root, { query, signal }) {
     rewrite(`cache?by=${by}&last=${span}`);
     return load(body, async () => report(await get('cache', { query: { by, from: new Date(Date.now() - SPAN_MS[span]).toISOString() }, signal }), by), { signal, lines: 7 });
   };
-  put(root, head('Cache', 'Prompt tokens that were found, and not computed again. Found tokens are quicker, and cheaper.',
+  put(root, head('Cache', 'Prompt tokens that were found in the cache. They are faster and cheaper than computed ones.',
     field('Over', { kind: 'select', value: span, options: SPANS, changed: (value) => { span = value; draw(); } }).node,
     segmented('By', BY, by, (value) => { by = value; draw(); })), body);
   await draw();
@@ -33,7 +33,7 @@ export async function show(root, { query, signal }) {
 
 function report(usage, by) {
   const rows = rowsOf(usage.rows ? { data: usage.rows } : usage);
-  if (rows.length === 0) return empty('No prompt was read in this time.', 'Each call whose prompt is rendered here will be counted: what it found, and why not more.');
+  if (rows.length === 0) return empty('There was no prompt in this time.', 'Calls whose prompt this server renders are counted here.');
   const prompt = sum(rows, promptOf);
   const found = sum(rows, foundOf);
   const misses = missesOf(rows);
@@ -53,10 +53,10 @@ function report(usage, by) {
       { name: 'Reason', wide: true, cell: (miss) => [h('b', {}, reasonOf(miss.reason)[0]), h('p', { class: 'muted small' }, miss.text ?? reasonOf(miss.reason)[1])] },
       { name: 'Calls', num: true, sort: (miss) => miss.calls, cell: (miss) => count(miss.calls) },
       { name: 'Tokens', num: true, sort: (miss) => miss.tokens, cell: (miss) => short(miss.tokens) },
-      { name: 'Where prompts part', wide: true, cell: (miss) => miss.places.slice(0, MOST_PLACES).map((place) => h('p', { class: 'small' }, place.place, h('span', { class: 'muted' }, ` ${count(place.calls)} ×`, place.could_save_tokens ? `, ${short(place.could_save_tokens)} tokens could be saved` : ''), place.example && [' ', h('a', { href: `#/requests/${encodeURIComponent(place.example)}` }, 'one of them')])) },
+      { name: 'Where prompts differ', wide: true, cell: (miss) => miss.places.slice(0, MOST_PLACES).map((place) => h('p', { class: 'small' }, place.place, h('span', { class: 'muted' }, ` ${count(place.calls)} ×`, place.could_save_tokens ? `, ${short(place.could_save_tokens)} tokens could be saved` : ''), place.example && [' ', h('a', { href: `#/requests/${encodeURIComponent(place.example)}` }, 'example')])) },
     ], misses)),
     usage.how_savings_are_estimated && h('p', { class: 'muted small' }, usage.how_savings_are_estimated),
-    usage.whole === false && h('p', { class: 'muted small' }, 'Only as far back as traces were read', usage.since && [': since ', when(usage.since)], '.'),
+    usage.whole === false && h('p', { class: 'muted small' }, 'Covers only the traces that were read', usage.since && [': since ', when(usage.since)], '.'),
   ];
 }
 

@@ -19,7 +19,7 @@ export async function show(root, { query, signal }) {
   const acts = h('div', { class: 'acts' });
   const body = h('div');
   let chosen = TABS.some(([id]) => id === query.get('tab')) ? query.get('tab') : 'keys';
-  put(root, head('Keys and limits', 'Who may call, for which models, how often, and on whose account.', acts), body);
+  put(root, head('Keys and limits', 'The keys of callers, with their projects, models and limits.', acts), body);
   const draw = () => {
     put(acts, (NEW[chosen] ?? []).filter(([, route]) => may(route)).map(([text, , make]) => button(text, () => make(draw), { kind: 'primary', sign: 'plus' })));
     put(body, tabs(TABS.filter(([id]) => id !== 'operators' || may('GET /operators')).map(([id, name]) => ({ id, name, show: (panel) => load(panel, () => SHOW[id](draw, signal), { signal, lines: 6 }) })),
@@ -46,13 +46,13 @@ const NEW = {
 function limits(bounds, none = 'none') {
   const parts = [bounds?.requests_per_minute !== null && bounds?.requests_per_minute !== undefined && `${count(bounds.requests_per_minute)} requests/min`,
     bounds?.tokens_per_minute !== null && bounds?.tokens_per_minute !== undefined && `${count(bounds.tokens_per_minute)} tokens/min`,
-    bounds?.concurrency !== null && bounds?.concurrency !== undefined && `${count(bounds.concurrency)} at once`].filter(Boolean);
+    bounds?.concurrency !== null && bounds?.concurrency !== undefined && `${count(bounds.concurrency)} concurrent`].filter(Boolean);
   return parts.length ? parts.join(' · ') : h('span', { class: 'muted' }, none);
 }
 
 async function showKeys(draw, signal) {
   const [rows, used] = await Promise.all([fetchAll('keys', { signal }), usedBy(signal)]);
-  if (rows.length === 0) return empty('There is no key yet.', 'A key lets a program call the API, on the account of a project.', may('POST /keys') && button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }));
+  if (rows.length === 0) return empty('There is no key yet.', 'A program calls the API with a key. The key’s project is charged.', may('POST /keys') && button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }));
   rows.sort((a, b) => Boolean(a.revoked) - Boolean(b.revoked) || String(b.created).localeCompare(String(a.created)));
   const box = field('Find', { placeholder: 'Name, id, project', changed: (text) => fill(text.toLowerCase()) });
   box.input.dataset.search = '';
@@ -105,10 +105,10 @@ function keyActs(key, draw) {
 }
 
 async function revoke(key, draw) {
-  if (!await confirm(`Revoke “${key.name}”?`, `From the moment that this is answered no request is let in with ${key.id}. It cannot be taken back: whoever uses the key needs another one.`, 'Revoke')) return;
+  if (!await confirm(`Revoke “${key.name}”?`, `From then on, requests with ${key.id} are refused. This cannot be undone. Programs that use the key need another one.`, 'Revoke')) return;
   try {
     const revoked = await post(`keys/${segment(key.id)}/revoke`);
-    toast(revoked?.durability && revoked.durability !== 'written' ? `Revoked now; on the disk later: ${revoked.why ?? revoked.durability}.` : 'Revoked.');
+    toast(revoked?.durability && revoked.durability !== 'written' ? `Revoked, but not on disk yet: ${revoked.why ?? revoked.durability}.` : 'Revoked.');
   } catch (error) {
     toast(`${error.message} ${error.remedy ?? ''}`, 'bad');
   }
@@ -118,13 +118,13 @@ async function revoke(key, draw) {
 const limitFields = (bounds = {}) => ({
   requests_per_minute: field('Requests a minute', { kind: 'number', value: bounds.requests_per_minute ?? '', placeholder: 'no limit' }),
   tokens_per_minute: field('Tokens a minute', { kind: 'number', value: bounds.tokens_per_minute ?? '', placeholder: 'no limit', hint: 'Input and output together.' }),
-  concurrency: field('At once', { kind: 'number', value: bounds.concurrency ?? '', placeholder: 'no limit', hint: 'Requests in flight.' }),
+  concurrency: field('Concurrent requests', { kind: 'number', value: bounds.concurrency ?? '', placeholder: 'no limit', hint: 'In flight at the same time.' }),
 });
 
 const limitsOf = ({ requests_per_minute, tokens_per_minute, concurrency }) => ({ requests_per_minute, tokens_per_minute, concurrency });
 
 function editLimits(path, name, now, draw) {
-  return formDialog(`Limits of ${name}`, { fields: limitFields(now ?? {}), submit: 'Set limits', intro: 'In force with the next request. An empty field is no limit.',
+  return formDialog(`Limits of ${name}`, { fields: limitFields(now ?? {}), submit: 'Set limits', intro: 'The limits apply from the next request. An empty field means no limit.',
     act: async (values) => { await patch(path, { limits: limitsOf(values) }); toast('Limits are set.'); draw(); } });
 }
 
@@ -132,12 +132,12 @@ async function newKey(draw) {
   const [projects, models] = await Promise.all([fetchAll('projects').catch(() => []), fetchAll('models').catch(() => [])]);
   if (projects.length === 0) return toast('There is no project yet: create one first.', 'bad');
   const created = await formDialog('New key', { submit: 'Create key', fields: {
-    name: field('Name', { required: true, placeholder: 'web backend', hint: 'Who uses it: you will look for it by this.' }),
+    name: field('Name', { required: true, placeholder: 'web backend', hint: 'The program that uses the key.' }),
     project: field('Project', { kind: 'select', value: initialChoice('project', projects.map((project) => project.id)), options: projects.map((project) => [project.id, `${project.id} (${project.org})`]), changed: (id) => remember('project', id) }),
-    models: field('Models', { placeholder: 'every model', hint: `Names with commas between. Served now: ${models.map((model) => model.name).slice(0, 6).join(', ') || 'none'}.` }),
+    models: field('Models', { placeholder: 'every model', hint: `Separate names with commas. Served now: ${models.map((model) => model.name).slice(0, 6).join(', ') || 'none'}.` }),
     endpoints: field('Endpoints', { placeholder: 'every endpoint', hint: ENDPOINTS.join(', ') }),
     ...limitFields(),
-    expires: field('Stops working', { kind: 'time', hint: 'Your local time; empty: never.' }),
+    expires: field('Expires', { kind: 'time', hint: 'In local time. Empty: never.' }),
   }, act: (values) => {
     const body = { project: values.project, name: values.name };
     for (const name of ['models', 'endpoints']) if (values[name]) body[name] = values[name].split(/[\s,]+/).filter(Boolean);
@@ -145,19 +145,19 @@ async function newKey(draw) {
     if (values.expires) body.expires = values.expires;
     return post('keys', body);
   } });
-  if (created?.secret) await showSecret('The new key', created.secret, created.unserved?.length ? `Nothing serves ${created.unserved.join(', ')} now.` : null);
+  if (created?.secret) await showSecret('The new key', created.secret, created.unserved?.length ? `Not served now: ${created.unserved.join(', ')}.` : null);
   draw();
 }
 
 /** Shows a secret, which cannot be shown again. */
 function showSecret(title, secret, note) {
-  return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now: it is shown this once, and only its hash is kept.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
-    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'This is the only time that it is shown. Without it, create another one.' });
+  return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now. It is shown only once, because the server stores only its hash.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
+    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'The secret is shown only once. If you lose it, create another one.' });
 }
 
 async function showProjects(draw, signal) {
   const rows = await fetchAll('projects', { signal });
-  if (rows.length === 0) return empty('There is no project yet.', 'A project has keys, limits and, if you like, a budget.', may('POST /projects') && button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }));
+  if (rows.length === 0) return empty('There is no project yet.', 'A project has keys, limits and an optional budget.', may('POST /projects') && button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }));
   return card(null, { class: 'flush' }, table('Projects', [
     { name: 'Project', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Organisation', sort: (row) => row.org, cell: (row) => row.org },
     { name: 'Limits', cell: (row) => limits(row.limits) }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
@@ -167,9 +167,9 @@ async function showProjects(draw, signal) {
 
 async function newProject(draw) {
   const orgs = await fetchAll('orgs').catch(() => []);
-  await formDialog('New project', { submit: 'Create project', fields: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations; it stands in bills.' }),
+  await formDialog('New project', { submit: 'Create project', fields: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations. Shown in statements.' }),
     org: field('Organisation', { kind: 'select', value: initialChoice('org', orgs.map((org) => org.id)), options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
-  act: async (values) => { await post('projects', { id: values.id, org: values.org, ...given(values) }); toast('The project is there.'); } });
+  act: async (values) => { await post('projects', { id: values.id, org: values.org, ...given(values) }); toast('The project was created.'); } });
   draw();
 }
 
@@ -177,19 +177,19 @@ async function showOrgs(draw, signal) {
   const rows = await fetchAll('orgs', { signal });
   return card(null, { class: 'flush' }, table('Organisations', [
     { name: 'Organisation', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Limits', cell: (row) => limits(row.limits) },
-    { name: 'Worked on in', cell: (row) => row.regions?.join?.(', ') || 'any region' }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
+    { name: 'Regions', cell: (row) => row.regions?.join?.(', ') || 'any region' }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
     { name: '', num: true, cell: (row) => may('PATCH /orgs/{id}') && h('div', { class: 'acts end' }, button('Limits', () => editLimits(`orgs/${segment(row.id)}`, row.id, row.limits, draw), { kind: 'small' }), button('Regions', () => editRegions(row, draw), { kind: 'small' })) },
   ], rows));
 }
 
 function editRegions(org, draw) {
-  return formDialog(`Where calls of ${org.id} may be worked on`, { submit: 'Set regions', fields: { regions: field('Regions', { value: org.regions?.join?.(', ') ?? '', placeholder: 'any region', hint: 'Names with commas between, such as eu. Empty: anywhere.' }) },
+  return formDialog(`Regions for calls of ${org.id}`, { submit: 'Set regions', fields: { regions: field('Regions', { value: org.regions?.join?.(', ') ?? '', placeholder: 'any region', hint: 'Separate names with commas, such as eu. Empty: any region.' }) },
     act: async ({ regions }) => { await patch(`orgs/${segment(org.id)}`, { regions: regions ? regions.split(/[\s,]+/).filter(Boolean) : null }); toast('Regions are set.'); draw(); } });
 }
 
 async function newOrg(draw) {
-  await formDialog('New organisation', { submit: 'Create organisation', fields: { id: field('Id', { required: true, placeholder: 'acme', hint: 'It has a balance; its projects spend it.' }), ...limitFields() },
-    act: async (values) => { await post('orgs', { id: values.id, ...given(values) }); toast('The organisation is there.'); } });
+  await formDialog('New organisation', { submit: 'Create organisation', fields: { id: field('Id', { required: true, placeholder: 'acme', hint: 'An organisation has a balance, which its projects spend.' }), ...limitFields() },
+    act: async (values) => { await post('orgs', { id: values.id, ...given(values) }); toast('The organisation was created.'); } });
   draw();
 }
 
@@ -206,7 +206,7 @@ async function showOperators(draw, signal) {
 
 async function newOperator(draw) {
   const created = await formDialog('New operator', { submit: 'Create operator', fields: { name: field('Name', { required: true }), role: field('Role', { kind: 'select', value: 'viewer',
-    options: [['viewer', 'Viewer: sees'], ['developer', 'Developer: keys, playground'], ['billing', 'Billing: money'], ['admin', 'Admin: everything but operators'], ['owner', 'Owner: everything']] }) }, act: (values) => post('operators', values) });
+    options: [['viewer', 'Viewer: reads everything'], ['developer', 'Developer: keys, playground'], ['billing', 'Billing: money'], ['admin', 'Admin: everything but operators'], ['owner', 'Owner: everything']] }) }, act: (values) => post('operators', values) });
   if (created?.key) await showSecret('The new operator’s key', created.key);
   draw();
 }
@@ -214,7 +214,7 @@ async function newOperator(draw) {
 async function operatorLink(row) {
   try {
     const { link, expires } = await post(`operators/${segment(row.id)}/link`);
-    await dialog(`Signs ${row.name} in, once`, () => h('div', { class: 'dialog-body' }, h('div', { class: 'secret' }, h('span', {}, link), copyButton(link)), h('p', { class: 'muted' }, 'Good until ', when(expires))));
+    await dialog(`Sign-in link for ${row.name}`, () => h('div', { class: 'dialog-body' }, h('div', { class: 'secret' }, h('span', {}, link), copyButton(link)), h('p', { class: 'muted' }, 'Works once, until ', when(expires))));
   } catch (error) { toast(error.message, 'bad'); }
 }
 

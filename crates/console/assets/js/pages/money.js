@@ -18,7 +18,7 @@ const DAYS = [['1', 'Last day'], ['7', 'Last 7 days'], ['30', 'Last 30 days'], [
 export async function show(root, { query, signal }) {
   const allowed = TABS.filter(([,, route]) => may(route));
   const body = h('div');
-  put(root, head('Money', 'Who paid in, who spent, what is held by calls in flight, and what each token costs.'), body);
+  put(root, head('Money', 'Balances, spend, holds of calls in flight, prices and statements.'), body);
   const draw = (tab) => put(body, tabs(allowed.map(([id, name]) => ({ id, name, show: (panel) => SHOW[id](panel, signal, () => draw(id)) })), { chosen: tab, label: 'What is shown', changed: (id) => rewrite(`money?tab=${id}`) }));
   draw(query.get('tab') ?? allowed[0]?.[0]);
   if (query.get('new') === 'credit') {
@@ -48,25 +48,25 @@ function balances(panel, signal, draw) {
 function budgetCell(budget) {
   if (!budget) return h('span', { class: 'muted' }, 'none');
   const share = dollars(budget.spent) / (dollars(budget.limit) || 1);
-  return [meter(share, `${money(budget.spent)} of ${money(budget.limit)}`, share > 0.9 ? 'bad' : share > 0.7 ? 'warn' : ''), h('div', { class: 'small muted' }, budget.period === 'month' ? ['a month', budget.resets && [', anew ', when(budget.resets, { seconds: false })]] : 'in all')];
+  return [meter(share, `${money(budget.spent)} of ${money(budget.limit)}`, share > 0.9 ? 'bad' : share > 0.7 ? 'warn' : ''), h('div', { class: 'small muted' }, budget.period === 'month' ? ['per month', budget.resets && [', resets ', when(budget.resets, { seconds: false })]] : 'in total')];
 }
 
 async function grant(row, draw) {
   const projects = row ? [row.project] : (await fetchAll('projects').catch(() => [])).map((project) => project.id);
   const done = await formDialog('Grant credit', { submit: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', fields: {
     project: field('Project', { kind: 'select', value: initialChoice('project', projects), options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
-    kind: field('Where it comes from', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'A gift']] }),
-    reference: field('Reference', { placeholder: 'invoice 17', hint: 'The same reference twice is the same grant.' }),
-    correct: field('Take it back', { kind: 'check', hint: 'A correction: the reference says why.' }) },
+    kind: field('Source', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'Promotional']] }),
+    reference: field('Reference', { placeholder: 'invoice 17', hint: 'A second grant with the same reference has no effect.' }),
+    correct: field('Correction', { kind: 'check', hint: 'Takes the amount back. Give the reason as reference.' }) },
   act: ({ project, ...values }) => post(`projects/${segment(project)}/credit`, { amount: values.amount.replace('$', ''), kind: values.kind, ...(values.reference && { reference: values.reference }), ...(values.correct && { correct: true }) }) });
   if (done) {
-    toast(done.before ? 'That was granted before, under this reference. Nothing was added.' : `The balance is ${money(done.balance)} now.`);
+    toast(done.before ? 'A grant with this reference exists already. Nothing was added.' : `The balance is ${money(done.balance)} now.`);
     draw();
   }
 }
 
 async function setBudget(row, draw) {
-  const done = await formDialog(`Budget of ${row.project}`, { submit: 'Set budget', fields: { limit: field('At most', { value: row.budget ? money(row.budget.limit).replace(/[$,]/g, '') : '', placeholder: 'no budget', hint: 'Dollars. Empty takes the budget away; 0 stops the project.' }),
+  const done = await formDialog(`Budget of ${row.project}`, { submit: 'Set budget', fields: { limit: field('At most', { value: row.budget ? money(row.budget.limit).replace(/[$,]/g, '') : '', placeholder: 'no budget', hint: 'Dollars. Empty removes the budget, and 0 stops the project.' }),
     period: field('Over', { kind: 'select', value: row.budget?.period ?? 'month', options: [['month', 'a calendar month (UTC)'], ['total', 'all time']] }) },
   act: ({ limit, period }) => replace(`projects/${segment(row.project)}/budget`, { limit: limit ? limit.replace('$', '') : null, period }) });
   if (done) { toast('The budget is set.'); draw(); }
@@ -92,7 +92,7 @@ function spend(panel, signal) {
     const from = new Date(Date.now() - Number(days) * 864e5).toISOString();
     const [parts, time] = await Promise.all([get('usage', { query: { by, from }, signal }), get('usage', { query: { by, interval, from }, signal })]);
     const rows = rowsOf(parts.rows ? { data: parts.rows } : parts);
-    if (rows.length === 0) return empty('Nothing was spent in this time.', 'Charges stand here as soon as calls are settled.');
+    if (rows.length === 0) return empty('Nothing was spent in this time.', 'Charges appear here when calls are settled.');
     return [spendChart(rowsOf(time.rows ? { data: time.rows } : time), by, { from, stepS: interval === 'hour' ? HOUR_S : DAY_S, signal }), card(null, { class: 'flush' }, usageTable(rows, by))];
   }, { signal, lines: 8 });
   put(panel, h('div', { class: 'acts bar' }, segmented('By', [['model', 'Model'], ['org', 'Organisation'], ['project', 'Project'], ['key', 'Key'], ['upstream', 'Upstream'], ['user', 'User']], by, (value) => { by = value; draw(); }),
@@ -120,17 +120,17 @@ function holds(panel, signal) {
     const rows = await fetchAll('holds', { signal });
     return rows.length ? card(null, { class: 'flush' }, table('Holds', [
       { name: 'Request', cell: (row) => h('a', { class: 'mono small', href: `#/requests/${encodeURIComponent(row.id)}` }, row.id) }, { name: 'Organisation', cell: (row) => row.org }, { name: 'Project', cell: (row) => row.project },
-      { name: 'Held', num: true, sort: (row) => dollars(row.amount), cell: (row) => money(row.amount) }, { name: 'Since', cell: (row) => when(row.since) }, { name: 'Let go at the latest', cell: (row) => when(row.expires) }], rows))
-      : empty('Nothing is held.', 'While a call runs, the most that it can cost is held; what it does not use goes back at its end.');
+      { name: 'Held', num: true, sort: (row) => dollars(row.amount), cell: (row) => money(row.amount) }, { name: 'Since', cell: (row) => when(row.since) }, { name: 'Expires', cell: (row) => when(row.expires) }], rows))
+      : empty('Nothing is held.', 'A running call holds the most that it can cost. The rest is released when it ends.');
   }, { signal });
 }
 
 function prices(panel, signal) {
   return load(panel, async () => {
     const rows = await fetchAll('prices', { signal });
-    const classes = [['input', 'Input'], ['cached_input', 'Cached input'], ['cache_write', 'Cache write'], ['cache_write_1h', 'Cache write, 1 h'], ['output', 'Output'], ['reasoning', 'Thought']].filter(([name]) => rows.some((row) => row[name]));
+    const classes = [['input', 'Input'], ['cached_input', 'Cached input'], ['cache_write', 'Cache write'], ['cache_write_1h', 'Cache write, 1 h'], ['output', 'Output'], ['reasoning', 'Reasoning']].filter(([name]) => rows.some((row) => row[name]));
     return rows.length ? card('Dollars per million tokens', { class: 'flush' }, table('Prices', [{ name: 'Model', wide: true, sort: (row) => row.model, cell: (row) => h('b', {}, row.model) }, { name: 'From', sort: (row) => row.from, cell: (row) => row.from ? when(row.from, { date: 'always' }) : 'the beginning' },
-      ...classes.map(([name, label]) => ({ name: label, num: true, sort: (row) => dollars(row[name]), cell: (row) => money(row[name]) }))], rows)) : empty('No model has a price.', 'Prices stand in the configuration, with the day from which they hold.');
+      ...classes.map(([name, label]) => ({ name: label, num: true, sort: (row) => dollars(row[name]), cell: (row) => money(row[name]) }))], rows)) : empty('No model has a price.', 'Prices are set in the configuration, with the day from which they apply.');
   }, { signal });
 }
 
@@ -138,7 +138,7 @@ function margin(panel, signal) {
   return load(panel, async () => {
     const margin = await get('margin', { signal });
     const rows = rowsOf(margin.rows ? { data: margin.rows } : margin);
-    if (rows.length === 0) return empty('Nothing was earned yet.', 'What callers are charged, less what upstreams charge for the same calls.');
+    if (rows.length === 0) return empty('There is no margin yet.', 'The margin is what callers are charged, minus what upstreams charge for the same calls.');
     const by = (margin.by ?? ['org', 'model']).filter((name) => rows[0][name] !== undefined);
     const sum = (sums, name) => sums?.[name] ?? sums?.[`${name}_nano_dollars`];
     return [card(null, { class: 'flush' }, table('Margin', [
@@ -146,12 +146,12 @@ function margin(panel, signal) {
       { name: 'Calls', num: true, sort: (row) => row.calls, cell: (row) => count(row.calls) },
       ...[['charged', 'Charged'], ['paid', 'Paid upstream'], ['margin', 'Margin']].map(([name, label]) => ({ name: label, num: true, sort: (row) => dollars(sum(row, name)), cell: (row) => money(sum(row, name)) })),
       { name: 'Cost unknown', num: true, cell: (row) => row.cost_unknown?.calls ? [plural(row.cost_unknown.calls, 'call'), h('div', { class: 'small muted' }, `${money(sum(row.cost_unknown, 'charged'))} charged`)] : '–' },
-    ], rows)), h('p', { class: 'muted small' }, 'Calls of engines here cost nobody anything that is known: they stand under “cost unknown”.')];
+    ], rows)), h('p', { class: 'muted small' }, 'The cost of calls to local engines is unknown. They count under “cost unknown”.')];
   }, { signal });
 }
 
 /** The names of token classes in a statement. */
-const CLASSES = { input: 'Input', cached_input: 'Input from the cache', cache_write: 'Written to the cache', cache_write_1h: 'Written to the cache, 1 h', output: 'Output', reasoning: 'Thought', web_search: 'Web searches' };
+const CLASSES = { input: 'Input', cached_input: 'Input from the cache', cache_write: 'Written to the cache', cache_write_1h: 'Written to the cache, 1 h', output: 'Output', reasoning: 'Reasoning', web_search: 'Web searches' };
 
 /** Formats a month: `2026-11` is November 2026. */
 function monthName(month) {
@@ -169,14 +169,14 @@ function statement(panel, signal) {
     const calls = statement.calls ?? {};
     return [
       h('p', { class: 'sentence' }, `${monthName(statement.month ?? query.month)}: `, h('b', {}, money(statement.total)), ` charged to project ${statement.project ?? query.project}`, statement.org && ` of organisation ${statement.org}`, '. ',
-        statement.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: calls to come are added.'),
-      facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Broken off by callers', calls.settled !== undefined && count(calls.cancelled)],
+        statement.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: later calls will be added.'),
+      facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Cancelled by callers', calls.settled !== undefined && count(calls.cancelled)],
         ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', statement.not_charged && money(statement.not_charged)]),
-      lines.length > 0 ? card('What it was charged for', { class: 'flush' }, table('Statement', [
+      lines.length > 0 ? card('Charges by model', { class: 'flush' }, table('Statement', [
         { name: 'Model', wide: true, sort: (line) => line.model, cell: (line) => h('b', {}, line.model ?? '–') }, { name: 'For', sort: (line) => line.class, cell: (line) => CLASSES[line.class] ?? String(line.class ?? '–').replaceAll('_', ' ') },
         { name: 'Tokens', num: true, sort: (line) => line.tokens, cell: (line) => count(line.tokens) }, { name: 'Per million', num: true, cell: (line) => money(line.price_per_million ?? line.price) },
         { name: 'Amount', num: true, sort: (line) => dollars(line.amount), cell: (line) => h('b', {}, money(line.amount)) }], lines))
-        : empty('Nothing was charged in this month.', 'Each model and each kind of token has a line here as soon as a call is settled.'),
+        : empty('Nothing was charged in this month.', 'Each model and token class has a line here after a call is settled.'),
       statement.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], statement.days)),
       h('details', { class: 'more' }, h('summary', {}, 'As JSON'), jsonBlock(statement))];
   }, { signal, lines: 6 });
@@ -202,7 +202,7 @@ function ledger(panel, signal) {
   };
   return load(panel, async () => {
     const totals = await get('ledger/totals', { signal });
-    return [h('div', { class: 'tiles' }, [['Available', totals.available], ['Held', totals.held], ['Charged, ever', totals.revenue], ['Written off', totals.loss]].map(([name, value]) => h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, money(value)))),
+    return [h('div', { class: 'tiles' }, [['Available', totals.available], ['Held', totals.held], ['Charged in total', totals.revenue], ['Written off', totals.loss]].map(([name, value]) => h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, money(value)))),
       h('div', { class: 'tile' }, h('span', { class: 'tile-name' }, 'Holds'), h('span', { class: 'tile-value' }, count(totals.open_holds)), h('span', { class: 'tile-note muted small' }, `${count(totals.settled)} settled`))),
     may('POST /ledger/verify') && h('div', { class: 'acts bar' }, button('Verify the ledger', verify, { sign: 'check' }), h('span', { class: 'muted small' }, 'Replays the journal and checks every invariant.')), verdictBox];
   }, { signal });

@@ -25,11 +25,11 @@ const lastCalls = [];
 export async function show(root, { signal }) {
   const lamp = h('span', { class: 'lamp' }, h('i'), h('span', {}, 'Connecting'));
   const tiles = {
-    flight: tile('In flight', { hint: 'Calls between their first byte and their last' }),
+    flight: tile('In flight', { hint: 'Calls that have started and not ended' }),
     generated: tile('Generated', { unit: 'tokens/s', hint: 'Tokens written by all models' }),
     read: tile('Read', { unit: 'tokens/s', hint: 'Prompt tokens computed' }),
-    first: tile('Time to first token', { hint: 'Median of the last minute, from when the request was whole' }),
-    queue: tile('Queue', { hint: 'Median time in the queue, and how many wait now' }),
+    first: tile('Time to first token', { hint: 'Median of the last minute, from the end of the request' }),
+    queue: tile('Queue', { hint: 'Median time in the queue, and the number of calls that wait now' }),
     batch: tile('Batch', { unit: 'sequences', hint: 'Sequences computed together' }),
     kv: tile('KV memory', { hint: 'Blocks in use' }),
     cache: tile('Prompt cache', { hint: 'Prompt tokens found in the cache, of the last minute' }),
@@ -44,11 +44,11 @@ export async function show(root, { signal }) {
   const speed = chart({ windowS: HISTORY_S, label: 'Tokens a second over the last five minutes', signal, lines: [{ name: 'generated', color: '--engine', show: short }, { name: 'read', color: '--gateway', show: short }] });
   const wait = chart({ windowS: HISTORY_S, label: 'Time to first token and time in the queue over the last five minutes', signal, lines: [{ name: 'first token', color: '--accent', show: duration }, { name: 'queue', color: '--warn', show: duration }] });
   put(root,
-    head('Now', 'Calls as they move through the stages, and what deserves a look.', lamp),
+    head('Now', 'Calls in flight by stage, and what needs attention.', lamp),
     h('div', { class: 'tiles' }, Object.values(tiles).map((figure) => figure.node)),
     card('In flight by stage', { note: 'choose a stage to read what it does' }, path.node),
     h('div', { class: 'grid' }, card('Tokens per second', {}, speed.node), card('Waiting', {}, wait.node), day),
-    card('Worth a look', { note: 'the last minute' }, noteList),
+    card('Needs attention', { note: 'the last minute' }, noteList),
     card('Calls', { class: 'flush' }, flight, recent));
 
   const draw = (now) => {
@@ -78,7 +78,7 @@ export async function show(root, { signal }) {
   listen('call', (row) => { lastCalls.unshift(row); lastCalls.length = Math.min(lastCalls.length, MAX_LAST_CALLS); drawRecent(recent); }, signal);
   listen('state', (state) => {
     lamp.className = `lamp ${state}`;
-    put(lamp, h('i'), h('span', {}, { open: 'Live', lost: 'Lost, trying again' }[state] ?? 'Connecting'));
+    put(lamp, h('i'), h('span', {}, { open: 'Live', lost: 'Lost, reconnecting' }[state] ?? 'Connecting'));
   }, signal);
 }
 
@@ -87,7 +87,7 @@ function drawTiles(tiles, now) {
   const errors = (minute.failed ?? 0) + (minute.refused ?? 0);
   const kv = now.kv ?? {};
   const cache = now.cache ?? {};
-  tiles.flight.set(count(now.in_flight?.total ?? 0), minute.calls !== undefined ? `${count(minute.calls)} ended a minute` : '');
+  tiles.flight.set(count(now.in_flight?.total ?? 0), minute.calls !== undefined ? `${count(minute.calls)} ended in the last minute` : '');
   tiles.generated.set(short(now.tokens_per_s?.completion ?? 0));
   tiles.read.set(short(now.tokens_per_s?.prompt ?? 0));
   tiles.first.set(duration(now.ttft_us?.p50), now.ttft_us?.p95 ? `p95 ${duration(now.ttft_us.p95)}` : 'no call in the last minute');
@@ -161,7 +161,7 @@ const NOTE_KINDS = { slow: ['slow', 'warn'], refused: ['refused', 'warn'], faile
 function drawNotes(list, notes) {
   put(list, notes.length === 0 ? h('li', { class: 'calm muted' }, icon('check'), ' Nothing is slow, refused or failing.')
     : notes.map((note) => h('li', {}, badge(...(NOTE_KINDS[note.kind] ?? [note.kind, ''])), h('span', {}, note.text, ' ',
-      note.request && h('a', { href: `#/requests/${encodeURIComponent(note.request)}` }, 'look at it'), note.code && [' ', aboutCode(note.code, 'span')]))));
+      note.request && h('a', { href: `#/requests/${encodeURIComponent(note.request)}` }, 'show the request'), note.code && [' ', aboutCode(note.code, 'span')]))));
 }
 
 function drawFlight(root, calls) {
@@ -169,16 +169,16 @@ function drawFlight(root, calls) {
   put(root, table('Calls in flight', [
     { name: 'In flight', cell: (call) => h('a', { href: `#/requests/${encodeURIComponent(call.id)}`, class: 'mono small' }, shortId(call.id)) },
     { name: 'Stage', cell: (call) => badge(call.stage, 'info') },
-    { name: 'For', num: true, cell: (call) => duration(call.age_us) },
+    { name: 'Age', num: true, cell: (call) => duration(call.age_us) },
     { name: 'Model', cell: (call) => modelName(call.model) },
-    { name: 'Whose', cell: callerCell },
+    { name: 'Caller', cell: callerCell },
     { name: 'Tokens', num: true, cell: (call) => count(call.completion_tokens) },
   ], calls.slice(0, 20)));
 }
 
 function drawRecent(root) {
   if (lastCalls.length === 0) {
-    return put(root, empty('No call has ended yet.', 'Send one from the playground, or with the lines that `headrace up` printed.',
+    return put(root, empty('No call has ended yet.', 'Send one from the playground, or with the commands that `headrace up` printed.',
       may('POST /playground/chat/completions') && button('Open the playground', () => go('playground'), { sign: 'play' })));
   }
   put(root, table('The newest calls that ended', [
@@ -186,7 +186,7 @@ function drawRecent(root) {
     { name: 'Outcome', cell: (row) => outcome(row.outcome) },
     { name: 'Took', num: true, cell: (row) => duration(row.duration_us) },
     { name: 'Model', cell: (row) => modelName(row.model) },
-    { name: 'Whose', cell: callerCell },
+    { name: 'Caller', cell: callerCell },
     { name: 'Tokens', num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
     { name: 'Charged', num: true, cell: (row) => money(row.cost?.charged_dollars) },
   ], lastCalls, { open: (row) => go(`requests/${encodeURIComponent(row.id)}`) }));

@@ -26,7 +26,7 @@ export async function show(root, { signal }) {
   if (signal.aborted) return;
   // A model without a list of endpoints may have this one: its upstream decides.
   const chats = models.filter((model) => !model.endpoints?.length || model.endpoints.some((endpoint) => /^chat.completions$/.test(endpoint)));
-  if (chats.length === 0) return add(body, empty('No model that chats is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
+  if (chats.length === 0) return add(body, empty('No chat model is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
   new Playground({ draft, body, acts, models: chats, projects, status, signal }).draw();
 }
 
@@ -52,7 +52,7 @@ class Playground {
     const { draft } = this;
     const changed = () => this.keep();
     this.panes = h('div', { class: 'pg-panes' });
-    this.input = h('textarea', { class: 'pg-input', rows: 2, placeholder: 'Ask something. Enter sends, Shift Enter starts a line.', 'aria-label': 'Message', prop: { value: draft.input }, on: {
+    this.input = h('textarea', { class: 'pg-input', rows: 2, placeholder: 'Enter sends, Shift Enter starts a new line.', 'aria-label': 'Message', prop: { value: draft.input }, on: {
       input: () => { draft.input = this.input.value; changed(); },
       keydown: (event) => {
         if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (!event.repeat || !this.busy()) this.send(); }
@@ -88,7 +88,7 @@ class Playground {
   drawLog(pane) {
     const { log } = pane.view;
     const last = pane.turns.length - 1;
-    if (pane.turns.length === 0 && !pane.pending) put(log, empty('Nothing said yet.', 'What you send is a call like any other: it is limited, priced and traced.'));
+    if (pane.turns.length === 0 && !pane.pending) put(log, empty('No messages yet.', 'A message is a call like any other, with limits, a price and a trace.'));
     else put(log, pane.turns.map((turn, at) => turnNode(turn, { draft: this.draft, last: at === last && !pane.pending, signal: this.signal, act: this.actionsOf(pane) })));
     log.scrollTop = log.scrollHeight;
   }
@@ -232,7 +232,7 @@ class Playground {
 
   split() {
     const { draft } = this;
-    if (this.busy()) return toast('An answer is on its way.');
+    if (this.busy()) return toast('Wait until the answer has ended.');
     if (draft.panes.length === 2) draft.panes.pop();
     else {
       const other = this.models.find((model) => model.name !== draft.panes[0].model) ?? this.models[0];
@@ -243,7 +243,7 @@ class Playground {
   }
 
   startOver() {
-    if (this.busy()) return toast('An answer is on its way: stop it first.');
+    if (this.busy()) return toast('Stop the answer first.');
     for (const pane of this.draft.panes) this.abandon(pane);
     clear(this.draft);
     put(this.errorBox);
@@ -256,7 +256,7 @@ class Playground {
     this.file = h('input', { type: 'file', accept: 'image/*', multiple: true, class: 'off-screen', tabindex: -1, 'aria-hidden': 'true', on: { change: async () => {
       for (const file of this.file.files) this.draft.images.push(await dataUrl(file));
       this.file.value = '';
-      put(this.pictures, this.draft.images.map((url, at) => h('button', { type: 'button', title: 'Take this picture away', on: { click: (event) => { this.draft.images.splice(at, 1); event.currentTarget.remove(); } } }, h('img', { src: url, alt: 'A picture to send' }))));
+      put(this.pictures, this.draft.images.map((url, at) => h('button', { type: 'button', title: 'Remove this picture', on: { click: (event) => { this.draft.images.splice(at, 1); event.currentTarget.remove(); } } }, h('img', { src: url, alt: 'A picture to send' }))));
     } } });
     this.attachButton = button('', () => this.file.click(), { kind: 'quiet', sign: 'plus', title: 'Add pictures' });
     return [this.file, this.attachButton];
@@ -304,7 +304,7 @@ class Playground {
 }
 
 /** The error of a broken connection. */
-const connectionFailure = (error) => ({ code: error.code, message: error.status === 0 ? error.message : 'The connection broke before the answer was whole.', remedy: error.remedy ?? 'Retry asks for the same answer, which is charged once. A new question leaves it.' });
+const connectionFailure = (error) => ({ code: error.code, message: error.status === 0 ? error.message : 'The connection broke before the answer was complete.', remedy: error.remedy ?? 'Retry reads the same answer, which is charged once. A new question stops this call.' });
 
 function dataUrl(file) {
   return new Promise((resolve, reject) => {

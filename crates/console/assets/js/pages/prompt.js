@@ -17,7 +17,7 @@ const LISTS = { chat: 'messages', messages: 'messages', responses: 'input' };
 /** Shows the page. */
 export async function show(root, { query, signal }) {
   const body = h('div');
-  put(root, head('Prompt tools', 'What a model really sees, what that costs, and what is wrong with its files. Nothing here is a call: it is free, and no model runs.'), body);
+  put(root, head('Prompt tools', 'What a model sees, what that costs, and faults in its files. No model runs, and nothing is charged.'), body);
   const models = await fetchAll('models', { signal });
   if (signal.aborted) return;
   if (models.length === 0) return put(body, empty('No model is served.', 'Start the server with one: headrace up --model PATH.'));
@@ -41,7 +41,7 @@ function bodyOf(text, dialect, label) {
     const parsed = JSON.parse(text);
     return Array.isArray(parsed) ? { [LISTS[dialect]]: parsed } : parsed;
   } catch (error) {
-    throw Object.assign(new Error(`${label} is no JSON: ${error.message}`), { remedy: 'Give the body of a call, its list of messages, or a plain text.' });
+    throw Object.assign(new Error(`${label} is not JSON: ${error.message}`), { remedy: 'Give the body of a call, its list of messages, or a plain text.' });
   }
 }
 
@@ -62,28 +62,28 @@ function tool(fields, submit, ask, ...before) {
 
 function render(model, signal) {
   const fields = {
-    dialect: field('Whose body', { kind: 'select', options: DIALECTS }),
-    body: field('The call', { kind: 'area', rows: 9, value: EXAMPLE, hint: 'The body of a call, its list of messages, or what a user says' }),
-    after: field('A prompt that a cache holds', { kind: 'area', rows: 2, hint: 'As above, where there is one: shows how much of the call comes from the cache' }),
+    dialect: field('Dialect', { kind: 'select', options: DIALECTS }),
+    body: field('The call', { kind: 'area', rows: 9, value: EXAMPLE, hint: 'The body of a call, its list of messages, or the text of a user message' }),
+    after: field('A cached prompt', { kind: 'area', rows: 2, hint: 'Optional. Shows how much of the call comes from the cache' }),
   };
   return tool(fields, 'Show', ({ dialect, body, after }) => {
     const call = bodyOf(body, dialect, 'The call');
-    const before = after.trim() ? bodyOf(after, dialect, 'The prompt that a cache holds') : null;
+    const before = after.trim() ? bodyOf(after, dialect, 'The cached prompt') : null;
     return renderPrompt(model, call, { dialect, after: before, signal }).then((report) => card(null, null, tokenView(tokenViewOptions(report))));
   });
 }
 
 function tokenize(model, signal) {
   const fields = {
-    text: field('Text, or ids with commas between', { kind: 'area', rows: 5, value: 'naïve café 🙂' }),
-    parse: field('Control tokens that are spelt out count as such', { kind: 'check' }),
-    around: field('With what the tokenizer puts around a text', { kind: 'check' }),
+    text: field('Text, or ids separated by commas', { kind: 'area', rows: 5, value: 'naïve café 🙂' }),
+    parse: field('Parse control tokens in the text', { kind: 'check' }),
+    around: field('Add the tokens that the tokenizer puts around a text', { kind: 'check' }),
   };
   return tool(fields, 'Count', ({ text, parse, around }) => {
     const ids = /^[\s[\]\d,]*\d[\s[\]\d,]*$/.test(text) && text.includes(',') ? text.match(/\d+/g).map(Number) : null;
     return post(`models/${segment(model)}/tokenize`, ids ? { ids } : { text, parse_special: parse, add_special: around }, { signal })
       .then((tokenized) => card(null, null, ids && h('pre', { class: 'code wrap', tabindex: 0 }, tokenized.text), tokenView(tokenViewOptions(tokenized)), h('p', { class: 'muted small' }, `${count(tokenized.bytes)} bytes`),
-        tokenized.decoded && h('p', { class: 'notice warn' }, 'The tokenizer changes this text. Its tokens stand for: ', h('code', {}, tokenized.decoded))));
+        tokenized.decoded && h('p', { class: 'notice warn' }, 'The tokenizer changes this text. Its tokens decode to: ', h('code', {}, tokenized.decoded))));
   });
 }
 
@@ -96,10 +96,10 @@ function doctor(model, signal) {
     const yes = (is) => (is ? 'yes' : 'no');
     return [
       card(findings.length ? `${count(findings.length)} findings` : 'Nothing is wrong with it', null,
-        facts(['Vocabulary', `${count(known.vocabulary)} rows, ${count(known.tokenizer_ids)} ids`], ['Context', known.context ? `${count(known.context)} positions` : 'not said'], ['Begins with', known.before.join(' ')],
-          ['Opens with', known.opens && h('code', {}, known.opens)], ['Ends with', known.ends.join(' ')], ['Shows tools', yes(known.shows_tools)], ['Calls', known.family], ['Thinks', yes(known.thinks)])),
+        facts(['Vocabulary', `${count(known.vocabulary)} rows, ${count(known.tokenizer_ids)} ids`], ['Context', known.context ? `${count(known.context)} positions` : 'unknown'], ['Begins with', known.before.join(' ')],
+          ['Opens with', known.opens && h('code', {}, known.opens)], ['Ends with', known.ends.join(' ')], ['Shows tools', yes(known.shows_tools)], ['Tool-call format', known.family], ['Reasons', yes(known.thinks)])),
       findings.map((found) => card(null, { class: 'finding' }, h('p', {}, badge(found.severity, SEVERITY[found.severity]), ' ', h('code', {}, found.code)), h('p', {}, h('b', {}, found.what)),
-        facts(['Shown by', found.evidence], ['Way out', found.way_out]))),
+        facts(['Evidence', found.evidence], ['Remedy', found.way_out]))),
     ];
   }, { signal, lines: 6 });
   return place;

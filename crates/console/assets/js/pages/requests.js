@@ -48,7 +48,7 @@ class View {
     this.table = longTable({ caption: 'Requests, newest first', key: (row) => row.id, open: (row) => this.open(row.id), more: () => this.more(), columns: columns(this),
       onKey: (key, row) => key === 'c' && (this.mark(row.id), true) });
     this.body = h('div', { class: 'list-body' });
-    put(root, head('Requests', 'Every call with its time, its cost and its end. Open one to see where both went.'),
+    put(root, head('Requests', 'Every call with its duration, cost and outcome. Open one to see the details.'),
       this.form, h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.countText, this.live, this.compare), this.body), this.side));
     root.classList.add('fills');
   }
@@ -76,12 +76,12 @@ class View {
     const { filters } = this;
     const changed = (name) => (value) => { filters[name] = String(value ?? ''); this.searchSoon(); };
     const text = (name, label, more) => field(label, { value: filters[name], changed: changed(name), ...more }).node;
-    const search = field('Refusal says', { value: filters.text, placeholder: 'Text of a refusal or an error', changed: changed('text') });
+    const search = field('Error contains', { value: filters.text, placeholder: 'Text of an error', changed: changed('text') });
     search.input.dataset.search = '';
     const custom = h('div', { class: 'fields', hidden: this.last !== 'custom' }, text('from', 'From', { placeholder: '2026-11-22T08:00Z or 2h' }), text('to', 'To', { placeholder: 'now' }));
     const more = h('details', { class: 'more', open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]) }, h('summary', {}, 'More'),
-      h('div', { class: 'fields' }, text('project', 'Project'), text('key', 'Key', { placeholder: 'key_…' }), text('user', 'User', { placeholder: 'as the caller names it' }), text('upstream', 'Upstream'),
-        text('stage', 'Stage', { kind: 'select', options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])] }), text('dearer_than', 'Dearer than', { placeholder: '$', kind: 'number' })));
+      h('div', { class: 'fields' }, text('project', 'Project'), text('key', 'Key', { placeholder: 'key_…' }), text('user', 'User', { placeholder: 'as named by the caller' }), text('upstream', 'Upstream'),
+        text('stage', 'Stage', { kind: 'select', options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])] }), text('dearer_than', 'Costs more than', { placeholder: '$', kind: 'number' })));
     return h('form', { class: 'card filters', role: 'search', 'aria-label': 'Requests', on: { submit: (event) => { event.preventDefault(); this.search(); }, reset: () => setTimeout(() => this.clear()) } },
       h('div', { class: 'fields' }, search.node,
         field('When', { kind: 'select', options: SPANS, value: this.last, changed: (value) => { this.last = value; custom.hidden = value !== 'custom'; this.searchSoon(); } }).node,
@@ -166,9 +166,9 @@ class View {
 
   emptyState() {
     const any = Object.keys(this.query()).length > 0;
-    return any ? empty('No request is like that.', 'Widen the time or take a filter away.', button('Clear the search', () => go('requests')))
-      : empty('No request was made yet.', 'Every call will stand here with its waterfall, its price and the reason of its end.',
-        may('POST /playground/chat/completions') && button('Make one in the playground', () => go('playground'), { sign: 'play' }));
+    return any ? empty('No request matches.', 'Choose a longer time or remove a filter.', button('Clear the search', () => go('requests')))
+      : empty('There is no request yet.', 'Every call appears here with its waterfall, price and outcome.',
+        may('POST /playground/chat/completions') && button('Open the playground', () => go('playground'), { sign: 'play' }));
   }
 
   open(id) { go(this.address(`requests/${encodeURIComponent(id)}`)); }

@@ -54,7 +54,7 @@ export async function readAnswer(pending, project, turn, onGrowth, signal) {
       append(turn, choice.delta, choice);
       onGrowth(turn);
     }
-    if (!whole && !turn.finish) throw new ApiError(0, { code: 'broken_off', message: 'The answer broke off before its end.', remedy: 'Asking again gives the same answer, and is charged once.' });
+    if (!whole && !turn.finish) throw new ApiError(0, { code: 'broken_off', message: 'The answer ended too early.', remedy: 'Retry to read the same answer, which is charged once.' });
   }
   turn.took_ms = Math.round(performance.now() - began);
 }

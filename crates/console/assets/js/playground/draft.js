@@ -57,7 +57,7 @@ export function messagesOf(draft, turns) {
 /** The error of a text that must be empty or JSON, or `null`. */
 export function jsonFault(text, label) {
   if (!text.trim()) return null;
-  try { JSON.parse(text); return null; } catch (error) { return `${label} is no JSON: ${error.message}`; }
+  try { JSON.parse(text); return null; } catch (error) { return `${label} is not JSON: ${error.message}`; }
 }
 
 /** The list of tools. Empty if their text is not JSON yet. */
@@ -70,7 +70,7 @@ export function toolsOf(draft) {
 
 /** The body of the next call. Throws if a field that must be JSON is not. */
 export function bodyOf(draft, pane) {
-  for (const fault of [jsonFault(draft.tools, 'Tools'), draft.format === 'json_schema' && jsonFault(draft.schema, 'The schema'), jsonFault(draft.more, 'More parameters')]) if (fault) throw new Error(fault);
+  for (const fault of [jsonFault(draft.tools, 'Tools'), draft.format === 'json_schema' && jsonFault(draft.schema, 'The schema'), jsonFault(draft.more, 'Other parameters')]) if (fault) throw new Error(fault);
   const body = { model: pane.model, messages: messagesOf(draft, pane.turns) };
   for (const [name, value] of Object.entries(draft.params)) {
     if (value === null || value === undefined || value === '' || value === false) continue;

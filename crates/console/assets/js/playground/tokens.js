@@ -15,7 +15,7 @@ export function heat(tokens) {
   const tip = h('div', { class: 'token-tip', role: 'status', hidden: true });
   let at = -1;
   const spans = tokens.map((token) => h('span', { class: 'heat', style: { '--doubt': String(Math.min(1, 1 - Math.exp(token.lp))) } }, token.t));
-  const text = h('div', { class: 'answer-text', tabindex: 0, role: 'group', 'aria-label': 'The answer by tokens: arrow keys move along it', on: {
+  const text = h('div', { class: 'answer-text', tabindex: 0, role: 'group', 'aria-label': 'The answer by tokens: arrow keys move between them', on: {
     pointerover: (event) => { const index = spans.indexOf(event.target); if (index >= 0) point(index); },
     pointerleave: () => point(-1), blur: () => point(-1),
     keydown: (event) => {
@@ -49,7 +49,7 @@ export function heat(tokens) {
  */
 export function tokenView({ tokens, total = tokens.length, cached, lastCached, max, cost, parts, template, block, spelled, truncated }) {
   if (tokens.length === 0) return empty('No tokens.', 'Write something first.');
-  const status = h('p', { class: 'muted small lens-said', role: 'status' }, 'Point at a token for its id; arrow keys move along them.');
+  const status = h('p', { class: 'muted small lens-said', role: 'status' }, 'Point at a token to see its id. Arrow keys move between tokens.');
   let at = -1;
   let tint = 0;
   const spans = tokens.map((token) => h('span', { class: ['token', token.special ? 'special' : `tint-${tint++ % 4}`].join(' ') }, token.text.replaceAll('\n', '↵\n') || '∅'));
@@ -69,13 +69,13 @@ export function tokenView({ tokens, total = tokens.length, cached, lastCached, m
     at = index;
     const token = tokens[at];
     spans[at].classList.add('at');
-    status.textContent = [`Token ${count(at + 1)}`, `id ${token.id}`, JSON.stringify(token.text), token.special && (token.special === 'special' ? 'special: left out of texts' : 'a mark that no text becomes'), token.part ?? 'the template’s own',
+    status.textContent = [`Token ${count(at + 1)}`, `id ${token.id}`, JSON.stringify(token.text), token.special && (token.special === 'special' ? 'special: not in decoded texts' : 'a control token that no text produces'), token.part ?? 'from the template',
       cached > 0 && (at < cached ? 'from a warm cache' : 'computed')].filter(Boolean).join(' · ');
   }
   return [
-    facts(['Tokens', count(total)], ['Marks', count(tokens.filter((token) => token.special).length)], ['The template’s own', template !== undefined && count(template)],
-      ['A warm cache gives', cached !== null && cached !== undefined && `${count(cached)} (${percent(cached / total)})`], ['From the cache, last time', lastCached !== null && lastCached !== undefined && count(lastCached)],
-      ['Window', max && `${count(max)}, ${percent(total / max)} used`], ['Input costs', cost], ...(parts ?? []).map(([name, n]) => [name, `${count(n)} tokens`])),
-    spelled?.length > 0 && h('p', { class: 'notice warn' }, 'Spelt in the text, and no mark: ', spelled.map((text) => [h('code', {}, text), ' '])),
+    facts(['Tokens', count(total)], ['Control tokens', count(tokens.filter((token) => token.special).length)], ['From the template', template !== undefined && count(template)],
+      ['From a warm cache', cached !== null && cached !== undefined && `${count(cached)} (${percent(cached / total)})`], ['Cached in the last call', lastCached !== null && lastCached !== undefined && count(lastCached)],
+      ['Context window', max && `${count(max)}, ${percent(total / max)} used`], ['Input cost', cost], ...(parts ?? []).map(([name, n]) => [name, `${count(n)} tokens`])),
+    spelled?.length > 0 && h('p', { class: 'notice warn' }, 'Written in the text, but not control tokens: ', spelled.map((text) => [h('code', {}, text), ' '])),
     body, truncated && h('p', { class: 'muted small' }, truncated), status];
 }

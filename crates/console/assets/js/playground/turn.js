@@ -26,12 +26,12 @@ export function turnNode(turn, context) {
 export function drawAnswer(node, turn, context) {
   const warm = turn.tokens?.length > 0 && !context.growing;
   put(node, h('h2', { class: 'off-screen' }, 'Answer'),
-    turn.reasoning && h('details', { class: 'thought', open: context.growing && !turn.text }, h('summary', {}, 'Thought'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
+    turn.reasoning && h('details', { class: 'thought', open: context.growing && !turn.text }, h('summary', {}, 'Reasoning'), h('div', { class: 'answer-text muted' }, turn.reasoning)),
     warm ? heat(turn.tokens) : turn.text && (context.draft.plain ? h('div', { class: 'answer-text' }, turn.text) : markdown(turn.text)),
     turn.text && context.growing && h('span', { class: 'caret', 'aria-hidden': 'true' }),
     context.growing && !turn.text && !turn.reasoning && h('div', { class: 'answer-text muted' }, 'Waiting for the first token', h('span', { class: 'caret', 'aria-hidden': 'true' })),
     turn.calls?.map((call) => h('div', { class: 'call' }, h('p', {}, badge('calls', 'info'), ' ', h('code', {}, call.name)), h('pre', { class: 'code wrap' }, pretty(call.args)))),
-    !context.growing && turn.note && h('p', { class: 'small muted' }, `Not whole: ${turn.note}.`),
+    !context.growing && turn.note && h('p', { class: 'small muted' }, `Incomplete: ${turn.note}.`),
     turn.error && failure(turn.error, context.last && context.act.again),
     !context.growing && !turn.error && context.last && turn.calls?.length > 0 && results(turn, context));
   if (!context.growing && !turn.error) add(node, figures(turn, context));
@@ -44,17 +44,17 @@ function pretty(text) {
 /** A text box for the result of each tool call, filled with the mocked result of the tool. */
 function results(turn, { draft, act }) {
   const boxes = turn.calls.map((call) => h('textarea', { rows: 2, class: 'mono', 'aria-label': `Result of ${call.name}`, prop: { value: draft.mocks[call.name] ?? '{}' } }));
-  return h('div', { class: 'results stack' }, h('p', { class: 'small muted' }, 'What the tools answer:'), boxes, h('div', {}, button('Give back', () => act.results(boxes.map((box) => box.value)), { kind: 'primary small', sign: 'send' })));
+  return h('div', { class: 'results stack' }, h('p', { class: 'small muted' }, 'Results of the tools:'), boxes, h('div', {}, button('Send results', () => act.results(boxes.map((box) => box.value)), { kind: 'primary small', sign: 'send' })));
 }
 
 /** Describes why an answer ended. */
-const ENDS = { stop: 'complete', length: 'cut at the most tokens', tool_calls: 'calls a tool', content_filter: 'held back by a content rule', stopped: 'stopped' };
+const ENDS = { stop: 'complete', length: 'stopped at the token limit', tool_calls: 'calls a tool', content_filter: 'blocked by a content rule', stopped: 'stopped' };
 
 function figures(turn, { act, last, signal }) {
   const usage = turn.usage ?? {};
   const cached = usage.prompt_tokens_details?.cached_tokens;
   const line = [usage.prompt_tokens !== undefined && `${count(usage.prompt_tokens)} tokens in${cached ? ` (${count(cached)} cached)` : ''}, ${count(usage.completion_tokens)} out`,
-    turn.first_ms !== null && turn.first_ms !== undefined && `first after ${turn.first_ms} ms`, turn.took_ms && `${(turn.took_ms / 1000).toFixed(2)} s`, turn.finish && (ENDS[turn.finish] ?? `ended by ${turn.finish}`), turn.replayed && 'given again, not charged again'].filter(Boolean).join(' · ');
+    turn.first_ms !== null && turn.first_ms !== undefined && `first after ${turn.first_ms} ms`, turn.took_ms && `${(turn.took_ms / 1000).toFixed(2)} s`, turn.finish && (ENDS[turn.finish] ?? `ended by ${turn.finish}`), turn.replayed && 'replayed, not charged again'].filter(Boolean).join(' · ');
   const price = h('span', { class: 'num' });
   const place = h('div', { class: 'turn-trace', hidden: true });
   const open = button('Waterfall and price', () => {

@@ -3,7 +3,7 @@
 import { h, icon, put } from '../dom.js';
 import { choice, choose } from '../settings.js';
 
-const THEMES = { auto: ['light', 'Colours as the system has them'], light: ['dark', 'Light colours'], dark: ['auto', 'Dark colours'] };
+const THEMES = { auto: ['light', 'Colours of the system'], light: ['dark', 'Light colours'], dark: ['auto', 'Dark colours'] };
 
 /** A button that switches between the system's, light and dark colours. */
 export function theme() {
@@ -24,7 +24,7 @@ export function clock() {
   const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') } });
   const draw = () => {
     const utc = choice('clock') === 'utc';
-    node.title = utc ? 'Times are in UTC: show local ones' : 'Times are local: show UTC';
+    node.title = utc ? 'Times are in UTC: show local times' : 'Times are local: show UTC';
     put(node, icon('clock'), h('span', {}, utc ? 'UTC' : 'Local'));
   };
   document.addEventListener('choice', draw);

@@ -17,7 +17,7 @@ export function dialog(title, build, { wide, ask } = {}) {
     const leave = (event) => {
       if (!ask) return event?.type === 'cancel' || close();
       event?.preventDefault();
-      put(question, h('div', { class: 'notice warn' }, h('p', {}, ask), button('Close without it', () => close(), { kind: 'small' })));
+      put(question, h('div', { class: 'notice warn' }, h('p', {}, ask), button('Close anyway', () => close(), { kind: 'small' })));
     };
     const node = h('dialog', { class: wide ? 'dialog wide' : 'dialog', 'aria-label': title, on: {
       keydown: (event) => ask && event.key === 'Escape' && leave(event),

@@ -6,7 +6,7 @@ import { duration, percent } from '../format.js';
 import { describeStage } from '../stages.js';
 import { segmented } from './parts.js';
 
-const NAMES = { client: 'Client', gateway: 'Gateway', engine: 'Engine', back: 'Way back' };
+const NAMES = { client: 'Client', gateway: 'Gateway', engine: 'Engine', back: 'Delivery' };
 /** The least weight of a part in the widths, if parts have their own scales. */
 const LEAST_SHARE = 0.5;
 
@@ -19,7 +19,7 @@ export function waterfall(trace) {
   const uneven = parts.length > 1 && parts.some((part) => (part.end - part.start) / total < 0.1);
   let mode = uneven ? 'parts' : 'one';
   const draw = () => put(node,
-    h('div', { class: 'wf-bar' }, h('span', { class: 'muted small' }, mode === 'parts' ? 'Each part has a scale of its own.' : 'One scale for the whole call.'),
+    h('div', { class: 'wf-bar' }, h('span', { class: 'muted small' }, mode === 'parts' ? 'Each part has its own scale.' : 'One scale for the whole call.'),
       uneven && segmented('Scale', [['parts', 'By part'], ['one', 'True scale']], mode, (value) => { mode = value; draw(); })),
     rows(trace, stages, parts, total, mode === 'parts' ? scaleByPart(parts, total) : (us) => us / total));
   draw();
@@ -68,7 +68,7 @@ function rows(trace, stages, parts, total, x) {
   const body = stages.map((stage) => {
     const left = x(stage.start_us);
     const width = Math.max(0, x(Math.min(total, stage.start_us + stage.duration_us)) - left);
-    const title = `${stage.stage}: ${duration(stage.duration_us)} from ${duration(stage.start_us)}${stage.inside ? `, as shares inside ${stage.inside}` : ''}\n${describeStage(stage.stage)}`;
+    const title = `${stage.stage}: ${duration(stage.duration_us)} from ${duration(stage.start_us)}${stage.inside ? `, inside ${stage.inside}` : ''}\n${describeStage(stage.stage)}`;
     return h('tr', { class: stage.inside ? 'inside' : null, title },
       h('th', { scope: 'row' }, stage.inside && h('span', { class: 'muted', 'aria-hidden': 'true' }, '└ '), stage.stage),
       h('td', { class: 'num roomy' }, stage.inside ? '' : duration(stage.start_us)),
@@ -78,7 +78,7 @@ function rows(trace, stages, parts, total, x) {
         firstAt !== null && h('i', { class: 'wf-first', style: { left: pct(Math.min(1, x(firstAt))) } })));
   });
   return h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': 'Waterfall' }, h('table', { class: 'wf' },
-    h('caption', { class: 'off-screen' }, `Stages of the call, ${duration(total)} in all`),
+    h('caption', { class: 'off-screen' }, `Stages of the call, ${duration(total)} in total`),
     h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Stage'), h('th', { scope: 'col', class: 'num roomy' }, 'Start'), h('th', { scope: 'col', class: 'num' }, 'Took'), h('th', { scope: 'col', class: 'num roomy' }, 'Share'), h('th', { scope: 'col', class: 'wf-track' }, h('span', { class: 'off-screen' }, 'Timeline'), axis))),
     h('tbody', {}, body)),
   firstAt !== null && h('p', { class: 'muted small wf-key' }, h('i', { class: 'wf-first-key', 'aria-hidden': 'true' }), ` first token after ${duration(first)}`));
