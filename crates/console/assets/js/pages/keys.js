@@ -1,14 +1,15 @@
 // Manages keys, projects, organisations and operators. Shows a secret once and does not store it.
 
-import { fetchAll, get, patch, post, remove, rowsOf, segment } from '../api.js';
+import { fetchAll, get, patch, post, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money } from '../format.js';
+import { newOperator, showOperators } from '../keys/operators.js';
 import { initialChoice, remember } from '../last-used.js';
 import { listen } from '../live.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
-import { badge, button, card, copyButton, empty, head, load, tabs, toast, when } from '../ui/parts.js';
-import { confirm, dialog, field, formDialog } from '../ui/dialog.js';
+import { badge, button, card, empty, head, load, tabs, toast, when } from '../ui/parts.js';
+import { confirm, field, formDialog, showSecret } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
 
 const TABS = [['keys', 'Keys'], ['projects', 'Projects'], ['orgs', 'Organisations'], ['operators', 'Operators']];
@@ -149,12 +150,6 @@ async function newKey(draw) {
   draw();
 }
 
-/** Shows a secret, which cannot be shown again. */
-function showSecret(title, secret, note) {
-  return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now. It is shown only once, because the server stores only its hash.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
-    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'The secret is shown only once. If you lose it, create another one.' });
-}
-
 async function showProjects(draw, signal) {
   const rows = await fetchAll('projects', { signal });
   if (rows.length === 0) return empty('There is no project yet.', 'A project has keys, limits and an optional budget.', may('POST /projects') && button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }));
@@ -194,35 +189,3 @@ async function newOrg(draw) {
 }
 
 const given = (values) => (Object.values(limitsOf(values)).some((limit) => limit !== null) ? { limits: limitsOf(values) } : {});
-
-async function showOperators(draw, signal) {
-  const rows = await fetchAll('operators', { signal });
-  return card(null, { class: 'flush' }, table('Operators', [
-    { name: 'Name', sort: (row) => row.name, cell: (row) => [h('b', {}, row.name), h('div', { class: 'mono small muted' }, row.id)] }, { name: 'Role', sort: (row) => row.role, cell: (row) => badge(row.role, 'info') },
-    { name: 'Created', cell: (row) => when(row.created) }, { name: 'State', cell: (row) => row.revoked ? badge('removed', 'bad') : badge('active', 'good') },
-    { name: '', num: true, cell: (row) => !row.revoked && h('div', { class: 'acts end' }, may('POST /operators/{id}/link') && button('Link', () => operatorLink(row), { kind: 'small' }), may('DELETE /operators/{id}') && button('Remove', () => removeOperator(row, draw), { kind: 'small' })) },
-  ], rows, { rowClass: (row) => row.revoked && 'gone' }));
-}
-
-async function newOperator(draw) {
-  const created = await formDialog('New operator', { submit: 'Create operator', fields: { name: field('Name', { required: true }), role: field('Role', { kind: 'select', value: 'viewer',
-    options: [['viewer', 'Viewer: reads everything'], ['developer', 'Developer: keys, playground'], ['billing', 'Billing: money'], ['admin', 'Admin: everything but operators'], ['owner', 'Owner: everything']] }) }, act: (values) => post('operators', values) });
-  if (created?.key) await showSecret('The new operator’s key', created.key);
-  draw();
-}
-
-async function operatorLink(row) {
-  try {
-    const { link, expires } = await post(`operators/${segment(row.id)}/link`);
-    await dialog(`Sign-in link for ${row.name}`, () => h('div', { class: 'dialog-body' }, h('div', { class: 'secret' }, h('span', {}, link), copyButton(link)), h('p', { class: 'muted' }, 'Works once, until ', when(expires))));
-  } catch (error) { toast(error.message, 'bad'); }
-}
-
-async function removeOperator(row, draw) {
-  if (!await confirm(`Remove ${row.name}?`, 'Sessions of this operator end, and the key stops working.', 'Remove')) return;
-  try {
-    await remove(`operators/${segment(row.id)}`);
-    toast('Removed.');
-  } catch (error) { toast(error.message, 'bad'); }
-  draw();
-}

@@ -1,13 +1,14 @@
 // Shows balances, spend, holds, prices, margin and statements, and verifies the ledger.
 
-import { fetchAll, get, post, replace, rowsOf, segment } from '../api.js';
+import { fetchAll, get, post, rowsOf } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money, plural, short } from '../format.js';
-import { initialChoice } from '../last-used.js';
+import { balances, grant } from '../money/balances.js';
+import { statement } from '../money/statement.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
-import { button, card, empty, facts, head, jsonBlock, load, meter, segmented, tabs, toast, when } from '../ui/parts.js';
-import { dialog, field, formDialog } from '../ui/dialog.js';
+import { button, card, empty, head, load, meter, segmented, tabs, when } from '../ui/parts.js';
+import { field } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
 import { DAY_S, HOUR_S, charge, nameBy, spendChart } from '../ui/spend.js';
 
@@ -28,60 +29,6 @@ export async function show(root, { query, signal }) {
 }
 
 const SHOW = { balances, spend, holds, prices, margin, statement, ledger };
-
-function balances(panel, signal, draw) {
-  return load(panel, async () => {
-    const rows = await fetchAll('credit', { signal });
-    if (rows.length === 0) return empty('There is no account yet.', 'Each project has one. Create a project, then grant its organisation credit.');
-    return card(null, { class: 'flush' }, table('Balances', [
-      { name: 'Organisation', wide: true, sort: (row) => row.org, cell: (row) => h('b', {}, row.org) }, { name: 'Project', sort: (row) => row.project, cell: (row) => row.project },
-      { name: 'Available', num: true, sort: (row) => dollars(row.available), cell: (row) => h('b', {}, money(row.available)) }, { name: 'Held', num: true, sort: (row) => dollars(row.held), cell: (row) => money(row.held) },
-      { name: 'Balance', num: true, sort: (row) => dollars(row.balance), cell: (row) => money(row.balance) },
-      { name: 'Budget', cell: (row) => budgetCell(row.budget) },
-      { name: '', num: true, cell: (row) => h('div', { class: 'acts end' },
-        may('POST /projects/{id}/credit') && button('Grant', () => grant(row, draw), { kind: 'small' }), may('PUT /projects/{id}/budget') && button('Budget', () => setBudget(row, draw), { kind: 'small' }),
-        may('GET /projects/{id}/grants') && button('Grants', () => grants(row, signal), { kind: 'small quiet' })) },
-    ], rows));
-  }, { signal, lines: 6 });
-}
-
-function budgetCell(budget) {
-  if (!budget) return h('span', { class: 'muted' }, 'none');
-  const share = dollars(budget.spent) / (dollars(budget.limit) || 1);
-  return [meter(share, `${money(budget.spent)} of ${money(budget.limit)}`, share > 0.9 ? 'bad' : share > 0.7 ? 'warn' : ''), h('div', { class: 'small muted' }, budget.period === 'month' ? ['per month', budget.resets && [', resets ', when(budget.resets, { seconds: false })]] : 'in total')];
-}
-
-async function grant(row, draw) {
-  const projects = row ? [row.project] : (await fetchAll('projects').catch(() => [])).map((project) => project.id);
-  const done = await formDialog('Grant credit', { submit: 'Grant', intro: row ? `To the balance of ${row.org}, which all of its projects spend.` : 'To the balance of the project’s organisation.', fields: {
-    project: field('Project', { kind: 'select', value: initialChoice('project', projects), options: projects.map((id) => [id, id]) }), amount: field('Dollars', { required: true, placeholder: '25.00' }),
-    kind: field('Source', { kind: 'select', options: [['paid', 'Paid in by the customer'], ['promotional', 'Promotional']] }),
-    reference: field('Reference', { placeholder: 'invoice 17', hint: 'A second grant with the same reference has no effect.' }),
-    correct: field('Correction', { kind: 'check', hint: 'Takes the amount back. Give the reason as reference.' }) },
-  act: ({ project, ...values }) => post(`projects/${segment(project)}/credit`, { amount: values.amount.replace('$', ''), kind: values.kind, ...(values.reference && { reference: values.reference }), ...(values.correct && { correct: true }) }) });
-  if (done) {
-    toast(done.before ? 'A grant with this reference exists already. Nothing was added.' : `The balance is ${money(done.balance)} now.`);
-    draw();
-  }
-}
-
-async function setBudget(row, draw) {
-  const done = await formDialog(`Budget of ${row.project}`, { submit: 'Set budget', fields: { limit: field('At most', { value: row.budget ? money(row.budget.limit).replace(/[$,]/g, '') : '', placeholder: 'no budget', hint: 'Dollars. Empty removes the budget, and 0 stops the project.' }),
-    period: field('Over', { kind: 'select', value: row.budget?.period ?? 'month', options: [['month', 'a calendar month (UTC)'], ['total', 'all time']] }) },
-  act: ({ limit, period }) => replace(`projects/${segment(row.project)}/budget`, { limit: limit ? limit.replace('$', '') : null, period }) });
-  if (done) { toast('The budget is set.'); draw(); }
-}
-
-async function grants(row, signal) {
-  return dialog(`Grants to ${row.org}`, () => {
-    const place = h('div', { class: 'dialog-body' });
-    load(place, async () => {
-      const rows = await fetchAll(`projects/${segment(row.project)}/grants`, { signal });
-      return rows.length ? table('Grants', [{ name: 'When', cell: (granted) => when(granted.at) }, { name: 'Amount', num: true, cell: (granted) => money(granted.amount) }, { name: 'Kind', cell: (granted) => granted.kind }, { name: 'Reference', wide: true, cell: (granted) => granted.reference }, { name: 'By', cell: (granted) => granted.actor }], rows) : empty('Nothing was granted yet.');
-    }, { signal });
-    return place;
-  }, { wide: true });
-}
 
 function spend(panel, signal) {
   let by = 'model';
@@ -148,46 +95,6 @@ function margin(panel, signal) {
       { name: 'Cost unknown', num: true, cell: (row) => row.cost_unknown?.calls ? [plural(row.cost_unknown.calls, 'call'), h('div', { class: 'small muted' }, `${money(sum(row.cost_unknown, 'charged'))} charged`)] : '–' },
     ], rows)), h('p', { class: 'muted small' }, 'The cost of calls to local engines is unknown. They count under “cost unknown”.')];
   }, { signal });
-}
-
-/** The names of token classes in a statement. */
-const CLASSES = { input: 'Input', cached_input: 'Input from the cache', cache_write: 'Written to the cache', cache_write_1h: 'Written to the cache, 1 h', output: 'Output', reasoning: 'Reasoning', web_search: 'Web searches' };
-
-/** Formats a month: `2026-11` is November 2026. */
-function monthName(month) {
-  const at = new Date(`${month}-01T00:00:00Z`);
-  return Number.isNaN(at.getTime()) ? month : at.toLocaleDateString('en', { month: 'long', year: 'numeric', timeZone: 'UTC' });
-}
-
-function statement(panel, signal) {
-  const month = new Date().toISOString().slice(0, 7);
-  const place = h('div', { class: 'page-body' });
-  const query = { project: '', month };
-  const draw = () => query.project && load(place, async () => {
-    const statement = await get('statement', { query, signal });
-    const lines = statement.lines ?? rowsOf(statement);
-    const calls = statement.calls ?? {};
-    return [
-      h('p', { class: 'sentence' }, `${monthName(statement.month ?? query.month)}: `, h('b', {}, money(statement.total)), ` charged to project ${statement.project ?? query.project}`, statement.org && ` of organisation ${statement.org}`, '. ',
-        statement.closed ? 'The month is over: these figures are final.' : 'The month is not over yet: later calls will be added.'),
-      facts(['Calls', calls.settled !== undefined && plural(calls.settled, 'call')], ['Completed', calls.settled !== undefined && count(calls.completed)], ['Cancelled by callers', calls.settled !== undefined && count(calls.cancelled)],
-        ['Failed', calls.settled !== undefined && count(calls.failed)], ['Not charged, at list price', statement.not_charged && money(statement.not_charged)]),
-      lines.length > 0 ? card('Charges by model', { class: 'flush' }, table('Statement', [
-        { name: 'Model', wide: true, sort: (line) => line.model, cell: (line) => h('b', {}, line.model ?? '–') }, { name: 'For', sort: (line) => line.class, cell: (line) => CLASSES[line.class] ?? String(line.class ?? '–').replaceAll('_', ' ') },
-        { name: 'Tokens', num: true, sort: (line) => line.tokens, cell: (line) => count(line.tokens) }, { name: 'Per million', num: true, cell: (line) => money(line.price_per_million ?? line.price) },
-        { name: 'Amount', num: true, sort: (line) => dollars(line.amount), cell: (line) => h('b', {}, money(line.amount)) }], lines))
-        : empty('Nothing was charged in this month.', 'Each model and token class has a line here after a call is settled.'),
-      statement.days?.length > 0 && card('Day by day (UTC)', { class: 'flush' }, table('Days', [{ name: 'Day', sort: (row) => row.day, cell: (row) => row.day }, { name: 'Charged', num: true, sort: (row) => dollars(row.charged), cell: (row) => money(row.charged) }], statement.days)),
-      h('details', { class: 'more' }, h('summary', {}, 'As JSON'), jsonBlock(statement))];
-  }, { signal, lines: 6 });
-  const bar = h('div', { class: 'acts bar' });
-  put(panel, bar, place);
-  load(bar, async () => {
-    const projects = await fetchAll('projects', { signal });
-    query.project = initialChoice('project', projects.map((project) => project.id));
-    draw();
-    return [field('Project', { kind: 'select', value: query.project, options: projects.map((project) => [project.id, project.id]), changed: (value) => { query.project = value; draw(); } }).node, field('Month (UTC)', { value: month, placeholder: '2026-11', changed: (value) => { if (/^\d{4}-\d\d$/.test(value)) { query.month = value; draw(); } } }).node];
-  }, { signal, lines: 1 });
 }
 
 function ledger(panel, signal) {

@@ -2,7 +2,7 @@
 // the focus.
 
 import { add, h, put } from '../dom.js';
-import { button, failure } from './parts.js';
+import { button, copyButton, failure } from './parts.js';
 
 /**
  * Opens a dialog with the content that `build(close)` returns. Resolves with the argument of `close`. If
@@ -99,4 +99,10 @@ export function formDialog(title, { intro, fields, submit, act, kind = 'primary'
     form.setAttribute('novalidate', '');
     return form;
   });
+}
+
+/** Shows a secret, which cannot be shown again. */
+export function showSecret(title, secret, note) {
+  return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now. It is shown only once, because the server stores only its hash.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
+    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'The secret is shown only once. If you lose it, create another one.' });
 }
