@@ -6,10 +6,14 @@ let csrf = null;
 let signedOut = () => {};
 
 /** Sets the session's CSRF token, which no other site can read. */
-export function setCsrfToken(token) { csrf = token; }
+export function setCsrfToken(token) {
+  csrf = token;
+}
 
 /** Sets the function to call when the server answers that the session has ended. */
-export function onSignedOut(act) { signedOut = act; }
+export function onSignedOut(act) {
+  signedOut = act;
+}
 
 /** An error response of the admin API, or a failed connection (status 0). */
 export class ApiError extends Error {
@@ -41,11 +45,21 @@ export async function send(method, path, { body, headers, signal, query } = {}) 
   if (body !== undefined) allHeaders['content-type'] = 'application/json';
   if (csrf && method !== 'GET') allHeaders['x-headrace-csrf'] = csrf;
   try {
-    return await fetch(ROOT + path + queryOf(query), { method, headers: allHeaders, signal, credentials: 'same-origin', cache: 'no-store',
-      body: body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body) });
+    return await fetch(ROOT + path + queryOf(query), {
+      method,
+      headers: allHeaders,
+      signal,
+      credentials: 'same-origin',
+      cache: 'no-store',
+      body: body === undefined ? undefined : typeof body === 'string' ? body : JSON.stringify(body),
+    });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
-    throw new ApiError(0, { code: 'unreachable', message: 'The server does not answer.', remedy: 'Check that it runs, then press Retry.' });
+    throw new ApiError(0, {
+      code: 'unreachable',
+      message: 'The server does not answer.',
+      remedy: 'Check that it runs, then press Retry.',
+    });
   }
 }
 
@@ -55,7 +69,9 @@ export async function readError(answer) {
   try {
     const body = JSON.parse(await answer.text());
     error = typeof body.error === 'string' ? { message: body.error } : body.error;
-  } catch { /* The body is not JSON: the error has the status alone. */ }
+  } catch {
+    /* The body is not JSON: the error has the status alone. */
+  }
   return new ApiError(answer.status, error, Number(answer.headers.get('retry-after')) || null);
 }
 
@@ -94,7 +110,9 @@ export function rowsOf(page) {
 }
 
 function queryOf(query) {
-  const given = Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const given = Object.entries(query ?? {}).filter(
+    ([, value]) => value !== null && value !== undefined && value !== '',
+  );
   return given.length ? '?' + new URLSearchParams(given).toString() : '';
 }
 

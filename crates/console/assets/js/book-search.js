@@ -12,14 +12,30 @@ let loading = null;
 
 /** Fetches the paragraphs. A server without the book has none. */
 export function loadSections() {
-  loading ??= fetch('/docs/words.json', { credentials: 'same-origin' }).then((answer) => answer.ok ? answer.json() : { data: [] }).then((index) => { sections = index.data.map(prepared); }).catch(() => { loading = null; });
+  loading ??= fetch('/docs/words.json', { credentials: 'same-origin' })
+    .then((answer) => (answer.ok ? answer.json() : { data: [] }))
+    .then((index) => {
+      sections = index.data.map(prepared);
+    })
+    .catch(() => {
+      loading = null;
+    });
   return loading;
 }
 
 /** Ignores case, hyphens and typographic marks: `fallback` finds `fall-back`. */
-const folded = (text) => text.toLowerCase().replaceAll(/[-\u2010\u2011]/g, '').replaceAll('’', "'");
+const folded = (text) =>
+  text
+    .toLowerCase()
+    .replaceAll(/[-\u2010\u2011]/g, '')
+    .replaceAll('’', "'");
 
-const prepared = (section) => ({ ...section, page: section.address.split('#')[0], fold: folded(section.heading), blocks: section.blocks.map((text) => ({ text, fold: folded(text) })) });
+const prepared = (section) => ({
+  ...section,
+  page: section.address.split('#')[0],
+  fold: folded(section.heading),
+  blocks: section.blocks.map((text) => ({ text, fold: folded(text) })),
+});
 
 /**
  * Finds the paragraphs and headings that contain every word of a text, the best first. Words in a heading
@@ -35,22 +51,37 @@ export function searchSections(text) {
     for (const block of [{ text: '', fold: '' }, ...section.blocks]) {
       if (!words.every((word) => section.fold.includes(word) || block.fold.includes(word))) continue;
       if (!words.some((word) => block.fold.includes(word)) && block.text) continue;
-      const score = words.reduce((sum, word) => sum + (section.fold.includes(word) ? 4 : 0) + (isWhole(block.fold, word) ? 2 : block.fold.includes(word) ? 1 : 0), 0);
+      const score = words.reduce(
+        (sum, word) =>
+          sum +
+          (section.fold.includes(word) ? 4 : 0) +
+          (isWhole(block.fold, word) ? 2 : block.fold.includes(word) ? 1 : 0),
+        0,
+      );
       if (!best || score > best.score) best = { score, block };
     }
     if (best) found.push({ ...best, section, order });
   }
   found.sort((a, b) => b.score - a.score || a.order - b.order);
   const resultsOfPage = new Map();
-  return found.filter(({ section }) => {
-    resultsOfPage.set(section.page, (resultsOfPage.get(section.page) ?? 0) + 1);
-    return resultsOfPage.get(section.page) <= MAX_RESULTS_OF_PAGE;
-  }).map(({ section, block }) => ({ name: [titleOf(section.page), section.heading].filter(Boolean).join(' › '), hint: '', text: excerpt(block, words), sign: 'book', run: () => location.assign(section.address) }));
+  return found
+    .filter(({ section }) => {
+      resultsOfPage.set(section.page, (resultsOfPage.get(section.page) ?? 0) + 1);
+      return resultsOfPage.get(section.page) <= MAX_RESULTS_OF_PAGE;
+    })
+    .map(({ section, block }) => ({
+      name: [titleOf(section.page), section.heading].filter(Boolean).join(' › '),
+      hint: '',
+      text: excerpt(block, words),
+      sign: 'book',
+      run: () => location.assign(section.address),
+    }));
 }
 
 function isWhole(fold, word) {
   for (let at = fold.indexOf(word); at >= 0; at = fold.indexOf(word, at + 1)) {
-    if (!/[\p{L}\p{N}]/u.test(fold[at - 1] ?? ' ') && !/[\p{L}\p{N}]/u.test(fold[at + word.length] ?? ' ')) return true;
+    if (!/[\p{L}\p{N}]/u.test(fold[at - 1] ?? ' ') && !/[\p{L}\p{N}]/u.test(fold[at + word.length] ?? ' '))
+      return true;
   }
   return false;
 }

@@ -7,4 +7,5 @@ export const keyName = (row) => row.key_name ?? row.key ?? '–';
 export const shortId = (id) => `…${String(id).slice(-8)}`;
 
 /** The name of the model that served, or else of the model that was asked for. */
-export const modelName = (model) => (typeof model === 'object' && model ? model.served ?? model.asked : model) ?? '–';
+export const modelName = (model) =>
+  (typeof model === 'object' && model ? (model.served ?? model.asked) : model) ?? '–';

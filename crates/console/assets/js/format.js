@@ -16,7 +16,11 @@ export function short(n, digits = 3) {
   if (n === null || n === undefined || Number.isNaN(Number(n))) return NONE;
   const value = Number(n);
   const magnitude = Math.abs(value);
-  for (const [size, unit] of [[1e9, 'G'], [1e6, 'M'], [1e4, 'k']]) {
+  for (const [size, unit] of [
+    [1e9, 'G'],
+    [1e6, 'M'],
+    [1e4, 'k'],
+  ]) {
     if (magnitude >= size) return trimmed(value / (unit === 'k' ? 1e3 : size), digits) + unit;
   }
   return magnitude >= 1000 ? count(value) : trimmed(value, digits);
@@ -25,7 +29,10 @@ export function short(n, digits = 3) {
 function trimmed(value, digits) {
   if (value === 0) return '0';
   const whole = Math.floor(Math.log10(Math.abs(value))) + 1;
-  return value.toFixed(Math.max(0, Math.min(6, digits - whole))).replace(/(\.\d*?)0+$/, '$1').replace(/\.$/, '');
+  return value
+    .toFixed(Math.max(0, Math.min(6, digits - whole)))
+    .replace(/(\.\d*?)0+$/, '$1')
+    .replace(/\.$/, '');
 }
 
 /** Formats a duration in microseconds, in a unit of its size. */
@@ -37,7 +44,8 @@ export function duration(us) {
   if (Math.abs(value) < 1e6) return `${trimmed(value / 1e3, 3)} ms`;
   if (Math.abs(value) < 6e7) return `${trimmed(value / 1e6, 3)} s`;
   if (Math.abs(value) < 3.6e9) return `${Math.floor(value / 6e7)} min ${Math.round((value % 6e7) / 1e6)} s`;
-  if (Math.abs(value) < 8.64e10) return `${Math.floor(value / 3.6e9)} h ${Math.round((value % 3.6e9) / 6e7)} min`;
+  if (Math.abs(value) < 8.64e10)
+    return `${Math.floor(value / 3.6e9)} h ${Math.round((value % 3.6e9) / 6e7)} min`;
   return `${Math.floor(value / 8.64e10)} d ${Math.round((value % 8.64e10) / 3.6e9)} h`;
 }
 
@@ -70,7 +78,8 @@ export function dollars(value) {
 
 function dollarText(value) {
   if (value === null || value === undefined || value === '') return null;
-  if (typeof value === 'object') return value.dollars !== undefined ? dollarText(String(value.dollars)) : ofNano(value.nano_dollars);
+  if (typeof value === 'object')
+    return value.dollars !== undefined ? dollarText(String(value.dollars)) : ofNano(value.nano_dollars);
   if (typeof value === 'number') return ofNano(value);
   const text = String(value).replace('$', '').trim();
   return /^-?\d+(\.\d+)?$/.test(text) ? text : null;
@@ -79,7 +88,11 @@ function dollarText(value) {
 function ofNano(nano) {
   if (nano === null || nano === undefined) return null;
   let whole;
-  try { whole = BigInt(nano); } catch { return null; }
+  try {
+    whole = BigInt(nano);
+  } catch {
+    return null;
+  }
   const negative = whole < 0n;
   const digits = String(negative ? -whole : whole).padStart(10, '0');
   return `${negative ? '-' : ''}${digits.slice(0, -9)}.${digits.slice(-9)}`;
@@ -104,8 +117,9 @@ export function time(at, { seconds = true, date = 'auto' } = {}) {
   const part = (local, world) => (utc ? world : local).call(when);
   const two = (n) => String(n).padStart(2, '0');
   const day = `${part(when.getFullYear, when.getUTCFullYear)}-${two(part(when.getMonth, when.getUTCMonth) + 1)}-${two(part(when.getDate, when.getUTCDate))}`;
-  const clock = `${two(part(when.getHours, when.getUTCHours))}:${two(part(when.getMinutes, when.getUTCMinutes))}`
-    + (seconds ? `:${two(part(when.getSeconds, when.getUTCSeconds))}` : '');
+  const clock =
+    `${two(part(when.getHours, when.getUTCHours))}:${two(part(when.getMinutes, when.getUTCMinutes))}` +
+    (seconds ? `:${two(part(when.getSeconds, when.getUTCSeconds))}` : '');
   const today = time.today(utc);
   return date === 'never' || (date === 'auto' && day === today) ? clock : `${day} ${clock}`;
 }
@@ -113,7 +127,9 @@ export function time(at, { seconds = true, date = 'auto' } = {}) {
 time.today = (utc) => {
   const now = new Date();
   const two = (n) => String(n).padStart(2, '0');
-  return utc ? now.toISOString().slice(0, 10) : `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
+  return utc
+    ? now.toISOString().slice(0, 10)
+    : `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())}`;
 };
 
 /** A time in local form with its offset, and in UTC, for a title. */
@@ -129,7 +145,14 @@ export function ago(at, now = Date.now()) {
   if (!when) return NONE;
   const s = Math.round((now - when.getTime()) / 1000);
   const span = Math.abs(s);
-  const text = span < 60 ? `${span} s` : span < 3600 ? `${Math.round(span / 60)} min` : span < 86400 ? `${Math.round(span / 3600)} h` : `${Math.round(span / 86400)} d`;
+  const text =
+    span < 60
+      ? `${span} s`
+      : span < 3600
+        ? `${Math.round(span / 60)} min`
+        : span < 86400
+          ? `${Math.round(span / 3600)} h`
+          : `${Math.round(span / 86400)} d`;
   return s >= 0 ? `${text} ago` : `in ${text}`;
 }
 

@@ -17,26 +17,44 @@ const KINDS = ['now', 'call', 'changed'];
 export function listen(kind, act, signal) {
   if (!listeners.has(kind)) listeners.set(kind, new Set());
   listeners.get(kind).add(act);
-  signal?.addEventListener('abort', () => { listeners.get(kind).delete(act); openOrClose(); });
+  signal?.addEventListener('abort', () => {
+    listeners.get(kind).delete(act);
+    openOrClose();
+  });
   openOrClose();
   if (kind === 'state') act(state);
 }
 
 function openOrClose() {
-  const wanted = !document.hidden && may('GET /events') && [...listeners.values()].some((set) => set.size > 0);
+  const wanted =
+    !document.hidden && may('GET /events') && [...listeners.values()].some((set) => set.size > 0);
   if (wanted && !source) open();
-  if (!wanted && source) { source.close(); source = null; state = 'closed'; }
+  if (!wanted && source) {
+    source.close();
+    source = null;
+    state = 'closed';
+  }
 }
 
 function open() {
   source = new EventSource('/admin/v1/events');
-  source.onopen = () => dispatch('state', state = 'open');
+  source.onopen = () => dispatch('state', (state = 'open'));
   source.onerror = () => {
-    dispatch('state', state = 'lost');
+    dispatch('state', (state = 'lost'));
     // The browser reconnects by itself, unless the response was not an event stream.
-    if (source?.readyState === EventSource.CLOSED) { source = null; setTimeout(openOrClose, 3000); }
+    if (source?.readyState === EventSource.CLOSED) {
+      source = null;
+      setTimeout(openOrClose, 3000);
+    }
   };
-  for (const kind of KINDS) source.addEventListener(kind, (event) => { try { dispatch(kind, JSON.parse(event.data)); } catch { /* The event is incomplete. */ } });
+  for (const kind of KINDS)
+    source.addEventListener(kind, (event) => {
+      try {
+        dispatch(kind, JSON.parse(event.data));
+      } catch {
+        /* The event is incomplete. */
+      }
+    });
 }
 
 function dispatch(kind, data) {
@@ -44,5 +62,8 @@ function dispatch(kind, data) {
 }
 
 document.addEventListener('visibilitychange', openOrClose);
-window.addEventListener('pagehide', () => { source?.close(); source = null; });
+window.addEventListener('pagehide', () => {
+  source?.close();
+  source = null;
+});
 window.addEventListener('pageshow', openOrClose);

@@ -11,16 +11,96 @@ import { empty, failure, skeleton } from './ui/parts.js';
  * the key after `g`.
  */
 export const PAGES = [
-  { path: 'now', name: 'Now', icon: 'now', needs: 'GET /now', key: 'n', group: 'Observe', load: () => import('./pages/now.js') },
-  { path: 'requests', name: 'Requests', icon: 'requests', needs: 'GET /requests', key: 'r', group: 'Observe', load: () => import('./pages/requests.js') },
-  { path: 'cache', name: 'Cache', icon: 'cache', needs: 'GET /cache', key: 'c', group: 'Observe', load: () => import('./pages/cache.js') },
-  { path: 'money', name: 'Money', icon: 'money', needs: 'GET /usage|GET /credit', key: 'm', group: 'Observe', load: () => import('./pages/money.js') },
-  { path: 'playground', name: 'Playground', icon: 'play', needs: 'POST /playground/chat/completions', key: 'p', group: 'Try', load: () => import('./pages/playground.js') },
-  { path: 'prompt', name: 'Prompt tools', icon: 'lens', needs: 'POST /models/{name}/render', key: 't', group: 'Try', load: () => import('./pages/prompt.js') },
-  { path: 'keys', name: 'Keys and limits', icon: 'keys', needs: 'GET /keys', key: 'k', group: 'Manage', load: () => import('./pages/keys.js') },
-  { path: 'models', name: 'Models and upstreams', icon: 'models', needs: 'GET /models', key: 'u', group: 'Manage', load: () => import('./pages/models.js') },
-  { path: 'audit', name: 'Audit', icon: 'audit', needs: 'GET /audit', key: 'a', group: 'Manage', load: () => import('./pages/audit.js') },
-  { path: 'settings', name: 'Settings', icon: 'settings', needs: 'GET /settings', key: 's', group: 'Manage', load: () => import('./pages/settings.js') },
+  {
+    path: 'now',
+    name: 'Now',
+    icon: 'now',
+    needs: 'GET /now',
+    key: 'n',
+    group: 'Observe',
+    load: () => import('./pages/now.js'),
+  },
+  {
+    path: 'requests',
+    name: 'Requests',
+    icon: 'requests',
+    needs: 'GET /requests',
+    key: 'r',
+    group: 'Observe',
+    load: () => import('./pages/requests.js'),
+  },
+  {
+    path: 'cache',
+    name: 'Cache',
+    icon: 'cache',
+    needs: 'GET /cache',
+    key: 'c',
+    group: 'Observe',
+    load: () => import('./pages/cache.js'),
+  },
+  {
+    path: 'money',
+    name: 'Money',
+    icon: 'money',
+    needs: 'GET /usage|GET /credit',
+    key: 'm',
+    group: 'Observe',
+    load: () => import('./pages/money.js'),
+  },
+  {
+    path: 'playground',
+    name: 'Playground',
+    icon: 'play',
+    needs: 'POST /playground/chat/completions',
+    key: 'p',
+    group: 'Try',
+    load: () => import('./pages/playground.js'),
+  },
+  {
+    path: 'prompt',
+    name: 'Prompt tools',
+    icon: 'lens',
+    needs: 'POST /models/{name}/render',
+    key: 't',
+    group: 'Try',
+    load: () => import('./pages/prompt.js'),
+  },
+  {
+    path: 'keys',
+    name: 'Keys and limits',
+    icon: 'keys',
+    needs: 'GET /keys',
+    key: 'k',
+    group: 'Manage',
+    load: () => import('./pages/keys.js'),
+  },
+  {
+    path: 'models',
+    name: 'Models and upstreams',
+    icon: 'models',
+    needs: 'GET /models',
+    key: 'u',
+    group: 'Manage',
+    load: () => import('./pages/models.js'),
+  },
+  {
+    path: 'audit',
+    name: 'Audit',
+    icon: 'audit',
+    needs: 'GET /audit',
+    key: 'a',
+    group: 'Manage',
+    load: () => import('./pages/audit.js'),
+  },
+  {
+    path: 'settings',
+    name: 'Settings',
+    icon: 'settings',
+    needs: 'GET /settings',
+    key: 's',
+    group: 'Manage',
+    load: () => import('./pages/settings.js'),
+  },
 ];
 
 let container = null;
@@ -53,17 +133,31 @@ export function rewrite(address) {
 /** Parses the address into the page, the rest of the path, and the query. */
 export function route() {
   const [path, query = ''] = location.hash.replace(/^#\/?/, '').split('?');
-  const [page, ...rest] = path.split('/').filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  const [page, ...rest] = path
+    .split('/')
+    .filter(Boolean)
+    .map((part) => {
+      try {
+        return decodeURIComponent(part);
+      } catch {
+        return part;
+      }
+    });
   return { page: page ?? '', rest, query: new URLSearchParams(query) };
 }
 
-window.addEventListener('hashchange', () => container && !location.hash.startsWith('#sign-in=') && showAddress());
+window.addEventListener(
+  'hashchange',
+  () => container && !location.hash.startsWith('#sign-in=') && showAddress(),
+);
 
 async function showAddress() {
   const address = route();
-  const entry = PAGES.find((page) => page.path === address.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
+  const entry =
+    PAGES.find((page) => page.path === address.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
   mark(entry);
-  if (shown?.path === entry.path && shown.module.update) return shown.module.update({ ...address, signal: ending.signal });
+  if (shown?.path === entry.path && shown.module.update)
+    return shown.module.update({ ...address, signal: ending.signal });
   ending.abort();
   ending = new AbortController();
   const { signal } = ending;
@@ -71,7 +165,13 @@ async function showAddress() {
   put(container, root);
   if (!may(entry.needs)) {
     shown = null;
-    return put(root, empty('This page is not for your role.', `The role ${role()} may not see ${entry.name}. Ask an owner for an operator key with another role.`));
+    return put(
+      root,
+      empty(
+        'This page is not for your role.',
+        `The role ${role()} may not see ${entry.name}. Ask an owner for an operator key with another role.`,
+      ),
+    );
   }
   const wait = setTimeout(() => root.childNodes.length || add(root, skeleton(6)), 120);
   try {

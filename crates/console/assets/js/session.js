@@ -24,7 +24,11 @@ export async function restore() {
 export const signIn = async (credentials) => setSession(await post('session', credentials, { quiet: true }));
 
 export async function signOut() {
-  try { await remove('session'); } finally { setSession(null); }
+  try {
+    await remove('session');
+  } finally {
+    setSession(null);
+  }
 }
 
 function setSession(described) {
@@ -36,7 +40,7 @@ function setSession(described) {
 /** The operator's name. */
 export function name() {
   const operator = session?.operator;
-  return typeof operator === 'object' && operator ? operator.name ?? operator.id : operator ?? '';
+  return typeof operator === 'object' && operator ? (operator.name ?? operator.id) : (operator ?? '');
 }
 
 /** The operator's role. */

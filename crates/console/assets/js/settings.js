@@ -23,7 +23,11 @@ export function apply() {
 
 /** The stored value of a name, or `null`. */
 export function load(name) {
-  try { return JSON.parse(localStorage.getItem(PREFIX + name)); } catch { return null; }
+  try {
+    return JSON.parse(localStorage.getItem(PREFIX + name));
+  } catch {
+    return null;
+  }
 }
 
 /** Stores a value, or removes it if it is `null`. A browser that refuses to store is not an error. */
@@ -31,5 +35,7 @@ export function keep(name, value) {
   try {
     if (value === null) localStorage.removeItem(PREFIX + name);
     else localStorage.setItem(PREFIX + name, JSON.stringify(value));
-  } catch { /* Private windows may refuse to store. */ }
+  } catch {
+    /* Private windows may refuse to store. */
+  }
 }

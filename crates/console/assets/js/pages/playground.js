@@ -22,11 +22,25 @@ export async function show(root, { signal }) {
   const acts = h('div', { class: 'acts' });
   put(root, head('Playground', null, acts), body);
   root.classList.add('fills');
-  const [models, projects, status] = await Promise.all([fetchAll('models', { signal }), fetchAll('projects', { signal }).catch(() => []), get('status', { signal }).catch(() => null)]);
+  const [models, projects, status] = await Promise.all([
+    fetchAll('models', { signal }),
+    fetchAll('projects', { signal }).catch(() => []),
+    get('status', { signal }).catch(() => null),
+  ]);
   if (signal.aborted) return;
   // A model without a list of endpoints may have this one: its upstream decides.
-  const chats = models.filter((model) => !model.endpoints?.length || model.endpoints.some((endpoint) => /^chat.completions$/.test(endpoint)));
-  if (chats.length === 0) return add(body, empty('No chat model is served.', 'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.'));
+  const chats = models.filter(
+    (model) =>
+      !model.endpoints?.length || model.endpoints.some((endpoint) => /^chat.completions$/.test(endpoint)),
+  );
+  if (chats.length === 0)
+    return add(
+      body,
+      empty(
+        'No chat model is served.',
+        'Start the server with one: headrace up --model PATH, or name an upstream in its configuration.',
+      ),
+    );
   new Playground({ draft, body, acts, models: chats, projects, status, signal }).draw();
 }
 
@@ -35,8 +49,17 @@ class Playground {
     Object.assign(this, parts);
     const { draft, models, projects } = this;
     const byReady = [...models].sort((a, b) => Boolean(a.not_ready?.length) - Boolean(b.not_ready?.length));
-    for (const pane of draft.panes) pane.model = initialChoice('model', byReady.map((model) => model.name), pane.model);
-    draft.project = initialChoice('project', projects.map((project) => project.id), draft.project);
+    for (const pane of draft.panes)
+      pane.model = initialChoice(
+        'model',
+        byReady.map((model) => model.name),
+        pane.model,
+      );
+    draft.project = initialChoice(
+      'project',
+      projects.map((project) => project.id),
+      draft.project,
+    );
     // By pane: the abort controller of the answer that is being read, and the answer whose connection broke.
     // Then the panes whose call the reader has stopped.
     this.reading = new Map();
@@ -44,43 +67,135 @@ class Playground {
     this.stopping = new Set();
   }
 
-  keep() { store(this.draft); }
+  keep() {
+    store(this.draft);
+  }
 
-  busy() { return this.reading.size > 0; }
+  busy() {
+    return this.reading.size > 0;
+  }
 
   draw() {
     const { draft } = this;
     const changed = () => this.keep();
     this.panes = h('div', { class: 'pg-panes' });
-    this.input = h('textarea', { class: 'pg-input', rows: 2, placeholder: 'Enter sends, Shift Enter starts a new line.', 'aria-label': 'Message', prop: { value: draft.input }, on: {
-      input: () => { draft.input = this.input.value; changed(); },
-      keydown: (event) => {
-        if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) { event.preventDefault(); if (!event.repeat || !this.busy()) this.send(); }
-        if (event.key === 'Escape' && this.busy()) this.stop();
-      } } });
-    this.sendButton = button('Send', () => (this.busy() ? this.stop() : this.send()), { kind: 'primary', sign: 'send' });
+    this.input = h('textarea', {
+      class: 'pg-input',
+      rows: 2,
+      placeholder: 'Enter sends, Shift Enter starts a new line.',
+      'aria-label': 'Message',
+      prop: { value: draft.input },
+      on: {
+        input: () => {
+          draft.input = this.input.value;
+          changed();
+        },
+        keydown: (event) => {
+          if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) {
+            event.preventDefault();
+            if (!event.repeat || !this.busy()) this.send();
+          }
+          if (event.key === 'Escape' && this.busy()) this.stop();
+        },
+      },
+    });
+    this.sendButton = button('Send', () => (this.busy() ? this.stop() : this.send()), {
+      kind: 'primary',
+      sign: 'send',
+    });
     this.pictures = h('div', { class: 'pg-pictures' });
     this.errorBox = h('div');
-    const side = h('aside', { class: 'pg-side', 'aria-label': 'Parameters' }, settingsPanel({ draft, projects: this.projects, changed, redraw: () => { for (const pane of draft.panes) if (!this.reading.has(pane)) this.drawLog(pane); } }));
-    const toggle = button('Parameters', () => { const open = side.classList.toggle('open'); toggle.setAttribute('aria-expanded', String(open)); }, { kind: 'only-mid', sign: 'settings', 'aria-expanded': 'false' });
-    put(this.acts, toggle, button(draft.panes.length === 2 ? 'One model' : 'Two models', () => this.split(), { sign: 'split' }),
-      may('POST /models/{name}/render') && button('Tokens', () => this.showTokens(), { sign: 'cache' }), button('Code', () => this.code(), { sign: 'copy' }), button('New', () => this.startOver(), { sign: 'plus' }));
-    put(this.body, h('div', { class: 'pg-main card flush' }, this.panes, h('div', { class: 'pg-compose' }, this.errorBox, this.pictures, h('div', { class: 'pg-row' }, this.attach(), this.input, this.sendButton))), side);
+    const side = h(
+      'aside',
+      { class: 'pg-side', 'aria-label': 'Parameters' },
+      settingsPanel({
+        draft,
+        projects: this.projects,
+        changed,
+        redraw: () => {
+          for (const pane of draft.panes) if (!this.reading.has(pane)) this.drawLog(pane);
+        },
+      }),
+    );
+    const toggle = button(
+      'Parameters',
+      () => {
+        const open = side.classList.toggle('open');
+        toggle.setAttribute('aria-expanded', String(open));
+      },
+      { kind: 'only-mid', sign: 'settings', 'aria-expanded': 'false' },
+    );
+    put(
+      this.acts,
+      toggle,
+      button(draft.panes.length === 2 ? 'One model' : 'Two models', () => this.split(), { sign: 'split' }),
+      may('POST /models/{name}/render') && button('Tokens', () => this.showTokens(), { sign: 'cache' }),
+      button('Code', () => this.code(), { sign: 'copy' }),
+      button('New', () => this.startOver(), { sign: 'plus' }),
+    );
+    put(
+      this.body,
+      h(
+        'div',
+        { class: 'pg-main card flush' },
+        this.panes,
+        h(
+          'div',
+          { class: 'pg-compose' },
+          this.errorBox,
+          this.pictures,
+          h('div', { class: 'pg-row' }, this.attach(), this.input, this.sendButton),
+        ),
+      ),
+      side,
+    );
     this.drawPanes();
     this.input.focus();
     for (const pane of draft.panes) if (pane.pending) this.run(pane);
   }
 
   drawPanes() {
-    put(this.panes, this.draft.panes.map((pane, at) => {
-      const log = h('div', { class: 'pg-log', role: 'log', 'aria-label': `Conversation with ${pane.model}`, tabindex: 0 });
-      const choose = h('select', { 'aria-label': at ? 'Second model' : 'Model', disabled: this.reading.has(pane), on: { change: () => { pane.model = choose.value; this.keep(); this.updateAttachButton(); } } },
-        this.models.map((model) => h('option', { value: model.name, selected: model.name === pane.model }, model.not_ready?.length ? `${model.name} (not ready)` : model.name)));
-      // A property that is not enumerable, so that it is not stored with the draft.
-      Object.defineProperty(pane, 'view', { value: { log, choose }, configurable: true });
-      this.drawLog(pane);
-      return h('section', { class: 'pg-pane', 'aria-label': pane.model }, h('div', { class: 'pg-pane-head' }, choose), log);
-    }));
+    put(
+      this.panes,
+      this.draft.panes.map((pane, at) => {
+        const log = h('div', {
+          class: 'pg-log',
+          role: 'log',
+          'aria-label': `Conversation with ${pane.model}`,
+          tabindex: 0,
+        });
+        const choose = h(
+          'select',
+          {
+            'aria-label': at ? 'Second model' : 'Model',
+            disabled: this.reading.has(pane),
+            on: {
+              change: () => {
+                pane.model = choose.value;
+                this.keep();
+                this.updateAttachButton();
+              },
+            },
+          },
+          this.models.map((model) =>
+            h(
+              'option',
+              { value: model.name, selected: model.name === pane.model },
+              model.not_ready?.length ? `${model.name} (not ready)` : model.name,
+            ),
+          ),
+        );
+        // A property that is not enumerable, so that it is not stored with the draft.
+        Object.defineProperty(pane, 'view', { value: { log, choose }, configurable: true });
+        this.drawLog(pane);
+        return h(
+          'section',
+          { class: 'pg-pane', 'aria-label': pane.model },
+          h('div', { class: 'pg-pane-head' }, choose),
+          log,
+        );
+      }),
+    );
     this.updateAttachButton();
     this.updateButtons();
   }
@@ -88,8 +203,23 @@ class Playground {
   drawLog(pane) {
     const { log } = pane.view;
     const last = pane.turns.length - 1;
-    if (pane.turns.length === 0 && !pane.pending) put(log, empty('No messages yet.', 'A message is a call like any other, with limits, a price and a trace.'));
-    else put(log, pane.turns.map((turn, at) => turnNode(turn, { draft: this.draft, last: at === last && !pane.pending, signal: this.signal, act: this.actionsOf(pane) })));
+    if (pane.turns.length === 0 && !pane.pending)
+      put(
+        log,
+        empty('No messages yet.', 'A message is a call like any other, with limits, a price and a trace.'),
+      );
+    else
+      put(
+        log,
+        pane.turns.map((turn, at) =>
+          turnNode(turn, {
+            draft: this.draft,
+            last: at === last && !pane.pending,
+            signal: this.signal,
+            act: this.actionsOf(pane),
+          }),
+        ),
+      );
     log.scrollTop = log.scrollHeight;
   }
 
@@ -145,7 +275,11 @@ class Playground {
   startCall(pane) {
     if (pane.pending) return;
     try {
-      pane.pending = { key: freshKey(), body: JSON.stringify(bodyOf(this.draft, pane)), project: this.draft.project };
+      pane.pending = {
+        key: freshKey(),
+        body: JSON.stringify(bodyOf(this.draft, pane)),
+        project: this.draft.project,
+      };
     } catch (error) {
       return put(this.errorBox, failure(error));
     }
@@ -158,7 +292,13 @@ class Playground {
   async run(pane) {
     const turn = emptyAnswer();
     const node = h('article', { class: 'turn assistant' });
-    const context = { draft: this.draft, act: this.actionsOf(pane), last: true, growing: true, signal: this.signal };
+    const context = {
+      draft: this.draft,
+      act: this.actionsOf(pane),
+      last: true,
+      growing: true,
+      signal: this.signal,
+    };
     const ending = new AbortController();
     const leave = () => ending.abort();
     this.signal.addEventListener('abort', leave, { once: true });
@@ -171,12 +311,14 @@ class Playground {
     add(log, node);
     log.scrollTop = log.scrollHeight;
     let frame = 0;
-    const onGrowth = () => { frame ||= requestAnimationFrame(() => {
-      frame = 0;
-      const atBottom = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-      drawAnswer(node, turn, context);
-      if (atBottom) log.scrollTop = log.scrollHeight;
-    }); };
+    const onGrowth = () => {
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        const atBottom = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+        drawAnswer(node, turn, context);
+        if (atBottom) log.scrollTop = log.scrollHeight;
+      });
+    };
     let connectionError = null;
     try {
       await readAnswer(pane.pending, pane.pending.project, turn, onGrowth, ending.signal);
@@ -198,21 +340,35 @@ class Playground {
       this.broken.set(pane, turn);
       turn.error = connectionFailure(connectionError);
       this.updateButtons();
-      return drawAnswer(node, turn, { ...context, growing: false, act: { ...context.act, again: () => this.run(pane) } });
+      return drawAnswer(node, turn, {
+        ...context,
+        growing: false,
+        act: { ...context.act, again: () => this.run(pane) },
+      });
     }
     if (!turn.error || !pane.turns.includes(turn)) pane.turns.push(turn);
     pane.pending = null;
     this.keep();
     this.drawLog(pane);
     this.updateButtons();
-    if (this.draft.proceed && turn.calls.length && !turn.error && turn.calls.every((call) => this.draft.mocks[call.name])) this.sendResults(pane, turn.calls.map((call) => this.draft.mocks[call.name]));
+    if (
+      this.draft.proceed &&
+      turn.calls.length &&
+      !turn.error &&
+      turn.calls.every((call) => this.draft.mocks[call.name])
+    )
+      this.sendResults(
+        pane,
+        turn.calls.map((call) => this.draft.mocks[call.name]),
+      );
   }
 
   stop() {
-    for (const [pane, ending] of this.reading) if (!this.stopping.has(pane)) {
-      this.stopping.add(pane);
-      stop(pane.pending.key).finally(() => ending.abort());
-    }
+    for (const [pane, ending] of this.reading)
+      if (!this.stopping.has(pane)) {
+        this.stopping.add(pane);
+        stop(pane.pending.key).finally(() => ending.abort());
+      }
   }
 
   /** Answers the last question again with a new call, which is charged. */
@@ -226,7 +382,9 @@ class Playground {
   sendResults(pane, texts) {
     if (pane.pending) return;
     const { calls } = pane.turns.at(-1);
-    calls.forEach((call, at) => pane.turns.push({ role: 'tool', id: call.id, name: call.name, text: texts[at] }));
+    calls.forEach((call, at) =>
+      pane.turns.push({ role: 'tool', id: call.id, name: call.name, text: texts[at] }),
+    );
     this.startCall(pane);
   }
 
@@ -253,18 +411,52 @@ class Playground {
   }
 
   attach() {
-    this.file = h('input', { type: 'file', accept: 'image/*', multiple: true, class: 'off-screen', tabindex: -1, 'aria-hidden': 'true', on: { change: async () => {
-      for (const file of this.file.files) this.draft.images.push(await dataUrl(file));
-      this.file.value = '';
-      put(this.pictures, this.draft.images.map((url, at) => h('button', { type: 'button', title: 'Remove this picture', on: { click: (event) => { this.draft.images.splice(at, 1); event.currentTarget.remove(); } } }, h('img', { src: url, alt: 'A picture to send' }))));
-    } } });
-    this.attachButton = button('', () => this.file.click(), { kind: 'quiet', sign: 'plus', title: 'Add pictures' });
+    this.file = h('input', {
+      type: 'file',
+      accept: 'image/*',
+      multiple: true,
+      class: 'off-screen',
+      tabindex: -1,
+      'aria-hidden': 'true',
+      on: {
+        change: async () => {
+          for (const file of this.file.files) this.draft.images.push(await dataUrl(file));
+          this.file.value = '';
+          put(
+            this.pictures,
+            this.draft.images.map((url, at) =>
+              h(
+                'button',
+                {
+                  type: 'button',
+                  title: 'Remove this picture',
+                  on: {
+                    click: (event) => {
+                      this.draft.images.splice(at, 1);
+                      event.currentTarget.remove();
+                    },
+                  },
+                },
+                h('img', { src: url, alt: 'A picture to send' }),
+              ),
+            ),
+          );
+        },
+      },
+    });
+    this.attachButton = button('', () => this.file.click(), {
+      kind: 'quiet',
+      sign: 'plus',
+      title: 'Add pictures',
+    });
     return [this.file, this.attachButton];
   }
 
   /** Shows the button for pictures if every chosen model takes them. */
   updateAttachButton() {
-    const takeImages = this.draft.panes.every((pane) => this.models.find((model) => model.name === pane.model)?.input?.includes?.('image'));
+    const takeImages = this.draft.panes.every((pane) =>
+      this.models.find((model) => model.name === pane.model)?.input?.includes?.('image'),
+    );
     this.attachButton.hidden = !takeImages;
   }
 
@@ -276,11 +468,33 @@ class Playground {
       const turns = [...pane.turns, ...typed];
       while (turns.at(-1)?.role === 'assistant') turns.pop();
       body = bodyOf(this.draft, { ...pane, turns });
-    } catch (error) { return put(this.errorBox, failure(error)); }
+    } catch (error) {
+      return put(this.errorBox, failure(error));
+    }
     const listen = this.status?.listen ?? '127.0.0.1:8080';
     const base = `${/^https?:/.test(listen) ? listen : `http://${listen}`}/v1`;
-    const shown = (text) => (panel) => add(panel, h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text)));
-    return dialog('The call as code', () => h('div', { class: 'dialog-body' }, tabs([{ id: 'curl', name: 'curl', show: shown(curl(base, body)) }, { id: 'python', name: 'Python', show: shown(python(base, body)) }, { id: 'ts', name: 'TypeScript', show: shown(typescript(base, body)) }], { label: 'Languages' })), { wide: true });
+    const shown = (text) => (panel) =>
+      add(
+        panel,
+        h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text)),
+      );
+    return dialog(
+      'The call as code',
+      () =>
+        h(
+          'div',
+          { class: 'dialog-body' },
+          tabs(
+            [
+              { id: 'curl', name: 'curl', show: shown(curl(base, body)) },
+              { id: 'python', name: 'Python', show: shown(python(base, body)) },
+              { id: 'ts', name: 'TypeScript', show: shown(typescript(base, body)) },
+            ],
+            { label: 'Languages' },
+          ),
+        ),
+      { wide: true },
+    );
   }
 
   /** Shows the prompt by tokens, and the part that a cache of the earlier conversation contains. */
@@ -295,16 +509,34 @@ class Playground {
     const last = pane.turns.findLastIndex((turn) => turn.role === 'assistant');
     const after = last > 0 ? bodyFor(pane.turns.slice(0, last)) : null;
     const used = pane.turns.findLast((turn) => turn.usage)?.usage;
-    return dialog(`What ${pane.model} sees`, () => {
-      const place = h('div', { class: 'dialog-body' });
-      load(place, async () => tokenView(body.messages.length ? tokenViewOptions(await renderPrompt(pane.model, body, { after, signal: this.signal }), used) : { tokens: [] }), { signal: this.signal });
-      return place;
-    }, { wide: true });
+    return dialog(
+      `What ${pane.model} sees`,
+      () => {
+        const place = h('div', { class: 'dialog-body' });
+        load(
+          place,
+          async () =>
+            tokenView(
+              body.messages.length
+                ? tokenViewOptions(await renderPrompt(pane.model, body, { after, signal: this.signal }), used)
+                : { tokens: [] },
+            ),
+          { signal: this.signal },
+        );
+        return place;
+      },
+      { wide: true },
+    );
   }
 }
 
 /** The error of a broken connection. */
-const connectionFailure = (error) => ({ code: error.code, message: error.status === 0 ? error.message : 'The connection broke before the answer was complete.', remedy: error.remedy ?? 'Retry reads the same answer, which is charged once. A new question stops this call.' });
+const connectionFailure = (error) => ({
+  code: error.code,
+  message: error.status === 0 ? error.message : 'The connection broke before the answer was complete.',
+  remedy:
+    error.remedy ?? 'Retry reads the same answer, which is charged once. A new question stops this call.',
+});
 
 function dataUrl(file) {
   return new Promise((resolve, reject) => {

@@ -12,7 +12,20 @@ const STOP_AGAIN_MS = 200;
 const STOPPED = 'stopped';
 
 /** An answer without content. `note` will say why it is incomplete. */
-export const emptyAnswer = () => ({ role: 'assistant', text: '', reasoning: '', calls: [], tokens: [], finish: null, usage: null, id: null, first_ms: null, took_ms: null, error: null, note: null });
+export const emptyAnswer = () => ({
+  role: 'assistant',
+  text: '',
+  reasoning: '',
+  calls: [],
+  tokens: [],
+  finish: null,
+  usage: null,
+  id: null,
+  first_ms: null,
+  took_ms: null,
+  error: null,
+  note: null,
+});
 
 /** Whether a turn has content to show or to send to a model. */
 export const hasWords = (turn) => Boolean(turn.text || turn.calls?.length);
@@ -25,11 +38,21 @@ export const hasWords = (turn) => Boolean(turn.text || turn.calls?.length);
 export async function readAnswer(pending, project, turn, onGrowth, signal) {
   const began = performance.now();
   const answer = await ask(pending, project, signal);
-  Object.assign(turn, emptyAnswer(), { id: answer.headers.get('x-request-id'), replayed: answer.headers.get('idempotent-replayed') === 'true' });
+  Object.assign(turn, emptyAnswer(), {
+    id: answer.headers.get('x-request-id'),
+    replayed: answer.headers.get('idempotent-replayed') === 'true',
+  });
   if (!answer.ok) {
     const error = await readError(answer);
     if (error.code === STOPPED) return markStopped(turn);
-    turn.error = { message: error.message, remedy: error.remedy, code: error.code, field: error.field, status: error.status, doc: error.doc };
+    turn.error = {
+      message: error.message,
+      remedy: error.remedy,
+      code: error.code,
+      field: error.field,
+      status: error.status,
+      doc: error.doc,
+    };
     return;
   }
   if (!(answer.headers.get('content-type') ?? '').startsWith('text/event-stream')) {
@@ -39,7 +62,10 @@ export async function readAnswer(pending, project, turn, onGrowth, signal) {
   } else {
     let whole = false;
     for await (const data of events(answer.body)) {
-      if (data === '[DONE]') { whole = true; continue; }
+      if (data === '[DONE]') {
+        whole = true;
+        continue;
+      }
       const chunk = JSON.parse(data);
       if (chunk.error) {
         if (chunk.error.code === STOPPED) markStopped(turn, chunk.error.message);
@@ -54,7 +80,12 @@ export async function readAnswer(pending, project, turn, onGrowth, signal) {
       append(turn, choice.delta, choice);
       onGrowth(turn);
     }
-    if (!whole && !turn.finish) throw new ApiError(0, { code: 'broken_off', message: 'The answer ended too early.', remedy: 'Retry to read the same answer, which is charged once.' });
+    if (!whole && !turn.finish)
+      throw new ApiError(0, {
+        code: 'broken_off',
+        message: 'The answer ended too early.',
+        remedy: 'Retry to read the same answer, which is charged once.',
+      });
   }
   turn.took_ms = Math.round(performance.now() - began);
 }
@@ -87,7 +118,10 @@ export async function stop(key) {
   const deadline = performance.now() + STOP_WAIT_MS;
   let stopped = false;
   while (!stopped && performance.now() < deadline) {
-    const answer = await send('POST', 'playground/stop', { headers: { 'idempotency-key': key }, body: {} }).catch(() => null);
+    const answer = await send('POST', 'playground/stop', {
+      headers: { 'idempotency-key': key },
+      body: {},
+    }).catch(() => null);
     stopped = answer?.status !== 404 && answer !== null;
     if (!stopped) await sleep(STOP_AGAIN_MS);
   }
@@ -106,7 +140,11 @@ function append(turn, delta, choice) {
     whole.args += call.function?.arguments ?? '';
   }
   for (const token of choice.logprobs?.content ?? []) {
-    turn.tokens.push({ t: token.token, lp: token.logprob, top: (token.top_logprobs ?? []).map((other) => ({ t: other.token, lp: other.logprob })) });
+    turn.tokens.push({
+      t: token.token,
+      lp: token.logprob,
+      top: (token.top_logprobs ?? []).map((other) => ({ t: other.token, lp: other.logprob })),
+    });
   }
   turn.finish = choice.finish_reason ?? turn.finish;
 }

@@ -39,7 +39,8 @@ function blocks(lines, depth) {
       at++;
     } else if (/^ {0,3}>/.test(line) && depth < MOST_DEPTH) {
       const inner = [];
-      while (at < lines.length && /^ {0,3}>/.test(lines[at])) inner.push(lines[at++].replace(/^ {0,3}> ?/, ''));
+      while (at < lines.length && /^ {0,3}>/.test(lines[at]))
+        inner.push(lines[at++].replace(/^ {0,3}> ?/, ''));
       nodes.push(h('blockquote', {}, blocks(inner, depth + 1)));
     } else if (ITEM.test(line) && depth < MOST_DEPTH) at = list(lines, at, nodes, depth);
     else if (isTable(lines, at)) at = table(lines, at, nodes);
@@ -53,9 +54,20 @@ function blocks(lines, depth) {
 }
 
 /** Whether a line begins a block that ends a paragraph. */
-const begins = (lines, at) => FENCE.test(lines[at]) || headingOf(lines[at]) || isRule(lines[at]) || /^ {0,3}>/.test(lines[at]) || ITEM.test(lines[at]) || isTable(lines, at);
+const begins = (lines, at) =>
+  FENCE.test(lines[at]) ||
+  headingOf(lines[at]) ||
+  isRule(lines[at]) ||
+  /^ {0,3}>/.test(lines[at]) ||
+  ITEM.test(lines[at]) ||
+  isTable(lines, at);
 
-const isTable = (lines, at) => lines[at].includes('|') && lines[at + 1]?.includes('-') && lines[at + 1].includes('|') && lines[at + 1].length < MOST_LINE_CHARS && DELIMITERS.test(lines[at + 1].trim());
+const isTable = (lines, at) =>
+  lines[at].includes('|') &&
+  lines[at + 1]?.includes('-') &&
+  lines[at + 1].includes('|') &&
+  lines[at + 1].length < MOST_LINE_CHARS &&
+  DELIMITERS.test(lines[at + 1].trim());
 
 function isRule(line) {
   const bare = line.replaceAll(' ', '');
@@ -69,11 +81,31 @@ function headingOf(line) {
 
 function code(lines, at, [, fence, language], nodes) {
   const inner = [];
-  const closes = (line) => { const bare = line.trim(); return bare.length >= fence.length && [...bare].every((mark) => mark === fence[0]); };
+  const closes = (line) => {
+    const bare = line.trim();
+    return bare.length >= fence.length && [...bare].every((mark) => mark === fence[0]);
+  };
   at++;
   while (at < lines.length && !closes(lines[at])) inner.push(lines[at++]);
   const text = inner.join('\n');
-  nodes.push(h('div', { class: 'with-copy' }, h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': language ? `Code, ${language}` : 'Code', data: { language } }, h('code', {}, text)), copyButton(text, '')));
+  nodes.push(
+    h(
+      'div',
+      { class: 'with-copy' },
+      h(
+        'pre',
+        {
+          class: 'code',
+          tabindex: 0,
+          role: 'group',
+          'aria-label': language ? `Code, ${language}` : 'Code',
+          data: { language },
+        },
+        h('code', {}, text),
+      ),
+      copyButton(text, ''),
+    ),
+  );
   return at + 1;
 }
 
@@ -89,7 +121,12 @@ function list(lines, at, nodes, depth) {
     while (at < lines.length) {
       const next = lines[at];
       const deeper = next.length - next.trimStart().length > indent.length;
-      if (next.trim() === '' ? !(lines[at + 1] ?? '').startsWith(' '.repeat(indent.length + 2)) : !deeper && (ITEM.test(next) || begins(lines, at) || lines[at - 1].trim() === '')) break;
+      if (
+        next.trim() === ''
+          ? !(lines[at + 1] ?? '').startsWith(' '.repeat(indent.length + 2))
+          : !deeper && (ITEM.test(next) || begins(lines, at) || lines[at - 1].trim() === '')
+      )
+        break;
       inner.push(next.replace(new RegExp(`^ {0,${found[0].length}}`), ''));
       at++;
     }
@@ -107,20 +144,59 @@ function list(lines, at, nodes, depth) {
 }
 
 function table(lines, at, nodes) {
-  const cells = (line) => line.trim().replace(/^\|/, '').replace(/\|$/, '').split('|').map((cell) => cell.trim());
+  const cells = (line) =>
+    line
+      .trim()
+      .replace(/^\|/, '')
+      .replace(/\|$/, '')
+      .split('|')
+      .map((cell) => cell.trim());
   const heads = cells(lines[at]);
   at += 2;
   const rows = [];
-  while (at < lines.length && lines[at].includes('|') && lines[at].trim() !== '') rows.push(cells(lines[at++]));
-  nodes.push(h('div', { class: 'table-wrap', tabindex: 0, role: 'group', 'aria-label': 'Table' }, h('table', { class: 'table' },
-    h('thead', {}, h('tr', {}, heads.map((cell) => h(cell ? 'th' : 'td', cell ? { scope: 'col' } : {}, inline(cell, 0))))),
-    h('tbody', {}, rows.map((row) => h('tr', {}, heads.map((_, index) => h('td', {}, inline(row[index] ?? '', 0)))))))));
+  while (at < lines.length && lines[at].includes('|') && lines[at].trim() !== '')
+    rows.push(cells(lines[at++]));
+  nodes.push(
+    h(
+      'div',
+      { class: 'table-wrap', tabindex: 0, role: 'group', 'aria-label': 'Table' },
+      h(
+        'table',
+        { class: 'table' },
+        h(
+          'thead',
+          {},
+          h(
+            'tr',
+            {},
+            heads.map((cell) => h(cell ? 'th' : 'td', cell ? { scope: 'col' } : {}, inline(cell, 0))),
+          ),
+        ),
+        h(
+          'tbody',
+          {},
+          rows.map((row) =>
+            h(
+              'tr',
+              {},
+              heads.map((_, index) => h('td', {}, inline(row[index] ?? '', 0))),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
   return at;
 }
 
 const isWord = (mark) => mark !== undefined && /[\p{L}\p{N}_]/u.test(mark);
 // `__` is omitted: it is part of a name more often than it is emphasis.
-const PAIRS = [['**', 'strong'], ['~~', 'del'], ['*', 'em'], ['_', 'em']];
+const PAIRS = [
+  ['**', 'strong'],
+  ['~~', 'del'],
+  ['*', 'em'],
+  ['_', 'em'],
+];
 
 /**
  * Converts inline Markdown to texts and elements. Remembers marks that are never closed, so that the time
@@ -131,7 +207,11 @@ function inline(text, depth) {
   const missing = new Set();
   const next = new Map();
   let plain = '';
-  const push = (node) => { if (plain) nodes.push(plain); plain = ''; nodes.push(node); };
+  const push = (node) => {
+    if (plain) nodes.push(plain);
+    plain = '';
+    nodes.push(node);
+  };
   const seek = (mark, from) => {
     if (missing.has(mark)) return -1;
     if ((next.get(mark) ?? -1) >= from) return next.get(mark);
@@ -143,41 +223,84 @@ function inline(text, depth) {
   let at = 0;
   outer: while (at < text.length) {
     const mark = text[at];
-    if (mark === '\\' && at + 1 < text.length && /[!-/:-@[-`{-~]/.test(text[at + 1])) { plain += text[at + 1]; at += 2; continue; }
+    if (mark === '\\' && at + 1 < text.length && /[!-/:-@[-`{-~]/.test(text[at + 1])) {
+      plain += text[at + 1];
+      at += 2;
+      continue;
+    }
     if (mark === '`') {
       const run = /^`+/.exec(text.slice(at, at + 16))[0];
       const end = seek(run, at + run.length);
-      if (end > 0) { push(h('code', {}, text.slice(at + run.length, end).trim())); at = end + run.length; } else { plain += run; at += run.length; }
+      if (end > 0) {
+        push(h('code', {}, text.slice(at + run.length, end).trim()));
+        at = end + run.length;
+      } else {
+        plain += run;
+        at += run.length;
+      }
       continue;
     }
     if (depth < MOST_DEPTH && '*_~'.includes(mark)) {
-      for (const [pair, tag] of PAIRS) if (text.startsWith(pair, at)) {
-        const from = at + pair.length;
-        const opens = text[from] !== undefined && !/\s/.test(text[from]) && text[from] !== pair[0] && !(mark === '_' && isWord(text[at - 1]));
-        let end = opens ? seek(pair, from + 1) : -1;
-        // A double mark does not close a single one, and `_` within a word closes nothing.
-        while (end > 0 && (/\s/.test(text[end - 1]) || (pair.length === 1 && text[end + 1] === pair) || (mark === '_' && isWord(text[end + pair.length])))) {
-          end = text.indexOf(pair, end + (pair.length === 1 && text[end + 1] === pair ? 2 : 1));
-          if (end < 0) missing.add(pair);
+      for (const [pair, tag] of PAIRS)
+        if (text.startsWith(pair, at)) {
+          const from = at + pair.length;
+          const opens =
+            text[from] !== undefined &&
+            !/\s/.test(text[from]) &&
+            text[from] !== pair[0] &&
+            !(mark === '_' && isWord(text[at - 1]));
+          let end = opens ? seek(pair, from + 1) : -1;
+          // A double mark does not close a single one, and `_` within a word closes nothing.
+          while (
+            end > 0 &&
+            (/\s/.test(text[end - 1]) ||
+              (pair.length === 1 && text[end + 1] === pair) ||
+              (mark === '_' && isWord(text[end + pair.length])))
+          ) {
+            end = text.indexOf(pair, end + (pair.length === 1 && text[end + 1] === pair ? 2 : 1));
+            if (end < 0) missing.add(pair);
+          }
+          if (end > 0) {
+            push(h(tag, {}, inline(text.slice(from, end), depth + 1)));
+            at = end + pair.length;
+          } else {
+            plain += pair;
+            at += pair.length;
+          }
+          continue outer;
         }
-        if (end > 0) { push(h(tag, {}, inline(text.slice(from, end), depth + 1))); at = end + pair.length; } else { plain += pair; at += pair.length; }
-        continue outer;
-      }
     }
     if (depth < MOST_DEPTH && (mark === '[' || (mark === '!' && text[at + 1] === '['))) {
       const from = at + (mark === '!' ? 2 : 1);
       const middle = seek('](', from);
       const end = middle > 0 ? seek(')', middle + 2) : -1;
-      const address = end > 0 && end - middle < MOST_LINE_CHARS * 2 ? text.slice(middle + 2, end).trim().split(/\s/)[0] : '';
+      const address =
+        end > 0 && end - middle < MOST_LINE_CHARS * 2
+          ? text
+              .slice(middle + 2, end)
+              .trim()
+              .split(/\s/)[0]
+          : '';
       if (/^https?:\/\//i.test(address) && middle - from < MOST_LINE_CHARS) {
-        push(link(address, mark === '!' ? [text.slice(from, middle) || address] : inline(text.slice(from, middle), MOST_DEPTH)));
+        push(
+          link(
+            address,
+            mark === '!'
+              ? [text.slice(from, middle) || address]
+              : inline(text.slice(from, middle), MOST_DEPTH),
+          ),
+        );
         at = end + 1;
         continue;
       }
     }
     if (mark === 'h' && !isWord(text[at - 1]) && /^https?:\/\//.test(text.slice(at, at + 8))) {
       const address = /^[^\s<>"'`]*/.exec(text.slice(at, at + 2000))[0].replace(/[.,;:!?)\]*_~]+$/, '');
-      if (address.length > 10) { push(link(address, [address])); at += address.length; continue; }
+      if (address.length > 10) {
+        push(link(address, [address]));
+        at += address.length;
+        continue;
+      }
     }
     plain += mark;
     at++;
@@ -186,4 +309,5 @@ function inline(text, depth) {
   return nodes;
 }
 
-const link = (address, children) => h('a', { href: address, target: '_blank', rel: 'noopener noreferrer nofollow' }, children);
+const link = (address, children) =>
+  h('a', { href: address, target: '_blank', rel: 'noopener noreferrer nofollow' }, children);

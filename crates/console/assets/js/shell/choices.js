@@ -3,11 +3,19 @@
 import { h, icon, put } from '../dom.js';
 import { choice, choose } from '../settings.js';
 
-const THEMES = { auto: ['light', 'Colours of the system'], light: ['dark', 'Light colours'], dark: ['auto', 'Dark colours'] };
+const THEMES = {
+  auto: ['light', 'Colours of the system'],
+  light: ['dark', 'Light colours'],
+  dark: ['auto', 'Dark colours'],
+};
 
 /** A button that switches between the system's, light and dark colours. */
 export function theme() {
-  const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('theme', THEMES[choice('theme')][0]) } });
+  const node = h('button', {
+    type: 'button',
+    class: 'button quiet',
+    on: { click: () => choose('theme', THEMES[choice('theme')][0]) },
+  });
   const draw = () => {
     const now = choice('theme');
     node.title = `${THEMES[now][1]}: change`;
@@ -21,7 +29,11 @@ export function theme() {
 
 /** A button that switches between local times and UTC. */
 export function clock() {
-  const node = h('button', { type: 'button', class: 'button quiet', on: { click: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') } });
+  const node = h('button', {
+    type: 'button',
+    class: 'button quiet',
+    on: { click: () => choose('clock', choice('clock') === 'utc' ? 'local' : 'utc') },
+  });
   const draw = () => {
     const utc = choice('clock') === 'utc';
     node.title = utc ? 'Times are in UTC: show local times' : 'Times are local: show UTC';

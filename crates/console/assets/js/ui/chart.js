@@ -12,7 +12,15 @@ let library = null;
 function uplot() {
   library ??= new Promise((resolve, reject) => {
     document.head.append(h('link', { rel: 'stylesheet', href: '/vendor/uplot.css' }));
-    document.head.append(h('script', { src: '/vendor/uplot.js', on: { load: () => resolve(window.uPlot), error: () => reject(new Error('The charts could not be loaded.')) } }));
+    document.head.append(
+      h('script', {
+        src: '/vendor/uplot.js',
+        on: {
+          load: () => resolve(window.uPlot),
+          error: () => reject(new Error('The charts could not be loaded.')),
+        },
+      }),
+    );
   });
   return library;
 }
@@ -20,7 +28,9 @@ function uplot() {
 /** The label of a time below the axis: a date if the steps are days, else a time of day. */
 function clock(at, splits) {
   const day = splits.length > 1 && splits[1] - splits[0] >= 43200;
-  return day ? time(at * 1e3, { date: 'always' }).slice(5, 10) : time(at * 1e3, { seconds: splits.length > 1 && splits[1] - splits[0] < 60, date: 'never' });
+  return day
+    ? time(at * 1e3, { date: 'always' }).slice(5, 10)
+    : time(at * 1e3, { seconds: splits.length > 1 && splits[1] - splits[0] < 60, date: 'never' });
 }
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -38,13 +48,36 @@ function resolved(name) {
 function legendOf(lines, data) {
   const at = h('li', {}, '–');
   const values = lines.map(() => h('b', { class: 'num' }));
-  const node = h('ul', { class: 'legend small muted' }, lines.map((line, index) => h('li', {}, h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }), line.name.slice(0, MAX_NAME_CHARS), values[index])), at);
-  return { node, set(index) {
-    const [xs, ...ys] = data();
-    const known = index !== null && index !== undefined && xs[index] !== undefined;
-    put(at, known ? time(xs[index] * 1e3) : '–');
-    values.forEach((value, line) => put(value, known && ys[line][index] !== null && ys[line][index] !== undefined ? ` ${lines[line].show(ys[line][index])}` : ''));
-  } };
+  const node = h(
+    'ul',
+    { class: 'legend small muted' },
+    lines.map((line, index) =>
+      h(
+        'li',
+        {},
+        h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }),
+        line.name.slice(0, MAX_NAME_CHARS),
+        values[index],
+      ),
+    ),
+    at,
+  );
+  return {
+    node,
+    set(index) {
+      const [xs, ...ys] = data();
+      const known = index !== null && index !== undefined && xs[index] !== undefined;
+      put(at, known ? time(xs[index] * 1e3) : '–');
+      values.forEach((value, line) =>
+        put(
+          value,
+          known && ys[line][index] !== null && ys[line][index] !== undefined
+            ? ` ${lines[line].show(ys[line][index])}`
+            : '',
+        ),
+      );
+    },
+  };
 }
 
 /**
@@ -69,20 +102,45 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
     plot?.destroy();
     const ink = resolved('--muted');
     const grid = resolved('--line');
-    const ticks = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
-    plot = new uPlot({
-      width: Math.max(120, node.clientWidth), height,
-      tzDate: (ts) => (choice('clock') === 'utc' ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3)),
-      cursor: { y: false, points: { size: 6 } },
-      legend: { show: false },
-      hooks: { setCursor: [(at) => legend.set(at.cursor.idx)] },
-      scales: { ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }), y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...ticks, size: 26, values: (_, splits) => splits.map((at) => clock(at, splits)) }, { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) }],
-      series: [{},
-        ...lines.map((line) => ({ stroke: resolved(line.color), width: 1.75, fill: lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
-          points: { show: false }, spanGaps: false,
-          paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined }))],
-    }, data, plane);
+    const ticks = {
+      stroke: ink,
+      grid: { stroke: grid, width: 1 },
+      ticks: { show: false },
+      font: '11px system-ui, sans-serif',
+    };
+    plot = new uPlot(
+      {
+        width: Math.max(120, node.clientWidth),
+        height,
+        tzDate: (ts) =>
+          choice('clock') === 'utc' ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3),
+        cursor: { y: false, points: { size: 6 } },
+        legend: { show: false },
+        hooks: { setCursor: [(at) => legend.set(at.cursor.idx)] },
+        scales: {
+          ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }),
+          y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] },
+        },
+        axes: [
+          { ...ticks, size: 26, values: (_, splits) => splits.map((at) => clock(at, splits)) },
+          { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) },
+        ],
+        series: [
+          {},
+          ...lines.map((line) => ({
+            stroke: resolved(line.color),
+            width: 1.75,
+            fill:
+              lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
+            points: { show: false },
+            spanGaps: false,
+            paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined,
+          })),
+        ],
+      },
+      data,
+      plane,
+    );
   }
 
   const legend = legendOf(lines, () => data);
@@ -94,10 +152,23 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
   });
   add(node, lines.length > 1 || bars ? legend.node : null);
   resize.observe(node);
-  const redraw = () => { make().catch(() => {}); };
+  const redraw = () => {
+    make().catch(() => {});
+  };
   document.addEventListener('choice', redraw, { signal });
   matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw, { signal });
-  signal?.addEventListener('abort', () => { resize.disconnect(); plot?.destroy(); plot = null; });
+  signal?.addEventListener('abort', () => {
+    resize.disconnect();
+    plot?.destroy();
+    plot = null;
+  });
 
-  return { node, set(...columns) { data = columns; node.dataset.points = String(columns[0].length); plot?.setData(columns); } };
+  return {
+    node,
+    set(...columns) {
+      data = columns;
+      node.dataset.points = String(columns[0].length);
+      plot?.setData(columns);
+    },
+  };
 }

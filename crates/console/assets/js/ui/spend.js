@@ -20,7 +20,10 @@ const secondsOf = (at) => Math.floor(new Date(at).getTime() / 1000);
 /** The start of each time step from a time until now, in Unix seconds. Includes steps without a call. */
 function stepsOf(from, stepS) {
   const first = Math.floor(secondsOf(from) / stepS) * stepS;
-  return Array.from({ length: Math.floor((Date.now() / 1000 - first) / stepS) + 1 }, (_, at) => first + at * stepS);
+  return Array.from(
+    { length: Math.floor((Date.now() / 1000 - first) / stepS) + 1 },
+    (_, at) => first + at * stepS,
+  );
 }
 
 /**
@@ -35,7 +38,33 @@ export function spendChart(rows, by, { from, stepS, signal, title = 'Spend' }) {
   const names = [...sums.keys()].sort((a, b) => sums.get(b) - sums.get(a)).slice(0, MOST_LINES);
   const times = stepsOf(from, stepS);
   const show = (value) => `$${short(value)}`;
-  const lines = chart({ label: by ? `Spend by ${by} over time` : `${title}, over time`, signal, height: by ? 190 : 160, axis: show, lines: (names.length ? names : ['spend']).map((name, at) => ({ name, color: COLORS[at], show })) });
-  lines.set(times, ...(names.length ? names : ['']).map((name) => times.map((time) => rows.filter((row) => lineOf(row) === name && secondsOf(row.start) === time).reduce((sum, row) => sum + dollars(charge(row)), 0))));
-  return card(title, { note: [stepS === HOUR_S ? 'hour by hour' : 'day by day (UTC)', sums.size > MOST_LINES && `the ${MOST_LINES} largest`].filter(Boolean).join(', ') }, lines.node);
+  const lines = chart({
+    label: by ? `Spend by ${by} over time` : `${title}, over time`,
+    signal,
+    height: by ? 190 : 160,
+    axis: show,
+    lines: (names.length ? names : ['spend']).map((name, at) => ({ name, color: COLORS[at], show })),
+  });
+  lines.set(
+    times,
+    ...(names.length ? names : ['']).map((name) =>
+      times.map((time) =>
+        rows
+          .filter((row) => lineOf(row) === name && secondsOf(row.start) === time)
+          .reduce((sum, row) => sum + dollars(charge(row)), 0),
+      ),
+    ),
+  );
+  return card(
+    title,
+    {
+      note: [
+        stepS === HOUR_S ? 'hour by hour' : 'day by day (UTC)',
+        sums.size > MOST_LINES && `the ${MOST_LINES} largest`,
+      ]
+        .filter(Boolean)
+        .join(', '),
+    },
+    lines.node,
+  );
 }

@@ -17,11 +17,19 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
   const heads = columns.map((column, at) => {
     const props = { scope: 'col', role: 'columnheader', class: column.num ? 'num' : null };
     if (!column.sort) return h('th', props, column.name || h('span', { class: 'off-screen' }, 'Actions'));
-    return h('th', props, h('button', { type: 'button', class: 'sort', on: { click: () => sortBy(at) } }, column.name));
+    return h(
+      'th',
+      props,
+      h('button', { type: 'button', class: 'sort', on: { click: () => sortBy(at) } }, column.name),
+    );
   });
   function sortBy(at) {
     order = order?.at === at ? { at, down: !order.down } : { at, down: Boolean(columns[at].num) };
-    heads.forEach((head, index) => index === at ? head.setAttribute('aria-sort', order.down ? 'descending' : 'ascending') : head.removeAttribute('aria-sort'));
+    heads.forEach((head, index) =>
+      index === at
+        ? head.setAttribute('aria-sort', order.down ? 'descending' : 'ascending')
+        : head.removeAttribute('aria-sort'),
+    );
     draw();
   }
   function draw() {
@@ -30,11 +38,39 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
       const sortKey = columns[order.at].sort;
       shown.sort((a, b) => compare(sortKey(a), sortKey(b)) * (order.down ? -1 : 1));
     }
-    put(body, shown.map((row) => h('tr', { role: 'row', class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null, on: open && { click: (event) => event.target.closest('a,button,input') || open(row) } },
-      columns.map((column) => h('td', { role: 'cell', class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null, data: { name: column.name } }, h('div', {}, column.cell(row)))))));
+    put(
+      body,
+      shown.map((row) =>
+        h(
+          'tr',
+          {
+            role: 'row',
+            class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null,
+            on: open && { click: (event) => event.target.closest('a,button,input') || open(row) },
+          },
+          columns.map((column) =>
+            h(
+              'td',
+              {
+                role: 'cell',
+                class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null,
+                data: { name: column.name },
+              },
+              h('div', {}, column.cell(row)),
+            ),
+          ),
+        ),
+      ),
+    );
   }
   draw();
-  const node = h('table', { class: 'table', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
+  const node = h(
+    'table',
+    { class: 'table', role: 'table' },
+    h('caption', { class: 'off-screen' }, caption),
+    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)),
+    body,
+  );
   const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, node);
   fit(wrap, node);
   return wrap;
@@ -72,7 +108,8 @@ function fittingIn(columns, px) {
   return ranks.map(upTo).findLast((some) => needs(some) <= px) ?? upTo(ranks[0]);
 }
 
-const templateOf = (columns) => columns.map(({ least, grow }) => (grow ? `minmax(${least}px, ${grow}fr)` : `${least}px`)).join(' ');
+const templateOf = (columns) =>
+  columns.map(({ least, grow }) => (grow ? `minmax(${least}px, ${grow}fr)` : `${least}px`)).join(' ');
 
 /**
  * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move, and
@@ -90,8 +127,17 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   let shown = columns;
   let template = templateOf(shown);
   const top = h('div', { class: 'long-head', role: 'rowgroup' });
-  const view = h('div', { class: 'long-view', role: 'rowgroup', on: { scroll: () => schedule(), keydown: pressed } }, spacer);
-  const node = h('div', { class: 'long', role: 'grid', 'aria-label': caption, 'aria-readonly': 'true' }, top, view);
+  const view = h(
+    'div',
+    { class: 'long-view', role: 'rowgroup', on: { scroll: () => schedule(), keydown: pressed } },
+    spacer,
+  );
+  const node = h(
+    'div',
+    { class: 'long', role: 'grid', 'aria-label': caption, 'aria-readonly': 'true' },
+    top,
+    view,
+  );
   new ResizeObserver(() => fitColumns()).observe(view);
   drawHead();
 
@@ -106,15 +152,31 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   }
 
   function drawHead() {
-    put(top, h('div', { role: 'row', class: 'long-row', 'aria-rowindex': 1, style: { 'grid-template-columns': template } },
-      shown.map((column) => h('div', { role: 'columnheader', class: column.num ? 'num' : null }, column.name))));
+    put(
+      top,
+      h(
+        'div',
+        { role: 'row', class: 'long-row', 'aria-rowindex': 1, style: { 'grid-template-columns': template } },
+        shown.map((column) =>
+          h('div', { role: 'columnheader', class: column.num ? 'num' : null }, column.name),
+        ),
+      ),
+    );
   }
 
-  function schedule() { frame ||= requestAnimationFrame(() => { frame = 0; draw(); }); }
+  function schedule() {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw();
+    });
+  }
 
   function draw() {
     const first = Math.max(0, Math.floor(view.scrollTop / ROW_PX) - BEYOND_ROWS);
-    const last = Math.min(rows.length, Math.ceil((view.scrollTop + view.clientHeight) / ROW_PX) + BEYOND_ROWS);
+    const last = Math.min(
+      rows.length,
+      Math.ceil((view.scrollTop + view.clientHeight) / ROW_PX) + BEYOND_ROWS,
+    );
     for (const [index, line] of drawn) {
       if (index < first || index >= last) {
         if (line.contains(document.activeElement)) view.focus({ preventScroll: true });
@@ -122,26 +184,56 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
         drawn.delete(index);
       }
     }
-    for (let index = first; index < last; index++) if (!drawn.has(index)) {
-      const line = lineOf(index);
-      drawn.set(index, line);
-      spacer.append(line);
-    }
+    for (let index = first; index < last; index++)
+      if (!drawn.has(index)) {
+        const line = lineOf(index);
+        drawn.set(index, line);
+        spacer.append(line);
+      }
     if (more && rows.length && last >= rows.length - 40) more();
   }
 
   function lineOf(index) {
     const row = rows[index];
-    return h('div', { role: 'row', class: ['long-row', key(row) === chosen && 'chosen'].filter(Boolean).join(' '), 'aria-rowindex': index + 2, 'aria-selected': String(key(row) === chosen),
-      tabindex: index === Math.max(0, at) ? 0 : -1, data: { index: String(index) }, style: { transform: `translateY(${index * ROW_PX}px)`, 'grid-template-columns': template },
-      on: { click: (event) => { at = index; if (!event.target.closest('button,input,a')) open(row); }, focus: () => { at = index; } } },
-    shown.map((column) => h('div', { role: 'gridcell', class: column.num ? 'num' : null }, column.cell(row))));
+    return h(
+      'div',
+      {
+        role: 'row',
+        class: ['long-row', key(row) === chosen && 'chosen'].filter(Boolean).join(' '),
+        'aria-rowindex': index + 2,
+        'aria-selected': String(key(row) === chosen),
+        tabindex: index === Math.max(0, at) ? 0 : -1,
+        data: { index: String(index) },
+        style: { transform: `translateY(${index * ROW_PX}px)`, 'grid-template-columns': template },
+        on: {
+          click: (event) => {
+            at = index;
+            if (!event.target.closest('button,input,a')) open(row);
+          },
+          focus: () => {
+            at = index;
+          },
+        },
+      },
+      shown.map((column) =>
+        h('div', { role: 'gridcell', class: column.num ? 'num' : null }, column.cell(row)),
+      ),
+    );
   }
 
   function pressed(event) {
     if (event.target.closest('input')) return;
     const page = Math.max(1, Math.floor(view.clientHeight / ROW_PX) - 1);
-    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    const step = {
+      ArrowDown: 1,
+      j: 1,
+      ArrowUp: -1,
+      k: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -Infinity,
+      End: Infinity,
+    }[event.key];
     if (step !== undefined && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       event.stopPropagation();
@@ -176,9 +268,32 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   }
 
   return {
-    node, focus: () => focus(Math.max(0, at)), redraw,
-    set(next, { keep = false } = {}) { rows = next; if (!keep) { at = -1; view.scrollTop = 0; } redraw(); },
-    choose(id) { chosen = id; at = Math.max(at, rows.findIndex((row) => key(row) === id)); redraw(); },
-    step(by) { const index = rows.findIndex((row) => key(row) === chosen); const next = rows[index + by]; if (next) { focus(index + by); open(next); } },
+    node,
+    focus: () => focus(Math.max(0, at)),
+    redraw,
+    set(next, { keep = false } = {}) {
+      rows = next;
+      if (!keep) {
+        at = -1;
+        view.scrollTop = 0;
+      }
+      redraw();
+    },
+    choose(id) {
+      chosen = id;
+      at = Math.max(
+        at,
+        rows.findIndex((row) => key(row) === id),
+      );
+      redraw();
+    },
+    step(by) {
+      const index = rows.findIndex((row) => key(row) === chosen);
+      const next = rows[index + by];
+      if (next) {
+        focus(index + by);
+        open(next);
+      }
+    },
   };
 }
