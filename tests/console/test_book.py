@@ -173,7 +173,7 @@ def test_the_console_searches_the_texts_of_the_book_too(own, tabs):
     tab.page.get_by_role("combobox").fill("hold expires")
     tab.page.locator(".palette-text").first.wait_for()
     tab.page.get_by_role("combobox").fill("zzz nowhere at all")
-    tab.page.get_by_role("option", name="Requests whose refusal says").wait_for()
+    tab.page.get_by_role("option", name="Requests whose error contains").wait_for()
     assert tab.page.locator(".palette-text").count() == 0
 
 

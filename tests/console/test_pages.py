@@ -37,7 +37,7 @@ def test_every_page_is_accessible_fits_its_window_and_keeps_hostile_texts_inert(
 def test_views_of_a_request_are_accessible(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go(REQUEST)
-    for name in ["Why", "Cost", "Beside", "JSON"]:
+    for name in ["Why", "Cost", "Concurrent", "JSON"]:
         page.get_by_role("tab", name=name, exact=True).click()
         tab.settle()
         assert not broken_rules(page), name
@@ -131,7 +131,7 @@ def test_long_amounts_fit_their_tiles(canned, tabs, books):
 def test_a_stage_says_what_it_does_when_it_is_touched(canned, tabs):
     page = tabs(canned, width=390).sign_in().go("now")
     page.locator(".pipeline").get_by_role("button", name="prefill").click()
-    page.get_by_text("prefill: Reading the prompt.").wait_for()
+    page.get_by_text("prefill: Reads the prompt.").wait_for()
     assert not broken_rules(page)
 
 
@@ -240,11 +240,11 @@ def test_the_list_follows_an_address_that_changes(canned, tabs):
     with page.expect_request(lambda request: "outcome=refused" in request.url and "text=No" in request.url):
         page.evaluate("location.hash = '#/requests?outcome=refused&text=No'")
     page.wait_for_function("() => document.querySelector('.long-view .long-row .badge') && [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('refused'))")
-    assert page.get_by_label("Outcome").input_value() == "refused" and page.get_by_label("Refusal says").input_value() == "No"
+    assert page.get_by_label("Outcome").input_value() == "refused" and page.get_by_label("Error contains").input_value() == "No"
     # Back and forward are changes of the address like any other.
     page.go_back()
     page.wait_for_function("() => document.querySelectorAll('.long-view .long-row .badge').length > 5 && [...document.querySelectorAll('.long-view .long-row .badge')].every((badge) => badge.textContent.startsWith('failed'))")
-    assert page.get_by_label("Outcome").input_value() == "failed" and page.get_by_label("Refusal says").input_value() == ""
+    assert page.get_by_label("Outcome").input_value() == "failed" and page.get_by_label("Error contains").input_value() == ""
     page.evaluate("location.hash = '#/requests'")
     page.wait_for_function("() => [...document.querySelectorAll('.long-view .long-row .badge')].some((badge) => badge.textContent === 'completed')")
     assert page.get_by_label("Outcome").input_value() == ""
@@ -261,7 +261,7 @@ def test_the_list_follows_an_address_that_changes(canned, tabs):
 def test_forms_begin_with_what_was_used_last(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go("playground")
-    page.get_by_label("On the account of").select_option("research")
+    page.get_by_label("Charge to project").select_option("research")
     page.get_by_label("Model", exact=True).select_option("qwen3-0.6b")
     ask(page, "Remember me")
     page.get_by_text("until it ends.").wait_for()
@@ -269,7 +269,7 @@ def test_forms_begin_with_what_was_used_last(canned, tabs):
     page.evaluate("localStorage.removeItem('headrace.playground')")
     page.reload()
     page.wait_for_selector(".pg-input")
-    assert (page.get_by_label("On the account of").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("research", "qwen3-0.6b")
+    assert (page.get_by_label("Charge to project").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("research", "qwen3-0.6b")
     page = tab.go("prompt")
     assert page.get_by_label("Model", exact=True).input_value() == "qwen3-0.6b"
     page = tab.go("keys")
@@ -286,7 +286,7 @@ def test_a_fresh_browser_begins_with_default_and_a_model_that_is_ready(canned, t
     books.not_ready = {"headrace-demo"}
     page = tabs(canned).sign_in().go("playground")
     page.wait_for_selector(".pg-input")
-    assert (page.get_by_label("On the account of").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("default", "qwen3-0.6b")
+    assert (page.get_by_label("Charge to project").input_value(), page.get_by_label("Model", exact=True).input_value()) == ("default", "qwen3-0.6b")
 
 
 def test_the_list_goes_by_keys_and_two_requests_compare(canned, tabs):
@@ -382,15 +382,15 @@ def test_a_new_keys_only_sight_does_not_close_without_a_word(canned, tabs):
     secret.wait_for()
     for _ in range(3):
         page.keyboard.press("Escape")
-        page.get_by_role("alert").get_by_text("This is the only time that it is shown.").wait_for()
+        page.get_by_role("alert").get_by_text("The secret is shown only once.").wait_for()
         assert secret.is_visible()
     page.get_by_role("dialog").get_by_role("button", name="Close", exact=True).click()
     assert secret.is_visible() and not broken_rules(page)
     # A browser that closes a dialog by itself.
     page.evaluate("document.querySelector('dialog').close()")
-    page.get_by_role("alert").get_by_text("This is the only time").wait_for()
+    page.get_by_role("alert").get_by_text("The secret is shown only once").wait_for()
     assert secret.is_visible()
-    page.get_by_role("button", name="Close without it").click()
+    page.get_by_role("button", name="Close anyway").click()
     page.wait_for_selector("dialog", state="detached")
     # Other dialogs close as ever.
     page.get_by_role("button", name="New key").click()
@@ -409,11 +409,11 @@ def test_the_audit_log_and_a_statement_are_words(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go("audit")
     rows = [row.locator("td").all_inner_texts() for row in page.locator("tbody tr").all()[:4]]
-    assert [row[1] for row in rows][:2] == ["ada", "config"] and [row[2] for row in rows] == ["Key created", "Credit granted", "Canary taken out", "new thing"], rows
+    assert [row[1] for row in rows][:2] == ["ada", "config"] and [row[2] for row in rows] == ["Key created", "Credit granted", "Canary rolled back", "new thing"], rows
     assert rows[0][3] == "web backend", "a key by its name"
     assert rows[0][4] == "arm qwen3-0.6b, calls 100, amount $2.50, why failed 9, of 100" and rows[2][4] == "no limits", rows
-    page.get_by_label("Find in what is shown").fill("canary taken")
-    assert set(page.locator("tbody tr td:nth-child(3)").all_inner_texts()) == {"Canary taken out"}
+    page.get_by_label("Find in the loaded entries").fill("canary rolled")
+    assert set(page.locator("tbody tr td:nth-child(3)").all_inner_texts()) == {"Canary rolled back"}
     page = tab.go("money?tab=statement")
     page.get_by_text("charged to project").wait_for()
     shown = page.locator("main").inner_text()
@@ -444,7 +444,7 @@ def test_reasons_of_the_cache_are_words(canned, tabs):
     page.get_by_text("Differs from an earlier prompt").wait_for()
     page.get_by_text("Removed to make room").wait_for()
     codes = set(re.findall(r'Self::\w+ => "([a-z_]+)"', (ROOT / "crates/domain/src/trace.rs").read_text().split("impl MissReason", 1)[1].split("\n}\n", 1)[0]))
-    known = page.evaluate("async (codes) => { const { reasonOf } = await import('/js/misses.js'); return codes.filter((code) => reasonOf(code)[1] === ''); }", sorted(codes))
+    known = page.evaluate("async (codes) => { const { reasonOf } = await import('/js/cache-misses.js'); return codes.filter((code) => reasonOf(code)[1] === ''); }", sorted(codes))
     assert len(codes) >= 7 and known == [], "a reason without a word"
 
 
@@ -558,7 +558,7 @@ def test_enter_ten_times_and_a_reload_are_one_execution(canned, tabs, books):
     page.get_by_text("Answer 1").wait_for()
     page.reload()
     page.get_by_text("until it ends.").wait_for()
-    page.get_by_text("given again, not charged again").wait_for()
+    page.get_by_text("replayed, not charged again").wait_for()
     assert len(books.executions) == 1
     page.reload()
     page.get_by_text("until it ends.").wait_for()
@@ -598,13 +598,13 @@ def test_tools_are_answered_by_the_reader(canned, tabs):
     tab = tabs(canned).sign_in()
     page = tab.go("playground")
     page.get_by_text("Tools", exact=True).click()
-    page.locator("details", has_text="Functions").get_by_role("button", name="Put in an example").click()
+    page.locator("details", has_text="Functions").get_by_role("button", name="Insert an example").click()
     page.get_by_label("get_weather answers").fill('{"temp_c": 21}')
     ask(page, "Weather in Oslo?")
     page.get_by_label("Result of get_weather").wait_for()
     assert page.get_by_label("Result of get_weather").input_value() == '{"temp_c": 21}'
     with page.expect_request(lambda request: request.url.endswith("chat/completions")) as sent:
-        page.get_by_role("button", name="Give back").click()
+        page.get_by_role("button", name="Send results").click()
     messages = sent.value.post_data_json["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     assert messages[1]["tool_calls"][0]["id"] == messages[2]["tool_call_id"] and messages[2]["content"] == '{"temp_c": 21}'
@@ -650,13 +650,13 @@ def test_tools_for_the_prompt_show_tokens_costs_and_findings(canned, tabs):
     page.get_by_text("system, message 1").first.wait_for()
     page.get_by_text("$0.0000047, or $0.0000015 from a warm cache").wait_for()
     assert page.locator(".cache-edge").count() == 0
-    page.get_by_label("A prompt that a cache holds").fill("What is a KV cache?")
+    page.get_by_label("A cached prompt").fill("What is a KV cache?")
     page.get_by_role("button", name="Show").click()
     page.locator(".cache-edge").wait_for()
     assert not broken_rules(page)
     page.get_by_label("The call").fill("{ no JSON")
     page.get_by_role("button", name="Show").click()
-    page.get_by_role("alert").get_by_text("The call is no JSON").wait_for()
+    page.get_by_role("alert").get_by_text("The call is not JSON").wait_for()
     page.get_by_role("tab", name="Tokens of a text").click()
     page.get_by_role("button", name="Count").click()
     page.locator(".token").first.wait_for()

@@ -333,7 +333,7 @@ def test_tools_for_the_prompt_show_what_the_model_really_sees(house, tabs):
     # Longer than a block of the cache.
     call = f"{QUESTION} {QUESTION}"
     page.get_by_label("The call").fill(call)
-    page.get_by_label("A prompt that a cache holds").fill(call + " Really?")
+    page.get_by_label("A cached prompt").fill(call + " Really?")
     page.get_by_role("button", name="Show").click()
     page.locator(".token.special").first.wait_for()
     own = json.loads(subprocess.run([str(BINARY), "render", call, "--after", call + " Really?", "--json"], capture_output=True, text=True, timeout=60, check=True, env=house.env).stdout)

@@ -82,7 +82,7 @@ def test_a_stopped_answer_stays_and_the_next_question_is_answered(house, tabs, t
         is_stopped(page)
         answers_the_next(page, talker)
         page.get_by_role("button", name="New", exact=True).click()
-        page.get_by_text("Nothing said yet.").wait_for()
+        page.get_by_text("No messages yet.").wait_for()
     # Each stopped call ended at the upstream, too, and nothing is held for it.
     holds_nothing(page)
     for _ in range(600):
@@ -142,7 +142,7 @@ def test_a_connection_that_breaks_leaves_the_words_and_a_way_on(house, tabs, tal
         return new Response(body, { status: answer.status, headers: answer.headers });
     }; }""")
     ask(page, "a long story")
-    page.get_by_role("alert").get_by_text("The connection broke before the answer was whole.").wait_for()
+    page.get_by_role("alert").get_by_text("The connection broke before the answer was complete.").wait_for()
     page.get_by_role("button", name="Send", exact=True).wait_for()
     shown = words(page)
     assert len(shown) > 5
@@ -156,5 +156,5 @@ def test_a_connection_that_breaks_leaves_the_words_and_a_way_on(house, tabs, tal
         answers_the_next(page, talker)
     else:
         page.get_by_role("button", name="New", exact=True).click()
-        page.get_by_text("Nothing said yet.").wait_for()
+        page.get_by_text("No messages yet.").wait_for()
     holds_nothing(page)

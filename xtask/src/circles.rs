@@ -1,6 +1,6 @@
 //! Checks that neither the files nor the top-level modules of a crate import each other in a circle, since then none
-//! can be read first. Checks the files of the console's JavaScript too. Knows the imports, not how they are read from
-//! Rust sources.
+//! can be read first. Checks the files of the console's JavaScript too, and that its pages do not import each other.
+//! Knows the imports, not how they are read from Rust sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -63,8 +63,12 @@ const MODULES: Allowed = &[
 
 /// The folder of the console's JavaScript.
 const SCRIPTS: &str = "crates/console/assets/js";
+/// The folder of the console's pages, below [`SCRIPTS`].
+const SCRIPT_PAGES: &str = "pages/";
+/// The scripts that may import pages.
+const IMPORTERS_OF_PAGES: [&str; 2] = ["main.js", "router.js"];
 
-/// Returns the violations, each with the names that close the circle.
+/// Returns the violations, each with the names of the imports.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     let mut broken = Vec::new();
     for room in rooms(root)? {
@@ -75,8 +79,26 @@ pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
         broken.extend(of_room(&name, &imports, FILES));
         broken.extend(of_room(&name, &of_modules(&imports), MODULES));
     }
-    broken.extend(of_room(SCRIPTS, &script_imports(&root.join(SCRIPTS))?, FILES));
+    let scripts = script_imports(&root.join(SCRIPTS))?;
+    broken.extend(of_room(SCRIPTS, &scripts, FILES));
+    broken.extend(page_imports(&scripts));
     Ok(broken)
+}
+
+/// Imports of the console's pages by other scripts than [`IMPORTERS_OF_PAGES`].
+fn page_imports(scripts: &Imports) -> Vec<String> {
+    let importers = scripts.iter().filter(|(script, _)| !IMPORTERS_OF_PAGES.contains(&script.as_str()));
+    let pages = importers.flat_map(|(script, taken)| {
+        let taken = taken.iter().filter(|(from, _)| from.starts_with(SCRIPT_PAGES));
+        taken.map(move |(from, names)| {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            format!(
+                "`{SCRIPTS}`: {script} takes {} from the page {from}: move it to a module that both import",
+                names.join(", ")
+            )
+        })
+    });
+    pages.collect()
 }
 
 /// The imports between top-level modules: each file counts as its first folder. The crate's root, which declares the
@@ -300,6 +322,25 @@ mod tests {
         let row = imported_scripts("pages/now.js", text);
         let paths: Vec<&str> = row.keys().map(String::as_str).collect();
         assert_eq!(paths, ["pages/no.js", "pages/request.js", "ui/parts.js"]);
+    }
+
+    #[test]
+    fn only_the_router_and_the_start_import_pages() {
+        let import = "import { json } from './pages/money.js';";
+        for (script, text, count) in [
+            ("pages/now.js", "import { json } from './money.js';", 1),
+            ("playground/turn.js", "import { json } from '../pages/money.js';", 1),
+            ("shell.js", import, 1),
+            ("router.js", import, 0),
+            ("main.js", import, 0),
+            ("router.js", "const load = () => import('./pages/money.js');", 0),
+            ("pages/now.js", "import { json } from '../ui/parts.js';", 0),
+        ] {
+            let scripts = Imports::from([(script.to_owned(), imported_scripts(script, text))]);
+            let broken = page_imports(&scripts);
+            assert_eq!(broken.len(), count, "{script} {text}: {broken:?}");
+            assert!(broken.iter().all(|line| line.contains("{ json }") && line.contains("pages/money.js")));
+        }
     }
 
     #[test]

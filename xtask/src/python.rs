@@ -72,10 +72,10 @@ pub(crate) fn environment(place: &Place, name: &str, requirements: &str) -> Resu
     write_stamp(&stamp, &wanted)
 }
 
-/// Installs the TypeScript SDKs. Returns `false` if there is no npm; their tests are then skipped, and the final report
-/// says so.
-fn packages(place: &Place) -> Result<bool, Failure> {
-    let home = place.target.join("node");
+/// Installs Node's packages: the TypeScript SDKs and prettier. Returns `false` if there is no npm. The steps that need
+/// the packages then skip their part, and the final report says so.
+pub(crate) fn packages(place: &Place) -> Result<bool, Failure> {
+    let home = packages_folder(place);
     let from = place.root.join(PACKAGES);
     let wanted = read(&from.join("package-lock.json"))?;
     let stamp = stamp_of_packages(place);
@@ -90,16 +90,23 @@ fn packages(place: &Place) -> Result<bool, Failure> {
     for file in ["package.json", "package-lock.json"] {
         std::fs::copy(from.join(file), home.join(file)).map_err(|error| cannot_write(&home, &error))?;
     }
-    let line = "npm ci --ignore-scripts --no-audit --no-fund --prefix target/node";
+    let line = "npm ci --include=dev --ignore-scripts --no-audit --no-fund --prefix target/node";
     let mut install = place.command("npm");
-    install.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"]).arg(&home);
+    install
+        .args(["ci", "--include=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix"])
+        .arg(&home);
     show(&mut install, line)?;
     write_stamp(&stamp, &wanted)?;
     Ok(true)
 }
 
+/// The folder of Node's packages.
+pub(crate) fn packages_folder(place: &Place) -> PathBuf {
+    place.target.join("node")
+}
+
 fn stamp_of_packages(place: &Place) -> PathBuf {
-    place.target.join("node").join("installed-package-lock.json")
+    packages_folder(place).join("installed-package-lock.json")
 }
 
 /// Runs the tests against the release binary, and compares docs/compatibility.md with their notes.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::shell::{Done, Failure, Place, read};
 use crate::{
-    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, licences, programs, python, smoke,
-    source_rules, toolchain, wording,
+    arm, artefacts, browser, circles, cuda, downloads, errors_page, graph, licences, prettier, programs,
+    python, smoke, source_rules, toolchain, wording,
 };
 
 /// The steps to run.
@@ -38,7 +38,7 @@ const STEPS: &[(&str, &str, Run)] = &[
         "the SDK tests' own environments under target: Python's, and Node's packages",
         python::install,
     ),
-    ("format", "rustfmt has nothing to change", format),
+    ("format", "rustfmt and prettier have nothing to change", format),
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
     ("lint", "clippy with every warning denied", lint),
     ("aarch64", "the engine half and the ledger compile for aarch64", arm::check),
@@ -168,7 +168,8 @@ fn tools(place: &Place) -> Result<Done, Failure> {
 
 fn format(place: &Place) -> Result<Done, Failure> {
     let checked = place.cargo(&["fmt", "--all", "--check"], &[]);
-    passed(checked.map_err(|failure| failure.with_remedy("cargo fmt --all")))
+    checked.map_err(|failure| failure.with_remedy("cargo fmt --all"))?;
+    prettier::check(place)
 }
 
 // The same profile everywhere, so that a fresh machine compiles every dependency once.

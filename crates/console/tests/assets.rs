@@ -64,8 +64,8 @@ fn tags_differ_where_files_do() {
 /// The static imports of a module, as paths.
 fn imports(path: &str) -> Vec<String> {
     let base = Path::new(path).parent().unwrap();
-    let from = |line: &str| {
-        let name = line.split(" from '").nth(1)?.split('\'').next()?;
+    let from = |import: &str| {
+        let name = import.split(" from '").nth(1)?.split('\'').next()?;
         let mut whole = Vec::new();
         for part in base.join(name).iter() {
             match part.to_str()? {
@@ -76,7 +76,8 @@ fn imports(path: &str) -> Vec<String> {
         }
         Some(whole.join("/"))
     };
-    text(path).lines().filter(|line| line.starts_with("import ")).filter_map(from).collect()
+    // An import may have several lines.
+    text(path).split("\nimport ").skip(1).filter_map(from).collect()
 }
 
 #[test]

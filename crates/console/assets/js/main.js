@@ -1,4 +1,4 @@
-// The beginning: signs in if it can, then shows the page that the address names. Knows of pages only where they are.
+// The start of the console: restores the session or asks the operator to sign in, then starts the router.
 
 import { onSignedOut } from './api.js';
 import { put } from './dom.js';
@@ -12,7 +12,7 @@ const LINK = /^#sign-in=(.+)$/;
 
 async function begin() {
   apply();
-  onSignedOut(() => current() && askToSignIn('You were signed out: the session ended.'));
+  onSignedOut(() => current() && askToSignIn('Your session has ended. Sign in again.'));
   window.addEventListener('hashchange', () => LINK.test(location.hash) && useLink());
   if (LINK.test(location.hash)) return useLink();
   try {
@@ -23,7 +23,7 @@ async function begin() {
   }
 }
 
-/** A one-time link: its secret leaves the address before anything else happens. */
+/** Signs in with the one-time link in the address. First removes its secret from the address. */
 async function useLink() {
   const link = decodeURIComponent(LINK.exec(location.hash)[1]);
   history.replaceState(null, '', location.pathname);
@@ -31,7 +31,7 @@ async function useLink() {
     await signIn({ link });
     enter();
   } catch (error) {
-    // Whoever follows a used link, signed in already, wants the page.
+    // An operator who has a session and follows a used link gets the page.
     if (await restore().catch(() => null)) enter();
     else askToSignIn(null, error);
   }
@@ -43,9 +43,9 @@ function enter() {
   start(main, mark);
 }
 
-function askToSignIn(said, error) {
+function askToSignIn(message, error) {
   start(null);
-  put(document.body, signInPage({ said, error, entered: enter }));
+  put(document.body, signInPage({ message, error, entered: enter }));
 }
 
 begin();

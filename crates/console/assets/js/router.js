@@ -1,71 +1,177 @@
-// Which page an address shows. Addresses stand behind `#`, so that the server has one page alone. A page is a module with
-// `title` and `show(root, route)`; what it started ends with `route.signal`. If it has `update(route)` and the address changes within the page, that
-// is called in place of `show`.
+// Shows the page that the address names. The address is the fragment behind `#`, so the server serves a
+// single page. A page is a module with `show(root, route)`, whose work ends when `route.signal` aborts. If
+// the address changes within a page that has `update(route)`, the router calls that function and not `show`.
 
 import { add, h, put } from './dom.js';
 import { may, role } from './session.js';
 import { empty, failure, skeleton } from './ui/parts.js';
 
-/** Pages in the order of the side bar: path, name, icon, the route that one must be allowed to read, the letter after `g`. */
+/**
+ * Pages in the order of the side bar. `needs` is the route that the operator must be allowed to call, `key`
+ * the key after `g`.
+ */
 export const PAGES = [
-  { path: 'now', name: 'Now', icon: 'now', needs: 'GET /now', key: 'n', group: 'Observe', load: () => import('./pages/now.js') },
-  { path: 'requests', name: 'Requests', icon: 'requests', needs: 'GET /requests', key: 'r', group: 'Observe', load: () => import('./pages/requests.js') },
-  { path: 'cache', name: 'Cache', icon: 'cache', needs: 'GET /cache', key: 'c', group: 'Observe', load: () => import('./pages/cache.js') },
-  { path: 'money', name: 'Money', icon: 'money', needs: 'GET /usage|GET /credit', key: 'm', group: 'Observe', load: () => import('./pages/money.js') },
-  { path: 'playground', name: 'Playground', icon: 'play', needs: 'POST /playground/chat/completions', key: 'p', group: 'Try', load: () => import('./pages/playground.js') },
-  { path: 'prompt', name: 'Prompt tools', icon: 'lens', needs: 'POST /models/{name}/render', key: 't', group: 'Try', load: () => import('./pages/prompt.js') },
-  { path: 'keys', name: 'Keys and limits', icon: 'keys', needs: 'GET /keys', key: 'k', group: 'Manage', load: () => import('./pages/keys.js') },
-  { path: 'models', name: 'Models and upstreams', icon: 'models', needs: 'GET /models', key: 'u', group: 'Manage', load: () => import('./pages/models.js') },
-  { path: 'audit', name: 'Audit', icon: 'audit', needs: 'GET /audit', key: 'a', group: 'Manage', load: () => import('./pages/audit.js') },
-  { path: 'settings', name: 'Settings', icon: 'settings', needs: 'GET /settings', key: 's', group: 'Manage', load: () => import('./pages/settings.js') },
+  {
+    path: 'now',
+    name: 'Now',
+    icon: 'now',
+    needs: 'GET /now',
+    key: 'n',
+    group: 'Observe',
+    load: () => import('./pages/now.js'),
+  },
+  {
+    path: 'requests',
+    name: 'Requests',
+    icon: 'requests',
+    needs: 'GET /requests',
+    key: 'r',
+    group: 'Observe',
+    load: () => import('./pages/requests.js'),
+  },
+  {
+    path: 'cache',
+    name: 'Cache',
+    icon: 'cache',
+    needs: 'GET /cache',
+    key: 'c',
+    group: 'Observe',
+    load: () => import('./pages/cache.js'),
+  },
+  {
+    path: 'money',
+    name: 'Money',
+    icon: 'money',
+    needs: 'GET /usage|GET /credit',
+    key: 'm',
+    group: 'Observe',
+    load: () => import('./pages/money.js'),
+  },
+  {
+    path: 'playground',
+    name: 'Playground',
+    icon: 'play',
+    needs: 'POST /playground/chat/completions',
+    key: 'p',
+    group: 'Try',
+    load: () => import('./pages/playground.js'),
+  },
+  {
+    path: 'prompt',
+    name: 'Prompt tools',
+    icon: 'lens',
+    needs: 'POST /models/{name}/render',
+    key: 't',
+    group: 'Try',
+    load: () => import('./pages/prompt.js'),
+  },
+  {
+    path: 'keys',
+    name: 'Keys and limits',
+    icon: 'keys',
+    needs: 'GET /keys',
+    key: 'k',
+    group: 'Manage',
+    load: () => import('./pages/keys.js'),
+  },
+  {
+    path: 'models',
+    name: 'Models and upstreams',
+    icon: 'models',
+    needs: 'GET /models',
+    key: 'u',
+    group: 'Manage',
+    load: () => import('./pages/models.js'),
+  },
+  {
+    path: 'audit',
+    name: 'Audit',
+    icon: 'audit',
+    needs: 'GET /audit',
+    key: 'a',
+    group: 'Manage',
+    load: () => import('./pages/audit.js'),
+  },
+  {
+    path: 'settings',
+    name: 'Settings',
+    icon: 'settings',
+    needs: 'GET /settings',
+    key: 's',
+    group: 'Manage',
+    load: () => import('./pages/settings.js'),
+  },
 ];
 
-let place = null;
+let container = null;
 let mark = () => {};
 let shown = null;
 let ending = new AbortController();
 
-/** Shows the address's page in `main` from now on, and calls `marked` with each path; `main` of null stops. */
+/**
+ * Starts to show pages in `main`, and calls `marked` with each page that is shown. If `main` is `null`,
+ * stops.
+ */
 export function start(main, marked) {
   ending.abort();
   shown = null;
-  place = main;
+  container = main;
   mark = marked ?? (() => {});
-  if (main) follow();
+  if (main) showAddress();
 }
 
-/** Goes to an address such as `requests/ID?model=x`. */
+/** Navigates to an address such as `requests/ID?model=x`. */
 export function go(address) {
   location.hash = '#/' + address;
 }
 
-/** Changes the query of the address without a step in the history. */
+/** Replaces the address without a new entry in the browser's history. */
 export function rewrite(address) {
   history.replaceState(null, '', '#/' + address);
 }
 
-/** What the address says. */
+/** Parses the address into the page, the rest of the path, and the query. */
 export function route() {
   const [path, query = ''] = location.hash.replace(/^#\/?/, '').split('?');
-  const [page, ...rest] = path.split('/').filter(Boolean).map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
+  const [page, ...rest] = path
+    .split('/')
+    .filter(Boolean)
+    .map((part) => {
+      try {
+        return decodeURIComponent(part);
+      } catch {
+        return part;
+      }
+    });
   return { page: page ?? '', rest, query: new URLSearchParams(query) };
 }
 
-window.addEventListener('hashchange', () => place && !location.hash.startsWith('#sign-in=') && follow());
+window.addEventListener(
+  'hashchange',
+  () => container && !location.hash.startsWith('#sign-in=') && showAddress(),
+);
 
-async function follow() {
-  const now = route();
-  const entry = PAGES.find((page) => page.path === now.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
+async function showAddress() {
+  const address = route();
+  const entry =
+    PAGES.find((page) => page.path === address.page) ?? PAGES.find((page) => may(page.needs)) ?? PAGES[0];
   mark(entry);
-  if (shown?.path === entry.path && shown.module.update) return shown.module.update({ ...now, signal: ending.signal });
+  if (shown?.path === entry.path && shown.module.update)
+    return shown.module.update({ ...address, signal: ending.signal });
   ending.abort();
   ending = new AbortController();
   const { signal } = ending;
   const root = h('div', { class: 'page' });
-  put(place, root);
+  put(container, root);
   if (!may(entry.needs)) {
     shown = null;
-    return put(root, empty('This page is not for your role.', `You are signed in as ${role()}, who may not see ${entry.name}. An owner can make you another operator’s key.`));
+    return put(
+      root,
+      empty(
+        'This page is not for your role.',
+        `The role ${role()} may not see ${entry.name}. Ask an owner for an operator key with another role.`,
+      ),
+    );
   }
   const wait = setTimeout(() => root.childNodes.length || add(root, skeleton(6)), 120);
   try {
@@ -74,11 +180,11 @@ async function follow() {
     put(root);
     shown = { path: entry.path, module };
     document.title = `${entry.name} · Headrace`;
-    await module.show(root, { ...now, signal });
+    await module.show(root, { ...address, signal });
   } catch (error) {
     if (signal.aborted || error.name === 'AbortError') return;
     shown = null;
-    put(root, failure(error, follow));
+    put(root, failure(error, showAddress));
   } finally {
     clearTimeout(wait);
   }

@@ -1,18 +1,19 @@
-// Who is signed in, and what they may do. Keeps no secret: the session is a cookie that scripts cannot read.
+// The signed-in operator and the routes that they may call. Stores no secret: the session is a cookie that
+// scripts cannot read.
 
-import { get, post, remove, trust } from './api.js';
+import { get, post, remove, setCsrfToken } from './api.js';
 
-/** Roles from least to most, for where the server does not tell each right. */
+/** Roles by rank. Used if the server does not list the routes that the operator may call. */
 const RANK = { viewer: 0, billing: 1, developer: 1, admin: 2, owner: 3 };
 let session = null;
 
-/** The session as the server describes it, or null. */
+/** The session as the server describes it. `null` if no operator is signed in. */
 export const current = () => session;
 
-/** Asks who is signed in; null where nobody is. */
+/** Fetches the session of the cookie. Returns `null` if there is none. */
 export async function restore() {
   try {
-    return take(await get('session', { quiet: true }));
+    return setSession(await get('session', { quiet: true }));
   } catch (error) {
     if (error.status === 401) return null;
     throw error;
@@ -20,31 +21,34 @@ export async function restore() {
 }
 
 /** Signs in, with `{link}` or `{key}`. */
-export const signIn = async (by) => take(await post('session', by, { quiet: true }));
+export const signIn = async (credentials) => setSession(await post('session', credentials, { quiet: true }));
 
-/** Signs out. */
 export async function signOut() {
-  try { await remove('session'); } finally { take(null); }
+  try {
+    await remove('session');
+  } finally {
+    setSession(null);
+  }
 }
 
-function take(described) {
+function setSession(described) {
   session = described;
-  trust(described?.csrf ?? null);
+  setCsrfToken(described?.csrf ?? null);
   return described;
 }
 
-/** The name to greet. */
+/** The operator's name. */
 export function name() {
-  const who = session?.operator;
-  return typeof who === 'object' && who ? who.name ?? who.id : who ?? '';
+  const operator = session?.operator;
+  return typeof operator === 'object' && operator ? (operator.name ?? operator.id) : (operator ?? '');
 }
 
-/** The role's name. */
+/** The operator's role. */
 export const role = () => session?.role ?? session?.operator?.role ?? 'viewer';
 
 /**
- * Whether this operator may call a route, such as `POST /keys/{id}/revoke`. The session lists them; a server that lists none is
- * judged by the rank of roles. Of several, with `|` between, one is enough.
+ * Whether the operator may call a route, such as `POST /keys/{id}/revoke`, or at least one of several routes
+ * with `|` between them. If the session lists no routes, the rank of the role decides.
  */
 export function may(route) {
   return route.split('|').some(allowed);

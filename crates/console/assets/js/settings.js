@@ -1,34 +1,41 @@
-// What the reader chose for this browser: colours, clock, and drafts that outlive a reload. Keeps nothing secret.
+// The reader's choices for this browser, such as colours and clock, and other values that survive a reload.
+// Stores no secret.
 
 const PREFIX = 'headrace.';
 const DEFAULTS = { theme: 'auto', clock: 'local' };
 
-/** What was chosen for `name`. */
+/** The chosen value of `name`, or its default. */
 export function choice(name) {
   return load(`choice.${name}`) ?? DEFAULTS[name];
 }
 
-/** Chooses, and tells everybody who listens on `document` for `choice`. */
+/** Stores a choice and sends the event `choice` to `document`. */
 export function choose(name, value) {
   keep(`choice.${name}`, value);
   apply();
   document.dispatchEvent(new CustomEvent('choice', { detail: name }));
 }
 
-/** Puts the choices that the style sheet knows on the page. */
+/** Sets the attribute from which the style sheet reads the chosen colours. */
 export function apply() {
   document.documentElement.dataset.theme = choice('theme');
 }
 
-/** What was kept under a name, or null. */
+/** The stored value of a name, or `null`. */
 export function load(name) {
-  try { return JSON.parse(localStorage.getItem(PREFIX + name)); } catch { return null; }
+  try {
+    return JSON.parse(localStorage.getItem(PREFIX + name));
+  } catch {
+    return null;
+  }
 }
 
-/** Keeps a value; `null` forgets it. A browser that keeps nothing is no failure. */
+/** Stores a value, or removes it if it is `null`. A browser that refuses to store is not an error. */
 export function keep(name, value) {
   try {
     if (value === null) localStorage.removeItem(PREFIX + name);
     else localStorage.setItem(PREFIX + name, JSON.stringify(value));
-  } catch { /* private windows */ }
+  } catch {
+    /* Private windows may refuse to store. */
+  }
 }

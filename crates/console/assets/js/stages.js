@@ -1,23 +1,53 @@
-// The stages of a call as the pages name and colour them. The names are those of traces and errors.
+// The stages of a call, with their groups and descriptions. Traces and errors have the same names.
 
-/** Stages by whose time they are, in the order of the path. */
+/** The stages in the order of the request path, grouped by the part of the server that needs the time. */
 export const GROUPS = [
-  { id: 'gateway', name: 'Gateway', stages: ['connect', 'authenticate', 'receive', 'parse', 'authorize', 'route', 'moderate', 'render', 'cache', 'hold', 'place'] },
+  {
+    id: 'gateway',
+    name: 'Gateway',
+    stages: [
+      'connect',
+      'authenticate',
+      'receive',
+      'parse',
+      'authorize',
+      'route',
+      'moderate',
+      'render',
+      'cache',
+      'hold',
+      'place',
+    ],
+  },
   { id: 'engine', name: 'Engine', stages: ['upstream', 'queue', 'prefill', 'decode'] },
-  { id: 'back', name: 'Way back', stages: ['handover', 'reader', 'postprocess', 'deliver', 'settle'] },
+  { id: 'back', name: 'Delivery', stages: ['handover', 'reader', 'postprocess', 'deliver', 'settle'] },
 ];
 
-/** Every stage's name. */
+/** The names of all stages. */
 export const STAGES = GROUPS.flatMap((group) => group.stages);
 
-const WHAT = {
-  connect: 'The connection and the head of the request', authenticate: 'Whose key it is', receive: 'The body, as fast as the client sends it',
-  parse: 'One meaning of the bytes', authorize: 'May this key use this endpoint and model', route: 'The name to the model that serves',
-  moderate: 'The rules for content', render: 'Words to token ids', cache: 'The keys of the prompt’s blocks', hold: 'Limits and money, all or nothing',
-  place: 'Which worker', upstream: 'Waiting for somebody else’s server', queue: 'Waiting for a place in the batch', prefill: 'Reading the prompt',
-  decode: 'Writing the answer, token by token', handover: 'The way between tasks', reader: 'Waiting for a client that does not read', postprocess: 'Tool calls out of the text',
-  deliver: 'Bytes to the client', settle: 'Usage, price, money',
+const DESCRIPTIONS = {
+  connect: 'Opens the connection and reads the headers',
+  authenticate: 'Finds the caller by the key',
+  receive: 'Reads the body, as fast as the client sends it',
+  parse: 'Parses the body',
+  authorize: 'Checks that the key may use the endpoint and the model',
+  route: 'Finds the model for the requested name',
+  moderate: 'Applies the content rules',
+  render: 'Converts the messages to token ids',
+  cache: 'Computes the cache keys of the prompt’s blocks',
+  hold: 'Reserves limits and money, all or nothing',
+  place: 'Chooses a worker',
+  upstream: 'Waits for the upstream server',
+  queue: 'Waits for a place in the batch',
+  prefill: 'Reads the prompt',
+  decode: 'Writes the answer, token by token',
+  handover: 'Passes the answer between tasks',
+  reader: 'Waits for a client that does not read',
+  postprocess: 'Finds tool calls in the text',
+  deliver: 'Sends bytes to the client',
+  settle: 'Records usage and price, and charges the call',
 };
 
-/** What a stage does, in a few words. */
-export const whatIs = (stage) => WHAT[stage] ?? '';
+/** Describes a stage in a few words. */
+export const describeStage = (stage) => DESCRIPTIONS[stage] ?? '';

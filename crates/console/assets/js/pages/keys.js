@@ -1,32 +1,77 @@
-// Keys, projects and organisations, with their limits. A secret is shown once, and kept nowhere here.
+// Manages keys, projects, organisations and operators. Shows a secret once and does not store it.
 
-import { all, get, patch, post, remove, rowsOf, segment } from '../api.js';
+import { fetchAll, get, patch, post, rowsOf, segment } from '../api.js';
 import { h, put } from '../dom.js';
 import { count, dollars, money } from '../format.js';
-import { remember, usual } from '../last.js';
+import { newOperator, showOperators } from '../keys/operators.js';
+import { initialChoice, remember } from '../last-used.js';
 import { listen } from '../live.js';
 import { rewrite } from '../router.js';
 import { may } from '../session.js';
-import { badge, button, card, copyButton, empty, head, load, tabs, toast, when } from '../ui/parts.js';
-import { confirm, dialog, field, formDialog } from '../ui/dialog.js';
+import { badge, button, card, empty, head, load, tabs, toast, when } from '../ui/parts.js';
+import { confirm, field, formDialog, showSecret } from '../ui/dialog.js';
 import { table } from '../ui/table.js';
 
-const TABS = [['keys', 'Keys'], ['projects', 'Projects'], ['orgs', 'Organisations'], ['operators', 'Operators']];
-const ENDPOINTS = ['chat.completions', 'completions', 'messages', 'responses', 'embeddings', 'rerank', 'score'];
+const TABS = [
+  ['keys', 'Keys'],
+  ['projects', 'Projects'],
+  ['orgs', 'Organisations'],
+  ['operators', 'Operators'],
+];
+const ENDPOINTS = [
+  'chat.completions',
+  'completions',
+  'messages',
+  'responses',
+  'embeddings',
+  'rerank',
+  'score',
+];
 
 /** Shows the page. */
 export async function show(root, { query, signal }) {
   const acts = h('div', { class: 'acts' });
   const body = h('div');
   let chosen = TABS.some(([id]) => id === query.get('tab')) ? query.get('tab') : 'keys';
-  put(root, head('Keys and limits', 'Who may call, for which models, how often, and on whose account.', acts), body);
+  put(
+    root,
+    head('Keys and limits', 'The keys of callers, with their projects, models and limits.', acts),
+    body,
+  );
   const draw = () => {
-    put(acts, (NEW[chosen] ?? []).filter(([, route]) => may(route)).map(([text, , make]) => button(text, () => make(draw), { kind: 'primary', sign: 'plus' })));
-    put(body, tabs(TABS.filter(([id]) => id !== 'operators' || may('GET /operators')).map(([id, name]) => ({ id, name, show: (panel) => load(panel, () => SHOW[id](draw, signal), { signal, lines: 6 }) })),
-      { chosen, label: 'What is shown', changed: (id) => { chosen = id; rewrite(`keys?tab=${id}`); draw(); body.querySelector(`#tab-${id}`)?.focus(); } }));
+    put(
+      acts,
+      (NEW[chosen] ?? [])
+        .filter(([, route]) => may(route))
+        .map(([text, , make]) => button(text, () => make(draw), { kind: 'primary', sign: 'plus' })),
+    );
+    put(
+      body,
+      tabs(
+        TABS.filter(([id]) => id !== 'operators' || may('GET /operators')).map(([id, name]) => ({
+          id,
+          name,
+          show: (panel) => load(panel, () => SHOW[id](draw, signal), { signal, lines: 6 }),
+        })),
+        {
+          chosen,
+          label: 'What is shown',
+          changed: (id) => {
+            chosen = id;
+            rewrite(`keys?tab=${id}`);
+            draw();
+            body.querySelector(`#tab-${id}`)?.focus();
+          },
+        },
+      ),
+    );
   };
   draw();
-  listen('changed', ({ what }) => what === chosen && !document.querySelector('dialog[open]') && draw(), signal);
+  listen(
+    'changed',
+    ({ what }) => what === chosen && !document.querySelector('dialog[open]') && draw(),
+    signal,
+  );
   const wanted = query.get('new');
   if (wanted) {
     rewrite(`keys?tab=${chosen}`);
@@ -42,31 +87,100 @@ const NEW = {
   operators: [['New operator', 'POST /operators', newOperator]],
 };
 
-/** Limits in words. */
-function limits(of, none = 'none') {
-  const parts = [of?.requests_per_minute !== null && of?.requests_per_minute !== undefined && `${count(of.requests_per_minute)} requests/min`,
-    of?.tokens_per_minute !== null && of?.tokens_per_minute !== undefined && `${count(of.tokens_per_minute)} tokens/min`,
-    of?.concurrency !== null && of?.concurrency !== undefined && `${count(of.concurrency)} at once`].filter(Boolean);
+/** Describes limits in words. */
+function limits(bounds, none = 'none') {
+  const parts = [
+    bounds?.requests_per_minute !== null &&
+      bounds?.requests_per_minute !== undefined &&
+      `${count(bounds.requests_per_minute)} requests/min`,
+    bounds?.tokens_per_minute !== null &&
+      bounds?.tokens_per_minute !== undefined &&
+      `${count(bounds.tokens_per_minute)} tokens/min`,
+    bounds?.concurrency !== null &&
+      bounds?.concurrency !== undefined &&
+      `${count(bounds.concurrency)} concurrent`,
+  ].filter(Boolean);
   return parts.length ? parts.join(' · ') : h('span', { class: 'muted' }, none);
 }
 
 async function showKeys(draw, signal) {
-  const [rows, used] = await Promise.all([all('keys', { signal }), usedBy(signal)]);
-  if (rows.length === 0) return empty('There is no key yet.', 'A key lets a program call the API, on the account of a project.', may('POST /keys') && button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }));
-  rows.sort((a, b) => Boolean(a.revoked) - Boolean(b.revoked) || String(b.created).localeCompare(String(a.created)));
-  const box = field('Find', { placeholder: 'Name, id, project', changed: (text) => fill(text.toLowerCase()) });
+  const [rows, used] = await Promise.all([fetchAll('keys', { signal }), usedBy(signal)]);
+  if (rows.length === 0)
+    return empty(
+      'There is no key yet.',
+      'A program calls the API with a key. The key’s project is charged.',
+      may('POST /keys') &&
+        button('Create the first key', () => newKey(draw), { kind: 'primary', sign: 'plus' }),
+    );
+  rows.sort(
+    (a, b) => Boolean(a.revoked) - Boolean(b.revoked) || String(b.created).localeCompare(String(a.created)),
+  );
+  const box = field('Find', {
+    placeholder: 'Name, id, project',
+    changed: (text) => fill(text.toLowerCase()),
+  });
   box.input.dataset.search = '';
   const place = h('div');
-  const fill = (text) => put(place, table('Keys', [
-    { name: 'Name', wide: true, sort: (key) => key.name, cell: (key) => [h('b', {}, key.name), h('div', { class: 'mono small muted' }, `${key.id} · ${key.hint ?? ''}`)] },
-    { name: 'Project', sort: (key) => key.project, cell: (key) => [key.project, h('div', { class: 'small muted' }, key.org)] },
-    { name: 'May use', cell: (key) => [list(key.models, 'every model'), h('div', { class: 'small muted' }, list(key.endpoints, 'every endpoint')), h('div', { class: 'small' }, limits(key.limits, 'no limits'))] },
-    { name: 'Created', sort: (key) => key.created, cell: (key) => [when(key.created, DAY), h('div', { class: 'small muted' }, key.expires ? ['expires ', when(key.expires, DAY)] : 'does not expire')] },
-    { name: 'Last used', sort: (key) => used.get(key.id)?.last_hour, cell: (key) => lastUsed(used.get(key.id)?.last_hour) },
-    { name: 'Spent', num: true, sort: (key) => dollars(used.get(key.id)?.charged), cell: (key) => used.has(key.id) ? money(used.get(key.id).charged) : money('0') },
-    { name: 'State', sort: (key) => String(key.revoked), cell: (key) => state(key) },
-    { name: '', num: true, cell: (key) => keyActs(key, draw) },
-  ], rows.filter((key) => `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint}`.toLowerCase().includes(text)), { rowClass: (key) => key.revoked && 'gone' }));
+  const fill = (text) =>
+    put(
+      place,
+      table(
+        'Keys',
+        [
+          {
+            name: 'Name',
+            wide: true,
+            sort: (key) => key.name,
+            cell: (key) => [
+              h('b', {}, key.name),
+              h('div', { class: 'mono small muted' }, `${key.id} · ${key.hint ?? ''}`),
+            ],
+          },
+          {
+            name: 'Project',
+            sort: (key) => key.project,
+            cell: (key) => [key.project, h('div', { class: 'small muted' }, key.org)],
+          },
+          {
+            name: 'May use',
+            cell: (key) => [
+              nameList(key.models, 'every model'),
+              h('div', { class: 'small muted' }, nameList(key.endpoints, 'every endpoint')),
+              h('div', { class: 'small' }, limits(key.limits, 'no limits')),
+            ],
+          },
+          {
+            name: 'Created',
+            sort: (key) => key.created,
+            cell: (key) => [
+              when(key.created, DAY),
+              h(
+                'div',
+                { class: 'small muted' },
+                key.expires ? ['expires ', when(key.expires, DAY)] : 'does not expire',
+              ),
+            ],
+          },
+          {
+            name: 'Last used',
+            sort: (key) => used.get(key.id)?.last_hour,
+            cell: (key) => lastUsed(used.get(key.id)?.last_hour),
+          },
+          {
+            name: 'Spent',
+            num: true,
+            sort: (key) => dollars(used.get(key.id)?.charged),
+            cell: (key) => (used.has(key.id) ? money(used.get(key.id).charged) : money('0')),
+          },
+          { name: 'State', sort: (key) => String(key.revoked), cell: (key) => state(key) },
+          { name: '', num: true, cell: (key) => keyActs(key, draw) },
+        ],
+        rows.filter((key) =>
+          `${key.name} ${key.id} ${key.project} ${key.org} ${key.hint}`.toLowerCase().includes(text),
+        ),
+        { rowClass: (key) => key.revoked && 'gone' },
+      ),
+    );
   fill('');
   return card(null, { class: 'flush' }, h('div', { class: 'pad finder' }, box.node), place);
 }
@@ -74,155 +188,298 @@ async function showKeys(draw, signal) {
 const DAY = { day: true };
 const HOUR_MS = 36e5;
 
-/** What each key used, by its id; nothing where the operator may not read it. */
+/** The usage of each key by id. Empty if the operator may not read usage. */
 async function usedBy(signal) {
   if (!may('GET /usage')) return new Map();
   const usage = await get('usage', { query: { by: 'key' }, signal }).catch(() => ({ rows: [] }));
   return new Map(rowsOf(usage.rows ? { data: usage.rows } : usage).map((row) => [row.key, row]));
 }
 
-/** Usage is kept by hours: `hour` is the first moment of one. */
+/** When a key was last used. `hour` is the start of an hour, since usage is recorded by hour. */
 function lastUsed(hour) {
   if (!hour) return h('span', { class: 'muted' }, 'never');
   const end = new Date(hour).getTime() + HOUR_MS;
   return end > Date.now() ? 'this hour' : when(end, { ago: true });
 }
 
-const list = (names, every) => (names === null || names === undefined || names === 'all' ? every : (Array.isArray(names) ? names : names.only ?? []).join(', ') || 'none');
+const nameList = (names, every) =>
+  names === null || names === undefined || names === 'all'
+    ? every
+    : (Array.isArray(names) ? names : (names.only ?? [])).join(', ') || 'none';
 
 function state(key) {
-  if (key.revoked) return [badge('revoked', 'bad'), h('div', { class: 'small muted' }, when(key.revoked, { ago: true }))];
+  if (key.revoked)
+    return [badge('revoked', 'bad'), h('div', { class: 'small muted' }, when(key.revoked, { ago: true }))];
   if (key.expires && new Date(key.expires) < new Date()) return badge('expired', 'warn');
   return badge('active', 'good');
 }
 
 function keyActs(key, draw) {
   if (key.revoked) return null;
-  return h('div', { class: 'acts end' },
-    may('GET /requests') && h('a', { class: 'button small quiet', href: `#/requests?key=${encodeURIComponent(key.id)}` }, 'Requests'),
-    may('PATCH /keys/{id}') && button('Limits', () => editLimits(`keys/${segment(key.id)}`, key.name, key.limits, draw), { kind: 'small' }),
-    may('POST /keys/{id}/revoke') && button('Revoke', () => revoke(key, draw), { kind: 'small' }));
+  return h(
+    'div',
+    { class: 'acts end' },
+    may('GET /requests') &&
+      h(
+        'a',
+        { class: 'button small quiet', href: `#/requests?key=${encodeURIComponent(key.id)}` },
+        'Requests',
+      ),
+    may('PATCH /keys/{id}') &&
+      button('Limits', () => editLimits(`keys/${segment(key.id)}`, key.name, key.limits, draw), {
+        kind: 'small',
+      }),
+    may('POST /keys/{id}/revoke') && button('Revoke', () => revoke(key, draw), { kind: 'small' }),
+  );
 }
 
 async function revoke(key, draw) {
-  if (!await confirm(`Revoke “${key.name}”?`, `From the moment that this is answered no request is let in with ${key.id}. It cannot be taken back: whoever uses the key needs another one.`, 'Revoke')) return;
+  if (
+    !(await confirm(
+      `Revoke “${key.name}”?`,
+      `From then on, requests with ${key.id} are refused. This cannot be undone. Programs that use the key need another one.`,
+      'Revoke',
+    ))
+  )
+    return;
   try {
-    const how = await post(`keys/${segment(key.id)}/revoke`);
-    toast(how?.durability && how.durability !== 'written' ? `Revoked now; on the disk later: ${how.why ?? how.durability}.` : 'Revoked.');
+    const revoked = await post(`keys/${segment(key.id)}/revoke`);
+    toast(
+      revoked?.durability && revoked.durability !== 'written'
+        ? `Revoked, but not on disk yet: ${revoked.why ?? revoked.durability}.`
+        : 'Revoked.',
+    );
   } catch (error) {
     toast(`${error.message} ${error.remedy ?? ''}`, 'bad');
   }
   draw();
 }
 
-const limitFields = (of = {}) => ({
-  requests_per_minute: field('Requests a minute', { kind: 'number', value: of.requests_per_minute ?? '', placeholder: 'no limit' }),
-  tokens_per_minute: field('Tokens a minute', { kind: 'number', value: of.tokens_per_minute ?? '', placeholder: 'no limit', hint: 'Input and output together.' }),
-  concurrency: field('At once', { kind: 'number', value: of.concurrency ?? '', placeholder: 'no limit', hint: 'Requests in flight.' }),
+const limitFields = (bounds = {}) => ({
+  requests_per_minute: field('Requests a minute', {
+    kind: 'number',
+    value: bounds.requests_per_minute ?? '',
+    placeholder: 'no limit',
+  }),
+  tokens_per_minute: field('Tokens a minute', {
+    kind: 'number',
+    value: bounds.tokens_per_minute ?? '',
+    placeholder: 'no limit',
+    hint: 'Input and output together.',
+  }),
+  concurrency: field('Concurrent requests', {
+    kind: 'number',
+    value: bounds.concurrency ?? '',
+    placeholder: 'no limit',
+    hint: 'In flight at the same time.',
+  }),
 });
 
-const limitsOf = ({ requests_per_minute, tokens_per_minute, concurrency }) => ({ requests_per_minute, tokens_per_minute, concurrency });
+const limitsOf = ({ requests_per_minute, tokens_per_minute, concurrency }) => ({
+  requests_per_minute,
+  tokens_per_minute,
+  concurrency,
+});
 
 function editLimits(path, name, now, draw) {
-  return formDialog(`Limits of ${name}`, { of: limitFields(now ?? {}), word: 'Set limits', intro: 'In force with the next request. An empty field is no limit.',
-    act: async (values) => { await patch(path, { limits: limitsOf(values) }); toast('Limits are set.'); draw(); } });
+  return formDialog(`Limits of ${name}`, {
+    fields: limitFields(now ?? {}),
+    submit: 'Set limits',
+    intro: 'The limits apply from the next request. An empty field means no limit.',
+    act: async (values) => {
+      await patch(path, { limits: limitsOf(values) });
+      toast('Limits are set.');
+      draw();
+    },
+  });
 }
 
 async function newKey(draw) {
-  const [projects, models] = await Promise.all([all('projects').catch(() => []), all('models').catch(() => [])]);
+  const [projects, models] = await Promise.all([
+    fetchAll('projects').catch(() => []),
+    fetchAll('models').catch(() => []),
+  ]);
   if (projects.length === 0) return toast('There is no project yet: create one first.', 'bad');
-  const made = await formDialog('New key', { word: 'Create key', of: {
-    name: field('Name', { required: true, placeholder: 'web backend', hint: 'Who uses it: you will look for it by this.' }),
-    project: field('Project', { kind: 'select', value: usual('project', projects.map((project) => project.id)), options: projects.map((project) => [project.id, `${project.id} (${project.org})`]), changed: (id) => remember('project', id) }),
-    models: field('Models', { placeholder: 'every model', hint: `Names with commas between. Served now: ${models.map((model) => model.name).slice(0, 6).join(', ') || 'none'}.` }),
-    endpoints: field('Endpoints', { placeholder: 'every endpoint', hint: ENDPOINTS.join(', ') }),
-    ...limitFields(),
-    expires: field('Stops working', { kind: 'time', hint: 'Your local time; empty: never.' }),
-  }, act: (values) => {
-    const body = { project: values.project, name: values.name };
-    for (const name of ['models', 'endpoints']) if (values[name]) body[name] = values[name].split(/[\s,]+/).filter(Boolean);
-    if (Object.values(limitsOf(values)).some((limit) => limit !== null)) body.limits = limitsOf(values);
-    if (values.expires) body.expires = values.expires;
-    return post('keys', body);
-  } });
-  if (made?.secret) await showSecret('The new key', made.secret, made.unserved?.length ? `Nothing serves ${made.unserved.join(', ')} now.` : null);
+  const created = await formDialog('New key', {
+    submit: 'Create key',
+    fields: {
+      name: field('Name', {
+        required: true,
+        placeholder: 'web backend',
+        hint: 'The program that uses the key.',
+      }),
+      project: field('Project', {
+        kind: 'select',
+        value: initialChoice(
+          'project',
+          projects.map((project) => project.id),
+        ),
+        options: projects.map((project) => [project.id, `${project.id} (${project.org})`]),
+        changed: (id) => remember('project', id),
+      }),
+      models: field('Models', {
+        placeholder: 'every model',
+        hint: `Separate names with commas. Served now: ${
+          models
+            .map((model) => model.name)
+            .slice(0, 6)
+            .join(', ') || 'none'
+        }.`,
+      }),
+      endpoints: field('Endpoints', { placeholder: 'every endpoint', hint: ENDPOINTS.join(', ') }),
+      ...limitFields(),
+      expires: field('Expires', { kind: 'time', hint: 'In local time. Empty: never.' }),
+    },
+    act: (values) => {
+      const body = { project: values.project, name: values.name };
+      for (const name of ['models', 'endpoints'])
+        if (values[name]) body[name] = values[name].split(/[\s,]+/).filter(Boolean);
+      if (Object.values(limitsOf(values)).some((limit) => limit !== null)) body.limits = limitsOf(values);
+      if (values.expires) body.expires = values.expires;
+      return post('keys', body);
+    },
+  });
+  if (created?.secret)
+    await showSecret(
+      'The new key',
+      created.secret,
+      created.unserved?.length ? `Not served now: ${created.unserved.join(', ')}.` : null,
+    );
   draw();
 }
 
-/** The only time that a secret is seen. */
-function showSecret(title, secret, note) {
-  return dialog(title, (close) => [h('div', { class: 'dialog-body' }, h('p', {}, 'Copy it now: it is shown this once, and only its hash is kept.'), h('div', { class: 'secret' }, h('span', {}, secret), copyButton(secret)), note && h('p', { class: 'notice warn' }, note)),
-    h('div', { class: 'dialog-foot' }, button('I have it', () => close(), { kind: 'primary' }))], { ask: 'This is the only time that it is shown. Without it, create another one.' });
-}
-
 async function showProjects(draw, signal) {
-  const rows = await all('projects', { signal });
-  if (rows.length === 0) return empty('There is no project yet.', 'A project has keys, limits and, if you like, a budget.', may('POST /projects') && button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }));
-  return card(null, { class: 'flush' }, table('Projects', [
-    { name: 'Project', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Organisation', sort: (row) => row.org, cell: (row) => row.org },
-    { name: 'Limits', cell: (row) => limits(row.limits) }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
-    { name: '', num: true, cell: (row) => may('PATCH /projects/{id}') && button('Limits', () => editLimits(`projects/${segment(row.id)}`, row.id, row.limits, draw), { kind: 'small' }) },
-  ], rows));
+  const rows = await fetchAll('projects', { signal });
+  if (rows.length === 0)
+    return empty(
+      'There is no project yet.',
+      'A project has keys, limits and an optional budget.',
+      may('POST /projects') &&
+        button('Create a project', () => newProject(draw), { kind: 'primary', sign: 'plus' }),
+    );
+  return card(
+    null,
+    { class: 'flush' },
+    table(
+      'Projects',
+      [
+        { name: 'Project', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) },
+        { name: 'Organisation', sort: (row) => row.org, cell: (row) => row.org },
+        { name: 'Limits', cell: (row) => limits(row.limits) },
+        { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
+        {
+          name: '',
+          num: true,
+          cell: (row) =>
+            may('PATCH /projects/{id}') &&
+            button('Limits', () => editLimits(`projects/${segment(row.id)}`, row.id, row.limits, draw), {
+              kind: 'small',
+            }),
+        },
+      ],
+      rows,
+    ),
+  );
 }
 
 async function newProject(draw) {
-  const orgs = await all('orgs').catch(() => []);
-  await formDialog('New project', { word: 'Create project', of: { id: field('Id', { required: true, placeholder: 'web', hint: 'Unique across organisations; it stands in bills.' }),
-    org: field('Organisation', { kind: 'select', value: usual('org', orgs.map((org) => org.id)), options: orgs.map((org) => [org.id, org.id]) }), ...limitFields() },
-  act: async (values) => { await post('projects', { id: values.id, org: values.org, ...given(values) }); toast('The project is there.'); } });
+  const orgs = await fetchAll('orgs').catch(() => []);
+  await formDialog('New project', {
+    submit: 'Create project',
+    fields: {
+      id: field('Id', {
+        required: true,
+        placeholder: 'web',
+        hint: 'Unique across organisations. Shown in statements.',
+      }),
+      org: field('Organisation', {
+        kind: 'select',
+        value: initialChoice(
+          'org',
+          orgs.map((org) => org.id),
+        ),
+        options: orgs.map((org) => [org.id, org.id]),
+      }),
+      ...limitFields(),
+    },
+    act: async (values) => {
+      await post('projects', { id: values.id, org: values.org, ...given(values) });
+      toast('The project was created.');
+    },
+  });
   draw();
 }
 
 async function showOrgs(draw, signal) {
-  const rows = await all('orgs', { signal });
-  return card(null, { class: 'flush' }, table('Organisations', [
-    { name: 'Organisation', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) }, { name: 'Limits', cell: (row) => limits(row.limits) },
-    { name: 'Worked on in', cell: (row) => row.regions?.join?.(', ') || 'any region' }, { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
-    { name: '', num: true, cell: (row) => may('PATCH /orgs/{id}') && h('div', { class: 'acts end' }, button('Limits', () => editLimits(`orgs/${segment(row.id)}`, row.id, row.limits, draw), { kind: 'small' }), button('Regions', () => editRegions(row, draw), { kind: 'small' })) },
-  ], rows));
+  const rows = await fetchAll('orgs', { signal });
+  return card(
+    null,
+    { class: 'flush' },
+    table(
+      'Organisations',
+      [
+        { name: 'Organisation', sort: (row) => row.id, cell: (row) => h('b', {}, row.id) },
+        { name: 'Limits', cell: (row) => limits(row.limits) },
+        { name: 'Regions', cell: (row) => row.regions?.join?.(', ') || 'any region' },
+        { name: 'Created', sort: (row) => row.created, cell: (row) => when(row.created) },
+        {
+          name: '',
+          num: true,
+          cell: (row) =>
+            may('PATCH /orgs/{id}') &&
+            h(
+              'div',
+              { class: 'acts end' },
+              button('Limits', () => editLimits(`orgs/${segment(row.id)}`, row.id, row.limits, draw), {
+                kind: 'small',
+              }),
+              button('Regions', () => editRegions(row, draw), { kind: 'small' }),
+            ),
+        },
+      ],
+      rows,
+    ),
+  );
 }
 
 function editRegions(org, draw) {
-  return formDialog(`Where calls of ${org.id} may be worked on`, { word: 'Set regions', of: { regions: field('Regions', { value: org.regions?.join?.(', ') ?? '', placeholder: 'any region', hint: 'Names with commas between, such as eu. Empty: anywhere.' }) },
-    act: async ({ regions }) => { await patch(`orgs/${segment(org.id)}`, { regions: regions ? regions.split(/[\s,]+/).filter(Boolean) : null }); toast('Regions are set.'); draw(); } });
+  return formDialog(`Regions for calls of ${org.id}`, {
+    submit: 'Set regions',
+    fields: {
+      regions: field('Regions', {
+        value: org.regions?.join?.(', ') ?? '',
+        placeholder: 'any region',
+        hint: 'Separate names with commas, such as eu. Empty: any region.',
+      }),
+    },
+    act: async ({ regions }) => {
+      await patch(`orgs/${segment(org.id)}`, {
+        regions: regions ? regions.split(/[\s,]+/).filter(Boolean) : null,
+      });
+      toast('Regions are set.');
+      draw();
+    },
+  });
 }
 
 async function newOrg(draw) {
-  await formDialog('New organisation', { word: 'Create organisation', of: { id: field('Id', { required: true, placeholder: 'acme', hint: 'It has a balance; its projects spend it.' }), ...limitFields() },
-    act: async (values) => { await post('orgs', { id: values.id, ...given(values) }); toast('The organisation is there.'); } });
+  await formDialog('New organisation', {
+    submit: 'Create organisation',
+    fields: {
+      id: field('Id', {
+        required: true,
+        placeholder: 'acme',
+        hint: 'An organisation has a balance, which its projects spend.',
+      }),
+      ...limitFields(),
+    },
+    act: async (values) => {
+      await post('orgs', { id: values.id, ...given(values) });
+      toast('The organisation was created.');
+    },
+  });
   draw();
 }
 
-const given = (values) => (Object.values(limitsOf(values)).some((limit) => limit !== null) ? { limits: limitsOf(values) } : {});
-
-async function showOperators(draw, signal) {
-  const rows = await all('operators', { signal });
-  return card(null, { class: 'flush' }, table('Operators', [
-    { name: 'Name', sort: (row) => row.name, cell: (row) => [h('b', {}, row.name), h('div', { class: 'mono small muted' }, row.id)] }, { name: 'Role', sort: (row) => row.role, cell: (row) => badge(row.role, 'info') },
-    { name: 'Created', cell: (row) => when(row.created) }, { name: 'State', cell: (row) => row.revoked ? badge('removed', 'bad') : badge('active', 'good') },
-    { name: '', num: true, cell: (row) => !row.revoked && h('div', { class: 'acts end' }, may('POST /operators/{id}/link') && button('Link', () => operatorLink(row), { kind: 'small' }), may('DELETE /operators/{id}') && button('Remove', () => removeOperator(row, draw), { kind: 'small' })) },
-  ], rows, { rowClass: (row) => row.revoked && 'gone' }));
-}
-
-async function newOperator(draw) {
-  const made = await formDialog('New operator', { word: 'Create operator', of: { name: field('Name', { required: true }), role: field('Role', { kind: 'select', value: 'viewer',
-    options: [['viewer', 'Viewer: sees'], ['developer', 'Developer: keys, playground'], ['billing', 'Billing: money'], ['admin', 'Admin: everything but operators'], ['owner', 'Owner: everything']] }) }, act: (values) => post('operators', values) });
-  if (made?.key) await showSecret('The new operator’s key', made.key);
-  draw();
-}
-
-async function operatorLink(row) {
-  try {
-    const { link, expires } = await post(`operators/${segment(row.id)}/link`);
-    await dialog(`Signs ${row.name} in, once`, () => h('div', { class: 'dialog-body' }, h('div', { class: 'secret' }, h('span', {}, link), copyButton(link)), h('p', { class: 'muted' }, 'Good until ', when(expires))));
-  } catch (error) { toast(error.message, 'bad'); }
-}
-
-async function removeOperator(row, draw) {
-  if (!await confirm(`Remove ${row.name}?`, 'Sessions of this operator end, and the key stops working.', 'Remove')) return;
-  try {
-    await remove(`operators/${segment(row.id)}`);
-    toast('Removed.');
-  } catch (error) { toast(error.message, 'bad'); }
-  draw();
-}
+const given = (values) =>
+  Object.values(limitsOf(values)).some((limit) => limit !== null) ? { limits: limitsOf(values) } : {};

@@ -1,22 +1,44 @@
-// Search among calls, newest first; a row opens beside the list. The search stands in the address.
+// Searches requests, newest first, and shows a request beside the list. The address contains the search.
 
 import { get, rowsOf } from '../api.js';
+import { keyName, modelName } from '../call-names.js';
 import { h, put } from '../dom.js';
 import { count, duration, money } from '../format.js';
 import { listen } from '../live.js';
+import { comparison, detail } from '../request-views.js';
 import { go, rewrite, route } from '../router.js';
 import { may } from '../session.js';
 import { STAGES } from '../stages.js';
 import { button, empty, failure, head, outcome, skeleton, toast, when } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 import { longTable } from '../ui/table.js';
-import { comparison, detail } from './request.js';
-import { keyName, nameOf } from './now.js';
 
 const PAGE_ROWS = 500;
-/** Names in the address that go to the server as they are. */
-const FILTERS = ['outcome', 'model', 'org', 'project', 'key', 'user', 'upstream', 'stage', 'slower_than_ms', 'dearer_than', 'text', 'from', 'to'];
-const SPANS = [['', 'Any time'], ['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last day'], ['7d', 'Last 7 days'], ['30d', 'Last 30 days'], ['custom', 'From … to …']];
+/** Filters that have the same name in the address and in the admin API. */
+const FILTERS = [
+  'outcome',
+  'model',
+  'org',
+  'project',
+  'key',
+  'user',
+  'upstream',
+  'stage',
+  'slower_than_ms',
+  'dearer_than',
+  'text',
+  'from',
+  'to',
+];
+const SPANS = [
+  ['', 'Any time'],
+  ['15m', 'Last 15 minutes'],
+  ['1h', 'Last hour'],
+  ['24h', 'Last day'],
+  ['7d', 'Last 7 days'],
+  ['30d', 'Last 30 days'],
+  ['custom', 'From … to …'],
+];
 const SPAN_MS = { '15m': 9e5, '1h': 36e5, '24h': 864e5, '7d': 6048e5, '30d': 2592e6 };
 
 let view = null;
@@ -27,83 +49,200 @@ export async function show(root, at) {
   await view.start(at);
 }
 
-/** Follows the address within the page. */
-export function update(at) { view.follow(at); }
+/** Shows another address within the page. */
+export function update(at) {
+  view.follow(at);
+}
 
 class View {
   constructor(root, { signal, query }) {
     this.signal = signal;
     this.rows = [];
     this.cursor = null;
-    this.asked = 0;
+    this.searchCount = 0;
     this.marked = [];
     this.filters = {};
-    this.take(query);
+    this.readFilters(query);
     this.form = h('div');
     put(this.form, this.bar());
     this.side = h('section', { class: 'split-side', 'aria-label': 'Request', hidden: true });
-    this.said = h('span', { class: 'muted small', role: 'status' });
-    this.live = h('button', { type: 'button', class: 'button small', hidden: true, on: { click: () => this.search() } });
-    this.compare = button('Compare', () => go(`requests/compare?a=${encodeURIComponent(this.marked[0])}&b=${encodeURIComponent(this.marked[1])}`), { kind: 'small', hidden: true });
-    this.table = longTable({ caption: 'Requests, newest first', key: (row) => row.id, open: (row) => this.open(row.id), more: () => this.more(), columns: columns(this),
-      onKey: (key, row) => key === 'c' && (this.mark(row.id), true) });
+    this.countText = h('span', { class: 'muted small', role: 'status' });
+    this.live = h('button', {
+      type: 'button',
+      class: 'button small',
+      hidden: true,
+      on: { click: () => this.search() },
+    });
+    this.compare = button(
+      'Compare',
+      () =>
+        go(
+          `requests/compare?a=${encodeURIComponent(this.marked[0])}&b=${encodeURIComponent(this.marked[1])}`,
+        ),
+      { kind: 'small', hidden: true },
+    );
+    this.table = longTable({
+      caption: 'Requests, newest first',
+      key: (row) => row.id,
+      open: (row) => this.open(row.id),
+      more: () => this.more(),
+      columns: columns(this),
+      onKey: (key, row) => key === 'c' && (this.mark(row.id), true),
+    });
     this.body = h('div', { class: 'list-body' });
-    put(root, head('Requests', 'Every call with its time, its cost and its end. Open one to see where both went.'),
-      this.form, h('div', { class: 'split' }, h('section', { class: 'card flush list', 'aria-label': 'List' }, h('div', { class: 'list-said' }, this.said, this.live, this.compare), this.body), this.side));
+    put(
+      root,
+      head('Requests', 'Every call with its duration, cost and outcome. Open one to see the details.'),
+      this.form,
+      h(
+        'div',
+        { class: 'split' },
+        h(
+          'section',
+          { class: 'card flush list', 'aria-label': 'List' },
+          h('div', { class: 'list-said' }, this.countText, this.live, this.compare),
+          this.body,
+        ),
+        this.side,
+      ),
+    );
     root.classList.add('fills');
   }
 
-  /** Takes the search out of an address. */
-  take(query) {
-    // In place: the fields of the form write into it.
+  /** Reads the filters from an address. */
+  readFilters(query) {
+    // Changes the object in place, because the fields of the form write into it.
     Object.assign(this.filters, Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ''])));
     this.last = query.get('last') ?? (this.filters.from || this.filters.to ? 'custom' : '');
   }
 
   async start(at) {
     let fresh = 0;
-    listen('call', () => {
-      fresh += 1;
-      this.live.hidden = false;
-      put(this.live, `${count(fresh)} new: show`);
-    }, this.signal);
-    this.live.addEventListener('click', () => { fresh = 0; this.live.hidden = true; });
+    listen(
+      'call',
+      () => {
+        fresh += 1;
+        this.live.hidden = false;
+        put(this.live, `${count(fresh)} new: show`);
+      },
+      this.signal,
+    );
+    this.live.addEventListener('click', () => {
+      fresh = 0;
+      this.live.hidden = true;
+    });
     this.follow(at);
     await this.search();
   }
 
   bar() {
     const { filters } = this;
-    const changed = (name) => (value) => { filters[name] = String(value ?? ''); this.later(); };
-    const text = (name, label, more) => field(label, { value: filters[name], changed: changed(name), ...more }).node;
-    const search = field('Refusal says', { value: filters.text, placeholder: 'Text of a refusal or an error', changed: changed('text') });
+    const changed = (name) => (value) => {
+      filters[name] = String(value ?? '');
+      this.searchSoon();
+    };
+    const text = (name, label, more) =>
+      field(label, { value: filters[name], changed: changed(name), ...more }).node;
+    const search = field('Error contains', {
+      value: filters.text,
+      placeholder: 'Text of an error',
+      changed: changed('text'),
+    });
     search.input.dataset.search = '';
-    const custom = h('div', { class: 'fields', hidden: this.last !== 'custom' }, text('from', 'From', { placeholder: '2026-11-22T08:00Z or 2h' }), text('to', 'To', { placeholder: 'now' }));
-    const more = h('details', { class: 'more', open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]) }, h('summary', {}, 'More'),
-      h('div', { class: 'fields' }, text('project', 'Project'), text('key', 'Key', { placeholder: 'key_…' }), text('user', 'User', { placeholder: 'as the caller names it' }), text('upstream', 'Upstream'),
-        text('stage', 'Stage', { kind: 'select', options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])] }), text('dearer_than', 'Dearer than', { placeholder: '$', kind: 'number' })));
-    return h('form', { class: 'card filters', role: 'search', 'aria-label': 'Requests', on: { submit: (event) => { event.preventDefault(); this.search(); }, reset: () => setTimeout(() => this.clear()) } },
-      h('div', { class: 'fields' }, search.node,
-        field('When', { kind: 'select', options: SPANS, value: this.last, changed: (value) => { this.last = value; custom.hidden = value !== 'custom'; this.later(); } }).node,
-        text('outcome', 'Outcome', { kind: 'select', options: [['', 'Any'], ['completed', 'Completed'], ['refused', 'Refused'], ['failed', 'Failed'], ['cancelled', 'Cancelled']] }),
-        text('model', 'Model'), text('org', 'Organisation'), text('slower_than_ms', 'Slower than (ms)', { kind: 'number' })),
-      custom, more);
+    const custom = h(
+      'div',
+      { class: 'fields', hidden: this.last !== 'custom' },
+      text('from', 'From', { placeholder: '2026-11-22T08:00Z or 2h' }),
+      text('to', 'To', { placeholder: 'now' }),
+    );
+    const more = h(
+      'details',
+      {
+        class: 'more',
+        open: ['project', 'key', 'user', 'upstream', 'stage', 'dearer_than'].some((name) => filters[name]),
+      },
+      h('summary', {}, 'More'),
+      h(
+        'div',
+        { class: 'fields' },
+        text('project', 'Project'),
+        text('key', 'Key', { placeholder: 'key_…' }),
+        text('user', 'User', { placeholder: 'as named by the caller' }),
+        text('upstream', 'Upstream'),
+        text('stage', 'Stage', {
+          kind: 'select',
+          options: [['', 'Any'], ...STAGES.map((stage) => [stage, stage])],
+        }),
+        text('dearer_than', 'Costs more than', { placeholder: '$', kind: 'number' }),
+      ),
+    );
+    return h(
+      'form',
+      {
+        class: 'card filters',
+        role: 'search',
+        'aria-label': 'Requests',
+        on: {
+          submit: (event) => {
+            event.preventDefault();
+            this.search();
+          },
+          reset: () => setTimeout(() => this.clear()),
+        },
+      },
+      h(
+        'div',
+        { class: 'fields' },
+        search.node,
+        field('When', {
+          kind: 'select',
+          options: SPANS,
+          value: this.last,
+          changed: (value) => {
+            this.last = value;
+            custom.hidden = value !== 'custom';
+            this.searchSoon();
+          },
+        }).node,
+        text('outcome', 'Outcome', {
+          kind: 'select',
+          options: [
+            ['', 'Any'],
+            ['completed', 'Completed'],
+            ['refused', 'Refused'],
+            ['failed', 'Failed'],
+            ['cancelled', 'Cancelled'],
+          ],
+        }),
+        text('model', 'Model'),
+        text('org', 'Organisation'),
+        text('slower_than_ms', 'Slower than (ms)', { kind: 'number' }),
+      ),
+      custom,
+      more,
+    );
   }
 
-  clear() { go('requests'); }
+  clear() {
+    go('requests');
+  }
 
-  later() {
+  searchSoon() {
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.search(), 250);
   }
 
   query() {
-    const given = Object.fromEntries(Object.entries(this.filters).filter(([name, value]) => value !== '' && (this.last === 'custom' || !['from', 'to'].includes(name))));
+    const given = Object.fromEntries(
+      Object.entries(this.filters).filter(
+        ([name, value]) => value !== '' && (this.last === 'custom' || !['from', 'to'].includes(name)),
+      ),
+    );
     if (SPAN_MS[this.last]) given.from = new Date(Date.now() - SPAN_MS[this.last]).toISOString();
     return given;
   }
 
-  /** The search as it stands in the address. */
+  /** The address of a path with the current filters. */
   address(path) {
     const query = new URLSearchParams(Object.entries(this.filters).filter(([, value]) => value !== ''));
     if (this.last) query.set('last', this.last);
@@ -113,7 +252,7 @@ class View {
 
   async search() {
     clearTimeout(this.timer);
-    const turn = ++this.asked;
+    const turn = ++this.searchCount;
     const { rest } = route();
     if (rest[0] !== 'compare') rewrite(this.address(['requests', ...rest.map(encodeURIComponent)].join('/')));
     this.rows = [];
@@ -121,39 +260,51 @@ class View {
     const wait = setTimeout(() => put(this.body, h('div', { class: 'pad' }, skeleton(8))), 100);
     try {
       await this.fetch(turn);
-      if (turn !== this.asked) return;
-      put(this.body, this.rows.length ? this.table.node : this.nothing());
+      if (turn !== this.searchCount) return;
+      put(this.body, this.rows.length ? this.table.node : this.emptyState());
       this.table.set(this.rows);
       this.table.choose(route().rest[0]);
     } catch (error) {
-      if (turn !== this.asked || this.signal.aborted) return;
-      this.said.textContent = '';
-      put(this.body, h('div', { class: 'pad' }, failure(error, () => this.search())));
+      if (turn !== this.searchCount || this.signal.aborted) return;
+      this.countText.textContent = '';
+      put(
+        this.body,
+        h(
+          'div',
+          { class: 'pad' },
+          failure(error, () => this.search()),
+        ),
+      );
     } finally {
       clearTimeout(wait);
     }
   }
 
-  /** The next rows. A page may be short and still have a next one: asks on until there is something to see. */
+  /**
+   * Fetches the next rows. The server's pages may be short, so fetches until there are enough rows to show.
+   */
   async fetch(turn) {
     const before = this.rows.length;
     let rounds = 0;
     do {
-      const page = await get('requests', { query: { ...this.query(), limit: PAGE_ROWS, cursor: this.cursor }, signal: this.signal });
-      if (turn !== this.asked) return;
+      const page = await get('requests', {
+        query: { ...this.query(), limit: PAGE_ROWS, cursor: this.cursor },
+        signal: this.signal,
+      });
+      if (turn !== this.searchCount) return;
       this.rows.push(...rowsOf(page));
       this.cursor = page.next ?? null;
     } while (this.cursor && this.rows.length < before + 50 && ++rounds < 20);
-    this.said.textContent = `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}`;
+    this.countText.textContent = `${count(this.rows.length)}${this.cursor ? ' or more' : ''} ${this.rows.length === 1 ? 'request' : 'requests'}`;
   }
 
   async more() {
     if (!this.cursor || this.fetching) return;
     this.fetching = true;
-    const turn = this.asked;
+    const turn = this.searchCount;
     try {
       await this.fetch(turn);
-      if (turn === this.asked) this.table.set(this.rows, { keep: true });
+      if (turn === this.searchCount) this.table.set(this.rows, { keep: true });
     } catch (error) {
       if (!this.signal.aborted) toast(error.message, 'bad');
       this.cursor = null;
@@ -162,17 +313,30 @@ class View {
     }
   }
 
-  nothing() {
+  emptyState() {
     const any = Object.keys(this.query()).length > 0;
-    return any ? empty('No request is like that.', 'Widen the time or take a filter away.', button('Clear the search', () => go('requests')))
-      : empty('No request was made yet.', 'Every call will stand here with its waterfall, its price and the reason of its end.',
-        may('POST /playground/chat/completions') && button('Make one in the playground', () => go('playground'), { sign: 'play' }));
+    return any
+      ? empty(
+          'No request matches.',
+          'Choose a longer time or remove a filter.',
+          button('Clear the search', () => go('requests')),
+        )
+      : empty(
+          'There is no request yet.',
+          'Every call appears here with its waterfall, price and outcome.',
+          may('POST /playground/chat/completions') &&
+            button('Open the playground', () => go('playground'), { sign: 'play' }),
+        );
   }
 
-  open(id) { go(this.address(`requests/${encodeURIComponent(id)}`)); }
+  open(id) {
+    go(this.address(`requests/${encodeURIComponent(id)}`));
+  }
 
   mark(id) {
-    this.marked = this.marked.includes(id) ? this.marked.filter((one) => one !== id) : [...this.marked, id].slice(-2);
+    this.marked = this.marked.includes(id)
+      ? this.marked.filter((other) => other !== id)
+      : [...this.marked, id].slice(-2);
     this.compare.hidden = this.marked.length !== 2 || !may('GET /requests/compare');
     this.table.redraw();
   }
@@ -180,35 +344,80 @@ class View {
   follow({ rest, query }) {
     const id = rest[0];
     const before = this.address('');
-    // A link to one request leaves the list as it is.
-    if (!id || (id !== 'compare' && query.size > 0)) this.take(query);
+    // A link to a request keeps the filters of the list.
+    if (!id || (id !== 'compare' && query.size > 0)) this.readFilters(query);
     if (this.address('') !== before) {
       put(this.form, this.bar());
-      if (this.asked > 0) this.search();
+      if (this.searchCount > 0) this.search();
     }
     this.side.hidden = !id;
     this.side.closest('.split').classList.toggle('with-side', Boolean(id));
     this.table.choose(id);
     if (!id) return put(this.side);
     const close = () => go(this.address('requests'));
-    if (id === 'compare') comparison(this.side, { a: query.get('a'), b: query.get('b'), close, signal: this.signal });
+    if (id === 'compare')
+      comparison(this.side, { a: query.get('a'), b: query.get('b'), close, signal: this.signal });
     else detail(this.side, { id, close, step: (by) => this.table.step(by), signal: this.signal });
   }
 }
 
 function columns(view) {
-  const mark = (row) => h('input', { type: 'checkbox', 'aria-label': `Compare ${row.id}`, checked: view.marked.includes(row.id), tabindex: -1, on: { change: () => view.mark(row.id) } });
+  const mark = (row) =>
+    h('input', {
+      type: 'checkbox',
+      'aria-label': `Compare ${row.id}`,
+      checked: view.marked.includes(row.id),
+      tabindex: -1,
+      on: { change: () => view.mark(row.id) },
+    });
   return [
     { name: h('span', { class: 'off-screen' }, 'Compare'), least: 18, cell: mark },
     { name: 'Started', least: 72, grow: 1, cell: (row) => when(row.started) },
     { name: 'Outcome', least: 92, grow: 1, cell: (row) => outcome(row.outcome) },
     { name: 'Took', least: 76, num: true, cell: (row) => duration(row.duration_us) },
-    { name: 'First token', least: 82, rank: 6, num: true, cell: (row) => duration(row.time_to_first_token_us) },
-    { name: 'Model', least: 80, grow: 1.8, rank: 1, cell: (row) => h('span', { title: nameOf(row.model) }, nameOf(row.model)) },
-    { name: 'Project', least: 64, grow: 0.9, rank: 3, cell: (row) => h('span', { title: [row.project, row.org].filter(Boolean).join(' of ') }, row.project ?? '–') },
-    { name: 'Key', least: 90, grow: 1.8, rank: 3, cell: (row) => h('span', { title: row.key ?? '' }, row.worker_job ? 'worker job' : keyName(row)) },
-    { name: 'User', least: 84, grow: 1, rank: 5, cell: (row) => h('span', { title: row.user ?? '' }, row.user ?? '–') },
-    { name: 'Tokens', least: 104, rank: 4, num: true, cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}` },
+    {
+      name: 'First token',
+      least: 82,
+      rank: 6,
+      num: true,
+      cell: (row) => duration(row.time_to_first_token_us),
+    },
+    {
+      name: 'Model',
+      least: 80,
+      grow: 1.8,
+      rank: 1,
+      cell: (row) => h('span', { title: modelName(row.model) }, modelName(row.model)),
+    },
+    {
+      name: 'Project',
+      least: 64,
+      grow: 0.9,
+      rank: 3,
+      cell: (row) =>
+        h('span', { title: [row.project, row.org].filter(Boolean).join(' of ') }, row.project ?? '–'),
+    },
+    {
+      name: 'Key',
+      least: 90,
+      grow: 1.8,
+      rank: 3,
+      cell: (row) => h('span', { title: row.key ?? '' }, row.worker_job ? 'worker job' : keyName(row)),
+    },
+    {
+      name: 'User',
+      least: 84,
+      grow: 1,
+      rank: 5,
+      cell: (row) => h('span', { title: row.user ?? '' }, row.user ?? '–'),
+    },
+    {
+      name: 'Tokens',
+      least: 104,
+      rank: 4,
+      num: true,
+      cell: (row) => `${count(row.usage?.prompt_tokens)} → ${count(row.usage?.completion_tokens)}`,
+    },
     { name: 'Charged', least: 112, rank: 2, num: true, cell: (row) => money(row.cost?.charged_dollars) },
   ];
 }

@@ -1,36 +1,79 @@
-// The page of whoever is not signed in: by a key here, by a link as it is printed.
+// Asks for an operator's key, and explains the sign-in link.
 
 import { h, put } from '../dom.js';
 import { signIn } from '../session.js';
 import { button, failure } from '../ui/parts.js';
 import { field } from '../ui/dialog.js';
 
-/** @param {{said?: string, error?: Error, entered: () => void}} how */
-export function signInPage({ said, error, entered }) {
+/** @param {{message?: string, error?: Error, entered: () => void}} options */
+export function signInPage({ message, error, entered }) {
   document.title = 'Sign in · Headrace';
-  const key = field('Operator key', { kind: 'password', name: 'key', required: true, placeholder: 'hrop-…', hint: 'It is sent to this server once, and kept nowhere in the browser.' });
+  const key = field('Operator key', {
+    kind: 'password',
+    name: 'key',
+    required: true,
+    placeholder: 'hrop-…',
+    hint: 'Sent to this server once, and not stored in the browser.',
+  });
   const notice = h('div', {}, error && failure(error));
   const send = button('Sign in', null, { kind: 'primary', type: 'submit' });
-  const form = h('form', { class: 'card', novalidate: true, on: { submit: async (event) => {
-    event.preventDefault();
-    if (send.disabled || !key.value()) return key.input.focus();
-    send.disabled = true;
-    put(notice);
-    try {
-      await signIn({ key: key.value() });
-      key.set('');
-      entered();
-    } catch (problem) {
-      put(notice, failure(problem));
-      key.input.focus();
-    } finally {
-      send.disabled = false;
-    }
-  } } }, key.node, notice, send);
+  const form = h(
+    'form',
+    {
+      class: 'card',
+      novalidate: true,
+      on: {
+        submit: async (event) => {
+          event.preventDefault();
+          if (send.disabled || !key.value()) return key.input.focus();
+          send.disabled = true;
+          put(notice);
+          try {
+            await signIn({ key: key.value() });
+            key.set('');
+            entered();
+          } catch (problem) {
+            put(notice, failure(problem));
+            key.input.focus();
+          } finally {
+            send.disabled = false;
+          }
+        },
+      },
+    },
+    key.node,
+    notice,
+    send,
+  );
   setTimeout(() => key.input.focus());
-  return h('main', { class: 'sign-in' },
-    h('div', { class: 'sign-in-brand' }, h('img', { src: '/icon.svg', alt: '', width: 44, height: 44 }), h('h1', {}, 'Headrace'), h('p', { class: 'muted' }, said ?? 'Sign in to see what your server does, and why.')),
+  return h(
+    'main',
+    { class: 'sign-in' },
+    h(
+      'div',
+      { class: 'sign-in-brand' },
+      h('img', { src: '/icon.svg', alt: '', width: 44, height: 44 }),
+      h('h1', {}, 'Headrace'),
+      h('p', { class: 'muted' }, message ?? 'Sign in to see what your server does, and why.'),
+    ),
     form,
-    h('div', { class: 'sign-in-help muted' }, h('p', {}, 'Started it just now? ', h('code', {}, 'headrace up'), ' printed a link that signs you in. It works once, for ten minutes.'),
-      h('p', {}, 'A new link: ', h('code', {}, 'headrace operators link'), ', beside the running server.')));
+    h(
+      'div',
+      { class: 'sign-in-help muted' },
+      h(
+        'p',
+        {},
+        'Just started the server? ',
+        h('code', {}, 'headrace up'),
+        ' printed a link that signs you in. It works once, for ten minutes.',
+      ),
+      h(
+        'p',
+        {},
+        'For a new link, run ',
+        h('code', {}, 'headrace operators link'),
+        ' on the server’s machine.',
+      ),
+    ),
+  );
 }

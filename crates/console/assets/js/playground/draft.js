@@ -1,74 +1,122 @@
-// What the playground keeps over a reload: settings, conversations, what is being typed, and calls whose answer is not whole yet, each with
-// its idempotency key and the very bytes that were sent. Pure but for the browser's store.
+// The state of the playground that survives a reload: settings, conversations, the text in the message box,
+// and pending calls with their idempotency keys and bodies.
 
 import { keep, load } from '../settings.js';
 import { hasWords } from './call.js';
 
 const NAME = 'playground';
-/** Answers older than that lose their tokens' probabilities, so that the store does not fill. */
+/**
+ * Only the newest turns keep the probabilities of their tokens, so that the browser's storage does not fill.
+ */
 const TURNS_WITH_TOKENS = 6;
 
 const FRESH = () => ({
-  project: '', system: '', input: '', images: [], params: {}, more: '', tools: '', mocks: {}, tool_choice: '', proceed: false, format: 'text', schema: '', stream: true, plain: false,
+  project: '',
+  system: '',
+  input: '',
+  images: [],
+  params: {},
+  more: '',
+  tools: '',
+  mocks: {},
+  tool_choice: '',
+  proceed: false,
+  format: 'text',
+  schema: '',
+  stream: true,
+  plain: false,
   panes: [{ model: '', turns: [], pending: null }],
 });
 
-/** The draft as it was left. */
+/** Loads the stored draft, or a new one. */
 export function restore() {
   const kept = load(NAME);
   return kept && Array.isArray(kept.panes) && kept.panes.length ? { ...FRESH(), ...kept } : FRESH();
 }
 
-/** Keeps it. Pictures stay out of the store: they are larger than it. */
+/** Stores the draft without its pictures, which are larger than the browser's storage. */
 export function store(draft) {
-  const panes = draft.panes.map((pane) => ({ ...pane, turns: pane.turns.map((turn, at) => at >= pane.turns.length - TURNS_WITH_TOKENS || !turn.tokens ? turn : { ...turn, tokens: null }) }));
+  const panes = draft.panes.map((pane) => ({
+    ...pane,
+    turns: pane.turns.map((turn, at) =>
+      at >= pane.turns.length - TURNS_WITH_TOKENS || !turn.tokens ? turn : { ...turn, tokens: null },
+    ),
+  }));
   keep(NAME, { ...draft, images: [], panes });
 }
 
-/** A conversation anew; settings stay. */
+/** Removes the conversations and keeps the settings. */
 export function clear(draft) {
   for (const pane of draft.panes) Object.assign(pane, { turns: [], pending: null });
 }
 
-/** A key that nobody else makes: 128 random bits, also where the page has no TLS. */
+/** Generates an idempotency key of 128 random bits. Works without TLS, unlike `crypto.randomUUID`. */
 export function freshKey() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-/** Turns as messages of the chat dialect. */
+/** Converts turns to messages of the chat dialect. */
 export function messagesOf(draft, turns) {
   const messages = draft.system.trim() ? [{ role: 'system', content: draft.system }] : [];
   for (const turn of turns) {
     if (turn.role === 'user') {
-      messages.push({ role: 'user', content: turn.images?.length ? [...turn.images.map((url) => ({ type: 'image_url', image_url: { url } })), { type: 'text', text: turn.text }] : turn.text });
-    } else if (turn.role === 'tool') messages.push({ role: 'tool', tool_call_id: turn.id, content: turn.text });
+      messages.push({
+        role: 'user',
+        content: turn.images?.length
+          ? [
+              ...turn.images.map((url) => ({ type: 'image_url', image_url: { url } })),
+              { type: 'text', text: turn.text },
+            ]
+          : turn.text,
+      });
+    } else if (turn.role === 'tool')
+      messages.push({ role: 'tool', tool_call_id: turn.id, content: turn.text });
     else if (hasWords(turn)) {
       const message = { role: 'assistant', content: turn.text };
-      if (turn.calls?.length) message.tool_calls = turn.calls.map((call) => ({ id: call.id, type: 'function', function: { name: call.name, arguments: call.args } }));
+      if (turn.calls?.length)
+        message.tool_calls = turn.calls.map((call) => ({
+          id: call.id,
+          type: 'function',
+          function: { name: call.name, arguments: call.args },
+        }));
       messages.push(message);
     }
   }
   return messages;
 }
 
-/** What is wrong with a text that should be JSON, or null. */
-export function jsonFault(text, what) {
+/** The error of a text that must be empty or JSON, or `null`. */
+export function jsonFault(text, label) {
   if (!text.trim()) return null;
-  try { JSON.parse(text); return null; } catch (error) { return `${what} is no JSON: ${error.message}`; }
+  try {
+    JSON.parse(text);
+    return null;
+  } catch (error) {
+    return `${label} is not JSON: ${error.message}`;
+  }
 }
 
-/** The tools offered, as a list; none where the text is not ready. */
+/** The list of tools. Empty if their text is not JSON yet. */
 export function toolsOf(draft) {
   try {
     const tools = JSON.parse(draft.tools || '[]');
-    return (Array.isArray(tools) ? tools : [tools]).map((tool) => tool.function ? tool : { type: 'function', function: tool });
-  } catch { return []; }
+    return (Array.isArray(tools) ? tools : [tools]).map((tool) =>
+      tool.function ? tool : { type: 'function', function: tool },
+    );
+  } catch {
+    return [];
+  }
 }
 
-/** The body of the next call. Throws where a field that must be JSON is none. */
+/** The body of the next call. Throws if a field that must be JSON is not. */
 export function bodyOf(draft, pane) {
-  for (const fault of [jsonFault(draft.tools, 'Tools'), draft.format === 'json_schema' && jsonFault(draft.schema, 'The schema'), jsonFault(draft.more, 'More parameters')]) if (fault) throw new Error(fault);
+  for (const fault of [
+    jsonFault(draft.tools, 'Tools'),
+    draft.format === 'json_schema' && jsonFault(draft.schema, 'The schema'),
+    jsonFault(draft.more, 'Other parameters'),
+  ])
+    if (fault) throw new Error(fault);
   const body = { model: pane.model, messages: messagesOf(draft, pane.turns) };
   for (const [name, value] of Object.entries(draft.params)) {
     if (value === null || value === undefined || value === '' || value === false) continue;
@@ -78,10 +126,17 @@ export function bodyOf(draft, pane) {
   const tools = toolsOf(draft);
   if (tools.length) {
     body.tools = tools;
-    if (draft.tool_choice) body.tool_choice = ['auto', 'none', 'required'].includes(draft.tool_choice) ? draft.tool_choice : { type: 'function', function: { name: draft.tool_choice } };
+    if (draft.tool_choice)
+      body.tool_choice = ['auto', 'none', 'required'].includes(draft.tool_choice)
+        ? draft.tool_choice
+        : { type: 'function', function: { name: draft.tool_choice } };
   }
   if (draft.format === 'json_object') body.response_format = { type: 'json_object' };
-  if (draft.format === 'json_schema' && draft.schema.trim()) body.response_format = { type: 'json_schema', json_schema: { name: 'answer', strict: true, schema: JSON.parse(draft.schema) } };
+  if (draft.format === 'json_schema' && draft.schema.trim())
+    body.response_format = {
+      type: 'json_schema',
+      json_schema: { name: 'answer', strict: true, schema: JSON.parse(draft.schema) },
+    };
   if (draft.stream) Object.assign(body, { stream: true, stream_options: { include_usage: true } });
   return Object.assign(body, JSON.parse(draft.more.trim() || '{}'));
 }

@@ -1,6 +1,6 @@
-// Whether somebody types, so that a letter is a letter and no command.
+// Distinguishes typing from keyboard commands.
 
-/** Whether what a key was pressed in takes text. */
+/** Whether an element takes text. */
 export function isTyping(node) {
   return node.isContentEditable || ['INPUT', 'TEXTAREA', 'SELECT'].includes(node.tagName);
 }

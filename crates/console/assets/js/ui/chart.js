@@ -1,31 +1,41 @@
-// Lines over time, drawn by the vendored uPlot, which is fetched when a page first draws one. Colours come from the style sheet and
-// are read anew when the reader changes them.
+// Draws lines over time with the vendored uPlot, which is fetched for the first chart. Colours come from the
+// style sheet, and are read again when the reader changes them.
 
 import { add, h, put } from '../dom.js';
 import { time } from '../format.js';
 import { choice } from '../settings.js';
 
-const MOST_NAME = 40;
+const MAX_NAME_CHARS = 40;
 let library = null;
 
-/** Fetches the library once. It sets styles by CSSOM alone, so it lives under the policy of the page. */
+/** Fetches the library once. It sets styles by CSSOM only, as the page's content security policy requires. */
 function uplot() {
   library ??= new Promise((resolve, reject) => {
     document.head.append(h('link', { rel: 'stylesheet', href: '/vendor/uplot.css' }));
-    document.head.append(h('script', { src: '/vendor/uplot.js', on: { load: () => resolve(window.uPlot), error: () => reject(new Error('The charts could not be loaded.')) } }));
+    document.head.append(
+      h('script', {
+        src: '/vendor/uplot.js',
+        on: {
+          load: () => resolve(window.uPlot),
+          error: () => reject(new Error('The charts could not be loaded.')),
+        },
+      }),
+    );
   });
   return library;
 }
 
-/** A time below the axis: the day where days are shown, else the minute. */
+/** The label of a time below the axis: a date if the steps are days, else a time of day. */
 function clock(at, splits) {
   const day = splits.length > 1 && splits[1] - splits[0] >= 43200;
-  return day ? time(at * 1e3, { date: 'always' }).slice(5, 10) : time(at * 1e3, { seconds: splits.length > 1 && splits[1] - splits[0] < 60, date: 'never' });
+  return day
+    ? time(at * 1e3, { date: 'always' }).slice(5, 10)
+    : time(at * 1e3, { seconds: splits.length > 1 && splits[1] - splits[0] < 60, date: 'never' });
 }
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** A colour token's value as the page shows it now: tokens may say one for light and one for dark. */
+/** The current value of a colour variable, which may differ between light and dark. */
 function resolved(name) {
   const probe = h('span', { class: 'off-screen', style: { color: `var(${name})` } });
   document.body.append(probe);
@@ -34,22 +44,46 @@ function resolved(name) {
   return value || color(name);
 }
 
-/** The names of the lines with their colours. Under the pointer: the moment, and what each line has there. */
+/** The names and colours of the lines, and the time and values under the pointer. */
 function legendOf(lines, data) {
   const at = h('li', {}, '–');
   const values = lines.map(() => h('b', { class: 'num' }));
-  const node = h('ul', { class: 'legend small muted' }, lines.map((line, index) => h('li', {}, h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }), line.name.slice(0, MOST_NAME), values[index])), at);
-  return { node, set(index) {
-    const [xs, ...ys] = data();
-    const known = index !== null && index !== undefined && xs[index] !== undefined;
-    put(at, known ? time(xs[index] * 1e3) : '–');
-    values.forEach((value, line) => put(value, known && ys[line][index] !== null && ys[line][index] !== undefined ? ` ${lines[line].show(ys[line][index])}` : ''));
-  } };
+  const node = h(
+    'ul',
+    { class: 'legend small muted' },
+    lines.map((line, index) =>
+      h(
+        'li',
+        {},
+        h('i', { style: { background: `var(${line.color})` }, 'aria-hidden': 'true' }),
+        line.name.slice(0, MAX_NAME_CHARS),
+        values[index],
+      ),
+    ),
+    at,
+  );
+  return {
+    node,
+    set(index) {
+      const [xs, ...ys] = data();
+      const known = index !== null && index !== undefined && xs[index] !== undefined;
+      put(at, known ? time(xs[index] * 1e3) : '–');
+      values.forEach((value, line) =>
+        put(
+          value,
+          known && ys[line][index] !== null && ys[line][index] !== undefined
+            ? ` ${lines[line].show(ys[line][index])}`
+            : '',
+        ),
+      );
+    },
+  };
 }
 
 /**
- * A chart of lines.
- * @param {{label: string, lines: {name: string, color: string, show: (v) => string}[], height?: number, axis?: (v) => string, bars?: boolean, windowS?: number}} how
+ * Creates a chart of lines.
+ * @param {object} options `lines` have a `name`, a `color` and `show(value)`, which formats a value. `axis(value)`
+ * formats the labels of the axis. `windowS` fixes the length of the time axis, in seconds.
  * @returns {{node: HTMLElement, set: (xs: number[], ...ys: number[][]) => void}} `xs` in seconds since 1970
  */
 export function chart({ label, lines, height = 160, axis, bars = false, windowS, signal }) {
@@ -68,20 +102,45 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
     plot?.destroy();
     const ink = resolved('--muted');
     const grid = resolved('--line');
-    const ticks = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: '11px system-ui, sans-serif' };
-    plot = new uPlot({
-      width: Math.max(120, node.clientWidth), height,
-      tzDate: (ts) => (choice('clock') === 'utc' ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3)),
-      cursor: { y: false, points: { size: 6 } },
-      legend: { show: false },
-      hooks: { setCursor: [(at) => legend.set(at.cursor.idx)] },
-      scales: { ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }), y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...ticks, size: 26, values: (_, splits) => splits.map((at) => clock(at, splits)) }, { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) }],
-      series: [{},
-        ...lines.map((line) => ({ stroke: resolved(line.color), width: 1.75, fill: lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
-          points: { show: false }, spanGaps: false,
-          paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined }))],
-    }, data, plane);
+    const ticks = {
+      stroke: ink,
+      grid: { stroke: grid, width: 1 },
+      ticks: { show: false },
+      font: '11px system-ui, sans-serif',
+    };
+    plot = new uPlot(
+      {
+        width: Math.max(120, node.clientWidth),
+        height,
+        tzDate: (ts) =>
+          choice('clock') === 'utc' ? uPlot.tzDate(new Date(ts * 1e3), 'Etc/UTC') : new Date(ts * 1e3),
+        cursor: { y: false, points: { size: 6 } },
+        legend: { show: false },
+        hooks: { setCursor: [(at) => legend.set(at.cursor.idx)] },
+        scales: {
+          ...(windowS && { x: { range: (_, low, high) => [(high ?? 0) - windowS, high ?? windowS] } }),
+          y: { range: (_, low, high) => [Math.min(0, low ?? 0), high > 0 ? high * 1.1 : 1] },
+        },
+        axes: [
+          { ...ticks, size: 26, values: (_, splits) => splits.map((at) => clock(at, splits)) },
+          { ...ticks, size: 58, values: (_, values) => values.map((v) => (axis ?? lines[0].show)(v)) },
+        ],
+        series: [
+          {},
+          ...lines.map((line) => ({
+            stroke: resolved(line.color),
+            width: 1.75,
+            fill:
+              lines.length === 1 ? resolved(line.color).replace(/rgb\((.*)\)/, 'rgba($1, 0.10)') : undefined,
+            points: { show: false },
+            spanGaps: false,
+            paths: bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined,
+          })),
+        ],
+      },
+      data,
+      plane,
+    );
   }
 
   const legend = legendOf(lines, () => data);
@@ -93,10 +152,23 @@ export function chart({ label, lines, height = 160, axis, bars = false, windowS,
   });
   add(node, lines.length > 1 || bars ? legend.node : null);
   resize.observe(node);
-  const again = () => { make().catch(() => {}); };
-  document.addEventListener('choice', again, { signal });
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again, { signal });
-  signal?.addEventListener('abort', () => { resize.disconnect(); plot?.destroy(); plot = null; });
+  const redraw = () => {
+    make().catch(() => {});
+  };
+  document.addEventListener('choice', redraw, { signal });
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', redraw, { signal });
+  signal?.addEventListener('abort', () => {
+    resize.disconnect();
+    plot?.destroy();
+    plot = null;
+  });
 
-  return { node, set(...columns) { data = columns; node.dataset.points = String(columns[0].length); plot?.setData(columns); } };
+  return {
+    node,
+    set(...columns) {
+      data = columns;
+      node.dataset.points = String(columns[0].length);
+      plot?.setData(columns);
+    },
+  };
 }

@@ -1,104 +1,185 @@
-// Small parts that every page is put together from: headings, cards, badges, empty and failed states, copying, tabs.
+// The parts that pages consist of: headings, cards, buttons, badges, empty and failed states, tabs, figures.
 
 import { add, h, icon, put } from '../dom.js';
 import { ago, bothTimes, time } from '../format.js';
-import { pageOf } from '../titles.js';
+import { errorPagePath } from '../book-titles.js';
 
-/** The head of a page: its name, one sentence, and what one can do here. */
+/** The head of a page: its name, one sentence, and its buttons. */
 export function head(title, sentence, ...acts) {
-  return h('header', { class: 'head' },
+  return h(
+    'header',
+    { class: 'head' },
     h('div', {}, h('h1', {}, title), sentence && h('p', { class: 'muted' }, sentence)),
-    acts.length > 0 && h('div', { class: 'acts' }, acts));
+    acts.length > 0 && h('div', { class: 'acts' }, acts),
+  );
 }
 
-/** A card with a heading. */
 export function card(title, props, ...children) {
   const { note, acts, ...rest } = props ?? {};
-  return h('section', { ...rest, class: ['card', rest.class].filter(Boolean).join(' ') },
-    title && h('div', { class: 'card-head' }, h('h2', {}, title), note && h('span', { class: 'muted small' }, note), acts && h('div', { class: 'acts' }, acts)),
-    children);
+  return h(
+    'section',
+    { ...rest, class: ['card', rest.class].filter(Boolean).join(' ') },
+    title &&
+      h(
+        'div',
+        { class: 'card-head' },
+        h('h2', {}, title),
+        note && h('span', { class: 'muted small' }, note),
+        acts && h('div', { class: 'acts' }, acts),
+      ),
+    children,
+  );
 }
 
-/** A button. */
 export function button(text, act, { kind = '', sign, title, disabled, ...rest } = {}) {
-  return h('button', { type: 'button', class: ['button', kind].filter(Boolean).join(' '), title, disabled, 'aria-label': text ? null : title, ...rest, on: { click: act } },
-    sign && icon(sign), text && h('span', {}, text));
+  return h(
+    'button',
+    {
+      type: 'button',
+      class: ['button', kind].filter(Boolean).join(' '),
+      title,
+      disabled,
+      'aria-label': text ? null : title,
+      ...rest,
+      on: { click: act },
+    },
+    sign && icon(sign),
+    text && h('span', {}, text),
+  );
 }
 
-/** A word on a coloured ground: `good`, `warn`, `bad`, `info`, or plain. */
+/** A word on a coloured background. Kinds: `good`, `warn`, `bad`, `info`, or none. */
 export function badge(text, kind = '') {
   return h('span', { class: `badge ${kind}` }, text);
 }
 
-/** How a call ended, as a badge. */
-export function outcome(of) {
-  const kind = typeof of === 'string' ? of : of?.kind;
+/** The badge of a call's outcome. */
+export function outcome(ending) {
+  const kind = typeof ending === 'string' ? ending : ending?.kind;
   if (!kind) return badge('in flight', 'info');
-  const badges = { completed: ['completed', 'good'], cancelled: ['cancelled', ''], refused: [of?.code ? `refused · ${of.code}` : 'refused', 'warn'], failed: [of?.stage ? `failed in ${of.stage}` : 'failed', 'bad'] };
+  const badges = {
+    completed: ['completed', 'good'],
+    cancelled: ['cancelled', ''],
+    refused: [ending?.code ? `refused · ${ending.code}` : 'refused', 'warn'],
+    failed: [ending?.stage ? `failed in ${ending.stage}` : 'failed', 'bad'],
+  };
   return badge(...(badges[kind] ?? [kind, '']));
 }
 
 const DAY_LENGTH = '2026-11-26'.length;
 
-/** A time, shown as the reader chose, with both spellings in its title. With `ago` how long ago, with `day` the day alone. */
+/**
+ * A time with its local and UTC forms in the title. `ago` shows the distance from now, `day` the date only.
+ */
 export function when(at, options) {
   if (!at) return h('span', { class: 'muted' }, '–');
-  return h('time', { datetime: String(at), title: bothTimes(at) }, options?.ago ? ago(at) : options?.day ? time(at, { date: 'always' }).slice(0, DAY_LENGTH) : time(at, options));
+  return h(
+    'time',
+    { datetime: String(at), title: bothTimes(at) },
+    options?.ago
+      ? ago(at)
+      : options?.day
+        ? time(at, { date: 'always' }).slice(0, DAY_LENGTH)
+        : time(at, options),
+  );
 }
 
-/** Where something would stand: grey lines while it is fetched. */
+/** Grey lines in the place of content that is being fetched. */
 export function skeleton(lines = 4) {
-  return h('div', { class: 'skeleton', role: 'status', 'aria-label': 'Loading' },
-    Array.from({ length: lines }, (_, at) => h('div', { style: { width: `${90 - ((at * 37) % 50)}%` } })));
+  return h(
+    'div',
+    { class: 'skeleton', role: 'status', 'aria-label': 'Loading' },
+    Array.from({ length: lines }, (_, at) => h('div', { style: { width: `${90 - ((at * 37) % 50)}%` } })),
+  );
 }
 
-/** Nothing there, and the next step. */
+/** The state without content, with the next step. */
 export function empty(title, sentence, ...acts) {
-  return h('div', { class: 'empty' }, h('p', { class: 'empty-title' }, title), sentence && h('p', { class: 'muted' }, sentence), acts.length > 0 && h('div', { class: 'acts' }, acts));
+  return h(
+    'div',
+    { class: 'empty' },
+    h('p', { class: 'empty-title' }, title),
+    sentence && h('p', { class: 'muted' }, sentence),
+    acts.length > 0 && h('div', { class: 'acts' }, acts),
+  );
 }
 
-/** What went wrong, and the way out. */
+/** The message of an error, with its remedy. */
 export function failure(error, retry) {
   const doc = error.doc && /^(\/docs\/|https:\/\/)/.test(error.doc) ? error.doc : null;
-  return h('div', { class: 'failure', role: 'alert' }, icon('warn'),
-    h('div', {},
+  return h(
+    'div',
+    { class: 'failure', role: 'alert' },
+    icon('warn'),
+    h(
+      'div',
+      {},
       h('p', { class: 'failure-title' }, error.message || 'Something went wrong.'),
       error.remedy && h('p', {}, error.remedy),
-      (error.field || error.code) && h('p', { class: 'muted small' }, [error.field && `Field: ${error.field}`, error.code && `Code: ${error.code}`].filter(Boolean).join(' · '),
-        doc && [' · ', h('a', { href: doc, target: '_blank', rel: 'noopener noreferrer' }, 'about this error')]),
-      retry && h('div', { class: 'acts' }, button('Retry', retry, { sign: 'redo' }))));
+      (error.field || error.code) &&
+        h(
+          'p',
+          { class: 'muted small' },
+          [error.field && `Field: ${error.field}`, error.code && `Code: ${error.code}`]
+            .filter(Boolean)
+            .join(' · '),
+          doc && [
+            ' · ',
+            h('a', { href: doc, target: '_blank', rel: 'noopener noreferrer' }, 'about this error'),
+          ],
+        ),
+      retry && h('div', { class: 'acts' }, button('Retry', retry, { sign: 'redo' })),
+    ),
+  );
 }
 
-/** A link to the page about a refusal's code. */
+/** A link to the page about an error code. */
 export function aboutCode(code, tag = 'p') {
-  const page = pageOf(code);
+  const page = errorPagePath(code);
   return page && h(tag, { class: 'small' }, h('a', { href: page }, 'about ', h('code', {}, code)));
 }
 
-/** Fills `root` with what `make` returns, with a skeleton meanwhile and a failure in its place. */
+/** Fills `root` with the result of `make`. Shows a skeleton until then, and the error if `make` fails. */
 export async function load(root, make, { lines = 4, signal } = {}) {
   put(root, skeleton(lines));
   try {
-    const made = await make();
-    if (!signal?.aborted) put(root, made);
+    const content = await make();
+    if (!signal?.aborted) put(root, content);
   } catch (error) {
     if (signal?.aborted || error.name === 'AbortError') return;
-    put(root, failure(error, () => load(root, make, { lines, signal })));
+    put(
+      root,
+      failure(error, () => load(root, make, { lines, signal })),
+    );
   }
 }
 
-/** Copies a text, and says so. */
+/** A button that copies a text, or the result of a function, and confirms it. */
 export function copyButton(text, label = 'Copy') {
-  const node = button(label, async () => {
-    const value = typeof text === 'function' ? text() : text;
-    try { await navigator.clipboard.writeText(value); } catch { byHand(value); }
-    toast('Copied.');
-  }, { kind: 'quiet', sign: 'copy', title: label ? null : 'Copy' });
+  const node = button(
+    label,
+    async () => {
+      const value = typeof text === 'function' ? text() : text;
+      try {
+        await navigator.clipboard.writeText(value);
+      } catch {
+        copyBySelection(value);
+      }
+      toast('Copied.');
+    },
+    { kind: 'quiet', sign: 'copy', title: label ? null : 'Copy' },
+  );
   return node;
 }
 
-/** Without the clipboard's permission (a page without TLS on another machine). */
-function byHand(value) {
+/** A value as JSON, with a button that copies it. */
+export function jsonBlock(value) {
+  const text = JSON.stringify(value, null, 2);
+  return h('div', { class: 'with-copy' }, copyButton(text), h('pre', { class: 'code', tabindex: 0 }, text));
+}
+
+/** Copies without the clipboard API, which browsers refuse to pages of other machines without TLS. */
+function copyBySelection(value) {
   const area = h('textarea', { class: 'off-screen', 'aria-hidden': 'true' });
   area.value = value;
   document.body.append(area);
@@ -109,7 +190,7 @@ function byHand(value) {
 
 let toasts = null;
 
-/** A short word at the edge of the page, which screen readers read. */
+/** Shows a short message at the edge of the page for some seconds. Screen readers read it. */
 export function toast(text, kind = '') {
   if (!toasts?.isConnected) {
     toasts = h('div', { class: 'toasts', role: 'status', 'aria-live': 'polite' });
@@ -121,50 +202,106 @@ export function toast(text, kind = '') {
 }
 
 /**
- * Tabs by the pattern of the ARIA practices: arrows move, one is in the order of Tab.
+ * Tabs as in the ARIA practices: arrow keys move between tabs, and the Tab key reaches the chosen one only.
  * @param {{name: string, id: string, show: (root: HTMLElement) => void}[]} list
  */
 export function tabs(list, { chosen, changed, label = 'Views' } = {}) {
   const panel = h('div', { class: 'tab-panel', role: 'tabpanel', tabindex: 0, id: `panel-${list[0].id}` });
-  const heads = list.map((tab, at) => h('button', { type: 'button', role: 'tab', class: 'tab', id: `tab-${tab.id}`, 'aria-controls': panel.id, on: {
-    click: () => choose(at),
-    keydown: (event) => {
-      const step = { ArrowRight: 1, ArrowLeft: -1, Home: -at, End: list.length - 1 - at }[event.key];
-      if (step === undefined) return;
-      event.preventDefault();
-      choose((at + step + list.length) % list.length, true);
-    } } }, tab.name));
+  const heads = list.map((tab, at) =>
+    h(
+      'button',
+      {
+        type: 'button',
+        role: 'tab',
+        class: 'tab',
+        id: `tab-${tab.id}`,
+        'aria-controls': panel.id,
+        on: {
+          click: () => choose(at),
+          keydown: (event) => {
+            const step = { ArrowRight: 1, ArrowLeft: -1, Home: -at, End: list.length - 1 - at }[event.key];
+            if (step === undefined) return;
+            event.preventDefault();
+            choose((at + step + list.length) % list.length, true);
+          },
+        },
+      },
+      tab.name,
+    ),
+  );
   function choose(at, focus, quiet) {
-    heads.forEach((one, index) => { one.setAttribute('aria-selected', String(index === at)); one.tabIndex = index === at ? 0 : -1; });
+    heads.forEach((tab, index) => {
+      tab.setAttribute('aria-selected', String(index === at));
+      tab.tabIndex = index === at ? 0 : -1;
+    });
     panel.setAttribute('aria-labelledby', heads[at].id);
     if (focus) heads[at].focus();
     put(panel);
     list[at].show(panel);
     if (!quiet) changed?.(list[at].id);
   }
-  const node = h('div', { class: 'tabs' }, h('div', { role: 'tablist', class: 'tab-list', 'aria-label': label }, heads), panel);
-  choose(Math.max(0, list.findIndex((tab) => tab.id === chosen)), false, true);
+  const node = h(
+    'div',
+    { class: 'tabs' },
+    h('div', { role: 'tablist', class: 'tab-list', 'aria-label': label }, heads),
+    panel,
+  );
+  choose(
+    Math.max(
+      0,
+      list.findIndex((tab) => tab.id === chosen),
+    ),
+    false,
+    true,
+  );
   return node;
 }
 
-/** One of a few, as buttons beside each other. */
+/** A choice between a few options, as buttons beside each other. */
 export function segmented(label, options, chosen, changed) {
-  const buttons = options.map(([value, text]) => h('button', { type: 'button', 'aria-pressed': String(value === chosen), on: { click: () => {
-    buttons.forEach((one, at) => one.setAttribute('aria-pressed', String(options[at][0] === value)));
-    changed(value);
-  } } }, text));
+  const buttons = options.map(([value, text]) =>
+    h(
+      'button',
+      {
+        type: 'button',
+        'aria-pressed': String(value === chosen),
+        on: {
+          click: () => {
+            buttons.forEach((other, at) =>
+              other.setAttribute('aria-pressed', String(options[at][0] === value)),
+            );
+            changed(value);
+          },
+        },
+      },
+      text,
+    ),
+  );
   return h('div', { class: 'segmented', role: 'group', 'aria-label': label }, buttons);
 }
 
-/** Characters of a tile's figure that fit its usual size. */
+/** The most characters of a tile's figure in large type. */
 const LONG_VALUE = 10;
 
-/** A figure with its name, its unit and a word beside it. */
+/** A figure with its name, its unit and a remark. */
 export function tile(name, { unit, hint } = {}) {
   const value = h('span', { class: 'tile-value' }, '–');
   const note = h('span', { class: 'tile-note muted small' });
-  const node = h('div', { class: 'tile', title: hint }, h('span', { class: 'tile-name' }, name), h('span', {}, value, unit && h('span', { class: 'tile-unit muted' }, ` ${unit}`)), note);
-  return { node, set(text, word = '') { value.classList.toggle('long', text.length > LONG_VALUE); if (value.textContent !== text) value.textContent = text; if (note.textContent !== word) note.textContent = word; } };
+  const node = h(
+    'div',
+    { class: 'tile', title: hint },
+    h('span', { class: 'tile-name' }, name),
+    h('span', {}, value, unit && h('span', { class: 'tile-unit muted' }, ` ${unit}`)),
+    note,
+  );
+  return {
+    node,
+    set(text, remark = '') {
+      value.classList.toggle('long', text.length > LONG_VALUE);
+      if (value.textContent !== text) value.textContent = text;
+      if (note.textContent !== remark) note.textContent = remark;
+    },
+  };
 }
 
 /** Names and values in two columns. */
@@ -177,8 +314,17 @@ export function facts(...pairs) {
   return list;
 }
 
-/** A share as a bar with its words beside it. */
+/** A share between 0 and 1 as a bar, with a text beside it. */
 export function meter(share, text, kind = '') {
   const width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
-  return h('span', { class: 'meter' }, h('span', { class: 'meter-track', 'aria-hidden': 'true' }, h('span', { class: `meter-fill ${kind}`, style: { width } })), h('span', { class: 'num' }, text));
+  return h(
+    'span',
+    { class: 'meter' },
+    h(
+      'span',
+      { class: 'meter-track', 'aria-hidden': 'true' },
+      h('span', { class: `meter-fill ${kind}`, style: { width } }),
+    ),
+    h('span', { class: 'num' }, text),
+  );
 }

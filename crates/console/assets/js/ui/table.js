@@ -1,14 +1,15 @@
-// Tables: a plain one for short lists, sortable, and one for long lists that draws only the rows in view.
+// Tables: a sortable one for short lists, and one for long lists that draws only the rows in view.
 
 import { h, put } from '../dom.js';
 
-/** What a table gives up, one after the other, until it fits: air between its columns, whole words, then the columns themselves. */
-const CLOSER = ['tight', 'broken', 'cards'];
+/** The classes that make a table narrower, in this order: less space between columns, broken words, cards. */
+const TIGHTER_CLASSES = ['tight', 'broken', 'cards'];
 
 /**
- * A table of few rows. A table that is wider than its place becomes tighter; if that does not do, each row becomes a card, with the names of its columns
- * beside what stands there. Roles are said because a style sheet that lays a table out otherwise takes them away.
- * Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (makes its head a button), `wide`.
+ * A table of few rows. A table that is wider than its container becomes tighter. If that is not enough, each
+ * row becomes a card with the names of the columns. Sets ARIA roles, because browsers drop a table's roles
+ * when a style sheet changes its layout.
+ * Columns: `name`, `cell(row)`, `num` (right-aligned), `sort(row)` (sorts by the column's head), `wide`.
  */
 export function table(caption, columns, rows, { open, rowClass } = {}) {
   let order = null;
@@ -16,37 +17,73 @@ export function table(caption, columns, rows, { open, rowClass } = {}) {
   const heads = columns.map((column, at) => {
     const props = { scope: 'col', role: 'columnheader', class: column.num ? 'num' : null };
     if (!column.sort) return h('th', props, column.name || h('span', { class: 'off-screen' }, 'Actions'));
-    return h('th', props, h('button', { type: 'button', class: 'sort', on: { click: () => sortBy(at) } }, column.name));
+    return h(
+      'th',
+      props,
+      h('button', { type: 'button', class: 'sort', on: { click: () => sortBy(at) } }, column.name),
+    );
   });
   function sortBy(at) {
     order = order?.at === at ? { at, down: !order.down } : { at, down: Boolean(columns[at].num) };
-    heads.forEach((head, index) => index === at ? head.setAttribute('aria-sort', order.down ? 'descending' : 'ascending') : head.removeAttribute('aria-sort'));
+    heads.forEach((head, index) =>
+      index === at
+        ? head.setAttribute('aria-sort', order.down ? 'descending' : 'ascending')
+        : head.removeAttribute('aria-sort'),
+    );
     draw();
   }
   function draw() {
     const shown = [...rows];
     if (order) {
-      const of = columns[order.at].sort;
-      shown.sort((a, b) => compare(of(a), of(b)) * (order.down ? -1 : 1));
+      const sortKey = columns[order.at].sort;
+      shown.sort((a, b) => compare(sortKey(a), sortKey(b)) * (order.down ? -1 : 1));
     }
-    put(body, shown.map((row) => h('tr', { role: 'row', class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null, on: open && { click: (event) => event.target.closest('a,button,input') || open(row) } },
-      columns.map((column) => h('td', { role: 'cell', class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null, data: { name: column.name } }, h('div', {}, column.cell(row)))))));
+    put(
+      body,
+      shown.map((row) =>
+        h(
+          'tr',
+          {
+            role: 'row',
+            class: [rowClass?.(row), open && 'opens'].filter(Boolean).join(' ') || null,
+            on: open && { click: (event) => event.target.closest('a,button,input') || open(row) },
+          },
+          columns.map((column) =>
+            h(
+              'td',
+              {
+                role: 'cell',
+                class: [column.num && 'num', column.wide && 'wide'].filter(Boolean).join(' ') || null,
+                data: { name: column.name },
+              },
+              h('div', {}, column.cell(row)),
+            ),
+          ),
+        ),
+      ),
+    );
   }
   draw();
-  const made = h('table', { class: 'table', role: 'table' }, h('caption', { class: 'off-screen' }, caption), h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
-  const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, made);
-  fit(wrap, made);
+  const node = h(
+    'table',
+    { class: 'table', role: 'table' },
+    h('caption', { class: 'off-screen' }, caption),
+    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)),
+    body,
+  );
+  const wrap = h('div', { class: 'table-wrap', tabindex: 0, role: 'region', 'aria-label': caption }, node);
+  fit(wrap, node);
   return wrap;
 }
 
-/** Keeps a table within its place, at each width that the place has. */
-export function fit(wrap, made) {
+/** Keeps a table within its container when the container's width changes. */
+export function fit(wrap, node) {
   let width = -1;
   new ResizeObserver(() => {
     if (wrap.clientWidth === width) return;
     width = wrap.clientWidth;
-    made.classList.remove(...CLOSER);
-    for (const name of CLOSER) if (wrap.scrollWidth > wrap.clientWidth) made.classList.add(name);
+    node.classList.remove(...TIGHTER_CLASSES);
+    for (const name of TIGHTER_CLASSES) if (wrap.scrollWidth > wrap.clientWidth) node.classList.add(name);
   }).observe(wrap);
 }
 
@@ -59,11 +96,11 @@ function compare(a, b) {
 
 const ROW_PX = 38;
 const BEYOND_ROWS = 12;
-/** As the style sheet has them: between columns, and at both ends of a row. */
+/** The space between columns, and at both ends of a row together, as in the style sheet. */
 const GAP_PX = 12;
 const ENDS_PX = 24;
 
-/** The columns that so many pixels have room for. */
+/** The columns that fit into `px` pixels. */
 function fittingIn(columns, px) {
   const ranks = [...new Set(columns.map((column) => column.rank ?? 0))].sort((a, b) => a - b);
   const upTo = (rank) => columns.filter((column) => (column.rank ?? 0) <= rank);
@@ -71,11 +108,13 @@ function fittingIn(columns, px) {
   return ranks.map(upTo).findLast((some) => needs(some) <= px) ?? upTo(ranks[0]);
 }
 
-const templateOf = (columns) => columns.map(({ least, grow }) => (grow ? `minmax(${least}px, ${grow}fr)` : `${least}px`)).join(' ');
+const templateOf = (columns) =>
+  columns.map(({ least, grow }) => (grow ? `minmax(${least}px, ${grow}fr)` : `${least}px`)).join(' ');
 
 /**
- * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move; Enter opens. Columns have a least width in pixels
- * (`least`), a share of what is left (`grow`), and a `rank`: where not all have room, those of the highest rank are left out.
+ * A list of any length. Draws the rows in view and a few beyond. Arrow keys, Home, End and Page move, and
+ * Enter opens. Columns have a least width in pixels (`least`), a share of the remaining width (`grow`), and a
+ * `rank`. If there is not enough room, the columns of the highest rank are left out.
  * @param {{caption: string, columns: object[], open: (row) => void, more?: () => void, key: (row) => string}} how
  */
 export function longTable({ caption, columns, open, more, key, onKey }) {
@@ -88,13 +127,22 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   let shown = columns;
   let template = templateOf(shown);
   const top = h('div', { class: 'long-head', role: 'rowgroup' });
-  const view = h('div', { class: 'long-view', role: 'rowgroup', on: { scroll: () => schedule(), keydown: pressed } }, spacer);
-  const node = h('div', { class: 'long', role: 'grid', 'aria-label': caption, 'aria-readonly': 'true' }, top, view);
-  new ResizeObserver(() => fit()).observe(view);
+  const view = h(
+    'div',
+    { class: 'long-view', role: 'rowgroup', on: { scroll: () => schedule(), keydown: pressed } },
+    spacer,
+  );
+  const node = h(
+    'div',
+    { class: 'long', role: 'grid', 'aria-label': caption, 'aria-readonly': 'true' },
+    top,
+    view,
+  );
+  new ResizeObserver(() => fitColumns()).observe(view);
   drawHead();
 
-  /** Shows as many columns as there is room for. */
-  function fit() {
+  /** Shows the columns that fit. */
+  function fitColumns() {
     const fitting = fittingIn(columns, view.clientWidth);
     if (fitting.length === shown.length) return schedule();
     shown = fitting;
@@ -104,15 +152,31 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   }
 
   function drawHead() {
-    put(top, h('div', { role: 'row', class: 'long-row', 'aria-rowindex': 1, style: { 'grid-template-columns': template } },
-      shown.map((column) => h('div', { role: 'columnheader', class: column.num ? 'num' : null }, column.name))));
+    put(
+      top,
+      h(
+        'div',
+        { role: 'row', class: 'long-row', 'aria-rowindex': 1, style: { 'grid-template-columns': template } },
+        shown.map((column) =>
+          h('div', { role: 'columnheader', class: column.num ? 'num' : null }, column.name),
+        ),
+      ),
+    );
   }
 
-  function schedule() { frame ||= requestAnimationFrame(() => { frame = 0; draw(); }); }
+  function schedule() {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw();
+    });
+  }
 
   function draw() {
     const first = Math.max(0, Math.floor(view.scrollTop / ROW_PX) - BEYOND_ROWS);
-    const last = Math.min(rows.length, Math.ceil((view.scrollTop + view.clientHeight) / ROW_PX) + BEYOND_ROWS);
+    const last = Math.min(
+      rows.length,
+      Math.ceil((view.scrollTop + view.clientHeight) / ROW_PX) + BEYOND_ROWS,
+    );
     for (const [index, line] of drawn) {
       if (index < first || index >= last) {
         if (line.contains(document.activeElement)) view.focus({ preventScroll: true });
@@ -120,26 +184,56 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
         drawn.delete(index);
       }
     }
-    for (let index = first; index < last; index++) if (!drawn.has(index)) {
-      const line = lineOf(index);
-      drawn.set(index, line);
-      spacer.append(line);
-    }
+    for (let index = first; index < last; index++)
+      if (!drawn.has(index)) {
+        const line = lineOf(index);
+        drawn.set(index, line);
+        spacer.append(line);
+      }
     if (more && rows.length && last >= rows.length - 40) more();
   }
 
   function lineOf(index) {
     const row = rows[index];
-    return h('div', { role: 'row', class: ['long-row', key(row) === chosen && 'chosen'].filter(Boolean).join(' '), 'aria-rowindex': index + 2, 'aria-selected': String(key(row) === chosen),
-      tabindex: index === Math.max(0, at) ? 0 : -1, data: { index: String(index) }, style: { transform: `translateY(${index * ROW_PX}px)`, 'grid-template-columns': template },
-      on: { click: (event) => { at = index; if (!event.target.closest('button,input,a')) open(row); }, focus: () => { at = index; } } },
-    shown.map((column) => h('div', { role: 'gridcell', class: column.num ? 'num' : null }, column.cell(row))));
+    return h(
+      'div',
+      {
+        role: 'row',
+        class: ['long-row', key(row) === chosen && 'chosen'].filter(Boolean).join(' '),
+        'aria-rowindex': index + 2,
+        'aria-selected': String(key(row) === chosen),
+        tabindex: index === Math.max(0, at) ? 0 : -1,
+        data: { index: String(index) },
+        style: { transform: `translateY(${index * ROW_PX}px)`, 'grid-template-columns': template },
+        on: {
+          click: (event) => {
+            at = index;
+            if (!event.target.closest('button,input,a')) open(row);
+          },
+          focus: () => {
+            at = index;
+          },
+        },
+      },
+      shown.map((column) =>
+        h('div', { role: 'gridcell', class: column.num ? 'num' : null }, column.cell(row)),
+      ),
+    );
   }
 
   function pressed(event) {
     if (event.target.closest('input')) return;
     const page = Math.max(1, Math.floor(view.clientHeight / ROW_PX) - 1);
-    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    const step = {
+      ArrowDown: 1,
+      j: 1,
+      ArrowUp: -1,
+      k: -1,
+      PageDown: page,
+      PageUp: -page,
+      Home: -Infinity,
+      End: Infinity,
+    }[event.key];
     if (step !== undefined && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       event.stopPropagation();
@@ -164,19 +258,42 @@ export function longTable({ caption, columns, open, more, key, onKey }) {
   }
 
   function redraw() {
-    const held = view.contains(document.activeElement) && document.activeElement !== view;
+    const hadFocus = view.contains(document.activeElement) && document.activeElement !== view;
     for (const line of drawn.values()) line.remove();
     drawn.clear();
     spacer.style.height = `${rows.length * ROW_PX}px`;
     node.setAttribute('aria-rowcount', String(rows.length + 1));
     draw();
-    if (held) drawn.get(at)?.focus({ preventScroll: true });
+    if (hadFocus) drawn.get(at)?.focus({ preventScroll: true });
   }
 
   return {
-    node, focus: () => focus(Math.max(0, at)), redraw,
-    set(next, { keep = false } = {}) { rows = next; if (!keep) { at = -1; view.scrollTop = 0; } redraw(); },
-    choose(id) { chosen = id; at = Math.max(at, rows.findIndex((row) => key(row) === id)); redraw(); },
-    step(by) { const index = rows.findIndex((row) => key(row) === chosen); const next = rows[index + by]; if (next) { focus(index + by); open(next); } },
+    node,
+    focus: () => focus(Math.max(0, at)),
+    redraw,
+    set(next, { keep = false } = {}) {
+      rows = next;
+      if (!keep) {
+        at = -1;
+        view.scrollTop = 0;
+      }
+      redraw();
+    },
+    choose(id) {
+      chosen = id;
+      at = Math.max(
+        at,
+        rows.findIndex((row) => key(row) === id),
+      );
+      redraw();
+    },
+    step(by) {
+      const index = rows.findIndex((row) => key(row) === chosen);
+      const next = rows[index + by];
+      if (next) {
+        focus(index + by);
+        open(next);
+      }
+    },
   };
 }

@@ -1,0 +1,78 @@
+// Describes the entries of the audit log in words: act, actor and detail. A code that is not listed here is
+// shown as the server writes it.
+
+const ACTS = {
+  'key.create': ['Key created', 'good'],
+  'key.revoke': ['Key revoked', 'warn'],
+  'key.limits': ['Limits of a key', 'info'],
+  'key.regions': ['Regions of a key', 'info'],
+  'org.create': ['Organisation created', 'good'],
+  'org.limits': ['Limits of an organisation', 'info'],
+  'org.regions': ['Regions of an organisation', 'info'],
+  'project.create': ['Project created', 'good'],
+  'project.limits': ['Limits of a project', 'info'],
+  'credit.grant': ['Credit granted', 'good'],
+  'credit.correct': ['Credit corrected', 'warn'],
+  'budget.set': ['Budget set', 'info'],
+  'operator.create': ['Operator created', 'good'],
+  'operator.revoke': ['Operator removed', 'warn'],
+  'operator.link': ['Sign-in link made', 'info'],
+  'operator.sign_in': ['Signed in', ''],
+  'operator.sign_out': ['Signed out', ''],
+  'ledger.verify': ['Ledger verified', 'info'],
+  'config.reload': ['Configuration reloaded', 'info'],
+  'playground.call': ['Call from the playground', ''],
+  'upstream.drain': ['Upstream drained', 'warn'],
+  'upstream.resume': ['Upstream resumed', 'good'],
+  'upstream.probe': ['Upstream probed', 'info'],
+  'canary.roll_back': ['Canary rolled back', 'bad'],
+  'canary.resume': ['Canary resumed', 'good'],
+};
+
+/** The name of an act, and the kind of its badge. */
+export const actOf = (act) => ACTS[act] ?? [String(act).replaceAll(/[._]/g, ' '), 'info'];
+
+/** The actor's name and operator id. `owner (op_…)` is the operator with the name "owner". */
+export function actorOf(actor) {
+  const [, name, id] = /^(.*) \((op_\w+)\)$/.exec(String(actor)) ?? [null, String(actor), null];
+  return { name, id };
+}
+
+/** The detail of an entry. JSON becomes words: `{"org": "a", "weight": 5}` is `org a, weight 5`. */
+export function detailOf(detail) {
+  const text = String(detail ?? '').replaceAll(
+    'unlimited requests/min, unlimited tokens/min, unlimited at once',
+    'no limits',
+  );
+  if (!/^\s*[[{]/.test(text)) return text;
+  try {
+    return describe(JSON.parse(text));
+  } catch {
+    return text;
+  }
+}
+
+function describe(value, name = '') {
+  const named = (text) => (name ? `${name.replaceAll('_', ' ')} ${text}` : text);
+  if (value === null || value === undefined) return named('none');
+  if (Array.isArray(value)) return named(value.map((item) => describe(item)).join(', ') || 'none');
+  if (typeof value === 'object' && value.dollars !== undefined) return named(`$${value.dollars}`);
+  // Omits `entry`, which identifies an entry of the configuration for programs.
+  if (typeof value === 'object')
+    return named(
+      Object.entries(value)
+        .filter(([key]) => key !== 'entry')
+        .map(([key, field]) => describe(field, key))
+        .join(', ') || 'none',
+    );
+  if (/nano_dollars$/.test(name) && /^-?\d+$/.test(String(value)))
+    return `${name.replace(/_?nano_dollars$/, '').replaceAll('_', ' ')} $${dollars(value)}`.trim();
+  return named(typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value));
+}
+
+/** Converts nano-dollars to dollars without rounding. */
+function dollars(nano) {
+  const whole = BigInt(nano);
+  const digits = String(whole < 0n ? -whole : whole).padStart(10, '0');
+  return `${whole < 0n ? '-' : ''}${digits.slice(0, -9)}.${digits.slice(-9).replace(/0+$/, '').padEnd(2, '0')}`;
+}
