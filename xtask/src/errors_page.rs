@@ -35,22 +35,22 @@ const CHAPTERS: &[Chapter] = &[
         first: Code::MissingApiKey,
         title: "Who calls (stage `authenticate`)",
         intro: &[
-            "Answers to bad keys do not tell why a key is bad; the trace (`rule`) does, for the operator.",
+            "Answers to invalid keys do not name the reason. The trace shows operators the reason (`rule`).",
         ],
     },
     Chapter {
         first: Code::RequestTooLarge,
         title: "The body (stage `receive`)",
         intro: &[
-            "A body is read only when it is known whose it is. The connection of a body that was left unread is \
-                  closed (HTTP/1.1), or its stream is reset (HTTP/2).",
+            "The server reads a body only after it has identified the caller. If a body is left unread, the server closes the \
+                  connection (HTTP/1.1) or resets the stream (HTTP/2).",
         ],
     },
     Chapter {
         first: Code::InvalidJson,
         title: "The request (stage `parse`)",
         intro: &[
-            "`param` names the field at fault. A parameter that could change the answer is honoured or refused by \
+            "`param` names the field at fault. A parameter that could change the answer is either applied or refused by \
                   name, never dropped.",
         ],
     },
@@ -65,29 +65,29 @@ const CHAPTERS: &[Chapter] = &[
         first: Code::CallTooLarge,
         title: "Memory (stages `parse`, `render`)",
         intro: &[
-            "What a call may take is estimated from its size and from what it asks for (`n`, `max_tokens`, \
-                  log-probabilities, `echo`, `stop`), and held until the last byte of its answer has gone.",
+            "The memory of a call is estimated from its size and its parameters (`n`, `max_tokens`, log-probabilities, \
+                  `echo`, `stop`). It is reserved until the last byte of the answer is sent.",
         ],
     },
     Chapter {
         first: Code::RequestsPerMinute,
         title: "Limits (stage `hold`)",
         intro: &[
-            "Requests and places in flight are taken when the key is known, tokens once they are counted; each \
-                  time over key → project → organisation (→ model, with the tokens), all together or none. A request \
-                  that is let in stays counted, whatever refuses it later; its place, and tokens that were not used, \
-                  are given back. `limit.scope` says whose limit it was. A call that can never fit is a 400 without \
-                  `Retry-After`.",
+            "A request and a concurrency slot are taken when the key is known, and tokens when they are counted. Each \
+                  time, the limits of key → project → organisation (→ model, with the tokens) are taken all together \
+                  or not at all. An admitted request stays counted even if a later stage refuses it. Its slot and its \
+                  unused tokens are returned. `limit.scope` names the owner of the limit. A call that can never fit \
+                  gets a 400 without `Retry-After`.",
         ],
     },
     Chapter {
         first: Code::OutOfMoney,
         title: "Money (stage `hold`)",
         intro: &[
-            "A call holds the most that it can cost before any work, and pays what it used afterwards. Amounts in \
+            "Before any work, a call holds its maximum cost. Afterwards it is charged for its actual use. Amounts in \
              `limit` are nano-dollars (10⁻⁹ US dollars).",
             "OpenAI's SDKs raise `APIStatusError` for 402, with `status_code` 402, `type` `insufficient_quota` and \
-             the code below, and do not try again; OpenAI's own 429 for this would be tried again in vain, and looks \
+             the code below, and do not retry. OpenAI itself sends a 429, which SDKs retry in vain and which looks \
              like a rate limit.",
         ],
     },

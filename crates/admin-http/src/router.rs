@@ -27,25 +27,25 @@ use crate::who::{CSRF_HEADER, USUAL_COOKIE};
 use headrace_domain::AdminCode;
 
 /// The summary of the playground's call routes.
-const PLAY: &str = "A call of the house as the project in `x-headrace-project`, made once under its `Idempotency-Key`: the same again reads the same answer, also while it comes";
+const PLAY: &str = "Make a call as the project in `x-headrace-project`. Each `Idempotency-Key` makes one call; a repeated request reads the same answer, even while the answer is streaming";
 
 /// Every route of the API.
 fn routes() -> RouteList {
     RouteList { api: ApiRouter::new(), access: AccessTable::default() }
         .get("/openapi.json", RouteRoles::Anyone, "This document", document::show)
-        .post("/session", RouteRoles::Anyone, "Sign in, by a link that works once or by a key", session::begin)
-        .get("/session", VIEWERS, "Who is signed in, and what that role may call", session::show)
+        .post("/session", RouteRoles::Anyone, "Sign in with a one-time link or a key", session::begin)
+        .get("/session", VIEWERS, "The signed-in operator, and the routes of that role", session::show)
         .delete("/session", VIEWERS, "Sign out", session::end)
-        .get("/status", VIEWERS, "How the server does", house::status)
+        .get("/status", VIEWERS, "The server's status", house::status)
         .get("/operators", OWNERS, "Operators, by id", operators::list)
-        .post("/operators", OWNERS, "Create an operator; the key is shown this once", operators::create)
+        .post("/operators", OWNERS, "Create an operator; the key is shown only once", operators::create)
         .delete(
             "/operators/{id}",
             OWNERS,
-            "Revoke an operator: neither key nor session is good any longer",
+            "Revoke an operator's key and sessions",
             operators::revoke,
         )
-        .post("/operators/{id}/link", OWNERS, "A link that signs an operator in once", operators::link)
+        .post("/operators/{id}/link", OWNERS, "Create a one-time sign-in link for an operator", operators::link)
         .get("/orgs", VIEWERS, "Organisations, by id", places::list_orgs)
         .post("/orgs", ADMINS, "Create an organisation", places::create_org)
         .patch("/orgs/{id}", ADMINS, "Change an organisation's limits or regions", places::change_org)
@@ -53,9 +53,9 @@ fn routes() -> RouteList {
         .post("/projects", ADMINS, "Create a project, with its account in the ledger", places::create_project)
         .patch("/projects/{id}", ADMINS, "Change a project's limits", places::change_project)
         .get("/keys", VIEWERS, "Keys, by id, without their secrets", places::list_keys)
-        .post("/keys", DEVELOPERS, "Create a key; its secret is shown this once", places::create_key)
+        .post("/keys", DEVELOPERS, "Create a key; the secret is shown only once", places::create_key)
         .patch("/keys/{id}", DEVELOPERS, "Change a key's limits or regions", places::change_key)
-        .post("/keys/{id}/revoke", DEVELOPERS, "Revoke a key: it is dead at once", places::revoke_key)
+        .post("/keys/{id}/revoke", DEVELOPERS, "Revoke a key, effective immediately", places::revoke_key)
         .get("/credit", BILLING, "Balances and budgets, by project", money::credit)
         .post(
             "/projects/{id}/credit",
@@ -70,66 +70,66 @@ fn routes() -> RouteList {
             money::grants,
         )
         .put("/projects/{id}/budget", BILLING, "Set or remove a project's budget", money::budget)
-        .get("/ledger/totals", BILLING, "Sums over the ledger", money::totals)
+        .get("/ledger/totals", BILLING, "Totals of the ledger", money::totals)
         .post("/ledger/verify", BILLING, "Check every invariant of the ledger", money::verify)
         .post(
             "/ledger/accounts",
             ADMINS,
-            "Open an account without money for every project that has none, after a ledger was lost",
+            "After the loss of a ledger: open an account with a balance of zero for every project without an account",
             money::open_accounts,
         )
         .post(
             "/ledger/clock",
             ADMINS,
-            "Set the ledger's time back to the clock's, after a start on a clock that was ahead",
+            "Set the ledger's time back to the clock's time, after a start with a clock that was ahead",
             money::set_clock,
         )
-        .get("/holds", BILLING, "Money that calls in flight hold", money::holds)
+        .get("/holds", BILLING, "Holds of calls in flight", money::holds)
         .get("/prices", VIEWERS, "Prices, by model and date", served::prices)
-        .get("/models", VIEWERS, "What is served", served::models)
-        .get("/models/{name}/inspect", DEVELOPERS, "What a served model's files hold, and the memory that they need", served::inspect)
-        .get("/checkpoints", ADMINS, "Checkpoints that other programs have stored on the server's machine, by name", served::checkpoints)
-        .get("/checkpoints/{name}/inspect", ADMINS, "What a stored checkpoint holds, and the memory that it needs", served::inspect_checkpoint)
-        .post("/models/{name}/render", DEVELOPERS, "Exactly what a model sees of a call, token by token, and what that costs", words::render)
+        .get("/models", VIEWERS, "Models that the server serves", served::models)
+        .get("/models/{name}/inspect", DEVELOPERS, "Content of a served model's files, and their memory", served::inspect)
+        .get("/checkpoints", ADMINS, "Checkpoints that other programs stored on the server's machine, by name", served::checkpoints)
+        .get("/checkpoints/{name}/inspect", ADMINS, "Content of a stored checkpoint, and its memory", served::inspect_checkpoint)
+        .post("/models/{name}/render", DEVELOPERS, "The exact tokens of a call, with their origin and cost", words::render)
         .post("/models/{name}/tokenize", DEVELOPERS, "The tokens of a text, or the text of tokens", words::tokenize)
-        .get("/models/{name}/doctor", DEVELOPERS, "What is wrong with a model's files, and the way out", words::doctor)
-        .get("/routes", VIEWERS, "Names that lead to several models", served::routes)
+        .get("/models/{name}/doctor", DEVELOPERS, "Faults of a model's files, and their remedies", words::doctor)
+        .get("/routes", VIEWERS, "Routes: names that are served by several models", served::routes)
         .post(
             "/routes/{name}/resume",
             ADMINS,
-            "Put models of a route on trial again that were taken out",
+            "Restart the stopped canaries of a route",
             served::resume_route,
         )
-        .get("/upstreams", VIEWERS, "Servers that calls are sent on to", served::upstreams)
-        .post("/upstreams/{name}/drain", ADMINS, "Have an upstream take no new calls", served::drain)
-        .post("/upstreams/{name}/resume", ADMINS, "Have an upstream take calls again", served::resume)
-        .post("/upstreams/{name}/probe", ADMINS, "Ask an upstream now what it serves", served::probe)
-        .post("/reload", ADMINS, "Read the configuration again: all of it, or nothing", house::reload)
-        .get("/settings", VIEWERS, "Every setting, its value and where that comes from", house::settings)
-        .get("/margin", BILLING, "What calls brought, and what others charged for them", house::margin)
+        .get("/upstreams", VIEWERS, "Upstream servers", served::upstreams)
+        .post("/upstreams/{name}/drain", ADMINS, "Drain an upstream: send no new calls to it", served::drain)
+        .post("/upstreams/{name}/resume", ADMINS, "Resume an upstream: send calls to it again", served::resume)
+        .post("/upstreams/{name}/probe", ADMINS, "Query the models of an upstream now", served::probe)
+        .post("/reload", ADMINS, "Reload the configuration; the server applies either all of it or nothing", house::reload)
+        .get("/settings", VIEWERS, "Every setting, with its value and the value's origin", house::settings)
+        .get("/margin", BILLING, "Revenue of calls and charges of upstreams", house::margin)
         .get(
             "/shadow",
             BILLING,
-            "How models that get copies of calls compare with those that answered",
+            "Comparison of shadow models with the originals",
             house::shadow,
         )
-        .get("/audit", ADMINS, "Who did what, newest first", house::audit)
-        .get("/requests", VIEWERS, "Calls, newest first, by who made them, how they went and what they cost", requests::search)
-        .get("/requests/compare", VIEWERS, "How two calls differ", requests::compare)
+        .get("/audit", ADMINS, "The audit log, newest first", house::audit)
+        .get("/requests", VIEWERS, "Calls, newest first, filtered by caller, outcome, cost and more", requests::search)
+        .get("/requests/compare", VIEWERS, "Comparison of two calls", requests::compare)
         .get("/requests/{id}", VIEWERS, "One call's trace", requests::one)
-        .get("/requests/{id}/explain", VIEWERS, "Where a call's time and money went, in words", requests::explain)
-        .get("/requests/{id}/beside", VIEWERS, "What ran beside a call", requests::beside)
-        .get("/requests/{id}/cost", VIEWERS, "What a call cost, term by term", requests::cost)
-        .get("/usage", VIEWERS, "What was used, by whom and when", requests::usage)
-        .get("/statement", BILLING, "A project's month", requests::statement)
-        .get("/cache", VIEWERS, "How caches did, and why they missed", requests::cache)
-        .get("/now", VIEWERS, "The house as it is now", requests::now)
-        .get("/events", VIEWERS, "Server-sent events: `now` each second, `call` as one ends, `changed` as something is administered", events::watch)
+        .get("/requests/{id}/explain", VIEWERS, "Explanation of a call's time and cost, in words", requests::explain)
+        .get("/requests/{id}/beside", VIEWERS, "Concurrent work of a call: what ran in the same engine steps", requests::beside)
+        .get("/requests/{id}/cost", VIEWERS, "Cost of a call, by term", requests::cost)
+        .get("/usage", VIEWERS, "Usage by caller and time", requests::usage)
+        .get("/statement", BILLING, "Statement of a project for one month", requests::statement)
+        .get("/cache", VIEWERS, "Prefix cache hit rates, and reasons for misses", requests::cache)
+        .get("/now", VIEWERS, "The server's current state", requests::now)
+        .get("/events", VIEWERS, "Server-sent events: `now` each second, `call` when a call ends, `changed` after an administrative change", events::watch)
         .post("/playground/chat/completions", DEVELOPERS, PLAY, playground::chat)
         .post("/playground/responses", DEVELOPERS, PLAY, playground::responses)
         .post("/playground/messages", DEVELOPERS, PLAY, playground::messages)
-        .post("/playground/tokenize", DEVELOPERS, "The tokens of a text or a conversation, as a project's model has them; free", playground::tokenize)
-        .post("/playground/stop", DEVELOPERS, "Let go of the call that is being made under an `Idempotency-Key`", playground::stop)
+        .post("/playground/tokenize", DEVELOPERS, "The tokens of a text or a conversation for a project's model; free of charge", playground::tokenize)
+        .post("/playground/stop", DEVELOPERS, "Cancel the call with this `Idempotency-Key`", playground::stop)
 }
 
 /// Builder of the list of routes.
@@ -218,9 +218,9 @@ pub fn openapi() -> OpenApi {
         info: Info {
             title: "Headrace admin API".to_owned(),
             description: Some(format!(
-                "What operators do, over HTTP. Sign in for a session (cookie `{USUAL_COOKIE}`, named by the listener's port; acts then need the header `{CSRF_HEADER}`), or send \
-                 `Authorization: Bearer` with an operator's key. Bodies are JSON; fields that are not known are refused. Times are UTC. \
-                 Lists come in pages: go on with `cursor` as long as `next` is there."
+                "Administration of the server over HTTP. Sign in for a session (cookie `{USUAL_COOKIE}`, with the listener's port in its name; changes then need the header `{CSRF_HEADER}`), or send \
+                 `Authorization: Bearer` with an operator's key. Bodies are JSON. Unknown fields are refused. Times are UTC. \
+                 Lists have pages: while an answer has `next`, send its value as `cursor` for the next page."
             )),
             version: "1".to_owned(),
             ..Info::default()
@@ -236,7 +236,7 @@ pub fn openapi() -> OpenApi {
             SecurityScheme::ApiKey {
                 location: aide::openapi::ApiKeyLocation::Cookie,
                 name: USUAL_COOKIE.to_owned(),
-                description: Some("Named by the listener's port".to_owned()),
+                description: Some("The name contains the listener's port".to_owned()),
                 extensions: Default::default(),
             },
         ),

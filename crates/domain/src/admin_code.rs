@@ -46,155 +46,159 @@ macro_rules! codes {
 
 codes! {
     NotSignedIn "not_signed_in" [401]
-        "The request has neither a session nor an operator's key."
+        "The request has no valid session or key."
         "Open the link that `headrace operators link ID` prints, or send `Authorization: Bearer` with an operator's key.";
     BadCredential "bad_credential" [401]
         "The key or link is not valid: it was never made, was used before, was revoked, or has expired."
         "`headrace operators link ID` makes a new link. A link works once.";
     TooManyAttempts "too_many_attempts" [429]
-        "Too many keys or links of this address were wrong."
-        "Wait for `Retry-After`. Valid keys and sessions work meanwhile.";
+        "Too many wrong keys or links came from this address."
+        "Wait for `Retry-After`. Valid keys and sessions still work.";
     Role "role" [403]
         "The operator's role does not include this route."
         "The message names the roles that include it. `GET /admin/v1/session` lists the routes of your own role.";
     Csrf "csrf" [403]
-        "A session's change came without the session's CSRF token, so that another page may have sent it."
+        "A change by a session came without the CSRF token of the session, so another page may have sent the change."
         "Send the header `x-headrace-csrf` with the `csrf` of `GET /admin/v1/session`, or use an operator's key instead of the cookie.";
     Origin "origin" [403]
-        "The browser says that a page of another site or origin asked for this."
-        "Ask from the console itself. A program that is no browser sends neither `Origin` nor `Sec-Fetch-Site`, and uses a key.";
+        "The browser reports that a page of another site or origin sent the request."
+        "Use the console itself. A program that is not a browser sends neither `Origin` nor `Sec-Fetch-Site`, and uses a key.";
     Host "host" [421]
-        "This listener is not known by the name that it was asked by."
-        "Ask by its address or as `localhost`; where it stands behind a name, set `admin.url`.";
+        "The listener does not accept requests for this host name."
+        "Use the listener's address or `localhost`. If the listener has a host name, set `admin.url`.";
     NotFound "not_found" [404]
-        "There is no such route or page, or nothing of that name."
-        "`GET /admin/v1/openapi.json` lists the routes; ids and names are those of the lists.";
+        "The route, page or named item does not exist."
+        "`GET /admin/v1/openapi.json` lists the routes. The lists have the ids and names.";
     Method "method" [405]
-        "The route is there with other methods."
-        "`GET /admin/v1/openapi.json` says which.";
+        "The route exists, but not with this method."
+        "`GET /admin/v1/openapi.json` lists the methods.";
     Invalid "invalid" [400, 422]
-        "The request's form is wrong (400), or a value in it is (422); `field` names which, where it is one."
-        "Fields that are not known are refused, too. The message says what was expected.";
+        "The format of the request is wrong (400), or a value in it is not valid (422); `field` names the field, if there is one."
+        "The message names what was expected. Unknown fields are also refused.";
     TooLarge "too_large" [413]
-        "The body has more bytes than this route takes."
+        "The body has more bytes than this route accepts."
         "The message names the bound.";
     TooSlow "too_slow" [408]
-        "The body did not come in time."
-        "Send it at once; the message names how long it may take.";
+        "The body did not arrive in time."
+        "Send the body at once. The message names the time limit.";
     TooManySubscribers "too_many_subscribers" [429]
-        "`GET /admin/v1/events` has as many open streams as it allows."
+        "The maximum number of streams of `GET /admin/v1/events` is open."
         "Close a page of the console, or try again after `Retry-After`.";
     UnknownOrg "unknown_org" [404]
-        "There is no such organisation, or the ledger has no account of it."
-        "`headrace orgs list`. An organisation has an account once it has a project: `headrace projects create ID --org ORG`.";
+        "The organisation does not exist, or has no account in the ledger."
+        "`headrace orgs list` lists organisations. An organisation gets an account with its first project: `headrace \
+         projects create ID --org ORG`.";
     UnknownProject "unknown_project" [404]
-        "There is no such project."
-        "`headrace projects list`, or `headrace projects create ID --org ORG`.";
+        "The project does not exist."
+        "`headrace projects list` lists projects, and `headrace projects create ID --org ORG` creates one.";
     UnknownKey "unknown_key" [404]
-        "There is no key of that id."
-        "`headrace keys list`. An id begins with `key_`; it is not the secret.";
+        "The key does not exist."
+        "`headrace keys list` lists keys. An id begins with `key_`; it is not the secret.";
     UnknownOperator "unknown_operator" [404]
-        "There is no operator of that id who is not revoked."
-        "`headrace operators list`.";
+        "The operator does not exist or was revoked."
+        "`headrace operators list` lists operators.";
     UnknownModel "unknown_model" [404]
-        "No model of that name is served."
-        "`GET /admin/v1/models` lists those that are.";
+        "The server serves no model of this name."
+        "`GET /admin/v1/models` lists the models.";
     UnknownCheckpoint "unknown_checkpoint" [404]
-        "No checkpoint of that name is stored on the server's machine, or several have that name."
-        "`GET /admin/v1/checkpoints` lists those that other programs have stored. The message lists the places that were searched, and says how to get one.";
+        "The server's machine has no checkpoint of this name, or has several."
+        "`GET /admin/v1/checkpoints` lists the checkpoints that other programs stored. The message lists the searched \
+         places, and explains how to get a checkpoint.";
     UnknownRoute "unknown_route" [404]
-        "There is no route of that name to several models."
-        "`headrace routes` lists them.";
+        "There is no route of this name with several models."
+        "`headrace routes` lists the routes.";
     UnknownUpstream "unknown_upstream" [404]
-        "There is no upstream of that name."
-        "`headrace upstreams` lists them.";
+        "The upstream does not exist."
+        "`headrace upstreams` lists the upstreams.";
     Exists "exists" [409]
-        "Something of that name exists already."
-        "Choose another name, or use the one that exists.";
+        "The name is already in use."
+        "Choose another name, or use what has this name.";
     LastOwner "last_owner" [409]
-        "This is the only owner, and only an owner can make operators."
-        "Make another first: `headrace operators create --name NAME --role owner`.";
+        "This operator is the only owner, and only an owner can create operators."
+        "Create another owner first: `headrace operators create --name NAME --role owner`.";
     ProjectOfAnotherOrg "project_of_another_org" [422]
         "The project belongs to another organisation."
-        "`headrace projects list` says to which.";
+        "`headrace projects list` shows the organisation of each project.";
     ProjectTaken "project_taken" [422]
-        "The ledger has a project of that name in another organisation."
-        "Choose another name: they are unique across organisations.";
+        "The ledger has a project of this name in another organisation."
+        "Choose another name: project names are unique across organisations.";
     ProjectNotNamed "project_not_named" []
-        "There are several projects and none is called `default`, so that it is not known which one pays."
-        "Name a key of your own: `headrace keys create --project PROJECT --name NAME`.";
+        "There are several projects and none is called `default`, so the project that pays is unknown."
+        "Create a key for the project: `headrace keys create --project PROJECT --name NAME`.";
     Widens "widens" [422]
-        "The key would be allowed regions that its organisation is not."
-        "`headrace orgs list` shows where an organisation's calls may be; a key can only narrow that.";
+        "The key would allow regions that its organisation does not allow."
+        "`headrace orgs list` shows the regions of each organisation. A key can only narrow them.";
     ReferenceUsed "reference_used" [409]
-        "Another grant was made under this reference."
-        "`headrace credit list` shows it. The same grant under the same reference is made once; for a new one choose another reference.";
+        "Another grant has this reference."
+        "`headrace credit list` shows that grant. The same grant with the same reference is made only once. For a new grant, \
+         choose another reference.";
     Overflow "overflow" [422]
-        "A sum would not fit (± 9.2 billion dollars)."
-        "Nothing was moved. Ask for less.";
+        "A sum would exceed ± 9.2 billion dollars."
+        "Nothing was changed. Use a smaller amount.";
     LedgerBusy "ledger_busy" [503]
         "The queue of changes that wait for the ledger's disk is full."
-        "Nothing was changed. Try again in a moment. If it happens again and again, the disk is too slow.";
+        "Nothing was changed. Try again in a moment. If the error repeats, the disk is too slow.";
     LedgerUnavailable "ledger_unavailable" [503]
-        "The ledger cannot be written, or cannot be read."
-        "See that the disk has space and the data directory is the server's, then try again.";
+        "The ledger cannot be written or read."
+        "Check that the disk has space and that the data directory belongs to the server's user. Then try again.";
     LedgerUndecided "ledger_undecided" [503]
         "The change is in the audit log, and the ledger has not confirmed it yet."
-        "See that the disk has space, and do not repeat the change: it is finished as soon as the ledger can be written.";
+        "Check that the disk has space. Do not repeat the change: the change is finished as soon as the ledger can be written.";
     LedgerEmptied "ledger_emptied" [500]
-        "The ledger is empty, but there are keys of projects that must have had accounts in it: its file was removed or replaced."
-        "Stop, and put `ledger.sqlite` back; or, to go on with balances of zero, `headrace ledger open-accounts`.";
+        "The ledger is empty, but there are keys of projects that must have had accounts. The ledger's file was removed or replaced."
+        "Stop the server and restore `ledger.sqlite`. To continue with balances of zero instead, run `headrace ledger open-accounts`.";
     LedgerInconsistent "ledger_inconsistent" [500]
-        "The ledger refused to break one of its own rules. Nothing was changed."
-        "`headrace ledger verify` checks all of them. Report it.";
+        "The ledger refused a change that would break one of its rules. Nothing was changed."
+        "Run `headrace ledger verify`, which checks all rules, and report the error.";
     NotRunning "not_running" [503]
-        "No server runs on this data directory, and this is asked of a running one."
-        "`headrace up`, or `headrace serve`.";
+        "No server runs on this data directory, and this command needs a running server."
+        "Start a server with `headrace up` or `headrace serve`.";
     NotListening "not_listening" [503]
-        "No server listens for operators on this data directory, so that a link would lead nowhere."
-        "`headrace up`, or `headrace serve --admin-listen 127.0.0.1:8081`.";
+        "No server on this data directory has an admin listener, so a link would lead nowhere."
+        "Start a server with `headrace up`, or `headrace serve --admin-listen 127.0.0.1:8081`.";
     Busy "busy" [503]
-        "The server is reading its configuration again, which takes as long as its models take to load."
-        "Ask again when it has finished.";
+        "The server is already reloading its configuration, which takes as long as its models take to load."
+        "Try again after the reload.";
     ConfigRefused "config_refused" [422]
-        "The new configuration has faults. The server keeps the former one, and takes nothing of the new one."
-        "The message names every fault. `headrace config check` shows every value and where it comes from.";
+        "The new configuration has faults. The server keeps the former configuration, and applies no part of the new one."
+        "Correct the faults that the message names. `headrace config check` shows every value and its origin.";
     NoWords "no_words" [422]
         "The model is served by another server, and its tokenizer is not on this machine."
-        "Give `path` beside `targets` in the configuration: a directory with its tokenizer and template.";
+        "Set `path` beside `targets` in the configuration: a directory with the model's tokenizer and template.";
     NoFiles "no_files" [422]
         "The model is served by another server, and none of its files are on this machine."
         "Ask that server which files it loads.";
     Refused "refused" [422]
-        "The prompt, text or model cannot be shown: a call with it would be refused for the same reason."
-        "The message names the reason and the way out.";
+        "The prompt, text or model cannot be shown, for the same reason for which a call with it would be refused."
+        "The message names the reason and the remedy.";
     IdempotencyKeyReused "idempotency_key_reused" [422]
-        "A call with another body was made with this `Idempotency-Key`."
+        "A call with another body used this `Idempotency-Key`."
         "Send a new `Idempotency-Key` with each new call, or repeat the first body.";
     TooManyCalls "too_many_calls" [429]
-        "The playground has as many calls in flight as it allows."
-        "Stop one, or wait until one has ended.";
+        "The playground has the maximum number of calls in flight."
+        "Stop a call, or wait until one has ended.";
     BegunBefore "begun_before" [410]
-        "A call was made with this `Idempotency-Key` before, and its answer is no longer kept. It is not made twice."
-        "`GET /admin/v1/requests` shows how it ended. To ask once more, send a new `Idempotency-Key`: that is a new call.";
+        "An earlier call used this `Idempotency-Key`, and its answer is no longer stored. The call is not made twice."
+        "`GET /admin/v1/requests` shows the outcome of that call. For a new call, send a new `Idempotency-Key`.";
     Stopped "stopped" [409]
         "A call of the playground ended before its answer was whole: an operator stopped it, no page read it, its answer was too long to keep, or its answer broke off."
-        "The message names which. The tokens until then are charged, and `GET /admin/v1/requests` shows the call. To ask once more, send a new `Idempotency-Key`: that is a new call.";
+        "The message names the cause. The tokens until then are charged, and `GET /admin/v1/requests` shows the call. For a \
+         new call, send a new `Idempotency-Key`.";
     StoreFailed "store_failed" [503]
         "Identities, the audit log or traces could not be read or written. Nothing was changed."
-        "See that the disk has space and the data directory is the server's, then try again.";
+        "Check that the disk has space and that the data directory belongs to the server's user. Then try again.";
     WrongSecret "wrong_secret" [500]
-        "The data directory's secret is not the one that its keys were made with."
-        "Put the file `secrets/key-hash` back that belongs to this data directory: without it no key can be checked.";
+        "The secret in the data directory did not hash the keys in this directory."
+        "Restore the file `secrets/key-hash` that belongs to this data directory. Without this file, no key can be checked.";
     Randomness "randomness" [500]
-        "The operating system gave no random numbers, without which no key is made."
-        "Try again. If it happens again, the machine has no source of random numbers.";
+        "The operating system returned no random numbers, so no key can be created."
+        "Try again. If the error repeats, the machine has no source of random numbers.";
     Internal "internal" [500]
-        "A fault within the server."
-        "The message says what is known. Try again, and report it if it happens again.";
+        "A fault in the server."
+        "Try again, and report the error if it repeats. The message has the known details.";
     TooLong "too_long" []
         "A command on the control socket is longer than one line of 256 KiB."
-        "Send less at once.";
+        "Send a shorter command.";
     NotUnderstood "not_understood" []
         "The running server does not understand this command."
         "Use the same version of `headrace` for both.";

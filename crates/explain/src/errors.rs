@@ -55,11 +55,11 @@ impl ErrorPage {
     pub const fn again(&self) -> &'static str {
         match self.code.kind() {
             ErrorKind::RateLimit | ErrorKind::Overloaded => {
-                "Yes, after `Retry-After`, where the answer has one; the official SDKs do so by themselves."
+                "Yes, after `Retry-After`, if the answer has one. The official SDKs retry automatically."
             }
-            ErrorKind::Billing => "Only where the answer has a `Retry-After`.",
+            ErrorKind::Billing => "Only if the answer has a `Retry-After`.",
             ErrorKind::Timeout => "Yes, once the cause is gone.",
-            ErrorKind::Internal => "It may pass: what failed is on this side, or behind it.",
+            ErrorKind::Internal => "Perhaps: the fault is in the server or an upstream.",
             ErrorKind::InvalidRequest
             | ErrorKind::Authentication
             | ErrorKind::Permission
@@ -75,7 +75,7 @@ impl ErrorPage {
         let mut page = format!("# `{}`\n\n", code.name());
         page += &match code.is_told() {
             true => format!("Status **{}** · stage `{}`\n\n", code.status(), code.stage().name()),
-            false => format!("No caller is told this name · stage `{}`\n\n", code.stage().name()),
+            false => format!("Callers never receive this name · stage `{}`\n\n", code.stage().name()),
         };
         page += &format!("**What happened.** {}\n\n**Why.** {}\n\n", code.meaning(), self.why());
         if !code.way_out().is_empty() {
@@ -86,10 +86,10 @@ impl ErrorPage {
             page += &format!("\n**Does the same request pass later?** {}\n", self.again());
             let [openai, anthropic] = bodies(code, message, param);
             page += &format!(
-                "\nIn OpenAI's shape:\n\n```json\n{openai}\n```\n\nIn Anthropic's:\n\n```json\n{anthropic}\n```\n"
+                "\nIn OpenAI's format:\n\n```json\n{openai}\n```\n\nIn Anthropic's:\n\n```json\n{anthropic}\n```\n"
             );
         }
-        page += "\nThe whole call: `headrace trace --explain REQUEST_ID`. All codes: [errors.md](../errors.md).\n";
+        page += "\nTo see the whole call: `headrace trace --explain REQUEST_ID`. All codes: [errors.md](../errors.md).\n";
         page
     }
 
@@ -99,7 +99,7 @@ impl ErrorPage {
         let mut page = crate::render::Page::new(columns);
         page.line(&match code.is_told() {
             true => format!("{} · {} · stage {}", code.name(), code.status(), code.stage().name()),
-            false => format!("{} · told to no caller · stage {}", code.name(), code.stage().name()),
+            false => format!("{} · never sent to callers · stage {}", code.name(), code.stage().name()),
         });
         page.gap();
         page.paragraph("what happened: ", code.meaning());

@@ -35,11 +35,11 @@ pub(crate) use shared::ServerArgs;
 
 /// LLM gateway and engine in one program.
 ///
-/// The whole path of a call is in it: keys, limits, prices, prompt, engine, bill and trace.
+/// One process handles the whole path of a call: keys, limits, prices, prompt, engine, bill and trace.
 #[derive(Debug, Parser)]
 #[command(name = "headrace", version, long_version = VERSION.as_str(), propagate_version = true)]
 pub(crate) struct ProgramArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub(crate) command: ProgramCommand,
 }
@@ -76,99 +76,103 @@ pub(crate) enum ProgramCommand {
     Operators(operators::OperatorsArgs),
     /// Organisations: the accounts that pay
     Orgs(places::OrgsArgs),
-    /// Projects: what budgets are set for
+    /// Projects: budgets are set per project
     Projects(places::ProjectsArgs),
     /// Prepaid balances
     Credit(CreditArgs),
     /// Budgets of projects
     Budget(BudgetArgs),
-    /// The ledger: check it
+    /// The ledger: check it, open missing accounts, set its clock
     Ledger(LedgerArgs),
-    /// Where the time and the money of a call went
+    /// Show where the time and the money of a call went
     Trace(TraceArgs),
-    /// What an error's code means, and what to do about it
+    /// Explain an error code: its meaning, cause and remedy
     Errors(ErrorsArgs),
     /// Find calls by time, caller, model, outcome, cost or text
     ///
-    /// Also by stage, by the time taken, and by the text of a refusal.
+    /// Other filters: stage, duration and refusal text.
     Requests(Box<requests::RequestsArgs>),
-    /// Calls, tokens and money by project, key or model, over time
+    /// Calls, tokens and charges by project, key or model, over time
     ///
-    /// Also by organisation and upstream. The money is what the ledger charged.
+    /// Other groups: organisation, upstream and user. Charges are the ledger's.
     Usage(Box<usage::UsageArgs>),
-    /// What a project was charged for in a month
+    /// The charges of a project in one month
     Statement(usage::StatementArgs),
-    /// How much of the prompts came from prefix caches, and why
+    /// Prefix cache hit rates of prompts, and reasons for misses
     ///
-    /// It also shows where prompts part.
+    /// The report also shows the position at which prompts differ.
     Cache(cache::CacheArgs),
-    /// What calls brought, and what upstreams charged for them
+    /// Revenue of calls and charges of upstreams
     Margin(margin::MarginArgs),
-    /// Whether the server is ready, and what it serves
+    /// Show whether the server is ready, and the models it serves
     Status(ServerArgs),
-    /// What a running server is doing at this moment
+    /// Show the current activity of a running server
     ///
-    /// Calls by stage, the last minute in figures, and what is slow, refused or failing.
+    /// Calls by stage, figures of the last minute, and slow, refused or failing calls.
     Now(ServerArgs),
-    /// Put a changed configuration in force, without dropping a call
+    /// Apply a changed configuration without dropping a call
     ///
-    /// All of it is put in force, or nothing.
+    /// The server applies either all of the configuration or nothing.
     Reload(ServerArgs),
-    /// The servers that calls are sent on to: state, drain, resume
+    /// Upstream servers: state, drain, resume
     ///
-    /// `probe` asks one of them at once.
+    /// `probe` queries one upstream immediately.
     Upstreams(upstreams::UpstreamsArgs),
-    /// Names that lead to several models, and canaries
+    /// Routes: names that are served by several models, and canaries
     ///
-    /// `--resume` puts canaries on trial again that were taken out.
+    /// `--resume` restarts stopped canaries.
     Routes(names::RoutesArgs),
-    /// How models that get copies of calls compare with the others
+    /// Compare shadow models with the originals
     Shadow(names::ShadowArgs),
-    /// Copy the data directory, also while a server runs on it
+    /// Copy the data directory, even while a server uses the directory
     Backup(backup::BackupArgs),
-    /// Who changed what
+    /// The audit log: administrative changes and their authors
     Audit(AuditArgs),
     /// Talk to a model in the terminal
-    Chat(chat::ChatArgs),
-    /// How long the network to a server takes: DNS, TCP, TLS, HTTP
     ///
-    /// It also shows the floor that light sets, and how much of a call was network.
+    /// Without a prompt, the command reads one question per line from the terminal or a pipe. In a terminal, lines can be edited and
+    /// completed, and earlier lines are remembered. The answer goes to standard output, everything else to standard error. Ctrl-C
+    /// cancels an answer. At the prompt, Ctrl-C clears the line; a second Ctrl-C, or Ctrl-D, leaves.
+    Chat(chat::ChatArgs),
+    /// Measure the network to a server: DNS, TCP, TLS, HTTP
+    ///
+    /// The report also shows the minimum that the speed of light sets, and the network's share of a call.
     Ping(ping::PingArgs),
     /// Files of requests: submit them, wait, fetch the results
     Batches(batches::BatchesArgs),
-    /// Measure a server under load, any that speaks OpenAI's API
+    /// Measure any server with OpenAI's API under load
     Bench(Box<crate::commands::bench::BenchArgs>),
     /// Checkpoints on this machine: list, inspect, make, compare
     Models(ModelsArgs),
-    /// Exactly what a model sees of a call: tokens, owners, cost
+    /// Show the exact tokens of a call, with their origin and cost
     ///
-    /// It also shows where a prefix cache ends.
+    /// The output also shows the end of the cached prefix.
     Render(lens::RenderArgs),
-    /// The tokens of a text: ids, pieces and places
+    /// Show the tokens of a text: ids, pieces and positions
     Tokenize(lens::TokenizeArgs),
-    /// Whether a model's tokenizer, template and settings agree
+    /// Check whether a model's tokenizer, template and settings agree
     ///
-    /// It says what is wrong, what shows it, and the way out.
+    /// Each finding has its evidence and its remedy.
     Doctor(lens::DoctorArgs),
-    /// Print the completions of a shell
+    /// Print shell completions
     Completions(shells::CompletionsArgs),
-    /// Write manual pages, one for each command
+    /// Write manual pages, one per command
     Man(shells::ManArgs),
 }
 
 /// Settings with flags of their own.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SettingFlags {
-    /// Keys, ledger, traces and secrets [default: ./headrace-data]
+    /// Data directory: keys, ledger, traces and secrets [default: ./headrace-data]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
-    /// Where the API listens; port 0 takes a free one [default: 127.0.0.1:8080]
+    /// Address of the API listener; port 0 selects a free port [default: 127.0.0.1:8080]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Option<String>,
-    /// Where /metrics is served [default: nowhere]
+    /// Address of the /metrics listener [default: no listener]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) metrics_listen: Option<String>,
-    /// Where operators are listened to, or `off` [default: 127.0.0.1:8081 with `up`, nowhere with `serve`]
+    /// Address of the admin listener, or `off` [default: 127.0.0.1:8081 with `up`, off with `serve`]
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) admin_listen: Option<String>,
     /// Certificate chain (PEM), for TLS 1.3
@@ -177,34 +181,34 @@ pub(crate) struct SettingFlags {
     /// Private key (PEM) of the certificate
     #[arg(long, value_name = "FILE")]
     pub(crate) tls_key: Option<String>,
-    /// A Hugging Face directory or GGUF file to serve instead of the demo model, or the name of one that Hugging Face's tools, Ollama,
-    /// LM Studio or llama.cpp have stored on this machine (headrace models list), or a name for models of upstreams, such as
-    /// best=gpu1/qwen,gpu2/qwen (by token ids, with the tokenizer @PATH); may be given several times
+    /// Model to serve instead of the demo model; may be given several times. A Hugging Face directory, a GGUF file, or the name of
+    /// a checkpoint that Hugging Face's tools, Ollama, LM Studio or llama.cpp stored on this machine (headrace models list). Or a
+    /// name for models of upstreams, such as best=gpu1/qwen,gpu2/qwen (with a tokenizer @PATH: by token ids)
     #[arg(long, value_name = "PATH|NAME=PATH|NAME=UPSTREAM/MODEL,…[@PATH]")]
     pub(crate) model: Vec<String>,
-    /// A server to send calls on to, with every model that it lists as NAME/MODEL: openai, anthropic, vllm, sglang, llamacpp or
-    /// headrace. Its key: HEADRACE_UPSTREAM_<NAME>_KEY. May be given several times
+    /// Upstream server; may be given several times. Each model that the server lists is served as NAME/MODEL. KIND: openai,
+    /// anthropic, vllm, sglang, llamacpp or headrace. The server's key: HEADRACE_UPSTREAM_<NAME>_KEY
     #[arg(long, value_name = "NAME=KIND:URL")]
     pub(crate) upstream: Vec<String>,
-    /// Takes jobs of token ids from other Headraces that have what stands in this file (32 or more characters)
+    /// Accept token-id jobs from other Headrace servers that have the secret in this file (32 or more characters)
     #[arg(long, value_name = "FILE")]
     pub(crate) worker_secret_file: Option<String>,
-    /// Threads that compute [default: the processors that may be used]
+    /// Compute threads [default: the processors that the process may use]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<String>,
-    /// What computes models: cpu, or cuda where the program was built with it [default: cpu]
+    /// Compute device: cpu, or cuda if the program was built with CUDA [default: cpu]
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Quantize f32, f16 and bf16 weights at load: q8_0, q4_k, … [default: none]
     #[arg(long, value_name = "TYPE")]
     pub(crate) quantize: Option<String>,
-    /// exact, fast, or auto: fast where weights are quantized [default: auto]
+    /// Compute mode: exact, fast, or auto (fast if weights are quantized) [default: auto]
     #[arg(long, value_name = "MODE")]
     pub(crate) compute: Option<String>,
-    /// How keys and values are held: f32, f16, bf16, q8 [default: by compute mode]
+    /// Type of cached keys and values: f32, f16, bf16, q8 [default: by compute mode]
     #[arg(long, value_name = "TYPE")]
     pub(crate) kv_type: Option<String>,
-    /// Any other setting, such as --set server.drain=5s
+    /// Set any other setting, such as --set server.drain=5s; may be given several times
     #[arg(long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<String>,
 }
@@ -217,7 +221,7 @@ pub(crate) struct UpArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The configuration (TOML)
+    /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     #[command(flatten)]
@@ -232,12 +236,12 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Show every fault, what was set and where, and what will be served
+    /// Show every fault, every changed setting with its origin, and the models to be served
     Check {
-        /// The configuration (TOML)
+        /// Configuration file (TOML)
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Show also the settings that have their default values
+        /// Also show settings that have their default values
         #[arg(long)]
         all: bool,
         #[command(flatten)]
@@ -245,7 +249,7 @@ pub(crate) enum ConfigCommand {
     },
     /// Print the reference of all settings (Markdown)
     Reference,
-    /// Print what becomes of each parameter of a call (Markdown)
+    /// Print how the server treats each request parameter (Markdown)
     Parameters,
 }
 
@@ -264,13 +268,13 @@ pub(crate) enum CreditCommand {
         /// Dollars, such as 25 or 0.50
         #[arg(value_parser = NanoDollars::from_dollars, allow_hyphen_values = true)]
         amount: NanoDollars,
-        /// Who receives it
+        /// Organisation that receives the money
         #[arg(long, default_value = "default")]
         org: OrgId,
-        /// It is a gift, not a payment
+        /// The credit is a gift, not a payment
         #[arg(long)]
         promotional: bool,
-        /// What to find it by: an invoice, a ticket. Used once: a second grant with it is the first one again
+        /// Reference, such as an invoice or a ticket. The same grant with the same reference is made only once
         #[arg(long, default_value = "")]
         reference: String,
     },
@@ -280,25 +284,25 @@ pub(crate) enum CreditCommand {
         /// Dollars to take back, such as 5 or -5
         #[arg(value_parser = NanoDollars::from_dollars, allow_hyphen_values = true)]
         amount: NanoDollars,
-        /// Whose it was
+        /// Organisation that received the money
         #[arg(long, default_value = "default")]
         org: OrgId,
-        /// It had been a gift, not a payment
+        /// The credit was a gift, not a payment
         #[arg(long)]
         promotional: bool,
-        /// Why. Used once: the same reason again is the same correction
+        /// Reason. The same correction with the same reason is made only once
         #[arg(long)]
         reason: String,
     },
     /// List grants and corrections, newest first
     List {
-        /// Only of this organisation
+        /// Only this organisation
         #[arg(long)]
         org: Option<OrgId>,
     },
     /// Show balances and budgets
     Show {
-        /// Only of this organisation
+        /// Only this organisation
         #[arg(long)]
         org: Option<OrgId>,
     },
@@ -314,21 +318,21 @@ pub(crate) struct BudgetArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BudgetCommand {
-    /// Set the most that a project may spend
+    /// Set the maximum that a project may spend
     Set {
         /// Dollars, such as 25 or 0.50; 0 stops the project
         #[arg(value_parser = NanoDollars::from_dollars)]
         amount: NanoDollars,
-        /// The project
+        /// Project id
         #[arg(long, default_value = "default")]
         project: ProjectId,
-        /// Over which time: the calendar month (UTC), or for ever
+        /// Period: calendar month (UTC), or total
         #[arg(long, default_value = "month", value_parser = ["month", "total"])]
         per: String,
     },
     /// Remove a project's budget
     Clear {
-        /// The project
+        /// Project id
         #[arg(long, default_value = "default")]
         project: ProjectId,
     },
@@ -344,24 +348,25 @@ pub(crate) struct LedgerArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LedgerCommand {
-    /// Check every invariant, beside a running or a stopped server, and print totals
+    /// Check every invariant and print totals, with the server running or stopped
     Verify,
-    /// Open an account with a balance of zero for every project that has none, after a ledger was lost
+    /// After the loss of a ledger: open an account with a balance of zero for every project without an account
     OpenAccounts,
-    /// Set the ledger's time back to this machine's, after a start on a clock that was ahead: until then monthly budgets do
-    /// not turn over. What was spent meanwhile counts in this month
+    /// Set the ledger's time back to this machine's time, after a start with a clock that was ahead
+    ///
+    /// Until then monthly budgets do not turn over. Money spent in the meantime counts in this month.
     SetClock,
 }
 
 #[derive(Debug, Args)]
 #[command(
     subcommand_negates_reqs = true,
-    after_help = "Examples:\n  headrace trace req_0192...             one call's waterfall\n  headrace trace --last                  the last call's waterfall\n  headrace trace --last 20               a list of the last 20\n  headrace trace --slowest               the slowest of the last day\n  headrace trace --slowest --explain     why the slowest was slow, in words, and what would have helped\n  headrace trace --last --explain --try fewer-tokens   and whether it does\n  headrace trace --last --why-cost       what the last call's money was for\n  headrace trace diff req_0192... req_0192...   why one took longer than the other"
+    after_help = "Examples:\n  headrace trace req_0192...             one call's waterfall\n  headrace trace --last                  the last call's waterfall\n  headrace trace --last 20               a list of the last 20\n  headrace trace --slowest               the slowest calls of the last day\n  headrace trace --slowest --explain     why the slowest call was slow, and what would have helped\n  headrace trace --last --explain --try fewer-tokens   test one of the suggestions\n  headrace trace --last --why-cost       why the last call cost what it did\n  headrace trace diff req_0192... req_0192...   why one call took longer than the other"
 )]
 pub(crate) struct TraceArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// The call's id: req_... of the x-request-id header, its answer's id (also an upstream's), or its W3C trace id
+    /// Call id: req_... from the x-request-id header, the id of the answer (also an upstream's), or the W3C trace id
     #[arg(conflicts_with_all = ["last", "slowest"], required_unless_present_any = ["last", "slowest"])]
     #[arg(value_parser = call_id)]
     pub(crate) id: Option<NamedCall>,
@@ -371,13 +376,13 @@ pub(crate) struct TraceArgs {
     /// The slowest N calls of the last 24 hours
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
     pub(crate) slowest: Option<usize>,
-    /// Say in words where one call's time went, beside what is usual, and what would have helped
+    /// Explain in words where the time of one call went, what is usual, and what would have helped
     #[arg(long)]
     pub(crate) explain: bool,
-    /// Say in words where one call's money went: tokens, prices, hold, discounts, loss
+    /// Explain in words where the money of one call went: tokens, prices, hold, discounts, loss
     #[arg(long, conflicts_with = "explain")]
     pub(crate) why_cost: bool,
-    /// Run the call's shape on an engine here, as it was and with a lever, and put what was foretold beside what came of it
+    /// Run a call of the same shape on a local engine, with and without a lever, and compare the result with the prediction
     #[arg(long = "try", value_name = "LEVER", requires = "explain")]
     #[arg(value_parser = lever)]
     pub(crate) lever: Option<headrace_explain::LeverName>,
@@ -387,24 +392,24 @@ pub(crate) struct TraceArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace errors                       every code, by stage\n  headrace errors tokens_per_minute     one of them"
+    after_help = "Examples:\n  headrace errors                       every code, by stage\n  headrace errors tokens_per_minute     one code"
 )]
 pub(crate) struct ErrorsArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// The code, as it stands in an error or a trace [default: a list of all]
+    /// Code, as shown in an error or a trace [default: list all codes]
     #[arg(value_name = "CODE")]
     pub(crate) code: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TraceCommand {
-    /// Put two calls side by side: what makes one slower than the other
+    /// Compare two calls: why one is slower than the other
     Diff {
-        /// The first call's id
+        /// Id of the first call
         #[arg(value_parser = call_id)]
         first: NamedCall,
-        /// The second call's id
+        /// Id of the second call
         #[arg(value_parser = call_id)]
         second: NamedCall,
     },
@@ -414,7 +419,7 @@ pub(crate) enum TraceCommand {
 pub(crate) struct AuditArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// How many rows
+    /// Maximum number of rows
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) last: u32,
 }
@@ -427,17 +432,17 @@ pub(crate) struct ModelsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ModelsCommand {
-    /// List what the server serves, and what other programs have stored on this machine (Hugging Face, Ollama, LM Studio, llama.cpp)
+    /// List the models that the server serves, and checkpoints that other programs stored on this machine (Hugging Face, Ollama, LM Studio, llama.cpp)
     List(ServerArgs),
-    /// Show what a directory or GGUF file holds, the memory it needs, the context that fits, or why it is refused
+    /// Show the content of a directory or GGUF file, its memory and the context that fits, or why Headrace refuses the file
     #[command(after_help = "Example:\n  headrace models inspect ~/models/Qwen3-0.6B-Q8_0.gguf")]
     Inspect(InspectArgs),
-    /// Make a checkpoint of random weights and a real shape, to measure with
+    /// Make a checkpoint with a real shape and random weights, for measurements
     #[command(
         after_help = "Examples:\n  headrace models make --shape 0.39b --type q8_0 /tmp/0.39b-q8_0.gguf\n  headrace models make --config Qwen3-0.6B/config.json --format safetensors --type bf16 /tmp/qwen3"
     )]
     Make(MakeArgs),
-    /// Measure what compute modes and KV types cost a model: its perplexity on a text, beside that of exact f32
+    /// Measure the perplexity of a model on a text for each compute mode and KV type, compared with exact f32
     #[command(
         after_help = "Examples:\n  headrace models perplexity --text README.md\n  headrace models perplexity ~/models/Qwen3-0.6B --text book.txt --quantize q8_0 --kv-type f16,q8"
     )]
@@ -449,13 +454,13 @@ pub(crate) struct PerplexityArgs {
     /// A Hugging Face directory or a GGUF file [default: the built-in demo model]
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<PathBuf>,
-    /// The text, UTF-8; control tokens spelt out in it count as such
+    /// Text file (UTF-8); spelt-out control tokens in the text count as control tokens
     #[arg(long, value_name = "FILE")]
     pub(crate) text: PathBuf,
-    /// Tokens that are read together; the first of each window is not predicted [default: 512, or what the model takes]
+    /// Tokens per window; the first token of a window is not predicted [default: 512, or the model's maximum if smaller]
     #[arg(long, value_name = "TOKENS")]
     pub(crate) window: Option<usize>,
-    /// Stop after so many tokens of the text
+    /// Stop after this many tokens of the text
     #[arg(long, value_name = "TOKENS")]
     pub(crate) limit: Option<usize>,
     /// Compute modes to measure
@@ -464,7 +469,7 @@ pub(crate) struct PerplexityArgs {
     /// KV types to measure
     #[arg(long, value_name = "TYPE,…", value_delimiter = ',', default_value = "f32,f16,bf16,q8")]
     pub(crate) kv_type: Vec<String>,
-    /// Quantize dense weights at load, for every row alike
+    /// Quantize dense weights at load, for every row of the table
     #[arg(long, value_name = "TYPE")]
     pub(crate) quantize: Option<String>,
     /// Threads [default: the processors]
@@ -477,10 +482,10 @@ pub(crate) struct PerplexityArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct InspectArgs {
-    /// A Hugging Face directory or a GGUF file, or the name of one that another program has stored here
+    /// A Hugging Face directory or a GGUF file, or the name of a checkpoint that another program stored on this machine
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
-    /// As if served with this --quantize
+    /// Show the model as served with this --quantize
     #[arg(long, value_name = "TYPE")]
     pub(crate) quantize: Option<String>,
     /// Print JSON
@@ -490,25 +495,25 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MakeArgs {
-    /// A shape that has a name: 1.04b, 0.39b or tiny [default: tiny]
+    /// Named shape: 1.04b, 0.39b or tiny [default: tiny]
     #[arg(long, value_name = "NAME", conflicts_with = "config")]
     pub(crate) shape: Option<String>,
-    /// The shape of a Hugging Face config.json
+    /// Take the shape from a Hugging Face config.json
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// What to write: a GGUF file, or a directory with a safetensors file
+    /// Output format: a GGUF file, or a directory with a safetensors file
     #[arg(long, default_value = "gguf", value_parser = ["gguf", "safetensors"])]
     pub(crate) format: String,
     /// Type of the matrices: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, iq4_nl or mxfp4
     #[arg(long, value_name = "TYPE", default_value = "bf16")]
     pub(crate) r#type: String,
-    /// Type of the embedding and of the output projection [default: as the others]
+    /// Type of the embedding and of the output projection [default: the type of the matrices]
     #[arg(long, value_name = "TYPE")]
     pub(crate) embedding_type: Option<String>,
-    /// The same seed gives the same weights, whatever the format and on every machine
+    /// Seed. The same seed gives the same weights in every format and on every machine
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// The file or directory to make
+    /// File or directory to write
     #[arg(value_name = "OUT")]
     pub(crate) out: PathBuf,
 }

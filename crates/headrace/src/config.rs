@@ -24,6 +24,7 @@ pub(crate) mod stopping;
 pub(crate) mod storage;
 mod stores;
 mod table;
+mod table_texts;
 mod telemetry;
 mod thinking;
 pub(crate) mod upstreams;

@@ -17,14 +17,14 @@ const HEAD: &str = include_str!("admin_head.md");
 
 /// Chapters: each starts with a code of the table and ends where the next chapter starts.
 const CHAPTERS: &[(AdminCode, &str)] = &[
-    (AdminCode::NotSignedIn, "Who asks"),
-    (AdminCode::NotFound, "What is asked"),
+    (AdminCode::NotSignedIn, "Sign-in and roles"),
+    (AdminCode::NotFound, "The request"),
     (AdminCode::UnknownOrg, "Organisations, projects, keys, models"),
     (AdminCode::ReferenceUsed, "Money"),
     (AdminCode::NotRunning, "The server and its configuration"),
     (AdminCode::NoWords, "Prompts and the playground"),
     (AdminCode::StoreFailed, "Faults"),
-    (AdminCode::TooLong, "On the control socket alone"),
+    (AdminCode::TooLong, "Only on the control socket"),
 ];
 
 /// All pages, by path.

@@ -47,465 +47,462 @@ macro_rules! codes {
 
 codes! {
     NotFound "not_found" Connect (404 NotFound)
-        "No such path."
-        "The README lists the paths; the API's begin with `/v1/`. Where the path is one of them but for what a \
-         wrong base URL does to it, the message names the right one. OpenAI's clients want the base URL with `/v1`, \
-         Anthropic's without, neither with a slash at its end.";
+        "The path does not exist."
+        "The README lists the paths. API paths begin with `/v1/`. If a wrong base URL is the only fault of the path, the \
+         message names the right path. OpenAI's clients need the base URL with `/v1`, Anthropic's without. Neither takes a \
+         slash at the end.";
     MethodNotAllowed "method_not_allowed" Connect (405 InvalidRequest)
-        "The path exists with other methods."
-        "The header `Allow` names them.";
+        "The path exists, but not with this method."
+        "The header `Allow` names the allowed methods.";
     HeadTooLarge "head_too_large" Connect (431 RequestTooLarge)
-        "The request's line and headers have more bytes than the message names or, over HTTP/1.1, are more than 100 headers."
-        "Send fewer or shorter ones; the bound is `server.max_header`. Over HTTP/1.1 the connection is closed; over HTTP/2 a \
-         head of more than twice as many bytes is answered without a body.";
+        "The request line and headers have more bytes than the bound in the message or, over HTTP/1.1, there are more than \
+         100 headers."
+        "Send fewer or shorter headers. The bound is `server.max_header`. Over HTTP/1.1 the connection is closed. Over \
+         HTTP/2, a head with more than twice the bound gets an answer without a body.";
     BadHead "bad_head" Connect (400 InvalidRequest)
-        "What came is not the head of an HTTP/1.1 request; the message says what is wrong with it."
-        "The connection is closed. It may have been TLS to a plain port, another protocol, or a header that is none.";
+        "The received bytes are not the head of an HTTP/1.1 request; the message describes the fault."
+        "Check what the client sends: TLS to a plain port, another protocol, or an invalid header. The connection is closed.";
     HeaderTimeout "header_timeout" Connect (408 Timeout)
-        "The request's headers were not whole within the named number of seconds."
+        "The headers of the request were incomplete after the number of seconds in the message."
         "Send the request again.";
     AmbiguousLength "ambiguous_length" Connect (400 InvalidRequest)
-        "The head does not say in one way where its request ends."
-        "`content-length` twice, or with `transfer-encoding`, or not a number; any `transfer-encoding` but \
-         `chunked` alone; or something behind a request to `upgrade`. The connection is closed. Send one of them; \
-         look for a proxy that adds its own.";
+        "The head does not define the end of its request in exactly one way."
+        "Send one `content-length`, or `transfer-encoding: chunked` alone. Look for a proxy that adds its own header. The \
+         server refuses two `content-length` headers, one with `transfer-encoding`, one that is not a number, any other \
+         `transfer-encoding`, and bytes after a request to `upgrade`. The connection is closed.";
     BadHost "bad_host" Connect (400 InvalidRequest)
-        "The request does not name its host once (RFC 9112 §3.2)."
-        "An HTTP/1.1 request named none, or several. The connection is closed. Send one `host` header.";
+        "The request does not have exactly one `host` header (RFC 9112 §3.2)."
+        "Send one `host` header. The HTTP/1.1 request had none, or several. The connection is closed.";
     TooManyConnections "too_many_connections" Connect (503 Overloaded)
-        "The server has as many connections with calls in flight as it takes, of everybody or of your address."
-        "Reuse connections; raise `server.max_connections` or `server.max_connections_per_peer`.";
+        "The server has the maximum number of connections with calls in flight, in total or for your address."
+        "Reuse connections, or raise `server.max_connections` or `server.max_connections_per_peer`.";
     TooManyRefusals "too_many_refusals" Connect (429 RateLimit)
-        "So many requests from your address showed no good key, or no path that is here, that they are not looked \
-         at any more."
-        "The connection is closed, and there is no trace. Good keys of the same address are served. The bound is \
-         `server.max_refusals_per_peer`.";
+        "Too many requests from your address had no valid key, or a path that does not exist, so the server no longer \
+         examines such requests."
+        "Requests with a valid key from the same address are still served. The bound is `server.max_refusals_per_peer`. The \
+         connection is closed, and there is no trace.";
     ShuttingDown "shutting_down" Connect (503 Overloaded)
-        "The server is draining: it takes no new calls and finishes those in flight."
-        "Try again in a moment, or on another instance. In a stream: the drain's time was over and the call was cut \
-         off; what was not delivered is not charged.";
+        "The server is shutting down: it accepts no new calls and finishes the calls in flight."
+        "Try again in a moment, or on another instance. A stream that ends with this error was cut off at the end of the \
+         drain time. Undelivered output is not charged.";
 
     MissingApiKey "missing_api_key" Authenticate (401 Authentication)
-        "No API key was given."
+        "The request has no API key."
         "Send `Authorization: Bearer sk-…` or `x-api-key: sk-…`.";
     InvalidApiKey "invalid_api_key" Authenticate (401 Authentication)
-        "The key is unknown, revoked or malformed: all three are answered alike."
-        "`headrace keys` creates one.";
+        "The key is unknown, revoked or malformed. All three get the same answer."
+        "`headrace keys` creates a key.";
     ExpiredApiKey "expired_api_key" Authenticate (401 Authentication)
-        "The key was good and its time is over."
-        "Ask for a new one.";
+        "The key has expired."
+        "Ask for a new key.";
     ConflictingCredentials "conflicting_credentials" Authenticate (401 Authentication)
         "`Authorization` and `x-api-key` hold different credentials."
-        "Send one.";
+        "Send only one of them.";
     CredentialMissing "credential_missing" Authenticate inside
-        "In traces: no credential was presented."
-        "The caller was told `missing_api_key`.";
+        "In traces: the request had no credential."
+        "The caller received `missing_api_key`.";
     CredentialMalformed "credential_malformed" Authenticate inside
-        "In traces: what was presented cannot be a key."
-        "The caller was told `invalid_api_key`.";
+        "In traces: the credential cannot be a key."
+        "The caller received `invalid_api_key`.";
     CredentialConflicting "credential_conflicting" Authenticate inside
-        "In traces: two different credentials."
-        "The caller was told `conflicting_credentials`.";
+        "In traces: the request had two different credentials."
+        "The caller received `conflicting_credentials`.";
     CredentialWithoutScheme "credential_without_scheme" Authenticate inside
-        "In traces: `Authorization` held what looks like a key, without `Bearer` before it."
-        "The caller was told so, under the code `invalid_api_key`; whether it is a key was not asked.";
+        "In traces: `Authorization` had a text like a key, without `Bearer` before it."
+        "The message to the caller said so, with the code `invalid_api_key`. The text was not checked as a key.";
     KeyUnknown "key_unknown" Authenticate inside
-        "In traces: no such key."
-        "The caller was told `invalid_api_key`.";
+        "In traces: the key does not exist."
+        "The caller received `invalid_api_key`.";
     KeyRevoked "key_revoked" Authenticate inside
         "In traces: the key was revoked."
-        "The caller was told `invalid_api_key`.";
+        "The caller received `invalid_api_key`.";
     KeyExpired "key_expired" Authenticate inside
-        "In traces: the key's time is over."
-        "The caller was told `expired_api_key`.";
+        "In traces: the key has expired."
+        "The caller received `expired_api_key`.";
 
     RequestTooLarge "request_too_large" Receive (413 RequestTooLarge)
-        "The body has more bytes than it may; the message names the bound in bytes."
-        "Shorten it, or raise `server.max_body`.";
+        "The body exceeds the maximum size; the message names the maximum in bytes."
+        "Send a shorter body, or raise `server.max_body`.";
     BodyTimeout "body_timeout" Receive (408 Timeout)
-        "The body made no progress for the named number of seconds."
-        "Send the request again; look for a proxy that buffers.";
+        "The body made no progress for the number of seconds in the message."
+        "Send the request again. Look for a proxy that buffers.";
     IncompleteBody "incomplete_body" Receive (400 InvalidRequest)
-        "The body broke off before its `content-length`, or its framing is broken."
+        "The body ended before its `content-length`, or its framing is invalid."
         "";
     TooManyPieces "too_many_pieces" Receive (400 InvalidRequest)
-        "The body came in far more chunks than its bytes need; the message names both numbers."
-        "Send it in larger chunks, or with a `content-length`.";
+        "The body came in far more chunks than its size needs; the message names both numbers."
+        "Send larger chunks, or a `content-length`.";
     UnsupportedEncoding "unsupported_encoding" Receive (415 InvalidRequest)
-        "A `content-encoding` other than `identity`."
-        "Compressed bodies are not opened: send the JSON as it is.";
+        "The body has a `content-encoding` other than `identity`."
+        "Send the JSON without compression. The server does not decompress bodies.";
     UnsupportedMediaType "unsupported_media_type" Receive (415 InvalidRequest)
         "The body must be `content-type: application/json`."
         "";
     RequestMemoryPerKey "request_memory_per_key" Receive (429 RateLimit)
-        "The heads and bodies of this key's calls that are being read or answered fill the key's share of memory, \
-         which the message names in bytes."
-        "Send fewer large requests at a time, or raise `server.request_memory_per_key`.";
+        "The key's calls that are being read or answered use all of the key's request memory; the message names the bound in bytes."
+        "Send fewer large requests at the same time, or raise `server.request_memory_per_key`.";
     RequestMemory "request_memory" Receive (503 Overloaded)
-        "The heads and bodies of all calls that are being read or answered fill the memory that there is for them."
-        "Try again shortly; for the operator: `server.request_memory`.";
+        "The calls that are being read or answered use all of the request memory."
+        "Try again shortly. Operators: raise `server.request_memory`.";
 
     InvalidJson "invalid_json" Parse (400 InvalidRequest)
         "The body is not one JSON object in UTF-8."
-        "The message says where it breaks. `NaN` and `Infinity` are not JSON.";
+        "The message names the position of the fault. `NaN` and `Infinity` are not JSON.";
     JsonTooDeep "json_too_deep" Parse (400 InvalidRequest)
-        "Objects and arrays stand too deep inside each other."
-        "The message names the bound (64 unless configured). Flatten it.";
+        "Objects and arrays are nested too deeply."
+        "Flatten the body. The message names the bound (64 unless configured).";
     DuplicateKey "duplicate_key" Parse (400 InvalidRequest)
-        "An object names the same key twice, and so has no single meaning."
-        "Keep one.";
+        "An object has the same key twice, so its meaning is ambiguous."
+        "Remove one of the two.";
     MissingRequiredParameter "missing_required_parameter" Parse (400 InvalidRequest)
         "A required parameter is missing."
-        "Add it.";
+        "Add the parameter.";
     UnknownParameter "unknown_parameter" Parse (400 InvalidRequest)
-        "There is no such parameter. It is refused, because dropping it could change the answer."
-        "Leave it out or mend its spelling.";
+        "The parameter does not exist. Headrace refuses unknown parameters, because dropping one could change the answer."
+        "Remove the parameter, or correct its spelling.";
     UnsupportedParameter "unsupported_parameter" Parse (400 InvalidRequest)
         "The parameter exists elsewhere but is not supported here."
-        "The message says what to use instead. Examples: `response_format` other than text, `chat_template`, \
-         `guided_json`, `reasoning_effort`.";
+        "The message names an alternative. Examples: `response_format` other than text, `chat_template`, `guided_json`, \
+         `reasoning_effort`.";
     UnsupportedValue "unsupported_value" Parse (400 InvalidRequest)
-        "The parameter is supported, this value of it is not."
-        "The message names those that are.";
+        "The parameter is supported, but not with this value."
+        "The message names the supported values.";
     UnsupportedContent "unsupported_content" Parse (400 InvalidRequest)
         "A content part is not text. Images, audio and files are not supported."
         "";
     InvalidType "invalid_type" Parse (400 InvalidRequest)
         "The value has the wrong JSON type."
-        "The message names the right one.";
+        "The message names the expected type.";
     InvalidValue "invalid_value" Parse (400 InvalidRequest)
-        "The value has the right type and makes no sense."
-        "Alone, or with the model: an id outside the vocabulary, `min_tokens` above `max_tokens`, a role in a place \
-         where it cannot stand.";
+        "The value has the right type but is not valid."
+        "The value is not valid by itself, or with the model: an id outside the vocabulary, `min_tokens` above `max_tokens`, \
+         a role in a position that does not allow this role.";
     IntegerBelowMinValue "integer_below_min_value" Parse (400 InvalidRequest)
-        "The whole number is too small."
-        "The message names the least. Negative `max_tokens` does not mean \"unlimited\" here.";
+        "The integer is too small."
+        "The message names the minimum. A negative `max_tokens` does not mean \"unlimited\" here.";
     IntegerAboveMaxValue "integer_above_max_value" Parse (400 InvalidRequest)
-        "The whole number is too large."
-        "The message names the most (`n` and `prompt × n` have bounds of their own).";
+        "The integer is too large."
+        "The message names the maximum (`n` and `prompt × n` have bounds of their own).";
     DecimalBelowMinValue "decimal_below_min_value" Parse (400 InvalidRequest)
         "The number is too small."
-        "The message names the least.";
+        "The message names the minimum.";
     DecimalAboveMaxValue "decimal_above_max_value" Parse (400 InvalidRequest)
         "The number is too large."
-        "The message names the most, such as 2 for `temperature`.";
+        "The message names the maximum, such as 2 for `temperature`.";
     ArrayAboveMaxLength "array_above_max_length" Parse (400 InvalidRequest)
         "The list has too many items."
-        "The message names the most.";
+        "The message names the maximum.";
     EmptyArray "empty_array" Parse (400 InvalidRequest)
-        "The list has no items."
-        "It needs at least one.";
+        "The list is empty."
+        "Send at least one item.";
     ObjectAboveMaxProperties "object_above_max_properties" Parse (400 InvalidRequest)
         "The object has too many entries."
-        "Or the free-form values of all tool schemas and arguments together are too many.";
+        "This error also occurs if all tool schemas and arguments together have too many free-form values.";
     StringAboveMaxLength "string_above_max_length" Parse (400 InvalidRequest)
         "The string is too long."
-        "The message names the most bytes.";
+        "The message names the maximum in bytes.";
     EmptyString "empty_string" Parse (400 InvalidRequest)
         "The string is empty."
-        "It must not be.";
+        "Send a text that is not empty.";
 
     EndpointNotEntitled "endpoint_not_entitled" Authorize (403 Permission)
         "This key may not call this endpoint."
-        "Ask for a key that may, or use another endpoint.";
+        "Ask for a key that may call this endpoint, or use another endpoint.";
     ModelNotFound "model_not_found" Route (404 NotFound)
-        "There is no model of that name, or it is not this key's to use: both are answered alike."
-        "`GET /v1/models` lists those that you may use. A name is never taken as a path.";
+        "The model does not exist, or this key may not use it. Both get the same answer."
+        "`GET /v1/models` lists the models that you may use. A model name is never read as a path.";
     RegionNotAllowed "region_not_allowed" Route (403 Permission)
-        "The calls of this key, or of its organisation, are pinned to regions, and the model is offered in none of them."
-        "The message names the pin, its regions and those that the model is offered in. `GET /v1/models` lists what is offered where \
-         your calls may be worked on. Operators: `region` of `[[upstreams]]` and `server.region` say where models are, `headrace orgs \
-         regions` and `headrace keys regions` where calls may be.";
+        "The calls of this key, or of its organisation, are pinned to regions, and the model is available in none of them."
+        "The message names the pin, its regions and the model's regions. `GET /v1/models` lists the models that are \
+         available in your regions. Operators: `region` of `[[upstreams]]` and `server.region` set the regions of models; \
+         `headrace orgs regions` and `headrace keys regions` set the regions of calls.";
     RequestNotFound "request_not_found" Route (404 NotFound)
-        "There is no trace of this request for your project."
-        "The id is wrong, belongs to somebody else, is of a `GET` (calls are traced, `GET`s are not), or is older \
-         than what is kept. All are answered alike. The id of an answer (`chatcmpl-…`, `cmpl-…`, `msg_…`) finds the \
-         same trace as its request's (`req_…`, header `x-request-id`).";
+        "Your project has no trace of this request."
+        "The id is wrong, belongs to another project, is the id of a `GET` (only calls are traced), or is older than the \
+         stored traces. All of these get the same answer. The id of an answer (`chatcmpl-…`, `cmpl-…`, `msg_…`) finds the \
+         same trace as the id of its request (`req_…`, header `x-request-id`).";
     ResponseNotFound "response_not_found" Route (404 NotFound)
-        "There is no such response for your project."
-        "The id is wrong, belongs to somebody else, or is of a response that was not stored (`store: false`), was deleted, or is \
-         older than what is kept (`objects.retention`). All are answered alike.";
+        "Your project has no such response."
+        "The id is wrong or belongs to another project, or the response was not stored (`store: false`), was deleted, or is \
+         older than the retention (`objects.retention`). All of these get the same answer.";
     PreviousResponseNotFound "previous_response_not_found" Parse (400 InvalidRequest)
-        "The response that this one is to go on from, or one that that goes on from, is not there, or has not ended."
-        "See `response_not_found`; wait for a response in the background to end. Otherwise send the whole conversation as `input`.";
+        "The previous response, or an earlier response of its chain, does not exist or has not ended."
+        "See `response_not_found`. Wait for the end of a background response. Otherwise send the whole conversation as `input`.";
     ItemNotFound "item_not_found" Parse (400 InvalidRequest)
-        "An `item_reference` names an item that is not there, whether it never was, is gone or is another project's."
-        "Send the item itself, or store the response that it is of.";
+        "An `item_reference` names an item that does not exist, no longer exists, or belongs to another project."
+        "Send the item itself, or store the response that contains the item.";
     ConversationNotFound "conversation_not_found" Route (404 NotFound)
-        "There is no such conversation, or no such item of it, for your project."
-        "The id is wrong, belongs to somebody else, was deleted, or nothing was added to it for `objects.retention`. All are \
-         answered alike.";
+        "Your project has no such conversation, or no such item in the conversation."
+        "The id is wrong or belongs to another project, or the conversation was deleted, or nothing was added to it for \
+         `objects.retention`. All of these get the same answer.";
     ResponseNotStreamed "response_not_streamed" Route (400 InvalidRequest)
-        "The events of this response were not kept."
-        "Only those of a response that was created with both `background: true` and `stream: true` are. Ask for it without `stream`.";
+        "The events of this response were not stored."
+        "Request the response without `stream`. Events are stored only for a response that was created with both \
+         `background: true` and `stream: true`.";
     ResponseNotInBackground "response_not_in_background" Route (400 InvalidRequest)
-        "Only a response in the background can be cancelled by its id."
-        "Close the connection that the response comes on.";
+        "Only a background response can be cancelled by its id."
+        "Close the connection that delivers the response.";
     FileNotFound "file_not_found" Route (404 NotFound)
-        "There is no such file for your project."
-        "The id is wrong, belongs to somebody else, was deleted, or the file has expired (`expires_after`). All are answered alike.";
+        "Your project has no such file."
+        "The id is wrong or belongs to another project, or the file was deleted or has expired (`expires_after`). All of \
+         these get the same answer.";
     UploadNotFound "upload_not_found" Route (404 NotFound)
-        "There is no such upload for your project."
-        "The id is wrong, belongs to somebody else, or the upload is long over. All are answered alike.";
+        "Your project has no such upload."
+        "The id is wrong or belongs to another project, or the upload ended long ago. All of these get the same answer.";
     BatchNotFound "batch_not_found" Route (404 NotFound)
-        "There is no such batch for your project."
-        "The id is wrong, belongs to somebody else, was deleted, or is of a batch that ended longer ago than is kept \
-         (`objects.retention`). All are answered alike.";
+        "Your project has no such batch."
+        "The id is wrong or belongs to another project, or the batch was deleted, or ended longer ago than the retention \
+         (`objects.retention`). All of these get the same answer.";
     BadForm "bad_form" Parse (400 InvalidRequest)
-        "The body is not the form that this path takes."
+        "The body is not a form that this path accepts."
         "Send `multipart/form-data` with the fields that the message names, as the official SDKs do.";
     FileTooLarge "file_too_large" Parse (413 RequestTooLarge)
-        "The file has more bytes than one may have."
-        "Split it; the bound is `objects.max_file`.";
+        "The file exceeds the maximum size of a file."
+        "Split the file. The bound is `objects.max_file`.";
     UploadNotPending "upload_not_pending" Route (400 InvalidRequest)
-        "The upload was completed or cancelled, or its time is over."
-        "Create another one, and complete it within an hour.";
+        "The upload was completed, was cancelled, or has expired."
+        "Create another upload, and complete it within an hour.";
     UploadMismatch "upload_mismatch" Route (400 InvalidRequest)
-        "The parts are not what the upload was created for: an unknown one, one twice, another number of bytes, or another MD5 sum."
-        "The message says which. Send the missing parts, or create another upload.";
+        "The parts do not match the upload: an unknown part, a part used twice, another number of bytes, or another MD5 sum."
+        "Send the missing parts, or create another upload. The message names the mismatch.";
     BatchNotEnded "batch_not_ended" Route (400 InvalidRequest)
-        "The batch has not ended: there are no results yet, and it cannot be deleted."
-        "Ask for it until it has ended, or cancel it.";
+        "The batch has not ended, so it has no results yet and cannot be deleted."
+        "Query the batch until it has ended, or cancel it.";
     BatchEnded "batch_ended" Route (409 InvalidRequest)
-        "The batch has ended: there is nothing to cancel."
-        "Its results stand in its files.";
+        "The batch has ended, so it cannot be cancelled."
+        "The files of the batch contain its results.";
     BatchesFull "batches_full" Route (429 RateLimit)
-        "The project has as many batches under way as it may have."
-        "Wait for some of them, or cancel some. The bound is `objects.max_open_batches_per_project`.";
+        "The project has the maximum number of open batches."
+        "Wait until some batches have ended, or cancel some. The bound is `objects.max_open_batches_per_project`.";
     BadPage "bad_page" Route (400 InvalidRequest)
-        "A parameter of the query is not one that this path has."
-        "`limit` is 1 to 100, `order` is `asc` or `desc`, `after` is the id of an item, `starting_after` a sequence number.";
+        "A query parameter does not exist on this path, or its value is not valid."
+        "`limit` is 1 to 100, `order` is `asc` or `desc`, `after` is the id of an item, `starting_after` is a sequence number.";
     ObjectsFull "objects_full" Route (413 RequestTooLarge)
-        "What was to be stored, or what it goes on from, is more than is kept; the message names the bound."
-        "Send `store: false`, start a new conversation, delete what is not needed, or raise the bound (`objects.*`).";
+        "The object to be stored, or the history that it continues, exceeds a bound; the message names the bound."
+        "Send `store: false`, start a new conversation, delete objects, or raise the bound (`objects.*`).";
     ObjectsUnavailable "objects_unavailable" Route (503 Overloaded)
-        "What clients store cannot be written or read now."
-        "Try again; `store: false` needs none of it. The log says what is wrong with the disk.";
+        "The store for objects of clients cannot be written or read at the moment."
+        "Try again, or send `store: false`, which does not use the store. The log contains the disk error.";
     DiskFull "disk_full" Route (507 Overloaded)
-        "The server's disk has no room for what clients store: what is free is left to the ledger and the keys."
-        "Delete files or responses, send `store: false`, or try again later. Calls that store nothing are answered. Operators: make \
-         room, or put `objects_dir` on another disk; `objects.min_free_disk` is what is left free.";
+        "The server's disk has no space for objects of clients: the free space is reserved for the ledger and the keys."
+        "Delete files or responses, send `store: false`, or try again later. Calls that store nothing are still answered. \
+         Operators: free disk space, or move `objects_dir` to another disk; `objects.min_free_disk` sets the reserved space.";
     BackgroundFull "background_full" Route (429 RateLimit)
-        "As many responses are worked on in the background as are taken at once."
-        "Wait for some of them, or send `background: false`.";
+        "The server runs the maximum number of background responses."
+        "Wait until some of them have ended, or send `background: false`.";
     TooManyLookUps "too_many_look_ups" Route (503 Overloaded)
-        "As many questions for traces (`GET /v1/requests/ID`) are being answered as are taken at once."
+        "The server is answering the maximum number of trace requests (`GET /v1/requests/ID`)."
         "Try again shortly.";
     ModelUnpriced "model_unpriced" Hold (503 Internal)
-        "The model has no price today, and nothing is free by accident."
-        "Operators: set one under `[[prices]]`.";
+        "The model has no price today, and Headrace serves no model for free by accident."
+        "Operators: set a price under `[[prices]]`.";
 
     ContentPolicy "content_policy" Moderate (400 ContentPolicy)
-        "A rule on content matched; the message names the rule, never the words."
-        "Rules look at every text of a call that the model may see: messages, names, tools with their schemas, tool \
-         calls and results, and prompts given as token ids, decoded. Words are compared without case, accents and \
-         invisible characters, any white space counts as one space, full-width and styled letters as plain ones; \
-         letters of other scripts that look Latin as the Latin ones; regular expressions see the text as written and \
-         once more in each of these forms (with case and accents). Phrases are also found where one message ends with \
-         their beginning and the next one, or the next of the user, begins with their end. What rules do not see: words \
-         spelt with other characters between their letters, with digits for letters, or split within a word.";
+        "A content rule matched; the message names the rule, never the words."
+        "Rules check every text of a call that the model may see: messages, names, tools with their schemas, tool calls and \
+         results, and prompts given as token ids, decoded. Word rules ignore case, accents and invisible characters. They \
+         count any white space as one space, full-width and styled letters as plain letters, and letters of other scripts \
+         that look like Latin letters as Latin letters. Regular expressions check the text as written, and again in each of \
+         these forms (with case and accents). Phrases also match if one message ends with their beginning and the next \
+         message, or the user's next message, begins with their end. Rules do not find words with other characters between \
+         their letters, words with digits for letters, or words that are split.";
 
     ExtraUnpriced "extra_unpriced" Render (400 InvalidRequest)
-        "The call asks for something that a provider charges for beside tokens, and it has no price here."
-        "The message names the field. Leave it out. Operators: set a price under `[[prices]]` (`per_search`, or prices with `tier` or \
-         `above`), or list the extra in `allow_unpriced` of the upstream.";
+        "The call requests an extra that a provider charges for in addition to tokens, and the extra has no price here."
+        "Remove the field that the message names. Operators: set a price under `[[prices]]` (`per_search`, or prices with \
+         `tier` or `above`), or list the extra in `allow_unpriced` of the upstream.";
     UrlNotAllowed "url_not_allowed" Render (400 InvalidRequest)
-        "The call names an address that the model's server would fetch, and may not be handed."
-        "All reasons are answered alike. Send the data in the body (`data:`). Operators: `urls` of the upstream is `off`, `public` or a \
-         list of hosts.";
+        "The call contains an address for the model's server to fetch, and the server may not receive this address."
+        "Send the data in the body (`data:`). All reasons get the same answer. Operators: `urls` of the upstream is `off`, \
+         `public` or a list of hosts.";
     ContextLengthExceeded "context_length_exceeded" Render (400 InvalidRequest)
-        "Prompt and answer together do not fit the context window, or never fit the engine's KV cache."
-        "The message has the counts: the prompt's tokens, `max_tokens`, the window, and the most that would fit. \
-         Shorten the prompt or lower `max_tokens`.";
+        "The prompt and the answer together exceed the context window, or can never fit the engine's KV cache."
+        "Shorten the prompt or lower `max_tokens`. The message has the counts: the prompt's tokens, `max_tokens`, the \
+         window, and the maximum that would fit.";
     EmptyPrompt "empty_prompt" Parse (400 InvalidRequest)
-        "The prompt, or the text, says nothing: it is empty, or holds only white space and characters that are not visible."
-        "Send a text with at least one visible character, or leave it out. A message that says nothing is `empty_string`.";
+        "The prompt or text is empty, or contains only white space and invisible characters."
+        "Send a text with at least one visible character, or remove the text. An empty message gets `empty_string`.";
     WrongKindOfModel "wrong_kind_of_model" Render (400 InvalidRequest)
-        "The model is of another kind than the endpoint needs: an encoder where text is to be generated, a model that generates \
-         text where vectors are asked for, a reranker where embeddings are, or the other way round."
-        "`GET /v1/models` lists what your key may use; the message says what the model makes.";
+        "The model is of the wrong kind for the endpoint: an encoder for text generation, a text generator for vectors, a \
+         reranker for embeddings, or the reverse."
+        "`GET /v1/models` lists the models that your key may use. The message names the output of the model.";
     NoChatTemplate "no_chat_template" Render (400 InvalidRequest)
         "The model has no chat template."
         "Use `POST /v1/completions`, or add `chat_template.jinja` to the model's directory.";
     TemplateError "template_error" Render (400 InvalidRequest)
-        "The model's own template turned the conversation down (roles out of order, for example), or ran past its \
-         bounds of work or output."
-        "The message has the template's words.";
+        "The model's chat template rejected the conversation (roles out of order, for example), or exceeded its bounds of \
+         work or output."
+        "The message contains the template's error text.";
     InvalidJsonSchema "invalid_json_schema" Render (400 InvalidRequest)
-        "The schema that the answer is to have is none, is fitted by nothing, breaks a rule of strict schemas, or uses a \
-         keyword that no answer can be held to here."
-        "The message names the keyword, its place in the schema, and what to write instead. Strict schemas have OpenAI's rules, \
-         told in its words.";
+        "The schema of the answer is invalid, matches nothing, breaks a rule of strict schemas, or uses a keyword that \
+         Headrace cannot enforce."
+        "The message names the keyword, its place in the schema, and an alternative. Strict schemas follow OpenAI's rules, \
+         with OpenAI's error texts.";
     InvalidGrammar "invalid_grammar" Render (400 InvalidRequest)
-        "The regular expression, list of choices or grammar that the answer is to have cannot be read, or is fitted by nothing."
-        "The message says what is wrong with it.";
+        "The regular expression, list of choices or grammar for the answer is invalid, or matches nothing."
+        "The message describes the fault.";
     FormTooCostly "form_too_costly" Render (400 InvalidRequest)
-        "What the answer is to have takes more to compile than may be spent on it: bytes, nesting, memory, or time."
-        "The message has the bound. Fewer alternatives, shorter patterns and lists, and smaller counts take less.";
+        "The format of the answer needs more to compile than its bound allows: bytes, nesting, memory, or time."
+        "Use fewer alternatives, shorter patterns and lists, or smaller counts. The message names the bound.";
     FormsBusy "forms_busy" Render (503 Overloaded)
-        "As many formats of answers are being compiled as are at once, or the processors are too busy to compile one in time."
-        "Try again in a moment. A format that was compiled lately is not compiled again.";
+        "The maximum number of answer formats is being compiled, or the processors are too busy to compile one in time."
+        "Try again in a moment. A format that was compiled recently is not compiled again.";
     RenderFailed "render_failed" Render (500 Internal)
-        "The prompt could not be rendered for a reason on this side."
+        "The prompt could not be rendered because of a fault of the server."
         "Nothing was charged.";
 
     CallTooLarge "call_too_large" Render (400 InvalidRequest)
-        "The call could take more memory than one may (`gateway.max_call_memory`, or what a key's calls may have at \
-         all)."
-        "The message has both numbers, `param` names what makes it large. Ask for less of it, or stream.";
+        "The call could use more memory than one call may use (`gateway.max_call_memory`), or than all calls of a key may use."
+        "Reduce the parameter that `param` names, or stream. The message has both numbers.";
     KeyMemoryFull "key_memory_full" Render (429 RateLimit)
-        "The key's calls in flight have taken what they may (`gateway.max_key_memory`)."
-        "Wait for some to end, and read answers promptly: unread ones count.";
+        "The key's calls in flight use all of the key's memory (`gateway.max_key_memory`)."
+        "Wait until some calls have ended, and read answers promptly: unread answers count.";
     MemoryFull "memory_full" Render (503 Overloaded)
-        "All calls in flight have taken what they may (`gateway.max_memory`)."
+        "All calls in flight together use all of the call memory (`gateway.max_memory`)."
         "Try again.";
     KeyRenderingFull "key_rendering_full" Parse (429 RateLimit)
-        "Long requests of this key are being read already, as many bytes of them as half of \
-         `gateway.max_render_bytes_at_once`, and none was done in time."
-        "Send fewer at once.";
+        "Other long requests of this key are being read, and their bytes reach the key's half of \
+         `gateway.max_render_bytes_at_once`. None of them was done in time."
+        "Send fewer long requests at the same time.";
     RenderingFull "rendering_full" Parse (503 Overloaded)
-        "Long requests of all callers are being read already, as many bytes of them as \
-         `gateway.max_render_bytes_at_once`, and none was done in time."
+        "Other long requests are being read, and their bytes reach `gateway.max_render_bytes_at_once`. None of them was done in time."
         "Try again.";
 
     RequestsPerMinute "requests_per_minute" Hold (429 RateLimit)
-        "Requests a minute; a minute's worth may come at once."
-        "`limit.limit` is the limit, `limit.observed` what is used plus this call.";
+        "The limit on requests per minute is reached; a minute's requests may come at once."
+        "`limit.limit` is the limit, and `limit.observed` is the current use plus this call.";
     TokensPerMinute "tokens_per_minute" Hold (429 RateLimit)
-        "Tokens a minute, input and output together."
-        "A call counts with its prompt plus all it may generate until it ends, then with what it used: a lower \
-         `max_tokens` lets more calls through at once.";
+        "The limit on tokens per minute is reached; input and output count together."
+        "Lower `max_tokens` to let more calls run at the same time. Until a call ends, it counts with its prompt plus all \
+         tokens that it may generate; then it counts with its use.";
     Concurrency "concurrency" Hold (429 RateLimit)
-        "Calls in flight."
-        "Wait for one to end.";
+        "The limit on calls in flight is reached."
+        "Wait until a call has ended.";
 
     OutOfMoney "out_of_money" Hold (402 Billing)
-        "Even with everything in flight given back, the balance does not cover what this call can cost."
-        "There is no `Retry-After`: waiting does not help. Add credit (`headrace credit`), or lower `max_tokens` or \
-         `n`.";
+        "The balance does not cover the maximum cost of this call, even if all calls in flight returned their holds."
+        "Add credit (`headrace credit`), or lower `max_tokens` or `n`. There is no `Retry-After`: waiting does not help.";
     HeldInFlight "held_in_flight" Hold (402 Billing)
-        "The balance would cover the call, but your own calls in flight hold it."
-        "There is a `Retry-After`. Wait for them, add credit, or lower `max_tokens`.";
+        "The balance would cover the call, but your own calls in flight hold the money."
+        "Wait for these calls, add credit, or lower `max_tokens`. There is a `Retry-After`.";
     BudgetExceeded "budget_exceeded" Hold (402 Billing)
         "The project's budget does not cover the call."
-        "The message names budget, spent, held, needed, and when a period begins anew.";
+        "The message names the budget, the money spent, held and needed, and the start of the next period.";
     CostOverflow "cost_overflow" Hold (400 InvalidRequest)
-        "What this call could cost does not fit 64-bit nano-dollars."
-        "Ask for fewer tokens.";
+        "The maximum cost of this call does not fit 64-bit nano-dollars."
+        "Request fewer tokens.";
     UnknownProject "unknown_project" Hold (402 Billing)
         "The project has no account yet."
-        "Grant its organisation credit.";
+        "Grant credit to the project's organisation.";
     UnknownOrg "unknown_org" Hold (402 Billing)
         "The organisation has no account yet."
-        "Grant it credit.";
+        "Grant credit to the organisation.";
     JournalUnavailable "journal_unavailable" Hold (503 Overloaded)
-        "The ledger cannot be written now (a full or failing disk), so nothing runs and nothing is charged."
-        "It recovers by itself when the disk does.";
+        "The ledger cannot be written at the moment (a full or failing disk), so nothing runs and nothing is charged."
+        "The ledger recovers by itself when the disk works again.";
     LedgerUnavailable "ledger_unavailable" Hold inside
-        "The same inside the ledger and in its log."
+        "The form of `journal_unavailable` inside the ledger and in its log."
         "Callers see `journal_unavailable`.";
     LedgerBusy "ledger_busy" Hold inside
-        "More changes wait for the disk than the queue takes; the message names both numbers."
+        "The queue of changes that wait for the disk is full; the message names both numbers."
         "Callers see `journal_unavailable`.";
     IdempotencyInFlight "idempotency_in_flight" Hold inside
-        "A call with this idempotency key is running: try again in a second."
-        "(Idempotency keys are kept by the ledger, for the lines of batches; no HTTP header reaches them yet.)";
+        "A call with this idempotency key is running."
+        "Try again in a second. (The ledger keeps idempotency keys for the lines of batches; no HTTP header sets one yet.)";
     IdempotencyMismatch "idempotency_mismatch" Hold inside
-        "This idempotency key was used with another request."
+        "Another request used this idempotency key."
         "Use a new key.";
     IdempotencyReplay "idempotency_replay" Hold inside
-        "The call with this idempotency key has run and was charged: its stored answer is given again."
-        "Not an error to callers.";
+        "The call with this idempotency key has run and was charged; its stored answer is returned again."
+        "Callers do not see an error.";
     TooManyIdempotencyKeys "too_many_idempotency_keys" Hold inside
-        "The project has used as many keys within 24 hours as are remembered; the message names the number."
+        "The project has used the maximum number of idempotency keys within 24 hours; the message names the number."
         "Send fewer keys.";
     ProjectTaken "project_taken" Hold inside
-        "A project of that name belongs to another organisation."
-        "Choose another name. (Operators' commands.)";
+        "A project of this name belongs to another organisation."
+        "Choose another name. This error occurs in operators' commands.";
     UnknownHold "unknown_hold" Hold inside
-        "No hold of that id is known, or it was resolved long ago."
-        "Inside the ledger; a caller never causes it.";
+        "The hold does not exist, or was resolved long ago."
+        "This error stays inside the ledger. A caller never causes it.";
     AlreadyResolved "already_resolved" Hold inside
         "The hold was settled or released before; nothing is charged twice."
-        "Inside the ledger: how a repeated settlement learns that it had reached the disk.";
+        "This error stays inside the ledger. With it a repeated settlement learns that the first one reached the disk.";
     DuplicateHold "duplicate_hold" Hold inside
-        "A hold of that id exists."
-        "Inside the ledger; 500 if a caller ever sees it.";
+        "A hold with this id exists."
+        "This error stays inside the ledger. A caller would see status 500.";
     Invalid "invalid" Hold inside
-        "A field of a ledger command makes no sense; the message names it."
-        "Operators' commands.";
+        "A field of a ledger command is not valid; the message names the field."
+        "This error occurs in operators' commands.";
     Overflow "overflow" Hold inside
         "A sum does not fit 64-bit nano-dollars."
         "Callers see `cost_overflow`.";
     LedgerInconsistent "ledger_inconsistent" Hold (500 Internal)
-        "The ledger refused to break its own rule and changed nothing."
-        "This is a fault: report it with the request id, and run `headrace ledger verify`.";
+        "The ledger refused a change that would break one of its rules. Nothing was changed."
+        "This is a fault. Report it with the request id, and run `headrace ledger verify`.";
 
     QueueFull "queue_full" Place (503 Overloaded)
-        "The engine's queue is full; the message names what is full and its bound."
-        "When to try again is computed from the queue. Nothing was charged.";
+        "The engine's queue is full; the message names the bound that is reached."
+        "Try again after the time in the answer, which is computed from the queue. Nothing was charged.";
     DeadlineTooShort "deadline_too_short" Place (503 Overloaded)
-        "The first token cannot be there within the call's `timeout` (seconds from its arrival)."
-        "The message says how much of that is waiting, computed from the queue by class and turn and from what \
-         prompt and generated tokens cost lately. 400, with `param` `timeout`, where the call's own prompt takes \
-         longer than that by itself. Nothing was charged.";
+        "The first token cannot be ready within the call's `timeout` (seconds from its arrival)."
+        "The message names the waiting time. It is computed from the queue by class and turn, and from the recent cost of \
+         prompt tokens and generated tokens. If the call's own prompt alone takes longer than the `timeout`, the status is \
+         400, with `param` `timeout`. Nothing was charged.";
     QueueExpired "queue_expired" Decode (503 Overloaded)
-        "The call waited past its deadline and was dropped before any of it was computed."
-        "When to try again is computed from what still waits. Nothing was charged.";
+        "The call was still waiting at its deadline and was dropped before any computation."
+        "Try again after the time in the answer, which is computed from the waiting calls. Nothing was charged.";
     CallTooLong "call_too_long" Decode (504 Timeout)
-        "The call, waiting included, lasted as long as its money is held for (`gateway.hold_lifetime`, less up to a \
-         minute to settle it)."
-        "What was not delivered is not charged. Ask for fewer tokens, stream, or call when less waits.";
+        "The call, including its waiting time, reached the lifetime of its hold (`gateway.hold_lifetime`, less up to a \
+         minute to settle the call)."
+        "Request fewer tokens, stream, or call when fewer calls wait. Undelivered output is not charged.";
     EngineUnavailable "engine_unavailable" Place (503 Overloaded)
-        "No worker serves the model now, or it is stopping."
+        "No worker serves the model at the moment, or the worker is stopping."
         "Nothing was charged before the first byte.";
     UpstreamUnreachable "upstream_unreachable" Place (502 Internal)
-        "No connection to the upstream that answers for this model came about, nor to another one of its targets."
-        "Nothing was charged. Operators: `headrace upstreams` shows what each one said last.";
+        "Headrace could not connect to the upstream of this model, or to another of its targets."
+        "Nothing was charged. Operators: `headrace upstreams` shows the last error of each upstream.";
     UpstreamMisconfigured "upstream_misconfigured" Upstream (502 Internal)
-        "The upstream does not take the key that is configured for it, or has no model of the name that is."
-        "Nothing was charged, and waiting does not help. Operators: `headrace upstreams` and the call's attempts in its trace \
-         have the upstream's own words, which callers are not told.";
+        "The upstream rejects the configured key, or does not have the configured model."
+        "Nothing was charged, and waiting does not help. Operators: `headrace upstreams` and the attempts in the call's \
+         trace have the upstream's own text, which callers do not see.";
     UpstreamOverloaded "upstream_overloaded" Upstream (503 Overloaded)
-        "The upstream turned the call away because it, or our share of it, is full, and no other target took it."
-        "Nothing was charged. `Retry-After` is what the upstream said, where it did.";
+        "The upstream, or our share of it, is full, and no other target accepted the call."
+        "Nothing was charged. `Retry-After` is the upstream's value, if it sent one.";
     UpstreamTimeout "upstream_timeout" Upstream (504 Timeout)
-        "The upstream took longer than is waited for it: for a connection, for the head of its answer, or between two \
-         pieces of it."
-        "What was not delivered is not charged. The bounds are the upstream's `timeouts`.";
+        "The upstream exceeded a timeout: for the connection, for the head of its answer, or between two pieces of the answer."
+        "Undelivered output is not charged. The bounds are the upstream's `timeouts`.";
     UpstreamRefused "upstream_refused" Upstream (400 InvalidRequest)
-        "The upstream found fault with the request; the message has its words."
-        "Nothing was charged. The fault is as a rule in a parameter that is sent on as it came.";
+        "The upstream rejected the request; the message has the upstream's text."
+        "Nothing was charged. The fault is usually in a parameter that Headrace passes on unchanged.";
     UpstreamFailed "upstream_failed" Upstream (502 Internal)
-        "The upstream failed: an error, an answer that broke off or was none of its dialect's, a redirect."
-        "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
+        "The upstream failed: an error, an answer that broke off, an answer in a wrong dialect, or a redirect."
+        "If nothing had been delivered, Headrace tried other targets first. Undelivered output is not charged.";
     UpstreamAnswerTooLarge "upstream_answer_too_large" Upstream (502 Internal)
-        "The upstream sent more than its answer may have: more bytes than the upstream's bounds, more than four times what was asked \
-         for, or more than the memory of the key's calls (`gateway.max_key_memory`)."
-        "Where nothing had been delivered, other targets were tried first. What was not delivered is not charged.";
+        "The upstream sent too much: more bytes than the upstream's bounds, more than four times the requested amount, or \
+         more than the memory of the key's calls (`gateway.max_key_memory`)."
+        "If nothing had been delivered, Headrace tried other targets first. Undelivered output is not charged.";
     Untranslatable "untranslatable" Render (400 InvalidRequest)
         "The endpoint has no counterpart in the dialect of the model's upstreams."
-        "The message says which endpoint they have. A parameter that cannot be carried over is refused by its name, as \
+        "The message names the endpoint that they have. A parameter without a counterpart is refused by its name, as \
          `unsupported_parameter`.";
     EngineFailed "engine_failed" Decode (500 Internal)
-        "The computation of this call failed; others go on."
-        "What was not delivered is not charged: it goes to the loss account.";
+        "The computation of this call failed. Other calls continue."
+        "Undelivered output is not charged. Its cost goes to the loss account.";
     NotFinite "not_finite" Decode (500 Internal)
-        "The model gave values that are not numbers."
-        "The call ends, its KV blocks never enter the cache, and what was not delivered is not charged. With one \
-         model and prompt it happens again: report the model.";
+        "The model computed values that are not numbers."
+        "Report the model: the same model and prompt fail again. The call ends, its KV blocks never enter the cache, and \
+         undelivered output is not charged.";
     FormLost "form_lost" Decode (400 InvalidRequest)
-        "The answer could not be held to its form any further: following the form took more work than one token, or the whole \
-         answer, may take."
-        "The call ends, and others continue. What was computed until then is charged, as for a cancelled call. The message has \
-         the bound. A form with fewer alternatives, shorter patterns and lists or less ambiguity takes less.";
+        "The answer could not follow its format any further: one token, or the whole answer, needed more work than its bound."
+        "Use a format with fewer alternatives, shorter patterns and lists, or less ambiguity. The message has the bound. The \
+         call ends, and others continue. The computed output is charged, as for a cancelled call.";
     AnswerOffForm "answer_off_form" Postprocess (502 Internal)
-        "The finished answer is not of the form that was asked for: it is no JSON, or does not fit the schema. The message names \
-         the place in the answer, and the keyword that is not kept."
-        "A whole answer is not charged; a stream ends with this error behind what was delivered. Ask a model that holds answers to \
-         their form. Operators: `structured.invalid` of the model says whether such an answer is refused, asked for once more, \
-         or passed on.";
+        "The finished answer does not have the requested format: it is not JSON, or does not match the schema. The message \
+         names the position in the answer and the violated keyword."
+        "Use a model that enforces formats. A whole answer is not charged. A stream ends with this error after the delivered \
+         output. Operators: `structured.invalid` of the model sets whether such an answer is refused, requested again, or \
+         passed on.";
     InternalError "internal_error" Postprocess (500 Internal)
-        "A fault in the gateway itself, on this call alone."
-        "What was not delivered is not charged. Report it with the request id.";
+        "A fault in the gateway, on this call alone."
+        "Report the error with the request id. Undelivered output is not charged.";
 }

@@ -47,7 +47,7 @@ impl AdminErrorPage {
         match self.code.status() {
             429 => "Yes, after `Retry-After`.",
             503 => "Yes, once the cause is gone.",
-            500 => "It may: what failed is on the server's side.",
+            500 => "Perhaps: the fault is in the server.",
             401 => "No: sign in first.",
             _ => "No: it would be refused again.",
         }
@@ -65,22 +65,22 @@ impl AdminErrorPage {
         let mut page = format!("# `{code}`\n\n");
         page += &match self.message() {
             Some(_) => format!("Status **{}** · the admin API and the command line\n\n", self.statuses()),
-            None => "Told by the command line alone\n\n".to_owned(),
+            None => "Only on the command line\n\n".to_owned(),
         };
         page += &format!("**What happened.** {}\n\n**Why.** {}\n\n", code.meaning(), self.why());
         page += &format!(
-            "**What to do.** {}\n\n**Who can change it.** {}\n\n**Does the same pass later?** {}\n\n",
+            "**What to do.** {}\n\n**Who can change it.** {}\n\n**Does the same request pass later?** {}\n\n",
             code.way_out(),
             self.who(),
             self.again()
         );
         if self.message().is_some() {
             page += &format!(
-                "As the admin API answers it:\n\n```json\n{}\n```\n\n",
+                "The answer of the admin API:\n\n```json\n{}\n```\n\n",
                 body(code, message, remedy, *field)
             );
         }
-        page += "All codes of the admin API: [admin-errors.md](../admin-errors.md). Those of calls: [errors.md](../errors.md).\n";
+        page += "All codes of the admin API: [admin-errors.md](../admin-errors.md). Codes of calls: [errors.md](../errors.md).\n";
         page
     }
 

@@ -44,115 +44,115 @@ macro_rules! causes {
 }
 
 causes! {
-    NotSignedIn Asker "No key was sent, or the session is over: it ends after a while without a request, and with its server."
+    NotSignedIn Asker "The request has no key, or the session is over. A session ends after a time without requests, and when its server stops."
         "nobody is signed in"
         "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key";
-    BadCredential Asker "A link that was opened before, a key that was cut when it was copied, or an API key (`sk-…`) where an operator's (`hrop-…`) is asked for."
+    BadCredential Asker "A link that was opened before, a key that was truncated when it was copied, or an API key (`sk-…`) instead of an operator's key (`hrop-…`)."
         "this key or link is not good: it was never made, used before, revoked, or is over"
         "headrace operators link ID makes a new link";
-    TooManyAttempts Nobody "A script with an old key, or somebody who guesses."
+    TooManyAttempts Nobody "A script with an old key, or an attempt to guess keys."
         "too many keys or links were wrong: try again in 41 s" "";
-    Role Owner "A key or session of an operator with another role than the route is for."
+    Role Owner "A key or session of an operator with a role that the route does not allow."
         "the role viewer may not call this route: owner, admin may" "";
-    Csrf Asker "A program that uses a browser's cookie; or a page of the console that was left open over a new sign-in."
+    Csrf Asker "A program that uses a browser's cookie, or a page of the console that stayed open during a new sign-in."
         "an act by a session needs the header `x-headrace-csrf`, as GET /admin/v1/session tells it" "";
-    Origin Asker "A page of somebody else; or a proxy in front of the listener that changes `Host` and leaves `Origin`."
+    Origin Asker "A page of another site, or a proxy before the listener that changes `Host` and keeps `Origin`."
         "a page of another site asked for this" "";
-    Host Machine "A name that a proxy or a DNS entry gives the listener, and that it was not told."
+    Host Machine "A name that a proxy or a DNS entry gives the listener, and that is not configured."
         "this listener is not known by that name: ask by its address or as localhost, or set `admin.url`" "";
-    NotFound Asker "A path of another version, a call whose trace is no longer kept, or an id that was cut."
+    NotFound Asker "A path of another version, a call without a stored trace, or a truncated id."
         "there is no such call, or its trace is no longer kept" "";
-    Method Asker "An act sent as a question, or the other way round."
+    Method Asker "A `GET` for a change, or the reverse."
         "this route does not take this method" "";
-    Invalid Asker "A field that is misspelt or of another type, a body that is no JSON, or a value outside its bounds."
+    Invalid Asker "A misspelt field, a field of another type, a body that is not JSON, or a value outside its bounds."
         "the body is not what this takes: unknown field `regoins`, expected one of `id`, `limits`, `regions`" "" "regoins";
-    TooLarge Asker "A file sent where a few fields are asked for."
+    TooLarge Asker "A file sent instead of a few fields."
         "the body has more than 65536 bytes" "";
-    TooSlow Asker "A client that opens a request and does not finish it."
+    TooSlow Asker "A client that starts a request and does not finish it."
         "the body took more than 10 s" "";
-    TooManySubscribers Asker "Many pages of the console left open, or a program that connects again without closing."
+    TooManySubscribers Asker "Many open pages of the console, or a program that reconnects without closing."
         "as many look on as may: close a page" "";
-    UnknownOrg Asker "An id that was misspelt, or an organisation without a project."
+    UnknownOrg Asker "A misspelt id, or an organisation without a project."
         "there is no organisation `acme`" "headrace orgs list, or headrace orgs create ID";
-    UnknownProject Asker "An id that was misspelt, or another server's."
+    UnknownProject Asker "A misspelt id, or an id of another server."
         "there is no project `shop`" "headrace projects list, or headrace projects create ID --org ORG";
-    UnknownKey Asker "An id of another server, or a secret where the id is asked for."
+    UnknownKey Asker "An id of another server, or a secret instead of the id."
         "there is no key `key_7f3a2b`" "headrace keys list";
-    UnknownOperator Asker "A name where the id is asked for, or an operator who was revoked."
+    UnknownOperator Asker "A name instead of the id, or an operator who was revoked."
         "there is no operator `op_9c41d0`" "headrace operators list";
-    UnknownModel Asker "A name that no model is served by, or an alias of several."
+    UnknownModel Asker "A name without a model, or an alias of several models."
         "no model `gpt-5` is served" "GET /admin/v1/models lists those that are";
-    UnknownCheckpoint Asker "A name that Hugging Face's, Ollama's, LM Studio's or llama.cpp's folders do not have, or a user whose folders the server does not read."
+    UnknownCheckpoint Asker "A name that is not in the folders of Hugging Face, Ollama, LM Studio or llama.cpp, or a user with folders that the server does not read."
         "`qwen3` could be any of several; give the whole name, or the path" "GET /admin/v1/checkpoints lists them";
-    UnknownRoute Asker "A name that leads to one model, or to none."
+    UnknownRoute Asker "A name with one model, or without a model."
         "there is no route `fast` to several models" "`headrace routes` lists them";
-    UnknownUpstream Asker "A name that the configuration has no longer."
+    UnknownUpstream Asker "A name that is no longer in the configuration."
         "there is no upstream `gpu`; there is openai, vllm" "`headrace upstreams` lists them";
-    Exists Asker "It was created before, perhaps by the same script."
+    Exists Asker "An earlier creation of the same name, perhaps by the same script."
         "organisation `acme` is there already" "choose another name, or use the one that is there";
-    LastOwner Owner "The first operator is the only owner until another is made."
+    LastOwner Owner "The first operator is the only owner until another owner is created."
         "this is the last owner, and nobody else could make another" "headrace operators create --name NAME --role owner makes another first";
-    ProjectOfAnotherOrg Asker "Two organisations with projects of like names."
+    ProjectOfAnotherOrg Asker "Two organisations with projects of similar names."
         "project `shop` does not belong to organisation `acme`" "headrace projects list";
-    ProjectTaken Asker "A project of that name whose organisation was replaced, while the ledger stayed."
+    ProjectTaken Asker "A project of that name with a replaced organisation and an unchanged ledger."
         "a project shop belongs to another organisation: choose another name" "";
-    ProjectNotNamed Asker "`headrace chat` and the like borrow a key on the server's own machine, and somebody has to pay."
+    ProjectNotNamed Asker "Commands such as `headrace chat` borrow a key on the server's own machine, and one project must pay."
         "" "";
-    Widens Asker "The organisation is held to regions, and the key names another."
+    Widens Asker "The organisation is pinned to regions, and the key names another region."
         "the organisation is pinned to de, and a key of it cannot be worked on in us: name only regions of the organisation's" "headrace orgs list shows where an organisation's calls may be";
-    ReferenceUsed Asker "An invoice that was booked before with another amount."
+    ReferenceUsed Asker "An invoice that was already booked with another amount."
         "reference \"invoice 17\" is used by a grant of $5" "headrace credit list shows it; choose another reference";
     Overflow Asker "An amount with too many digits."
         "a sum does not fit 64-bit nano-dollars (±9.2 billion dollars)" "";
-    LedgerBusy Nobody "Many acts and calls at once on a disk that is slow."
+    LedgerBusy Nobody "Many changes and calls at the same time on a slow disk."
         "4096 changes wait for the disk and 4096 may: try again in a moment" "";
-    LedgerUnavailable Machine "A full disk, or a file that somebody else owns."
+    LedgerUnavailable Machine "A full disk, or a file of another user."
         "the ledger cannot be written: database or disk is full" "see that the disk has space, then try again";
-    LedgerUndecided Machine "The disk filled up in the middle of an act."
+    LedgerUndecided Machine "The disk became full during a change."
         "the journal failed: database or disk is full"
         "see that the disk has space; do not repeat it: it is in the audit log, and finished as soon as the ledger can be written";
-    LedgerEmptied Machine "`ledger.sqlite` was deleted, or a backup without it was put back."
+    LedgerEmptied Machine "`ledger.sqlite` was deleted, or a backup without this file was restored."
         "the ledger is empty, but there are keys of projects that must have had accounts in it: default. Its file was removed or replaced"
         "stop, and put `ledger.sqlite` back; or, to go on with balances of zero, headrace ledger open-accounts";
-    LedgerInconsistent Machine "A fault in the program, or a file that was changed by hand."
+    LedgerInconsistent Machine "A fault in the program, or a file that was edited by hand."
         "the ledger refused to break its own rule: debits and credits differ" "";
-    NotRunning Machine "The command was given while the server was down."
+    NotRunning Machine "The command ran while the server was down."
         "no server runs on this data directory: it reads its configuration, and asks its upstreams, when it starts" "";
     NotListening Machine "The server runs without `admin.listen`."
         "no server listens for operators on this data directory"
         "headrace up, or headrace serve with --admin-listen 127.0.0.1:8081";
-    Busy Nobody "A reload that loads a model."
+    Busy Nobody "A reload that is loading a model."
         "the configuration is being read again" "ask again when that is done";
-    ConfigRefused Machine "A reload of a file that is wrong somewhere: nothing of it is taken then."
+    ConfigRefused Machine "A reload of a faulty file. A reload applies nothing of such a file."
         "the new configuration has 1 fault, and the former one goes on, whole:\n  server.listen: `8080` is no address"
         "`headrace config check` shows every value and where it comes from";
-    NoWords Machine "A model behind an upstream that is asked in messages."
+    NoWords Machine "A model of an upstream that receives messages."
         "`gpt` is asked in messages: its words are its server's, and nobody here knows them"
         "Give `path` beside `targets` in the configuration";
-    NoFiles Asker "A model behind an upstream."
+    NoFiles Asker "A model of an upstream."
         "`gpt` is served by another server: none of its files are here" "";
-    Refused Asker "A prompt that the model's template takes no message of, or an id that is no token of it."
+    Refused Asker "A prompt with messages that the model's template does not accept, or an id that is not a token of the model."
         "token 999999 is beyond the vocabulary of 32000" "";
-    IdempotencyKeyReused Asker "A client that keeps one key for several calls."
+    IdempotencyKeyReused Asker "A client that uses one key for several calls."
         "another call was made under this `Idempotency-Key`: a new call needs a new one" "" "idempotency-key";
-    TooManyCalls Nobody "Many playgrounds at once, or long answers that nobody reads to their end."
+    TooManyCalls Nobody "Many playgrounds at the same time, or long answers that no client reads to their end."
         "too many calls of the playground are being made: stop one, or wait until one is over" "";
-    BegunBefore Nobody "A page that was loaded again more than an hour later, or after a restart."
+    BegunBefore Nobody "A page that was reloaded more than an hour later, or after a restart."
         "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice"
         "Requests shows what became of it. Asked once more it is a new call, with a key of its own." "idempotency-key";
     Stopped Nobody "An operator pressed *Stop* in the playground, or left its page for minutes."
         "the call ended before its answer began: an operator stopped it, or its answer broke off"
         "send a new `Idempotency-Key` to ask once more; `GET /admin/v1/requests` shows what the ended call used";
-    StoreFailed Machine "A full disk, or a file that somebody else owns."
+    StoreFailed Machine "A full disk, or a file of another user."
         "the identity store failed while writing a key: database or disk is full"
         "see that the disk has space and the data directory is yours, then try again";
-    WrongSecret Machine "A backup that was put back without its `secrets` folder."
+    WrongSecret Machine "A backup that was restored without its `secrets` folder."
         "the hash secret is not the one that the stored keys were hashed with: restore the secret file that belongs to this data directory" "";
     Randomness Machine "A container or a system without a source of random numbers."
         "the operating system gave no randomness for a new secret" "";
-    Internal Machine "A fault in the program; or the server was stopping."
+    Internal Machine "A fault in the program, or a server that was stopping."
         "this failed within the server" "";
-    TooLong Asker "A program that speaks on the socket itself." "" "";
-    NotUnderstood Machine "The program was updated, and the server that runs is still the former one." "" "";
-    Version Machine "The program was updated, and the server that runs is still the former one." "" "";
+    TooLong Asker "A program that writes to the control socket directly." "" "";
+    NotUnderstood Machine "The program was updated, but the running server is still the former version." "" "";
+    Version Machine "The program was updated, but the running server is still the former version." "" "";
 }

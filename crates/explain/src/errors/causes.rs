@@ -41,46 +41,46 @@ macro_rules! causes {
 }
 
 causes! {
-    NotFound Caller "Mostly the client's base URL: without `/v1` for OpenAI's clients, with it for Anthropic's, or with a slash at its end."
+    NotFound Caller "Usually the client's base URL: without `/v1` for OpenAI's clients, with `/v1` for Anthropic's, or with a slash at its end."
         "There is no `/v1/modles` here. See the README for the paths.";
-    MethodNotAllowed Caller "A `GET` where a `POST` belongs, or a browser's `OPTIONS`."
+    MethodNotAllowed Caller "A `GET` instead of a `POST`, or a browser's `OPTIONS`."
         "This path takes POST.";
     HeadTooLarge Caller "A proxy or a browser that adds cookies and headers to every request, or a token that grew."
         "A request's line and headers may have 16384 bytes (`server.max_header`), over HTTP/1.1 in no more than 100 headers. Send fewer or shorter ones.";
     BadHead Caller "`https://` to a port without TLS, another protocol, or a client that writes headers by hand."
         "This is not the head of an HTTP/1.1 request: invalid HTTP version parsed. Look at what the client sends: TLS to a plain port, another protocol, or a header that is none.";
-    HeaderTimeout Caller "A connection that was opened ahead of its request, or a network that lost half of it."
+    HeaderTimeout Caller "A connection that was opened before its request, or a network that lost part of the request."
         "The headers were not whole within 10 s. Send the request again.";
-    AmbiguousLength Caller "A proxy on the way that adds a `content-length` of its own to a chunked body."
+    AmbiguousLength Caller "A proxy that adds a `content-length` of its own to a chunked body."
         "The head does not say in one way where its request ends. Send one `content-length`, or `transfer-encoding: chunked` alone, and nothing behind a request to `upgrade`.";
     BadHost Caller "A client that writes HTTP by hand, or a proxy that adds a second `host`."
         "The head names 2 hosts. Send one `host` header.";
-    TooManyConnections Both "A client that opens a connection for every call, or a load that the bound was not made for."
+    TooManyConnections Both "A client that opens a connection for every call, or a load above the configured bound."
         "Your address has 256 connections with calls in flight, as many as one may have. Share connections, or try again shortly.";
-    TooManyRefusals Caller "A loop that asks again and again with a bad key or at a wrong path."
+    TooManyRefusals Caller "A loop that repeats requests with an invalid key or to a wrong path."
         "Too many requests of your address were refused; the connection is closed.";
-    ShuttingDown Nobody "The server was told to stop: a deployment, or a restart."
+    ShuttingDown Nobody "The server is stopping, for a deployment or a restart."
         "The server is shutting down. Try again in a moment, or on another instance.";
 
-    MissingApiKey Caller "The environment variable with the key is not set where the client runs."
+    MissingApiKey Caller "The environment variable with the key is not set in the environment of the client."
         "No API key was given. Send it as `Authorization: Bearer sk-...` or as `x-api-key: sk-...`.";
-    InvalidApiKey Caller "A stale key: revoked, of another server, or cut when it was copied; or a key of the provider behind this gateway instead of one of this gateway."
+    InvalidApiKey Caller "A revoked key, a key of another server, a key that was truncated when it was copied, or a key of the provider behind this gateway."
         "The API key is not valid.";
-    ExpiredApiKey KeyOwner "The key was made with an end, and that is over."
+    ExpiredApiKey KeyOwner "The key was created with an expiry time, which has passed."
         "The API key has expired.";
-    ConflictingCredentials Caller "A client that sends `x-api-key` itself, and a header for another key that was added to it."
+    ConflictingCredentials Caller "A client that sends `x-api-key` itself, in addition to a configured header with another key."
         "Two different credentials were given. Send one, in `Authorization` or in `x-api-key`.";
     CredentialMissing Caller "As `missing_api_key`." "";
-    CredentialMalformed Caller "A key that was cut or wrapped when it was copied." "";
+    CredentialMalformed Caller "A key that was truncated or wrapped when it was copied." "";
     CredentialConflicting Caller "As `conflicting_credentials`." "";
-    CredentialWithoutScheme Caller "A header that was built by hand: `Authorization: sk-…`." "";
-    KeyUnknown Caller "A key of another server, or of this one before its data directory was replaced." "";
-    KeyRevoked KeyOwner "Somebody revoked it: `headrace audit` says who and when." "";
+    CredentialWithoutScheme Caller "A header that was written by hand: `Authorization: sk-…`." "";
+    KeyUnknown Caller "A key of another server, or of this server before its data directory was replaced." "";
+    KeyRevoked KeyOwner "An operator revoked the key: `headrace audit` shows who and when." "";
     KeyExpired KeyOwner "As `expired_api_key`." "";
 
-    RequestTooLarge Both "Files or images inlined as text, or a conversation that was never cut."
+    RequestTooLarge Both "Files or images inlined as text, or a conversation that was never shortened."
         "The body may have 8388608 bytes. Shorten it, or raise `server.max_body`.";
-    BodyTimeout Caller "A slow network, or a client that announced a body and waits for something else."
+    BodyTimeout Caller "A slow network, or a client that announced a body and then waits."
         "The body made no progress for 30 s. Send the request again.";
     IncompleteBody Caller "A client that was stopped, or a `content-length` that counts characters instead of bytes."
         "The body broke off before its end.";
@@ -90,42 +90,42 @@ causes! {
         "The content-encoding `gzip` is not taken. Send the body as it is.";
     UnsupportedMediaType Caller "`curl -d` without `-H 'Content-Type: application/json'`."
         "The body must be `content-type: application/json`.";
-    RequestMemoryPerKey Both "Many large requests of one key at once."
+    RequestMemoryPerKey Both "Many large requests of one key at the same time."
         "With this one, the requests of this key that are being read or answered have 70000000 bytes; they may have 67108864 (`server.request_memory_per_key`). Wait for some of them.";
-    RequestMemory Operator "Many large requests of everybody at once."
+    RequestMemory Operator "Many large requests of all callers at the same time."
         "With this one, the requests that are being read or answered have 270000000 bytes; they may have 268435456 (`server.request_memory`). Try again shortly.";
 
-    InvalidJson Caller "A body built by pasting strings together: a quote or a line break inside a text that was not escaped."
+    InvalidJson Caller "A body that was built by concatenating strings: a quote or a line break inside a text was not escaped."
         "not valid JSON at byte 9: `:` must follow a key";
-    JsonTooDeep Caller "A schema or a value that contains itself again and again."
+    JsonTooDeep Caller "A schema or a value that contains itself repeatedly."
         "Objects and arrays stand more than 64 deep inside each other.";
-    DuplicateKey Caller "A body put together from two sources."
+    DuplicateKey Caller "A body that was built from two sources."
         "`model`: the object names this key twice" "model";
     MissingRequiredParameter Caller "A field that this dialect requires and another one does not, such as Anthropic's `max_tokens`."
         "`messages`: it is required" "messages";
-    UnknownParameter Caller "A spelling mistake, or a field of another server. Nothing is dropped in silence: that would hide the mistake."
+    UnknownParameter Caller "A spelling mistake, or a field of another server. Headrace drops no field silently: that would hide the mistake."
         "`temprature`: there is no such parameter; did you mean `temperature`? (It is refused because ignoring it could change the answer.)" "temprature";
     UnsupportedParameter Caller "A feature that the model or this server does not have."
         "`modalities`: only text is supported; leave it out" "modalities";
-    UnsupportedValue Caller "A value that another server takes."
+    UnsupportedValue Caller "A value that another server accepts."
         "`response_format.type` may be `text`, `json_object` or `json_schema`." "response_format.type";
-    UnsupportedContent Caller "A picture, sound or file for a model that reads text alone."
+    UnsupportedContent Caller "A picture, sound or file for a model that reads only text."
         "`messages[0].content[0]`: image. The model `headrace-demo` takes text alone. Say what it shows as text, or ask a model that takes such parts." "messages[0].content[0]";
-    InvalidType Caller "A number sent as a string, or the other way round."
+    InvalidType Caller "A number sent as a string, or the reverse."
         "`max_tokens`: it must be a number, not a string" "max_tokens";
-    InvalidValue Caller "Values that contradict each other, or a role in a place where it cannot stand."
+    InvalidValue Caller "Values that contradict each other, or a role in a position that does not allow this role."
         "`messages[0].role`: it must be `system`, `developer`, `user`, `assistant` or `tool`" "messages[0].role";
-    IntegerBelowMinValue Caller "`-1` for \"no limit\", as some servers have it: leave the field out instead."
+    IntegerBelowMinValue Caller "`-1` for \"no limit\", as on some servers. Leave the field out instead."
         "`max_tokens`: it must be at least 1 and at most 1048576" "max_tokens";
     IntegerAboveMaxValue Caller "A default copied from another model's settings."
         "`n`: it must be at least 1 and at most 128" "n";
     DecimalBelowMinValue Caller "A penalty or temperature below its range."
         "`temperature`: it must be at least 0 and at most 2" "temperature";
-    DecimalAboveMaxValue Caller "A per cent value where a share from 0 to 1 is meant."
+    DecimalAboveMaxValue Caller "A percentage instead of a share from 0 to 1."
         "`temperature`: it must be at least 0 and at most 2" "temperature";
     ArrayAboveMaxLength Caller "A batch that should be several requests."
         "`stop`: the list may have at most 4 items; send fewer" "stop";
-    EmptyArray Caller "A conversation that was filtered until nothing was left."
+    EmptyArray Caller "A conversation that was filtered until it was empty."
         "`messages`: it must have at least one message" "messages";
     ObjectAboveMaxProperties Caller "A generated schema with thousands of properties."
         "`metadata`: it may have at most 16 pairs" "metadata";
@@ -134,171 +134,171 @@ causes! {
     EmptyString Caller "A variable that was empty when the request was built."
         "`stop`: it must not be empty" "stop";
 
-    EndpointNotEntitled KeyOwner "The key was made for other endpoints."
+    EndpointNotEntitled KeyOwner "The key was created for other endpoints."
         "This API key may not call the endpoint `chat.completions`. Ask for a key that may, or use another endpoint.";
-    ModelNotFound Both "A name that is spelt otherwise, an alias that is not configured here, or a model that the key may not use."
+    ModelNotFound Both "A misspelt name, an alias that is not configured here, or a model that the key may not use."
         "The model `gpt-5` does not exist here. `GET /v1/models` lists those that you may use." "model";
-    RegionNotAllowed Operator "The organisation or the key is pinned to regions, and nobody there serves the model."
+    RegionNotAllowed Operator "The organisation or the key is pinned to regions, and no server in these regions serves the model."
         "The calls of organisation `acme` may be worked on in eu, and `best` is offered in us only." "model";
-    RequestNotFound Caller "An id of a `GET`, which is not traced, of another project, or older than what is kept."
+    RequestNotFound Caller "The id of a `GET`, which is not traced, the id of another project's request, or an id older than the stored traces."
         "There is no trace of this request for your project. Calls are traced, `GET`s are not; traces are kept for a bounded time.";
     ResponseNotFound Caller "`store: false`, or an id of another project."
         "There is no such response for your project. Those with `store: true` are kept for a bounded time.";
-    PreviousResponseNotFound Caller "The response before was not stored, or still runs in the background."
+    PreviousResponseNotFound Caller "The previous response was not stored, or still runs in the background."
         "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. Send the whole conversation as `input`." "previous_response_id";
     ItemNotFound Caller "An item of a response that was not stored."
         "Item 0 of those that `input` names is not there for your project. Send the item itself, or store the response that it is of." "input";
-    ConversationNotFound Caller "It was deleted, or rested for longer than objects are kept."
+    ConversationNotFound Caller "The conversation was deleted, or was unused for longer than the retention of objects."
         "There is no such conversation, or no such item of it, for your project.";
     ResponseNotStreamed Caller "The response was not created with `background` and `stream`."
         "The events of this response were not kept. Ask for it without `stream`." "stream";
-    ResponseNotInBackground Caller "A cancel by id of a response that runs on an open connection."
+    ResponseNotInBackground Caller "An attempt to cancel a response by its id while the response runs on an open connection."
         "Only a response in the background can be cancelled by its id.";
-    FileNotFound Caller "It was deleted, has expired, or is another project's."
+    FileNotFound Caller "The file was deleted, has expired, or belongs to another project."
         "There is no such file for your project.";
-    UploadNotFound Caller "It was completed long ago, or is another project's."
+    UploadNotFound Caller "The upload was completed long ago, or belongs to another project."
         "There is no such upload for your project.";
-    BatchNotFound Caller "It was deleted, ended long ago, or is another project's."
+    BatchNotFound Caller "The batch was deleted, ended long ago, or belongs to another project."
         "There is no such batch for your project.";
-    BadForm Caller "JSON where a form is meant, or a form without a `file`."
+    BadForm Caller "JSON instead of a form, or a form without a `file`."
         "The form needs a field `purpose`." "purpose";
-    FileTooLarge Both "A file beyond what one may have."
+    FileTooLarge Both "A file above the maximum size."
         "A file may have 536870912 bytes (`objects.max_file`). Split it.";
-    UploadNotPending Caller "A second completion, or one after its hour."
+    UploadNotPending Caller "A second completion, or a completion after the hour of the upload."
         "The upload was completed already.";
-    UploadMismatch Caller "A part was lost, sent twice, or changed on the way."
+    UploadMismatch Caller "A part was lost, sent twice, or changed in transit."
         "The parts have 1048576 bytes, and 1048577 were announced.";
-    BatchNotEnded Caller "Results asked for too early."
+    BatchNotEnded Caller "A request for results before the end of the batch."
         "The batch has not ended.";
-    BatchEnded Caller "A cancel that came too late."
+    BatchEnded Caller "A cancellation after the end of the batch."
         "The batch has ended: there is nothing to cancel.";
-    BatchesFull Both "More batches at once than a project may have."
+    BatchesFull Both "More open batches than a project may have."
         "The project has 16 batches under way, as many as it may have.";
-    BadPage Caller "A query parameter of another path, or a `limit` beyond 100."
+    BadPage Caller "A query parameter of another path, or a `limit` above 100."
         "`limit` must be a number from 1 to 10000." "limit";
-    ObjectsFull Both "A long conversation that goes on from stored turns, or a full store."
+    ObjectsFull Both "A long conversation that continues stored turns, or a full store."
         "The response goes on from 70000000 bytes, and at most 67108864 are kept.";
     ObjectsUnavailable Operator "The disk is full or failing."
         "What clients store cannot be written now. Try again; `store: false` needs none of it.";
-    DiskFull Operator "Uploads, batches or something else filled the disk."
+    DiskFull Operator "Uploads, batches or other data filled the disk."
         "The server's disk has no room for what clients store. Delete files, send `store: false`, or try again later.";
-    BackgroundFull Both "Many background responses at once."
+    BackgroundFull Both "Many background responses at the same time."
         "As many responses are worked on in the background as are taken at once (64).";
-    TooManyLookUps Caller "A loop that asks for traces."
+    TooManyLookUps Caller "A loop that requests traces."
         "As many questions for traces are being answered as are taken at once. Try again shortly.";
-    ModelUnpriced Operator "A model was added without a price, or its price begins later."
+    ModelUnpriced Operator "A model without a price, or with a price that begins later."
         "The model `big` has no price today, and nothing is free by accident. Set one under [[prices]].";
 
-    ContentPolicy Both "A rule of the operator's on content matched something in the call: also tool descriptions and earlier turns."
+    ContentPolicy Both "A content rule of the operator matched in the call, perhaps in a tool description or an earlier turn."
         "The rule `internal-names` does not let this pass.";
 
-    ExtraUnpriced Both "A tool of the provider's, such as web search, a dearer class of service, sound in the answer."
+    ExtraUnpriced Both "A tool of the provider, such as web search, a more expensive class of service, or sound in the answer."
         "`tools[0].type`: the extra `web_search` has no price here. Leave it out. Operators: set its price, or list it in `allow_unpriced` of the upstream." "tools[0].type";
-    UrlNotAllowed Both "An image or a file is named by its address, and the model's server runs inside the operator's network."
+    UrlNotAllowed Both "The call names an image or a file by its address, and the model's server runs inside the operator's network."
         "`messages[0].content[1].image_url.url`: the model's server may not be handed this address. Send the data itself (`data:`). Operators: `urls` of the upstream." "messages[0].content[1].image_url.url";
-    ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that leaves no room."
+    ContextLengthExceeded Caller "A conversation that grew, a document that is too long, or a `max_tokens` that does not fit."
         "The prompt has 9 tokens and `max_tokens` asks for 100000 more; the context window of `headrace-demo` is 2048 tokens. Ask for at most 2039, or shorten the prompt." "max_tokens";
     EmptyPrompt Caller "A variable that was empty when the prompt was built."
         "`prompt`: it is empty, or holds only white space and characters that are not visible; send a text with at least one visible character, or leave it out (nothing was charged)" "prompt";
-    WrongKindOfModel Caller "An embedding model at a chat endpoint, or the other way round."
+    WrongKindOfModel Caller "An embedding model at a chat endpoint, or the reverse."
         "The model `headrace-demo` generates text: it makes no embeddings and scores nothing. Use `POST /v1/chat/completions`, or a model that is an encoder." "model";
-    NoChatTemplate Operator "A base model, or a checkpoint whose template was lost when it was converted."
+    NoChatTemplate Operator "A base model, or a checkpoint that lost its template in a conversion."
         "The model `base` has no chat template. Use `POST /v1/completions`, or add `chat_template.jinja` to its directory.";
-    TemplateError Caller "Roles out of the order that the model was trained with: two user turns in a row, a system turn in the middle, a tool result without its call."
+    TemplateError Caller "Roles in an order that the model was not trained with: two user turns in a row, a system turn in the middle, a tool result without its call."
         "The model's template turned the conversation down: Conversation roles must alternate user/assistant/user/assistant/..." "messages";
-    InvalidJsonSchema Caller "A keyword that no answer can be held to, or a strict schema without `additionalProperties: false`."
+    InvalidJsonSchema Caller "A keyword that Headrace cannot enforce, or a strict schema without `additionalProperties: false`."
         "Invalid schema for response_format 'x': it is not valid at `/type`: it must be one of the types `string`, `number`, `integer`, `boolean`, `object`, `array`, `null`, or a list of them, and it is `\"strin\"`." "response_format";
     InvalidGrammar Caller "A regular expression or grammar with a mistake in it."
         "Invalid grammar for structured_outputs: it is not valid: unclosed group." "structured_outputs";
     FormTooCostly Caller "Huge enumerations, nested repetitions, or bounds in the thousands."
         "The form takes more than 1000000 units of work to compile." "response_format";
-    FormsBusy Nobody "Many new formats at once, each of which is compiled once and remembered, or much else that the machine computes."
+    FormsBusy Nobody "Many new formats at the same time (each is compiled once and then cached), or a busy machine."
         "The processors are too busy to compile the format in time. Try again in a moment.";
-    RenderFailed Operator "A fault on this side."
+    RenderFailed Operator "A fault of the server."
         "The prompt could not be rendered. Nothing was charged.";
 
     CallTooLarge Both "Many answers (`n`), log-probabilities of a long prompt, or `echo`."
         "The call takes up to 900.0 MiB of memory and no more than 256.0 MiB are ever given to the calls of a key (`gateway.max_key_memory`). Send less text at once." "n";
-    KeyMemoryFull Both "Answers of this key that nobody reads, or many large calls at once."
+    KeyMemoryFull Both "Answers of this key that no client reads, or many large calls at the same time."
         "The call takes up to 40.0 MiB of memory; other calls of this key have 230.0 MiB of the 256.0 MiB that its calls may have at once (`gateway.max_key_memory`). Wait for some to end, or ask for less.";
-    MemoryFull Operator "More large calls at once than the memory is for."
+    MemoryFull Operator "More large calls at the same time than the memory allows."
         "The call takes up to 40.0 MiB of memory; calls in flight have 1020.0 MiB of the 1024.0 MiB that all may have at once (`gateway.max_memory`). Try again.";
-    KeyRenderingFull Both "Many long prompts of one key at once."
+    KeyRenderingFull Both "Many long prompts of one key at the same time."
         "Long requests of this key are being read already, 8.0 MiB of them at most at once (half of `gateway.max_render_bytes_at_once`); this one waited for 5 s. Send fewer at once.";
-    RenderingFull Operator "Many long prompts of everybody at once."
+    RenderingFull Operator "Many long prompts of all callers at the same time."
         "Long requests are being read already, 16.0 MiB of them at most at once (`gateway.max_render_bytes_at_once`); this one waited for 5 s. Try again.";
 
-    RequestsPerMinute KeyOwner "More calls a minute than the key, its project or its organisation may make. Calls that were refused count, too."
+    RequestsPerMinute KeyOwner "More calls per minute than the key, its project or its organisation may make. Refused calls also count."
         "Limit reached: requests_per_minute of key `key_7f3a2b`: 60 of 60 used, 1 asked for; try again in 2 s.";
-    TokensPerMinute KeyOwner "A high `max_tokens`: until a call ends it counts with all that it may generate."
+    TokensPerMinute KeyOwner "A high `max_tokens`: until a call ends, it counts with all tokens that it may generate."
         "Limit reached: tokens_per_minute of key `key_7f3a2b`: 13 of 40 used, 39 asked for; try again in 18 s.";
-    Concurrency KeyOwner "More calls at once than the key may have: also those whose answers are not read to the end."
+    Concurrency KeyOwner "More simultaneous calls than the key may have. Calls with unread answers also count."
         "Limit reached: concurrency of key `key_7f3a2b`: 4 of 4 used, 1 asked for; try again in 1 s.";
 
-    OutOfMoney KeyOwner "The balance is used up, or the call could cost more than is left: what it may cost is held, not what it will."
+    OutOfMoney KeyOwner "The balance is used up, or smaller than the maximum cost of the call. The hold covers the maximum cost, not the expected cost."
         "Out of money: this call can cost up to $0.50, the balance is $0.12 ($0.00 of it held). Add credit (`headrace credit grant`) or ask for fewer tokens (`max_tokens`).";
-    HeldInFlight Caller "Calls at once hold the balance until they end."
+    HeldInFlight Caller "Simultaneous calls hold the balance until they end."
         "Held by your own calls in flight: this call can cost up to $0.50; of the balance of $0.60, $0.40 is held. Wait for calls to finish, add credit, or ask for fewer tokens (`max_tokens`).";
-    BudgetExceeded KeyOwner "The project has spent what it may in this month, or in all."
+    BudgetExceeded KeyOwner "The project has spent its budget for this month, or its total budget."
         "The budget of project `web` is $5.00; $4.90 is spent and $0.00 held, and this call can cost up to $0.50. Raise the budget (`headrace budget set`) or ask for fewer tokens.";
-    CostOverflow Caller "A price and a `max_tokens` whose product is beyond nine billion dollars."
+    CostOverflow Caller "A price and a `max_tokens` with a product above nine billion dollars."
         "What this call could cost does not fit 64-bit nano-dollars. Ask for fewer tokens." "max_tokens";
-    UnknownProject Operator "A project that was made while the ledger was away, or whose ledger was lost."
+    UnknownProject Operator "A project that was created while the ledger was unavailable, or a project of a lost ledger."
         "This project has no account yet. Grant it credit (`headrace credit grant`).";
-    UnknownOrg Operator "As `unknown_project`, of an organisation."
+    UnknownOrg Operator "As `unknown_project`, for an organisation."
         "This project has no account yet. Grant it credit (`headrace credit grant`).";
     JournalUnavailable Operator "A full or failing disk under the data directory."
         "The ledger cannot be written now, so nothing runs and nothing is charged: No space left on device. Try again.";
     LedgerUnavailable Operator "As `journal_unavailable`." "";
     LedgerBusy Operator "A disk that is too slow for the load." "";
-    IdempotencyInFlight Nobody "A line of a batch was begun twice." "";
+    IdempotencyInFlight Nobody "A line of a batch was started twice." "";
     IdempotencyMismatch Nobody "A line of a batch changed between two starts." "";
     IdempotencyReplay Nobody "A line of a batch had been paid for before a restart." "";
-    TooManyIdempotencyKeys Operator "More lines of batches in a day than are remembered." "";
+    TooManyIdempotencyKeys Operator "More batch lines in a day than the number of remembered keys." "";
     ProjectTaken Operator "The name is in use." "";
-    UnknownHold Nobody "Inside the ledger." "";
-    AlreadyResolved Nobody "A settlement that was sent twice, as it should be after a failed write." "";
-    DuplicateHold Nobody "Inside the ledger." "";
-    Invalid Operator "A command with a value that makes no sense." "";
+    UnknownHold Nobody "A fault inside the ledger." "";
+    AlreadyResolved Nobody "A settlement that was sent twice, as intended after a failed write." "";
+    DuplicateHold Nobody "A fault inside the ledger." "";
+    Invalid Operator "A command with an invalid value." "";
     Overflow Caller "As `cost_overflow`." "";
-    LedgerInconsistent Operator "A fault in the ledger, which it noticed before anything was written."
+    LedgerInconsistent Operator "A fault in the ledger, which the ledger detected before writing anything."
         "The ledger refused the hold: the sums would not agree. Nothing was charged.";
 
-    QueueFull Operator "More calls wait than the engine's queue takes; what is kept free is for organisations that have less waiting."
+    QueueFull Operator "More waiting calls than the engine's queue accepts. Part of the queue is reserved for organisations with fewer waiting calls."
         "The queue is full: 1024 sequences wait, as many as may; room is expected in 14 s. Nothing was charged.";
-    DeadlineTooShort Caller "The call's own `timeout` is shorter than the wait that the queue foretells."
+    DeadlineTooShort Caller "The call's own `timeout` is shorter than the predicted wait."
         "The first token cannot be there in time: 8 s of waiting and 2 s of prefill are foretold. Nothing was charged.";
-    QueueExpired Caller "The call waited for as long as it said that it would."
+    QueueExpired Caller "The call waited for the whole time of its own `timeout`."
         "The call waited past its deadline. What was not delivered is not charged.";
     CallTooLong Both "A long answer on a slow model, or a long wait before it."
         "The call lasted as long as its money is held for (`gateway.hold_lifetime`). What was not delivered is not charged.";
-    EngineUnavailable Operator "The engine is stopping, begins again after a fault, or every worker is drained."
+    EngineUnavailable Operator "The engine is stopping or restarting after a fault, or every worker is drained."
         "The engine of the model is not available. Nothing was charged.";
-    UpstreamUnreachable Operator "The server behind is down, its name does not resolve, or its certificate is not accepted."
+    UpstreamUnreachable Operator "The upstream is down, its name does not resolve, or its certificate is not accepted."
         "No connection to the upstream came about. Nothing was charged.";
-    UpstreamMisconfigured Operator "A stale key for the server behind, or a model name that it does not have."
+    UpstreamMisconfigured Operator "An invalid key for the upstream, or a model name that the upstream does not have."
         "The upstream that answers for this model does not take what is configured for it. Nothing was charged.";
-    UpstreamOverloaded Operator "The limits of our account at the server behind, or its load."
+    UpstreamOverloaded Operator "The limits of our account at the upstream, or the upstream's load."
         "The upstream turned the call away: too many requests. Nothing was charged.";
-    UpstreamTimeout Operator "A server behind that stands still, or bounds (`timeouts`) that are too short for its answers."
+    UpstreamTimeout Operator "An upstream that hangs, or bounds (`timeouts`) that are too short for its answers."
         "The upstream took longer than is waited for it. What was not delivered is not charged.";
-    UpstreamRefused Caller "A parameter that is sent on as it came, and that the server behind does not take."
+    UpstreamRefused Caller "A parameter that Headrace passes on unchanged and that the upstream rejects."
         "The upstream found fault with the request: temperature: must be at most 1.";
-    UpstreamFailed Operator "The server behind broke off, or answered with an error of its own."
+    UpstreamFailed Operator "The upstream broke off, or answered with an error of its own."
         "The upstream failed: its answer broke off. What was not delivered is not charged.";
-    UpstreamAnswerTooLarge Operator "A server behind that ignores `max_tokens`, or sends something else than an answer."
+    UpstreamAnswerTooLarge Operator "An upstream that ignores `max_tokens`, or sends something other than an answer."
         "The upstream of the model sent more than the 4194304 bytes that its answer's body may have. What was not delivered is not charged.";
-    Untranslatable Caller "An endpoint of one dialect for a model whose servers speak another."
+    Untranslatable Caller "An endpoint of one dialect for a model with upstreams of another dialect."
         "`completions` has no counterpart at the model's upstreams, which speak Anthropic's messages. Use `/v1/chat/completions`.";
     EngineFailed Operator "A fault in the computation of this call."
         "The computation failed. What was not delivered is not charged.";
-    NotFinite Operator "A broken checkpoint, or a prompt on which its arithmetic overflows."
+    NotFinite Operator "A broken checkpoint, or a prompt that makes the arithmetic overflow."
         "The model gave values that are not numbers at position 9. What was not delivered is not charged.";
-    FormLost Caller "A form so ambiguous that following it takes too long."
+    FormLost Caller "A format that is so ambiguous that following it takes too much work."
         "The answer could not be held to its form any further: following the form took 33088000 units of work for 33 tokens, and the \
          limit is 33056000 (32000 more for each token). What was computed until then is charged. Use a form with fewer \
          alternatives, shorter patterns and lists, or less ambiguity.";
-    AnswerOffForm Operator "A model behind that does not hold its answers to the form."
+    AnswerOffForm Operator "An upstream model that does not enforce the format of its answers."
         "The finished answer does not fit the schema: at `items[0].price`, `type` is not kept. It is not charged.";
     InternalError Operator "A fault in the gateway."
         "Something failed on this side. What was not delivered is not charged. Report it with the request id.";

@@ -25,16 +25,16 @@ impl Who {
     /// The description in words.
     pub const fn words(self) -> &'static str {
         match self {
-            Self::Caller => "Whoever makes the call, by changing the request or the client.",
+            Self::Caller => "The caller, by changing the request or the client.",
             Self::KeyOwner => {
-                "Whoever gives out the key: its project's owner, or the operator (`headrace keys`, `headrace orgs`, `headrace credit`, `headrace budget`)."
+                "The person who issues the key: the project's owner, or the operator (`headrace keys`, `headrace orgs`, `headrace credit`, `headrace budget`)."
             }
-            Self::Operator => "Whoever runs the server. For callers: report it, or try again later.",
-            Self::Both => "The caller, by asking for less; the operator, by allowing more.",
-            Self::Nobody => "Nobody needs to.",
-            Self::Asker => "The operator who asks, by asking for something else.",
+            Self::Operator => "The operator of the server. Callers: report the error, or try again later.",
+            Self::Both => "The caller, by requesting less, or the operator, by allowing more.",
+            Self::Nobody => "No action is needed.",
+            Self::Asker => "The operator who sends the request, by changing the request.",
             Self::Owner => "An operator with the role owner (`headrace operators`).",
-            Self::Machine => "Whoever runs the server: its disk, its files, its configuration.",
+            Self::Machine => "The person who runs the server: its disk, its files, its configuration.",
         }
     }
 }

@@ -12,10 +12,10 @@ use super::shared::ServerArgs;
 pub(crate) struct BackupArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// Leave out the traces, which are the largest part: a server on the copy does not explain older calls
+    /// Leave out the traces, the largest part. A server on the copy cannot explain older calls
     #[arg(long)]
     pub(crate) no_traces: bool,
-    /// The directory to make, with a copy of everything in it
+    /// Directory to create for the copy
     #[arg(value_name = "DIR")]
     pub(crate) to: PathBuf,
 }

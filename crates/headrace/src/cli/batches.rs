@@ -13,12 +13,12 @@ use crate::cli::shared;
 /// `headrace batches`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace batches submit requests.jsonl      one request a line; prints the batch's id\n  headrace batches wait batch_0192...         until it has ended\n  headrace batches results batch_0192...      its answers, one a line\n  headrace batches list\n\nA line of the file:\n  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {\"model\": \"...\", \"messages\": [...]}}"
+    after_help = "Examples:\n  headrace batches submit requests.jsonl      one request per line; prints the batch's id\n  headrace batches wait batch_0192...         wait until the batch has ended\n  headrace batches results batch_0192...      the answers, one per line\n  headrace batches list\n\nA line of the file:\n  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {\"model\": \"...\", \"messages\": [...]}}"
 )]
 pub(crate) struct BatchesArgs {
     #[command(flatten)]
     pub(crate) caller: CallerArgs,
-    /// Print JSON, as the server tells it
+    /// Print the server's JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
     #[command(subcommand)]
@@ -30,46 +30,46 @@ pub(crate) struct BatchesArgs {
 pub(crate) enum BatchesCommand {
     /// List the project's batches, newest first
     List {
-        /// How many
+        /// Maximum number of batches
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
         limit: u32,
-        /// Those behind this one
+        /// Only batches listed after this batch
         #[arg(long, value_name = "ID")]
         after: Option<String>,
     },
-    /// Show one: how far it is, its files, and what is wrong with its lines
+    /// Show a batch: progress, files and faulty lines
     Show {
-        /// Its id
+        /// Batch id
         id: String,
     },
-    /// Check a file of requests line by line, send it, and create a batch of it. Prints the batch's id
+    /// Check a file of requests line by line, upload the file and create a batch. Prints the batch's id
     Submit(SubmitArgs),
-    /// Wait until one has ended. Ctrl-C ends the waiting, and not the batch
+    /// Wait until a batch has ended. Ctrl-C stops the wait, not the batch
     #[command(after_help = "Example:\n  headrace batches wait batch_0192... --timeout 90m")]
     Wait {
-        /// Its id
+        /// Batch id
         id: String,
-        /// How long at most, such as 90m [default: until it ends]
+        /// Maximum wait, such as 90m [default: until the batch ends]
         #[arg(long, value_name = "DURATION", value_parser = shared::duration)]
         timeout: Option<Duration>,
     },
-    /// Write the answers of one that has ended
+    /// Write the answers of a batch that has ended
     #[command(
         after_help = "Examples:\n  headrace batches results batch_0192... --output answers.jsonl\n  headrace batches results batch_0192... > all.jsonl"
     )]
     Results {
-        /// Its id
+        /// Batch id
         id: String,
-        /// The requests that were not answered, and why, instead of the answers
+        /// Write the requests without an answer, with reasons, instead of the answers
         #[arg(long)]
         errors: bool,
-        /// Where to; a file that is there stays as it is [default: standard output]
+        /// Output file; an existing file is not overwritten [default: standard output]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Have one begin no further request; those under way end, and what was answered is kept
+    /// Stop a batch from starting further requests. Running requests finish, and answers are kept
     Cancel {
-        /// Its id
+        /// Batch id
         id: String,
     },
 }
@@ -80,16 +80,16 @@ pub(crate) enum BatchesCommand {
     after_help = "Example:\n  headrace batches submit requests.jsonl --window 90m --metadata run=nightly"
 )]
 pub(crate) struct SubmitArgs {
-    /// The requests, one JSON object a line
+    /// File of requests, one JSON object per line
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// What they call, such as /v1/chat/completions [default: the url of the first line]
+    /// Endpoint of the requests, such as /v1/chat/completions [default: the url of the first line]
     #[arg(long, value_name = "PATH", value_parser = endpoint)]
     pub(crate) endpoint: Option<Endpoint>,
-    /// How long it may take: 24h, or less, such as 90m. What has not begun by then is not begun
+    /// Time limit of the batch: 24h, or less, such as 90m. Requests that have not started by then do not run
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = window)]
     pub(crate) window: String,
-    /// A label; may be given several times
+    /// Label; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) metadata: Vec<(String, String)>,
 }

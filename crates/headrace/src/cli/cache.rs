@@ -9,12 +9,12 @@ use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace cache                            hit rates by organisation and model, and where prompts part\n  headrace cache --by prefix --since 24h    by how far prompts had been seen before\n  headrace cache --by model --json\n\nA report is of the newest 20,000 calls of its time that are kept in the traces. What another order of the prompt could save is the\nmost that it could: tokens behind the place where calls part, as many as the shortest of them has, for all calls but one."
+    after_help = "Examples:\n  headrace cache                            hit rates by organisation and model, and where prompts differ\n  headrace cache --by prefix --since 24h    by the length of the prefix seen before\n  headrace cache --by model --json\n\nA report covers the newest 20,000 traced calls of the period. The saving from another order of the prompt is an upper bound: it counts\nthe tokens after the position at which calls differ, as many as the shortest call has, for all calls but one."
 )]
 pub(crate) struct CacheArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// What it is told apart by: org, model, prefix
+    /// Group by: org, model, prefix
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = CacheBy::named, default_value = "org,model")]
     by: Vec<CacheBy>,
     #[command(flatten)]

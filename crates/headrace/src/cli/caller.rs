@@ -8,17 +8,17 @@ use secrecy::SecretString;
 /// A server, and the key for it.
 #[derive(Debug, Args)]
 pub(crate) struct CallerArgs {
-    /// Server to talk to [default: the one of --data-dir, else http://127.0.0.1:8080]
+    /// Server address [default: the server of --data-dir, else http://127.0.0.1:8080]
     #[arg(long, value_name = "URL", env = "HEADRACE_BASE_URL", global = true)]
     pub(crate) url: Option<String>,
-    /// API key (other users of this machine see it on a command line: prefer the variable). On the server's own machine the user who
-    /// may read its data directory needs none
+    /// API key. Prefer the variable: other users of this machine can see command lines. On the server's machine, a user who can
+    /// read the server's data directory needs no key
     #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret, global = true)]
     pub(crate) key: Option<SecretString>,
-    /// Data directory of the server, if it runs on this machine: it lends a key for some hours [default: ./headrace-data]
+    /// Data directory of a server on this machine. The directory provides a temporary key, valid for some hours [default: ./headrace-data]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<String>,
-    /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list
+    /// Certificate authority (PEM) or self-signed certificate to trust instead of this machine's authorities
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) ca: Option<PathBuf>,
 }

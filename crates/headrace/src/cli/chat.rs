@@ -2,11 +2,7 @@
 
 use crate::cli::caller::CallerArgs;
 
-/// Talk to a model in the terminal.
-///
-/// Without a prompt it reads one question per line from the terminal or a pipe; in a terminal lines are edited, completed and
-/// remembered. The answer goes to standard output, everything else to standard error. Ctrl-C cancels an answer; at the prompt it
-/// takes back the line, and leaves the second time, as Ctrl-D does.
+/// `headrace chat`
 #[derive(Debug, clap::Args)]
 pub(crate) struct ChatArgs {
     #[command(flatten)]
@@ -17,19 +13,19 @@ pub(crate) struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// 0 (always the likeliest token) to 2 [default: the model's]
+    /// Temperature, 0 (always the likeliest token) to 2 [default: the model's]
     #[arg(long, value_name = "T")]
     pub(crate) temperature: Option<f32>,
-    /// Most tokens of an answer [default: the server's]
+    /// Maximum tokens of an answer [default: the server's]
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<u32>,
-    /// The same seed gives the same answer again
+    /// Seed. The same seed gives the same answer
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Neither read nor write what was typed in the terminal in earlier chats ($XDG_STATE_HOME/headrace/chat-history)
+    /// Neither read nor write the input history of the terminal ($XDG_STATE_HOME/headrace/chat-history)
     #[arg(long)]
     pub(crate) no_history: bool,
-    /// Question to answer once; without it a conversation begins
+    /// Question to answer once. Without a question, a conversation begins
     #[arg(value_name = "PROMPT")]
     pub(crate) prompt: Vec<String>,
 }

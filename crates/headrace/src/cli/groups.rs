@@ -49,20 +49,20 @@ const EXAMPLES: &str = "\
 Examples:
   headrace up                               start with the built-in demo model
   headrace up --model ~/models/Qwen3-0.6B   serve a Hugging Face directory
-  headrace up --upstream gpu=vllm:http://10.0.0.7:8000   stand in front of it
-  headrace serve --config headrace.toml     start as a file says
-  headrace chat \"What is a KV cache?\"       ask it, on its own machine
+  headrace up --upstream gpu=vllm:http://10.0.0.7:8000   put Headrace before vLLM
+  headrace serve --config headrace.toml     start from a configuration file
+  headrace chat \"What is a KV cache?\"       ask a model on this machine
   headrace trace --last                     where the last call's time went
-  headrace trace --last --explain           the same in words, with a way out
+  headrace trace --last --explain           the same in words, with suggestions
   headrace requests --outcome refused       find calls
-  headrace usage --by project --interval day   who used what, day by day
-  headrace bench --users 8                  measure it with eight users
-  headrace config check                     what is set, and what is wrong
-  headrace keys create --name laptop        a key for one more caller
-  headrace credit grant 25                  money for organisation `default`
+  headrace usage --by project --interval day   usage of each project, by day
+  headrace bench --users 8                  measure a server with eight users
+  headrace config check                     show settings and their faults
+  headrace keys create --name laptop        create a key for a caller
+  headrace credit grant 25                  add money to organisation `default`
   headrace ledger verify                    check the ledger
 
-`headrace COMMAND --help` says more. Exit codes: 0 done, 1 could not be done,
+`headrace COMMAND --help` shows details. Exit codes: 0 done, 1 failed,
 2 wrong usage or configuration, 130 interrupted.";
 
 /// Sets a help page on which the subcommands are grouped.

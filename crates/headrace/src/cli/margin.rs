@@ -10,19 +10,19 @@ use super::shared::{ServerArgs, duration};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace margin                              every day, organisation, model and upstream\n  headrace margin --by upstream --since 30d    what each upstream cost, and what its calls brought\n  headrace margin --by org --since 2026-11-01 --until 2026-12-01 --json\n\nWhat upstreams charge stands under [[costs]]. Traces are kept for a bounded time (traces.max_records, traces.max_age):\nwhat is gone from them is not counted here. `headrace credit show` and the ledger know every charge."
+    after_help = "Examples:\n  headrace margin                              every day, organisation, model and upstream\n  headrace margin --by upstream --since 30d    charges and revenue of each upstream\n  headrace margin --by org --since 2026-11-01 --until 2026-12-01 --json\n\nThe prices of upstreams are set in [[costs]]. Traces are kept for a limited time (traces.max_records, traces.max_age);\nthis report counts only calls with a trace. `headrace credit show` and the ledger have every charge."
 )]
 pub(crate) struct MarginArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// What calls are told apart by: day, org, project, key, model, upstream, target (the upstream and its model)
+    /// Group by: day, org, project, key, model, upstream, target (the upstream and its model)
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = by)]
     #[arg(default_value = "day,org,model,upstream")]
     by: Vec<MarginBy>,
-    /// Calls that began then or later: a date (UTC) such as 2026-11-01, or so long ago, such as 7d
+    /// Start of the period: a date (UTC) such as 2026-11-01, or a time ago such as 7d
     #[arg(long, value_name = "DATE|DURATION", value_parser = when)]
     pub(crate) since: Option<MomentArg>,
-    /// Calls that began before then
+    /// End of the period, exclusive; same formats
     #[arg(long, value_name = "DATE|DURATION", value_parser = when)]
     pub(crate) until: Option<MomentArg>,
 }

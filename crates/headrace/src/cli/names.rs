@@ -8,12 +8,12 @@ use super::shared::ServerArgs;
 /// `headrace shadow`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace shadow               every pair of models, of the last day\n  headrace shadow --hours 168   of the last week\n  headrace shadow --json        for programs, with the worst examples by call id"
+    after_help = "Examples:\n  headrace shadow               every pair of models, last day\n  headrace shadow --hours 168   last week\n  headrace shadow --json        JSON, with the ids of the worst examples"
 )]
 pub(crate) struct ShadowArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// How far back
+    /// Period, in hours before now
     #[arg(long, value_name = "N", default_value_t = 24)]
     pub(crate) hours: u32,
 }
@@ -23,7 +23,7 @@ pub(crate) struct ShadowArgs {
 pub(crate) struct RoutesArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// Put the canaries of this route on trial again that were taken out
+    /// Restart the stopped canaries of this route
     #[arg(long, value_name = "ROUTE")]
     pub(crate) resume: Option<ModelName>,
 }

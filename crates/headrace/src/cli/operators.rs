@@ -18,23 +18,23 @@ pub(crate) enum OperatorsCommand {
     /// Create an operator; the key is shown once
     #[command(after_help = "Example:\n  headrace operators create --name ann --role billing")]
     Create {
-        /// A name, unique among those who are not revoked
+        /// Name, unique among operators that are not revoked
         #[arg(long, value_name = "NAME")]
         name: String,
-        /// owner (everything), admin (all but operators), billing (money), developer (keys, trying models) or viewer
+        /// Role: owner (everything), admin (everything except operators), billing (money), developer (keys, trying models) or viewer
         #[arg(long, value_name = "ROLE", default_value = "viewer", value_parser = role)]
         role: Role,
     },
     /// List operators, without their keys
     List,
-    /// Revoke an operator: neither key nor session is good any longer
+    /// Revoke an operator's key and sessions
     Revoke {
-        /// The name, or the id: op_...
+        /// Name or id (op_...)
         who: String,
     },
-    /// Print a link that signs an operator in once, within ten minutes
+    /// Print a sign-in link for an operator. The link works once, within ten minutes
     Link {
-        /// The name, or the id: op_...
+        /// Name or id (op_...)
         who: String,
     },
 }

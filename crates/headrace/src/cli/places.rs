@@ -22,22 +22,22 @@ pub(crate) enum KeysCommand {
         after_help = "Example:\n  headrace keys create --name ci --allow headrace-demo --expires 30d --requests-per-minute 60"
     )]
     Create {
-        /// What to find it by
+        /// Name of the key, for lists
         #[arg(long, default_value = "unnamed")]
         name: String,
-        /// The project that it spends for
+        /// Project that pays for the key's calls
         #[arg(long, value_name = "PROJECT", default_value = "default")]
         project: ProjectId,
-        /// A model that it may ask for; several times for several [default: all]
+        /// Model that the key may use; may be given several times [default: all]
         #[arg(long, value_name = "MODEL")]
         allow: Vec<ModelName>,
-        /// An endpoint that it may call: chat.completions, completions, messages or responses [default: all]
+        /// Endpoint that the key may call: chat.completions, completions, messages or responses [default: all]
         #[arg(long, value_name = "ENDPOINT", value_parser = endpoint)]
         endpoint: Vec<Endpoint>,
-        /// How long it lives, such as 30d [default: until it is revoked]
+        /// Lifetime of the key, such as 30d [default: until the key is revoked]
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires: Option<std::time::Duration>,
-        /// A file with the secret (sk-...) [default: one is made]
+        /// File with the secret (sk-...) [default: a new secret]
         #[arg(long, value_name = "FILE")]
         secret_file: Option<PathBuf>,
         #[command(flatten)]
@@ -47,27 +47,27 @@ pub(crate) enum KeysCommand {
     },
     /// List keys, without their secrets
     List {
-        /// Only of this project
+        /// Only keys of this project
         #[arg(long, value_name = "PROJECT")]
         project: Option<ProjectId>,
     },
-    /// Set all limits of a key anew
+    /// Replace all limits of a key
     Limits {
-        /// Its id: key_...
+        /// Key id (key_...)
         id: KeyId,
         #[command(flatten)]
         limits: LimitFlags,
     },
-    /// Set anew where a key's calls may be worked on, within what its organisation allows
+    /// Replace the regions in which a key's calls may run, within those of the key's organisation
     Regions {
-        /// Its id: key_...
+        /// Key id (key_...)
         id: KeyId,
         #[command(flatten)]
         regions: NewRegions,
     },
-    /// Revoke a key: it is dead at once
+    /// Revoke a key, effective immediately
     Revoke {
-        /// Its id: key_...
+        /// Key id (key_...)
         id: KeyId,
     },
 }
@@ -84,7 +84,7 @@ pub(crate) struct OrgsArgs {
 pub(crate) enum OrgsCommand {
     /// Create an organisation
     Create {
-        /// Its id
+        /// Organisation id
         id: OrgId,
         #[command(flatten)]
         limits: LimitFlags,
@@ -93,19 +93,19 @@ pub(crate) enum OrgsCommand {
     },
     /// List organisations
     List,
-    /// Set all limits of an organisation anew
+    /// Replace all limits of an organisation
     Limits {
-        /// Its id
+        /// Organisation id
         id: OrgId,
         #[command(flatten)]
         limits: LimitFlags,
     },
-    /// Set anew where an organisation's calls may be worked on
+    /// Replace the regions in which an organisation's calls may run
     #[command(
         after_help = "Examples:\n  headrace orgs create acme\n  headrace orgs regions acme --regions eu,ch"
     )]
     Regions {
-        /// Its id
+        /// Organisation id
         id: OrgId,
         #[command(flatten)]
         regions: NewRegions,
@@ -124,9 +124,9 @@ pub(crate) struct ProjectsArgs {
 pub(crate) enum ProjectsCommand {
     /// Create a project
     Create {
-        /// Its id, unique across organisations
+        /// Project id, unique across organisations
         id: ProjectId,
-        /// The organisation that pays
+        /// Organisation that pays
         #[arg(long, default_value = "default")]
         org: OrgId,
         #[command(flatten)]
@@ -134,9 +134,9 @@ pub(crate) enum ProjectsCommand {
     },
     /// List projects
     List,
-    /// Set all limits of a project anew
+    /// Replace all limits of a project
     Limits {
-        /// Its id
+        /// Project id
         id: ProjectId,
         #[command(flatten)]
         limits: LimitFlags,

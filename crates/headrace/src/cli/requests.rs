@@ -10,50 +10,50 @@ use super::shared::{ServerArgs, duration};
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace requests                                        the newest calls\n  headrace requests --outcome refused --since 1h           what was refused in the last hour\n  headrace requests --text \"balance\" --org acme            refusals and failures that speak of the balance\n  headrace requests --stage queue --slower-than 2s         slow calls that waited most of their time for the engine\n  headrace requests --dearer-than 0.05 --since 2026-11-01 --json\n\nWhat one call did: headrace trace ID. Traces are kept for a bounded time (traces.max_records, traces.max_age)."
+    after_help = "Examples:\n  headrace requests                                        the newest calls\n  headrace requests --outcome refused --since 1h           calls refused in the last hour\n  headrace requests --text \"balance\" --org acme            refusals and failures with `balance` in their text\n  headrace requests --stage queue --slower-than 2s         slow calls that mostly waited for the engine\n  headrace requests --dearer-than 0.05 --since 2026-11-01 --json\n\nDetails of one call: headrace trace ID. Traces are kept for a limited time (traces.max_records, traces.max_age)."
 )]
 pub(crate) struct RequestsArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
     #[command(flatten)]
     times: TimeRangeArgs,
-    /// Of this organisation
+    /// Only this organisation
     #[arg(long)]
     org: Option<OrgId>,
-    /// Of this project
+    /// Only this project
     #[arg(long)]
     project: Option<ProjectId>,
-    /// With this key, by its public id
+    /// Only this key, by its public id
     #[arg(long, value_name = "KEY_ID")]
     key: Option<KeyId>,
-    /// For this user, as the caller named it
+    /// Only this user, as named by the caller
     #[arg(long)]
     user: Option<String>,
-    /// Served by this model, or asking for it where none served
+    /// Only calls that this model served, or that asked for this model if no model served them
     #[arg(long)]
     model: Option<String>,
-    /// Answered by this upstream
+    /// Only calls that this upstream answered
     #[arg(long)]
     upstream: Option<String>,
-    /// completed, refused, cancelled or failed
+    /// Outcome: completed, refused, cancelled or failed
     #[arg(long, value_parser = outcome)]
     outcome: Option<CallEndKind>,
-    /// Refused or failed in this stage, or with most of their time spent there
+    /// Only calls that were refused or failed in this stage, or spent most of their time there
     #[arg(long, value_parser = stage)]
     stage: Option<Stage>,
-    /// Took the server longer than this, such as 250ms or 2s
+    /// Took longer than this on the server, such as 250ms or 2s
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     slower_than: Option<Duration>,
-    /// Cost more than so many dollars, such as 0.05
+    /// Cost more than this, in dollars, such as 0.05
     #[arg(long, value_name = "DOLLARS", value_parser = NanoDollars::from_dollars)]
     dearer_than: Option<NanoDollars>,
-    /// With this text in the code, rule or message of the refusal, failure or cancellation
+    /// Text in the code, rule or message of the refusal, failure or cancellation
     #[arg(long)]
     text: Option<String>,
-    /// At most so many calls
+    /// Maximum number of calls
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=500))]
     pub(crate) limit: u16,
-    /// Go on where a former list ended, as it says
+    /// Continue an earlier list after this cursor, which that list printed
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<CallCursor>,
 }
@@ -90,10 +90,10 @@ impl RequestsArgs {
 /// A time range.
 #[derive(Debug, Args)]
 pub(crate) struct TimeRangeArgs {
-    /// From then on: a time (RFC 3339), a date (UTC), or so long ago, such as 15m, 12h or 7d
+    /// Start of the period: a time (RFC 3339), a date (UTC), or a time ago such as 15m, 12h or 7d
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
-    /// Before then
+    /// End of the period, exclusive; same formats
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
 }

@@ -14,7 +14,7 @@ pub(crate) struct ServerArgs {
     /// The server's data directory [default: ./headrace-data]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<String>,
-    /// Its configuration, where secrets or default limits are set there
+    /// The server's configuration, if it sets secrets or default limits
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) config: Option<PathBuf>,
     /// Print JSON
@@ -25,10 +25,10 @@ pub(crate) struct ServerArgs {
 /// Limits. An absent limit is no limit.
 #[derive(Debug, Args)]
 pub(crate) struct LimitFlags {
-    /// Requests a minute
+    /// Requests per minute
     #[arg(long, value_name = "N")]
     requests_per_minute: Option<u32>,
-    /// Tokens a minute, input and output together
+    /// Tokens per minute, input and output together
     #[arg(long, value_name = "N")]
     tokens_per_minute: Option<u64>,
     /// Requests in flight
@@ -60,7 +60,7 @@ pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
 /// The regions in which calls of a new organisation or key may run. If absent, calls may run anywhere.
 #[derive(Debug, Args)]
 pub(crate) struct RegionFlags {
-    /// Regions that its calls may be worked on in, such as eu,ch: no upstream elsewhere is ever asked [default: anywhere]
+    /// Regions in which calls may run, such as eu,ch. Headrace asks no upstream outside these regions [default: anywhere]
     #[arg(long, value_name = "REGION,…", value_delimiter = ',')]
     regions: Vec<Region>,
 }
@@ -80,10 +80,10 @@ impl RegionFlags {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct NewRegions {
-    /// Regions that its calls may be worked on in, such as eu,ch: no upstream elsewhere is ever asked
+    /// Regions in which calls may run, such as eu,ch. Headrace asks no upstream outside these regions
     #[arg(long, value_name = "REGION,…", value_delimiter = ',')]
     regions: Vec<Region>,
-    /// Its calls may be worked on anywhere; of a key: wherever those of its organisation may
+    /// Calls may run anywhere. For a key: anywhere that its organisation allows
     #[arg(long)]
     anywhere: bool,
 }

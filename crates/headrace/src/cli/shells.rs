@@ -10,7 +10,7 @@ use clap::Args;
     after_help = "Examples:\n  headrace completions bash > headrace.bash      then, in ~/.bashrc: source .../headrace.bash\n  headrace completions zsh > _headrace          in a directory of $fpath\n  headrace completions fish > headrace.fish      in ~/.config/fish/completions"
 )]
 pub(crate) struct CompletionsArgs {
-    /// The shell
+    /// Shell
     pub(crate) shell: clap_complete::Shell,
 }
 
@@ -20,7 +20,7 @@ pub(crate) struct CompletionsArgs {
     after_help = "Example:\n  headrace man man1      then: man ./man1/headrace-trace.1; for all users, in /usr/local/share/man/man1"
 )]
 pub(crate) struct ManArgs {
-    /// Where the pages are written; it is made where it is not there
+    /// Directory for the pages, created if missing
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }

@@ -14,19 +14,19 @@ pub(crate) struct UpstreamsArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum UpstreamsCommand {
-    /// Send it no new calls; those under way go on
+    /// Send no new calls to an upstream. Running calls continue
     Drain {
-        /// Its name
+        /// Upstream name
         upstream: String,
     },
-    /// Send it calls again
+    /// Send calls to a drained upstream again
     Resume {
-        /// Its name
+        /// Upstream name
         upstream: String,
     },
-    /// Ask it now what it serves
+    /// Query the models of an upstream now
     Probe {
-        /// Its name
+        /// Upstream name
         upstream: String,
     },
 }

@@ -9,23 +9,23 @@ use super::shared::ServerArgs;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  headrace usage                                          by day, all together\n  headrace usage --by org,model --interval month          who used which model, month by month\n  headrace usage --by key --interval hour --since 24h     the last day by key, hour by hour\n  headrace usage --by user --project shop                 whom callers say that they call for\n  headrace usage --by project --since 2026-11-01 --until 2026-12-01 --csv > november.csv\n\nCharges are those of the ledger, to the nano-dollar, by the hour in which they were settled (UTC); hours count whole. Tokens are those that were\ncharged for. The ledger knows no keys, no upstreams and no users: those, upstreams' charges (paid, margin) and refusals are of the traces,\nso a call that was not traced stands under no key. A user is whom the caller names (`safety_identifier`, `user`, `metadata.user_id`):\nof a project 1,000 are told apart in an hour, and further ones stand under `(others)`."
+    after_help = "Examples:\n  headrace usage                                          by day, all calls together\n  headrace usage --by org,model --interval month          use of each model, by month\n  headrace usage --by key --interval hour --since 24h     the last day by key and hour\n  headrace usage --by user --project shop                 users, as named by callers\n  headrace usage --by project --since 2026-11-01 --until 2026-12-01 --csv > november.csv\n\nCharges come from the ledger, to the nano-dollar, by the hour in which they were settled (UTC). Periods are whole hours. Tokens are charged\ntokens. The ledger has no keys, upstreams or users: these, upstreams' charges (paid, margin) and refusals come from traces, so a call without\na trace is listed without a key. The caller names the user (`safety_identifier`, `user`, `metadata.user_id`). Each project has up to 1,000 users\nan hour; further users are listed as `(others)`."
 )]
 pub(crate) struct UsageArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// What it is told apart by: org, project, key, model, upstream, user
+    /// Group by: org, project, key, model, upstream, user
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', value_parser = UsageBy::named)]
     by: Vec<UsageBy>,
-    /// In steps of an hour, day or month
+    /// Time step: hour, day or month
     #[arg(long, value_name = "STEP", default_value = "day", value_parser = UsageInterval::named)]
     interval: UsageInterval,
     #[command(flatten)]
     times: TimeRangeArgs,
-    /// Of this organisation
+    /// Only this organisation
     #[arg(long)]
     org: Option<OrgId>,
-    /// Of this project
+    /// Only this project
     #[arg(long)]
     project: Option<ProjectId>,
     /// Print comma-separated values
@@ -63,10 +63,10 @@ impl UsageArgs {
 pub(crate) struct StatementArgs {
     #[command(flatten)]
     pub(crate) at: ServerArgs,
-    /// Of which project
+    /// Project id
     #[arg(long, default_value = "default")]
     pub(crate) project: ProjectId,
-    /// Of which month, such as 2026-11 [default: this one]
+    /// Month, such as 2026-11 [default: the current month]
     #[arg(long)]
     pub(crate) month: Option<Month>,
     /// Print comma-separated values

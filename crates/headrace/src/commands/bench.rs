@@ -28,30 +28,30 @@ Examples:
 
   # 16 users, each with one call at a time
   headrace bench --users 16 --requests 200 --warmup 16 --ignore-eos
-  # 5 calls/s arrive whatever the answers do: how many of them are good?
+  # 5 calls/s arrive independently of the answers: how many are good?
   headrace bench --rate 5 --duration 2m --warmup 10s --slo ttft=500ms,itl=50ms,e2e=5s
   # the same rate, 16 at a time
   headrace bench --rate 5 --burst 16
-  # one system prompt for nine of ten
+  # nine prompts of ten share a system prompt
   headrace bench --users 16 --prompt-tokens 512 --shared-prefix-tokens 448 --shared-prefix-share 0.9
-  # conversations that grow by the real answers; agents that append tool results
+  # conversations that contain the earlier answers; agents that append tool results
   headrace bench --users 4 --turns 6 --think exp:2s
   headrace bench --users 4 --agent-hops 8 --turn-tokens lognormal:300,0.8
   # the same calls again, twice as fast
   headrace bench --rate 5 --record day.jsonl
   headrace bench --replay day.jsonl --replay-speed 2
-  # vLLM, llama-server and others alike
+  # also for vLLM, llama-server and others
   headrace bench --url http://127.0.0.1:8000 --api completions --json out.json
 
-LENGTH is N, uniform:LOW..HIGH, normal:MEAN,DEVIATION, lognormal:MEDIAN,SIGMA or exp:MEAN; PAUSE alike, as exp:2s.
+LENGTH is N, uniform:LOW..HIGH, normal:MEAN,DEVIATION, lognormal:MEDIAN,SIGMA or exp:MEAN. PAUSE has the same formats, such as exp:2s.
 
-Users who wait for an answer before they ask again are --users. Callers who do not know of each other are --rate: they do \
-not stop coming when the server stalls, so every latency counts from when a call was due, not from when it could be sent.
+--users simulates users that wait for an answer before the next call. --rate simulates independent callers: they continue \
+to arrive when the server stalls, so latencies count from the time at which a call was due, not from the time it was sent.
 
-Exit codes: 0 measured, 1 not measured or no call was answered, 2 wrong usage, 130 cut short by Ctrl-C (what was measured \
-is still reported).";
+Exit codes: 0 measured, 1 not measured or no call was answered, 2 wrong usage, 130 interrupted by Ctrl-C (the report covers \
+the calls until then).";
 
-/// Measure a server under load: any that speaks OpenAI's chat completions or completions.
+/// Measure any server with OpenAI's chat completions or completions API under load.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {
@@ -64,10 +64,10 @@ pub(crate) struct BenchArgs {
         help_heading = "Server"
     )]
     url: String,
-    /// API key (other users of this machine see it on a command line: prefer the variable)
+    /// API key. Prefer the variable: other users of this machine can see command lines
     #[arg(long, value_name = "KEY", env = "HEADRACE_API_KEY", hide_env_values = true, value_parser = secret, help_heading = "Server")]
     key: Option<SecretString>,
-    /// Trust this authority (PEM), or this self-signed certificate, instead of this machine's list
+    /// Certificate authority (PEM) or self-signed certificate to trust instead of this machine's authorities
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     ca: Option<PathBuf>,
     /// Model to ask [default: the first one that the server lists]
@@ -76,7 +76,7 @@ pub(crate) struct BenchArgs {
     /// Endpoint: chat (/v1/chat/completions) or completions (/v1/completions)
     #[arg(long, value_name = "API", default_value = "chat", value_parser = api, help_heading = "Server")]
     api: Api,
-    /// Ask for whole answers instead of streams: measures end to end only
+    /// Request whole answers instead of streams. Only end-to-end times are measured
     #[arg(long, help_heading = "Server")]
     no_stream: bool,
     /// Temperature, 0 to 2; 0 is greedy
@@ -85,58 +85,58 @@ pub(crate) struct BenchArgs {
     /// Send `ignore_eos`, so that answers have their planned length (Headrace, vLLM, llama-server)
     #[arg(long, help_heading = "Server")]
     ignore_eos: bool,
-    /// More fields for each call, as JSON: '{"top_k":1}'; null leaves out one that is sent otherwise
+    /// Additional fields for each call, as JSON: '{"top_k":1}'. A field set to null is left out
     #[arg(long, value_name = "JSON", value_parser = object, help_heading = "Server")]
     body: Option<Map<String, Value>>,
 
-    /// Closed loop: so many users, each sends the next call when the last has ended [default: 1]
+    /// Closed loop: number of users. Each user sends the next call when the last call has ended [default: 1]
     #[arg(long, value_name = "N", group = "load", help_heading = "Load")]
     users: Option<u32>,
-    /// How long a user pauses between calls, such as 2s or exp:2s
+    /// Pause of a user between calls, such as 2s or exp:2s
     #[arg(long, value_name = "PAUSE", conflicts_with_all = ["rate", "replay"], help_heading = "Load")]
     think: Option<PauseLength>,
-    /// Open loop: arrivals per second, as a Poisson process; with --turns or --agent-hops, of conversations
+    /// Open loop: arrivals of calls per second, as a Poisson process. With --turns or --agent-hops: arrivals of conversations
     #[arg(long, value_name = "R", group = "load", help_heading = "Load")]
     rate: Option<f64>,
-    /// Arrivals come N at the same moment, at the same rate on the whole
+    /// Arrivals come in groups of N, with the same overall rate
     #[arg(long, value_name = "N", requires = "rate", conflicts_with = "burstiness", help_heading = "Load")]
     burst: Option<u32>,
-    /// Gaps between arrivals of a gamma distribution of this shape: 1 is Poisson, 0.25 clusters, 100 is even
+    /// Shape of the gamma distribution of the gaps between arrivals: 1 is Poisson, 0.25 clusters, 100 is even
     #[arg(long, value_name = "SHAPE", requires = "rate", help_heading = "Load")]
     burstiness: Option<f64>,
-    /// Open loop: the calls of a trace, one JSON object a line: at_ms, prompt_tokens, output_tokens, and perhaps
+    /// Open loop: replay the calls of a trace. One JSON object per line: at_ms, prompt_tokens, output_tokens; optional:
     /// session, messages, prefix_group with prefix_tokens, hash_ids
     #[arg(long, value_name = "FILE", group = "load", help_heading = "Load")]
     replay: Option<PathBuf>,
-    /// How many times as fast as it was recorded
+    /// Speed of the replay, relative to the recording
     #[arg(long, value_name = "X", requires = "replay", default_value_t = 1.0, help_heading = "Load")]
     replay_speed: f64,
-    /// Measured calls in all
+    /// Total number of measured calls
     #[arg(long, value_name = "N", help_heading = "Load")]
     requests: Option<u64>,
-    /// Measured time; calls in flight at its end are waited for [default: 30s, unless --requests or --replay ends it]
+    /// Measured time. Calls in flight at the end may finish [default: 30s, unless --requests or --replay ends the run]
     #[arg(long, value_name = "TIME", value_parser = parse_duration, help_heading = "Load")]
     duration: Option<Duration>,
-    /// Sent first and not measured: so many calls (16) or so long (5s)
+    /// Warm-up without measurement: a number of calls (16) or a time (5s)
     #[arg(long, value_name = "N|TIME", default_value = "0", value_parser = warmup, help_heading = "Load")]
     warmup: Warmup,
-    /// Most calls in flight; what is due beyond waits, and its wait counts
+    /// Maximum calls in flight. Further calls wait, and their wait counts
     #[arg(long, value_name = "N", default_value_t = headrace_bench::DEFAULT_MAX_IN_FLIGHT, help_heading = "Load")]
     max_in_flight: usize,
-    /// A call that takes longer has failed
+    /// Time after which a call counts as failed
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_duration, help_heading = "Load")]
     timeout: Duration,
 
-    /// Tokens of a prompt as the server counts them, with template and shared prefix
+    /// Prompt tokens as the server counts them, with template and shared prefix
     #[arg(long, value_name = "LENGTH", default_value = "128", help_heading = "Calls")]
     prompt_tokens: TokenLength,
-    /// Most tokens of an answer
+    /// Maximum tokens of an answer
     #[arg(long, value_name = "LENGTH", default_value = "64", help_heading = "Calls")]
     output_tokens: TokenLength,
-    /// Tokens at the beginning of prompts that they have in common
+    /// Length of the prefix that prompts share, in tokens
     #[arg(long, value_name = "N", help_heading = "Calls")]
     shared_prefix_tokens: Option<u32>,
-    /// How many different beginnings there are
+    /// Number of different shared prefixes
     #[arg(
         long,
         value_name = "N",
@@ -145,7 +145,7 @@ pub(crate) struct BenchArgs {
         help_heading = "Calls"
     )]
     shared_prefix_groups: u32,
-    /// Which part of the prompts has one, 0 to 1
+    /// Share of the prompts that begin with a shared prefix, 0 to 1
     #[arg(
         long,
         value_name = "SHARE",
@@ -154,16 +154,16 @@ pub(crate) struct BenchArgs {
         help_heading = "Calls"
     )]
     shared_prefix_share: f64,
-    /// Conversations of so many calls, which grow by the real answers
+    /// Conversations: calls per conversation. Each prompt contains the earlier answers
     #[arg(long, value_name = "K", group = "conversation", help_heading = "Calls")]
     turns: Option<u32>,
-    /// Agent loops: so many calls after the first, each with a tool's result and without a pause
+    /// Agent loops: calls after the first one. Each call adds a tool result, without a pause
     #[arg(long, value_name = "K", group = "conversation", help_heading = "Calls")]
     agent_hops: Option<u32>,
-    /// Tool results as messages of the role `user` (any template) or `tool` (with tool calls)
+    /// Role of tool results: `user` (any template) or `tool` (with tool calls)
     #[arg(long, value_name = "ROLE", default_value = "user", requires = "agent_hops", value_parser = role, help_heading = "Calls")]
     agent_role: AgentRole,
-    /// Tokens that each later turn or tool result adds
+    /// Tokens that each further turn or tool result adds
     #[arg(
         long,
         value_name = "LENGTH",
@@ -172,24 +172,23 @@ pub(crate) struct BenchArgs {
         help_heading = "Calls"
     )]
     turn_tokens: TokenLength,
-    /// Tokens of a word, instead of measuring it by two short calls
+    /// Tokens per word, instead of a measurement with two short calls
     #[arg(long, value_name = "X", help_heading = "Calls")]
     tokens_per_word: Option<f64>,
-    /// The plan (arrivals, lengths) is a function of this
+    /// Seed of the plan (arrivals, lengths)
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Calls")]
     seed: u64,
-    /// So are the words of the prompts of this [default: drawn anew, so that a run does not find the prompts of the last
-    /// one in the server's cache]
+    /// Seed of the words in prompts [default: random, so that the server's cache does not hold the prompts of an earlier run]
     #[arg(long, value_name = "N", help_heading = "Calls")]
     text_seed: Option<u64>,
 
-    /// What counts as good: ttft and e2e (from due), itl (mean of a call), gap (its longest): ttft=500ms,itl=50ms
+    /// Bounds of a good call: ttft and e2e (from the due time), itl (mean of a call), gap (the longest of a call): ttft=500ms,itl=50ms
     #[arg(long, value_name = "BOUNDS", help_heading = "Result")]
     slo: Option<Slo>,
-    /// Write all figures, parameters and the series by seconds; `-` is standard output, the table goes to standard error
+    /// Write all figures, parameters and the per-second series. With `-`, JSON goes to standard output and the table to standard error
     #[arg(long, value_name = "FILE|-", help_heading = "Result")]
     json: Option<PathBuf>,
-    /// Write the calls as a trace for --replay
+    /// Write the calls as a trace, for --replay
     #[arg(long, value_name = "FILE", help_heading = "Result")]
     record: Option<PathBuf>,
 }

@@ -3,49 +3,52 @@
 
 /// The sections in the order of the reference, each with its subject.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    ("", "At the top of the file"),
+    ("", "Settings at the top of the file"),
     ("server", "Sockets, TLS, and the bounds on connections"),
     ("admin", "The listener for operators: the admin API and the console"),
     (
         "models",
-        "What is served: one `[[models]]` table per model. Without any, the built-in demo model is served",
+        "Models to serve: one `[[models]]` table per model. Without any table, the server serves the built-in demo model",
     ),
     (
         "upstreams",
-        "Servers that calls are sent on to: one `[[upstreams]]` table for each. Their keys stand in files, or in variables named \
-         `HEADRACE_UPSTREAM_NAME_KEY`; workers' secrets in `HEADRACE_UPSTREAM_NAME_SECRET`",
+        "Upstream servers: one `[[upstreams]]` table per server. Keys are in files, or in variables named \
+         `HEADRACE_UPSTREAM_NAME_KEY`; workers' secrets are in `HEADRACE_UPSTREAM_NAME_SECRET`",
     ),
-    ("engine", "The embedded engine, for every model that does not say otherwise"),
+    ("engine", "The embedded engine: defaults for all models"),
     ("scheduler", "Batching and queueing within each engine"),
-    ("prices", "One `[[prices]]` table per model and date. A model without a price is refused, never free"),
+    (
+        "prices",
+        "Prices for callers: one `[[prices]]` table per model and date. Calls of a model without a price are refused, never free",
+    ),
     (
         "costs",
-        "One `[[costs]]` table per upstream, model and date: what we pay. For operators alone; what has none is unknown, never 0",
+        "Charges of upstreams: one `[[costs]]` table per upstream, model and date. Only operators see costs. A missing cost is unknown, never 0",
     ),
-    ("aliases", "Further names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
-    ("routes", "Names that lead to several models, by weight: one `[[routes]]` table for each name"),
-    ("limits", "Limits that new keys, projects and organisations get. Absent is unlimited"),
-    ("moderation", "Rules on what callers send. None by default, which switches the stage off"),
+    ("aliases", "Additional names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
+    ("routes", "Names that are served by several models, by weight: one `[[routes]]` table per name"),
+    ("limits", "Limits of new keys, projects and organisations. Without a setting, there is no limit"),
+    ("moderation", "Rules on the content of requests. By default there are no rules, and the stage is off"),
     ("gateway", "Defaults and bounds of a call"),
-    ("wire", "What one request may say"),
+    ("wire", "Bounds on the content of one request"),
     ("responses", "OpenAI's Responses API"),
-    ("objects", "What clients store, and for how long"),
-    ("traces", "How many traces are kept"),
-    ("first_start", "What an empty data directory is set up with"),
+    ("objects", "Objects that clients store, and their retention"),
+    ("traces", "Bounds on stored traces"),
+    ("first_start", "Initial content of an empty data directory"),
     (
         "worker",
-        "Whether other Headraces may send jobs of token ids to the engines here. Off without a secret, which may also stand in the \
-         variable `HEADRACE_WORKER_SECRET`",
+        "Jobs of token ids from other Headrace servers for the engines of this server. Off without a secret. The variable \
+         `HEADRACE_WORKER_SECRET` may also hold the secret",
     ),
-    ("secrets", "Where secrets are kept"),
+    ("secrets", "Files of secrets"),
     (
         "reload",
-        "How a changed configuration is noticed; `headrace reload` and, under `serve`, SIGHUP have it read at once",
+        "Detection of a changed configuration. `headrace reload` and, under `serve`, SIGHUP trigger an immediate reload",
     ),
     ("log", "The log, on standard error"),
     (
         "telemetry",
-        "Traces, metrics and logs out by OTLP. Nothing is sent without an address, and no word of a prompt or an answer ever is",
+        "Export of traces, metrics and logs by OTLP. Without an address, nothing is sent. Texts of prompts and answers are never sent",
     ),
 ];
 

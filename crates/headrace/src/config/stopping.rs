@@ -15,12 +15,12 @@ pub(super) const FIELDS: &[SettingField] = &[
         "server.drain",
         seconds(0, DAY),
         "\"30s\"",
-        "How long calls in flight may go on after SIGTERM or Ctrl-C (and after `server.drain_delay`) before they are cut off and settled; `\"0s\"` cuts at once.",
+        "Maximum time that calls in flight may continue after SIGTERM or Ctrl-C (and after `server.drain_delay`). Then the server cuts them off and settles them. With `\"0s\"`, the server cuts calls off at once.",
     ),
     field(
         "server.drain_delay",
         seconds(0, HOUR),
         "",
-        "How long calls are still taken after SIGTERM or Ctrl-C, so that load balancers can send new ones elsewhere: `/readyz` says 503 at once, answers in HTTP/1 say `connection: close`, and HTTP/2 connections get GOAWAY. Then the listener closes and `server.drain` begins. `\"5s\"` under `serve` and `\"0s\"` under `up` unless given. A second signal ends it.",
+        "Time during which the server still accepts calls after SIGTERM or Ctrl-C, so that load balancers can send new calls elsewhere. `/readyz` returns 503 at once, answers in HTTP/1 have `connection: close`, and HTTP/2 connections get GOAWAY. Then the listener closes and `server.drain` begins. Default: `\"5s\"` under `serve`, `\"0s\"` under `up`. A second signal ends the delay.",
     ),
 ];

@@ -16,31 +16,31 @@ pub(super) const FIELDS: &[SettingField] = &[
         "objects_dir",
         SettingKind::Path,
         "",
-        "Where files, batches, stored responses and conversations are, if not in `data_dir`: a directory of its own, which may be on another disk than keys and ledger.",
+        "Directory of files, batches, stored responses and conversations, if not in `data_dir`. The directory may be on another disk than keys and ledger.",
     ),
     field(
         "objects.max_conversation_bytes_per_project",
         bytes(KIB, TIB),
         "\"1GiB\"",
-        "Bytes of the items of a project's conversations; more are refused.",
+        "Maximum bytes of the items of a project's conversations. Further items are refused.",
     ),
     field(
         "objects.max_total",
         bytes(MIB, 1024 * TIB),
         "",
-        "The most that files and batches of all projects take together; stored responses and conversations may take as much again. Without it, each may take half of the disk.",
+        "Maximum size of the files and batches of all projects together. Stored responses and conversations may use the same size again. Default: half of the disk for each.",
     ),
     field(
         "objects.min_free_disk",
         bytes(0, 1024 * TIB),
         "",
-        "Free space of the disk that is left to the ledger and the keys: uploads, batches and stored responses that would take it are refused, and traces are dropped. Without it, a tenth of the disk, at most 512 MiB.",
+        "Free disk space that is reserved for the ledger and the keys. Uploads, batches and stored responses that would use this space are refused, and traces are dropped. Default: a tenth of the disk, at most 512 MiB.",
     ),
     field(
         "traces.max_size",
         bytes(MIB, 1024 * TIB),
         "\"4GiB\"",
-        "Bytes of the file of traces, at most a quarter of its disk; the oldest traces go first.",
+        "Maximum size of the file of traces, and at most a quarter of its disk. The oldest traces are removed first.",
     ),
 ];
 
