@@ -10,6 +10,7 @@ use headrace_kernels::{Isa, KERNEL_VERSION};
 
 pub(crate) mod backup;
 pub(crate) mod batches;
+pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod caller;
 pub(crate) mod lens;
@@ -137,7 +138,7 @@ pub(crate) enum ProgramCommand {
     /// Files of requests: submit them, wait, fetch the results
     Batches(batches::BatchesArgs),
     /// Measure a server under load, any that speaks OpenAI's API
-    Bench(Box<crate::commands::bench::BenchArgs>),
+    Bench(Box<bench::BenchArgs>),
     /// Checkpoints on this machine: list, inspect, make, compare
     Models(ModelsArgs),
     /// Exactly what a model sees of a call: tokens, owners, cost
