@@ -243,3 +243,6 @@ impl Address {
 fn protocol(error: &serde_json::Error) -> ControlError {
     ControlError::Protocol { why: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! The kernels' sources and names. Must not know: how they are launched.
+//! The kernels' sources, names and tile sizes. Must not know: how they are launched.
 
 /// The common part that precedes each source file.
 pub const COMMON: &str = include_str!("../kernels/common.cuh");
@@ -20,6 +20,13 @@ pub const KERNEL_VERSION: u32 = 1;
 
 /// Head widths for which attention is compiled. A head is padded with zeros to the next of them.
 pub const HEAD_WIDTHS: [usize; 4] = [32, 64, 96, 128];
+
+/// Features of a tile of a product.
+pub(crate) const TILE_FEATURES: usize = 128;
+/// Stages of a tile's copy pipeline.
+const STAGES: usize = 3;
+/// Inputs per stage.
+const STEP: usize = 64;
 
 /// The names of all kernels.
 pub const NAMES: [&str; 21] = [
@@ -45,3 +52,13 @@ pub const NAMES: [&str; 21] = [
     "join_128",
     "attend_many_128",
 ];
+
+/// Dynamic shared memory that a kernel may request, in bytes.
+pub fn shared_bytes(kernel: &str) -> usize {
+    let tile = |rows: usize| STAGES * (TILE_FEATURES + rows) * STEP * 2;
+    match kernel {
+        "dense_whole_64" | "dense_part_64" => tile(64),
+        "dense_whole_128" | "dense_part_128" => tile(128),
+        _ => 0,
+    }
+}

@@ -2,36 +2,20 @@
 //! number of rows may select another kernel for a product, but never changes its bits (`kernels/dense.cu`).
 
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
-use crate::kernels::HEAD_WIDTHS;
+use crate::kernels::{HEAD_WIDTHS, TILE_FEATURES, shared_bytes};
 
 /// The inputs of every product are a multiple of this. Rows of weights and activations are padded with zeros.
 pub const INPUTS: usize = 32;
-/// Features of a tile.
-const TILE_FEATURES: usize = 128;
 /// Threads of a block that computes a tile.
 const TILE_THREADS: u32 = 256;
 /// Number of parts in which a product's inputs are summed (`QUARTERS` in the kernels).
 const QUARTERS: usize = 4;
-/// Stages of a tile's copy pipeline.
-const STAGES: usize = 3;
-/// Inputs per stage.
-const STEP: usize = 64;
 /// Rows of attention that an entry with splits computes together.
 pub const ENTRY_ROWS: usize = 16;
 /// Rows of an entry whose block reads all positions.
 pub const MANY_ROWS: usize = 64;
 /// Positions per split.
 pub const SPLIT: usize = 256;
-
-/// Dynamic shared memory that a kernel may request, in bytes.
-pub fn shared_bytes(kernel: &str) -> usize {
-    let tile = |rows: usize| STAGES * (TILE_FEATURES + rows) * STEP * 2;
-    match kernel {
-        "dense_whole_64" | "dense_part_64" => tile(64),
-        "dense_whole_128" | "dense_part_128" => tile(128),
-        _ => 0,
-    }
-}
 
 /// Rounds up to the next multiple of [`INPUTS`].
 pub fn padded(inputs: usize) -> usize {

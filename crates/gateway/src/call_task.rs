@@ -173,7 +173,7 @@ impl CallTask {
             end: None,
             located: false,
             ended: None,
-            round: Round::new(work),
+            round: Round::new(work, &gateway.config().wire),
             passed_over: Vec::new(),
             noted: StoreProgress::default(),
             beat,
@@ -217,7 +217,7 @@ impl CallTask {
                 break ending;
             }
             self.round.source.cancel().await;
-            if !self.asks_again(&ending) && !Box::pin(self.falls_back(gateway, &ending)).await {
+            if !self.asks_again(gateway, &ending) && !Box::pin(self.falls_back(gateway, &ending)).await {
                 break ending;
             }
         };

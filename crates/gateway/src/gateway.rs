@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use headrace_domain::{ModelName, Residency};
+use headrace_wire::WireLimits;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -211,6 +212,11 @@ impl Gateway {
     /// Answer length in tokens if neither the caller nor the model sets one.
     pub fn default_max_tokens(&self) -> u32 {
         self.config.default_max_tokens
+    }
+
+    /// The limits on the content of one request.
+    pub fn wire_limits(&self) -> &WireLimits {
+        &self.config.wire
     }
 
     pub(crate) fn config(&self) -> &GatewayConfig {

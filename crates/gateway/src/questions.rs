@@ -204,7 +204,8 @@ impl QuestionContext {
         let call = parse_count(&body, &self.limits)?;
         let model = self.model(&call.model, Endpoint::Messages, &body)?;
         text_alone(&model, &call)?;
-        let call = shortened(&model, Box::new(call), (self.asker.now, room)).map_err(|(_, why)| why)?;
+        let call = shortened(&model, Box::new(call), (self.asker.now, room), &self.limits)
+            .map_err(|(_, why)| why)?;
         let (Backend::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
             return Err(unread());
         };

@@ -60,7 +60,7 @@ async fn obey(args: &BatchesArgs) -> ExitCode {
         },
         _ => None,
     };
-    let mut has_key = crate::caller::given(&args.caller.key).is_some();
+    let mut has_key = crate::cli::caller::given_key(&args.caller.key).is_some();
     let done = async {
         let ReachedServer { config, house } = reach(&args.caller).await?;
         has_key = config.key.is_some();

@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::ca::read_ca;
 use crate::cli::ServerArgs;
-use crate::cli::caller::CallerArgs;
+use crate::cli::caller::{CallerArgs, given_key};
 use crate::local_server::LocalServer;
 use crate::output;
 
@@ -32,7 +32,7 @@ pub(crate) struct ReachedServer {
 /// Returns an error if a certificate file cannot be read, or if no server runs on a named data directory.
 pub(crate) async fn reach(caller: &CallerArgs) -> Result<ReachedServer, ClientError> {
     let ca_pem = caller.ca.as_deref().map(read_ca).transpose().map_err(ClientError::Config)?;
-    let key = given(&caller.key).cloned();
+    let key = given_key(&caller.key).cloned();
     let named = match &caller.data_dir {
         Some(dir) if caller.url.is_none() => Some(server_of(dir).await?),
         Some(_) | None => None,
@@ -53,11 +53,6 @@ pub(crate) async fn reach(caller: &CallerArgs) -> Result<ReachedServer, ClientEr
     let (url, key) = (house.url.clone(), Some(house.key.clone()));
     let config = ClientConfig { key, ca_pem: config.ca_pem, ..ClientConfig::new(url) };
     Ok(ReachedServer { config, house: Some(house) })
-}
-
-/// The given key. An empty key counts as none.
-pub(crate) fn given(key: &Option<SecretString>) -> Option<&SecretString> {
-    key.as_ref().filter(|key| !key.expose_secret().trim().is_empty())
 }
 
 /// The address of the server that runs on a data directory.

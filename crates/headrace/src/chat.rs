@@ -43,7 +43,7 @@ pub(crate) async fn run(args: ChatArgs) -> ExitCode {
         }
         Ok(mut session) => session.once(&args.prompt.join(" "), &mut screen).await,
         Err(error) => {
-            turn::report(&mut screen, &error, crate::caller::given(&args.caller.key).is_some());
+            turn::report(&mut screen, &error, crate::cli::caller::given_key(&args.caller.key).is_some());
             Ok(ExitCode::FAILURE)
         }
     };

@@ -10,6 +10,7 @@ use headrace_kernels::{Isa, KERNEL_VERSION};
 
 pub(crate) mod backup;
 pub(crate) mod batches;
+pub(crate) mod bench;
 pub(crate) mod cache;
 pub(crate) mod caller;
 pub(crate) mod lens;
@@ -141,7 +142,7 @@ pub(crate) enum ProgramCommand {
     /// Files of requests: submit them, wait, fetch the results
     Batches(batches::BatchesArgs),
     /// Measure any server with OpenAI's API under load
-    Bench(Box<crate::commands::bench::BenchArgs>),
+    Bench(Box<bench::BenchArgs>),
     /// Checkpoints on this machine: list, inspect, make, compare
     Models(ModelsArgs),
     /// Show the exact tokens of a call, with their origin and cost

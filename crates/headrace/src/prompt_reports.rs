@@ -36,11 +36,12 @@ pub(crate) struct PromptCost {
     pub(crate) cached_nano_dollars: i64,
 }
 
-/// Parses a body as a server would: an object, or only its list of messages. Adds required fields that are missing.
+/// Parses a body as a server with these limits would: an object, or only its list of messages. Adds required fields
+/// that are missing.
 ///
 /// # Errors
 /// Returns why the body would be refused.
-pub(crate) fn read(endpoint: Endpoint, parsed: Value) -> Result<Call, String> {
+pub(crate) fn read(endpoint: Endpoint, parsed: Value, limits: &WireLimits) -> Result<Call, String> {
     let list = if endpoint == Endpoint::Responses { "input" } else { "messages" };
     let mut whole = match parsed {
         Value::Array(_) => json!({ list: parsed }),
@@ -52,7 +53,7 @@ pub(crate) fn read(endpoint: Endpoint, parsed: Value) -> Result<Call, String> {
             members.entry("max_tokens").or_insert_with(|| json!(1));
         }
     }
-    let call = headrace_wire::parse(endpoint, whole.to_string().as_bytes(), &WireLimits::default());
+    let call = headrace_wire::parse(endpoint, whole.to_string().as_bytes(), limits);
     call.map_err(|refused| format!("the body would be refused: {refused}"))
 }
 
@@ -117,4 +118,31 @@ pub(crate) fn of_ids(words: &Words, ids: &[u32]) -> Result<TokenList, String> {
         return Err(format!("there is no token {id}: the last id is {last}"));
     }
     Ok(TokenList::of_ids(&words.tokenizer, ids))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_read_within_the_servers_limits() {
+        let usual = WireLimits::default().max_tools;
+        let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        for (max_tools, count, is_read) in
+            [(usual + 1, usual + 1, true), (usual, usual + 1, false), (2, 2, true), (2, 3, false)]
+        {
+            let limits = WireLimits { max_tools, ..WireLimits::default() };
+            let tools: Vec<Value> = (0..count)
+                .map(|at| {
+                    let mut tool = tool.clone();
+                    tool["function"]["name"] = json!(format!("f{at}"));
+                    tool
+                })
+                .collect();
+            let body = json!({"messages": messages, "tools": tools});
+            let call = read(Endpoint::ChatCompletions, body, &limits);
+            assert_eq!(call.is_ok(), is_read, "{count} of {max_tools} tools");
+        }
+    }
 }

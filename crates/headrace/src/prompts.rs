@@ -10,6 +10,7 @@ use headrace_gateway::{Backend, Gateway, ServedModel};
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_lens::{Words, token_list};
 use headrace_prompt::ReplyStyle;
+use headrace_wire::WireLimits;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -25,11 +26,13 @@ const MOST_TOKENS_LISTED: usize = 20_000;
 pub(crate) struct PromptViews {
     gateway: Weak<Gateway>,
     reloader: Arc<ConfigReloader>,
+    limits: WireLimits,
 }
 
 impl PromptViews {
     pub(crate) fn new(gateway: &Arc<Gateway>, reloader: &Arc<ConfigReloader>) -> Self {
-        Self { gateway: Arc::downgrade(gateway), reloader: Arc::clone(reloader) }
+        let limits = gateway.wire_limits().clone();
+        Self { gateway: Arc::downgrade(gateway), reloader: Arc::clone(reloader), limits }
     }
 
     /// Finds a served model by its own name.
@@ -57,7 +60,7 @@ impl PromptInspector for PromptViews {
         };
         let order = served.policy.tools_order;
         let see = |body: Map<String, Value>, before| {
-            let call = prompt_reports::read(endpoint, Value::Object(body))?;
+            let call = prompt_reports::read(endpoint, Value::Object(body), &self.limits)?;
             prompt_reports::seen(&words, order, &call, before)
         };
         let before = ask.after.map(|body| see(body, None)).transpose().map_err(refused)?;

@@ -13,7 +13,6 @@ pub(crate) mod plan;
 mod softmax;
 mod span;
 mod store;
-pub(crate) mod tile;
 pub(crate) mod workspace;
 
 pub(crate) use span::SPLIT;

@@ -5,8 +5,8 @@ use crate::activation::{self, Activation};
 use crate::attention::attend::{self, Job};
 use crate::attention::plan::Item;
 use crate::gemm::{self, Product};
+use crate::limit_loops;
 use crate::logits;
-use crate::roofline::loops;
 use crate::rows::{self, HeadRow};
 use crate::tiles::Tiles;
 
@@ -91,13 +91,13 @@ macro_rules! entries {
             $(#[$features])*
             pub(crate) unsafe fn read_streams(first: *const u8, lines: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { loops::read_streams::<$simd>(first, lines) }
+                unsafe { limit_loops::read_streams::<$simd>(first, lines) }
             }
 
             $(#[$features])*
             pub(crate) unsafe fn multiply_add(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { loops::multiply_add::<$simd, $rows>(rounds) }
+                unsafe { limit_loops::multiply_add::<$simd, $rows>(rounds) }
             }
 
             /// Returns the most rows that one register tile holds.

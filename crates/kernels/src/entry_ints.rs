@@ -10,7 +10,7 @@ use crate::formats::with_format;
 use crate::gemm::Product;
 use crate::gemm_bf16::{self, PairProduct};
 use crate::gemm_int::{self, IntProduct};
-use crate::roofline::loops;
+use crate::limit_loops;
 use crate::section::Section;
 use crate::simd_bf16::Pairs;
 use crate::tiles::{IntTiles, Tiles};
@@ -65,7 +65,7 @@ macro_rules! int_entries {
             $(#[$features])*
             pub(crate) unsafe fn multiply_ints(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { loops::multiply_ints::<$ints, $sums>(rounds) }
+                unsafe { limit_loops::multiply_ints::<$ints, $sums>(rounds) }
             }
 
             /// Returns the number of sums that `multiply_ints` keeps: enough to hide their latency, but no more than
@@ -162,7 +162,7 @@ macro_rules! pair_entries {
             $(#[$features])*
             pub(crate) unsafe fn multiply_pairs(rounds: usize) -> f32 {
                 // SAFETY: the caller's contract; compiled for the instruction set.
-                unsafe { loops::multiply_pairs::<$pairs>(rounds) }
+                unsafe { limit_loops::multiply_pairs::<$pairs>(rounds) }
             }
 
             /// Returns the most rows that one register tile holds.

@@ -20,6 +20,7 @@ mod gemm_int;
 mod inputs;
 pub mod isa;
 mod kernels;
+mod limit_loops;
 mod logits;
 pub mod math;
 pub mod matrix;
@@ -47,6 +48,7 @@ mod simd_neon;
 #[cfg(target_arch = "x86_64")]
 mod simd_x86;
 mod tile;
+mod tile_attention;
 mod tile_bf16;
 mod tile_int;
 mod tiles;

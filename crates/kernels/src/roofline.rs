@@ -2,17 +2,15 @@
 //! fraction of its limit.
 //! Must not know: which rates are compared with the limits.
 
-pub(crate) mod loops;
-
 use std::time::{Duration, Instant};
 
 use crate::entry::dispatch;
 use crate::entry_ints::{dispatch_ints, dispatch_pairs};
 use crate::error::KernelError;
 use crate::kernels::Kernels;
+use crate::limit_loops::{REGISTERS, STREAMS};
 use crate::memory::{Region, Shared};
 use crate::shapes::{LANES, LINE};
-use loops::{REGISTERS, STREAMS};
 
 /// Far larger than any last-level cache, so that reads come from memory.
 const READ_BYTES: usize = 768 << 20;

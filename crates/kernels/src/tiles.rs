@@ -6,12 +6,12 @@ mod neon;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::attention::tile::{self as kv, Element, KvTile};
 use crate::packed::Format;
 use crate::simd::{Scalar, Simd};
 use crate::simd_bf16::Pairs;
 use crate::simd_int::Ints;
 use crate::tile::{self, Ahead, Tile, Weight};
+use crate::tile_attention::{self as kv, Element, KvTile};
 use crate::tile_bf16;
 use crate::tile_int::{self, IntTile, Share};
 
@@ -27,7 +27,7 @@ pub(crate) trait Tiles: Simd {
     fn panels(rows: usize) -> usize;
     /// Computes one register tile of a matrix product, compiled for this instruction set. See `tile::tile`.
     unsafe fn tile<W: Weight>(rows: usize, panels: usize, tile: &Tile);
-    /// Computes one register tile of attention, compiled for this instruction set. See `attention::tile`. `panels` is
+    /// Computes one register tile of attention, compiled for this instruction set. See `tile_attention::tile`. `panels` is
     /// a power of two up to [`Tiles::panels`].
     unsafe fn kv_tile<E: Element>(rows: usize, panels: usize, tile: &KvTile);
 }

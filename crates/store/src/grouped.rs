@@ -9,8 +9,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::StatementError;
 use crate::sqlite::{FormatError, SqliteFile};
+use crate::statement_error::StatementError;
 
 /// Maximum changes that share one commit, so that the first of them does not wait forever.
 pub(crate) const MOST_IN_GROUP: u32 = 64;

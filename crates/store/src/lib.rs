@@ -6,6 +6,7 @@ pub mod disk;
 mod grouped;
 mod pair;
 mod sqlite;
+mod statement_error;
 
 pub mod files;
 pub mod identity;

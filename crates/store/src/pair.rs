@@ -8,8 +8,8 @@ use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
 use crate::grouped::GroupCommit;
-use crate::objects::rows::StatementError;
 use crate::sqlite::{Durability, FileFormat, FormatError, SqliteFile};
+use crate::statement_error::StatementError;
 
 /// Pages returned to the disk in one transaction: 4 MiB, so that others can write in between.
 const PAGES_GIVEN: u32 = 1024;

@@ -1,15 +1,12 @@
-//! Commands on a directory and a ledger in memory, directly and through a control socket.
+//! Commands on a directory and a ledger in memory.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use headrace_domain::{Clock, KeyId, ManualClock, NanoDollars, Region};
+use headrace_domain::{KeyId, NanoDollars, Region};
 use headrace_identity::{HashSecret, MemoryKeyStore};
 use headrace_ledger::{BudgetPeriod, GrantKind, MemoryJournal, Owner, ProjectBudget};
 
 use super::*;
-use crate::control::{self, ControlSocket};
-use crate::error::ControlError;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 
@@ -349,61 +346,6 @@ fn a_project_without_an_account_gets_one_at_start() {
     assert!(service.ledger.standing(&org("o"), &project("p")).is_none());
     service.reconcile(NOW).unwrap();
     assert!(service.ledger.standing(&org("o"), &project("p")).is_some());
-}
-
-fn over_socket(dir: PathBuf) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let socket = runtime.block_on(async { ControlSocket::bind(&dir) }).unwrap();
-    let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(NOW));
-    let server = runtime.spawn(socket.serve(Arc::new(with_project()), clock));
-    assert!(matches!(control::call(&dir, &AdminCommand::ListOrgs), Ok(AdminReply::Orgs(_))));
-    let reply = control::call(&dir, &create_key("over the socket")).unwrap();
-    assert!(matches!(reply, AdminReply::KeyCreated { .. }));
-    let gone = AdminCommand::RevokeKey { id: KeyId::new("key_x").unwrap() };
-    let Err(ControlError::Refused(error)) = control::call(&dir, &gone) else { panic!() };
-    assert_eq!(error.code.name(), "unknown_key");
-    // A second server on the same directory replaces a socket that was left behind.
-    server.abort();
-    runtime.shutdown_timeout(Duration::from_secs(5));
-    let Err(ControlError::NotRunning { .. }) = control::call(&dir, &AdminCommand::ListOrgs) else { panic!() };
-}
-
-#[test]
-fn commands_travel_over_the_control_socket() {
-    let dir = tempfile::tempdir().unwrap();
-    over_socket(dir.path().to_owned());
-}
-
-#[test]
-fn a_path_too_long_for_a_socket_is_reached_all_the_same() {
-    let dir = tempfile::tempdir().unwrap();
-    let long: PathBuf =
-        [dir.path(), Path::new(&"d".repeat(120)), Path::new(&"e".repeat(120))].iter().collect();
-    std::fs::create_dir_all(&long).unwrap();
-    over_socket(long);
-}
-
-#[test]
-fn the_socket_is_its_owners_alone_and_answers_nonsense() {
-    use std::io::{BufRead, Write};
-    use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::tempdir().unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let socket = runtime.block_on(async { ControlSocket::bind(dir.path()) }).unwrap();
-    let path = dir.path().join("control.sock");
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    runtime.spawn(socket.serve(Arc::new(with_project()), Arc::new(ManualClock::at(NOW))));
-    for (line, code) in [
-        ("nonsense\n", "not_understood"),
-        ("{\"version\":2,\"command\":{\"command\":\"ping\"}}\n", "version"),
-        ("{\"version\":1,\"command\":{\"command\":\"ping\"},\"more\":1}\n", "not_understood"),
-    ] {
-        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
-        stream.write_all(line.as_bytes()).unwrap();
-        let mut answer = String::new();
-        std::io::BufReader::new(stream).read_line(&mut answer).unwrap();
-        assert!(answer.contains(code), "{line} {answer}");
-    }
 }
 
 #[test]

@@ -13,8 +13,7 @@ use cudarc::nvrtc::{result as nvrtc, sys as nvrtc_sys};
 use headrace_kernels::pool::panic_message;
 
 use super::{Buffer, Device, DeviceError, Launch, Memory, Recording, Upload};
-use crate::kernels::{COMMON, NAMES, OPTIONS, SOURCES};
-use crate::ops::shared_bytes;
+use crate::kernels::{COMMON, NAMES, OPTIONS, SOURCES, shared_bytes};
 
 /// The oldest compute capability with all features that the kernels use: bf16 tensor cores and asynchronous copies.
 const OLDEST: (i32, i32) = (8, 0);

@@ -30,7 +30,7 @@ impl CallTask {
             match self.made_for(gateway, Arc::clone(&next)).await {
                 Ok(work) => {
                     self.watched_failure(gateway, why);
-                    self.goes_over(work);
+                    self.goes_over(gateway, work);
                     return true;
                 }
                 Err(unfit) => passes_over(&mut self.dossier, &next, &unfit),
@@ -80,7 +80,7 @@ impl CallTask {
     }
 
     /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
-    fn goes_over(&mut self, work: RenderedWork) {
+    fn goes_over(&mut self, gateway: &Gateway, work: RenderedWork) {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());
         self.dossier.served_by(&work.model);
@@ -92,6 +92,6 @@ impl CallTask {
             attempt.model = Some(Arc::clone(&failed));
         }
         self.reply = None;
-        self.round = Round::new(Arc::new(work));
+        self.round = Round::new(Arc::new(work), &gateway.config().wire);
     }
 }

@@ -42,7 +42,7 @@ impl CallTask {
 
     /// Starts the round again if its answer violated the form, the policy says to retry, nothing of it has gone out,
     /// and retries are left. The discarded work is not charged.
-    pub(super) fn asks_again(&mut self, ending: &CallEnding) -> bool {
+    pub(super) fn asks_again(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
         let CallEnding::Failed(why) = ending else { return false };
         let work = &self.round.work;
         let wanted = why.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
@@ -58,7 +58,7 @@ impl CallTask {
             return false;
         }
         self.reply = None;
-        self.round = Round::new(Arc::clone(&self.round.work));
+        self.round = Round::new(Arc::clone(&self.round.work), &gateway.config().wire);
         true
     }
 }

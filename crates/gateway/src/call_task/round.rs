@@ -8,6 +8,7 @@ use std::time::Duration;
 use headrace_domain::{
     Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, ServiceTier, Stage,
 };
+use headrace_wire::WireLimits;
 
 use crate::Gateway;
 use crate::rejection::Rejection;
@@ -34,8 +35,8 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
-        let source = AnswerSource::new(&work);
+    pub(super) fn new(work: Arc<RenderedWork>, limits: &WireLimits) -> Self {
+        let source = AnswerSource::new(&work, limits);
         Self {
             work,
             source,

@@ -10,6 +10,7 @@ use headrace_domain::{
     CacheMiss, EngineRun, EngineTrace, PriceTier, ReplyEvent, RequestId, Usage, UsageSource,
 };
 use headrace_fleet::Placement;
+use headrace_wire::WireLimits;
 
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
@@ -49,11 +50,11 @@ pub(crate) enum AnswerSource {
 }
 
 impl AnswerSource {
-    /// The source of a call that no worker has yet.
-    pub(crate) fn new(work: &Arc<RenderedWork>) -> Self {
+    /// The source of a call that no worker has yet. `limits` bound the response format of a relayed body.
+    pub(crate) fn new(work: &Arc<RenderedWork>, limits: &WireLimits) -> Self {
         match work.messages {
-            None => Self::Tokens(Box::new(TokenSource::new(Arc::clone(work)))),
-            Some(_) => Self::Messages(Box::new(MessageSource::new(Arc::clone(work)))),
+            None => Self::Tokens(Box::new(TokenSource::new(Arc::clone(work), limits))),
+            Some(_) => Self::Messages(Box::new(MessageSource::new(Arc::clone(work), limits))),
         }
     }
 

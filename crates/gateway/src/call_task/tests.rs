@@ -36,7 +36,7 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let extended = world.ledger.transact(vec![extend], world.clock.now());
     extended.verdicts.into_iter().for_each(|verdict| drop(verdict.into_result().unwrap()));
     call.dossier.record.held = amount.checked_add(amount).unwrap();
-    call.round = Round::new(Arc::clone(&call.round.work));
+    call.round = Round::new(Arc::clone(&call.round.work), &gateway.config().wire);
     let ending = call.round(&gateway).await;
     call.finish(&gateway, ending).await;
 

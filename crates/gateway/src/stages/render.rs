@@ -14,7 +14,7 @@ use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
 use headrace_grammar::FormOwner;
 use headrace_prompt::RenderOptions;
-use headrace_wire::CacheDiagnosis;
+use headrace_wire::{CacheDiagnosis, WireLimits};
 use parking_lot::Mutex;
 
 use crate::Gateway;
@@ -257,7 +257,8 @@ async fn write<T: Send + 'static>(
         kept: Arc::clone(gateway.kept_ids()),
         salt,
         memory,
-        bounds: (messages::bound(gateway, model), gateway.config().wire.max_encode_tokens),
+        most_answer_tokens: messages::bound(gateway, model),
+        limits: gateway.config().wire.clone(),
         now: gateway.parts().clock.now(),
         tenant,
         compiling: Mutex::new(compiling),
@@ -283,8 +284,10 @@ struct RenderContext {
     kept: Arc<GeneratedIdCache>,
     salt: CacheSalt,
     memory: Arc<MemoryReservation>,
-    /// The most tokens of an answer, and of all encoded texts together.
-    bounds: (u32, u32),
+    /// The most tokens of an answer if the caller names no bound.
+    most_answer_tokens: u32,
+    /// The limits that the call was read within.
+    limits: WireLimits,
     now: UnixNanos,
     /// The tenant that a form is compiled for, and the reservation to which its memory is added.
     tenant: u64,
@@ -400,7 +403,7 @@ fn put(
         Ok(()) => {}
         Err(why) => return (call, Err(why)),
     }
-    match shorten::shortened(model, call, (means.now, TokenizerMemory(&means.memory))) {
+    match shorten::shortened(model, call, (means.now, TokenizerMemory(&means.memory)), &means.limits) {
         Ok(call) => {
             let encoded = encode(model, &call, means);
             (call, encoded)
@@ -410,16 +413,17 @@ fn put(
 }
 
 fn encode(model: &ServedModel, call: &Call, means: &RenderContext) -> Result<EncodedPrompt, Rejection> {
-    let (bound, most_tokens) = means.bounds;
     match &model.lane {
         Backend::Tokens(lane) => tokens(model, lane, call, means),
         Backend::Vectors(lane) => {
+            let most_tokens = means.limits.max_encode_tokens;
             let prompts = texts::encode(model, lane, call, most_tokens, TokenizerMemory(&means.memory))?;
             Ok(EncodedPrompt::of(prompts))
         }
         Backend::Messages(_) => {
-            let messages = Some(messages::prepare(model, &means.fleet, call, &means.salt, bound)?);
-            Ok(EncodedPrompt { messages, ..EncodedPrompt::of(Vec::new()) })
+            let RenderContext { fleet, salt, most_answer_tokens, limits, .. } = means;
+            let messages = messages::prepare(model, fleet, call, salt, *most_answer_tokens, limits)?;
+            Ok(EncodedPrompt { messages: Some(messages), ..EncodedPrompt::of(Vec::new()) })
         }
     }
 }

@@ -49,4 +49,5 @@ mod thoughts;
 mod times;
 mod told;
 mod users;
+mod wire_limits;
 mod world;

@@ -17,6 +17,7 @@ use headrace_gateway::{
 };
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
+use headrace_wire::WireLimits;
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Setup, World};
@@ -171,6 +172,14 @@ pub(crate) fn priced_world(servers: &[Arc<Told>], prices: &str, costs: CostList)
     let world = World::new(Setup::default());
     let names = (BTreeMap::new(), NameRules::default());
     swap(&world, false, &[("far", servers)], names, (prices, costs));
+    world
+}
+
+/// The same with the operator's limits on the content of a request.
+pub(crate) fn limited_world(servers: &[Arc<Told>], wire: WireLimits) -> World {
+    let world = World::new(Setup { wire, ..Setup::default() });
+    let (names, prices) = ((BTreeMap::new(), NameRules::default()), json!([price("far", 1)]).to_string());
+    swap(&world, false, &[("far", servers)], names, (&prices, CostList::default()));
     world
 }
 

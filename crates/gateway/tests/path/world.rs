@@ -33,6 +33,7 @@ use headrace_limits::{LimitSpec, Limits};
 use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_tokenizer::Tokenizer;
+use headrace_wire::WireLimits;
 
 /// A call as it arrives.
 pub(crate) struct Arrival<B> {
@@ -401,6 +402,8 @@ pub(crate) struct Setup {
     /// What the engine can do.
     pub(crate) capabilities: Capabilities,
     pub(crate) policy: ModelPolicy,
+    /// Limits on the content of a request.
+    pub(crate) wire: WireLimits,
 }
 
 impl Default for Setup {
@@ -425,6 +428,7 @@ impl Default for Setup {
             tokenizer_json: None,
             capabilities: capabilities(),
             policy: ModelPolicy::default(),
+            wire: WireLimits::default(),
         }
     }
 }
@@ -500,6 +504,7 @@ impl World {
             render_inline_bytes: setup.render_inline_bytes,
             delivery_buffer_bytes: setup.buffer_bytes,
             memory: setup.memory,
+            wire: setup.wire.clone(),
             ..GatewayConfig::default()
         };
         let worker = Worker::new("w0", name.clone(), Arc::clone(&engine) as Arc<dyn Engine>).within(region);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 
 /// A server, and the key for it.
 #[derive(Debug, Args)]
@@ -25,4 +25,9 @@ pub(crate) struct CallerArgs {
 
 fn secret(text: &str) -> Result<SecretString, std::convert::Infallible> {
     Ok(text.trim().into())
+}
+
+/// Returns the given key. `None` if it is empty.
+pub(crate) fn given_key(key: &Option<SecretString>) -> Option<&SecretString> {
+    key.as_ref().filter(|key| !key.expose_secret().trim().is_empty())
 }

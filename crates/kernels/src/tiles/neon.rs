@@ -1,12 +1,12 @@
 //! The register tiles compiled for NEON, by shape.
 //! Must not know: how the loop over a product works.
 
-use crate::attention::tile::{self as kv, Element, KvTile};
 use crate::packed::Format;
 use crate::simd_bf16::Pairs;
 use crate::simd_int_neon::NeonDot;
 use crate::simd_neon::Neon;
 use crate::tile::{self, Ahead, Tile, Weight};
+use crate::tile_attention::{self as kv, Element, KvTile};
 use crate::tile_bf16;
 use crate::tile_int::{self, IntTile, Share};
 use crate::tiles::{IntTiles, PairTiles, Tiles, by_shape};

@@ -1,12 +1,12 @@
 //! The register tiles compiled for AVX-512 and AVX2, by shape.
 //! Must not know: how the loop over a product works.
 
-use crate::attention::tile::{self as kv, Element, KvTile};
 use crate::packed::Format;
 use crate::simd_bf16::{Bf16Dot, Pairs};
 use crate::simd_int_x86::{Vnni256, Vnni512};
 use crate::simd_x86::{Avx2, Avx512};
 use crate::tile::{self, Ahead, Tile, Weight};
+use crate::tile_attention::{self as kv, Element, KvTile};
 use crate::tile_bf16;
 use crate::tile_int::{self, IntTile, Share};
 use crate::tiles::{IntTiles, PairTiles, Tiles, by_shape};

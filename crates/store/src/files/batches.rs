@@ -8,7 +8,8 @@ use headrace_objects::{
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::{StatementError, end, fits, integer, walk};
+use crate::objects::rows::{end, fits, integer, walk};
+use crate::statement_error::StatementError;
 
 use super::SqliteFiles;
 use super::rows::{clear, has_room, owner};

@@ -8,7 +8,8 @@ use headrace_objects::{
 use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
-use crate::objects::rows::{StatementError, end, fits, integer, nanos, walk};
+use crate::objects::rows::{end, fits, integer, nanos, walk};
+use crate::statement_error::StatementError;
 
 /// Maximum bytes per read.
 pub(super) const CHUNK_BYTES: usize = 256 << 10;

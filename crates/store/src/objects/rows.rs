@@ -7,38 +7,7 @@ use headrace_objects::{
 };
 use sqlx::sqlite::SqliteConnection;
 
-use crate::sqlite::{FormatError, is_full};
-
-/// A failed statement. The transaction is then rolled back.
-pub(crate) struct StatementError(ObjectError);
-
-impl From<sqlx::Error> for StatementError {
-    fn from(error: sqlx::Error) -> Self {
-        let why = error.to_string();
-        Self(if is_full(&error) { ObjectError::DiskFull { why } } else { ObjectError::Unavailable { why } })
-    }
-}
-
-impl From<FormatError> for StatementError {
-    fn from(error: FormatError) -> Self {
-        match error {
-            FormatError::Sqlite(error) => error.into(),
-            other => Self(ObjectError::Unavailable { why: other.to_string() }),
-        }
-    }
-}
-
-impl From<ObjectError> for StatementError {
-    fn from(error: ObjectError) -> Self {
-        Self(error)
-    }
-}
-
-impl From<StatementError> for ObjectError {
-    fn from(looked: StatementError) -> Self {
-        looked.0
-    }
-}
+use crate::statement_error::StatementError;
 
 /// Converts to SQLite's signed integers. Times and sizes stay far below the limit.
 pub(crate) fn integer(number: u64) -> i64 {

@@ -7,7 +7,8 @@ use headrace_objects::{
 };
 use sqlx::sqlite::SqliteConnection;
 
-use super::rows::{self, StatementError, fits, integer};
+use super::rows::{self, fits, integer};
+use crate::statement_error::StatementError;
 
 /// The bytes that a look-up would read. `None` if the object is missing.
 pub(super) async fn size(

@@ -15,17 +15,26 @@ use crate::{BadRequest, WireLimits};
 use super::chat_parts;
 
 /// Returns the call as a chat completion whose body can be relayed. The body has no bound on the answer's length,
-/// because each receiver has its own name for that field.
+/// because each receiver has its own name for that field. `limits` are those that the call was read within.
 ///
 /// # Errors
 /// [`BadRequest`] names the first parameter that a chat at an upstream cannot carry.
-pub fn as_chat(call: &Call) -> Result<Call, BadRequest> {
+pub fn as_chat(call: &Call, limits: &WireLimits) -> Result<Call, BadRequest> {
     let mut chat = put(call)?;
     if let Prompt::Relayed(relayed) = &mut chat.prompt
         && relayed.media > 0
     {
-        // This side wrote the body, within the limits of the original call.
-        let read = skim_question(Endpoint::ChatCompletions, relayed.body.clone(), &WireLimits::default())?;
+        // The call's input was read within the limits. As a chat it may nest deeper, and have more messages, parts and
+        // calls in one message.
+        let limits = WireLimits {
+            max_json_depth: usize::MAX,
+            max_messages: usize::MAX,
+            max_content_parts: usize::MAX,
+            max_tool_calls: usize::MAX,
+            max_free_form_values: usize::MAX,
+            ..limits.clone()
+        };
+        let read = skim_question(Endpoint::ChatCompletions, relayed.body.clone(), &limits)?;
         if let Prompt::Relayed(read) = read.prompt {
             relayed.concerns = read.concerns;
         }

@@ -196,14 +196,45 @@ fn as_a_chat_it_means_the_same() {
             "arguments": "{\"z\": 1}"}, {"type": "function_call_output", "call_id": "1", "output": "o"}],
     })))
     .unwrap();
-    let chat = as_chat(&asked).unwrap();
+    let chat = as_chat(&asked, &WireLimits::default()).unwrap();
     let back = parse_chat(body_of(&chat).as_bytes(), &WireLimits::default()).unwrap();
     assert_eq!(back.prompt, asked.prompt);
     assert_eq!(back.sampling, asked.sampling);
     assert_eq!((&back.form, &back.reasoning), (&asked.form, &asked.reasoning));
     assert_eq!((back.stream, back.tier, &back.cache_salt), (true, asked.tier, &asked.cache_salt));
-    let bad = as_chat(&read(&with(&json!({"top_logprobs": 1}))).unwrap()).unwrap_err();
+    let bad =
+        as_chat(&read(&with(&json!({"top_logprobs": 1}))).unwrap(), &WireLimits::default()).unwrap_err();
     assert_eq!(bad.param.as_deref(), Some("top_logprobs"));
+}
+
+#[test]
+fn a_chat_is_read_within_the_limits_of_its_response() {
+    let usual = WireLimits::default();
+    let image = json!({"type": "input_image", "image_url": "https://x/a.png"});
+    let seen = json!({"role": "user", "content": [image]});
+    let tools = |count: usize| -> Vec<Value> {
+        (0..count).map(|at| json!({"type": "function", "name": format!("f{at}")})).collect()
+    };
+    let with_tools = |count| with(&json!({"input": [seen], "tools": tools(count)}));
+    let wide = WireLimits { max_tools: usual.max_tools + 20, ..usual.clone() };
+    let call = parse(Endpoint::Responses, with_tools(wide.max_tools).to_string().as_bytes(), &wide).unwrap();
+    assert!(as_chat(&call, &wide).is_ok());
+    assert_eq!(as_chat(&call, &usual).unwrap_err().param.as_deref(), Some("tools"));
+    let narrow = WireLimits { max_tools: 2, ..usual.clone() };
+    let call = read(&with_tools(3)).unwrap();
+    assert_eq!(as_chat(&call, &narrow).unwrap_err().param.as_deref(), Some("tools"));
+    // A chat may have more messages than its response has items, and more calls in one message.
+    let few =
+        WireLimits { max_messages: 3, max_tool_calls: 1, max_content_parts: 1, max_json_depth: 5, ..usual };
+    let (call, output) = (
+        |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}),
+        json!({"type": "function_call_output", "call_id": "1", "output": [image]}),
+    );
+    for input in [json!([seen, call("1"), output]), json!([seen, call("1"), call("2")])] {
+        let body = with(&json!({"instructions": "be brief", "input": input}));
+        let call = parse(Endpoint::Responses, body.to_string().as_bytes(), &few).unwrap();
+        assert!(as_chat(&call, &few).is_ok(), "{body}");
+    }
 }
 
 #[test]
@@ -220,7 +251,7 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
         {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": url}]},
         {"role": "user", "content": "and?"}]})))
     .unwrap();
-    let chat = as_chat(&asked).unwrap();
+    let chat = as_chat(&asked, &WireLimits::default()).unwrap();
     let Prompt::Relayed(relayed) = &chat.prompt else { panic!("a body") };
     assert_eq!(relayed.media, 4);
     assert!(relayed.text_bytes + url.len() + pdf.len() < relayed.body.len());
@@ -253,7 +284,7 @@ fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
         let asked = read(&with(
             &json!({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [part]}]}),
         ));
-        let bad = as_chat(&asked.unwrap()).unwrap_err();
+        let bad = as_chat(&asked.unwrap(), &WireLimits::default()).unwrap_err();
         assert_eq!((bad.code, bad.param.as_deref()), (Code::UnsupportedContent, Some(param)));
     }
 }
@@ -405,7 +436,7 @@ proptest! {
         if let Ok(call) = parse(Endpoint::Responses, &bytes, &WireLimits::default()) {
             // All parameters that the answer repeats are JSON.
             serde_json::from_str::<Value>(&written(&call, &[], false)).unwrap();
-            let _ = as_chat(&call);
+            let _ = as_chat(&call, &WireLimits::default());
         }
     }
 
@@ -472,7 +503,8 @@ fn the_grammar_of_a_custom_tool_is_told_to_models_of_others() {
         json!([{"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": grammar}]);
     let told = json!({"installation": "i", "turn": "{}"});
     let call = read(&with(&json!({"tools": tools, "client_metadata": told}))).unwrap();
-    let sent: Value = serde_json::from_str(body_of(&as_chat(&call).unwrap())).unwrap();
+    let sent: Value =
+        serde_json::from_str(body_of(&as_chat(&call, &WireLimits::default()).unwrap())).unwrap();
     let function = &sent["tools"][0]["function"];
     assert_eq!(
         (&function["name"], &function["description"]),
@@ -534,7 +566,8 @@ fn verbosity_is_repeated_and_reaches_templates_and_chats() {
         let told = read(&with(&json!({"text": {"verbosity": word}}))).unwrap();
         assert_eq!(conversation(&told).template.get("verbosity"), Some(&json!(word)));
         assert!(told.response.as_ref().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
-        let chat: Value = serde_json::from_str(body_of(&as_chat(&told).unwrap())).unwrap();
+        let chat: Value =
+            serde_json::from_str(body_of(&as_chat(&told, &WireLimits::default()).unwrap())).unwrap();
         assert_eq!(chat["verbosity"], word);
     }
     let usual = read(&with(&json!({"text": {"verbosity": "medium"}}))).unwrap();

@@ -54,10 +54,10 @@ pub(crate) struct MessageSource {
 }
 
 impl MessageSource {
-    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
+    pub(super) fn new(work: Arc<RenderedWork>, limits: &WireLimits) -> Self {
         let resume = work.messages.as_ref().filter(|messages| messages.may_resume).map(|_| Box::default());
         Self {
-            heard: FormattedText::of(&work, &WireLimits::default()).map(Box::new),
+            heard: FormattedText::of(&work, limits).map(Box::new),
             overheard: Vec::new(),
             work,
             asked: None,

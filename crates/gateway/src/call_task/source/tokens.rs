@@ -78,9 +78,9 @@ pub(crate) struct PartialTokens {
 }
 
 impl TokenSource {
-    pub(super) fn new(work: Arc<RenderedWork>) -> Self {
+    pub(super) fn new(work: Arc<RenderedWork>, limits: &WireLimits) -> Self {
         Self {
-            heard: FormattedText::of(&work, &WireLimits::default()).map(Box::new),
+            heard: FormattedText::of(&work, limits).map(Box::new),
             work,
             jobs: CallJobs::default(),
             parsers: Vec::new(),

@@ -6,7 +6,7 @@ use headrace_domain::{
 };
 use headrace_fleet::Fleet;
 use headrace_wire::relay::{BodyEdits, beginning, can_resume, first_media, translated};
-use headrace_wire::{BadRequest, as_chat};
+use headrace_wire::{BadRequest, WireLimits, as_chat};
 
 use crate::Gateway;
 use crate::backend::{Backend, MessageBackend};
@@ -39,6 +39,7 @@ pub(super) fn prepare(
     call: &Call,
     salt: &CacheSalt,
     max_tokens: u32,
+    limits: &WireLimits,
 ) -> Result<RelayedMessages, Rejection> {
     let passes = call.endpoint == Endpoint::Responses && matches!(call.prompt, Prompt::Relayed(_));
     if passes && !model.lane.passes_responses() {
@@ -48,7 +49,7 @@ pub(super) fn prepare(
         );
         return Err(Rejection::new(Code::Untranslatable, message).with_param("model"));
     }
-    let chat = (call.endpoint == Endpoint::Responses && !passes).then(|| as_chat(call)).transpose();
+    let chat = (call.endpoint == Endpoint::Responses && !passes).then(|| as_chat(call, limits)).transpose();
     let chat = chat.map_err(|bad| Rejection::from(bad).at(Stage::Render))?;
     let is_chat = chat.is_some();
     let asked = chat.as_ref().unwrap_or(call);
@@ -84,7 +85,7 @@ pub(super) fn prepare(
         // The other dialect has its own name for the length limit.
         let mut asked = asked.clone();
         asked.sampling.max_tokens = call.sampling.max_tokens;
-        Box::new(in_dialect(relayed, &asked, dialect, max_tokens))
+        Box::new(in_dialect(relayed, &asked, dialect, max_tokens, limits))
     });
     match translated.as_deref() {
         Some(Err(bad)) if !same => Err(Rejection::from(bad.clone()).at(Stage::Render)),
@@ -130,6 +131,7 @@ fn in_dialect(
     call: &Call,
     dialect: Dialect,
     max_tokens: u32,
+    limits: &WireLimits,
 ) -> Result<Call, BadRequest> {
     let edits = BodyEdits {
         model: &call.model,
@@ -137,7 +139,7 @@ fn in_dialect(
         max_tokens: call.sampling.max_tokens.is_none().then_some(("max_tokens", max_tokens)),
         label: None,
     };
-    let body = translated(call, dialect, &edits)?;
+    let body = translated(call, dialect, &edits, limits)?;
     let endpoint = match dialect {
         Dialect::OpenAi => Endpoint::ChatCompletions,
         Dialect::Anthropic => Endpoint::Messages,

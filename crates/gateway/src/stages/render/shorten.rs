@@ -6,7 +6,7 @@ use headrace_domain::{
     Call, ClearTools, ClearTrigger, ClearedContext, Conversation, Prompt, Role, UnixNanos,
 };
 use headrace_prompt::RenderOptions;
-use headrace_wire::as_chat;
+use headrace_wire::{WireLimits, as_chat};
 
 use crate::backend::{Backend, TokenBackend};
 use crate::catalog::ServedModel;
@@ -28,7 +28,8 @@ fn cuts(call: &Call) -> bool {
     call.response.as_ref().is_some_and(|ask| ask.cuts)
 }
 
-/// The call with as much of its conversation as fits, if it asks for that. A call that fits is unchanged.
+/// The call with as much of its conversation as fits, if it asks for that. A call that fits is unchanged. `limits` are
+/// those that the call was read within.
 ///
 /// # Errors
 /// The conversation cannot be rendered or counted. Returns the call too.
@@ -36,11 +37,13 @@ pub(crate) fn shortened(
     model: &ServedModel,
     mut call: Box<Call>,
     (now, room): (UnixNanos, TokenizerMemory<'_>),
+    limits: &WireLimits,
 ) -> Result<Box<Call>, (Box<Call>, Rejection)> {
     if !is_asked(&call) {
         return Ok(call);
     }
-    let done = cleared(model, &mut call, (now, room)).and_then(|()| cut(model, &mut call, (now, room)));
+    let done =
+        cleared(model, &mut call, (now, room)).and_then(|()| cut(model, &mut call, (now, room), limits));
     match done {
         Ok(()) => Ok(call),
         Err(why) => Err((call, why)),
@@ -125,6 +128,7 @@ fn cut(
     model: &ServedModel,
     call: &mut Call,
     means: (UnixNanos, TokenizerMemory<'_>),
+    limits: &WireLimits,
 ) -> Result<(), Rejection> {
     let Some(window) = model.lane.context_window().filter(|_| cuts(call)) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
@@ -138,7 +142,7 @@ fn cut(
                 Ok(could_fit(model, &shorter).is_ok() && counted()? as u64 <= room)
             }
             Backend::Messages(_) => {
-                let chat = as_chat(&shorter)?;
+                let chat = as_chat(&shorter, limits)?;
                 let Prompt::Relayed(relayed) = &chat.prompt else { return Ok(true) };
                 Ok(messages::likely_tokens(relayed) <= room)
             }

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use headrace_domain::{Call, Conversation, Endpoint, Message, Prompt, Role};
+use headrace_wire::WireLimits;
 use serde_json::Value;
 
 use crate::cli::lens::BodyDialect;
@@ -41,9 +42,14 @@ pub(super) struct RenderInput {
 }
 
 impl RenderInput {
-    /// Reads an argument: the body of a call, a list of messages, or a user's message. The limits are those of a
+    /// Reads an argument: the body of a call, a list of messages, or a user's message. `limits` are those of the
     /// server.
-    pub(super) fn read(argument: &str, system: Option<&str>, body: BodyDialect) -> Result<Self, String> {
+    pub(super) fn read(
+        argument: &str,
+        system: Option<&str>,
+        body: BodyDialect,
+        limits: &WireLimits,
+    ) -> Result<Self, String> {
         let text = text(argument)?;
         // A text on the command line is a user's message, even if it looks like JSON.
         let is_file = argument == "-" || argument.starts_with('@');
@@ -55,10 +61,15 @@ impl RenderInput {
             let call = Call::of_prompt(Endpoint::ChatCompletions, NO_NAME.to_owned(), prompt);
             return Ok(Self { model: None, call });
         };
-        Self::of_body(parsed, system, body)
+        Self::of_body(parsed, system, body, limits)
     }
 
-    fn of_body(parsed: Value, system: Option<&str>, body: BodyDialect) -> Result<Self, String> {
+    fn of_body(
+        parsed: Value,
+        system: Option<&str>,
+        body: BodyDialect,
+        limits: &WireLimits,
+    ) -> Result<Self, String> {
         let endpoint = match body {
             BodyDialect::Chat => Endpoint::ChatCompletions,
             BodyDialect::Messages => Endpoint::Messages,
@@ -68,6 +79,6 @@ impl RenderInput {
             return Err("--system goes with a text: a body has its own instructions".to_owned());
         }
         let named = parsed.get("model").and_then(Value::as_str).map(str::to_owned);
-        Ok(Self { model: named, call: prompt_reports::read(endpoint, parsed)? })
+        Ok(Self { model: named, call: prompt_reports::read(endpoint, parsed, limits)? })
     }
 }

@@ -8,8 +8,8 @@ use headrace_lens::{DrawOptions, PromptSight, draw_prompt};
 use super::input::RenderInput;
 use super::which::{FoundModel, find, knows};
 use crate::cli::lens::{OfModel, RenderArgs};
-use crate::output;
 use crate::prompt_reports::{PromptCost, RenderReport, cost, seen};
+use crate::{commands, output};
 
 pub(crate) fn run(args: &RenderArgs) -> ExitCode {
     match report(args) {
@@ -26,7 +26,8 @@ pub(crate) fn run(args: &RenderArgs) -> ExitCode {
 }
 
 fn report(args: &RenderArgs) -> Result<RenderReport, String> {
-    let asked = RenderInput::read(&args.prompt, args.system.as_deref(), args.body)?;
+    let limits = commands::configuration_of(args.of.config.as_deref())?.gateway.wire;
+    let asked = RenderInput::read(&args.prompt, args.system.as_deref(), args.body, &limits)?;
     let found = model(&args.of, asked.model.as_deref())?;
     let words = found.words()?;
     let see = |asked: &RenderInput, before: Option<&PromptSight>| {
@@ -34,7 +35,7 @@ fn report(args: &RenderArgs) -> Result<RenderReport, String> {
     };
     let before = match &args.after {
         None => None,
-        Some(after) => Some(see(&RenderInput::read(after, None, args.body)?, None)?),
+        Some(after) => Some(see(&RenderInput::read(after, None, args.body, &limits)?, None)?),
     };
     let sight = see(&asked, before.as_ref())?;
     let cost = cost(found.quote.as_ref(), &sight);

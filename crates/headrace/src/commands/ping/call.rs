@@ -33,7 +33,7 @@ pub(super) struct PingCall {
 /// Makes a call over an open connection.
 pub(super) async fn call(args: &PingArgs, config: ClientConfig) -> Result<PingCall, ClientError> {
     let at = ServerArgs { data_dir: args.data_dir.clone(), config: None, json: false };
-    let key = match (crate::caller::given(&args.key), crate::commands::data_dir(&at)) {
+    let key = match (crate::cli::caller::given_key(&args.key), crate::commands::data_dir(&at)) {
         (Some(key), _) => Some(key.clone()),
         (None, Ok(data_dir)) => {
             LocalServer::of(data_dir, Some(args.url.clone())).await.map(|house| house.key)

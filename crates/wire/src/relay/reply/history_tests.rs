@@ -156,7 +156,7 @@ const EDITS: BodyEdits<'_> =
     BodyEdits { model: "up", usage: false, max_tokens: Some(("max_tokens", 9)), label: None };
 
 fn put(call: &Call, to: Dialect) -> Value {
-    let body = translated(call, to, &EDITS).unwrap_or_else(|bad| panic!("{bad:?}"));
+    let body = translated(call, to, &EDITS, &WireLimits::default()).unwrap_or_else(|bad| panic!("{bad:?}"));
     serde_json::from_slice(&body).unwrap()
 }
 
@@ -212,7 +212,7 @@ fn is_accepted(endpoint: Endpoint, stream: bool, pieces: &[Piece]) {
     }
     // Upstreams of both dialects.
     if endpoint == Endpoint::Responses {
-        let chat = as_chat(&parsed).unwrap_or_else(|bad| panic!("{bad:?}: {body}"));
+        let chat = as_chat(&parsed, &WireLimits::default()).unwrap_or_else(|bad| panic!("{bad:?}: {body}"));
         is_chat_in_order(&put(&chat, Dialect::OpenAi));
         is_messages_in_order(&put(&chat, Dialect::Anthropic));
         return;

@@ -62,7 +62,12 @@ pub(super) const NOT_PUT: &[&str] = &[
 ];
 
 /// Reads the whole body.
-pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<NeutralRequest<'a>> {
+pub(super) fn read<'a>(
+    call: &Call,
+    body: &'a [u8],
+    to: Dialect,
+    limits: &WireLimits,
+) -> Read<NeutralRequest<'a>> {
     let mut r = JsonReader::new(body, usize::MAX, usize::MAX)?;
     let mut talk = NeutralRequest::default();
     let mut allowed = None;
@@ -90,7 +95,7 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Neutral
                 r.optional(|r| stream_options(r, to))?;
             }
             key if NOT_PUT.contains(&key) => r.skip()?,
-            key => only_here(ONLY_HERE, key, r, to)?,
+            key => only_here(ONLY_HERE, key, r, to, limits)?,
         }
         Ok(())
     })?;
@@ -112,9 +117,10 @@ pub(super) fn only_here(
     key: &str,
     r: &mut JsonReader<'_>,
     to: Dialect,
+    limits: &WireLimits,
 ) -> Read<()> {
     let Some((_, accept)) = rows.iter().find(|(name, _)| *name == key) else { return Err(unknown(to)) };
-    match r.optional(|r| neutral(accept, r, &WireLimits::default()))? {
+    match r.optional(|r| neutral(accept, r, limits))? {
         None | Some(true) => Ok(()),
         Some(false) => Err(no_such(to)),
     }
@@ -381,4 +387,28 @@ fn allowed_tool<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Cow<'a, str>> {
         Ok(())
     })?;
     name.ok_or_else(|| FieldFault::missing("name").under_key("function"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_of_one_dialect_is_read_within_the_operators_limits() {
+        const ROWS: &[(&str, AcceptedValue)] = &[("label", AcceptedValue::Label)];
+        let usual = WireLimits::default().max_label_bytes;
+        for (max_label_bytes, bytes, is_read) in [
+            (usual * 2, usual + 1, true),
+            (usual * 2, usual * 2 + 1, false),
+            (usual, usual + 1, false),
+            (8, 8, true),
+            (8, 9, false),
+        ] {
+            let limits = WireLimits { max_label_bytes, ..WireLimits::default() };
+            let json = format!("\"{}\"", "x".repeat(bytes));
+            let mut r = JsonReader::new(json.as_bytes(), usize::MAX, usize::MAX).unwrap();
+            let read = only_here(ROWS, "label", &mut r, Dialect::Anthropic, &limits);
+            assert_eq!(read.is_ok(), is_read, "{bytes} of {max_label_bytes} bytes");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use super::talk::{
     EFFORTS, NeutralRequest, NeutralTool, NeutralToolChoice, ReasoningAmount, RequestedTier, SchemaFormat,
     lacks, no_such, unknown,
 };
+use crate::WireLimits;
 use crate::fault::{FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
 use crate::refused::AcceptedValue::{self, Empty, Nothing, Words};
@@ -46,7 +47,12 @@ enum ThinkingParam {
 }
 
 /// Reads the whole body.
-pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<NeutralRequest<'a>> {
+pub(super) fn read<'a>(
+    call: &Call,
+    body: &'a [u8],
+    to: Dialect,
+    limits: &WireLimits,
+) -> Read<NeutralRequest<'a>> {
     let mut r = JsonReader::new(body, usize::MAX, usize::MAX)?;
     let mut talk = NeutralRequest::default();
     let (mut thinking, mut effort) = (None, None);
@@ -54,7 +60,7 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Neutral
         match key.as_ref() {
             "messages" => talk.turns = turns(r, to)?,
             "system" => talk.system = r.optional(|r| texts(r, to))?.unwrap_or_default(),
-            "tools" => talk.tools = r.optional(|r| tools(r, to))?.unwrap_or_default(),
+            "tools" => talk.tools = r.optional(|r| tools(r, to, limits))?.unwrap_or_default(),
             "tool_choice" => {
                 r.optional(|r| choice(r, &mut talk, to))?;
             }
@@ -77,7 +83,7 @@ pub(super) fn read<'a>(call: &Call, body: &'a [u8], to: Dialect) -> Read<Neutral
             }
             "cache_salt" => talk.cache_salt = r.optional(JsonReader::string)?,
             key if NOT_PUT.contains(&key) => r.skip()?,
-            key => only_here(ONLY_HERE, key, r, to)?,
+            key => only_here(ONLY_HERE, key, r, to, limits)?,
         }
         Ok(())
     })?;
@@ -243,7 +249,7 @@ fn strings<'a>(r: &mut JsonReader<'a>) -> Read<Vec<Cow<'a, str>>> {
     Ok(strings)
 }
 
-fn tools<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralTool<'a>>> {
+fn tools<'a>(r: &mut JsonReader<'a>, to: Dialect, limits: &WireLimits) -> Read<Vec<NeutralTool<'a>>> {
     let mut tools = Vec::new();
     r.array(usize::MAX, |r, _| {
         let mut tool = NeutralTool::default();
@@ -261,7 +267,7 @@ fn tools<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<Vec<NeutralTool<'a>>> 
                 "strict" => tool.strict = r.optional(JsonReader::bool)?,
                 // Hints: about caches, and about streaming arguments early, which happens anyway.
                 "cache_control" | "eager_input_streaming" => r.skip()?,
-                key => only_here(TOOL_ONLY_HERE, key, r, to)?,
+                key => only_here(TOOL_ONLY_HERE, key, r, to, limits)?,
             }
             Ok(())
         })?;

@@ -7,26 +7,31 @@ use headrace_domain::{Call, Code, Dialect, Endpoint};
 use super::edit::{BodyEdits, body_of, edited};
 use super::talk::lacks;
 use super::{read_chat, read_messages, write_chat, write_messages};
-use crate::BadRequest;
 use crate::fault::Read;
+use crate::{BadRequest, WireLimits};
 
 /// Returns the body of a call that [`super::skim`] read, as a receiver that speaks `to` needs it, with the edits. If
-/// that is the caller's own dialect, this is [`edited`].
+/// that is the caller's own dialect, this is [`edited`]. `limits` are those that the call was read within.
 ///
 /// # Errors
 /// [`BadRequest`] names the first field that has no counterpart in the other dialect. No field is dropped silently.
 #[doc = include_str!("translation.md")]
-pub fn translated(call: &Call, to: Dialect, edits: &BodyEdits<'_>) -> Result<Bytes, BadRequest> {
+pub fn translated(
+    call: &Call,
+    to: Dialect,
+    edits: &BodyEdits<'_>,
+    limits: &WireLimits,
+) -> Result<Bytes, BadRequest> {
     if call.endpoint.dialect() == to {
         return edited(call, edits);
     }
-    Ok(put(call, body_of(call)?, to, edits)?.freeze())
+    Ok(put(call, body_of(call)?, to, edits, limits)?.freeze())
 }
 
-fn put(call: &Call, body: &[u8], to: Dialect, edits: &BodyEdits<'_>) -> Read<BytesMut> {
+fn put(call: &Call, body: &[u8], to: Dialect, edits: &BodyEdits<'_>, limits: &WireLimits) -> Read<BytesMut> {
     let talk = match call.endpoint {
-        Endpoint::ChatCompletions => read_chat::read(call, body, to),
-        Endpoint::Messages => read_messages::read(call, body, to),
+        Endpoint::ChatCompletions => read_chat::read(call, body, to, limits),
+        Endpoint::Messages => read_messages::read(call, body, to, limits),
         Endpoint::Responses => {
             // Responses are translated into chat before this point, in `responses::as_chat`.
             let why = "has no responses; use `POST /v1/chat/completions`";

@@ -17,7 +17,7 @@ pub(super) fn put(endpoint: Endpoint, body: &str, edits: &BodyEdits<'_>) -> Resu
         Dialect::OpenAi => Dialect::Anthropic,
         Dialect::Anthropic => Dialect::OpenAi,
     };
-    let body = translated(&call, to, edits)?;
+    let body = translated(&call, to, edits, &WireLimits::default())?;
     Ok(serde_json::from_slice(&body).expect("JSON"))
 }
 
@@ -325,7 +325,7 @@ fn bounds_to_tokens_and_numbers_keep_their_spelling() {
     let open = r#"{"model":"m","messages":[{"role":"user","content":"é\n"}],"temperature":0.50}"#;
     let call =
         skim(Endpoint::ChatCompletions, Bytes::from_static(open.as_bytes()), &WireLimits::default()).unwrap();
-    let body = translated(&call, Dialect::Anthropic, &bounded).unwrap();
+    let body = translated(&call, Dialect::Anthropic, &bounded, &WireLimits::default()).unwrap();
     let expected =
         r#"{"model":"up","max_tokens":5,"messages":[{"role":"user","content":"é\n"}],"temperature":0.50}"#;
     assert_eq!(body, expected);
@@ -341,7 +341,7 @@ fn bounds_to_tokens_and_numbers_keep_their_spelling() {
         r#"{{"model":"m","max_tokens":1,"messages":[{{"role":"assistant","content":[{{"type":"tool_use","id":"c","name":"f","input":{input}}}]}},{{"role":"user","content":"u"}}]}}"#
     );
     let call = skim(Endpoint::Messages, Bytes::from(history), &WireLimits::default()).unwrap();
-    let body = translated(&call, Dialect::OpenAi, &EDITS).unwrap();
+    let body = translated(&call, Dialect::OpenAi, &EDITS, &WireLimits::default()).unwrap();
     let arguments = serde_json::to_string(input).unwrap();
     assert!(String::from_utf8_lossy(&body).contains(&format!("\"arguments\":{arguments}")));
 }
