@@ -204,7 +204,7 @@ fn notes(record: &TraceRecord, margin: Option<NanoDollars>) -> Vec<String> {
     }
     if record.loss > NanoDollars::ZERO {
         notes.push(format!(
-            "{} was used and is not charged: it was not handed over, or goes beyond what was held, and is the house's loss.",
+            "{} was used and is not charged: that part was not delivered, or exceeds the hold. The operator bears the loss.",
             record.loss
         ));
     }

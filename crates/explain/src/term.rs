@@ -44,34 +44,34 @@ macro_rules! terms {
 }
 
 terms! {
-    Connect "connect" Gateway "From the head's last byte until the call is looked at.";
-    Authenticate "authenticate" Gateway "Which caller the key belongs to.";
-    Receive "receive" Client "The body, as fast as the client sent it.";
-    Parse "parse" Gateway "What the body means.";
-    Authorize "authorize" Gateway "Whether the key may use the model.";
-    Route "route" Gateway "Which model serves the name.";
-    Moderate "moderate" Gateway "The content rules.";
-    Render "render" Gateway "The chat template and the tokenizer.";
-    Form "form" Gateway "Compiling the form of the answer: a schema, a grammar, or the tools' schemas.";
-    Cache "cache" Gateway "The keys of the prompt's blocks.";
-    Hold "hold" Gateway "Limits and money.";
-    Place "place" Gateway "Which worker takes it.";
-    Retries "retries" Upstream "Workers that were asked in vain before the one that answered.";
-    Upstream "upstream" Upstream "Another server's first words: its queue and its prefill.";
-    QueueOwn "queue_own" Engine "Waiting while answers of the own organisation were generated.";
-    QueueOwnPrompts "queue_own_prompts" Engine "Waiting while prompts of the own organisation were computed.";
-    QueueOthers "queue_others" Engine "Waiting while answers of others were generated.";
-    QueueOthersPrompts "queue_others_prompts" Engine "Waiting while prompts of others were computed.";
-    Queue "queue" Engine "Waiting for the engine's next step, and what of the wait nobody accounts for.";
+    Connect "connect" Gateway "From the last byte of the head until the server starts to process the call.";
+    Authenticate "authenticate" Gateway "Finding the caller of the key.";
+    Receive "receive" Client "Receiving the body, at the speed of the client.";
+    Parse "parse" Gateway "Parsing the body.";
+    Authorize "authorize" Gateway "Checking whether the key may use the model.";
+    Route "route" Gateway "Choosing the model for the name.";
+    Moderate "moderate" Gateway "Checking the content rules.";
+    Render "render" Gateway "Running the chat template and the tokenizer.";
+    Form "form" Gateway "Compiling the format of the answer: a schema, a grammar, or the tools' schemas.";
+    Cache "cache" Gateway "Hashing the blocks of the prompt.";
+    Hold "hold" Gateway "Taking limits and a hold.";
+    Place "place" Gateway "Choosing the worker.";
+    Retries "retries" Upstream "Failed attempts before the worker that answered.";
+    Upstream "upstream" Upstream "Waiting for an upstream's first token: its queue and its prefill.";
+    QueueOwn "queue_own" Engine "Waiting while answers of the same organisation were generated.";
+    QueueOwnPrompts "queue_own_prompts" Engine "Waiting while prompts of the same organisation were computed.";
+    QueueOthers "queue_others" Engine "Waiting while answers of other organisations were generated.";
+    QueueOthersPrompts "queue_others_prompts" Engine "Waiting while prompts of other organisations were computed.";
+    Queue "queue" Engine "Waiting for the engine's next step, and the unexplained part of the wait.";
     Prefill "prefill" Engine "Computing the prompt.";
-    Decode "decode" Engine "Generating.";
-    DecodeBehindPrompts "decode_behind_prompts" Engine "Standing behind prompts of others, computed in the same steps.";
-    Postprocess "postprocess" Gateway "Tool calls out of the text.";
-    Deliver "deliver" Gateway "Putting the answer into words of its dialect and handing it to the transport.";
+    Decode "decode" Engine "Generating the answer.";
+    DecodeBehindPrompts "decode_behind_prompts" Engine "Waiting for prompts of other organisations in the same steps.";
+    Postprocess "postprocess" Gateway "Finding tool calls in the text.";
+    Deliver "deliver" Gateway "Encoding the answer in its dialect, and passing it to the transport.";
     Reader "reader" Client "Waiting for a client that did not read.";
-    Handover "handover" Gateway "Between tasks and threads.";
-    Settle "settle" Gateway "Usage to money.";
-    Unaccounted "unaccounted" Gateway "What the record does not say.";
+    Handover "handover" Gateway "Switching between tasks and threads.";
+    Settle "settle" Gateway "Computing the charge from the usage.";
+    Unaccounted "unaccounted" Gateway "Time that the record does not explain.";
 }
 
 impl TermName {

@@ -10,7 +10,7 @@ use crate::term::TermName;
 /// What a term's time was spent on, in words that follow "went into".
 pub(crate) const fn activity(term: TermName) -> &'static str {
     match term {
-        TermName::Connect => "taking up the request",
+        TermName::Connect => "accepting the request",
         TermName::Authenticate => "looking up the key",
         TermName::Receive => "waiting for the client to send its body",
         TermName::Parse => "reading the request",
@@ -20,9 +20,9 @@ pub(crate) const fn activity(term: TermName) -> &'static str {
         TermName::Render => "rendering and tokenizing the prompt",
         TermName::Form => "compiling the form of the answer",
         TermName::Cache => "hashing the prompt's blocks",
-        TermName::Hold => "taking limits and money",
+        TermName::Hold => "taking limits and a hold",
         TermName::Place => "finding a worker",
-        TermName::Retries => "asking workers in vain",
+        TermName::Retries => "failed attempts at other workers",
         TermName::Upstream => "waiting for another server's first words",
         TermName::QueueOwn => "waiting behind calls of the same organisation",
         TermName::QueueOwnPrompts => "waiting behind prompts of the same organisation",
@@ -31,13 +31,13 @@ pub(crate) const fn activity(term: TermName) -> &'static str {
         TermName::Queue => "waiting for the engine",
         TermName::Prefill => "computing the prompt",
         TermName::Decode => "generating the answer",
-        TermName::DecodeBehindPrompts => "standing behind prompts of others in the middle of the answer",
+        TermName::DecodeBehindPrompts => "waiting for prompts of others during the answer",
         TermName::Postprocess => "finding tool calls in the answer",
         TermName::Deliver => "handing the answer over",
         TermName::Reader => "waiting for the client to read",
-        TermName::Handover => "going between tasks and threads",
+        TermName::Handover => "switching between tasks and threads",
         TermName::Settle => "settling the bill",
-        TermName::Unaccounted => "something that the record does not say",
+        TermName::Unaccounted => "time that the record does not explain",
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn reason(term: TermName, nanos: u64, record: &TraceRecord) -> String
         TermName::Receive => "the body came as fast as the client and its network sent it".to_owned(),
         TermName::Parse => "the body was read as JSON and every parameter checked".to_owned(),
         TermName::Authorize => "the rights of the key were checked".to_owned(),
-        TermName::Route => "the name was led to the model that serves it".to_owned(),
+        TermName::Route => "the model for the name was chosen".to_owned(),
         TermName::Moderate => match &record.moderation {
             Some(said) => format!("the content rules said: {}", plain(said)),
             None => "the content rules were checked".to_owned(),
@@ -80,17 +80,15 @@ pub(crate) fn reason(term: TermName, nanos: u64, record: &TraceRecord) -> String
         TermName::Postprocess => "tool calls were looked for in the text".to_owned(),
         TermName::Deliver => "the answer was written in its dialect and handed to the transport".to_owned(),
         TermName::Reader => "the client did not read what was there for it".to_owned(),
-        TermName::Handover => {
-            "tasks and threads waited to be woken: many at once show a busy machine".to_owned()
-        }
+        TermName::Handover => "tasks and threads waited to run, longer on a busy machine".to_owned(),
         TermName::Settle => "tokens became money, and what was not used was given back".to_owned(),
-        TermName::Unaccounted => "the record does not say what this time went into".to_owned(),
+        TermName::Unaccounted => "the record does not explain this time".to_owned(),
     }
 }
 
 fn connection(record: &TraceRecord) -> String {
     match record.connection {
-        None => "from the whole head to the first look at it".to_owned(),
+        None => "from the last byte of the head to the start of processing".to_owned(),
         Some(connection) if connection.requests_before == 0 => format!(
             "on a new connection, which had been open for {} by then",
             humane_duration(connection.open_ns)
@@ -161,8 +159,11 @@ pub(crate) fn fault_of(whose: &str, outcome: &AttemptOutcome) -> Option<String> 
         format!("`{whose}` was not reached: {bare}")
     } else if let Some(status) = why.strip_prefix("status ") {
         let has_words = status.contains(": ");
-        let unsaid =
-            if has_words { "" } else { " (its sentence may repeat the call's words and is not kept)" };
+        let unsaid = if has_words {
+            ""
+        } else {
+            " (the upstream's text may repeat the call's text and is not stored)"
+        };
         format!("`{whose}` answered {status}{unsaid}")
     } else {
         format!("`{whose}` failed (`{}`): {why}", plain(code))
@@ -196,7 +197,7 @@ fn others_prompts(engine: Option<&EngineTrace>) -> String {
 fn queue(engine: Option<&EngineTrace>) -> String {
     match engine {
         Some(engine) if engine.ahead.is_some() => {
-            "until the engine's next step began, and what of the wait nobody accounts for".to_owned()
+            "until the engine's next step began, plus an unexplained part of the wait".to_owned()
         }
         Some(engine) if engine.queue_depth > 0 => {
             format!(
@@ -204,7 +205,7 @@ fn queue(engine: Option<&EngineTrace>) -> String {
                 count(engine.queue_depth.into(), "call")
             )
         }
-        _ => "nobody else waited: until the engine's next step began".to_owned(),
+        _ => "no other call waited: until the engine's next step began".to_owned(),
     }
 }
 

@@ -49,7 +49,7 @@ const EXAMPLES: &str = "\
 Examples:
   headrace up                               start with the built-in demo model
   headrace up --model ~/models/Qwen3-0.6B   serve a Hugging Face directory
-  headrace up --upstream gpu=vllm:http://10.0.0.7:8000   put Headrace before vLLM
+  headrace up --upstream gpu=vllm:http://10.0.0.7:8000   serve vLLM models
   headrace serve --config headrace.toml     start from a configuration file
   headrace chat \"What is a KV cache?\"       ask a model on this machine
   headrace trace --last                     where the last call's time went
