@@ -16,11 +16,13 @@ enum Part {
     Engine,
     /// The gateway half. Knows nothing of kernels, KV blocks or weights.
     Gateway,
-    /// Stores, clients, the simulation and the program.
+    /// Stores, clients and the program.
     Around,
+    /// Tools of tests. No crate ships them.
+    Development,
 }
 
-use Part::{Around, Engine, Gateway, Ground};
+use Part::{Around, Development, Engine, Gateway, Ground};
 
 struct CrateRule {
     name: &'static str,
@@ -88,8 +90,6 @@ const CRATES: &[CrateRule] = &[
     rule("book", Around, &[]),
     rule("console", Around, &[]),
     rule("bench", Around, &["client"]),
-    rule("hostile", Around, &[]),
-    rule("sim", Around, &["engine-api", "kernels", "engine"]),
     rule(
         "headrace",
         Around,
@@ -132,6 +132,8 @@ const CRATES: &[CrateRule] = &[
         ],
     ),
     rule("xtask", Around, &["wire", "explain"]),
+    rule("fault-server", Development, &[]),
+    rule("sim", Development, &["engine-api", "kernels", "engine"]),
 ];
 
 /// External crates that represent a kind of knowledge, and the crates that may have it.
@@ -260,6 +262,7 @@ fn ships(rule: &CrateRule, used: &str) -> Option<String> {
     let wall = match (rule.part, find(used).map(|rule| rule.part)) {
         (Engine, Some(Gateway)) => " (engine crates know nothing of HTTP, keys, limits or money)",
         (Gateway, Some(Engine)) => " (gateway crates know nothing of kernels, KV blocks or weights)",
+        (_, Some(Development)) => " (a development crate is only for tests)",
         _ => "",
     };
     Some(format!("`{}` uses `{used}`; it may use only domain{allowed}{wall}", rule.name))
@@ -271,7 +274,7 @@ fn tests(rule: &CrateRule, used: &str) -> Option<String> {
         (Ground, part) => part != Ground,
         (Engine, part) => part == Gateway,
         (Gateway, part) => part == Engine,
-        (Around, _) => false,
+        (Around | Development, _) => false,
     };
     broken.then(|| {
         format!(
@@ -317,6 +320,8 @@ mod tests {
             ("wire", Kind::Tests, "headrace-engine", "the other half"),
             ("ledger", Kind::Ships, "sqlx", "only store may know SQL"),
             ("gateway", Kind::Ships, "hyper", "only edge"),
+            ("upstream", Kind::Ships, "headrace-fault-server", "only for tests"),
+            ("headrace", Kind::Ships, "headrace-sim", "only for tests"),
             ("cellar", Kind::Ships, "serde", "not in the crate graph"),
         ] {
             let broken = check(name, kind, used);
@@ -326,6 +331,7 @@ mod tests {
             ("engine", Kind::Ships, "headrace-scheduler"),
             ("engine", Kind::Ships, "headrace-domain"),
             ("gateway", Kind::Tests, "headrace-sim"),
+            ("upstream", Kind::Tests, "headrace-fault-server"),
             ("ledger", Kind::Ships, "serde"),
         ] {
             assert!(check(name, kind, used).is_empty(), "{name} → {used}");
@@ -387,9 +393,10 @@ mod tests {
                 let part = find(used).unwrap().part;
                 let wall = match rule.part {
                     Ground => part != Ground,
-                    Engine => matches!(part, Gateway | Around),
-                    Gateway => matches!(part, Engine | Around),
-                    Around => false,
+                    Engine => matches!(part, Gateway | Around | Development),
+                    Gateway => matches!(part, Engine | Around | Development),
+                    Around => part == Development,
+                    Development => false,
                 };
                 assert!(!wall, "{} may reach {used}", rule.name);
             }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 
 use common::{PATIENCE, Server, question, run, said};
 use headrace_checkpoint::Wording;
-use headrace_hostile::{Hostile, Request, event_stream};
+use headrace_fault_server::{FaultServer, Request, event_stream};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn ids_of(value: &Value) -> Vec<u32> {
 }
 
 /// A vLLM server that answers known prompts in the events of vLLM 0.32, and all others with `else_ids`.
-async fn vllm(known: &Continuations, else_ids: Vec<u32>) -> Hostile {
+async fn vllm(known: &Continuations, else_ids: Vec<u32>) -> FaultServer {
     let known = Arc::clone(known);
     let answer = move |request: &Request| {
         if request.method == "GET" {
@@ -59,7 +59,7 @@ async fn vllm(known: &Continuations, else_ids: Vec<u32>) -> Hostile {
         events.extend([json!({"choices": [], "usage": usage}).to_string(), "[DONE]".to_owned()]);
         Some(event_stream(events.iter().map(String::as_str)))
     };
-    Hostile::start_with(answer).await.unwrap()
+    FaultServer::start_with(answer).await.unwrap()
 }
 
 fn demo() -> PathBuf {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, run, said};
-use headrace_hostile::{Hostile, INPUT_TOKENS, OUTPUT_TOKENS, Request, event_stream};
+use headrace_fault_server::{FaultServer, INPUT_TOKENS, OUTPUT_TOKENS, Request, event_stream};
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-margin-test-0123456789abcdefghijklmno";
@@ -25,8 +25,8 @@ fn counted(request: &Request) -> Option<Vec<u8>> {
     Some(event_stream([start.to_string().as_str()]))
 }
 
-fn configuration(hostile: &Hostile) -> String {
-    let url = hostile.url();
+fn configuration(fault_server: &FaultServer) -> String {
+    let url = fault_server.url();
     let upstream = |name: &str, kind: &str| {
         format!(
             "[[upstreams]]\nname = \"{name}\"\nkind = \"{kind}\"\nurl = \"{url}\"\n\
@@ -96,9 +96,9 @@ fn known(row: &Value) -> [u64; 3] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_paid_stands_beside_what_is_charged() {
-    let hostile = Hostile::start_with(counted).await.unwrap();
+    let fault_server = FaultServer::start_with(counted).await.unwrap();
     let root = tempfile::tempdir().unwrap();
-    let mut server = Server::serve(root.path(), &configuration(&hostile), Some(KEY));
+    let mut server = Server::serve(root.path(), &configuration(&fault_server), Some(KEY));
     KEY.clone_into(&mut server.key);
     server.ok(&["orgs", "create", "acme"]);
     server.ok(&["projects", "create", "acme-web", "--org", "acme"]);

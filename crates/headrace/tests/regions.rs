@@ -8,14 +8,14 @@ mod common;
 use std::path::Path;
 
 use common::{Server, said};
-use headrace_hostile::Hostile;
+use headrace_fault_server::FaultServer;
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-regions-test-0123456789abcdefghijklmn";
 
 /// Two upstreams, one in `eu` and one with the region line `there`, that answer for one model. Each also has a model of
 /// its own.
-fn configuration(eu: &Hostile, other: &Hostile, there: &str) -> String {
+fn configuration(eu: &FaultServer, other: &FaultServer, there: &str) -> String {
     let upstream = |name: &str, url: String, region: &str| {
         format!(
             "[[upstreams]]\nname = \"{name}\"\nkind = \"openai\"\nurl = \"{url}\"\n{region}\
@@ -48,8 +48,8 @@ async fn listed(server: &mut Server, key: &str) -> Vec<String> {
     list["data"].as_array().unwrap().iter().map(|card| card["id"].as_str().unwrap().to_owned()).collect()
 }
 
-fn chats(hostile: &Hostile) -> usize {
-    hostile.seen().requests.iter().filter(|request| request.method == "POST").count()
+fn chats(fault_server: &FaultServer) -> usize {
+    fault_server.seen().requests.iter().filter(|request| request.method == "POST").count()
 }
 
 fn reload(server: &Server, root: &Path, text: &str) {
@@ -59,7 +59,7 @@ fn reload(server: &Server, root: &Path, text: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pinned_calls_stay_where_they_may_be() {
-    let (eu, other) = (Hostile::start().await.unwrap(), Hostile::start().await.unwrap());
+    let (eu, other) = (FaultServer::start().await.unwrap(), FaultServer::start().await.unwrap());
     let root = tempfile::tempdir().unwrap();
     let text = |there: &str| configuration(&eu, &other, there);
     let mut server = Server::serve(root.path(), &text(""), Some(KEY));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Server, program, said};
-use headrace_hostile::{Fault, Hostile, INPUT_TOKENS, OUTPUT_TOKENS, TEXT};
+use headrace_fault_server::{Fault, FaultServer, INPUT_TOKENS, OUTPUT_TOKENS, TEXT};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -148,12 +148,12 @@ fn must(fault: Fault, behind: Behind) -> (Must, Must) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_fault_is_told_and_paid_for_as_it_should_be() {
     // One upstream per pair, because the flaky upstream counts its calls.
-    let mut hostile = Vec::new();
+    let mut fault_server = Vec::new();
     for _ in PAIRS {
-        hostile.push(Hostile::start().await.unwrap());
+        fault_server.push(FaultServer::start().await.unwrap());
     }
     let root = tempfile::tempdir().unwrap();
-    let mut server = Server::serve(root.path(), &configuration(root.path(), &hostile), Some(KEY));
+    let mut server = Server::serve(root.path(), &configuration(root.path(), &fault_server), Some(KEY));
     let before = balance(&server);
     let world = Arc::new(World {
         http: reqwest::Client::builder().no_proxy().timeout(PATIENCE).build().unwrap(),
@@ -309,14 +309,14 @@ fn next(fault: Fault, client: Client, behind: Behind) -> String {
 
 /// One upstream per fault and pair, so that no breaker affects another row. Each has a model with the fault and a good
 /// one.
-fn configuration(root: &Path, hostile: &[Hostile]) -> String {
+fn configuration(root: &Path, fault_server: &[FaultServer]) -> String {
     let key_file = root.join("upstream-key");
     std::fs::write(&key_file, SECRET).unwrap();
     let mut text = "[server]\nmetrics_listen = \"127.0.0.1:0\"\n[reload]\nwatch = \"0s\"\n".to_owned();
     let price = "{ input = \"1\", output = \"2\" }";
     for &fault in Fault::ALL {
-        for ((client, behind), hostile) in PAIRS.into_iter().zip(hostile) {
-            let url = hostile.url();
+        for ((client, behind), fault_server) in PAIRS.into_iter().zip(fault_server) {
+            let url = fault_server.url();
             let (upstream, next) = (name(fault, client, behind), next(fault, client, behind));
             let kind = if behind == Behind::OpenAi { "openai" } else { "anthropic" };
             write!(

@@ -8,7 +8,7 @@ mod common;
 use std::path::Path;
 
 use common::{Server, said};
-use headrace_hostile::Hostile;
+use headrace_fault_server::FaultServer;
 use serde_json::{Value, json};
 
 const KEY: &str = "sk-relay-reload-test-0123456789abcdefghi";
@@ -43,8 +43,8 @@ async fn answered_by(server: &Server, model: &str) -> String {
     response.headers()["x-headrace-upstream"].to_str().unwrap().to_owned()
 }
 
-fn chats(hostile: &Hostile) -> usize {
-    hostile.seen().requests.iter().filter(|request| request.method == "POST").count()
+fn chats(fault_server: &FaultServer) -> usize {
+    fault_server.seen().requests.iter().filter(|request| request.method == "POST").count()
 }
 
 /// Number of calls sent to a server since it was configured. `None` if it is not configured.
@@ -57,7 +57,7 @@ async fn calls(server: &Server, name: &str) -> Option<u64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_under_way_end_where_they_began_and_new_ones_follow_the_configuration() {
-    let (first, second) = (Hostile::start().await.unwrap(), Hostile::start().await.unwrap());
+    let (first, second) = (FaultServer::start().await.unwrap(), FaultServer::start().await.unwrap());
     let both = [("first", first.url()), ("second", second.url())];
     let root = tempfile::tempdir().unwrap();
     let before = configuration(&both, "\"first/slow\"", "\"moving\"");

@@ -99,9 +99,27 @@ impl<'a> JobRequest<'a> {
     /// Creates a job in the form that every worker accepts, without prefixes to keep. `now_ns` is the time of the clock
     /// that defines the job's deadline.
     pub fn new(job: &'a Job, model: ExpectedModel<'a>, now_ns: u64) -> Self {
-        // The block keys are not sent, because the worker computes them itself.
-        let Job { request, first_choice, prompt, generated, sampling, salt, keys: _, grammar, .. } = job;
-        let Job { tenant: Tenant(tenant), weight, priority, start_deadline_ns, unread_bytes, .. } = job;
+        let Job {
+            request,
+            first_choice,
+            prompt,
+            generated,
+            sampling,
+            grammar,
+            thought,
+            salt,
+            tenant: Tenant(tenant),
+            weight,
+            priority,
+            start_deadline_ns,
+            unread_bytes,
+            // The worker computes them itself.
+            keys: _,
+            // In `fuller`, for workers that know them.
+            pins: _,
+            // Sent as a header.
+            trace: _,
+        } = job;
         Self {
             model: model.name.into(),
             bits: model.bits.into(),
@@ -110,7 +128,7 @@ impl<'a> JobRequest<'a> {
             prompt: Cow::Borrowed(prompt),
             generated: *generated,
             sampling: Cow::Borrowed(sampling),
-            thought: job.thought.as_deref().map(Cow::Borrowed),
+            thought: thought.as_deref().map(Cow::Borrowed),
             salt: salt.to_bytes(),
             tenant: *tenant,
             weight: *weight,
@@ -168,7 +186,26 @@ impl<'a> JobRequest<'a> {
 
     fn check(&self) -> Result<(), AskFault> {
         let bad = |what: String| Err(AskFault::Value(what));
-        let Sampling { n, stop, stop_token_ids, logit_bias, .. } = &*self.sampling;
+        let Sampling {
+            n,
+            stop,
+            stop_token_ids,
+            logit_bias,
+            // Single values, which the engine checks.
+            temperature: _,
+            top_p: _,
+            top_k: _,
+            min_p: _,
+            frequency_penalty: _,
+            presence_penalty: _,
+            repetition_penalty: _,
+            seed: _,
+            max_tokens: _,
+            min_tokens: _,
+            ignore_eos: _,
+            logprobs: _,
+            prompt_logprobs: _,
+        } = &*self.sampling;
         if self.model.len().max(self.bits.len()) > MAX_NAME_BYTES {
             return bad(format!("a name of more than {MAX_NAME_BYTES} bytes"));
         }
@@ -218,22 +255,41 @@ impl<'a> JobRequest<'a> {
 
     /// Converts the job for an engine, without its form. `now_ns` is the time of the engine's clock.
     pub fn into_job(self, now_ns: u64) -> Job {
-        let unread = usize::try_from(self.unread_bytes).unwrap_or(usize::MAX);
+        let Self {
+            request,
+            first_choice,
+            prompt,
+            generated,
+            sampling,
+            thought,
+            salt,
+            tenant,
+            weight,
+            is_idle,
+            start_within_ns,
+            unread_bytes,
+            // Compared with the worker's own model before: `model`.
+            model: _,
+            bits: _,
+            // The form is compiled before (`take_held_to`), and the report is sent after the job (`in_full`).
+            behind: JobExtras { pins, form: _, thought: _, in_full: _ },
+        } = self;
+        let unread = usize::try_from(unread_bytes).unwrap_or(usize::MAX);
         Job {
-            request: self.request,
-            first_choice: self.first_choice,
-            prompt: Arc::from(self.prompt.into_owned()),
-            generated: self.generated,
-            sampling: self.sampling.into_owned(),
-            salt: CacheSalt::from_bytes(self.salt),
+            request,
+            first_choice,
+            prompt: Arc::from(prompt.into_owned()),
+            generated,
+            sampling: sampling.into_owned(),
+            salt: CacheSalt::from_bytes(salt),
             keys: None,
-            pins: self.behind.pins.into(),
+            pins: pins.into(),
             grammar: None,
-            thought: self.thought.map(|thought| Arc::new(thought.into_owned())),
-            tenant: Tenant(self.tenant),
-            weight: self.weight.clamp(1, MAX_WEIGHT),
-            priority: if self.is_idle { Priority::Idle } else { Priority::Normal },
-            start_deadline_ns: self.start_within_ns.map(|within| now_ns.saturating_add(within)),
+            thought: thought.map(|thought| Arc::new(thought.into_owned())),
+            tenant: Tenant(tenant),
+            weight: weight.clamp(1, MAX_WEIGHT),
+            priority: if is_idle { Priority::Idle } else { Priority::Normal },
+            start_deadline_ns: start_within_ns.map(|within| now_ns.saturating_add(within)),
             trace: None,
             unread_bytes: unread.clamp(LEAST_UNREAD_BYTES, MOST_UNREAD_BYTES),
         }

@@ -12,7 +12,7 @@ use crate::tokens::model::TokenModelSpec;
 pub(super) struct ChoiceRules {
     pub(super) sampling: Sampling,
     /// Ids that end a choice.
-    stop_ids: Vec<u32>,
+    pub(super) stop_ids: Vec<u32>,
     /// Maximum number of ids per choice: `max_tokens`, or what the context window leaves.
     pub(super) limit: u32,
 }
@@ -36,11 +36,6 @@ impl ChoiceRules {
         let left = model.context_window.saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX));
         let limit = sampling.max_tokens.min(left);
         Self { sampling, stop_ids, limit }
-    }
-
-    /// Ids that end a choice.
-    pub(super) fn stop_ids(&self) -> &[u32] {
-        &self.stop_ids
     }
 }
 

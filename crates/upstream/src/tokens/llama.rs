@@ -4,40 +4,68 @@
 //! character, and reports only their number. The missing ids are restored from their bytes if only one combination
 //! fits. Otherwise the rest of the answer is requested in one piece, which has all ids.
 
-use headrace_domain::FinishReason;
+use headrace_domain::{FinishReason, Sampling};
 use headrace_tokenizer::Tokenizer;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::tokens::ask::TokenAsk;
+use crate::tokens::choice::ChoiceRules;
 use crate::tokens::form;
-use crate::tokens::piece::{TokenPiece, error_within, seed, tokens_of};
+use crate::tokens::piece::{TokenPiece, choice_seed, error_within, tokens_of};
 
 /// Returns the body for one answer.
 pub(super) fn body(ask: &TokenAsk<'_>, stream: bool) -> Value {
-    let sampling = &ask.rules.sampling;
-    let bias: Vec<Value> = sampling.logit_bias.iter().map(|(id, bias)| json!([id, bias])).collect();
+    // `left` and `form` read `job`.
+    let TokenAsk { model, prompt, rules, choice, generated, alone, job: _ } = ask;
+    // The server has no stop ids. They are applied here to the ids of the answer.
+    let ChoiceRules { sampling, limit, stop_ids: _ } = rules;
+    let Sampling {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        repetition_penalty,
+        logit_bias,
+        seed,
+        ignore_eos,
+        // `limit` is the smaller of it and the rest of the window.
+        max_tokens: _,
+        // Applied here to the delivered text.
+        stop: _,
+        // As `stop_ids`.
+        stop_token_ids: _,
+        // Each answer is a request of its own.
+        n: _,
+        // Refused before: `TokenModel::check` and `protocol::check`.
+        prompt_logprobs: _,
+        logprobs: _,
+        min_tokens: _,
+        frequency_penalty: _,
+        presence_penalty: _,
+    } = sampling;
+    let bias: Vec<Value> = logit_bias.iter().map(|(id, bias)| json!([id, bias])).collect();
     let mut body = json!({
-        "model": ask.model,
-        "prompt": ask.prompt,
-        "n_predict": ask.left(ask.rules.limit),
+        "model": model,
+        "prompt": prompt,
+        "n_predict": ask.left(*limit),
         "stream": stream,
         "return_tokens": true,
         // The server does not separate tenants, so its cache is used for only one of them.
-        "cache_prompt": ask.alone,
+        "cache_prompt": alone,
         // Seeds have 32 bits. The largest value means a random seed.
-        "seed": seed(sampling.seed.0, ask.choice, ask.generated) % u64::from(u32::MAX),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k.map_or(0, |top| top.get()),
-        "min_p": sampling.min_p,
-        "repeat_penalty": sampling.repetition_penalty,
+        "seed": choice_seed(seed.0, *choice, *generated) % u64::from(u32::MAX),
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k.map_or(0, |top| top.get()),
+        "min_p": min_p,
+        "repeat_penalty": repetition_penalty,
         // Penalties cover the whole prompt and answer.
-        "repeat_last_n": ask.prompt.len() + ask.left(ask.rules.limit) as usize,
+        "repeat_last_n": prompt.len() + ask.left(*limit) as usize,
         "frequency_penalty": 0.0,
         "presence_penalty": 0.0,
         "logit_bias": bias,
-        "ignore_eos": sampling.ignore_eos,
+        "ignore_eos": ignore_eos,
         // Our order of samplers, without others that the server's operator may have enabled.
         "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
         "mirostat": 0,

@@ -75,7 +75,7 @@ pub(super) fn error_within(error: &serde_json::Value) -> String {
 
 /// Derives a seed for each choice (SplitMix64's finalizer), within the positive 63-bit numbers that all servers accept.
 /// `generated` is the number of existing ids, so that a continuation does not repeat random numbers.
-pub(super) fn seed(seed: u64, choice: u32, generated: u32) -> u64 {
+pub(super) fn choice_seed(seed: u64, choice: u32, generated: u32) -> u64 {
     let step = u64::from(generated) << 32 | u64::from(choice);
     let mut x = seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -90,7 +90,9 @@ mod tests {
     #[test]
     fn every_choice_has_a_seed_of_its_own_that_all_take() {
         let seeds: std::collections::BTreeSet<u64> = (0..100)
-            .flat_map(|choice| [seed(1, choice, 0), seed(1, choice, 7), seed(u64::MAX, choice, 0)])
+            .flat_map(|choice| {
+                [choice_seed(1, choice, 0), choice_seed(1, choice, 7), choice_seed(u64::MAX, choice, 0)]
+            })
             .collect();
         assert!(seeds.len() == 300 && seeds.iter().all(|seed| *seed <= i64::MAX as u64));
     }

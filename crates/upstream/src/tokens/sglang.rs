@@ -4,51 +4,78 @@
 //! has all ids and log-probabilities so far. With `--incremental-streaming-output` it has those since the last event.
 //! The number of ids decides between the two.
 
-use headrace_domain::FinishReason;
+use headrace_domain::{FinishReason, Sampling};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::tokens::ask::TokenAsk;
+use crate::tokens::choice::ChoiceRules;
 use crate::tokens::form;
-use crate::tokens::piece::{TokenPiece, TokenScore, error_within, seed, tokens_of};
+use crate::tokens::piece::{TokenPiece, TokenScore, choice_seed, error_within, tokens_of};
 
 /// Returns the body for one answer.
 pub(super) fn body(ask: &TokenAsk<'_>) -> Value {
-    let sampling = &ask.rules.sampling;
+    // `left` and `form` read `generated` and `job`. The cache needs no `alone`, because the label separates tenants.
+    let TokenAsk { model, prompt, rules, choice, job: _, generated: _, alone: _ } = ask;
+    let ChoiceRules { sampling, stop_ids, limit } = rules;
+    let Sampling {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        frequency_penalty,
+        presence_penalty,
+        repetition_penalty,
+        logit_bias,
+        seed,
+        min_tokens,
+        ignore_eos,
+        logprobs,
+        // `limit` is the smaller of it and the rest of the window.
+        max_tokens: _,
+        // Applied here to the delivered text.
+        stop: _,
+        // Part of `stop_ids`.
+        stop_token_ids: _,
+        // Each answer is a request of its own.
+        n: _,
+        // Refused before: `TokenModel::check`.
+        prompt_logprobs: _,
+    } = sampling;
     let mut body = json!({
-        "input_ids": ask.prompt,
+        "input_ids": prompt,
         "stream": true,
         // The label separates tenants: without it, no other tenant can hit these prefixes.
         "extra_key": ask.label(),
         "sampling_params": {
-            "max_new_tokens": ask.left(ask.rules.limit),
-            "min_new_tokens": ask.left(sampling.min_tokens.min(ask.rules.limit)),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k.map_or(-1, |top| i64::from(top.get())),
-            "min_p": sampling.min_p,
-            "frequency_penalty": sampling.frequency_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "repetition_penalty": sampling.repetition_penalty,
+            "max_new_tokens": ask.left(*limit),
+            "min_new_tokens": ask.left((*min_tokens).min(*limit)),
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k.map_or(-1, |top| i64::from(top.get())),
+            "min_p": min_p,
+            "frequency_penalty": frequency_penalty,
+            "presence_penalty": presence_penalty,
+            "repetition_penalty": repetition_penalty,
             // Has an effect only if the server runs in deterministic mode.
-            "sampling_seed": seed(sampling.seed.0, ask.choice, 0),
-            "ignore_eos": sampling.ignore_eos,
-            "stop_token_ids": ask.rules.stop_ids(),
+            "sampling_seed": choice_seed(seed.0, *choice, 0),
+            "ignore_eos": ignore_eos,
+            "stop_token_ids": stop_ids,
             "skip_special_tokens": false,
         },
     });
     if let Some(fields) = body.as_object_mut() {
-        if let Some(top) = sampling.logprobs {
+        if let Some(top) = *logprobs {
             fields.insert("return_logprob".to_owned(), true.into());
             fields.insert("top_logprobs_num".to_owned(), top.into());
         }
         // The adapter's name follows the model's name.
-        if let Some((_, adapter)) = ask.model.split_once(':') {
+        if let Some((_, adapter)) = model.split_once(':') {
             fields.insert("lora_path".to_owned(), adapter.into());
         }
         if let Some(inner) = fields.get_mut("sampling_params").and_then(Value::as_object_mut) {
-            if !sampling.logit_bias.is_empty() {
+            if !logit_bias.is_empty() {
                 inner.insert("logit_bias".to_owned(), ask.bias_by_name());
             }
             if let Some((name, text)) = ask.form().map(form::sglang) {

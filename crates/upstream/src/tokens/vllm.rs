@@ -4,19 +4,23 @@
 //! Checked against recorded exchanges of vLLM 0.32. Completions: `return_token_ids` returns the ids (from 0.10.2 on),
 //! and `return_tokens_as_token_ids` writes those of the log-probabilities as `token_id:24536`.
 
+use headrace_domain::Sampling;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::tokens::ask::TokenAsk;
+use crate::tokens::choice::ChoiceRules;
 use crate::tokens::form;
-use crate::tokens::piece::{TokenPiece, TokenScore, error_within, finish, seed, tokens_of};
+use crate::tokens::piece::{TokenPiece, TokenScore, choice_seed, error_within, finish, tokens_of};
 
 /// Returns the body of a completion.
 pub(super) fn completion(ask: &TokenAsk<'_>) -> Value {
+    // `sampling` reads the rest. The cache needs no `alone`, because the label separates tenants.
+    let TokenAsk { model, prompt, job: _, rules: _, choice: _, generated: _, alone: _ } = ask;
     let mut fields = sampling(ask);
     for (name, value) in [
-        ("model", json!(ask.model)),
-        ("prompt", json!(ask.prompt)),
+        ("model", json!(model)),
+        ("prompt", json!(prompt)),
         ("stream", json!(true)),
         ("stream_options", json!({"include_usage": true})),
         ("return_token_ids", json!(true)),
@@ -32,9 +36,11 @@ pub(super) fn completion(ask: &TokenAsk<'_>) -> Value {
 
 /// Returns the body for `/inference/v1/generate`.
 pub(super) fn generation(ask: &TokenAsk<'_>) -> Value {
+    // As for a completion.
+    let TokenAsk { model, prompt, job: _, rules: _, choice: _, generated: _, alone: _ } = ask;
     json!({
-        "model": ask.model,
-        "token_ids": ask.prompt,
+        "model": model,
+        "token_ids": prompt,
         "stream": true,
         "stream_options": {"include_usage": true},
         "cache_salt": ask.label(),
@@ -44,32 +50,56 @@ pub(super) fn generation(ask: &TokenAsk<'_>) -> Value {
 
 /// Returns the sampling fields, which are the same for both endpoints.
 fn sampling(ask: &TokenAsk<'_>) -> Map<String, Value> {
-    let sampling = &ask.rules.sampling;
+    let ChoiceRules { sampling, stop_ids, limit } = ask.rules;
+    let Sampling {
+        temperature,
+        top_p,
+        top_k,
+        min_p,
+        frequency_penalty,
+        presence_penalty,
+        repetition_penalty,
+        logit_bias,
+        seed,
+        min_tokens,
+        ignore_eos,
+        logprobs,
+        // `limit` is the smaller of it and the rest of the window.
+        max_tokens: _,
+        // Applied here to the delivered text.
+        stop: _,
+        // Part of `stop_ids`.
+        stop_token_ids: _,
+        // Each answer is a request of its own.
+        n: _,
+        // Refused before: `TokenModel::check`.
+        prompt_logprobs: _,
+    } = sampling;
     let mut fields = Map::new();
     for (name, value) in [
-        ("max_tokens", json!(ask.left(ask.rules.limit))),
-        ("min_tokens", json!(ask.left(sampling.min_tokens.min(ask.rules.limit)))),
-        ("temperature", json!(sampling.temperature)),
-        ("top_p", json!(sampling.top_p)),
-        ("top_k", json!(sampling.top_k.map_or(-1, |top| i64::from(top.get())))),
-        ("min_p", json!(sampling.min_p)),
-        ("frequency_penalty", json!(sampling.frequency_penalty)),
-        ("presence_penalty", json!(sampling.presence_penalty)),
-        ("repetition_penalty", json!(sampling.repetition_penalty)),
-        ("seed", json!(seed(sampling.seed.0, ask.choice, 0))),
+        ("max_tokens", json!(ask.left(*limit))),
+        ("min_tokens", json!(ask.left((*min_tokens).min(*limit)))),
+        ("temperature", json!(temperature)),
+        ("top_p", json!(top_p)),
+        ("top_k", json!(top_k.map_or(-1, |top| i64::from(top.get())))),
+        ("min_p", json!(min_p)),
+        ("frequency_penalty", json!(frequency_penalty)),
+        ("presence_penalty", json!(presence_penalty)),
+        ("repetition_penalty", json!(repetition_penalty)),
+        ("seed", json!(choice_seed(seed.0, ask.choice, 0))),
         // The ids that end an answer are stated explicitly and override the server's own configuration.
-        ("ignore_eos", json!(sampling.ignore_eos)),
-        ("stop_token_ids", json!(ask.rules.stop_ids())),
+        ("ignore_eos", json!(ignore_eos)),
+        ("stop_token_ids", json!(stop_ids)),
     ] {
         fields.insert(name.to_owned(), value);
     }
-    if let Some(top) = sampling.logprobs {
+    if let Some(top) = *logprobs {
         fields.insert("logprobs".to_owned(), top.into());
     }
     if let Some(form) = ask.form() {
         fields.insert("structured_outputs".to_owned(), form::vllm(form));
     }
-    if !sampling.logit_bias.is_empty() {
+    if !logit_bias.is_empty() {
         fields.insert("logit_bias".to_owned(), ask.bias_by_name());
     }
     fields

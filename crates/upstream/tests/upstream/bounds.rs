@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use headrace_domain::Endpoint;
 use headrace_engine_api::{AnswerBounds, AnswerMemory, AnswerMemoryFull, RelayError, RelayEvent};
-use headrace_hostile::{Fault, Hostile};
+use headrace_fault_server::{Fault, FaultServer};
 use headrace_upstream::{Upstream, UpstreamKind};
 
 use crate::calls::{all, ask, spec};
@@ -27,7 +27,7 @@ impl AnswerMemory for Memory {
 /// Reads an endless answer of the fault server under these limits. Returns the error and the largest amount of memory
 /// requested.
 async fn ended(stream: bool, fault: Fault, most_bytes: u64, bound: u64) -> (RelayError, u64) {
-    let server = Hostile::start().await.unwrap();
+    let server = FaultServer::start().await.unwrap();
     let upstream = Upstream::new(spec(&server.url(), UpstreamKind::OpenAi)).unwrap();
     let memory = Arc::new(Memory { bound, most: AtomicU64::new(0) });
     let mut ask = ask(Endpoint::ChatCompletions, fault.name(), stream);
@@ -69,7 +69,7 @@ async fn comments_and_pings_count_as_bytes_of_the_answer() {
 #[tokio::test]
 async fn a_usual_answer_asks_for_no_memory() {
     for stream in [true, false] {
-        let server = Hostile::start().await.unwrap();
+        let server = FaultServer::start().await.unwrap();
         let upstream = Upstream::new(spec(&server.url(), UpstreamKind::OpenAi)).unwrap();
         let memory = Arc::new(Memory { bound: 0, most: AtomicU64::new(0) });
         let mut ask = ask(Endpoint::ChatCompletions, Fault::Good.name(), stream);

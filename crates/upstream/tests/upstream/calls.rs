@@ -13,7 +13,7 @@ pub(crate) const KEY: &str = "sk-canary-0123456789";
 
 /// A spec with a key, and with timeouts that are short enough for tests.
 pub(crate) fn spec(url: &str, kind: UpstreamKind) -> UpstreamSpec {
-    let mut spec = UpstreamSpec::new("hostile", kind, url);
+    let mut spec = UpstreamSpec::new("fault-server", kind, url);
     spec.key = Some(KEY.into());
     spec.timeouts.head = Duration::from_millis(800);
     spec.timeouts.idle = Duration::from_millis(400);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use headrace_domain::Endpoint;
 use headrace_engine_api::{MessageRelay as _, RelayError, RelayEvent, RelayWait};
-use headrace_hostile::{Fault, Hostile};
+use headrace_fault_server::{Fault, FaultServer};
 use headrace_upstream::{Upstream, UpstreamKind, UseHttp2};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -23,18 +23,18 @@ const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn a_call_says_who_it_is_in_its_dialect() {
-    let hostile = Hostile::start().await.unwrap();
-    let mut with_headers = spec(&format!("{}/v1/", hostile.url()), UpstreamKind::Anthropic);
+    let fault_server = FaultServer::start().await.unwrap();
+    let mut with_headers = spec(&format!("{}/v1/", fault_server.url()), UpstreamKind::Anthropic);
     with_headers.headers = vec![("anthropic-beta".into(), "ours".into()), ("x-team".into(), "blue".into())];
     for (spec, endpoint, path, expected) in [
         (
-            spec(&hostile.url(), UpstreamKind::Vllm),
+            spec(&fault_server.url(), UpstreamKind::Vllm),
             Endpoint::ChatCompletions,
             "/v1/chat/completions",
             vec![("authorization", format!("Bearer {KEY}"))],
         ),
         (
-            spec(&hostile.url(), UpstreamKind::Headrace),
+            spec(&fault_server.url(), UpstreamKind::Headrace),
             Endpoint::Completions,
             "/v1/completions",
             vec![("authorization", format!("Bearer {KEY}"))],
@@ -56,7 +56,7 @@ async fn a_call_says_who_it_is_in_its_dialect() {
         call.headers = vec![("anthropic-beta", "theirs".into())];
         let body = call.body.clone();
         all(&upstream, call).await;
-        let seen = hostile.seen();
+        let seen = fault_server.seen();
         let request = seen.requests.last().unwrap();
         assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", path));
         assert_eq!(request.body, body, "bytes pass untouched");
@@ -82,23 +82,23 @@ async fn a_call_says_who_it_is_in_its_dialect() {
 #[tokio::test]
 async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
     for kind in UpstreamKind::ALL {
-        let hostile = Hostile::start_with(|_| {
+        let fault_server = FaultServer::start_with(|_| {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 18";
             Some(format!("{head}\r\n\r\n{{\"input_tokens\":5}}").into_bytes())
         });
-        let hostile = hostile.await.unwrap();
-        let model = Upstream::new(spec(&hostile.url(), kind)).unwrap().model("any", None);
+        let fault_server = fault_server.await.unwrap();
+        let model = Upstream::new(spec(&fault_server.url(), kind)).unwrap().model("any", None);
         let mut call = ask(Endpoint::Messages, "m", false);
         call.headers = vec![("anthropic-beta", "theirs".into())];
         let body = call.body.clone();
         let Some(mut answer) = model.count(call) else {
             assert!(!matches!(kind, UpstreamKind::Anthropic | UpstreamKind::Headrace), "{kind}");
-            assert!(hostile.seen().requests.is_empty());
+            assert!(fault_server.seen().requests.is_empty());
             continue;
         };
         assert!(matches!(answer.next().await, Some(RelayEvent::Head(_))));
         assert_eq!(answer.next().await, Some(RelayEvent::Whole(Bytes::from_static(b"{\"input_tokens\":5}"))));
-        let seen = hostile.seen();
+        let seen = fault_server.seen();
         let request = seen.requests.last().unwrap();
         assert_eq!((request.path.as_str(), &request.body[..]), ("/v1/messages/count_tokens", &body[..]));
         for (name, value) in [("anthropic-version", "2023-06-01"), ("anthropic-beta", "theirs")] {
@@ -112,12 +112,12 @@ async fn tokens_of_a_message_are_asked_for_where_they_are_told() {
 /// The caller's version of the API replaces ours and is sent once.
 #[tokio::test]
 async fn a_callers_header_replaces_our_default() {
-    let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Anthropic)).unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
+    let upstream = Upstream::new(spec(&fault_server.url(), UpstreamKind::Anthropic)).unwrap();
     let mut call = ask(Endpoint::Messages, "good", false);
     call.headers = vec![("anthropic-version", "2099-01-01".into())];
     all(&upstream, call).await;
-    let seen = hostile.seen();
+    let seen = fault_server.seen();
     let versions: Vec<_> =
         seen.requests[0].headers.iter().filter(|(name, _)| name == "anthropic-version").collect();
     assert_eq!(versions, [&("anthropic-version".to_owned(), "2099-01-01".to_owned())]);
@@ -129,8 +129,8 @@ async fn a_callers_header_replaces_our_default() {
 
 #[tokio::test]
 async fn dropping_an_answer_closes_its_connection() {
-    let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
+    let upstream = Upstream::new(spec(&fault_server.url(), UpstreamKind::Vllm)).unwrap();
     // Before the head, within a whole answer, within a stream that has stalled, and within one that continues.
     for (count, (model, stream, events)) in
         (1..).zip([("no_head", true, 0), ("stall", false, 1), ("stall", true, 3), ("slow", true, 3)])
@@ -139,12 +139,12 @@ async fn dropping_an_answer_closes_its_connection() {
         for _ in 0..events {
             assert!(!matches!(answer.next().await, None | Some(RelayEvent::Failed(_))));
         }
-        while hostile.seen().requests.len() < count {
+        while fault_server.seen().requests.len() < count {
             drop(tokio::time::timeout(Duration::from_millis(50), answer.next()).await);
         }
         assert_eq!(upstream.figures().in_flight, 1);
         drop(answer);
-        assert!(hostile.saw_broken_off(count, SOON).await, "{model} {stream}");
+        assert!(fault_server.saw_broken_off(count, SOON).await, "{model} {stream}");
         let figures = upstream.figures();
         assert_eq!((figures.in_flight, figures.given_up), (0, count as u64));
     }
@@ -154,12 +154,12 @@ async fn dropping_an_answer_closes_its_connection() {
 /// Readers stop at the dialect's last event. The end of the transfer follows later.
 #[tokio::test]
 async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_next_call() {
-    let hostile = Hostile::start().await.unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
     for (kind, endpoint) in
         [(UpstreamKind::OpenAi, Endpoint::ChatCompletions), (UpstreamKind::Anthropic, Endpoint::Messages)]
     {
-        let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
-        let before = hostile.seen().connections;
+        let upstream = Upstream::new(spec(&fault_server.url(), kind)).unwrap();
+        let before = fault_server.seen().connections;
         for _ in 0..20 {
             let mut answer = send(&upstream, ask(endpoint, "good", true));
             loop {
@@ -174,7 +174,7 @@ async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_ne
             drop(answer);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(hostile.seen().connections - before, 1);
+        assert_eq!(fault_server.seen().connections - before, 1);
         assert_eq!(upstream.figures().given_up, 0);
     }
 }
@@ -182,8 +182,8 @@ async fn a_stream_that_is_read_to_its_last_event_leaves_its_connection_to_the_ne
 /// The timeout applies to the server, not to the reader.
 #[tokio::test]
 async fn a_slow_reader_is_no_stall() {
-    let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&hostile.url(), UpstreamKind::Vllm);
+    let fault_server = FaultServer::start().await.unwrap();
+    let mut spec = spec(&fault_server.url(), UpstreamKind::Vllm);
     spec.timeouts.idle = Duration::from_secs(1);
     let upstream = Upstream::new(spec).unwrap();
     let mut answer = send(&upstream, chat("slow", true));
@@ -228,13 +228,13 @@ async fn what_was_sent_together_comes_together() {
 
 #[tokio::test]
 async fn a_caller_in_a_hurry_waits_no_longer_than_it_says() {
-    let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
+    let upstream = Upstream::new(spec(&fault_server.url(), UpstreamKind::Vllm)).unwrap();
     let mut call = chat("no_head", true);
     let after = Duration::from_millis(60);
     call.head_within = Some(after);
     assert_eq!(failure(&upstream, call).await, RelayError::Timeout { what: RelayWait::Head, after });
-    assert!(hostile.saw_broken_off(1, SOON).await);
+    assert!(fault_server.saw_broken_off(1, SOON).await);
 }
 
 #[tokio::test]
@@ -254,8 +254,8 @@ async fn nobody_there_is_told_in_words_without_the_key() {
 /// A server counts as down from the first refused connection, for a call or a question, until bytes arrive from it.
 #[tokio::test]
 async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
-    let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
+    let upstream = Upstream::new(spec(&fault_server.url(), UpstreamKind::Vllm)).unwrap();
     assert_eq!(upstream.figures().down, None, "nothing is known of it");
     all(&upstream, chat("good", false)).await;
     assert_eq!(upstream.figures().down, None);
@@ -293,7 +293,7 @@ async fn a_server_that_is_not_reached_is_down_until_it_is_heard() {
 /// The proxy receives the absolute URL, and no request bypasses it.
 #[tokio::test]
 async fn calls_go_through_the_proxy() {
-    let proxy = Hostile::start().await.unwrap();
+    let proxy = FaultServer::start().await.unwrap();
     let mut spec = spec("http://nowhere.invalid:81/api", UpstreamKind::Vllm);
     spec.proxy = Some(proxy.url().into());
     let upstream = Upstream::new(spec).unwrap();
@@ -374,9 +374,9 @@ async fn over_http2_dropping_an_answer_resets_its_stream_and_no_other() {
 /// A server with one fault for every answer, chosen by the path of its address.
 #[tokio::test]
 async fn a_path_may_choose_the_fault_as_well() {
-    let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url_of(Fault::ServerError), UpstreamKind::Vllm)).unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
+    let upstream = Upstream::new(spec(&fault_server.url_of(Fault::ServerError), UpstreamKind::Vllm)).unwrap();
     let error = failure(&upstream, chat("good", true)).await;
     assert!(matches!(error, RelayError::Status { status: 500, .. }), "{error}");
-    assert_eq!(hostile.seen().requests[0].path, "/v1/chat/completions");
+    assert_eq!(fault_server.seen().requests[0].path, "/v1/chat/completions");
 }

@@ -3,7 +3,7 @@
 
 use headrace_domain::Endpoint;
 use headrace_engine_api::RelayEvent;
-use headrace_hostile::Hostile;
+use headrace_fault_server::FaultServer;
 use headrace_upstream::{Upstream, UpstreamKind};
 
 use crate::calls::{all, ask, spec};
@@ -46,8 +46,8 @@ async fn a_last_event_without_its_blank_line_is_read() {
         for is_cut in [false, true] {
             let body = format!("{first}{end}");
             let bytes = if is_cut { cut(&body) } else { chunked(&body) };
-            let hostile = Hostile::start_with(move |_| Some(bytes.clone())).await.unwrap();
-            let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
+            let fault_server = FaultServer::start_with(move |_| Some(bytes.clone())).await.unwrap();
+            let upstream = Upstream::new(spec(&fault_server.url(), kind)).unwrap();
             let events = all(&upstream, ask(endpoint, "good", true)).await;
             let data: Vec<String> = events
                 .iter()

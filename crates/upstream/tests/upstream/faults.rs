@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use headrace_domain::Endpoint;
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
-use headrace_hostile::{Fault, Hostile};
+use headrace_fault_server::{Fault, FaultServer};
 use headrace_upstream::{Upstream, UpstreamKind};
 
 use crate::calls::{KEY, all, ask, spec};
@@ -120,8 +120,8 @@ async fn check(upstream: &Upstream, endpoint: Endpoint, fault: Fault, stream: bo
     match (if stream { streamed(fault) } else { whole(fault) }, failed) {
         (Through, None) => {
             assert!(
-                matches!(events.first(), Some(RelayEvent::Head(head)) if head.request_id.as_deref() == Some("hostile-1")
-                || !text.contains("hostile-1")),
+                matches!(events.first(), Some(RelayEvent::Head(head)) if head.request_id.as_deref() == Some("fault-server-1")
+                || !text.contains("fault-server-1")),
                 "{shown}: {text}"
             );
             assert!(if stream { count > 0 } else { has_whole }, "{shown}: {text}");
@@ -140,10 +140,10 @@ async fn check(upstream: &Upstream, endpoint: Endpoint, fault: Fault, stream: bo
 
 /// Checks every fault against the table above. Each has its own client and runs twice.
 async fn every_fault(kind: UpstreamKind, endpoint: Endpoint) {
-    let hostile = Hostile::start().await.unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
     let mut tables = tokio::task::JoinSet::new();
     for fault in Fault::ALL.iter().copied() {
-        let upstream = Upstream::new(spec(&hostile.url(), kind)).unwrap();
+        let upstream = Upstream::new(spec(&fault_server.url(), kind)).unwrap();
         tables.spawn(async move {
             for stream in [true, false] {
                 check(&upstream, endpoint, fault, stream).await;

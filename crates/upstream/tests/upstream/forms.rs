@@ -8,7 +8,7 @@ use headrace_engine_api::{
     CompiledGrammar, Engine as _, FormKinds, FormThought, GrammarState, Job, JobError, JobEvent,
     SubmitRefusal,
 };
-use headrace_hostile::{Hostile, Request, event_stream};
+use headrace_fault_server::{FaultServer, Request, event_stream};
 use headrace_upstream::UpstreamKind;
 use serde_json::{Value, json};
 
@@ -99,11 +99,12 @@ fn answer(kind: UpstreamKind, text: &[u32], request: &Request) -> Vec<u8> {
 async fn asked(kind: UpstreamKind, form: ResponseFormat) -> Result<(String, Value), SubmitRefusal> {
     let text = ids("{}");
     let said = text.clone();
-    let hostile = Hostile::start_with(move |request| Some(answer(kind, &said, request))).await.unwrap();
-    let model = model_of(kind, &hostile.url(), "m");
+    let fault_server =
+        FaultServer::start_with(move |request| Some(answer(kind, &said, request))).await.unwrap();
+    let model = model_of(kind, &fault_server.url(), "m");
     let (said, last) = read(model.submit(held(form, None))?, 1).await;
     assert!(matches!(last, JobEvent::Done(_)) && said[0].ids == text, "{last:?}");
-    let requests = hostile.seen().requests;
+    let requests = fault_server.seen().requests;
     assert_eq!(requests.len(), 1);
     Ok((requests[0].path.clone(), requests[0].json()))
 }
@@ -205,7 +206,7 @@ async fn what_a_kind_cannot_be_told_is_refused_by_name() {
 /// The answer of vLLM 0.32 to a schema that its backend does not support.
 #[tokio::test]
 async fn a_form_that_a_server_does_not_take_is_the_callers_to_mend() {
-    let hostile = Hostile::start_with(|_| {
+    let fault_server = FaultServer::start_with(|_| {
         let body = r#"{"error":{"message":"The provided JSON schema contains features not supported by xgrammar.","type":"BadRequestError","param":null,"code":400}}"#;
         let head = format!(
             "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}",
@@ -213,8 +214,8 @@ async fn a_form_that_a_server_does_not_take_is_the_callers_to_mend() {
         );
         Some(format!("{head}\r\n\r\n{body}").into_bytes())
     });
-    let hostile = hostile.await.unwrap();
-    let model = model_of(UpstreamKind::Vllm, &hostile.url(), "m");
+    let fault_server = fault_server.await.unwrap();
+    let model = model_of(UpstreamKind::Vllm, &fault_server.url(), "m");
     let (_, last) = read(model.submit(held(schema(false, None), None)).unwrap(), 1).await;
     let JobEvent::Failed { error: JobError::Refused(SubmitRefusal::Invalid { what }), .. } = &last else {
         panic!("{last:?}")

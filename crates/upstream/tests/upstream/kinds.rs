@@ -3,7 +3,7 @@
 
 use headrace_domain::{FinishReason, Sampling, Seed, Usage};
 use headrace_engine_api::{Engine as _, Job, JobError, JobEvent};
-use headrace_hostile::{Hostile, Request, event_stream};
+use headrace_fault_server::{FaultServer, Request, event_stream};
 use headrace_upstream::UpstreamKind;
 use serde_json::{Value, json};
 
@@ -31,11 +31,11 @@ async fn answered(
     sampling: Sampling,
     own: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static,
 ) -> (Said, JobEvent, Vec<Request>) {
-    let hostile = Hostile::start_with(move |request| Some(own(request))).await.unwrap();
-    let model = model_of(kind, &hostile.url(), "m");
+    let fault_server = FaultServer::start_with(move |request| Some(own(request))).await.unwrap();
+    let model = model_of(kind, &fault_server.url(), "m");
     let job = Job { trace: Some(PARENT.into()), ..job(sampling) };
     let (mut said, last) = read(model.submit(job).unwrap(), 1).await;
-    let requests = hostile.seen().requests;
+    let requests = fault_server.seen().requests;
     assert!(requests.iter().all(|request| request.header("traceparent") == Some(PARENT)));
     (said.remove(0), last, requests)
 }
@@ -207,7 +207,7 @@ async fn what_sglang_says_wrong_is_told() {
         let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else {
             panic!("{told}: {last:?}")
         };
-        assert!(detail.contains(told) && detail.contains("`hostile`"), "{detail} should say {told}");
+        assert!(detail.contains(told) && detail.contains("`fault-server`"), "{detail} should say {told}");
     }
     // The end marker shows that the answer is complete. A stream that breaks off shows nothing.
     let unfinished = json!({"output_ids": [20], "meta_info": meta(1, Value::Null)});
@@ -217,7 +217,7 @@ async fn what_sglang_says_wrong_is_told() {
     let cut = event_stream([unfinished.to_string().as_str()]);
     let (_, last, _) = answered(UpstreamKind::Sglang, Sampling::default(), move |_| cut.clone()).await;
     let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else { panic!("{last:?}") };
-    assert!(detail.contains("without saying why") && detail.contains("`hostile`"), "{detail}");
+    assert!(detail.contains("without saying why") && detail.contains("`fault-server`"), "{detail}");
 }
 
 /// Events that llama.cpp streams. Tokens that end within a character appear only in the text.
@@ -353,15 +353,16 @@ async fn what_llama_says_wrong_or_cannot_do_is_told() {
 /// llama.cpp does not separate tenants. As soon as there are two, no call may use its cache.
 #[tokio::test]
 async fn a_cache_without_labels_is_for_one_tenant() {
-    let hostile = Hostile::start_with(|_| Some(llama_stream(&of_llama(&ids("Hello"), "eos")))).await.unwrap();
-    let model = model_of(UpstreamKind::LlamaCpp, &hostile.url(), "m");
+    let fault_server =
+        FaultServer::start_with(|_| Some(llama_stream(&of_llama(&ids("Hello"), "eos")))).await.unwrap();
+    let model = model_of(UpstreamKind::LlamaCpp, &fault_server.url(), "m");
     let of = |tenant: &str| Job {
         salt: headrace_domain::CacheSalt::derive(&[1; 32], tenant, "m", None),
         ..job(Sampling::default())
     };
     for (tenant, cached) in [("a", true), ("a", true), ("b", false), ("a", false), ("b", false)] {
         read(model.submit(of(tenant)).unwrap(), 1).await;
-        let asked = hostile.seen().requests.last().unwrap().json();
+        let asked = fault_server.seen().requests.last().unwrap().json();
         assert_eq!(asked["cache_prompt"], json!(cached), "{tenant}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use headrace_engine_api::{LoadReport, MessageRelay as _, RelayEvent, ReportAge};
-use headrace_hostile::{Hostile, Request};
+use headrace_fault_server::{FaultServer, Request};
 use headrace_upstream::{RelayModel, Upstream, UpstreamKind};
 
 use crate::calls::{all, chat, spec};
@@ -25,8 +25,8 @@ fn page(model: &str, running: u32, waiting: u32) -> String {
     )
 }
 
-fn upstream(hostile: &Hostile, kind: UpstreamKind, every: Duration) -> Upstream {
-    let mut spec = spec(&hostile.url(), kind);
+fn upstream(fault_server: &FaultServer, kind: UpstreamKind, every: Duration) -> Upstream {
+    let mut spec = spec(&fault_server.url(), kind);
     spec.load_every = every;
     Upstream::new(spec).unwrap()
 }
@@ -53,18 +53,18 @@ async fn fault(upstream: &Upstream) -> String {
     tokio::time::timeout(SOON, wait).await.unwrap()
 }
 
-fn asked(hostile: &Hostile, path: &str) -> usize {
-    hostile.seen().requests.iter().filter(|request| request.path == path).count()
+fn asked(fault_server: &FaultServer, path: &str) -> usize {
+    fault_server.seen().requests.iter().filter(|request| request.path == path).count()
 }
 
 #[tokio::test]
 async fn each_model_has_its_own_load_and_its_age() {
-    let hostile = Hostile::start_with(|request: &Request| {
+    let fault_server = FaultServer::start_with(|request: &Request| {
         (request.path == "/metrics").then(|| answer("200 OK", &(page("a", 3, 1) + &page("b", 50, 9))))
     })
     .await
     .unwrap();
-    let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_secs(3600));
+    let upstream = upstream(&fault_server, UpstreamKind::Vllm, Duration::from_secs(3600));
     let (a, b) = (upstream.model("a", None), upstream.model("b", None));
     assert_eq!(a.load().reported, ReportAge::Never);
     let following = tokio::spawn(upstream.follow_load());
@@ -79,23 +79,23 @@ async fn each_model_has_its_own_load_and_its_age() {
     tokio::time::sleep(Duration::from_millis(30)).await;
     assert!(age(&a) >= before + 30_000_000, "{before} {}", age(&a));
     // The key is sent, because some operators protect this endpoint as well.
-    assert!(hostile.seen().requests[0].header("authorization").is_some());
+    assert!(fault_server.seen().requests[0].header("authorization").is_some());
     following.abort();
 }
 
 #[tokio::test]
 async fn it_is_asked_again_and_again_and_by_nobody_when_it_is_gone() {
     let count = Arc::new(AtomicUsize::new(0));
-    let hostile = {
+    let fault_server = {
         let count = Arc::clone(&count);
-        Hostile::start_with(move |_| {
+        FaultServer::start_with(move |_| {
             let at = u32::try_from(count.fetch_add(1, Ordering::Relaxed)).unwrap();
             Some(answer("200 OK", &page("m", at, 0)))
         })
         .await
         .unwrap()
     };
-    let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_millis(10));
+    let upstream = upstream(&fault_server, UpstreamKind::Vllm, Duration::from_millis(10));
     let model = upstream.model("m", None);
     let following = tokio::spawn(upstream.follow_load());
     let wait = async {
@@ -133,22 +133,22 @@ async fn where_one_place_is_not_there_the_next_is_asked() {
             (1, 0, 0),
         ),
     ] {
-        let hostile = Hostile::start_with(move |request| {
+        let fault_server = FaultServer::start_with(move |request| {
             let there = request.path == place;
             Some(if there { answer("200 OK", &body) } else { answer("404 Not Found", "{}") })
         })
         .await
         .unwrap();
-        let upstream = upstream(&hostile, kind, Duration::from_millis(20));
+        let upstream = upstream(&fault_server, kind, Duration::from_millis(20));
         let model = upstream.model("m", None);
         let following = tokio::spawn(upstream.follow_load());
         let load = known(&model).await;
         assert_eq!((load.running, load.waiting, load.waiting_tokens), expected, "{kind} {place}");
-        while asked(&hostile, place) < 3 {
+        while asked(&fault_server, place) < 3 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let first = hostile.seen().requests[0].path.clone();
-        assert!(first == place || asked(&hostile, &first) == 1, "{place}: {first} was asked once");
+        let first = fault_server.seen().requests[0].path.clone();
+        assert!(first == place || asked(&fault_server, &first) == 1, "{place}: {first} was asked once");
         following.abort();
     }
 }
@@ -164,8 +164,8 @@ async fn what_is_no_load_leaves_it_unknown_and_says_why() {
         ("{\"detail\":\"Not Found\"}".to_owned(), "404 Not Found", "404: Not Found"),
         ("{}".to_owned(), "500 Broken", "500"),
     ] {
-        let hostile = Hostile::start_with(move |_| Some(answer(status, &body))).await.unwrap();
-        let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_secs(3600));
+        let fault_server = FaultServer::start_with(move |_| Some(answer(status, &body))).await.unwrap();
+        let upstream = upstream(&fault_server, UpstreamKind::Vllm, Duration::from_secs(3600));
         let model = upstream.model("m", None);
         let following = tokio::spawn(upstream.follow_load());
         let fault = fault(&upstream).await;
@@ -178,8 +178,8 @@ async fn what_is_no_load_leaves_it_unknown_and_says_why() {
 /// A poll without an answer is abandoned after its timeout, and there is never more than one at a time.
 #[tokio::test]
 async fn a_server_that_hangs_is_asked_once_at_a_time() {
-    let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&format!("{}/no_head", hostile.url()), UpstreamKind::Vllm);
+    let fault_server = FaultServer::start().await.unwrap();
+    let mut spec = spec(&format!("{}/no_head", fault_server.url()), UpstreamKind::Vllm);
     spec.load_every = Duration::from_millis(5);
     spec.timeouts.head = Duration::from_millis(150);
     let upstream = Upstream::new(spec).unwrap();
@@ -187,13 +187,13 @@ async fn a_server_that_hangs_is_asked_once_at_a_time() {
     let fault = fault(&upstream).await;
     assert!(fault.contains("did not come within 0.15 s"), "{fault}");
     // In this time one that did not wait would have asked thirty times. A second question may follow the fault.
-    assert!(hostile.seen().requests.len() <= 2, "{}", hostile.seen().requests.len());
+    assert!(fault_server.seen().requests.len() <= 2, "{}", fault_server.seen().requests.len());
     following.abort();
 }
 
 #[tokio::test]
 async fn nobody_is_asked_who_tells_nothing_or_is_not_to_be() {
-    let hostile = Hostile::start().await.unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
     for (kind, every) in [
         (UpstreamKind::OpenAi, 1),
         (UpstreamKind::Anthropic, 1),
@@ -201,10 +201,10 @@ async fn nobody_is_asked_who_tells_nothing_or_is_not_to_be() {
         (UpstreamKind::Vllm, 0),
         (UpstreamKind::Sglang, 0),
     ] {
-        let following = upstream(&hostile, kind, Duration::from_millis(every)).follow_load();
+        let following = upstream(&fault_server, kind, Duration::from_millis(every)).follow_load();
         tokio::time::timeout(SOON, following).await.unwrap();
     }
-    assert_eq!(hostile.seen().requests.len(), 0);
+    assert_eq!(fault_server.seen().requests.len(), 0);
 }
 
 #[tokio::test]
@@ -223,13 +223,13 @@ async fn the_header_of_an_answer_counts_where_nothing_whole_was_told() {
         (UpstreamKind::OpenAi, "TEXT num_requests_waiting=NaN", None),
         (UpstreamKind::OpenAi, "TEXT kv_cache_usage_perc=0.5", None),
     ] {
-        let hostile = Hostile::start_with(move |_| {
+        let fault_server = FaultServer::start_with(move |_| {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2";
             Some(format!("{head}\r\nendpoint-load-metrics: {header}\r\n\r\n{{}}").into_bytes())
         })
         .await
         .unwrap();
-        let upstream = upstream(&hostile, kind, Duration::ZERO);
+        let upstream = upstream(&fault_server, kind, Duration::ZERO);
         let model = upstream.model("any", None);
         let events = all(&upstream, chat("any", false)).await;
         assert!(matches!(events.last(), Some(RelayEvent::Whole(_))), "{events:?}");
@@ -237,7 +237,8 @@ async fn the_header_of_an_answer_counts_where_nothing_whole_was_told() {
         let told = matches!(load.reported, ReportAge::Ago { .. }).then_some((load.running, load.waiting));
         assert_eq!(told, expected, "{header}");
         // The report is requested from a server that sends it only on request and is not polled.
-        let wanted = hostile.seen().requests[0].header("endpoint-load-metrics-format").map(str::to_owned);
+        let wanted =
+            fault_server.seen().requests[0].header("endpoint-load-metrics-format").map(str::to_owned);
         assert_eq!(wanted.as_deref(), (kind == UpstreamKind::Vllm).then_some("JSON"));
     }
 }
@@ -245,7 +246,7 @@ async fn the_header_of_an_answer_counts_where_nothing_whole_was_told() {
 /// A complete report takes precedence over a partial one that comes with an answer.
 #[tokio::test]
 async fn half_a_report_does_not_replace_a_whole_one() {
-    let hostile = Hostile::start_with(|request| {
+    let fault_server = FaultServer::start_with(|request| {
         if request.path == "/metrics" {
             return Some(answer("200 OK", &page("any", 20, 5)));
         }
@@ -254,7 +255,7 @@ async fn half_a_report_does_not_replace_a_whole_one() {
     })
     .await
     .unwrap();
-    let upstream = upstream(&hostile, UpstreamKind::Vllm, Duration::from_secs(3600));
+    let upstream = upstream(&fault_server, UpstreamKind::Vllm, Duration::from_secs(3600));
     let model = upstream.model("any", None);
     let following = tokio::spawn(upstream.follow_load());
     known(&model).await;

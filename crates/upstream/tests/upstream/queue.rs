@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use headrace_engine_api::{EngineHealth, MessageRelay as _, RelayError, RelayEvent};
-use headrace_hostile::Hostile;
+use headrace_fault_server::FaultServer;
 use headrace_upstream::{QueueConfig, Upstream, UpstreamKind};
 
 use crate::calls::{all, chat, failure, send, spec};
 
 #[tokio::test]
 async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place() {
-    let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&hostile.url(), UpstreamKind::Vllm);
+    let fault_server = FaultServer::start().await.unwrap();
+    let mut spec = spec(&fault_server.url(), UpstreamKind::Vllm);
     spec.queue = QueueConfig { in_flight: Some(1), waiting: 1, wait: Duration::from_secs(60) };
     let upstream = Upstream::new(spec).unwrap();
     let mut first = send(&upstream, chat("stall", true));
@@ -28,7 +28,7 @@ async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place
     let error = failure(&upstream, chat("good", false)).await;
     let RelayError::Unavailable { why, retry_after } = &error else { panic!("{error}") };
     assert!(why.contains("all 1 places") && retry_after.is_some(), "{error:?}");
-    assert_eq!(hostile.seen().requests.len(), 1, "nobody was sent beyond the bound");
+    assert_eq!(fault_server.seen().requests.len(), 1, "nobody was sent beyond the bound");
     drop(first);
     let events = waiting.await.unwrap();
     assert!(matches!(events.last(), Some(RelayEvent::Whole(_))), "{events:?}");
@@ -39,8 +39,8 @@ async fn no_more_calls_than_allowed_are_under_way_and_the_next_waits_for_a_place
 /// A place is held until the end of an answer, however it ends. A call that stops waiting leaves the queue.
 #[tokio::test]
 async fn places_come_back_whatever_happens() {
-    let hostile = Hostile::start().await.unwrap();
-    let mut spec = spec(&hostile.url(), UpstreamKind::Vllm);
+    let fault_server = FaultServer::start().await.unwrap();
+    let mut spec = spec(&fault_server.url(), UpstreamKind::Vllm);
     spec.queue = QueueConfig { in_flight: Some(2), waiting: 4, wait: Duration::from_millis(500) };
     let upstream = Upstream::new(spec).unwrap();
     for model in ["good", "cut", "server_error", "close_before_head", "ten_mb_line", "good"] {
@@ -64,8 +64,8 @@ async fn places_come_back_whatever_happens() {
 
 #[tokio::test]
 async fn a_drained_server_ends_what_it_has_and_takes_nothing_new() {
-    let hostile = Hostile::start().await.unwrap();
-    let upstream = Upstream::new(spec(&hostile.url(), UpstreamKind::Vllm)).unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
+    let upstream = Upstream::new(spec(&fault_server.url(), UpstreamKind::Vllm)).unwrap();
     let model = upstream.model("m", Some(4096));
     let mut under_way = send(&upstream, chat("slow", true));
     assert!(matches!(under_way.next().await, Some(RelayEvent::Head(_))));
@@ -86,7 +86,10 @@ async fn a_model_says_what_it_is() {
     let upstream = Upstream::new(spec("http://127.0.0.1:1", UpstreamKind::Anthropic)).unwrap();
     let model = upstream.model("claude", Some(200_000));
     let facts = model.facts();
-    assert_eq!((&*facts.upstream, &*facts.model, facts.context_window), ("hostile", "claude", Some(200_000)));
+    assert_eq!(
+        (&*facts.upstream, &*facts.model, facts.context_window),
+        ("fault-server", "claude", Some(200_000))
+    );
     assert_eq!(facts.max_tokens_field, "max_tokens");
     assert!(format!("{model:?}").contains("claude"));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace_hostile::Hostile;
+use headrace_fault_server::FaultServer;
 use headrace_upstream::{Upstream, UpstreamKind};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, DnType, IsCa, KeyPair, date_time_ymd,
@@ -16,9 +16,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::calls::{all, chat, failure, spec};
 
 /// Puts TLS in front of a server. Returns the port and the certificate in PEM.
-async fn tls_before(hostile: &Hostile) -> (u16, Vec<u8>) {
+async fn tls_before(fault_server: &FaultServer) -> (u16, Vec<u8>) {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    (showing(&cert, &signing_key, hostile.address()).await, cert.pem().into_bytes())
+    (showing(&cert, &signing_key, fault_server.address()).await, cert.pem().into_bytes())
 }
 
 /// Puts TLS with a given certificate in front of an address. Returns the port.
@@ -85,7 +85,7 @@ async fn a_private_certificate_is_told_with_what_was_seen_what_was_expected_and_
     let other = CertifiedIssuer::self_signed(of_ca(), KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let signed = |params: CertificateParams| params.signed_by(&key, &ca).unwrap();
-    let way_out = "`ca_file` of upstream `hostile`";
+    let way_out = "`ca_file` of upstream `fault-server`";
 
     let good = signed(params("gpu", &["localhost"]));
     let error = told(&good, &key, None).await;
@@ -110,7 +110,7 @@ async fn a_private_certificate_is_told_with_what_was_seen_what_was_expected_and_
 
     let error = told(&signed(params("gpu", &["gpu.corp", "10.0.0.7"])), &key, Some(ca.pem())).await;
     says(&error, &["HOST shows a certificate for `gpu.corp`", "10.0.0.7", "Expected: one for `localhost`"]);
-    says(&error, &["`url` of upstream `hostile`"]);
+    says(&error, &["`url` of upstream `fault-server`"]);
     let error = told(&signed(params("gpu", &[])), &key, Some(ca.pem())).await;
     says(&error, &["HOST shows a certificate without a name", "Expected: one for `localhost`"]);
 
@@ -134,7 +134,7 @@ async fn where_no_way_leads_to_a_server_the_environments_proxies_are_said_to_be_
             &error,
             &[
                 "cannot be resolved",
-                "set `proxy` of upstream `hostile`",
+                "set `proxy` of upstream `fault-server`",
                 "HTTPS_PROXY, https_proxy and ALL_PROXY",
             ],
         );
@@ -142,7 +142,7 @@ async fn where_no_way_leads_to_a_server_the_environments_proxies_are_said_to_be_
         let error = failure(&Upstream::new(asked.clone()).unwrap(), chat("good", true)).await.to_string();
         says(
             &error,
-            &["cannot be resolved", "https_proxy is set here, but", "set `proxy` of upstream `hostile`"],
+            &["cannot be resolved", "https_proxy is set here, but", "set `proxy` of upstream `fault-server`"],
         );
         asked.url = format!("{scheme}://{refused}");
         let error = failure(&Upstream::new(asked.clone()).unwrap(), chat("good", true)).await.to_string();
@@ -155,8 +155,8 @@ async fn where_no_way_leads_to_a_server_the_environments_proxies_are_said_to_be_
 
 #[tokio::test]
 async fn a_certificate_is_trusted_where_its_root_is_configured() {
-    let hostile = Hostile::start().await.unwrap();
-    let (port, pem) = tls_before(&hostile).await;
+    let fault_server = FaultServer::start().await.unwrap();
+    let (port, pem) = tls_before(&fault_server).await;
     let mut trusting = spec(&format!("https://localhost:{port}"), UpstreamKind::Vllm);
     trusting.extra_roots_pem = Some(pem);
     let events = all(&Upstream::new(trusting.clone()).unwrap(), chat("good", true)).await;
@@ -171,22 +171,22 @@ async fn a_certificate_is_trusted_where_its_root_is_configured() {
 
 #[tokio::test]
 async fn one_of_several_addresses_is_reached_by_the_name() {
-    let hostile = Hostile::start().await.unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
     let key = KeyPair::generate().unwrap();
     let cert = params("gpu", &["gpu.test"]).self_signed(&key).unwrap();
-    let port = showing(&cert, &key, hostile.address()).await;
+    let port = showing(&cert, &key, fault_server.address()).await;
     // No DNS server knows this name. The certificate is still checked against it.
     let mut pinned = spec(&format!("https://gpu.test:{port}"), UpstreamKind::Vllm);
     pinned.extra_roots_pem = Some(cert.pem().into_bytes());
     let pinned = pinned.at([127, 0, 0, 1].into());
-    assert_eq!(pinned.label(), "hostile@127.0.0.1");
+    assert_eq!(pinned.label(), "fault_server@127.0.0.1");
     let events = all(&Upstream::new(pinned.clone()).unwrap(), chat("good", true)).await;
     assert!(events.len() > 3, "{events:?}");
-    let mut clear = spec(&format!("http://gpu.test:{}", hostile.address().port()), UpstreamKind::Vllm);
+    let mut clear = spec(&format!("http://gpu.test:{}", fault_server.address().port()), UpstreamKind::Vllm);
     clear.cache_feed = None;
     let events = all(&Upstream::new(clear.at([127, 0, 0, 1].into())).unwrap(), chat("good", true)).await;
     assert!(events.len() > 3, "{events:?}");
-    let hosts: Vec<_> = hostile
+    let hosts: Vec<_> = fault_server
         .seen()
         .requests
         .iter()

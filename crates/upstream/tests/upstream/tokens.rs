@@ -9,7 +9,7 @@ use headrace_domain::{CacheSalt, FinishReason, RequestId, Sampling, Seed, System
 use headrace_engine_api::{
     Engine as _, Job, JobError, JobEvent, JobTicket, Priority, ReportAge, SubmitRefusal, Tenant,
 };
-use headrace_hostile::{Hostile, Request, event_stream};
+use headrace_fault_server::{FaultServer, Request, event_stream};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream, UpstreamKind};
 use serde_json::{Value, json};
@@ -192,8 +192,8 @@ async fn ids_become_text_that_ends_where_our_rules_say() {
             FinishReason::Stop,
         ),
     ] {
-        let hostile = Hostile::start_with(move |_| Some(answer(&pieces, finish, 0))).await.unwrap();
-        let model = model(&hostile.url(), "m");
+        let fault_server = FaultServer::start_with(move |_| Some(answer(&pieces, finish, 0))).await.unwrap();
+        let model = model(&fault_server.url(), "m");
         let (said, last) = read(model.submit(job(sampling)).unwrap(), 1).await;
         assert_eq!((said[0].text.as_str(), said[0].ended.as_ref()), (expected, Some(&end)), "{name}");
         let JobEvent::Done(report) = last else { panic!("{name}: {last:?}") };
@@ -207,16 +207,16 @@ async fn ids_become_text_that_ends_where_our_rules_say() {
 async fn choices_are_calls_of_their_own_under_one_prompt() {
     let text = ids("one two three four");
     let cached = |request: &Request| request.json()["seed"].as_u64().unwrap() % 2 * 3 + 1;
-    let hostile = {
+    let fault_server = {
         let pieces = single(&text);
-        Hostile::start_with(move |request| {
+        FaultServer::start_with(move |request| {
             let there = request.path == "/v1/completions";
             Some(if there { answer(&pieces, Some("stop"), cached(request)) } else { not_there() })
         })
         .await
         .unwrap()
     };
-    let model = model(&hostile.url(), "m");
+    let model = model(&fault_server.url(), "m");
     assert_eq!(model.load().reported, ReportAge::Never);
     let mut job = job(Sampling {
         n: 8,
@@ -238,7 +238,7 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
     let output = 8 * text.len() as u64;
     assert_eq!(report.usage, Usage { input: 3, cached_input: 1, output, ..Usage::default() });
     let by_completions = |request: &Request| request.path == "/v1/completions";
-    let mut seen = hostile.seen();
+    let mut seen = fault_server.seen();
     // The missing endpoint is requested only once per choice, by all choices at the same time.
     assert_eq!(seen.requests.iter().filter(|request| !by_completions(request)).count(), 8);
     seen.requests.retain(by_completions);
@@ -267,7 +267,7 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
     let ours = salts(&seen.requests[0]);
     job.salt = CacheSalt::derive(&[1; 32], "another tenant", "m", None);
     read(model.submit(job).unwrap(), 8).await;
-    let requests = hostile.seen().requests;
+    let requests = fault_server.seen().requests;
     assert_eq!(requests.len(), 24, "it is known what it does not have");
     let theirs = salts(requests.last().unwrap());
     assert!(ours.len() == 32 && ours != theirs, "{ours} {theirs}");
@@ -275,10 +275,10 @@ async fn choices_are_calls_of_their_own_under_one_prompt() {
 
 #[tokio::test]
 async fn log_probabilities_are_of_ids_best_first() {
-    let hostile =
-        Hostile::start_with(|_| Some(answer(&[vec![20], vec![21]], Some("stop"), 0))).await.unwrap();
+    let fault_server =
+        FaultServer::start_with(|_| Some(answer(&[vec![20], vec![21]], Some("stop"), 0))).await.unwrap();
     let sampling = Sampling { logprobs: Some(2), max_tokens: 9, ..Sampling::default() };
-    let (mut events, _control) = model(&hostile.url(), "m").submit(job(sampling)).unwrap().split();
+    let (mut events, _control) = model(&fault_server.url(), "m").submit(job(sampling)).unwrap().split();
     let mut seen = Vec::new();
     while let Some(event) = events.next().await {
         if let JobEvent::Tokens { logprobs, .. } = event {
@@ -295,20 +295,20 @@ async fn log_probabilities_are_of_ids_best_first() {
 
 #[tokio::test]
 async fn a_cancelled_job_closes_its_call() {
-    let hostile = Hostile::start().await.unwrap();
+    let fault_server = FaultServer::start().await.unwrap();
     let (mut events, control) =
-        model(&hostile.url(), "no_head").submit(job(Sampling::default())).unwrap().split();
-    while hostile.seen().requests.is_empty() {
+        model(&fault_server.url(), "no_head").submit(job(Sampling::default())).unwrap().split();
+    while fault_server.seen().requests.is_empty() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     control.cancel().report().await;
     assert!(matches!(events.next().await, Some(JobEvent::Failed { error: JobError::Cancelled, .. })));
-    assert!(hostile.saw_broken_off(1, SOON).await);
+    assert!(fault_server.saw_broken_off(1, SOON).await);
 }
 
 #[tokio::test]
 async fn what_fails_is_told_and_ends_once() {
-    let hostile = Hostile::start_with(|request| match request.json()["model"].as_str() {
+    let fault_server = FaultServer::start_with(|request| match request.json()["model"].as_str() {
         Some("endless") => Some(event_stream([r#"{"choices":[{"token_ids":[20],"finish_reason":null}]}"#])),
         Some("late error") => Some(event_stream([r#"{"error":{"message":"the engine is dead"}}"#])),
         _ => None,
@@ -324,11 +324,12 @@ async fn what_fails_is_told_and_ends_once() {
         ("always_whole", "answer whole"),
         ("html", "a page of HTML"),
     ] {
-        let (_, last) = read(model(&hostile.url(), name).submit(job(Sampling::default())).unwrap(), 1).await;
+        let (_, last) =
+            read(model(&fault_server.url(), name).submit(job(Sampling::default())).unwrap(), 1).await;
         let JobEvent::Failed { error: JobError::Internal { detail }, .. } = last else {
             panic!("{name}: {last:?}")
         };
-        assert!(detail.contains(told) && detail.contains("`hostile`"), "{name}: {detail}");
+        assert!(detail.contains(told) && detail.contains("`fault-server`"), "{name}: {detail}");
     }
 }
 
@@ -364,7 +365,7 @@ async fn an_answer_begun_elsewhere_goes_on_behind_its_tokens() {
         || Sampling { max_tokens: 50, min_tokens: 2, stop: vec![", stop h".into()], ..Sampling::default() };
     let told = |pieces: &[u32], finish: Option<&'static str>| {
         let pieces = single(pieces);
-        Hostile::start_with(move |_| Some(answer(&pieces, finish, 0)))
+        FaultServer::start_with(move |_| Some(answer(&pieces, finish, 0)))
     };
     let mut cuts = 0;
     for cut in 0..all.len() {
@@ -451,9 +452,9 @@ async fn the_end_of_a_stream_of_ids_needs_neither_a_blank_line_nor_a_reason() {
         ("data: [DONE]\n\n".to_owned(), None),
     ] {
         let bytes = crate::ends::chunked(&body);
-        let hostile = Hostile::start_with(move |_| Some(bytes.clone())).await.unwrap();
+        let fault_server = FaultServer::start_with(move |_| Some(bytes.clone())).await.unwrap();
         let (said, last) =
-            read(model(&hostile.url(), "m").submit(job(Sampling::default())).unwrap(), 1).await;
+            read(model(&fault_server.url(), "m").submit(job(Sampling::default())).unwrap(), 1).await;
         let done = matches!(last, JobEvent::Done(_));
         assert_eq!(done.then(|| said[0].ids.clone()), expected, "{body}: {last:?}");
         assert_eq!(said[0].ended.is_some(), expected.is_some(), "{body}");

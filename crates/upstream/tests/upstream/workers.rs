@@ -16,7 +16,7 @@ use headrace_engine_api::{
     Capabilities, Engine, EngineHealth, Job, JobError, JobEvent, JobReport, JobTicket, LoadReport, Priority,
     ReportAge, ResumeSupport, SubmitRefusal, Tenant, channel,
 };
-use headrace_hostile::{Hostile, Request};
+use headrace_fault_server::{FaultServer, Request};
 use headrace_upstream::{Upstream, UpstreamKind, UseHttp2, WorkerModel};
 use headrace_worker::{
     ABOUT_PATH, AboutModel, ChoiceEnd, JOBS_PATH, JobRequest, OfferedModel, PROTOCOL, PackedAssets,
@@ -123,8 +123,8 @@ fn right() -> Vec<WorkerFrame> {
 
 /// Returns all events of a job.
 async fn played(answer: Vec<u8>) -> (Vec<JobEvent>, WorkerModel) {
-    let hostile = Hostile::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
-    let model = model(&upstream(&hostile.url()));
+    let fault_server = FaultServer::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
+    let model = model(&upstream(&fault_server.url()));
     let (mut events, _control) = model.submit(job()).unwrap().split();
     let mut all = Vec::new();
     while let Some(event) = events.next().await {
@@ -154,7 +154,8 @@ async fn a_server_is_told_below_which_span_it_works() {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     for (trace, told) in [(None, None), (Some(parent), Some(parent)), (Some("no\nheader"), None)] {
         let job = Job { trace: trace.map(Arc::from), ..job() };
-        let worker = Hostile::start_with(|_: &Request| Some(raw("200 OK", &framed(&right())))).await.unwrap();
+        let worker =
+            FaultServer::start_with(|_: &Request| Some(raw("200 OK", &framed(&right())))).await.unwrap();
         let (mut events, _control) = model(&upstream(&worker.url())).submit(job).unwrap().split();
         while events.next().await.is_some() {}
         assert_eq!(worker.seen().requests[0].header("traceparent"), told);
@@ -258,8 +259,8 @@ async fn a_workers_refusal_is_what_its_engine_said() {
 #[tokio::test]
 async fn a_job_says_what_it_is_with_a_ticket_and_no_key_and_what_no_worker_takes_is_not_sent() {
     let answer = raw("200 OK", &framed(&right()));
-    let hostile = Hostile::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
-    let model = model(&upstream(&hostile.url()));
+    let fault_server = FaultServer::start_with(move |_: &Request| Some(answer.clone())).await.unwrap();
+    let model = model(&upstream(&fault_server.url()));
     for change in [
         (|job| job.prompt = vec![100].into()) as fn(&mut Job),
         |job| job.sampling.n = 0,
@@ -270,10 +271,10 @@ async fn a_job_says_what_it_is_with_a_ticket_and_no_key_and_what_no_worker_takes
         change(&mut bad);
         assert!(model.submit(bad).is_err());
     }
-    assert!(hostile.seen().requests.is_empty());
+    assert!(fault_server.seen().requests.is_empty());
     let (mut events, _control) = model.submit(job()).unwrap().split();
     while events.next().await.is_some() {}
-    let seen = hostile.seen();
+    let seen = fault_server.seen();
     let request = &seen.requests[0];
     assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", JOBS_PATH));
     let authorization = request.header("authorization").unwrap();
@@ -288,15 +289,15 @@ async fn what_a_worker_is_and_its_words_are_believed_only_as_far_as_they_can_be_
     let words = PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap();
     let told = WorkerInfo { protocol: PROTOCOL, version: "9".into(), models: vec![about(words.digest())] };
     let (json, bytes) = (serde_json::to_vec(&told).unwrap(), words.bytes().to_vec());
-    let hostile = Hostile::start_with(move |request: &Request| {
+    let fault_server = FaultServer::start_with(move |request: &Request| {
         Some(match request.path.as_str() {
             ABOUT_PATH => raw("200 OK", &json),
             path if path.starts_with(WORDS_PATH) => raw("200 OK", &bytes),
             _ => raw("404 Not Found", b"{}"),
         })
     });
-    let hostile = hostile.await.unwrap();
-    let upstream = upstream(&hostile.url());
+    let fault_server = fault_server.await.unwrap();
+    let upstream = upstream(&fault_server.url());
     let now = SystemClock::default().now();
     assert_eq!(upstream.about(now).await.unwrap().models.len(), 1);
     let load = model(&upstream).load();
@@ -363,13 +364,13 @@ impl Engine for Keeping {
 }
 
 /// A worker's own endpoint behind HTTP.
-async fn keeping() -> Hostile {
+async fn keeping() -> FaultServer {
     keeping_in(vec![Some(ProcessId::fresh().unwrap())], Arc::default()).await
 }
 
 /// The same worker in a sequence of processes. `at` is the index of the current one. `None` is a version without
 /// process ids: it accepts tickets without one, and reports none.
-async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> Hostile {
+async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> FaultServer {
     let words = Arc::new(PackedAssets::new(vec![("tokenizer.json".into(), b"{}".to_vec())]).unwrap());
     let offer = OfferedModel {
         engine: Arc::new(Keeping(about("").capabilities)),
@@ -393,7 +394,7 @@ async fn keeping_in(processes: Vec<Option<ProcessId>>, at: Arc<AtomicUsize>) -> 
             (desk, process.is_none().then_some(secret))
         })
         .collect();
-    Hostile::start_with(move |request: &Request| {
+    FaultServer::start_with(move |request: &Request| {
         let (desk, older) = &desks[at.load(Ordering::SeqCst)];
         let shown = request.header("authorization").map(str::to_owned);
         let shown = match older {

@@ -26,7 +26,7 @@ use script::{Step, script};
 
 /// A running server on a free local port. Dropping it stops the server and all its connections.
 #[derive(Debug)]
-pub struct Hostile {
+pub struct FaultServer {
     address: SocketAddr,
     seen: Arc<Mutex<Seen>>,
     serving: AbortHandle,
@@ -44,7 +44,7 @@ pub struct Seen {
     chosen: HashMap<Fault, usize>,
 }
 
-impl Hostile {
+impl FaultServer {
     /// Starts a server.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Hostile {
     }
 }
 
-impl Drop for Hostile {
+impl Drop for FaultServer {
     fn drop(&mut self) {
         self.serving.abort();
     }

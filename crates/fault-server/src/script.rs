@@ -83,7 +83,7 @@ fn model_list(request: &Request) -> Vec<u8> {
 
 /// A whole response.
 fn plain(status: &str, kind: &str, body: &str) -> Vec<u8> {
-    with_headers(status, &format!("content-type: {kind}\r\nx-request-id: hostile-1\r\n"), body)
+    with_headers(status, &format!("content-type: {kind}\r\nx-request-id: fault-server-1\r\n"), body)
 }
 
 fn with_headers(status: &str, headers: &str, body: &str) -> Vec<u8> {
@@ -91,7 +91,7 @@ fn with_headers(status: &str, headers: &str, body: &str) -> Vec<u8> {
 }
 
 fn stream_head() -> Vec<u8> {
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-request-id: hostile-1\r\n\
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\nx-request-id: fault-server-1\r\n\
       transfer-encoding: chunked\r\n\r\n"
         .to_vec()
 }
