@@ -79,7 +79,7 @@ function budgetCell(budget) {
       'div',
       { class: 'small muted' },
       budget.period === 'month'
-        ? ['per month', budget.resets && [', resets ', when(budget.resets, { seconds: false })]]
+        ? ['monthly', budget.resets && h('div', {}, 'resets ', when(budget.resets, { seconds: false }))]
         : 'in total',
     ),
   ];
