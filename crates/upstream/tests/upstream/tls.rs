@@ -179,7 +179,7 @@ async fn one_of_several_addresses_is_reached_by_the_name() {
     let mut pinned = spec(&format!("https://gpu.test:{port}"), UpstreamKind::Vllm);
     pinned.extra_roots_pem = Some(cert.pem().into_bytes());
     let pinned = pinned.at([127, 0, 0, 1].into());
-    assert_eq!(pinned.label(), "fault_server@127.0.0.1");
+    assert_eq!(pinned.label(), "fault-server@127.0.0.1");
     let events = all(&Upstream::new(pinned.clone()).unwrap(), chat("good", true)).await;
     assert!(events.len() > 3, "{events:?}");
     let mut clear = spec(&format!("http://gpu.test:{}", fault_server.address().port()), UpstreamKind::Vllm);
