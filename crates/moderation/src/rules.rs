@@ -10,7 +10,7 @@ use regex::{Regex, RegexBuilder};
 
 use crate::config::limits;
 use crate::fold;
-use crate::seam::{Found, SplitPhrases};
+use crate::seam::{FoundPhrase, SplitPhrases};
 use crate::{Action, Judge, RuleConfig, RuleError, RuleKind, RulesError, Verdict};
 
 /// A compiled list of rules. The first matching rule that blocks decides. If no rule blocks, the first matching rule
@@ -148,7 +148,7 @@ impl Rules {
     }
 
     /// Adds the rule of a phrase that is split over texts.
-    fn match_split(&self, found: &Found, matched: &mut Matched) {
+    fn match_split(&self, found: &FoundPhrase, matched: &mut Matched) {
         let Some(rule) = self.rules.get(found.rule) else { return };
         if matched.would_change(found.rule, rule.action) && (!rule.whole_word || found.is_alone) {
             matched.add(found.rule, rule.action);
@@ -186,7 +186,7 @@ impl Judge for Rules {
 
     fn judge_seam(&self, before: &[String], after: &str) -> Verdict {
         let mut matched = Matched::default();
-        let mut add = |found: Found| self.match_split(&found, &mut matched);
+        let mut add = |found: FoundPhrase| self.match_split(&found, &mut matched);
         let plain: Vec<Cow<'_, str>> = before.iter().map(|text| fold::for_words(text)).collect();
         self.phrases.find(&plain, &fold::for_words(after), &mut add);
         if !after.is_ascii() || !before.iter().all(|text| text.is_ascii()) {

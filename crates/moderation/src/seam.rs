@@ -10,11 +10,11 @@ use aho_corasick::{AhoCorasick, MatchKind};
 pub(crate) struct SplitPhrases {
     automaton: Option<AhoCorasick>,
     /// The phrase of each pattern of the automaton.
-    phrases: Vec<Phrase>,
+    phrases: Vec<PhrasePattern>,
 }
 
 #[derive(Debug)]
-struct Phrase {
+struct PhrasePattern {
     /// The index of its rule in the list.
     rule: usize,
     /// Byte offsets in the pattern before which the phrase has a space, in ascending order.
@@ -22,7 +22,7 @@ struct Phrase {
 }
 
 /// A phrase that crosses the last position where two texts meet.
-pub(crate) struct Found {
+pub(crate) struct FoundPhrase {
     /// The index of its rule in the list.
     pub(crate) rule: usize,
     /// Whether no letter or digit touches it.
@@ -34,9 +34,9 @@ impl SplitPhrases {
     pub(crate) fn compile(words: &[(usize, String)]) -> Result<Self, String> {
         let of = |(rule, word): &(usize, String)| {
             let (letters, spaces) = without_spaces(word);
-            (!spaces.is_empty()).then_some((Phrase { rule: *rule, spaces }, letters))
+            (!spaces.is_empty()).then_some((PhrasePattern { rule: *rule, spaces }, letters))
         };
-        let (phrases, letters): (Vec<Phrase>, Vec<String>) = words.iter().filter_map(of).unzip();
+        let (phrases, letters): (Vec<PhrasePattern>, Vec<String>) = words.iter().filter_map(of).unzip();
         if letters.is_empty() {
             return Ok(Self::default());
         }
@@ -46,9 +46,9 @@ impl SplitPhrases {
     }
 
     /// Calls `each` with every phrase that starts in one of `before` and ends in `after`. The texts are normalised.
-    pub(crate) fn find(&self, before: &[Cow<'_, str>], after: &str, each: &mut dyn FnMut(Found)) {
+    pub(crate) fn find(&self, before: &[Cow<'_, str>], after: &str, each: &mut dyn FnMut(FoundPhrase)) {
         let Some(automaton) = &self.automaton else { return };
-        let mut joined = Joined::default();
+        let mut joined = JoinedTexts::default();
         before.iter().for_each(|text| joined.push(text));
         let seam = joined.letters.len();
         joined.push(after);
@@ -56,7 +56,7 @@ impl SplitPhrases {
             let Some(phrase) = self.phrases.get(found.pattern().as_usize()) else { continue };
             let (start, end) = (found.start(), found.end());
             if start < seam && seam < end && joined.has_spaces_as(phrase, start, end) {
-                each(Found { rule: phrase.rule, is_alone: joined.stands_alone(start, end) });
+                each(FoundPhrase { rule: phrase.rule, is_alone: joined.stands_alone(start, end) });
             }
         }
     }
@@ -64,7 +64,7 @@ impl SplitPhrases {
 
 /// Texts without spaces, concatenated.
 #[derive(Default)]
-struct Joined {
+struct JoinedTexts {
     letters: String,
     /// Byte offsets before which a text has a space, in ascending order.
     spaces: Vec<usize>,
@@ -72,7 +72,7 @@ struct Joined {
     seams: Vec<usize>,
 }
 
-impl Joined {
+impl JoinedTexts {
     fn push(&mut self, text: &str) {
         let (letters, spaces) = without_spaces(text);
         let before = self.letters.len();
@@ -92,7 +92,7 @@ impl Joined {
     }
 
     /// Returns whether `letters[start..end]` has spaces where `phrase` has them. A position where two texts meet fits both.
-    fn has_spaces_as(&self, phrase: &Phrase, start: usize, end: usize) -> bool {
+    fn has_spaces_as(&self, phrase: &PhrasePattern, start: usize, end: usize) -> bool {
         let expected = |at: usize| phrase.spaces.binary_search(&at.saturating_sub(start)).is_ok();
         let is_gap = |at: usize| self.is_space(at) || self.is_seam(at);
         let first = self.spaces.partition_point(|at| *at <= start);
