@@ -10,9 +10,12 @@ const MOST_LINES: usize = 600;
 /// Files that may be longer, with the reason. A type is not cut into several files for its length.
 const LONGER: &[(&str, &str)] = &[
     ("crates/edge/src/connection.rs", "one type: the connection and its timeouts"),
+    ("crates/fleet/src/tests.rs", "tests that share their fixtures"),
     ("crates/gateway/src/call_task.rs", "one type: the task that owns a call"),
     ("crates/headrace/src/server.rs", "the order in which a server starts; it moves to a crate of its own"),
     ("crates/headrace/src/upstreams.rs", "one type: the registry of upstreams"),
+    ("crates/ledger/src/state.rs", "one type: the state of the ledger"),
+    ("crates/wire/src/json.rs", "one type: the pull parser"),
 ];
 /// Sources that may contain `unsafe`: the kernels, the mapping of files, and the one file that calls a GPU's driver.
 const UNSAFE_PLACES: &[&str] = &["crates/kernels/", "crates/checkpoint/", "crates/cuda/src/device/nvidia.rs"];
