@@ -268,7 +268,10 @@ fn a_failure_of_an_upstream_is_named() {
             "`far` was not reached: the name of gpu cannot be resolved.",
         ),
         (failed("upstream_failed", "status 500: the kettle broke"), "`far` answered 500: the kettle broke."),
-        (failed("upstream_refused", "status 400"), "`far` answered 400 (the upstream's text may repeat the call's text and is not stored)"),
+        (
+            failed("upstream_refused", "status 400"),
+            "`far` answered 400 (the upstream's text may repeat the call's text and is not stored)",
+        ),
         (failed("upstream_timeout", "no head within 60 s"), "`far` failed (`upstream_timeout`): no head"),
         (
             AttemptOutcome::Refused {
