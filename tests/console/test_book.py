@@ -152,7 +152,7 @@ def test_the_search_knows_what_pages_say(house, tabs, words):
     assert all(fold(word) in fold(shown.first.inner_text()) for word in words.split()), shown.first.inner_text()
     assert not broken_rules(page)
     shown.first.click()
-    page.wait_for_url("**/docs/*")
+    page.wait_for_url("**/docs/**")
     page.locator(".find").wait_for()
     assert fold(words.split()[0]) in fold(page.locator("article").inner_text())
 
