@@ -434,6 +434,55 @@ pub struct TraceRecord {
 }
 
 impl TraceRecord {
+    /// Creates the record of a request that has just begun, with `outcome` in case nothing else is recorded.
+    pub fn new(request_id: RequestId, started: UnixNanos, outcome: CallOutcome) -> Self {
+        Self {
+            version: TRACE_VERSION,
+            request_id,
+            trace_id: None,
+            parent_span_id: None,
+            started,
+            duration_ns: 0,
+            first_token_ns: None,
+            after_ns: 0,
+            form_ns: 0,
+            org: None,
+            project: None,
+            key: None,
+            user: None,
+            endpoint: None,
+            model_asked: None,
+            model_served: None,
+            numerics: None,
+            stream: false,
+            stages: Vec::new(),
+            usage: Usage::default(),
+            price_tier: PriceTier::Standard,
+            usage_source: UsageSource::Counted,
+            why_estimated: None,
+            answer_notes: Vec::new(),
+            upstream: None,
+            upstream_model: None,
+            upstream_id: None,
+            attempts: Vec::new(),
+            continued: Vec::new(),
+            engine: None,
+            held: NanoDollars::ZERO,
+            cost: NanoDollars::ZERO,
+            loss: NanoDollars::ZERO,
+            paid: None,
+            billed: None,
+            connection: None,
+            moderation: None,
+            outcome,
+            kept_answers: None,
+            told_of_cache: None,
+            failed_with: None,
+            shadow_of: None,
+            worker_job: None,
+        }
+    }
+
     /// Returns the span of a stage, if the request reached that stage.
     pub fn span(&self, stage: Stage) -> Option<&StageSpan> {
         self.stages.iter().find(|span| span.stage == stage && span.inside.is_none())

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use headrace_call_api::CallHead;
 use headrace_domain::{
-    CallOutcome, Clock, Dialect, Endpoint, NanoDollars, PriceTier, RequestId, Stage, TRACE_VERSION, Timeline,
-    TraceRecord, UnixNanos, Usage, UsageSource, parse_traceparent,
+    CallOutcome, Clock, Dialect, Endpoint, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
+    parse_traceparent,
 };
 use headrace_identity::Principal;
 
@@ -96,51 +96,8 @@ impl RequestContext {
         started_mono_ns: u64,
         dialect: Dialect,
     ) -> Self {
-        let record = TraceRecord {
-            version: TRACE_VERSION,
-            request_id: id,
-            trace_id: None,
-            parent_span_id: None,
-            started,
-            duration_ns: 0,
-            first_token_ns: None,
-            after_ns: 0,
-            form_ns: 0,
-            org: None,
-            project: None,
-            key: None,
-            user: None,
-            endpoint: None,
-            model_asked: None,
-            model_served: None,
-            numerics: None,
-            stream: false,
-            stages: Vec::new(),
-            usage: Usage::default(),
-            price_tier: PriceTier::Standard,
-            usage_source: UsageSource::Counted,
-            why_estimated: None,
-            answer_notes: Vec::new(),
-            upstream: None,
-            upstream_model: None,
-            upstream_id: None,
-            attempts: Vec::new(),
-            continued: Vec::new(),
-            engine: None,
-            held: NanoDollars::ZERO,
-            cost: NanoDollars::ZERO,
-            loss: NanoDollars::ZERO,
-            paid: None,
-            billed: None,
-            connection: None,
-            moderation: None,
-            outcome: CallOutcome::Cancelled { why: "the client went away before an answer".into() },
-            kept_answers: None,
-            told_of_cache: None,
-            failed_with: None,
-            shadow_of: None,
-            worker_job: None,
-        };
+        let outcome = CallOutcome::Cancelled { why: "the client went away before an answer".into() };
+        let record = TraceRecord::new(id, started, outcome);
         Self {
             id,
             dialect,

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CallOutcome, Clock, EngineRun, EngineSeen, EngineTrace, KeyId, NanoDollars, PriceTier, ReaderPauses,
-    RequestId, Stage, TRACE_VERSION, Timeline, TraceRecord, TraceSink, UnixNanos, Usage, UsageSource,
-    WORKER_JOB_KEY, WorkerJob, parse_traceparent,
+    CallOutcome, Clock, EngineRun, EngineSeen, EngineTrace, KeyId, ReaderPauses, RequestId, Stage, Timeline,
+    TraceRecord, TraceSink, UnixNanos, WORKER_JOB_KEY, WorkerJob, parse_traceparent,
 };
 use headrace_engine_api::{Capabilities, JobError, JobEvent, JobReport};
 
 /// The cancellation reason of a job that its gateway dropped.
-pub(crate) const LET_GO: &str = "the gateway cancelled the job";
+pub(crate) const CANCELLED_BY_GATEWAY: &str = "the gateway cancelled the job";
 /// The cancellation reason of a job whose events the gateway did not read.
 pub(crate) const UNREAD_TOO_LONG: &str = "the gateway read nothing of the job for too long";
 
@@ -73,50 +72,18 @@ impl JobRecord {
     ) -> Self {
         let JobArrival { started, start_ns, parent, line, form_ns } = arrival;
         let (trace_id, parent_span_id) = parent.unzip();
+        let outcome = CallOutcome::Cancelled { why: CANCELLED_BY_GATEWAY.to_owned() };
         let record = TraceRecord {
-            version: TRACE_VERSION,
-            request_id: RequestId::fresh(started),
             trace_id,
             parent_span_id,
-            started,
-            duration_ns: 0,
-            first_token_ns: None,
-            after_ns: 0,
             form_ns,
-            org: None,
-            project: None,
             key: KeyId::new(WORKER_JOB_KEY).ok(),
-            user: None,
-            endpoint: None,
             model_asked: Some(engine.model.clone()),
             model_served: Some(engine.model.clone()),
             numerics: Some(&engine.numerics).filter(|known| !known.is_empty()).cloned(),
             stream: true,
-            stages: Vec::new(),
-            usage: Usage::default(),
-            price_tier: PriceTier::Standard,
-            usage_source: UsageSource::Counted,
-            why_estimated: None,
-            answer_notes: Vec::new(),
-            upstream: None,
-            upstream_model: None,
-            upstream_id: None,
-            attempts: Vec::new(),
-            continued: Vec::new(),
-            engine: None,
-            kept_answers: None,
-            told_of_cache: None,
-            held: NanoDollars::ZERO,
-            cost: NanoDollars::ZERO,
-            loss: NanoDollars::ZERO,
-            paid: None,
-            billed: None,
-            connection: None,
-            moderation: None,
-            outcome: CallOutcome::Cancelled { why: LET_GO.to_owned() },
-            failed_with: None,
-            shadow_of: None,
             worker_job: Some(Box::new(WorkerJob { call })),
+            ..TraceRecord::new(RequestId::fresh(started), started, outcome)
         };
         let submitted_ns = line.end_ns();
         let (has_begun, finish) = (false, Vec::new());

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::frame::WorkerFrame;
 use crate::framing::put_frame;
-use crate::job_record::{JobRecord, LET_GO, UNREAD_TOO_LONG};
+use crate::job_record::{CANCELLED_BY_GATEWAY, JobRecord, UNREAD_TOO_LONG};
 use crate::limits::{BEAT, CHUNK_BYTES, SCORES_FRAME_BYTES, UNREAD};
 use crate::offer::OfferedModel;
 use crate::report::{ReportExtras, WorkerReport};
@@ -50,7 +50,7 @@ struct HeldJob {
 
 impl HeldJob {
     fn why_cancelled(&self) -> &'static str {
-        if self.unread.load(Ordering::Relaxed) { UNREAD_TOO_LONG } else { LET_GO }
+        if self.unread.load(Ordering::Relaxed) { UNREAD_TOO_LONG } else { CANCELLED_BY_GATEWAY }
     }
 }
 
