@@ -120,7 +120,7 @@ fn admit(
     let path = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
     let access = path.and_then(|path| table.of(request.method(), path));
     let Some(access) = access else {
-        return Err(ApiProblem::new(AdminCode::Role, "nobody may call this route"));
+        return Err(ApiProblem::new(AdminCode::Role, "no role may call this route"));
     };
     if access == RouteRoles::Anyone {
         return Ok(None);

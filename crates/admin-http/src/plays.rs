@@ -46,7 +46,7 @@ pub(crate) struct StoredCall {
     answer: Mutex<StoredPieces>,
     /// A counter that changes with the head, each piece and the end. Readers wait for changes. It is closed while there
     /// are no readers.
-    told: watch::Sender<u64>,
+    changes: watch::Sender<u64>,
     stop: CancellationToken,
 }
 
@@ -136,9 +136,9 @@ impl StoredAnswers {
         if !make_room(&mut kept, MAX_PLAYS_PER_OPERATOR, own) || !make_room(&mut kept, MAX_PLAYS, |_| true) {
             return PlayEntry::Full;
         }
-        let (told, _) = watch::channel(0);
+        let (changes, _) = watch::channel(0);
         let (answer, stop) = (Mutex::default(), CancellationToken::new());
-        let play = Arc::new(StoredCall { asked, begun: now, answer, told, stop });
+        let play = Arc::new(StoredCall { asked, begun: now, answer, changes, stop });
         kept.insert(key, Arc::clone(&play));
         PlayEntry::New(play)
     }
@@ -210,7 +210,7 @@ impl StoredCall {
     }
 
     fn tell(&self) {
-        self.told.send_modify(|count| *count = count.saturating_add(1));
+        self.changes.send_modify(|count| *count = count.saturating_add(1));
     }
 
     fn end(&self, end: StoredEnd) {
@@ -222,9 +222,9 @@ impl StoredCall {
     async fn given_up(&self) -> StoredEnd {
         let abandoned = async {
             loop {
-                self.told.closed().await;
+                self.changes.closed().await;
                 tokio::time::sleep(ABANDONED_AFTER).await;
-                if self.told.is_closed() {
+                if self.changes.is_closed() {
                     return;
                 }
             }
@@ -237,7 +237,7 @@ impl StoredCall {
 
     /// Waits for status and headers. `None` if the call ended before them.
     pub(crate) async fn head(&self) -> Option<StoredHead> {
-        let mut told = self.told.subscribe();
+        let mut changes = self.changes.subscribe();
         loop {
             {
                 let answer = self.answer.lock();
@@ -245,39 +245,40 @@ impl StoredCall {
                     return answer.head.clone();
                 }
             }
-            told.changed().await.ok()?;
+            changes.changed().await.ok()?;
         }
     }
 
     /// Reads the answer from its first byte, as it arrives. If the answer is incomplete, an event stream ends with an
     /// event that says why, and any other answer ends with an error.
     pub(crate) fn read(self: &Arc<Self>) -> StoredAnswerReader {
-        let told = self.told.subscribe();
+        let changes = self.changes.subscribe();
         let play = Arc::clone(self);
-        let pieces = futures_util::stream::unfold((play, told, 0_usize), |(play, mut told, at)| async move {
-            loop {
-                let (piece, end, is_events) = {
-                    let answer = play.answer.lock();
-                    let head = answer.head.as_ref();
-                    let is_events = head.is_some_and(|head| head.content_type.starts_with(EVENT_STREAM));
-                    (answer.pieces.get(at).cloned(), answer.end, is_events)
-                };
-                let piece = match (piece, end) {
-                    (Some(piece), _) => return Some((Ok(piece), (play, told, at.saturating_add(1)))),
-                    // The error event was already read.
-                    (None, Some(_)) if at == usize::MAX => return None,
-                    (None, Some(end)) => match end.fault()? {
-                        fault if is_events => Ok(last_event(&fault)),
-                        fault => Err(std::io::Error::other(fault)),
-                    },
-                    (None, None) => {
-                        told.changed().await.ok()?;
-                        continue;
-                    }
-                };
-                return Some((piece, (play, told, usize::MAX)));
-            }
-        });
+        let pieces =
+            futures_util::stream::unfold((play, changes, 0_usize), |(play, mut changes, at)| async move {
+                loop {
+                    let (piece, end, is_events) = {
+                        let answer = play.answer.lock();
+                        let head = answer.head.as_ref();
+                        let is_events = head.is_some_and(|head| head.content_type.starts_with(EVENT_STREAM));
+                        (answer.pieces.get(at).cloned(), answer.end, is_events)
+                    };
+                    let piece = match (piece, end) {
+                        (Some(piece), _) => return Some((Ok(piece), (play, changes, at.saturating_add(1)))),
+                        // The error event was already read.
+                        (None, Some(_)) if at == usize::MAX => return None,
+                        (None, Some(end)) => match end.fault()? {
+                            fault if is_events => Ok(last_event(&fault)),
+                            fault => Err(std::io::Error::other(fault)),
+                        },
+                        (None, None) => {
+                            changes.changed().await.ok()?;
+                            continue;
+                        }
+                    };
+                    return Some((piece, (play, changes, usize::MAX)));
+                }
+            });
         StoredAnswerReader { pieces: Box::pin(pieces) }
     }
 }

@@ -81,7 +81,7 @@ pub(crate) fn from_here(request: &Request) -> Result<(), ApiProblem> {
 }
 
 pub(crate) fn not_signed_in() -> ApiProblem {
-    ApiProblem::new(AdminCode::NotSignedIn, "nobody is signed in").remedy(
+    ApiProblem::new(AdminCode::NotSignedIn, "the request has no valid session or key").remedy(
         "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key",
     )
 }

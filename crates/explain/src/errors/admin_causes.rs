@@ -45,7 +45,7 @@ macro_rules! causes {
 
 causes! {
     NotSignedIn Asker "The request has no key, or the session is over. A session ends after a time without requests, and when its server stops."
-        "nobody is signed in"
+        "the request has no valid session or key"
         "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key";
     BadCredential Asker "A link that was opened before, a key that was truncated when it was copied, or an API key (`sk-…`) instead of an operator's key (`hrop-…`)."
         "this key or link is not good: it was never made, used before, revoked, or is over"
