@@ -162,7 +162,7 @@ pub fn product(
 }
 
 /// Computes `stream[row] = table[tokens[row]]` for `count` rows of `hidden` floats. The table's rows are bf16, with
-/// `stride` elements each, of which the first `hidden` are used.
+/// `stride` elements each. Only the first `hidden` elements are used.
 ///
 /// # Errors
 /// [`DeviceError::Shape`] if a buffer is too short. Also returns the device's errors.

@@ -7,7 +7,7 @@ use crate::{NanoDollars, NanoDollarsPerMillion, TokenClass, UnixNanos};
 
 /// Work that was ahead of a call when an engine accepted it, and what was computed until the call's own turn.
 ///
-/// If one step both computes prompts and generates tokens, its time is split by what each has cost lately.
+/// If one step both computes prompts and generates tokens, its time is split in the ratio of their recent costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct WorkAhead {
     /// Sequences of all callers that were being computed when the call arrived.

@@ -96,14 +96,14 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"));
         headers.append("traceparent", HeaderValue::from_static("x"));
-        let told = CallerHeaders::by(&headers);
-        assert_eq!(told.credentials.authorization.as_deref(), Some(&b"Bearer a"[..]));
-        assert_eq!(told.traceparent.as_deref(), Some("x"));
+        let caller = CallerHeaders::by(&headers);
+        assert_eq!(caller.credentials.authorization.as_deref(), Some(&b"Bearer a"[..]));
+        assert_eq!(caller.traceparent.as_deref(), Some("x"));
         headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer b"));
         headers.append("traceparent", HeaderValue::from_static("x"));
-        let told = CallerHeaders::by(&headers);
-        assert_eq!(told.credentials.authorization.as_deref(), Some(&b"Bearer a, Bearer b"[..]));
-        assert_eq!(told.traceparent, None);
+        let caller = CallerHeaders::by(&headers);
+        assert_eq!(caller.credentials.authorization.as_deref(), Some(&b"Bearer a, Bearer b"[..]));
+        assert_eq!(caller.traceparent, None);
     }
 
     #[test]
@@ -132,12 +132,12 @@ mod tests {
                     headers.append(*name, (*value).clone());
                 }
             }
-            let (told, lists) = (CallerHeaders::by(&headers), CallerHeaders::of_lists(&headers));
-            let shown = |told: CallerHeaders| {
-                let Credentials { authorization, x_api_key } = told.credentials;
-                (authorization, x_api_key, told.traceparent, told.dialect)
+            let (caller, lists) = (CallerHeaders::by(&headers), CallerHeaders::of_lists(&headers));
+            let shown = |caller: CallerHeaders| {
+                let Credentials { authorization, x_api_key } = caller.credentials;
+                (authorization, x_api_key, caller.traceparent, caller.dialect)
             };
-            assert_eq!(shown(told), shown(lists), "{headers:?}");
+            assert_eq!(shown(caller), shown(lists), "{headers:?}");
         }
     }
 }

@@ -121,7 +121,7 @@ enum SocketEnd {
     /// The peer went away, or violated the protocol.
     Gone,
     /// The connection is closed with this code.
-    Told(CloseCode),
+    Closed(CloseCode),
     /// The peer is sent a reason, and the connection is closed.
     Refused(&'static LastWords),
     /// The peer does not read.
@@ -167,7 +167,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             }
             // The client reads the close frame after this answer. A message that arrived meanwhile is answered first.
             if self.activity.wished() == ServerWish::Retire && ahead.next.is_none() {
-                break SocketEnd::Told(CloseCode::Away);
+                break SocketEnd::Closed(CloseCode::Away);
             }
         };
         self.part(socket, end).await;
@@ -198,7 +198,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         let mut is_asked = false;
         loop {
             if self.activity.wished() >= ServerWish::Finish {
-                return Err(SocketEnd::Told(CloseCode::Away));
+                return Err(SocketEnd::Closed(CloseCode::Away));
             }
             let patience = if is_asked { PONG_WAIT } else { PING_EVERY };
             tokio::select! {
@@ -239,7 +239,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
                 Ok(Some(SocketMessage { text, taken }))
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => Ok(None),
-            Some(Ok(Message::Binary(_))) => Err(SocketEnd::Told(CloseCode::Unsupported)),
+            Some(Ok(Message::Binary(_))) => Err(SocketEnd::Closed(CloseCode::Unsupported)),
             Some(Ok(Message::Close(_))) | None => Err(SocketEnd::Gone),
             Some(Err(Error::Capacity(_))) => Err(SocketEnd::Refused(&TOO_LARGE)),
             Some(Err(_)) => Err(socket.get_ref().excess().map_or(SocketEnd::Gone, |excess| {
@@ -319,17 +319,17 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         match answer.body {
             AnswerBody::Whole(body) => match Utf8Bytes::try_from(body) {
                 Ok(text) => self.say(socket, text).await?,
-                Err(_) => return Err(SocketEnd::Told(CloseCode::Error)),
+                Err(_) => return Err(SocketEnd::Closed(CloseCode::Error)),
             },
             AnswerBody::Stream(mut frames) | AnswerBody::Long { body: mut frames, .. } => {
                 frames.leads_to(Arc::<ConnectionActivity>::clone(in_flight.activity()));
-                let told = self.tell(socket, ahead, &mut frames).await;
-                match &told {
+                let sent = self.tell(socket, ahead, &mut frames).await;
+                match &sent {
                     Err(SocketEnd::Stalled) => frames.give_up(GiveUp::ReaderStalled),
                     Err(SocketEnd::Closing) => frames.give_up(GiveUp::ShuttingDown),
-                    Ok(()) | Err(SocketEnd::Gone | SocketEnd::Told(_) | SocketEnd::Refused(_)) => {}
+                    Ok(()) | Err(SocketEnd::Gone | SocketEnd::Closed(_) | SocketEnd::Refused(_)) => {}
                 }
-                told?;
+                sent?;
             }
         }
         drop(in_flight);
@@ -348,14 +348,14 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             let frame = self.beside(socket, ahead, poll_fn(|cx| frames.poll_frame(cx))).await?;
             match frame {
                 None => return Ok(()),
-                Some(Err(_)) => return Err(SocketEnd::Told(CloseCode::Error)),
-                Some(Ok(bytes)) => events.push(&bytes).map_err(|_| SocketEnd::Told(CloseCode::Error))?,
+                Some(Err(_)) => return Err(SocketEnd::Closed(CloseCode::Error)),
+                Some(Ok(bytes)) => events.push(&bytes).map_err(|_| SocketEnd::Closed(CloseCode::Error))?,
             }
             self.activity.touch();
             let mut any = false;
             while let Some(event) = events.next() {
                 let Ok(text) = Utf8Bytes::try_from(event) else {
-                    return Err(SocketEnd::Told(CloseCode::Error));
+                    return Err(SocketEnd::Closed(CloseCode::Error));
                 };
                 self.feed(socket, text).await?;
                 any = true;
@@ -394,7 +394,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         }
         match Utf8Bytes::try_from(out.freeze()) {
             Ok(text) => self.say(socket, text).await,
-            Err(_) => Err(SocketEnd::Told(CloseCode::Error)),
+            Err(_) => Err(SocketEnd::Closed(CloseCode::Error)),
         }
     }
 
@@ -425,7 +425,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
 
     async fn part(&self, mut socket: Socket<'_>, end: SocketEnd) {
         let (code, last_words) = match end {
-            SocketEnd::Told(code) => (code, None),
+            SocketEnd::Closed(code) => (code, None),
             SocketEnd::Refused(LastWords { code, event }) => (*code, Some(*event)),
             SocketEnd::Gone => (CloseCode::Normal, None),
             SocketEnd::Stalled => {

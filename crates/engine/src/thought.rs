@@ -26,7 +26,7 @@ enum At {
         opened: usize,
     },
     Inside,
-    /// In the forced ending. `said` of its ids have come so far.
+    /// The forced ending is being emitted. `said` is the number of its ids so far.
     Ending {
         said: usize,
     },

@@ -297,11 +297,11 @@ impl AdminService {
         }
         let refused = self.refused_rows()?;
         let rows = self.directory.audit_of(grant.act(), Some(grant.org.as_str()), usize::MAX)?;
-        let mut told = rows
+        let mut grants = rows
             .iter()
             .filter(|row| !refused.contains(&row.seq))
             .filter_map(|row| Grant::from_audit_entry(&row.entry));
-        Ok(told.find(|before| before.reference == grant.reference))
+        Ok(grants.find(|before| before.reference == grant.reference))
     }
 
     /// Returns the numbers of rows whose act the ledger refused.
