@@ -24,10 +24,10 @@ pub(crate) fn check(place: &Place) -> Result<Done, Failure> {
     if let Some(why) = no_target(place)? {
         return Ok(Done::Skipped(why));
     }
-    let rooms =
+    let crates =
         ["-p", "headrace-kernels", "-p", "headrace-model", "-p", "headrace-engine", "-p", "headrace-ledger"];
     let strict = ["--", "-D", "warnings"];
-    let arguments = [&["clippy", "--release", "--target", TARGET][..], &rooms[..], &strict[..]].concat();
+    let arguments = [&["clippy", "--release", "--target", TARGET][..], &crates[..], &strict[..]].concat();
     place.cargo(&arguments, &[PURE])?;
     Ok(Done::Passed)
 }

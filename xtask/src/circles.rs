@@ -65,16 +65,16 @@ const IMPORTERS_OF_PAGES: [&str; 2] = ["main.js", "router.js"];
 /// Returns the violations, each with the names of the imports.
 pub(crate) fn violations(root: &Path) -> Result<Vec<String>, Failure> {
     let mut broken = Vec::new();
-    for room in rooms(root)? {
+    for folder in crate_folders(root)? {
         let mut sources = Sources::new();
-        collect(&room.join("src"), "", &mut sources)?;
-        let name = room.file_name().unwrap_or_default().to_string_lossy();
+        collect(&folder.join("src"), "", &mut sources)?;
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let imports = imports(&sources);
-        broken.extend(of_room(&name, &imports, FILES));
-        broken.extend(of_room(&name, &of_modules(&imports), MODULES));
+        broken.extend(of_crate(&name, &imports, FILES));
+        broken.extend(of_crate(&name, &of_modules(&imports), MODULES));
     }
     let scripts = script_imports(&root.join(SCRIPTS))?;
-    broken.extend(of_room(SCRIPTS, &scripts, FILES));
+    broken.extend(of_crate(SCRIPTS, &scripts, FILES));
     broken.extend(page_imports(&scripts));
     Ok(broken)
 }
@@ -160,12 +160,12 @@ fn entries(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
     listed.map(|entry| Ok(entry.map_err(failed)?.path())).collect()
 }
 
-fn rooms(root: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
-    let mut rooms = entries(&root.join("crates"))?;
-    rooms.push(root.join("xtask"));
-    rooms.retain(|room| room.join("src").is_dir());
-    rooms.sort();
-    Ok(rooms)
+fn crate_folders(root: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
+    let mut folders = entries(&root.join("crates"))?;
+    folders.push(root.join("xtask"));
+    folders.retain(|folder| folder.join("src").is_dir());
+    folders.sort();
+    Ok(folders)
 }
 
 /// Collects the sources below a folder. The names of their modules start with `prefix`.
@@ -186,20 +186,20 @@ fn collect(folder: &Path, prefix: &str, sources: &mut Sources) -> Result<(), Fai
     Ok(())
 }
 
-fn of_room(room: &str, imports: &Imports, allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
+fn of_crate(name: &str, imports: &Imports, allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
     let circles = circles(imports);
     let is = |circle: &BTreeSet<&str>, modules: &[&str]| {
         circle.len() == modules.len() && circle.iter().all(|module| modules.contains(module))
     };
-    let allowed = || allowed.iter().filter(|(of, ..)| *of == room).map(|(_, modules, _)| *modules);
+    let allowed = || allowed.iter().filter(|(of, ..)| *of == name).map(|(_, modules, _)| *modules);
     let mut broken: Vec<String> = circles
         .iter()
         .filter(|circle| !allowed().any(|modules| is(circle, modules)))
-        .map(|circle| describe(room, circle, imports))
+        .map(|circle| describe(name, circle, imports))
         .collect();
     let stale = allowed().filter(|modules| !circles.iter().any(|circle| is(circle, modules)));
     broken.extend(stale.map(|modules| {
-        format!("`{room}`: {} are no circle any more: take them off the list", modules.join(", "))
+        format!("`{name}`: {} are no circle any more: take them off the list", modules.join(", "))
     }));
     broken
 }
@@ -229,7 +229,7 @@ fn circles(imports: &Imports) -> BTreeSet<BTreeSet<&str>> {
         .collect()
 }
 
-fn describe(room: &str, circle: &BTreeSet<&str>, imports: &Imports) -> String {
+fn describe(name: &str, circle: &BTreeSet<&str>, imports: &Imports) -> String {
     let ties = circle.iter().flat_map(|module| {
         let taken = imports.get(*module).into_iter().flatten();
         let taken = taken.filter(|(from, _)| circle.contains(from.as_str()));
@@ -239,7 +239,7 @@ fn describe(room: &str, circle: &BTreeSet<&str>, imports: &Imports) -> String {
         })
     });
     let ties: Vec<String> = ties.collect();
-    format!("`{room}`: {} files import each other in a circle: {}", circle.len(), ties.join("; "))
+    format!("`{name}`: {} files import each other in a circle: {}", circle.len(), ties.join("; "))
 }
 
 fn shown(module: &str) -> &str {
@@ -253,11 +253,11 @@ mod tests {
 
     fn check(files: &[(&str, &str)], allowed: &[(&str, &[&str], &str)]) -> Vec<String> {
         let sources = files.iter().map(|(module, text)| ((*module).to_owned(), (*text).to_owned())).collect();
-        of_room("room", &imports(&sources), allowed)
+        of_crate("name", &imports(&sources), allowed)
     }
 
     #[test]
-    fn no_room_has_a_circle() {
+    fn no_crate_has_a_circle() {
         let broken = violations(&Place::find().unwrap().root).unwrap();
         assert!(broken.is_empty(), "{}", broken.join("\n"));
     }
@@ -306,8 +306,8 @@ mod tests {
         let files = [("a", ""), ("a::x", "use crate::b::B;"), ("b", ""), ("b::y", "use crate::a::A;")];
         let sources = files.iter().map(|(module, text)| ((*module).to_owned(), (*text).to_owned())).collect();
         let imports = imports(&sources);
-        assert!(of_room("room", &imports, &[]).is_empty());
-        assert_eq!(of_room("room", &of_modules(&imports), &[]).len(), 1);
+        assert!(of_crate("name", &imports, &[]).is_empty());
+        assert_eq!(of_crate("name", &of_modules(&imports), &[]).len(), 1);
     }
 
     #[test]
@@ -340,8 +340,8 @@ mod tests {
     #[test]
     fn an_allowed_circle_passes_and_must_be_one() {
         let files = [("a", "use crate::b::B;"), ("b", "use crate::a::A;"), ("c", "")];
-        assert!(check(&files, &[("room", &["a", "b"], "they are one")]).is_empty());
+        assert!(check(&files, &[("name", &["a", "b"], "they are one")]).is_empty());
         assert_eq!(check(&files, &[("other", &["a", "b"], "they are one")]).len(), 1);
-        assert_eq!(check(&files, &[("room", &["a", "b"], "so"), ("room", &["b", "c"], "so")]).len(), 1);
+        assert_eq!(check(&files, &[("name", &["a", "b"], "so"), ("name", &["b", "c"], "so")]).len(), 1);
     }
 }

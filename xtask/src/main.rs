@@ -43,7 +43,7 @@ cargo run --release -p xtask -- COMMAND
   test --from STEP     the same from one step on
   test --only STEP     one step alone
   steps                the steps of `test`, by name
-  rules                the house rules alone: crate graph, file sizes, forbidden constructs (a second)
+  rules                the source rules alone: crate graph, file sizes, forbidden constructs (a second)
   errors               write docs/errors.md, docs/admin-errors.md and their pages anew from the tables of codes (a second)
   generate             write all generated files anew: docs/admin-api.md, and with the release program docs/configuration.md and the like
   wording              lower the wording budgets to what the tree has (a second)

@@ -130,7 +130,7 @@ fn of_text(name: &str, text: &str, broken: &mut Vec<String>) {
 }
 
 fn is_example_page(name: &str) -> bool {
-    EXAMPLE_PAGES.iter().any(|room| name == format!("crates/{room}/src/lib.rs"))
+    EXAMPLE_PAGES.iter().any(|example| name == format!("crates/{example}/src/lib.rs"))
 }
 
 /// Returns `true` if the code contains the word. Comments and lint names do not count.
@@ -147,7 +147,7 @@ mod tests {
     use crate::shell::Place;
 
     #[test]
-    fn the_house_rules_hold() {
+    fn every_rule_holds() {
         let broken = violations(&Place::find().unwrap().root).unwrap();
         assert!(broken.is_empty(), "{}", broken.join("\n"));
     }

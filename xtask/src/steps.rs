@@ -42,7 +42,7 @@ const STEPS: &[(&str, &str, Run)] = &[
     ("licences", "licences, sources and banned crates of every dependency (deny.toml)", licences::check),
     ("lint", "clippy with every warning denied", lint),
     ("aarch64", "the engine half and the ledger compile for aarch64", arm::check),
-    ("cuda", "the GPU's room with its feature, and its kernels for sm_80 and sm_90", cuda::check),
+    ("cuda", "the CUDA crate with its feature, and its kernels for sm_80 and sm_90", cuda::check),
     ("tests", "every unit, property, oracle, crash and end-to-end test", tests),
     ("isa", "same bits once more on each slower instruction set of this machine", instruction_sets),
     ("neon", "kernels and oracles on 64-bit Arm under an emulator", arm::emulate),
@@ -110,12 +110,12 @@ pub(crate) fn rules(place: &Place) -> Result<(), Failure> {
     broken.extend(errors_page::violations(&place.root)?);
     broken.extend(wording::violations(&place.root)?);
     if broken.is_empty() {
-        println!("every house rule holds");
+        println!("every source rule holds");
         return Ok(());
     }
     let count = broken.len();
     Err(Failure::new(
-        format!("{count} house rules are broken:\n  {}", broken.join("\n  ")),
+        format!("{count} source rules are broken:\n  {}", broken.join("\n  ")),
         "change the code, or, where the rule is what should change, ARCHITECTURE.md and the table in xtask/src together",
     ))
 }
@@ -180,8 +180,8 @@ fn lint(place: &Place) -> Result<Done, Failure> {
 fn tests(place: &Place) -> Result<Done, Failure> {
     let selected = ["--workspace", "--lib", "--bins", "--tests"];
     programs::run(&programs::compile(place, &selected, &[])?)?;
-    for room in source_rules::EXAMPLE_PAGES {
-        place.cargo(&["test", "--release", "--doc", "-p", &format!("headrace-{room}")], &[])?;
+    for example in source_rules::EXAMPLE_PAGES {
+        place.cargo(&["test", "--release", "--doc", "-p", &format!("headrace-{example}")], &[])?;
     }
     Ok(Done::Passed)
 }
