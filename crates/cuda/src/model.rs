@@ -96,13 +96,16 @@ impl CudaModel {
         out: &mut Logits,
     ) -> Result<usize, ForwardError> {
         self.rows.fill(batch, &self.shape)?;
-        let exact = shape_of(batch, &self.rows, &self.core.heads);
+        let group = self.shape.kv.first();
+        let exact = shape_of(batch, &self.rows, &self.core.heads, group);
         let decode = is_decode(batch) && exact.rows <= self.limits.recorded_rows;
         let shape = match decode {
-            true => Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), &self.core.heads),
+            true => {
+                Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), &self.core.heads, group)
+            }
             false => exact,
         };
-        self.step.fill(batch, &self.rows, &self.core.heads, &shape);
+        self.step.fill(batch, &self.rows, &self.core.heads, group, &shape);
         let wanted = self.rows.wanted.len();
         self.compute(&shape, decode, first_row, wanted, out).map_err(failed)?;
         Ok(first_row + wanted)

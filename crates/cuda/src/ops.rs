@@ -1,6 +1,8 @@
 //! The operations of a step. Each checks its shapes and launches its kernels. Must not know: models, or batches. The
 //! number of rows may select another kernel for a product, but never changes its bits (`kernels/dense.cu`).
 
+use headrace_kv_layout::BLOCK_TOKENS;
+
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
 use crate::kernels::{HEAD_WIDTHS, TILE_FEATURES, shared_bytes};
 
@@ -249,7 +251,7 @@ impl Heads {
 
     /// Bytes of a block of keys, or of values, in one layer.
     pub fn block_bytes(&self) -> usize {
-        self.kv_heads * self.width * headrace_kernels::forward::BLOCK_TOKENS * 2
+        self.kv_heads * self.width * BLOCK_TOKENS * 2
     }
 
     /// Bytes of the partial results that one split stores per entry.

@@ -10,7 +10,6 @@ use headrace_engine_api::{
     SubmitRefusal, channel,
 };
 use headrace_kernels::encode::EncodeShape;
-use headrace_kernels::forward::BLOCK_TOKENS;
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::EmbedderConfig;
@@ -98,7 +97,7 @@ impl Desk {
     /// Queues a job, or returns why it was refused.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.check(&job)?;
-        let tokens = job.prompt.len().next_multiple_of(BLOCK_TOKENS);
+        let tokens = self.shape.batch_tokens(job.prompt.len());
         let now_ns = self.config.clock.monotonic_nanos();
         let mut state = self.state.lock();
         if let Some(why) = &state.dead {

@@ -74,8 +74,14 @@ impl Encode for Function {
 
 fn start(change: impl FnOnce(&mut EmbedderConfig)) -> (Arc<Seen>, Embedder) {
     let seen = Arc::new(Seen::default());
-    let shape =
-        EncodeShape { vocab: 1000, max_tokens: 64, max_batch_tokens: 2048, width: 3, weight_bytes: 1 };
+    let shape = EncodeShape {
+        vocab: 1000,
+        max_tokens: 64,
+        max_batch_tokens: 2048,
+        block_tokens: 16,
+        width: 3,
+        weight_bytes: 1,
+    };
     let mut config = EmbedderConfig::new("m", "exact", Arc::new(SystemClock::new()));
     config.separator = Some(SEPARATOR);
     change(&mut config);

@@ -11,6 +11,7 @@ use headrace_engine_api::{
     ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_kernels::forward::Forward;
+use headrace_kv_layout::KvLayout;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec, Work};
 use parking_lot::{Condvar, Mutex};
 
@@ -63,6 +64,8 @@ pub(crate) struct Intake {
     /// Signalled when the last job has ended.
     pub(crate) quiet: Condvar,
     pub(crate) capabilities: Capabilities,
+    /// The layout of the model's KV cache.
+    layout: KvLayout,
     pub(crate) text: Arc<dyn TextOf>,
     pub(crate) config: EngineConfig,
 }
@@ -99,7 +102,7 @@ impl Intake {
             vocab: to_u32(shape.vocab),
             context_window: to_u32(scheduler.config().context_window),
             max_logprobs: MAX_LOGPROBS,
-            kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
+            kv_tokens: shape.kv.positions() as u64,
             continues: ResumeSupport::Exactly,
             grammars: true,
             thought_caps: true,
@@ -109,8 +112,8 @@ impl Intake {
         let (mode, attention) = (Mode::Open, false);
         let desk =
             Desk { scheduler, inbox, attention, masks_ready: false, mode, alive: 0, restarts: 0, times };
-        let (work, quiet) = (Condvar::new(), Condvar::new());
-        Ok(Arc::new(Self { desk: Mutex::new(desk), work, quiet, capabilities, text, config }))
+        let (work, quiet, layout) = (Condvar::new(), Condvar::new(), shape.kv);
+        Ok(Arc::new(Self { desk: Mutex::new(desk), work, quiet, capabilities, layout, text, config }))
     }
 
     /// Queues a job, or returns why it was refused.
@@ -143,6 +146,7 @@ impl Intake {
         let words = (&*self.text, self.capabilities.vocab);
         let wake = job.grammar.is_some().then(|| self.masks_waker());
         let mut state = JobState::new(&job, rules, words, (sender, wake), now_ns);
+        state.trace.prompt_blocks = self.layout.cacheable_blocks(job.prompt.len()) as u32;
         let invalid = |failed: GrammarFailed| SubmitRefusal::Invalid { what: failed.to_string() };
         if let Some(reason) = state.take_up(generated).map_err(invalid)? {
             // The answer was complete already. Only its end is missing.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
+use headrace_domain::{EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
 use headrace_engine_api::{EventSender, GrammarFailed, Job, JobError, JobEvent, JobReport, PromptScores};
-use headrace_scheduler::{Pinned, Scheduler, SeqId, Started, Work, usable_blocks};
+use headrace_scheduler::{Scheduler, SeqId, Started, Work};
 use headrace_tokenizer::StopMatcher;
 
 use crate::around::Around;
@@ -86,8 +86,8 @@ pub(crate) struct JobState {
     started_ns: Option<u64>,
     first_token_ns: Option<u64>,
     cached_tokens: u64,
-    /// The part of the uncached prompt that the cache keeps.
-    pinned: Pinned,
+    /// Uncached prompt tokens that the cache keeps for minutes, and for an hour.
+    pinned_tokens: [u64; 2],
     computed: u64,
     output: u64,
     last_step: u64,
@@ -245,21 +245,20 @@ impl JobState {
             (held, job.thought.as_ref().map(|cap| Thinking::new(cap, job.grammar.is_some())))
         };
         let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text, bound())).collect();
-        let prompt_blocks = usable_blocks(job.prompt.len()) as u32;
         Self {
             request: job.request,
             prompt: Arc::clone(&job.prompt),
             scores: rules.sampling.prompt_logprobs.map(|_| Vec::with_capacity(job.prompt.len())),
             rules,
             choices,
-            trace: EngineTrace { prompt_blocks, ..EngineTrace::default() },
+            trace: EngineTrace::default(),
             failure: None,
             sender,
             arrived_ns: now_ns,
             started_ns: None,
             first_token_ns: None,
             cached_tokens: 0,
-            pinned: Pinned::default(),
+            pinned_tokens: [0; 2],
             computed: 0,
             output: 0,
             last_step: 0,
@@ -349,7 +348,8 @@ impl JobState {
         }
         let Started { cached_tokens, pinned, miss, .. } = *started;
         self.started_ns = Some(now_ns);
-        self.pinned = pinned;
+        let layout = scheduler.layout();
+        self.pinned_tokens = pinned.blocks.map(|blocks| u64::from(blocks) * layout.block_tokens() as u64);
         self.trace.pinned_blocks = pinned.blocks.iter().sum();
         self.trace.unpinned_blocks = pinned.beyond;
         self.cached_tokens = cached_tokens as u64;
@@ -358,7 +358,7 @@ impl JobState {
         self.trace.ahead = Some(self.around.start(scheduler, self.trace.queue_ns));
         self.trace.miss = miss;
         self.times = times;
-        self.trace.cached_blocks = (cached_tokens / BLOCK_TOKENS) as u32;
+        self.trace.cached_blocks = layout.full_blocks(cached_tokens) as u32;
         self.send(JobEvent::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
     }
 
@@ -546,7 +546,7 @@ impl JobState {
         if self.started_ns.is_some() {
             self.trace.beside = Some(self.around.end(work, computed, self.trace.decode_ns));
         }
-        let [minutes, hour] = self.pinned.blocks.map(|blocks| u64::from(blocks) * BLOCK_TOKENS as u64);
+        let [minutes, hour] = self.pinned_tokens;
         let cache_write_1h = hour.min(computed);
         let cache_write = minutes.min(computed - cache_write_1h);
         let usage = Usage {

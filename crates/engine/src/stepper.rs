@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Job, JobError, JobTicket, LoadReport, SubmitRefusal};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::PerGroup;
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId, Work};
 
 use crate::config::{EngineConfig, EngineError};
@@ -95,9 +96,10 @@ pub struct Stepper {
 struct Batch {
     chunks: Vec<PlannedChunk>,
     tokens: Vec<u32>,
+    /// The block tables of all chunks: for each chunk, one table per cache group.
     blocks: Vec<u32>,
-    /// For each chunk, the end of its tokens and the end of its blocks in the two lists.
-    ends: Vec<(usize, usize)>,
+    /// For each chunk, the end of its tokens in `tokens`, and the ends of its tables in `blocks`.
+    ends: Vec<(usize, PerGroup<usize>)>,
 }
 
 impl Batch {
@@ -108,23 +110,28 @@ impl Batch {
         self.ends.clear();
         for chunk in &desk.scheduler.current().chunks {
             self.chunks.push(*chunk);
+            let mut table_ends = PerGroup::repeat(self.blocks.len());
             if let Some(view) = desk.scheduler.view(chunk) {
                 self.tokens.extend_from_slice(view.tokens);
-                self.blocks.extend_from_slice(view.blocks);
+                table_ends = view.tables.map(|table| {
+                    self.blocks.extend_from_slice(table);
+                    self.blocks.len()
+                });
             }
-            self.ends.push((self.tokens.len(), self.blocks.len()));
+            self.ends.push((self.tokens.len(), table_ends));
         }
     }
 
     /// Returns one chunk in the model's format.
     fn chunk(&self, at: usize) -> Option<SequenceChunk<'_>> {
-        let (planned, &(tokens_end, blocks_end)) = (self.chunks.get(at)?, self.ends.get(at)?);
-        let (tokens, blocks) =
-            at.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or((0, 0));
+        let (planned, (tokens_end, table_ends)) = (self.chunks.get(at)?, self.ends.get(at)?);
+        let before = at.checked_sub(1).and_then(|before| self.ends.get(before));
+        let (tokens, mut table) = before.map_or((0, 0), |(tokens, tables)| (*tokens, *tables.last()));
+        let tables = table_ends.try_map(|&end| self.blocks.get(std::mem::replace(&mut table, end)..end))?;
         Some(SequenceChunk {
-            tokens: self.tokens.get(tokens..tokens_end)?,
+            tokens: self.tokens.get(tokens..*tokens_end)?,
             start: planned.start,
-            blocks: self.blocks.get(blocks..blocks_end)?,
+            tables,
             logits: wanted(planned.logits),
         })
     }

@@ -3,10 +3,8 @@
 
 use std::fmt;
 
-use headrace_domain::BLOCK_TOKENS;
-
 use crate::outlook::{LEAST_RETRY_NS, Newcomer, Outlook};
-use crate::sequence::{SequenceSpec, blocks_for};
+use crate::sequence::SequenceSpec;
 
 /// Forecast waits are lengthened by one part in this many if a deadline depends on them.
 const CAUTION: u64 = 8;
@@ -64,9 +62,9 @@ impl Outlook<'_> {
         let needed = prompt.saturating_add(spec.max_new as usize);
         // The last generated token is never an input, so it needs no room in the pool.
         let stored = needed.saturating_sub(usize::from(spec.max_new > 0));
-        if needed > self.config.context_window || blocks_for(stored) > self.prefixes.pool().total() {
-            let pool = self.prefixes.pool().total().saturating_mul(BLOCK_TOKENS);
-            let limit = self.config.context_window.min(pool) as u64;
+        let positions = self.prefixes.groups().layout().positions();
+        if needed > self.config.context_window || stored > positions {
+            let limit = self.config.context_window.min(positions) as u64;
             return Err(AddRefusal::DoesNotFit { needed: needed as u64, limit });
         }
         self.refuse_full(spec, count)?;

@@ -9,11 +9,13 @@
 //!
 //! ```
 //! use headrace_domain::CacheSalt;
+//! use headrace_kv_layout::{KvGroup, KvLayout};
 //! use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 //!
 //! // At most 24 tokens a step, and sixteen KV blocks of sixteen tokens each.
+//! let layout = KvLayout::single(KvGroup::full(16, 0));
 //! let config = SchedulerConfig { step_tokens: 24, max_running: 4, ..SchedulerConfig::default() };
-//! let (mut scheduler, mut now_ns) = (Scheduler::new(config, 16)?, 0);
+//! let (mut scheduler, mut now_ns) = (Scheduler::new(config, layout)?, 0);
 //! let salt = CacheSalt::derive(&[0; 32], "tenant", "model", None);
 //! for prompt in [vec![1_u32; 40], vec![7; 3]] {
 //!     scheduler.add(&SequenceSpec::new(1, salt, prompt, 4), now_ns)?;
@@ -54,7 +56,7 @@
 //! | `sequence` | one sequence: its tokens, how many are computed, its blocks |
 //! | `running` | the sequences with a running slot, the blocks promised to them, the preemption order |
 //! | `waiting` | the sequences that wait, their deadlines, and the prefixes that they wait for |
-//! | `prefixes` over `blocks` | each block's content and holders, and the sequence that is about to compute it |
+//! | `prefixes` over `kv_groups` and `blocks` | each block's content and holders, and the sequence that is about to compute it |
 //! | `pins` | how many blocks each tenant has pinned |
 //! | `fair` | the tenants: their order, and what each of them holds |
 //!
@@ -68,6 +70,7 @@ mod blocks;
 mod config;
 mod door;
 mod fair;
+mod kv_groups;
 mod miss;
 mod nearest;
 mod outlook;
@@ -87,6 +90,6 @@ pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
 pub use door::AddRefusal;
 pub use pins::Pinned;
 pub use scheduler::{Load, Scheduler};
-pub use sequence::{Class, SeqId, SequenceSpec, usable_blocks};
+pub use sequence::{Class, SeqId, SequenceSpec};
 pub use step::{ChunkView, Expired, LogitsNeed, Outcome, PlannedChunk, Started, StepPlan};
 pub use work::Work;

@@ -3,13 +3,14 @@
 //! no clock.
 
 use headrace_domain::PrefixKeys;
+use headrace_kv_layout::PerGroup;
 
 use crate::config::SchedulerConfig;
 use crate::fair::{FairQueue, SCALE};
 use crate::prefixes::Prefixes;
 use crate::rate::{Rate, StepCost};
 use crate::running::Running;
-use crate::sequence::{Class, Sequence, SequenceSpec, Slab, blocks_for};
+use crate::sequence::{Class, Sequence, SequenceSpec, Slab};
 use crate::waiting::Waiting;
 
 /// Shortest retry delay that a caller is given, in nanoseconds.
@@ -205,13 +206,23 @@ impl Outlook<'_> {
     /// counts as free.
     fn places_free(&self, tokens: f64) -> f64 {
         let busy = self.computing().filter(|s| s.class != Class::Idle);
-        let (count, held) = busy.fold((0, 0), |(n, held), s| (n + 1, held + s.blocks.len() + s.promised));
+        let (mut count, mut held) = (0_usize, PerGroup::repeat(0));
+        for sequence in busy {
+            count += 1;
+            let own = sequence.tables.iter().zip(sequence.promised.iter());
+            for (held, (table, promised)) in held.iter_mut().zip(own) {
+                *held += table.len() + promised;
+            }
+        }
         let places = self.config.max_running.saturating_sub(count);
-        let blocks = self.prefixes.pool().total().saturating_sub(held + count.div_ceil(4));
         let waiting = self.waiting.len(self.tenants);
         let mean = if waiting > 0 { self.waiting.tokens() as f64 / waiting as f64 } else { tokens };
-        let each = blocks_for(mean.max(1.0) as usize).max(1);
-        (places as f64).min((blocks / each) as f64)
+        let groups = self.prefixes.groups().layout().groups().iter().zip(held.iter());
+        let fitting = groups.map(|(group, held)| {
+            let blocks = group.block_count.saturating_sub(held + count.div_ceil(4));
+            blocks / group.blocks_for(mean.max(1.0) as usize).max(1)
+        });
+        fitting.fold(places, usize::min) as f64
     }
 
     /// Steps until `count` running sequences have ended, if each freed slot is taken again.

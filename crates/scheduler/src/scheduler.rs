@@ -8,7 +8,8 @@ mod pause;
 mod plan;
 mod raise;
 
-use headrace_domain::{BLOCK_TOKENS, PrefixKeys};
+use headrace_domain::PrefixKeys;
+use headrace_kv_layout::KvLayout;
 
 use crate::ageing::Ageing;
 use crate::config::{ConfigProblems, SchedulerConfig};
@@ -63,9 +64,9 @@ pub struct Load {
     pub waiting: usize,
     /// Prompt tokens that wait to be computed.
     pub waiting_tokens: u64,
-    /// All blocks.
+    /// All blocks of the first cache group.
     pub blocks_total: usize,
-    /// Blocks that no sequence holds.
+    /// Blocks of the first cache group that no sequence holds.
     pub blocks_free: usize,
     /// Free blocks that hold a cached prefix.
     pub blocks_cached: usize,
@@ -89,13 +90,13 @@ enum Gone {
 }
 
 impl Scheduler {
-    /// Creates a scheduler with `block_count` KV blocks, all empty.
+    /// Creates a scheduler over the KV blocks of `layout`, all empty.
     ///
     /// # Errors
     /// [`ConfigProblems`] with every value that cannot work.
-    pub fn new(config: SchedulerConfig, block_count: usize) -> Result<Self, ConfigProblems> {
-        config.check(block_count)?;
-        let pool_tokens = block_count.saturating_mul(BLOCK_TOKENS);
+    pub fn new(config: SchedulerConfig, layout: KvLayout) -> Result<Self, ConfigProblems> {
+        config.check(&layout)?;
+        let pool_tokens = layout.positions();
         let burst = config.step_tokens.saturating_mul(BURST_STEPS);
         Ok(Self {
             sequences: Slab::default(),
@@ -103,7 +104,7 @@ impl Scheduler {
             waiting: Waiting::default(),
             running: Running::default(),
             ageing: Ageing::default(),
-            prefixes: Prefixes::new(&config, block_count),
+            prefixes: Prefixes::new(&config, layout),
             rate: Rate::default(),
             work: WorkDone::default(),
             plan: StepPlan::default(),
@@ -244,7 +245,7 @@ impl Scheduler {
     /// The current load.
     pub fn load(&self) -> Load {
         let (prefill, decode) = self.outlook().speeds();
-        let pool = self.prefixes.pool();
+        let pool = self.prefixes.groups().pools().first();
         Load {
             running: self.running.computed(),
             paused: self.running.still() + self.waiting.parked(),
@@ -258,6 +259,11 @@ impl Scheduler {
             prefill_tokens_per_second: prefill as u32,
             decode_tokens_per_second: decode as u32,
         }
+    }
+
+    /// The cache groups of this scheduler.
+    pub const fn layout(&self) -> &KvLayout {
+        self.prefixes.groups().layout()
     }
 
     /// The limits of this scheduler.

@@ -2,6 +2,7 @@
 //! nothing of how a step is chosen.
 
 use headrace_domain::CacheMiss;
+use headrace_kv_layout::BlockTables;
 
 use crate::pins::Pinned;
 use crate::sequence::SeqId;
@@ -73,13 +74,13 @@ pub struct StepPlan {
     pub planned_ns: u64,
 }
 
-/// The tokens and blocks of a planned chunk.
+/// The tokens and block tables of a planned chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkView<'a> {
     /// The tokens to compute.
     pub tokens: &'a [u32],
-    /// Physical blocks that cover every position from 0 to the end of the chunk.
-    pub blocks: &'a [u32],
+    /// For each cache group, the physical blocks that cover every position from 0 to the end of the chunk.
+    pub tables: BlockTables<'a>,
 }
 
 /// The result of computing a planned chunk.

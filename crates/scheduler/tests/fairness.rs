@@ -10,7 +10,7 @@ use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig,
 
 mod common;
 
-use common::Rng;
+use common::{Rng, layout};
 
 /// About the speed of a small model on two cores.
 const FIXED_NS: u64 = 8_000_000;
@@ -89,7 +89,7 @@ fn config() -> SchedulerConfig {
 impl World {
     fn new(config: SchedulerConfig, blocks: usize, seed: u64) -> Self {
         Self {
-            scheduler: Scheduler::new(config, blocks).unwrap(),
+            scheduler: Scheduler::new(config, layout(blocks)).unwrap(),
             rng: Rng(seed),
             now: 1,
             live: HashMap::new(),

@@ -14,7 +14,7 @@ use headrace_scheduler::{
 
 mod common;
 
-use common::{Rng, each_seed, mix, seeds};
+use common::{Rng, each_seed, layout, mix, seeds};
 
 /// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
 const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
@@ -107,7 +107,7 @@ impl World {
         };
         let blocks = 17 + rng.below(40) as usize;
         Self {
-            scheduler: Scheduler::new(config, blocks).unwrap(),
+            scheduler: Scheduler::new(config, layout(blocks)).unwrap(),
             rng,
             now: 1,
             slots: vec![0; blocks * BLOCK_TOKENS],
@@ -216,7 +216,8 @@ impl World {
             let view = self.scheduler.view(chunk).unwrap();
             let known = &self.known[&chunk.seq];
             assert_eq!(view.tokens, &known.tokens[chunk.start..chunk.start + chunk.len]);
-            let slot = |p: usize| view.blocks[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
+            let table = view.tables.first();
+            let slot = |p: usize| table[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
             let mut hash = 0;
             for (p, &token) in known.tokens.iter().take(chunk.start + chunk.len).enumerate() {
                 hash = chain(hash, known.salt, token);

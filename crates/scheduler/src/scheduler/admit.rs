@@ -1,11 +1,12 @@
 //! Decides whether a waiting sequence may start now. It may have to wait for its prefix, a running slot, or blocks, and
 //! other sequences may be preempted for it. Knows nothing of what a step computes.
 
-use headrace_domain::BLOCK_TOKENS;
+use headrace_kv_layout::PerGroup;
 
 use super::Scheduler;
+use crate::prefixes::Found;
 use crate::running::Whole;
-use crate::sequence::{Class, SeqId, blocks_for};
+use crate::sequence::{Class, SeqId};
 use crate::step::Started;
 
 /// Most tenants whose first sequences are examined in one call while earlier ones do not fit.
@@ -95,7 +96,7 @@ impl Scheduler {
     }
 
     fn whole(&self) -> Whole {
-        Whole { places: self.config.max_running, blocks: self.prefixes.pool().total() }
+        Whole { places: self.config.max_running, blocks: self.prefixes.groups().total() }
     }
 
     fn look_at(&mut self, id: SeqId) -> Look {
@@ -111,19 +112,36 @@ impl Scheduler {
             }
             let Some(known) = self.sequences.get(id).map(|s| s.known().len()) else { return Look::TooBig };
             let place = self.running.len() < self.config.max_running;
-            let needed = blocks_for(known) - prefix.hits + prefix.hits_free;
-            // Keeps some blocks free for running sequences to grow into, so that a newcomer is not preempted at once.
-            let spoken_for = self.running.promised() + self.running.computed().div_ceil(4);
-            if place && needed <= self.prefixes.pool().free().saturating_sub(spoken_for) {
+            let needed = self.blocks_to_take(known, &prefix);
+            if place && self.has_room(&needed) {
                 self.admit(id);
                 return Look::Admitted;
             }
-            match self.gives_way(id, if place { needed } else { 0 }) {
+            match self.gives_way(id, if place { needed.total() } else { 0 }) {
                 Some(victim) => self.preempt(victim),
                 None if place => return Look::TooBig,
                 None => return Look::NoPlace,
             }
         }
+    }
+
+    /// The free blocks of each group that a sequence of `known` tokens takes when it starts.
+    fn blocks_to_take(&self, known: usize, prefix: &Found) -> PerGroup<usize> {
+        let mut blocks = self.prefixes.groups().layout().blocks_for(known);
+        for (blocks, &hits_free) in blocks.iter_mut().zip(prefix.hits_free.iter()) {
+            *blocks = *blocks - prefix.hits + hits_free;
+        }
+        blocks
+    }
+
+    /// Whether each group has `needed` free blocks that are not promised. Some more stay free for running sequences to
+    /// grow into, so that a newcomer is not preempted at once.
+    fn has_room(&self, needed: &PerGroup<usize>) -> bool {
+        let reserve = self.running.computed().div_ceil(4);
+        let mut taken = *self.running.promised();
+        taken.iter_mut().for_each(|blocks| *blocks += reserve);
+        let mut pools = self.prefixes.groups().pools().iter().zip(taken.iter()).zip(needed.iter());
+        pools.all(|((pool, taken), &needed)| needed <= pool.free().saturating_sub(*taken))
     }
 
     /// The sequence to preempt for a waiting one. A paused sequence yields to any other, and idle work yields to normal
@@ -143,11 +161,14 @@ impl Scheduler {
         let miss = self.prefixes.take_found(sequence);
         sequence.own_tokens();
         sequence.charged = sequence.charged.max(sequence.computed);
-        self.running.enter(id, sequence, &mut self.tenants);
+        let groups = self.prefixes.groups();
+        let needs = groups.needs(sequence.known().len(), &sequence.tables);
+        let block_tokens = groups.layout().block_tokens();
+        self.running.enter(id, sequence, needs, &mut self.tenants);
         if !sequence.started {
             sequence.started = true;
             sequence.deadline = None;
-            let (prompt, cached_tokens) = (sequence.prompt.len(), sequence.found * BLOCK_TOKENS);
+            let (prompt, cached_tokens) = (sequence.prompt.len(), sequence.found * block_tokens);
             self.rate.observe_start(prompt, prompt - cached_tokens);
             let pinned = sequence.pinned;
             self.plan.started.push(Started { seq: id, cached_tokens, pinned, miss });

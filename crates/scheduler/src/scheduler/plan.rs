@@ -1,10 +1,12 @@
 //! Plans what the next step computes: running sequences first, then waiting ones, within one token budget. It only
 //! decides. It computes nothing, and knows no time but the `now_ns` that it is given.
 
+use headrace_kv_layout::BlockTables;
+
 use super::{Gone, Scheduler};
 use crate::outlook::LEAST_RETRY_NS;
 use crate::prefills::{Prefills, Turn};
-use crate::sequence::{Class, SeqId, Sequence, State, blocks_for};
+use crate::sequence::{Class, SeqId, Sequence, State};
 use crate::step::{ChunkView, Expired, LogitsNeed, PlannedChunk, StepPlan};
 
 impl Scheduler {
@@ -34,13 +36,17 @@ impl Scheduler {
         &self.plan
     }
 
-    /// The tokens and blocks of a planned chunk. `None` if its sequence was aborted since.
+    /// The tokens and block tables of a planned chunk. `None` if its sequence was aborted since.
     pub fn view(&self, chunk: &PlannedChunk) -> Option<ChunkView<'_>> {
         let sequence = self.sequences.get(chunk.seq)?;
         let end = chunk.start.checked_add(chunk.len)?;
         let tokens = sequence.known().get(chunk.start..end)?;
-        let blocks = sequence.blocks.get(..blocks_for(end))?;
-        Some(ChunkView { tokens, blocks })
+        let mut tables = BlockTables::default();
+        let groups = self.layout().groups().iter().zip(sequence.tables.iter());
+        for (table, (group, blocks)) in tables.iter_mut().zip(groups) {
+            *table = blocks.get(..group.blocks_for(end))?;
+        }
+        Some(ChunkView { tokens, tables })
     }
 
     /// Plans the decoding sequences. Each of them needs a token soon, because a reader follows its output.
@@ -90,16 +96,16 @@ impl Scheduler {
         if len == 0 {
             return;
         }
-        let lacking = blocks_for(start + len).saturating_sub(sequence.blocks.len());
-        while self.prefixes.pool().free() < lacking {
+        let lacking = self.prefixes.groups().needs(start + len, &sequence.tables);
+        while !self.prefixes.groups().have_free(&lacking) {
             match self.running.least_entitled(&self.sequences, &self.tenants) {
                 Some(victim) if victim != id => self.preempt(victim),
                 _ => return self.preempt(id),
             }
         }
         let Some(sequence) = self.sequences.get_mut(id) else { return };
-        self.prefixes.take(sequence, lacking);
-        self.running.grew(sequence, lacking, &mut self.tenants);
+        self.prefixes.take(sequence, &lacking);
+        self.running.grew(sequence, &lacking, &mut self.tenants);
         // Prompt tokens are charged once. Cached tokens are free, and so is a recompute that the tenant did not cause.
         let upto = (start + len).min(sequence.prompt.len());
         let charge = upto.saturating_sub(sequence.charged);

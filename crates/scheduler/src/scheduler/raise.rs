@@ -54,7 +54,7 @@ impl Scheduler {
     fn count_running(&mut self, id: SeqId, begins: bool) {
         let Some(sequence) = self.sequences.get(id) else { return };
         // The cast cannot overflow: a pool has fewer blocks than half of what a machine word can count.
-        let blocks = sequence.blocks.len() as isize;
+        let blocks = sequence.blocks_held() as isize;
         self.tenants.runs(sequence.tenant, Class::Normal, begins);
         self.tenants.holds(sequence.tenant, Class::Normal, if begins { blocks } else { -blocks });
     }
