@@ -54,12 +54,16 @@ struct Core {
 }
 
 type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
-type Held = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
+type DeviceWeights = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
 
 impl CudaModel {
-    pub(crate) fn new(identity: Identity, held: Held, work: (Scratch, Workspace, Buffer)) -> CudaModel {
+    pub(crate) fn new(
+        identity: Identity,
+        loaded: DeviceWeights,
+        work: (Scratch, Workspace, Buffer),
+    ) -> CudaModel {
         let (device, config, shape, limits) = identity;
-        let (heads, weights, pages, angles) = held;
+        let (heads, weights, pages, angles) = loaded;
         let (scratch, workspace, partial) = work;
         let numerics = format!("cuda/{}/bf16/kv-bf16/v{KERNEL_VERSION}", device.name());
         let core = Core { device, heads, weights, pages, angles, scratch, workspace, partial };

@@ -129,8 +129,8 @@ fn what_does_not_fit_is_refused_with_what_would() {
 fn loading_tells_its_progress() {
     let checkpoint = open("qwen3");
     let mut seen = Vec::new();
-    let told = &mut |done, total| seen.push((done, total));
-    let model = CudaModel::load(Box::new(Emulated::new()), &checkpoint, &options(), told).unwrap();
+    let progress = &mut |done, total| seen.push((done, total));
+    let model = CudaModel::load(Box::new(Emulated::new()), &checkpoint, &options(), progress).unwrap();
     let total = checkpoint.weight_bytes();
     assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
     assert!(seen.is_sorted() && seen.len() > 10, "{seen:?}");

@@ -37,7 +37,7 @@ pub(crate) enum Mode {
 }
 
 /// The state that callers and the engine loop share.
-pub(crate) struct Desk {
+pub(crate) struct Intake {
     pub(crate) config: EmbedderConfig,
     pub(crate) capabilities: Capabilities,
     pub(crate) shape: EncodeShape,
@@ -63,7 +63,7 @@ pub(crate) struct State {
     pub(crate) dead: Option<String>,
 }
 
-impl Desk {
+impl Intake {
     pub(crate) fn new(config: EmbedderConfig, shape: EncodeShape, numerics: String) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let capabilities = Capabilities {
@@ -113,11 +113,11 @@ impl Desk {
         {
             return Err(SubmitRefusal::TooLate { wait, prefill: Duration::ZERO, retry_after: Some(wait) });
         }
-        let desk = Arc::downgrade(self);
+        let intake = Arc::downgrade(self);
         let wake = move || {
-            if let Some(desk) = desk.upgrade() {
-                desk.attention.store(true, Ordering::Release);
-                desk.work.notify_one();
+            if let Some(intake) = intake.upgrade() {
+                intake.attention.store(true, Ordering::Release);
+                intake.work.notify_one();
             }
         };
         let (events, ticket) = channel(job.unread_bytes, Arc::new(wake));

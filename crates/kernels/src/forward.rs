@@ -12,8 +12,8 @@ pub struct SequenceChunk<'a> {
     pub tokens: &'a [u32],
     /// Absolute position of `tokens[0]`. Keys and values of the positions before it are already stored.
     pub start: usize,
-    /// For each cache group, the ids of the physical blocks for positions `0..start + tokens.len()`. The step writes the
-    /// blocks that hold the chunk's own positions.
+    /// For each cache group, the ids of the physical blocks for positions `0..start + tokens.len()`. The step writes
+    /// the blocks that hold the chunk's own positions.
     pub tables: BlockTables<'a>,
     /// Which rows of logits to return.
     pub logits: LogitsWanted,

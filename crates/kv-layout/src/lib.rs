@@ -1,5 +1,5 @@
-//! The layout of a KV cache: its groups, and the size and number of their blocks. Models report it, and schedulers count
-//! in it. Must not know: the bytes of a block, the holder of a block, sequences or weights.
+//! The layout of a KV cache: its groups, and the size and number of their blocks. Models report it, and schedulers
+//! count in it. Must not know: the bytes of a block, the holder of a block, sequences or weights.
 
 mod per_group;
 
@@ -95,8 +95,8 @@ impl KvLayout {
         tokens / self.block_tokens()
     }
 
-    /// Returns how many leading blocks of a prompt of `tokens` tokens may be taken from a prefix cache. The last token is
-    /// never among them, because its logits are needed.
+    /// Returns how many leading blocks of a prompt of `tokens` tokens may be taken from a prefix cache. The last token
+    /// is never among them, because its logits are needed.
     pub const fn cacheable_blocks(&self, tokens: usize) -> usize {
         self.full_blocks(tokens.saturating_sub(1))
     }

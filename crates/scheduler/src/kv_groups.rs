@@ -1,5 +1,5 @@
-//! The KV blocks of all cache groups: one pool per group. A prefix is found if every group holds it, and blocks are taken
-//! in every group or in none. Knows nothing of budgets, turns or announcements.
+//! The KV blocks of all cache groups: one pool per group. A prefix is found if every group holds it, and blocks are
+//! taken in every group or in none. Knows nothing of budgets, turns or announcements.
 
 use headrace_domain::{BlockKey, CacheLife, CacheSalt};
 use headrace_kv_layout::{KvLayout, PerGroup};

@@ -56,19 +56,18 @@
 //! | `sequence` | one sequence: its tokens, how many are computed, its blocks |
 //! | `running` | the sequences with a running slot, the blocks promised to them, the preemption order |
 //! | `waiting` | the sequences that wait, their deadlines, and the prefixes that they wait for |
-//! | `prefixes` over `kv_groups` and `blocks` | each block's content and holders, and the sequence that is about to compute it |
+//! | `prefixes` over `kv_groups` and `blocks` | each block's content, holders, and the sequence that will compute it |
 //! | `pins` | how many blocks each tenant has pinned |
 //! | `fair` | the tenants: their order, and what each of them holds |
 //!
 //! Skip the rest at a first reading. Think of `fair` as a queue, and of `scheduler/admit.rs` as "any sequence that
-//! fits". `outlook` and `rate` forecast waits, and `work` reports afterwards which work a sequence waited for. `door`
-//! refuses sequences, `miss` and `nearest` explain cache misses, and `scheduler/pause.rs` handles readers that stop
-//! reading. None of these changes an answer. They only decide when it comes, and whether it comes in time.
+//! fits". `outlook` and `rate` forecast waits, and `work` reports afterwards which work a sequence waited for.
+//! `queue_admission` refuses sequences, `miss` and `nearest` explain cache misses, and `scheduler/pause.rs` handles
+//! readers that stop reading. None of these changes an answer. They only decide when it comes, and whether in time.
 
 mod ageing;
 mod blocks;
 mod config;
-mod door;
 mod fair;
 mod kv_groups;
 mod miss;
@@ -77,6 +76,7 @@ mod outlook;
 mod pins;
 mod prefills;
 mod prefixes;
+mod queue_admission;
 mod rate;
 mod running;
 mod scheduler;
@@ -87,9 +87,9 @@ mod waiting;
 mod work;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
-pub use door::AddRefusal;
-pub use pins::Pinned;
+pub use pins::PinnedBlocks;
+pub use queue_admission::AddRefusal;
 pub use scheduler::{Load, Scheduler};
 pub use sequence::{Class, SeqId, SequenceSpec};
-pub use step::{ChunkView, Expired, LogitsNeed, Outcome, PlannedChunk, Started, StepPlan};
+pub use step::{ChunkView, ExpiredSequence, LogitsNeed, Outcome, PlannedChunk, StartedSequence, StepPlan};
 pub use work::Work;

@@ -6,8 +6,8 @@ use crate::kv_groups::KvGroups;
 use crate::sequence::Sequence;
 
 /// Explains why a sequence that found `hits` blocks of its prompt did not find the next one. Returns `None` if it found
-/// every block that it can. `enabled` says whether the prefix cache is on. The first group explains, because today every
-/// group holds the same positions.
+/// every block that it can. `enabled` says whether the prefix cache is on. The first group explains, because every
+/// group holds the same positions today.
 pub(crate) fn explain(
     sequence: &mut Sequence,
     hits: usize,

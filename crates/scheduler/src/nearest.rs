@@ -157,7 +157,7 @@ impl Nearest {
             let (mut block, mut younger) = (newest, NONE);
             while let Some(&(older, back)) = self.siblings.get(block as usize) {
                 if back != younger || listed > self.siblings.len() {
-                    return Err(format!("block {block} stands wrongly among its siblings"));
+                    return Err(format!("block {block} is linked wrongly to its siblings"));
                 }
                 listed += 1;
                 (block, younger) = (older, block);

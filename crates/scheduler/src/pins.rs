@@ -9,7 +9,7 @@ use crate::tables::ByTenant;
 
 /// How many of the blocks that a sequence will compute are to be pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pinned {
+pub struct PinnedBlocks {
     /// Blocks pinned for [`CacheLife::Minutes`], and for [`CacheLife::Hour`].
     pub blocks: [u32; 2],
     /// Blocks that are cached without a pin, because a limit on pins is reached.

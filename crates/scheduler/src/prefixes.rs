@@ -8,7 +8,7 @@ use crate::config::SchedulerConfig;
 use crate::kv_groups::KvGroups;
 use crate::miss;
 use crate::nearest::CachedPrefix;
-use crate::pins::{Pinned, life_of, rank};
+use crate::pins::{PinnedBlocks, life_of, rank};
 use crate::sequence::{SeqId, Sequence, Slab};
 use crate::tables::ByKey;
 
@@ -148,7 +148,7 @@ impl Prefixes {
                 self.groups.pin(&sequence.tables, at, life, tenant);
             }
         }
-        let mut pinned = Pinned::default();
+        let mut pinned = PinnedBlocks::default();
         for at in sequence.found..layout.full_blocks(sequence.prompt.len()) {
             let Some(life) = life_of(&sequence.pins, at, &layout) else { break };
             match self.groups.reserve_pin(tenant) {

@@ -17,15 +17,15 @@ pub(crate) struct Running {
     /// Number of admissions so far.
     admissions: u64,
     /// How many of the listed sequences are paused.
-    still: usize,
+    paused: usize,
     /// Blocks of each group that their known tokens need and that they have not taken yet.
     promised: PerGroup<usize>,
 }
 
 /// The total number of running slots, and of blocks in all groups.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Whole {
-    pub(crate) places: usize,
+pub(crate) struct Capacity {
+    pub(crate) slots: usize,
     pub(crate) blocks: usize,
 }
 
@@ -36,13 +36,13 @@ impl Running {
     }
 
     /// Number of running sequences that are paused.
-    pub(crate) fn still(&self) -> usize {
-        self.still
+    pub(crate) fn paused(&self) -> usize {
+        self.paused
     }
 
     /// Number of running sequences that are not paused.
     pub(crate) fn computed(&self) -> usize {
-        self.list.len() - self.still
+        self.list.len() - self.paused
     }
 
     /// Free blocks of each group that are promised to running sequences.
@@ -106,14 +106,14 @@ impl Running {
 
     /// Pauses (`true`) or resumes (`false`) a sequence. Any sequence may take the slot and blocks of a paused one, and
     /// no tenant is charged for them.
-    pub(crate) fn rests(&mut self, sequence: &Sequence, rests: bool, tenants: &mut FairQueue) {
+    pub(crate) fn set_paused(&mut self, sequence: &Sequence, paused: bool, tenants: &mut FairQueue) {
         let blocks = sequence.blocks_held() as isize;
-        tenants.runs(sequence.tenant, sequence.class, !rests);
-        tenants.holds(sequence.tenant, sequence.class, if rests { -blocks } else { blocks });
-        if rests {
-            self.still += 1;
+        tenants.runs(sequence.tenant, sequence.class, !paused);
+        tenants.holds(sequence.tenant, sequence.class, if paused { -blocks } else { blocks });
+        if paused {
+            self.paused += 1;
         } else {
-            self.still -= 1;
+            self.paused -= 1;
         }
     }
 
@@ -127,12 +127,12 @@ impl Running {
     }
 
     /// The paused sequence to preempt first: idle work before other work, then the youngest.
-    pub(crate) fn still_victim(&self, sequences: &Slab) -> Option<SeqId> {
-        if self.still == 0 {
+    pub(crate) fn paused_victim(&self, sequences: &Slab) -> Option<SeqId> {
+        if self.paused == 0 {
             return None;
         }
-        let still = self.of(sequences).filter(|(_, s)| s.paused);
-        still.min_by_key(|(id, s)| (s.class, Reverse(s.admitted), *id)).map(|(id, _)| id)
+        let paused = self.of(sequences).filter(|(_, s)| s.paused);
+        paused.min_by_key(|(id, s)| (s.class, Reverse(s.admitted), *id)).map(|(id, _)| id)
     }
 
     /// The youngest idle sequence that is not paused.
@@ -152,18 +152,18 @@ impl Running {
         &self,
         waiting: &Sequence,
         needs_blocks: usize,
-        whole: Whole,
+        capacity: Capacity,
         sequences: &Slab,
         tenants: &FairQueue,
     ) -> Option<SeqId> {
         let (tenant, class) = (waiting.tenant, waiting.class);
-        if tenants.running(tenant) + 1 > tenants.share(tenant, whole.places).max(1)
-            || tenants.blocks(tenant) + needs_blocks > tenants.share(tenant, whole.blocks)
+        if tenants.running(tenant) + 1 > tenants.share(tenant, capacity.slots).max(1)
+            || tenants.blocks(tenant) + needs_blocks > tenants.share(tenant, capacity.blocks)
         {
             return None;
         }
-        let blocks = (needs_blocks > 0).then_some(whole.blocks);
-        let other = tenants.furthest_beyond(tenant, whole.places, blocks)?;
+        let blocks = (needs_blocks > 0).then_some(capacity.blocks);
+        let other = tenants.furthest_beyond(tenant, capacity.slots, blocks)?;
         let candidates = self.of(sequences).filter(|(_, s)| s.tenant == other && s.class <= class);
         candidates.max_by_key(|(_, s)| s.admitted).map(|(id, _)| id)
     }

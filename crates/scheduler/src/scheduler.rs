@@ -13,10 +13,10 @@ use headrace_kv_layout::KvLayout;
 
 use crate::ageing::Ageing;
 use crate::config::{ConfigProblems, SchedulerConfig};
-use crate::door::AddRefusal;
 use crate::fair::FairQueue;
 use crate::outlook::Outlook;
 use crate::prefixes::Prefixes;
+use crate::queue_admission::AddRefusal;
 use crate::rate::Rate;
 use crate::running::Running;
 use crate::sequence::{SeqId, Sequence, SequenceSpec, Slab, State};
@@ -80,7 +80,7 @@ pub struct Load {
 
 /// Why a sequence left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gone {
+enum DropCause {
     /// It ended by itself.
     Ended,
     /// Its caller no longer wants it.
@@ -161,25 +161,25 @@ impl Scheduler {
     /// findable, unless others have built on them or wait for them, or [`SchedulerConfig::keep_aborted`] is set.
     /// Returns `false` if the sequence had ended already.
     pub fn abort(&mut self, id: SeqId) -> bool {
-        self.drop_sequence(id, Gone::Aborted)
+        self.drop_sequence(id, DropCause::Aborted)
     }
 
     /// Drops a sequence whose computation failed. Nothing that it computed stays findable, unless others have built on
     /// it. Returns `false` if the sequence had ended already.
     pub fn fail(&mut self, id: SeqId) -> bool {
-        self.drop_sequence(id, Gone::Failed)
+        self.drop_sequence(id, DropCause::Failed)
     }
 
     /// Removes a sequence from every list and count.
-    fn drop_sequence(&mut self, id: SeqId, gone: Gone) -> bool {
+    fn drop_sequence(&mut self, id: SeqId, cause: DropCause) -> bool {
         self.unpause(id);
         let Some(sequence) = self.sequences.get(id) else { return false };
         match sequence.state {
             State::Running => {
-                let keep = match gone {
-                    Gone::Ended => true,
-                    Gone::Aborted => self.config.keep_aborted || !sequence.followers.is_empty(),
-                    Gone::Failed => false,
+                let keep = match cause {
+                    DropCause::Ended => true,
+                    DropCause::Aborted => self.config.keep_aborted || !sequence.followers.is_empty(),
+                    DropCause::Failed => false,
                 };
                 self.stop(id, keep);
             }
@@ -190,7 +190,7 @@ impl Scheduler {
         }
         self.ageing.lower(id);
         if let Some(sequence) = self.sequences.remove(id) {
-            if gone == Gone::Ended && sequence.started {
+            if cause == DropCause::Ended && sequence.started {
                 self.rate.observe_end(sequence.generated(), sequence.max_new as usize);
             }
             self.prefixes.leave(&sequence);
@@ -248,7 +248,7 @@ impl Scheduler {
         let pool = self.prefixes.groups().pools().first();
         Load {
             running: self.running.computed(),
-            paused: self.running.still() + self.waiting.parked(),
+            paused: self.running.paused() + self.waiting.parked(),
             waiting: self.waiting(),
             waiting_tokens: self.waiting.tokens(),
             blocks_total: pool.total(),

@@ -8,7 +8,7 @@ use headrace_kv_layout::{KvLayout, PerGroup};
 
 use crate::kv_groups::Tables;
 use crate::nearest::chain_content;
-use crate::pins::Pinned;
+use crate::pins::PinnedBlocks;
 
 /// Most generated tokens that are computed in one step as if they were one.
 const MOST_AT_ONCE: usize = 64;
@@ -144,7 +144,7 @@ pub(crate) struct Sequence {
     /// The prefixes of its prompt to pin.
     pub(crate) pins: Arc<[CachePin]>,
     /// The blocks reserved for those pins, and the blocks over the limit.
-    pub(crate) pinned: Pinned,
+    pub(crate) pinned: PinnedBlocks,
     /// Blocks of each group that are reserved in the pin limits and not yet pinned.
     pub(crate) reserved: PerGroup<usize>,
     /// End of the block range that `reserved` is for.
@@ -186,7 +186,7 @@ impl Sequence {
             found: 0,
             // The other sequences of a group find the blocks that the first one pins.
             pins: if first { Arc::clone(&spec.pins) } else { Arc::default() },
-            pinned: Pinned::default(),
+            pinned: PinnedBlocks::default(),
             reserved: PerGroup::repeat(0),
             reserved_to: 0,
             charged: 0,
@@ -233,16 +233,16 @@ impl Sequence {
     /// Whether it is not paused and continues from its latest generated tokens: one, or a few that became known
     /// together.
     pub(crate) fn decodes(&self) -> bool {
-        !self.paused && self.goes_on()
+        !self.paused && self.only_decode_left()
     }
 
     /// Whether it is not paused and has more to compute than recently generated tokens.
     pub(crate) fn prefills(&self) -> bool {
-        !self.paused && self.remaining() > 0 && !self.goes_on()
+        !self.paused && self.remaining() > 0 && !self.only_decode_left()
     }
 
     /// Whether only recently generated tokens are left to compute.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn only_decode_left(&self) -> bool {
         let few = self.computed >= self.prompt.len() && self.remaining() <= MOST_AT_ONCE;
         self.remaining() == 1 || (few && self.remaining() > 0)
     }

@@ -4,7 +4,7 @@
 use headrace_domain::CacheMiss;
 use headrace_kv_layout::BlockTables;
 
-use crate::pins::Pinned;
+use crate::pins::PinnedBlocks;
 use crate::sequence::SeqId;
 
 /// The logits that a chunk must produce.
@@ -37,20 +37,20 @@ pub struct PlannedChunk {
 
 /// A sequence whose first chunk is in this step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedSequence {
     /// The sequence.
     pub seq: SeqId,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
     /// How many of the blocks to compute are to be pinned, and how many exceed a limit on pins.
-    pub pinned: Pinned,
+    pub pinned: PinnedBlocks,
     /// Why no more prompt tokens came from the cache. `None` if every cacheable token did.
     pub miss: Option<CacheMiss>,
 }
 
 /// A waiting sequence that was dropped because its start deadline had passed. Its id is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expired {
+pub struct ExpiredSequence {
     /// The sequence.
     pub seq: SeqId,
     /// Nanoseconds until the work that waits ahead of a similar sequence is computed. At least a second.
@@ -63,13 +63,13 @@ pub struct StepPlan {
     /// The chunks to compute, at most one per sequence.
     pub chunks: Vec<PlannedChunk>,
     /// Sequences that start with this step.
-    pub started: Vec<Started>,
+    pub started: Vec<StartedSequence>,
     /// Sequences that lost their blocks and wait again.
     pub preempted: Vec<SeqId>,
     /// Idle sequences that are served as normal work from this step on, until they end or are paused.
     pub raised: Vec<SeqId>,
     /// Sequences that were dropped because their start deadline passed.
-    pub expired: Vec<Expired>,
+    pub expired: Vec<ExpiredSequence>,
     /// When the step was planned, in the caller's nanoseconds.
     pub planned_ns: u64,
 }

@@ -198,7 +198,7 @@ impl World {
         self.check_paused(&plan);
         for expired in &plan.expired {
             let gone = self.known.remove(&expired.seq).unwrap();
-            assert!(!gone.paused, "{:?} expired while it stood still", expired.seq);
+            assert!(!gone.paused, "{:?} expired while it was paused", expired.seq);
             assert!(expired.retry_after_ns >= 1_000_000_000);
         }
         self.check_raised(&plan);
@@ -244,7 +244,7 @@ impl World {
             let keeps =
                 |(id, known): &(&SeqId, &Known)| known.paused && known.runs && !plan.preempted.contains(id);
             let spared = self.known.iter().find(keeps);
-            assert!(spared.is_none(), "{spared:?} stands still and keeps its blocks");
+            assert!(spared.is_none(), "{spared:?} is paused and keeps its blocks");
         }
         let paused = self.known.values().filter(|known| known.paused).count();
         assert_eq!(self.scheduler.load().paused, paused);
@@ -307,7 +307,11 @@ impl World {
                 true => known.still + by_class[known.class as usize],
                 false => 0,
             };
-            assert!(known.still <= STILL_TOKENS, "{id:?} stood still for {} tokens of others", known.still);
+            assert!(
+                known.still <= STILL_TOKENS,
+                "{id:?} was passed over for {} tokens of others",
+                known.still
+            );
         }
     }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use headrace_domain::{CacheSalt, PrefixKeys};
-use headrace_scheduler::{AddRefusal, Class, Expired, Outcome, Scheduler, SchedulerConfig};
+use headrace_scheduler::{AddRefusal, Class, ExpiredSequence, Outcome, Scheduler, SchedulerConfig};
 
 mod common;
 
@@ -182,7 +182,7 @@ fn work_that_is_too_late_is_dropped_before_prefill() {
     step(&mut s, 5_000_000);
     assert!(s.current().expired.is_empty());
     step(&mut s, 5_000_001);
-    assert_eq!(s.current().expired, [Expired { seq: id, retry_after_ns: 1_000_000_000 }]);
+    assert_eq!(s.current().expired, [ExpiredSequence { seq: id, retry_after_ns: 1_000_000_000 }]);
     assert!(!s.abort(id));
     // 32 tokens took 3 ms, so 640 waiting tokens take longer than this deadline allows.
     s.add(&spec(1, 2000, 640, 5), 6_000_000).unwrap();
@@ -209,7 +209,9 @@ fn what_came_too_late_is_told_how_long_the_queue_still_is() {
             assert!(s.current().expired.is_empty());
         }
     }
-    let [Expired { seq, retry_after_ns }] = s.current().expired[..] else { panic!("it waited too long") };
+    let [ExpiredSequence { seq, retry_after_ns }] = s.current().expired[..] else {
+        panic!("it waited too long")
+    };
     assert_eq!(seq, id);
     // Fewer than 35 tokens were computed in three seconds, and 640 still wait.
     assert!(retry_after_ns > 20 * second, "{retry_after_ns}");
@@ -243,7 +245,7 @@ fn a_cold_scheduler_foretells_its_first_wait_as_it_will_be() {
             s.plan(now);
         }
         let ratio = retry_after_ns as f64 / now as f64;
-        assert!((0.6..1.6).contains(&ratio), "{fixed} ms a step: told {retry_after_ns} for {now}");
+        assert!((0.6..1.6).contains(&ratio), "{fixed} ms a step: forecast {retry_after_ns} for {now}");
     }
 }
 
@@ -287,7 +289,7 @@ fn preemption_takes_the_youngest_and_resumes_it_first() {
     assert_eq!(s.current().preempted, [b]);
     assert!(s.abort(a));
     let next = step(&mut s, now);
-    assert_eq!(next[0].0, b, "the victim stands before {c:?}");
+    assert_eq!(next[0].0, b, "the victim comes before {c:?}");
     assert!(s.current().started.iter().all(|started| started.seq != b), "it has started already");
 }
 

@@ -47,7 +47,7 @@ impl Stepper {
             logits: LogitsWanted::Last,
         };
         let several_ns = self.timed(&own.iter().map(each).collect::<Vec<_>>())?;
-        let scheduler = &mut self.intake.desk.lock().scheduler;
+        let scheduler = &mut self.intake.shared.lock().scheduler;
         scheduler.calibrate(second.len(), 0, prefill_ns);
         if let Some(one_ns) = one {
             scheduler.calibrate(0, 1, one_ns);

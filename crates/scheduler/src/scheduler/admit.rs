@@ -5,15 +5,15 @@ use headrace_kv_layout::PerGroup;
 
 use super::Scheduler;
 use crate::prefixes::Found;
-use crate::running::Whole;
+use crate::running::Capacity;
 use crate::sequence::{Class, SeqId};
-use crate::step::Started;
+use crate::step::StartedSequence;
 
 /// Most tenants whose first sequences are examined in one call while earlier ones do not fit.
 const TENANTS_LOOKED_AT: usize = 8;
 
 /// The result of examining one waiting sequence.
-enum Look {
+enum AdmitAttempt {
     /// It is in the plan.
     Admitted,
     /// It left the queue to wait for another sequence's prefix.
@@ -21,7 +21,7 @@ enum Look {
     /// It does not fit yet.
     TooBig,
     /// No running slot is free for its class.
-    NoPlace,
+    NoSlot,
 }
 
 impl Scheduler {
@@ -64,8 +64,8 @@ impl Scheduler {
     /// reserved for them.
     fn admit_of(&mut self, order: &[SeqId], passed: &mut Vec<SeqId>) -> Option<bool> {
         for &id in order {
-            match self.look_at(id) {
-                Look::Admitted => {
+            match self.try_admit(id) {
+                AdmitAttempt::Admitted => {
                     for waiting in passed.iter() {
                         if let Some(sequence) = self.sequences.get_mut(*waiting) {
                             sequence.bypassed += 1;
@@ -73,15 +73,15 @@ impl Scheduler {
                     }
                     return Some(true);
                 }
-                Look::Deferred => return Some(true),
-                Look::TooBig => {
+                AdmitAttempt::Deferred => return Some(true),
+                AdmitAttempt::TooBig => {
                     let waited = self.sequences.get(id).map_or(0, |s| s.bypassed);
                     if waited >= self.config.max_bypass {
                         return None;
                     }
                     passed.push(id);
                 }
-                Look::NoPlace => return None,
+                AdmitAttempt::NoSlot => return None,
             }
         }
         // Other tenants' sequences may pass all of these.
@@ -90,37 +90,39 @@ impl Scheduler {
 
     /// Whether a tenant holds its fair share of running slots or of blocks.
     fn has_its_share(&self, tenant: u64) -> bool {
-        let whole = self.whole();
-        self.tenants.running(tenant) >= self.tenants.share(tenant, whole.places).max(1)
-            || self.tenants.blocks(tenant) >= self.tenants.share(tenant, whole.blocks).max(1)
+        let capacity = self.capacity();
+        self.tenants.running(tenant) >= self.tenants.share(tenant, capacity.slots).max(1)
+            || self.tenants.blocks(tenant) >= self.tenants.share(tenant, capacity.blocks).max(1)
     }
 
-    fn whole(&self) -> Whole {
-        Whole { places: self.config.max_running, blocks: self.prefixes.groups().total() }
+    fn capacity(&self) -> Capacity {
+        Capacity { slots: self.config.max_running, blocks: self.prefixes.groups().total() }
     }
 
-    fn look_at(&mut self, id: SeqId) -> Look {
+    fn try_admit(&mut self, id: SeqId) -> AdmitAttempt {
         if self.plan.preempted.contains(&id) {
             // Its blocks were taken in this very step.
-            return Look::NoPlace;
+            return AdmitAttempt::NoSlot;
         }
         loop {
             let prefix = self.prefixes.find(id, &mut self.sequences);
             if let Some(leader) = prefix.leader {
                 self.waiting.defer(id, leader, &mut self.sequences, &mut self.tenants);
-                return Look::Deferred;
+                return AdmitAttempt::Deferred;
             }
-            let Some(known) = self.sequences.get(id).map(|s| s.known().len()) else { return Look::TooBig };
-            let place = self.running.len() < self.config.max_running;
+            let Some(known) = self.sequences.get(id).map(|s| s.known().len()) else {
+                return AdmitAttempt::TooBig;
+            };
+            let has_slot = self.running.len() < self.config.max_running;
             let needed = self.blocks_to_take(known, &prefix);
-            if place && self.has_room(&needed) {
+            if has_slot && self.has_room(&needed) {
                 self.admit(id);
-                return Look::Admitted;
+                return AdmitAttempt::Admitted;
             }
-            match self.gives_way(id, if place { needed.total() } else { 0 }) {
+            match self.gives_way(id, if has_slot { needed.total() } else { 0 }) {
                 Some(victim) => self.preempt(victim),
-                None if place => return Look::TooBig,
-                None => return Look::NoPlace,
+                None if has_slot => return AdmitAttempt::TooBig,
+                None => return AdmitAttempt::NoSlot,
             }
         }
     }
@@ -135,7 +137,7 @@ impl Scheduler {
     }
 
     /// Whether each group has `needed` free blocks that are not promised. Some more stay free for running sequences to
-    /// grow into, so that a newcomer is not preempted at once.
+    /// grow into, so that a new sequence is not preempted at once.
     fn has_room(&self, needed: &PerGroup<usize>) -> bool {
         let reserve = self.running.computed().div_ceil(4);
         let mut taken = *self.running.promised();
@@ -148,11 +150,11 @@ impl Scheduler {
     /// work. A sequence of a tenant beyond its fair share yields to tenants below theirs.
     fn gives_way(&self, waiting: SeqId, needs_blocks: usize) -> Option<SeqId> {
         let (sequences, tenants) = (&self.sequences, &self.tenants);
-        let still = self.running.still_victim(sequences);
-        let waiting = sequences.get(waiting).filter(|s| still.is_none() && !s.is_idle_work());
-        let Some(waiting) = waiting else { return still };
+        let paused = self.running.paused_victim(sequences);
+        let waiting = sequences.get(waiting).filter(|s| paused.is_none() && !s.is_idle_work());
+        let Some(waiting) = waiting else { return paused };
         let idle = self.running.idle_victim(sequences, tenants);
-        idle.or_else(|| self.running.beyond_share(waiting, needs_blocks, self.whole(), sequences, tenants))
+        idle.or_else(|| self.running.beyond_share(waiting, needs_blocks, self.capacity(), sequences, tenants))
     }
 
     fn admit(&mut self, id: SeqId) {
@@ -171,7 +173,7 @@ impl Scheduler {
             let (prompt, cached_tokens) = (sequence.prompt.len(), sequence.found * block_tokens);
             self.rate.observe_start(prompt, prompt - cached_tokens);
             let pinned = sequence.pinned;
-            self.plan.started.push(Started { seq: id, cached_tokens, pinned, miss });
+            self.plan.started.push(StartedSequence { seq: id, cached_tokens, pinned, miss });
         }
         self.prefixes.announce(id, &mut self.sequences);
         self.plan_chunk(id);

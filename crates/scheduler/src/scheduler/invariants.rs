@@ -159,7 +159,10 @@ impl Scheduler {
             if let State::Deferred(leader) = sequence.state {
                 deferred += 1;
                 deferred_idle += usize::from(sequence.is_idle_work());
-                let leader = self.sequences.get(leader).ok_or_else(|| format!("{id:?} waits for nobody"))?;
+                let leader = self
+                    .sequences
+                    .get(leader)
+                    .ok_or_else(|| format!("{id:?} waits for a sequence that is gone"))?;
                 ensure!(leader.followers.iter().any(|&(f, _)| f == id), "{id:?} waits unknown to its leader");
                 ensure!(leader.state == State::Running, "{id:?} waits for one that does not run");
             }
@@ -183,15 +186,15 @@ impl Scheduler {
 
     /// Checks that paused sequences are counted, announce nothing and earn no share.
     fn check_shares(&self) -> Result<(), String> {
-        let (mut still, mut parked) = (0, 0);
+        let (mut paused, mut parked) = (0, 0);
         let mut shares: HashMap<u64, (usize, usize, usize)> = HashMap::new();
         for (id, sequence) in self.sequences.iter() {
             let runs = sequence.state == State::Running;
             if sequence.paused {
-                still += usize::from(runs);
-                ensure!(runs || sequence.state == State::Parked, "{id:?} stands still and waits");
-                ensure!(sequence.announced.0 == sequence.announced.1, "{id:?} stands still and announces");
-                ensure!(sequence.followers.is_empty(), "{id:?} stands still and is waited for");
+                paused += usize::from(runs);
+                ensure!(runs || sequence.state == State::Parked, "{id:?} is paused and waits");
+                ensure!(sequence.announced.0 == sequence.announced.1, "{id:?} is paused and announces");
+                ensure!(sequence.followers.is_empty(), "{id:?} is paused and is waited for");
             }
             parked += usize::from(sequence.state == State::Parked);
             ensure!(sequence.paused || sequence.state != State::Parked, "{id:?} is parked for nothing");
@@ -201,8 +204,8 @@ impl Scheduler {
                 *share = (share.0 + places, share.1 + blocks, share.2 + 1);
             }
         }
-        let counted = (self.running.still(), self.waiting.parked());
-        ensure!((still, parked) == counted, "{:?} stand still, {counted:?} counted", (still, parked));
+        let counted = (self.running.paused(), self.waiting.parked());
+        ensure!((paused, parked) == counted, "{:?} are paused, {counted:?} counted", (paused, parked));
         for (tenant, share) in shares {
             let counted =
                 (self.tenants.running(tenant), self.tenants.blocks(tenant), self.tenants.busy(tenant));
@@ -225,7 +228,8 @@ impl Scheduler {
     }
 }
 
-/// Checks that the blocks of a pool are conserved: each has as many holders as its count says, or is in a free list once.
+/// Checks that the blocks of a pool are conserved: each has as many holders as its count says, or is in a free list
+/// once.
 fn check_pool(pool: &BlockPool, holders: &HashMap<u32, u32>) -> Result<(), String> {
     let (blocks, free, index) = pool.audit();
     let listed: HashSet<_> = free.iter().copied().collect();
@@ -329,9 +333,9 @@ mod tests {
                 s.running.leave(id, s.sequences.get_mut(id).unwrap(), &mut s.tenants);
             }),
             ("places, blocks and calls", |s| s.tenants.holds(1, Class::Normal, 1)),
-            ("stand still", |s| {
+            ("are paused", |s| {
                 let id = s.running.audit()[0];
-                s.running.rests(s.sequences.get(id).unwrap(), true, &mut s.tenants);
+                s.running.set_paused(s.sequences.get(id).unwrap(), true, &mut s.tenants);
             }),
             ("will not compute", |s| {
                 let id = s.running.audit()[0];

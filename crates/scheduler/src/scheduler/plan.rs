@@ -3,11 +3,11 @@
 
 use headrace_kv_layout::BlockTables;
 
-use super::{Gone, Scheduler};
+use super::{DropCause, Scheduler};
 use crate::outlook::LEAST_RETRY_NS;
 use crate::prefills::{Prefills, Turn};
 use crate::sequence::{Class, SeqId, Sequence, State};
-use crate::step::{ChunkView, Expired, LogitsNeed, PlannedChunk, StepPlan};
+use crate::step::{ChunkView, ExpiredSequence, LogitsNeed, PlannedChunk, StepPlan};
 
 impl Scheduler {
     /// Plans the next step at `now_ns`. The plan is empty if there is nothing to compute. If it has chunks, the caller
@@ -73,8 +73,8 @@ impl Scheduler {
             let waiting = self.tenants.first(class).map(|(counter, tenant)| Turn { counter, tenant });
             let waiting = waiting.filter(|_| !blocked);
             let running = prefills.first(&self.sequences, &self.tenants);
-            let goes_on = |turn: Turn| waiting.is_none_or(|waiting| turn.goes_before(waiting));
-            if let Some((_, id)) = running.filter(|&(turn, _)| goes_on(turn)) {
+            let comes_first = |turn: Turn| waiting.is_none_or(|waiting| turn.precedes(waiting));
+            if let Some((_, id)) = running.filter(|&(turn, _)| comes_first(turn)) {
                 prefills.pop();
                 self.plan_chunk(id);
             } else if waiting.is_some() {
@@ -130,7 +130,7 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get(id) else { return };
         let paused = sequence.paused;
         if paused {
-            self.running.rests(sequence, false, &mut self.tenants);
+            self.running.set_paused(sequence, false, &mut self.tenants);
         }
         self.stop(id, true);
         if let Some(at) = self.plan.chunks.iter().position(|chunk| chunk.seq == id) {
@@ -144,7 +144,7 @@ impl Scheduler {
             sequence.charged = 0;
             self.waiting.park(sequence);
         } else {
-            self.waiting.come_back(id, sequence, &mut self.tenants);
+            self.waiting.requeue(id, sequence, &mut self.tenants);
         }
         self.plan.preempted.push(id);
     }
@@ -156,17 +156,17 @@ impl Scheduler {
             if let Some(of) = self.sequences.get(id) {
                 gone.push((id, (of.tenant, self.tenants.weight(of.tenant), of.class)));
             }
-            self.drop_sequence(id, Gone::Aborted);
+            self.drop_sequence(id, DropCause::Aborted);
         }
         // Forecast only after all of them are gone, and once for consecutive sequences of one tenant.
-        let mut told = None;
+        let mut forecast = None;
         for (seq, of) in gone {
-            let retry_after_ns = match told {
+            let retry_after_ns = match forecast {
                 Some((same, wait)) if same == of => wait,
                 _ => self.outlook().wait_of_another(of).max(LEAST_RETRY_NS),
             };
-            told = Some((of, retry_after_ns));
-            self.plan.expired.push(Expired { seq, retry_after_ns });
+            forecast = Some((of, retry_after_ns));
+            self.plan.expired.push(ExpiredSequence { seq, retry_after_ns });
         }
     }
 }

@@ -20,9 +20,9 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.class = Class::Normal;
         // Treated as a resumed sequence: its tenant has earned no more than a tenant that was away.
-        self.tenants.rests(tenant, Class::Normal, false);
+        self.tenants.set_paused(tenant, Class::Normal, false);
         if waits {
-            self.waiting.come_back(id, sequence, &mut self.tenants);
+            self.waiting.requeue(id, sequence, &mut self.tenants);
         } else {
             self.count_running(id, true);
         }
@@ -42,11 +42,11 @@ impl Scheduler {
         } else {
             self.waiting.take_out(id, &mut self.sequences, &mut self.tenants);
         }
-        self.tenants.rests(tenant, Class::Normal, true);
+        self.tenants.set_paused(tenant, Class::Normal, true);
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.class = Class::Idle;
         if !runs {
-            self.waiting.come_back(id, sequence, &mut self.tenants);
+            self.waiting.requeue(id, sequence, &mut self.tenants);
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::outlook::{LEAST_RETRY_NS, Newcomer, Outlook};
+use crate::outlook::{LEAST_RETRY_NS, NewSequence, Outlook};
 use crate::sequence::SequenceSpec;
 
 /// Forecast waits are lengthened by one part in this many if a deadline depends on them.
@@ -69,7 +69,7 @@ impl Outlook<'_> {
         }
         self.refuse_full(spec, count)?;
         match spec.start_deadline_ns {
-            Some(deadline) => self.refuse_late(&Newcomer::of(spec), deadline, now_ns),
+            Some(deadline) => self.refuse_late(&NewSequence::of(spec), deadline, now_ns),
             None => Ok(()),
         }
     }
@@ -84,7 +84,7 @@ impl Outlook<'_> {
         if waiting + count > limit {
             let excess = waiting + count - limit;
             let mean = self.waiting.tokens() / waiting.max(1) as u64;
-            let retry_after_ns = self.until_room(excess, mean.saturating_mul(excess as u64));
+            let retry_after_ns = self.until_queue_room(excess, mean.saturating_mul(excess as u64));
             return Err(AddRefusal::QueueFull { what: "sequences", limit: limit as u64, retry_after_ns });
         }
         let prompt = spec.prompt.len() as u64;
@@ -95,15 +95,20 @@ impl Outlook<'_> {
         if after > limit && waiting > 0 {
             let mean = (self.waiting.tokens() / waiting as u64).max(1);
             let excess = usize::try_from((after - limit).div_ceil(mean)).unwrap_or(waiting).min(waiting);
-            let retry_after_ns = self.until_room(excess, after - limit);
+            let retry_after_ns = self.until_queue_room(excess, after - limit);
             return Err(AddRefusal::QueueFull { what: "tokens", limit, retry_after_ns });
         }
         Ok(())
     }
 
     /// Refuses a sequence that would have no token by its deadline.
-    fn refuse_late(&self, newcomer: &Newcomer<'_>, deadline: u64, now_ns: u64) -> Result<(), AddRefusal> {
-        let Some(forecast) = self.forecast(newcomer) else { return Ok(()) };
+    fn refuse_late(
+        &self,
+        new_sequence: &NewSequence<'_>,
+        deadline: u64,
+        now_ns: u64,
+    ) -> Result<(), AddRefusal> {
+        let Some(forecast) = self.forecast(new_sequence) else { return Ok(()) };
         let (wait_ns, prefill_ns) = (forecast.wait_ns, forecast.prefill_ns);
         let allowed = deadline.saturating_sub(now_ns);
         // A margin, because under a steady overload the queue settles just below the point of refusal.
