@@ -42,11 +42,13 @@ impl KvGroup {
     }
 
     /// Returns the number of blocks that hold a sequence's first `tokens` positions.
+    #[inline]
     pub const fn blocks_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.block_tokens)
     }
 
     /// Returns the number of positions that all blocks hold together.
+    #[inline]
     pub const fn positions(&self) -> usize {
         self.block_count.saturating_mul(self.block_tokens)
     }
@@ -71,32 +73,38 @@ impl KvLayout {
     }
 
     /// Returns the groups.
+    #[inline]
     pub const fn groups(&self) -> &PerGroup<KvGroup> {
         &self.groups
     }
 
     /// Returns the group of the model's first layer.
+    #[inline]
     pub const fn first(&self) -> &KvGroup {
         self.groups.first()
     }
 
     /// Returns the number of tokens per block.
+    #[inline]
     pub const fn block_tokens(&self) -> usize {
         self.first().block_tokens
     }
 
     /// Returns the number of blocks that hold a sequence's first `tokens` positions, for each group.
+    #[inline]
     pub fn blocks_for(&self, tokens: usize) -> PerGroup<usize> {
         self.groups.map(|group| group.blocks_for(tokens))
     }
 
     /// Returns the number of blocks that `tokens` tokens fill completely.
+    #[inline]
     pub const fn full_blocks(&self, tokens: usize) -> usize {
         tokens / self.block_tokens()
     }
 
     /// Returns how many leading blocks of a prompt of `tokens` tokens may be taken from a prefix cache. The last token
     /// is never among them, because its logits are needed.
+    #[inline]
     pub const fn cacheable_blocks(&self, tokens: usize) -> usize {
         self.full_blocks(tokens.saturating_sub(1))
     }

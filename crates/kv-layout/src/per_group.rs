@@ -63,6 +63,7 @@ impl<T: Copy> PerGroup<T> {
 
 impl PerGroup<usize> {
     /// Returns the sum over all groups.
+    #[inline]
     pub fn total(&self) -> usize {
         self.0.iter().sum()
     }
