@@ -23,7 +23,7 @@ from scripted import Scripted
 from test_deploy import free_port
 
 MOVED_ELSEWHERE = {
-    "headrace_engine_restarts_total": ("crates/sim/tests/engine/thread.rs", "engine.load().restarts == 0"),
+    "headrace_engine_restarts_total": ("crates/sim/tests/engine/engine_thread.rs", "engine.load().restarts == 0"),
     "headrace_limit_leases_abandoned_total": ("crates/limits/src/limits/tests.rs", "metrics.abandoned"),
     "headrace_limit_leases_expired_total": ("crates/limits/src/limits/tests.rs", "metrics.expired"),
     "headrace_ledger_holds_expired_total": ("crates/gateway/tests/path/holds.rs", "ledger.health().expired, 1"),

@@ -36,7 +36,8 @@ const fn rule(name: &'static str, part: Part, may_use: &'static [&'static str]) 
 }
 
 const CRATES: &[CrateRule] = &[
-    rule("domain", Ground, &[]),
+    rule("kv-layout", Ground, &[]),
+    rule("domain", Ground, &["kv-layout"]),
     rule("wire", Ground, &[]),
     rule("quant", Ground, &[]),
     rule("checkpoint", Ground, &["quant"]),
@@ -46,11 +47,11 @@ const CRATES: &[CrateRule] = &[
     rule("engine-api", Ground, &[]),
     rule("grammar", Ground, &["tokenizer", "engine-api"]),
     rule("call-api", Ground, &[]),
-    rule("scheduler", Engine, &[]),
-    rule("kernels", Engine, &["quant"]),
-    rule("model", Engine, &["kernels", "quant", "checkpoint"]),
-    rule("cuda", Engine, &["kernels", "checkpoint", "model"]),
-    rule("engine", Engine, &["engine-api", "scheduler", "kernels", "tokenizer"]),
+    rule("scheduler", Engine, &["kv-layout"]),
+    rule("kernels", Engine, &["kv-layout", "quant"]),
+    rule("model", Engine, &["kv-layout", "kernels", "quant", "checkpoint"]),
+    rule("cuda", Engine, &["kv-layout", "kernels", "checkpoint", "model"]),
+    rule("engine", Engine, &["kv-layout", "engine-api", "scheduler", "kernels", "tokenizer"]),
     rule("embedder", Engine, &["engine-api", "kernels"]),
     rule("identity", Gateway, &[]),
     rule("limits", Gateway, &[]),
@@ -104,6 +105,7 @@ const CRATES: &[CrateRule] = &[
             "grammar",
             "call-api",
             "scheduler",
+            "kv-layout",
             "kernels",
             "model",
             "cuda",
@@ -133,7 +135,7 @@ const CRATES: &[CrateRule] = &[
     ),
     rule("xtask", Around, &["wire", "explain"]),
     rule("fault-server", Development, &[]),
-    rule("sim", Development, &["engine-api", "kernels", "engine"]),
+    rule("sim", Development, &["kv-layout", "engine-api", "kernels", "engine"]),
 ];
 
 /// External crates that represent a kind of knowledge, and the crates that may have it.

@@ -2,7 +2,8 @@
 //! how a step is computed.
 
 use headrace_checkpoint::{Checkpoint, ModelConfig};
-use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
+use headrace_kernels::forward::ForwardShape;
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_model::rope;
 
 use crate::device::{Buffer, Device, DeviceError};
@@ -47,10 +48,9 @@ impl CudaModel {
         let memory = device.memory()?;
         let sizes = Sizes::new(config, options, &heads, device.multiprocessors());
         let blocks = sizes.blocks(options, memory.free, device.name())?;
-        let max_positions = config
-            .max_positions
-            .min(options.max_positions.unwrap_or(usize::MAX))
-            .min(blocks.saturating_mul(BLOCK_TOKENS));
+        let layout = KvLayout::single(sizes.group(blocks));
+        let max_positions =
+            config.max_positions.min(options.max_positions.unwrap_or(usize::MAX)).min(layout.positions());
         let (weights, weight_bytes) =
             Weights::load(&mut *device, config, tensors, options.threads, progress)?;
         let pages = pages(&mut *device, config.layers, blocks, &heads)?;
@@ -58,14 +58,7 @@ impl CudaModel {
         let scratch = Scratch::new(&mut *device, config, &heads, options)?;
         let workspace = Workspace::new(&mut *device)?;
         let partial = device.allocate(sizes.partial)?;
-        let shape = ForwardShape {
-            vocab: config.vocab_size,
-            max_positions,
-            block_tokens: BLOCK_TOKENS,
-            block_count: blocks,
-            kv_bytes_per_block: sizes.block,
-            weight_bytes,
-        };
+        let shape = ForwardShape { vocab: config.vocab_size, max_positions, kv: layout, weight_bytes };
         let limits = Limits {
             pass_rows: options.pass_rows,
             logit_rows: options.logit_rows,
@@ -104,6 +97,11 @@ impl Sizes {
         }
     }
 
+    /// Returns the cache group of a pool of `blocks` blocks.
+    fn group(&self, blocks: usize) -> KvGroup {
+        KvGroup::full(blocks, self.block)
+    }
+
     /// Returns the number of KV blocks of the pool.
     fn blocks(&self, options: &LoadOptions, free: usize, device: &str) -> Result<usize, LoadError> {
         let beside = self.scratch + self.partial + self.angles + options.reserve_bytes;
@@ -117,7 +115,7 @@ impl Sizes {
                     "weights of at most {} MiB would fit with it",
                     mib(free.saturating_sub(beside.saturating_add(wanted.saturating_mul(self.block))))
                 ),
-                blocks => format!("{} tokens would fit", blocks.saturating_mul(BLOCK_TOKENS)),
+                blocks => format!("{} tokens would fit", self.group(blocks).positions()),
             };
             let problem = format!(
                 "{device} has {} MiB free; the weights take {} MiB, activations and a reserve {} MiB, and a KV cache of {} tokens {} \
@@ -125,13 +123,13 @@ impl Sizes {
                 free >> 20,
                 mib(self.weights),
                 mib(beside),
-                wanted.saturating_mul(BLOCK_TOKENS),
+                self.group(wanted).positions(),
                 mib(wanted.saturating_mul(self.block)),
             );
             return Err(LoadError::TooLarge { problem });
         }
         // Slots are 32-bit integers.
-        let most = options.most_kv_blocks.min(i32::MAX as usize / BLOCK_TOKENS);
+        let most = options.most_kv_blocks.min(i32::MAX as usize / self.group(0).block_tokens);
         Ok(options.kv_blocks.unwrap_or(affordable.min(most).max(1)).min(most))
     }
 }

@@ -54,12 +54,16 @@ struct Core {
 }
 
 type Identity = (Box<dyn Device>, ModelConfig, ForwardShape, Limits);
-type Held = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
+type DeviceWeights = (Heads, Weights, Vec<Pages>, (Buffer, Buffer));
 
 impl CudaModel {
-    pub(crate) fn new(identity: Identity, held: Held, work: (Scratch, Workspace, Buffer)) -> CudaModel {
+    pub(crate) fn new(
+        identity: Identity,
+        loaded: DeviceWeights,
+        work: (Scratch, Workspace, Buffer),
+    ) -> CudaModel {
         let (device, config, shape, limits) = identity;
-        let (heads, weights, pages, angles) = held;
+        let (heads, weights, pages, angles) = loaded;
         let (scratch, workspace, partial) = work;
         let numerics = format!("cuda/{}/bf16/kv-bf16/v{KERNEL_VERSION}", device.name());
         let core = Core { device, heads, weights, pages, angles, scratch, workspace, partial };
@@ -96,13 +100,16 @@ impl CudaModel {
         out: &mut Logits,
     ) -> Result<usize, ForwardError> {
         self.rows.fill(batch, &self.shape)?;
-        let exact = shape_of(batch, &self.rows, &self.core.heads);
+        let group = self.shape.kv.first();
+        let exact = shape_of(batch, &self.rows, &self.core.heads, group);
         let decode = is_decode(batch) && exact.rows <= self.limits.recorded_rows;
         let shape = match decode {
-            true => Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), &self.core.heads),
+            true => {
+                Shape::decode(bucket(exact.rows), exact.splits.next_power_of_two(), &self.core.heads, group)
+            }
             false => exact,
         };
-        self.step.fill(batch, &self.rows, &self.core.heads, &shape);
+        self.step.fill(batch, &self.rows, &self.core.heads, group, &shape);
         let wanted = self.rows.wanted.len();
         self.compute(&shape, decode, first_row, wanted, out).map_err(failed)?;
         Ok(first_row + wanted)

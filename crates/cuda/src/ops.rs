@@ -1,6 +1,8 @@
 //! The operations of a step. Each checks its shapes and launches its kernels. Must not know: models, or batches. The
 //! number of rows may select another kernel for a product, but never changes its bits (`kernels/dense.cu`).
 
+use headrace_kv_layout::BLOCK_TOKENS;
+
 use crate::device::{Arguments, Buffer, Device, DeviceError, Launch};
 use crate::kernels::{HEAD_WIDTHS, TILE_FEATURES, shared_bytes};
 
@@ -55,16 +57,16 @@ pub struct Workspace {
 
 /// The kernel that computes a product, and its tiling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Way {
+struct ProductKernel {
     kernel: &'static str,
     rows: usize,
     in_parts: bool,
 }
 
-impl Way {
+impl ProductKernel {
     /// Selects the kernel. For few rows it reads the weights directly from memory. For more rows it uses tiles. If
     /// there are too few tiles to keep the device busy, the quarters of a tile are distributed over several blocks.
-    fn of(count: usize, features: usize, multiprocessors: usize) -> Way {
+    fn of(count: usize, features: usize, multiprocessors: usize) -> ProductKernel {
         let tiles = |rows: usize| features.div_ceil(TILE_FEATURES) * count.div_ceil(rows);
         let (kernel, rows, in_parts) = match count {
             0..=8 => ("dense_few_8", 8, false),
@@ -74,7 +76,7 @@ impl Way {
             _ if tiles(128) < multiprocessors => ("dense_part_128", 128, true),
             _ => ("dense_whole_128", 128, false),
         };
-        Way { kernel, rows, in_parts }
+        ProductKernel { kernel, rows, in_parts }
     }
 }
 
@@ -135,7 +137,7 @@ pub fn product(
     if let Some(bias) = bias {
         at_least("biases", bias, features * 4)?;
     }
-    let way = Way::of(count, features, device.multiprocessors());
+    let way = ProductKernel::of(count, features, device.multiprocessors());
     let (down, across) = (features.div_ceil(TILE_FEATURES), count.div_ceil(way.rows));
     let product = Arguments::default().words(&[
         weights.address,
@@ -249,7 +251,7 @@ impl Heads {
 
     /// Bytes of a block of keys, or of values, in one layer.
     pub fn block_bytes(&self) -> usize {
-        self.kv_heads * self.width * headrace_kernels::forward::BLOCK_TOKENS * 2
+        self.kv_heads * self.width * BLOCK_TOKENS * 2
     }
 
     /// Bytes of the partial results that one split stores per entry.
@@ -464,7 +466,7 @@ mod tests {
             (65, 4096, "dense_part_128"),
             (16_384, 4096, "dense_whole_128"),
         ] {
-            assert_eq!(Way::of(count, features, 132).kernel, kernel, "{count} rows of {features}");
+            assert_eq!(ProductKernel::of(count, features, 132).kernel, kernel, "{count} rows of {features}");
         }
     }
 }

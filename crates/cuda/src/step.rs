@@ -1,7 +1,8 @@
 //! A pass over a batch in the kernels' input format: one array of 32-bit words. Its sections hold tokens, positions,
 //! slots, tables and attention entries. Must not know: weights, or how the array gets to the device.
 
-use headrace_kernels::forward::{BLOCK_TOKENS, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
+use headrace_kv_layout::KvGroup;
 use headrace_model::batch::Rows;
 
 use crate::device::{Buffer, DeviceError};
@@ -27,9 +28,9 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The shape of a decode step: one token of each of at most `rows` sequences, each with at most `splits` splits.
-    pub(crate) fn decode(rows: usize, splits: usize, heads: &Heads) -> Shape {
+    pub(crate) fn decode(rows: usize, splits: usize, heads: &Heads, group: &KvGroup) -> Shape {
         let few = rows * heads.group().div_ceil(ENTRY_ROWS);
-        Shape { rows, wanted: rows, few, many: 0, splits, table: rows * splits * (SPLIT / BLOCK_TOKENS) }
+        Shape { rows, wanted: rows, few, many: 0, splits, table: rows * splits * group.blocks_for(SPLIT) }
     }
 
     /// Start of each section, in words: few, many, tokens, positions, slots, wanted, tables. The last value is the end.
@@ -99,7 +100,14 @@ pub(crate) struct Step {
 impl Step {
     /// Writes a checked batch in the `shape` that [`shape_of`] returned, or in a larger one. Additional rows have slot
     /// −1, and no entry refers to them.
-    pub(crate) fn fill(&mut self, batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads, shape: &Shape) {
+    pub(crate) fn fill(
+        &mut self,
+        batch: &[SequenceChunk<'_>],
+        rows: &Rows,
+        heads: &Heads,
+        group: &KvGroup,
+        shape: &Shape,
+    ) {
         let [few, many, tokens, positions, slots, wanted, tables, end] = shape.begins();
         self.words.clear();
         self.words.resize(end, 0);
@@ -107,14 +115,16 @@ impl Step {
         put(words, tokens, rows.tokens.iter().map(|&token| word(token as usize)));
         put(words, positions, rows.positions.iter().map(|&position| word(position)));
         put(words, slots, (0..shape.rows).map(|_| -1));
-        let places = rows.slots.iter().map(|slot| word(slot.block as usize * BLOCK_TOKENS + slot.offset));
+        let places =
+            rows.slots.iter().map(|slot| word(slot.block as usize * group.block_tokens + slot.offset));
         put(words, slots, places);
         put(words, wanted, rows.wanted.iter().map(|&row| word(row)));
         let (mut row, mut table, mut few_at, mut many_at) = (0, 0, few, many);
         for chunk in batch {
             let count = chunk.tokens.len();
-            let needed = (chunk.start + count).div_ceil(BLOCK_TOKENS);
-            put(words, tables + table, chunk.blocks.iter().take(needed).map(|&block| word(block as usize)));
+            let needed = group.blocks_for(chunk.start + count);
+            let blocks = chunk.tables.first().iter().take(needed);
+            put(words, tables + table, blocks.map(|&block| word(block as usize)));
             let all = count * heads.group();
             let (at, each) = match count <= FEW_TOKENS {
                 true => (&mut few_at, ENTRY_ROWS),
@@ -137,12 +147,12 @@ impl Step {
 }
 
 /// Returns the smallest shape for a batch.
-pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads) -> Shape {
+pub(crate) fn shape_of(batch: &[SequenceChunk<'_>], rows: &Rows, heads: &Heads, group: &KvGroup) -> Shape {
     let mut shape = Shape { rows: rows.len(), wanted: rows.wanted.len(), ..Shape::default() };
     for chunk in batch {
         let (count, end) = (chunk.tokens.len(), chunk.start + chunk.tokens.len());
         let all = count * heads.group();
-        shape.table += end.div_ceil(BLOCK_TOKENS);
+        shape.table += group.blocks_for(end);
         if count <= FEW_TOKENS {
             shape.few += all.div_ceil(ENTRY_ROWS);
             shape.splits = shape.splits.max(end.div_ceil(SPLIT));
@@ -184,7 +194,7 @@ pub(crate) fn passes<'a>(batch: &[SequenceChunk<'a>], rows: usize) -> Vec<Vec<Se
                 wanted => wanted,
             };
             let tokens = chunk.tokens.get(done..done + count).unwrap_or_default();
-            pass.push(SequenceChunk { tokens, start: chunk.start + done, blocks: chunk.blocks, logits });
+            pass.push(SequenceChunk { tokens, start: chunk.start + done, tables: chunk.tables, logits });
             done += count;
             left -= count;
         }
@@ -210,18 +220,23 @@ fn word(value: usize) -> i32 {
 mod tests {
     use super::*;
     use headrace_kernels::forward::ForwardShape;
+    use headrace_kv_layout::{KvLayout, PerGroup};
 
-    const FORWARD: ForwardShape = ForwardShape {
-        vocab: 100,
-        max_positions: 1024,
-        block_tokens: BLOCK_TOKENS,
-        block_count: 64,
-        kv_bytes_per_block: 1,
-        weight_bytes: 1,
-    };
+    const GROUP: KvGroup = KvGroup::full(64, 1);
+    const FORWARD: ForwardShape =
+        ForwardShape { vocab: 100, max_positions: 1024, kv: KvLayout::single(GROUP), weight_bytes: 1 };
 
     fn heads(heads: usize, kv_heads: usize) -> Heads {
         Heads::new(heads, kv_heads, 16).unwrap()
+    }
+
+    fn chunk<'a>(
+        tokens: &'a [u32],
+        start: usize,
+        table: &'a [u32],
+        logits: LogitsWanted,
+    ) -> SequenceChunk<'a> {
+        SequenceChunk { tokens, start, tables: PerGroup::new([table]), logits }
     }
 
     #[test]
@@ -229,17 +244,17 @@ mod tests {
         let tables: [Vec<u32>; 2] = [(0..20).map(|b| 63 - b).collect(), vec![7, 5]];
         let prompt: Vec<u32> = (0..20).collect();
         let batch = [
-            SequenceChunk { tokens: &[9], start: 300, blocks: &tables[0], logits: LogitsWanted::Last },
-            SequenceChunk { tokens: &prompt, start: 3, blocks: &tables[1], logits: LogitsWanted::None },
+            chunk(&[9], 300, &tables[0], LogitsWanted::Last),
+            chunk(&prompt, 3, &tables[1], LogitsWanted::None),
         ];
         let mut rows = Rows::default();
         rows.fill(&batch, &FORWARD).unwrap();
         let heads = heads(8, 2);
-        let shape = shape_of(&batch, &rows, &heads);
+        let shape = shape_of(&batch, &rows, &heads, &GROUP);
         // 20 tokens of a group of 4 are 80 rows: two blocks of 64. Position 300 is in the second split.
         assert_eq!(shape, Shape { rows: 21, wanted: 1, few: 1, many: 2, splits: 2, table: 19 + 2 });
         let mut step = Step::default();
-        step.fill(&batch, &rows, &heads, &shape);
+        step.fill(&batch, &rows, &heads, &GROUP, &shape);
         let [few, many, tokens, _, slots, wanted, table, end] = shape.begins();
         let words = &step.words;
         assert_eq!(words[few..few + 5], [0, 0, 4, 300, 0]);
@@ -252,7 +267,7 @@ mod tests {
         assert!(end * 4 == shape.bytes() && [few, many].iter().all(|at| at.is_multiple_of(4)));
         // A shape with room for more rows: the additional rows have no slot.
         let wide = Shape { rows: 24, ..shape };
-        step.fill(&batch, &rows, &heads, &wide);
+        step.fill(&batch, &rows, &heads, &GROUP, &wide);
         let slots = wide.begins()[4];
         assert_eq!(step.words[slots + 21..slots + 24], [-1, -1, -1]);
     }
@@ -260,7 +275,7 @@ mod tests {
     #[test]
     fn passes_keep_order_positions_and_what_is_wanted() {
         let tokens: Vec<u32> = (0..10).collect();
-        let chunk = |logits| SequenceChunk { tokens: &tokens, start: 5, blocks: &[0], logits };
+        let chunk = |logits| chunk(&tokens, 5, &[0], logits);
         let cut =
             passes(&[chunk(LogitsWanted::Last), chunk(LogitsWanted::All), chunk(LogitsWanted::None)], 12);
         let seen: Vec<Vec<_>> = cut

@@ -73,14 +73,14 @@ pub(crate) fn inner(config: &ModelConfig) -> usize {
 }
 
 /// A tensor to upload: its destination and its arrangement.
-struct Job {
+struct TensorUpload {
     name: String,
     shape: Vec<usize>,
     to: Buffer,
-    how: How,
+    layout: UploadLayout,
 }
 
-enum How {
+enum UploadLayout {
     /// Rows of bf16, one below the other. Each is padded to this many inputs.
     Rows(usize),
     /// Like `Rows`, but in groups of eight rows, each followed by room for eight other rows. The second value is the
@@ -96,7 +96,7 @@ enum How {
 /// Plans the layout, allocates all buffers, and lists the tensors to upload.
 struct Planner<'a> {
     device: &'a mut dyn Device,
-    jobs: Vec<Job>,
+    jobs: Vec<TensorUpload>,
     allocated: usize,
 }
 
@@ -189,9 +189,14 @@ impl Planner<'_> {
         let mut at = 0;
         for (name, rows) in of {
             let to = weights.part(at * k * 2, rows * k * 2)?;
-            self.job(format!("{name}.weight"), vec![*rows, inputs], to, How::Rows(k));
+            self.job(format!("{name}.weight"), vec![*rows, inputs], to, UploadLayout::Rows(k));
             if let Some(bias) = bias {
-                self.job(format!("{name}.bias"), vec![*rows], bias.part(at * 4, rows * 4)?, How::Floats);
+                self.job(
+                    format!("{name}.bias"),
+                    vec![*rows],
+                    bias.part(at * 4, rows * 4)?,
+                    UploadLayout::Floats,
+                );
             }
             at += rows;
         }
@@ -210,9 +215,14 @@ impl Planner<'_> {
             self.device.clear(bias)?;
         }
         for (at, name) in names.into_iter().enumerate() {
-            self.job(format!("{name}.weight"), vec![rows, inputs], weights, How::Alternating(k, 8 * at));
+            self.job(
+                format!("{name}.weight"),
+                vec![rows, inputs],
+                weights,
+                UploadLayout::Alternating(k, 8 * at),
+            );
             if let Some(bias) = bias {
-                self.job(format!("{name}.bias"), vec![rows], bias, How::AlternatingFloats(8 * at));
+                self.job(format!("{name}.bias"), vec![rows], bias, UploadLayout::AlternatingFloats(8 * at));
             }
         }
         Ok(Matrix { weights, bias, features, inputs: k })
@@ -220,7 +230,7 @@ impl Planner<'_> {
 
     fn vector(&mut self, name: String, length: usize) -> Result<Buffer, LoadError> {
         let to = self.allocate(length * 4)?;
-        self.job(name, vec![length], to, How::Floats);
+        self.job(name, vec![length], to, UploadLayout::Floats);
         Ok(to)
     }
 
@@ -229,8 +239,8 @@ impl Planner<'_> {
         self.device.allocate(bytes)
     }
 
-    fn job(&mut self, name: String, shape: Vec<usize>, to: Buffer, how: How) {
-        self.jobs.push(Job { name, shape, to, how });
+    fn job(&mut self, name: String, shape: Vec<usize>, to: Buffer, layout: UploadLayout) {
+        self.jobs.push(TensorUpload { name, shape, to, layout });
     }
 }
 
@@ -238,7 +248,7 @@ impl Planner<'_> {
 /// progress.
 fn bring(
     device: &dyn Device,
-    jobs: &[Job],
+    jobs: &[TensorUpload],
     tensors: &dyn Tensors,
     threads: usize,
     progress: &mut dyn FnMut(u64, u64),
@@ -248,24 +258,24 @@ fn bring(
         (0..threads.clamp(1, jobs.len().max(1))).map(|_| device.uploader()).collect::<Result<Vec<_>, _>>()?;
     progress(0, total);
     std::thread::scope(|scope| {
-        let (told, telling) = mpsc::channel();
+        let (results, finished) = mpsc::channel();
         for upload in &mut uploads {
-            let (told, next) = (told.clone(), &next);
+            let (results, next) = (results.clone(), &next);
             scope.spawn(move || {
                 while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)) {
                     let done = job.run(tensors, &mut **upload);
                     if done.is_err() {
                         next.store(jobs.len(), Relaxed);
                     }
-                    if told.send(done).is_err() {
+                    if results.send(done).is_err() {
                         return;
                     }
                 }
             });
         }
-        drop(told);
+        drop(results);
         let (mut done, mut since, mut result) = (0_u64, 0_u64, Ok(()));
-        for job in telling {
+        for job in finished {
             match job {
                 Ok(bytes) => {
                     done = done.saturating_add(bytes).min(total);
@@ -286,7 +296,7 @@ fn bring(
     Ok(())
 }
 
-impl Job {
+impl TensorUpload {
     /// Uploads the tensor. Returns its bytes in the checkpoint.
     fn run(&self, tensors: &dyn Tensors, upload: &mut dyn Upload) -> Result<u64, LoadError> {
         let tensor = tensors.tensor(&self.name)?;
@@ -314,27 +324,27 @@ impl Job {
             [rows, inputs] => (rows, inputs),
             _ => (1, length),
         };
-        match self.how {
-            How::Rows(k) if k == inputs && tensor.dtype == DType::BF16 => {
+        match self.layout {
+            UploadLayout::Rows(k) if k == inputs && tensor.dtype == DType::BF16 => {
                 for (at, piece) in tensor.bytes.chunks(PIECE_BYTES).enumerate() {
                     upload.upload(self.to.part(at * PIECE_BYTES, piece.len())?, piece)?;
                 }
             }
-            How::Rows(k) => {
+            UploadLayout::Rows(k) => {
                 let at_once = (PIECE_BYTES / (k * 2)).max(1);
                 for first in (0..rows).step_by(at_once) {
                     let piece = rows_of(&tensor, first..rows.min(first + at_once), inputs, k);
                     upload.upload(self.to.part(first * k * 2, piece.len())?, &piece)?;
                 }
             }
-            How::Alternating(k, from) => {
+            UploadLayout::Alternating(k, from) => {
                 for first in (0..rows).step_by(8) {
                     let piece = rows_of(&tensor, first..rows.min(first + 8), inputs, k);
                     upload.upload(self.to.part((first * 2 + from) * k * 2, piece.len())?, &piece)?;
                 }
             }
-            How::Floats => upload.upload(self.to, &floats_of(&tensor))?,
-            How::AlternatingFloats(from) => {
+            UploadLayout::Floats => upload.upload(self.to, &floats_of(&tensor))?,
+            UploadLayout::AlternatingFloats(from) => {
                 for (at, piece) in floats_of(&tensor).chunks(8 * 4).enumerate() {
                     upload.upload(self.to.part((at * 16 + from) * 4, piece.len())?, piece)?;
                 }

@@ -304,13 +304,13 @@ impl Cache {
             .flat_map(|from| [0, from as i32, all as i32, start as i32, 0, 0, 0, 0])
             .collect();
         let list = ints(device, &words);
-        let nobody = list.part(0, 0).unwrap();
+        let empty = list.part(0, 0).unwrap();
         let entries = words.len() / 8;
         let entries = Entries {
-            few: if few { list } else { nobody },
+            few: if few { list } else { empty },
             few_count: if few { entries } else { 0 },
             splits: self.keys.len().div_ceil(256),
-            many: if few { nobody } else { list },
+            many: if few { empty } else { list },
             many_count: if few { 0 } else { entries },
             tables: ints(device, &self.table),
         };

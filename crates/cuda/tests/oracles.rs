@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadOptions};
 use headrace_kernels::attention::KvType;
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa, argmax};
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 use headrace_model::Model;
 use serde::Deserialize;
 
@@ -83,7 +84,8 @@ fn blocks(positions: usize) -> Vec<u32> {
 /// All rows of logits of `ids`.
 fn rows(model: &mut dyn Forward, ids: &[u32], start: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let mut out = Logits::default();
-    let chunk = SequenceChunk { tokens: ids, start, blocks: table, logits: LogitsWanted::All };
+    let chunk =
+        SequenceChunk { tokens: ids, start, tables: PerGroup::new([table]), logits: LogitsWanted::All };
     model.step(&[chunk], &mut out).unwrap();
     assert_eq!(out.rows(), ids.len());
     (0..ids.len()).map(|row| out.row(row).unwrap().to_vec()).collect()

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadError, LoadOptions, bytes_beside_kv, kv_bytes_per_block};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::PerGroup;
 
 use crate::common::{Emulated, MULTIPROCESSORS, Trouble};
 
@@ -38,7 +39,9 @@ fn load(device: Emulated, checkpoint: &Checkpoint, options: &LoadOptions) -> Res
 
 fn step(model: &mut CudaModel, token: u32, block: u32) -> Result<Vec<f32>, ForwardError> {
     let mut out = Logits::default();
-    let chunk = SequenceChunk { tokens: &[token], start: 0, blocks: &[block], logits: LogitsWanted::Last };
+    let (tokens, table) = ([token], [block]);
+    let tables = PerGroup::new([&table[..]]);
+    let chunk = SequenceChunk { tokens: &tokens, start: 0, tables, logits: LogitsWanted::Last };
     model.step(&[chunk], &mut out)?;
     Ok(out.row(0).unwrap().to_vec())
 }
@@ -107,7 +110,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
     };
     // The estimate is exact to the byte.
     let model = with(beside + 8 * block, &options()).unwrap();
-    assert_eq!((model.shape().block_count, model.shape().kv_bytes_per_block), (8, block));
+    assert_eq!((model.shape().kv.first().block_count, model.shape().kv.first().bytes_per_block), (8, block));
     let error = with(beside + 8 * block - 1, &options()).map(|_| ()).unwrap_err();
     assert!(matches!(error, LoadError::TooLarge { .. }));
     assert!(error.to_string().contains("112 tokens would fit"), "{error}");
@@ -115,19 +118,19 @@ fn what_does_not_fit_is_refused_with_what_would() {
     assert!(error.contains("MiB would fit") && error.contains("emulated"), "{error}");
     // A pool that is sized by free memory takes the rest of it, within its limit.
     let free = LoadOptions { kv_blocks: None, ..options() };
-    assert_eq!(with(beside + 30 * block + 1, &free).unwrap().shape().block_count, 30);
+    assert_eq!(with(beside + 30 * block + 1, &free).unwrap().shape().kv.first().block_count, 30);
     let bounded = LoadOptions { most_kv_blocks: 20, ..free.clone() };
-    assert_eq!(with(beside + 30 * block, &bounded).unwrap().shape().block_count, 20);
+    assert_eq!(with(beside + 30 * block, &bounded).unwrap().shape().kv.first().block_count, 20);
     let kept = LoadOptions { reserve_bytes: 5 * block, ..free };
-    assert_eq!(with(beside + 30 * block, &kept).unwrap().shape().block_count, 25);
+    assert_eq!(with(beside + 30 * block, &kept).unwrap().shape().kv.first().block_count, 25);
 }
 
 #[test]
 fn loading_tells_its_progress() {
     let checkpoint = open("qwen3");
     let mut seen = Vec::new();
-    let told = &mut |done, total| seen.push((done, total));
-    let model = CudaModel::load(Box::new(Emulated::new()), &checkpoint, &options(), told).unwrap();
+    let progress = &mut |done, total| seen.push((done, total));
+    let model = CudaModel::load(Box::new(Emulated::new()), &checkpoint, &options(), progress).unwrap();
     let total = checkpoint.weight_bytes();
     assert_eq!((seen.first(), seen.last()), (Some(&(0, total)), Some(&(total, total))));
     assert!(seen.is_sorted() && seen.len() > 10, "{seen:?}");
@@ -149,7 +152,8 @@ fn a_bad_batch_is_refused_and_the_model_goes_on() {
         (&[], 0, &[0], "no tokens"),
         (&[5], 1 << 40, &[0], "pass position"),
     ] {
-        let bad = SequenceChunk { tokens, start, blocks, logits: LogitsWanted::Last };
+        let bad =
+            SequenceChunk { tokens, start, tables: PerGroup::new([blocks]), logits: LogitsWanted::Last };
         match model.step(&[bad], &mut out) {
             Err(ForwardError::BadBatch { chunk: 0, message }) => {
                 assert!(message.contains(named), "{message}")

@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_cuda::{CudaModel, LoadOptions};
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 
 const VOCAB: usize = 130;
 const BLOCKS: usize = 128;
@@ -123,7 +124,12 @@ fn bits(row: &[f32]) -> Vec<u32> {
 fn alone(model: &mut CudaModel, sequence: usize, length: usize) -> Vec<Vec<u32>> {
     let table: Vec<u32> = (0..length.div_ceil(BLOCK_TOKENS) as u32).collect();
     let (tokens, mut out) = (tokens(sequence, length), Logits::default());
-    let chunk = SequenceChunk { tokens: &tokens, start: 0, blocks: &table, logits: LogitsWanted::All };
+    let chunk = SequenceChunk {
+        tokens: &tokens,
+        start: 0,
+        tables: PerGroup::new([&table]),
+        logits: LogitsWanted::All,
+    };
     model.step(&[chunk], &mut out).unwrap();
     (0..length).map(|row| bits(out.row(row).unwrap())).collect()
 }
@@ -167,7 +173,7 @@ fn mixed(model: &mut CudaModel, expected: &[Vec<Vec<u32>>], random: &mut Random)
             batch.push(SequenceChunk {
                 tokens: &all[s][done[s]..done[s] + length],
                 start: done[s],
-                blocks: tables[s],
+                tables: PerGroup::new([tables[s]]),
                 logits,
             });
             owners.push((s, length, logits));
@@ -228,7 +234,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
             .map(|s| SequenceChunk {
                 tokens: &all[s][..20 + s % 3],
                 start: 0,
-                blocks: tables[s],
+                tables: PerGroup::new([tables[s]]),
                 logits: LogitsWanted::None,
             })
             .collect();
@@ -242,7 +248,7 @@ fn recorded_decode_steps_give_the_bits_of_launched_ones() {
             .map(|s| SequenceChunk {
                 tokens: &all[s][19..20],
                 start: 19,
-                blocks: tables[s],
+                tables: PerGroup::new([tables[s]]),
                 logits: LogitsWanted::Last,
             })
             .collect();

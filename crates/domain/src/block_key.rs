@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 const MESSAGE_BYTES: usize = 96;
 /// Bytes of the parent's key at the start of a block's message.
 const PARENT_BYTES: usize = 16;
-/// Tokens in one KV block.
-pub const BLOCK_TOKENS: usize = 16;
+/// Tokens that one block key covers: those of one KV block.
+pub const BLOCK_TOKENS: usize = headrace_kv_layout::BLOCK_TOKENS;
 
 /// Separates tenants in the prefix cache. Derived on the server from a secret, the tenant, the model and, if sent, the
 /// caller's own salt.

@@ -18,12 +18,12 @@ use headrace_kernels::pool::panic_message;
 use parking_lot::Mutex;
 
 use crate::config::{EmbedderConfig, EmbedderError};
-use crate::intake::{Desk, Mode, Text};
+use crate::intake::{Intake, Mode, Text};
 
 /// An encoder engine in this process. Dropping it waits for the current batch, then fails the waiting
 /// texts ([`JobError::ShuttingDown`]).
 pub struct Embedder {
-    desk: Arc<Desk>,
+    intake: Arc<Intake>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -35,12 +35,12 @@ impl Embedder {
     pub fn start(model: Box<dyn Encode>, config: EmbedderConfig) -> Result<Self, EmbedderError> {
         // The system rejects names with a zero byte.
         let name = format!("embedder-{}", config.model).replace('\0', "");
-        let desk = Arc::new(Desk::new(config, model.shape().clone(), model.numerics().to_owned()));
-        let looped = Arc::clone(&desk);
+        let intake = Arc::new(Intake::new(config, model.shape().clone(), model.numerics().to_owned()));
+        let looped = Arc::clone(&intake);
         let run = move || run(&looped, model);
         let thread = std::thread::Builder::new().name(name).spawn(run);
         let thread = thread.map_err(|source| EmbedderError::Thread { source })?;
-        Ok(Self { desk, thread: Mutex::new(Some(thread)) })
+        Ok(Self { intake, thread: Mutex::new(Some(thread)) })
     }
 
     /// Stops accepting jobs and lets waiting and running texts finish for at most `grace`. Then fails the texts that
@@ -49,18 +49,18 @@ impl Embedder {
     pub fn shutdown(&self, grace: Duration) {
         let until = Instant::now() + grace;
         {
-            let mut state = self.desk.state.lock();
+            let mut state = self.intake.state.lock();
             if state.mode == Mode::Open {
                 state.mode = Mode::Draining;
             }
             while state.mode == Mode::Draining
                 && state.dead.is_none()
                 && state.queue.texts() + state.running > 0
-                && !self.desk.quiet.wait_until(&mut state, until).timed_out()
+                && !self.intake.quiet.wait_until(&mut state, until).timed_out()
             {}
             state.mode = Mode::CutOff;
         }
-        self.desk.work.notify_one();
+        self.intake.work.notify_one();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // The thread catches panics, so the result carries no information.
@@ -71,11 +71,11 @@ impl Embedder {
 
 impl Engine for Embedder {
     fn capabilities(&self) -> &Capabilities {
-        &self.desk.capabilities
+        &self.intake.capabilities
     }
 
     fn submit(&self, job: Job) -> Result<JobTicket, SubmitRefusal> {
-        self.desk.submit(job)
+        self.intake.submit(job)
     }
 
     fn cached_prefix(&self, _keys: &PrefixKeys) -> usize {
@@ -83,11 +83,11 @@ impl Engine for Embedder {
     }
 
     fn load(&self) -> LoadReport {
-        self.desk.load()
+        self.intake.load()
     }
 
     fn health(&self) -> EngineHealth {
-        self.desk.health()
+        self.intake.health()
     }
 }
 
@@ -97,14 +97,14 @@ impl Drop for Embedder {
     }
 }
 
-/// The thread's main function. `Turning::encode` catches panics of the model. A panic of the loop itself ends the
+/// The thread's main function. `EncodeLoop::encode` catches panics of the model. A panic of the loop itself ends the
 /// engine and all its texts.
-fn run(desk: &Desk, model: Box<dyn Encode>) {
-    let mut turning = Turning { desk, model, vectors: Vectors::default() };
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| turning.turn())) {
+fn run(intake: &Intake, model: Box<dyn Encode>) {
+    let mut encode_loop = EncodeLoop { intake, model, vectors: Vectors::default() };
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| encode_loop.turn())) {
         let why = panic_message(&*panic);
-        tracing::error!(model = desk.config.model, why, "the encoder's loop broke, and the engine is dead");
-        let mut state = desk.state.lock();
+        tracing::error!(model = intake.config.model, why, "the encoder's loop broke, and the engine is dead");
+        let mut state = intake.state.lock();
         state.dead = Some(why.clone());
         state.running = 0;
         let left = state.queue.remove(|_| true);
@@ -112,26 +112,26 @@ fn run(desk: &Desk, model: Box<dyn Encode>) {
         for waiting in left {
             fail(waiting.what, JobError::Panicked { detail: why.clone() });
         }
-        desk.quiet.notify_all();
+        intake.quiet.notify_all();
     }
 }
 
-struct Turning<'d> {
-    desk: &'d Desk,
+struct EncodeLoop<'d> {
+    intake: &'d Intake,
     model: Box<dyn Encode>,
     vectors: Vectors,
 }
 
-impl Turning<'_> {
+impl EncodeLoop<'_> {
     /// Encodes batches while there is work, and sleeps otherwise. Returns after the cut-off.
     fn turn(&mut self) {
         loop {
             let (batch, gone) = {
-                let mut state = self.desk.state.lock();
+                let mut state = self.intake.state.lock();
                 state.running = 0;
                 while state.queue.texts() == 0 && state.mode != Mode::CutOff {
-                    self.desk.quiet.notify_all();
-                    self.desk.work.wait(&mut state);
+                    self.intake.quiet.notify_all();
+                    self.intake.work.wait(&mut state);
                 }
                 if state.mode == Mode::CutOff {
                     let left = state.queue.remove(|_| true);
@@ -139,27 +139,27 @@ impl Turning<'_> {
                     left.into_iter().for_each(|waiting| fail(waiting.what, JobError::ShuttingDown));
                     return;
                 }
-                let gone = match self.desk.attention.swap(false, Ordering::AcqRel) {
+                let gone = match self.intake.attention.swap(false, Ordering::AcqRel) {
                     true => state.queue.remove(|text| text.events.is_cancelled()),
                     false => Vec::new(),
                 };
-                let config = &self.desk.config;
+                let config = &self.intake.config;
                 let batch = state.queue.batch(config.batch_texts, config.batch_tokens);
                 state.running = batch.len();
                 (batch, gone)
             };
             gone.into_iter().for_each(|waiting| fail(waiting.what, JobError::Cancelled));
-            let batch = batch.into_iter().filter_map(|waiting| self.begun(waiting.what)).collect();
+            let batch = batch.into_iter().filter_map(|waiting| self.start_text(waiting.what)).collect();
             self.answer(batch);
         }
     }
 
     /// Sends [`JobEvent::Started`] to the text's reader. Returns `None` if the text's deadline has passed or its reader
     /// has left.
-    fn begun(&self, text: Text) -> Option<Begun> {
-        let now_ns = self.desk.config.clock.monotonic_nanos();
+    fn start_text(&self, text: Text) -> Option<StartedText> {
+        let now_ns = self.intake.config.clock.monotonic_nanos();
         if text.job.start_deadline_ns.is_some_and(|deadline| now_ns > deadline) {
-            let retry_after = self.desk.wait(self.desk.load().waiting_tokens);
+            let retry_after = self.intake.wait(self.intake.load().waiting_tokens);
             fail(text, JobError::Expired { retry_after });
             return None;
         }
@@ -167,50 +167,50 @@ impl Turning<'_> {
             fail(text, JobError::Cancelled);
             return None;
         }
-        Some(Begun { text, began_ns: now_ns })
+        Some(StartedText { text, began_ns: now_ns })
     }
 
     /// Encodes a batch and answers each text. If the batch fails, each text is tried alone, so that only the text
     /// that causes the failure fails.
-    fn answer(&mut self, batch: Vec<Begun>) {
+    fn answer(&mut self, batch: Vec<StartedText>) {
         if batch.is_empty() {
             return;
         }
-        let clock = Arc::clone(&self.desk.config.clock);
+        let clock = Arc::clone(&self.intake.config.clock);
         let from_ns = clock.monotonic_nanos();
         let computed = self.encode(&batch);
         let forward_ns = clock.monotonic_nanos().saturating_sub(from_ns);
-        let tokens: u64 = batch.iter().map(|begun| begun.text.job.prompt.len() as u64).sum();
+        let tokens: u64 = batch.iter().map(|started| started.text.job.prompt.len() as u64).sum();
         let size = batch.len();
         match computed {
             Ok(()) => {
-                for (row, begun) in batch.into_iter().enumerate() {
+                for (row, started) in batch.into_iter().enumerate() {
                     let values = self.vectors.row(row).unwrap_or_default();
-                    finish(begun, values, size, clock.monotonic_nanos());
+                    finish(started, values, size, clock.monotonic_nanos());
                 }
             }
             Err(_) if size > 1 => {
-                for begun in batch {
-                    self.answer(vec![begun]);
+                for started in batch {
+                    self.answer(vec![started]);
                 }
                 return;
             }
             Err(error) => {
-                for begun in batch {
-                    fail(begun.text, to_job_error(&error));
+                for started in batch {
+                    fail(started.text, to_job_error(&error));
                 }
             }
         }
         let step_ns = clock.monotonic_nanos().saturating_sub(from_ns);
-        self.desk.note(tokens, step_ns, forward_ns);
+        self.intake.note(tokens, step_ns, forward_ns);
     }
 
-    fn encode(&mut self, batch: &[Begun]) -> Result<(), ForwardError> {
-        let separator = self.desk.config.separator;
+    fn encode(&mut self, batch: &[StartedText]) -> Result<(), ForwardError> {
+        let separator = self.intake.config.separator;
         let sequences: Vec<Sequence<'_>> = batch
             .iter()
-            .map(|begun| {
-                let tokens: &[u32] = &begun.text.job.prompt;
+            .map(|started| {
+                let tokens: &[u32] = &started.text.job.prompt;
                 let first = separator.and_then(|id| tokens.iter().position(|token| *token == id));
                 Sequence { tokens, second: first.map_or(tokens.len(), |at| at + 1) }
             })
@@ -222,7 +222,7 @@ impl Turning<'_> {
 }
 
 /// A text whose reader has received [`JobEvent::Started`].
-struct Begun {
+struct StartedText {
     text: Text,
     began_ns: u64,
 }
@@ -240,8 +240,8 @@ fn fail(text: Text, error: JobError) {
     text.events.finish(JobEvent::Failed { error, report: Arc::default() });
 }
 
-fn finish(begun: Begun, values: &[f32], batch: usize, now_ns: u64) {
-    let Begun { text: Text { job, events, came_ns, behind }, began_ns } = begun;
+fn finish(started: StartedText, values: &[f32], batch: usize, now_ns: u64) {
+    let StartedText { text: Text { job, events, came_ns, behind }, began_ns } = started;
     let batch = u32::try_from(batch).unwrap_or(u32::MAX);
     let report = Arc::new(JobReport {
         usage: Usage { input: job.prompt.len() as u64, ..Usage::default() },

@@ -10,7 +10,6 @@ use headrace_engine_api::{
     SubmitRefusal, channel,
 };
 use headrace_kernels::encode::EncodeShape;
-use headrace_kernels::forward::BLOCK_TOKENS;
 use parking_lot::{Condvar, Mutex};
 
 use crate::config::EmbedderConfig;
@@ -38,7 +37,7 @@ pub(crate) enum Mode {
 }
 
 /// The state that callers and the engine loop share.
-pub(crate) struct Desk {
+pub(crate) struct Intake {
     pub(crate) config: EmbedderConfig,
     pub(crate) capabilities: Capabilities,
     pub(crate) shape: EncodeShape,
@@ -64,7 +63,7 @@ pub(crate) struct State {
     pub(crate) dead: Option<String>,
 }
 
-impl Desk {
+impl Intake {
     pub(crate) fn new(config: EmbedderConfig, shape: EncodeShape, numerics: String) -> Self {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let capabilities = Capabilities {
@@ -98,7 +97,7 @@ impl Desk {
     /// Queues a job, or returns why it was refused.
     pub(crate) fn submit(self: &Arc<Self>, job: Job) -> Result<JobTicket, SubmitRefusal> {
         self.check(&job)?;
-        let tokens = job.prompt.len().next_multiple_of(BLOCK_TOKENS);
+        let tokens = self.shape.batch_tokens(job.prompt.len());
         let now_ns = self.config.clock.monotonic_nanos();
         let mut state = self.state.lock();
         if let Some(why) = &state.dead {
@@ -114,11 +113,11 @@ impl Desk {
         {
             return Err(SubmitRefusal::TooLate { wait, prefill: Duration::ZERO, retry_after: Some(wait) });
         }
-        let desk = Arc::downgrade(self);
+        let intake = Arc::downgrade(self);
         let wake = move || {
-            if let Some(desk) = desk.upgrade() {
-                desk.attention.store(true, Ordering::Release);
-                desk.work.notify_one();
+            if let Some(intake) = intake.upgrade() {
+                intake.attention.store(true, Ordering::Release);
+                intake.work.notify_one();
             }
         };
         let (events, ticket) = channel(job.unread_bytes, Arc::new(wake));

@@ -24,14 +24,14 @@ pub(crate) struct Waiting<T> {
 }
 
 #[derive(Debug)]
-struct Line<T> {
+struct TenantQueue<T> {
     normal: VecDeque<Waiting<T>>,
     idle: VecDeque<Waiting<T>>,
     /// Counter units served, divided by weight.
     served: u64,
 }
 
-impl<T> Line<T> {
+impl<T> TenantQueue<T> {
     fn of(&mut self, priority: Priority) -> &mut VecDeque<Waiting<T>> {
         match priority {
             Priority::Normal => &mut self.normal,
@@ -54,7 +54,7 @@ impl<T> Line<T> {
 /// Waiting texts of all tenants.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    lines: BTreeMap<Tenant, Line<T>>,
+    lines: BTreeMap<Tenant, TenantQueue<T>>,
     /// Virtual time: the largest `served` value at which a tenant was picked. A tenant that starts to wait begins at
     /// or above it.
     now: u64,
@@ -81,12 +81,12 @@ impl<T> Queue<T> {
 
     /// Returns the number of waiting texts of one tenant.
     pub(crate) fn texts_of(&self, tenant: Tenant) -> usize {
-        self.lines.get(&tenant).map_or(0, Line::len)
+        self.lines.get(&tenant).map_or(0, TenantQueue::len)
     }
 
     pub(crate) fn push(&mut self, waiting: Waiting<T>) {
         let now = self.now;
-        let line = self.lines.entry(waiting.tenant).or_insert_with(|| Line {
+        let line = self.lines.entry(waiting.tenant).or_insert_with(|| TenantQueue {
             normal: VecDeque::new(),
             idle: VecDeque::new(),
             served: now,

@@ -74,8 +74,14 @@ impl Encode for Function {
 
 fn start(change: impl FnOnce(&mut EmbedderConfig)) -> (Arc<Seen>, Embedder) {
     let seen = Arc::new(Seen::default());
-    let shape =
-        EncodeShape { vocab: 1000, max_tokens: 64, max_batch_tokens: 2048, width: 3, weight_bytes: 1 };
+    let shape = EncodeShape {
+        vocab: 1000,
+        max_tokens: 64,
+        max_batch_tokens: 2048,
+        block_tokens: 16,
+        width: 3,
+        weight_bytes: 1,
+    };
     let mut config = EmbedderConfig::new("m", "exact", Arc::new(SystemClock::new()));
     config.separator = Some(SEPARATOR);
     change(&mut config);
@@ -113,7 +119,7 @@ fn events(ticket: JobTicket) -> JobEvents {
 }
 
 /// Returns all events of a job.
-fn told(mut events: JobEvents) -> Vec<JobEvent> {
+fn received(mut events: JobEvents) -> Vec<JobEvent> {
     std::iter::from_fn(|| events.next_blocking()).collect()
 }
 
@@ -127,11 +133,11 @@ fn asked(seen: &Seen, times: usize) {
 #[test]
 fn a_text_is_answered_with_what_the_model_makes_of_it() {
     let (_seen, engine) = start(|_| {});
-    let told = told(events(engine.submit(job(1, &[3, SEPARATOR, 4, SEPARATOR])).unwrap()));
+    let received = received(events(engine.submit(job(1, &[3, SEPARATOR, 4, SEPARATOR])).unwrap()));
     let [JobEvent::Started { cached_tokens: 0 }, JobEvent::Encoded(values), finished, JobEvent::Done(report)] =
-        &told[..]
+        &received[..]
     else {
-        panic!("{told:?}");
+        panic!("{received:?}");
     };
     assert_eq!(**values, [4.0, 21.0, 2.0], "the second text begins behind the first separator");
     assert_eq!(*finished, JobEvent::Finished { choice: 5, reason: FinishReason::Stop });
@@ -150,7 +156,7 @@ fn texts_of_many_calls_share_batches_the_longest_first() {
     assert_eq!((engine.load().running, engine.load().waiting), (1, 3));
     seen.hold(false);
     for ticket in others.into_iter().chain([first]) {
-        assert!(matches!(told(events(ticket)).last(), Some(JobEvent::Done(_))));
+        assert!(matches!(received(events(ticket)).last(), Some(JobEvent::Done(_))));
     }
     let lengths: Vec<Vec<usize>> =
         seen.batches().iter().map(|batch| batch.iter().map(Vec::len).collect()).collect();
@@ -168,8 +174,8 @@ fn who_breaks_the_model_ends_alone() {
     seen.hold(false);
     drop(first);
     for (id, ticket) in jobs {
-        let told = told(events(ticket));
-        match (id, told.last()) {
+        let received = received(events(ticket));
+        match (id, received.last()) {
             (PANICS, Some(JobEvent::Failed { error: JobError::Panicked { detail }, .. })) => {
                 assert!(detail.contains("a token to panic over"), "{detail}");
             }
@@ -178,8 +184,8 @@ fn who_breaks_the_model_ends_alone() {
             (id, last) => panic!("{id}: {last:?}"),
         }
     }
-    let again = told(events(engine.submit(job(1, &[9])).unwrap()));
-    assert!(matches!(again.last(), Some(JobEvent::Done(_))), "the engine goes on");
+    let again = received(events(engine.submit(job(1, &[9])).unwrap()));
+    assert!(matches!(again.last(), Some(JobEvent::Done(_))), "the engine continues");
 }
 
 #[test]
@@ -192,9 +198,9 @@ fn what_is_cancelled_while_it_waits_is_never_computed() {
     let stays = engine.submit(job(1, &[200])).unwrap();
     let _receipt = control.cancel();
     seen.hold(false);
-    assert!(matches!(told(events(stays)).last(), Some(JobEvent::Done(_))));
+    assert!(matches!(received(events(stays)).last(), Some(JobEvent::Done(_))));
     assert!(matches!(gone.next_blocking(), Some(JobEvent::Failed { error: JobError::Cancelled, .. })));
-    assert!(matches!(told(events(first)).last(), Some(JobEvent::Done(_))));
+    assert!(matches!(received(events(first)).last(), Some(JobEvent::Done(_))));
     assert!(!seen.batches().iter().flatten().any(|tokens| tokens == &[100]));
 }
 
@@ -225,7 +231,7 @@ fn what_cannot_be_taken_is_refused_at_once() {
     assert!(matches!(engine.submit(job(2, &[2])), Err(SubmitRefusal::QueueFull { .. })));
     seen.hold(false);
     for ticket in kept.into_iter().chain([first]) {
-        assert!(matches!(told(events(ticket)).last(), Some(JobEvent::Done(_))));
+        assert!(matches!(received(events(ticket)).last(), Some(JobEvent::Done(_))));
     }
 }
 
@@ -234,9 +240,9 @@ fn a_shutdown_lets_what_waits_end_and_cuts_off_what_is_late() {
     let (seen, engine) = start(|config| config.batch_texts = 1);
     let jobs: Vec<_> = (0..20).map(|id| engine.submit(job(1, &[id])).unwrap()).collect();
     engine.shutdown(Duration::from_secs(30));
-    let ended = jobs.into_iter().map(|ticket| told(events(ticket)));
+    let ended = jobs.into_iter().map(|ticket| received(events(ticket)));
     // Ids 13 and 14 make the model fail.
-    assert_eq!(ended.filter(|told| matches!(told.last(), Some(JobEvent::Done(_)))).count(), 18);
+    assert_eq!(ended.filter(|received| matches!(received.last(), Some(JobEvent::Done(_)))).count(), 18);
     assert!(matches!(engine.submit(job(1, &[1])), Err(SubmitRefusal::Unavailable { .. })));
     assert_eq!(seen.batches().len(), 20);
 
@@ -255,9 +261,9 @@ fn a_shutdown_lets_what_waits_end_and_cuts_off_what_is_late() {
         });
         engine.shutdown(Duration::ZERO);
     });
-    assert!(matches!(told(events(first)).last(), Some(JobEvent::Done(_))));
+    assert!(matches!(received(events(first)).last(), Some(JobEvent::Done(_))));
     assert!(matches!(
-        told(events(waits)).last(),
+        received(events(waits)).last(),
         Some(JobEvent::Failed { error: JobError::ShuttingDown, .. })
     ));
 }
@@ -271,10 +277,10 @@ fn a_text_past_its_deadline_is_not_begun() {
     let late = engine.submit(Job { start_deadline_ns: Some(1_000_000_000), ..job(1, &[2]) }).unwrap();
     std::thread::sleep(Duration::from_millis(1_100));
     seen.hold(false);
-    let told_late = told(events(late));
+    let late = received(events(late));
     assert!(
-        matches!(told_late.last(), Some(JobEvent::Failed { error: JobError::Expired { .. }, .. })),
-        "{told_late:?}"
+        matches!(late.last(), Some(JobEvent::Failed { error: JobError::Expired { .. }, .. })),
+        "{late:?}"
     );
-    assert!(matches!(told(events(first)).last(), Some(JobEvent::Done(_))));
+    assert!(matches!(received(events(first)).last(), Some(JobEvent::Done(_))));
 }

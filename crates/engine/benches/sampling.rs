@@ -11,7 +11,8 @@ use headrace_domain::{CacheSalt, RequestId, Sampling, SystemClock};
 use headrace_engine::{Decode, EngineConfig, Stepper, TextOf};
 use headrace_engine_api::{Job, Priority, Tenant};
 use headrace_kernels::Isa;
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
+use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, SequenceChunk};
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_scheduler::SchedulerConfig;
 
 const VOCAB: usize = 128_000;
@@ -131,9 +132,7 @@ fn stepper() -> Result<Stepper, Box<dyn Error>> {
     let shape = ForwardShape {
         vocab: VOCAB,
         max_positions: 4096,
-        block_tokens: BLOCK_TOKENS,
-        block_count: 1024,
-        kv_bytes_per_block: 0,
+        kv: KvLayout::single(KvGroup::full(1024, 0)),
         weight_bytes: 0,
     };
     let config = EngineConfig {

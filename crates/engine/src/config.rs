@@ -3,13 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, Clock};
+use headrace_domain::Clock;
 use headrace_kernels::Isa;
 use headrace_kernels::forward::ForwardShape;
 use headrace_scheduler::{Scheduler, SchedulerConfig};
-
-// Blocks have one size: the scheduler counts in the model's blocks.
-const _: () = assert!(BLOCK_TOKENS == headrace_kernels::forward::BLOCK_TOKENS);
 
 /// Most alternatives that are reported with a token.
 pub const MAX_LOGPROBS: u8 = 20;
@@ -39,7 +36,7 @@ pub struct EngineConfig {
 impl EngineConfig {
     /// Creates an empty scheduler for this model.
     pub(crate) fn scheduler_for(&self, shape: &ForwardShape) -> Result<Scheduler, EngineError> {
-        Scheduler::new(self.scheduler_within(shape), shape.block_count)
+        Scheduler::new(self.scheduler_within(shape), shape.kv)
             .map_err(|bad| EngineError::Config { problems: vec![bad.to_string()] })
     }
 
@@ -52,10 +49,6 @@ impl EngineConfig {
     /// Fails with every value that cannot work with this model.
     pub(crate) fn check(&self, shape: &ForwardShape) -> Result<(), EngineError> {
         let mut problems = Vec::new();
-        if shape.block_tokens != BLOCK_TOKENS {
-            problems
-                .push(format!("the model's blocks hold {} tokens, not {BLOCK_TOKENS}", shape.block_tokens));
-        }
         if shape.vocab == 0 || u32::try_from(shape.vocab).is_err() {
             problems.push(format!("a vocabulary of {}", shape.vocab));
         }
@@ -65,7 +58,7 @@ impl EngineConfig {
         if self.max_choices == 0 {
             problems.push("max_choices must be at least 1".to_owned());
         }
-        if let Err(bad) = self.scheduler_within(shape).check(shape.block_count) {
+        if let Err(bad) = self.scheduler_within(shape).check(&shape.kv) {
             problems.push(bad.to_string());
         }
         if problems.is_empty() { Ok(()) } else { Err(EngineError::Config { problems }) }

@@ -72,17 +72,17 @@ impl EmbeddedEngine {
     pub fn shutdown(&self, grace: Duration) {
         let until = Instant::now() + grace;
         {
-            let mut desk = self.intake.desk.lock();
-            if matches!(desk.mode, Mode::Open | Mode::Restarting { .. }) {
-                desk.mode = Mode::Draining;
+            let mut shared = self.intake.shared.lock();
+            if matches!(shared.mode, Mode::Open | Mode::Restarting { .. }) {
+                shared.mode = Mode::Draining;
             }
-            while desk.alive > 0 && desk.mode == Mode::Draining {
-                if self.intake.quiet.wait_until(&mut desk, until).timed_out() {
+            while shared.alive > 0 && shared.mode == Mode::Draining {
+                if self.intake.quiet.wait_until(&mut shared, until).timed_out() {
                     break;
                 }
             }
-            if !matches!(desk.mode, Mode::Dead { .. }) {
-                desk.mode = Mode::CutOff;
+            if !matches!(shared.mode, Mode::Dead { .. }) {
+                shared.mode = Mode::CutOff;
             }
         }
         self.intake.work.notify_one();
@@ -137,18 +137,18 @@ fn turn(stepper: &mut Stepper) {
     let intake = Arc::clone(&stepper.intake);
     loop {
         {
-            let mut desk = intake.desk.lock();
-            while !desk.has_work() {
-                if desk.mode == Mode::CutOff {
+            let mut shared = intake.shared.lock();
+            while !shared.has_work() {
+                if shared.mode == Mode::CutOff {
                     return;
                 }
-                intake.work.wait(&mut desk);
+                intake.work.wait(&mut shared);
             }
         }
         if stepper.step() == Progress::Idle {
-            let mut desk = intake.desk.lock();
-            if desk.has_work() && desk.inbox.is_empty() && !desk.attention {
-                intake.work.wait_for(&mut desk, STUCK_PAUSE);
+            let mut shared = intake.shared.lock();
+            if shared.has_work() && shared.inbox.is_empty() && !shared.attention {
+                intake.work.wait_for(&mut shared, STUCK_PAUSE);
             }
         }
     }
@@ -162,7 +162,7 @@ fn begin_again(stepper: &mut Stepper, restarts: &mut Restarts, mut why: String) 
     let model = &intake.config.model;
     intake.broke(&why);
     let error = JobError::Panicked { detail: why.clone() };
-    let begun = catch_unwind(AssertUnwindSafe(|| stepper.start_over(&error)));
+    let begun = catch_unwind(AssertUnwindSafe(|| stepper.restart(&error)));
     if let Some(problem) = problem(begun) {
         // Even the reset of the state failed. The readers notice that the engine is gone.
         tracing::error!(model, why, problem, "the engine's loop broke and cannot begin again");

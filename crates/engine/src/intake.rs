@@ -11,6 +11,7 @@ use headrace_engine_api::{
     ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_kernels::forward::Forward;
+use headrace_kv_layout::KvLayout;
 use headrace_scheduler::{AddRefusal, Class, Scheduler, SeqId, SequenceSpec, Work};
 use parking_lot::{Condvar, Mutex};
 
@@ -39,7 +40,7 @@ pub(crate) enum Mode {
 }
 
 /// The state behind the lock. Both sides hold the lock only briefly, and never while a step computes.
-pub(crate) struct Desk {
+pub(crate) struct SharedState {
     pub(crate) scheduler: Scheduler,
     pub(crate) inbox: Vec<JobState>,
     /// Set if a job was cancelled, or if the reader of a paused job has caught up. The loop then checks all jobs.
@@ -57,17 +58,19 @@ pub(crate) struct Desk {
 
 /// The locked state, the condition variables that signal it, and data that both sides only read.
 pub(crate) struct Intake {
-    pub(crate) desk: Mutex<Desk>,
+    pub(crate) shared: Mutex<SharedState>,
     /// Signalled when the loop has work.
     pub(crate) work: Condvar,
     /// Signalled when the last job has ended.
     pub(crate) quiet: Condvar,
     pub(crate) capabilities: Capabilities,
+    /// The layout of the model's KV cache.
+    layout: KvLayout,
     pub(crate) text: Arc<dyn TextOf>,
     pub(crate) config: EngineConfig,
 }
 
-impl Desk {
+impl SharedState {
     pub(crate) fn has_work(&self) -> bool {
         let must_cut = self.mode == Mode::CutOff && self.alive > 0;
         self.attention || self.masks_ready || must_cut || !self.inbox.is_empty() || !self.scheduler.is_idle()
@@ -99,7 +102,7 @@ impl Intake {
             vocab: to_u32(shape.vocab),
             context_window: to_u32(scheduler.config().context_window),
             max_logprobs: MAX_LOGPROBS,
-            kv_tokens: (shape.block_count as u64).saturating_mul(shape.block_tokens as u64),
+            kv_tokens: shape.kv.positions() as u64,
             continues: ResumeSupport::Exactly,
             grammars: true,
             thought_caps: true,
@@ -107,10 +110,18 @@ impl Intake {
         };
         let (inbox, times) = (Vec::new(), Times::default());
         let (mode, attention) = (Mode::Open, false);
-        let desk =
-            Desk { scheduler, inbox, attention, masks_ready: false, mode, alive: 0, restarts: 0, times };
-        let (work, quiet) = (Condvar::new(), Condvar::new());
-        Ok(Arc::new(Self { desk: Mutex::new(desk), work, quiet, capabilities, text, config }))
+        let shared = SharedState {
+            scheduler,
+            inbox,
+            attention,
+            masks_ready: false,
+            mode,
+            alive: 0,
+            restarts: 0,
+            times,
+        };
+        let (work, quiet, layout) = (Condvar::new(), Condvar::new(), shape.kv);
+        Ok(Arc::new(Self { shared: Mutex::new(shared), work, quiet, capabilities, layout, text, config }))
     }
 
     /// Queues a job, or returns why it was refused.
@@ -143,6 +154,7 @@ impl Intake {
         let words = (&*self.text, self.capabilities.vocab);
         let wake = job.grammar.is_some().then(|| self.masks_waker());
         let mut state = JobState::new(&job, rules, words, (sender, wake), now_ns);
+        state.trace.prompt_blocks = self.layout.cacheable_blocks(job.prompt.len()) as u32;
         let invalid = |failed: GrammarFailed| SubmitRefusal::Invalid { what: failed.to_string() };
         if let Some(reason) = state.take_up(generated).map_err(invalid)? {
             // The answer was complete already. Only its end is missing.
@@ -152,26 +164,26 @@ impl Intake {
         }
         let mut ids: Vec<SeqId> = Vec::with_capacity(state.choices.len());
 
-        let mut desk = self.desk.lock();
-        let health = desk.health();
+        let mut shared = self.shared.lock();
+        let health = shared.health();
         if !health.is_up() {
             return Err(SubmitRefusal::Unavailable { why: health.to_string() });
         }
-        state.arrive(&desk.scheduler);
-        desk.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
+        state.arrive(&shared.scheduler);
+        shared.scheduler.add_group(&spec, state.choices.len(), now_ns, &mut ids).map_err(refusal)?;
         for (choice, id) in state.choices.iter_mut().zip(ids) {
             choice.seq = Some(id);
         }
-        desk.inbox.push(state);
-        desk.alive += 1;
-        drop(desk);
+        shared.inbox.push(state);
+        shared.alive += 1;
+        drop(shared);
         self.work.notify_one();
         Ok(ticket)
     }
 
     /// Makes the loop check for cancelled jobs and for readers that have caught up.
     fn look(&self) {
-        self.desk.lock().attention = true;
+        self.shared.lock().attention = true;
         self.work.notify_one();
     }
 
@@ -180,20 +192,20 @@ impl Intake {
         let waker = Arc::downgrade(self);
         Arc::new(move || {
             if let Some(intake) = waker.upgrade() {
-                intake.desk.lock().masks_ready = true;
+                intake.shared.lock().masks_ready = true;
                 intake.work.notify_one();
             }
         })
     }
 
     pub(crate) fn cached_prefix(&self, keys: &PrefixKeys) -> usize {
-        self.desk.lock().scheduler.cached_prefix(keys)
+        self.shared.lock().scheduler.cached_prefix(keys)
     }
 
     pub(crate) fn load(&self) -> LoadReport {
         let (load, times, restarts) = {
-            let desk = self.desk.lock();
-            (desk.scheduler.load(), desk.times, desk.restarts)
+            let shared = self.shared.lock();
+            (shared.scheduler.load(), shared.times, shared.restarts)
         };
         LoadReport {
             reported: ReportAge::Now,
@@ -216,41 +228,41 @@ impl Intake {
     }
 
     pub(crate) fn health(&self) -> EngineHealth {
-        self.desk.lock().health()
+        self.shared.lock().health()
     }
 
     /// Stops accepting jobs because the loop broke.
     pub(crate) fn broke(&self, why: &str) {
-        let mut desk = self.desk.lock();
-        if desk.mode == Mode::Open {
-            desk.mode = Mode::Restarting { why: why.to_owned() };
+        let mut shared = self.shared.lock();
+        if shared.mode == Mode::Open {
+            shared.mode = Mode::Restarting { why: why.to_owned() };
         }
     }
 
     /// Waits for `rest`. Returns `false` if the engine was cut off meanwhile.
     pub(crate) fn rest(&self, rest: Duration) -> bool {
         let until = Instant::now() + rest;
-        let mut desk = self.desk.lock();
-        while desk.mode != Mode::CutOff {
-            if self.work.wait_until(&mut desk, until).timed_out() {
+        let mut shared = self.shared.lock();
+        while shared.mode != Mode::CutOff {
+            if self.work.wait_until(&mut shared, until).timed_out() {
                 break;
             }
         }
-        desk.mode != Mode::CutOff
+        shared.mode != Mode::CutOff
     }
 
     /// Records a successful restart and accepts jobs again.
     pub(crate) fn reopen(&self) {
-        let mut desk = self.desk.lock();
-        desk.restarts = desk.restarts.saturating_add(1);
-        if matches!(desk.mode, Mode::Restarting { .. }) {
-            desk.mode = Mode::Open;
+        let mut shared = self.shared.lock();
+        shared.restarts = shared.restarts.saturating_add(1);
+        if matches!(shared.mode, Mode::Restarting { .. }) {
+            shared.mode = Mode::Open;
         }
     }
 
     /// Records that the loop will not restart.
     pub(crate) fn died(&self, why: String) {
-        self.desk.lock().mode = Mode::Dead { why };
+        self.shared.lock().mode = Mode::Dead { why };
         self.quiet.notify_all();
     }
 

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use headrace_domain::{BLOCK_TOKENS, EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
+use headrace_domain::{EngineTrace, FinishReason, RequestId, Sampling, TokenLogprob, Usage};
 use headrace_engine_api::{EventSender, GrammarFailed, Job, JobError, JobEvent, JobReport, PromptScores};
-use headrace_scheduler::{Pinned, Scheduler, SeqId, Started, Work, usable_blocks};
+use headrace_scheduler::{Scheduler, SeqId, StartedSequence, Work};
 use headrace_tokenizer::StopMatcher;
 
-use crate::around::Around;
-use crate::held::Held;
+use crate::choice_grammar::ChoiceGrammar;
 use crate::masks::{MAX_FORCED_IDS, MaskRunner, Wake, WorkBudget};
+use crate::reasoning::{ReasoningState, ReasoningStep};
 use crate::sampler::{Seen, penalizes};
 use crate::text::{Decode, TextOf};
-use crate::thought::{Thinking, Turn};
 use crate::times::Times;
+use crate::work_meter::WorkMeter;
 
 /// The sampling rules that all choices of a job share.
 #[derive(Debug)]
@@ -34,13 +34,13 @@ pub(crate) struct Choice {
     /// The choice's sequence. `None` after the choice has ended.
     pub(crate) seq: Option<SeqId>,
     /// The grammar of the response format, if the job has one.
-    pub(crate) held: Option<Held>,
+    pub(crate) grammar: Option<ChoiceGrammar>,
     /// The last chosen id, until the grammar has accepted it.
     pub(crate) pending: Option<ChosenId>,
     /// Whether the sequence is paused until its grammar has an answer.
-    pub(crate) sits_out: bool,
+    pub(crate) waits_for_grammar: bool,
     /// The state of the reasoning budget, if the job has one.
-    pub(crate) thinking: Option<Thinking>,
+    pub(crate) thinking: Option<ReasoningState>,
     decoder: Box<dyn Decode>,
     stops: StopMatcher,
 }
@@ -54,7 +54,7 @@ pub(crate) struct ChosenId {
 
 /// Which of a job's choices are paused because of unread events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Still {
+pub(crate) enum PausedChoices {
     None,
     /// All but the first, which computes the prompt scores. The events of the other choices wait for these scores.
     ButScores,
@@ -63,7 +63,7 @@ pub(crate) enum Still {
 }
 
 /// The result of accepting one more id of a choice.
-struct Accepted {
+struct AcceptedId {
     text: String,
     finish: Option<FinishReason>,
     /// Whether this id ends a reasoning section.
@@ -86,23 +86,23 @@ pub(crate) struct JobState {
     started_ns: Option<u64>,
     first_token_ns: Option<u64>,
     cached_tokens: u64,
-    /// The part of the uncached prompt that the cache keeps.
-    pinned: Pinned,
+    /// Uncached prompt tokens that the cache keeps for minutes, and for an hour.
+    pinned_tokens: [u64; 2],
     computed: u64,
     output: u64,
     last_step: u64,
     /// How the steps' time was spent when the job started.
     times: Times,
     /// The work that ran before the job and concurrently with it.
-    around: Around,
+    work_meter: WorkMeter,
     /// Prompt scores so far. `None` if they were not requested or are delivered.
     scores: Option<Vec<TokenLogprob>>,
     /// Events of the choices that wait for the scores, which must come first.
-    held: Vec<JobEvent>,
-    held_bytes: usize,
+    withheld: Vec<JobEvent>,
+    withheld_bytes: usize,
     /// Which choices are paused, and since when.
-    still: Still,
-    still_since_ns: u64,
+    paused_choices: PausedChoices,
+    paused_since_ns: u64,
 }
 
 impl Rules {
@@ -130,16 +130,16 @@ impl Choice {
         seen_prompt: &Arc<[u32]>,
         rules: &Rules,
         text: &dyn TextOf,
-        (held, thinking): (Option<Held>, Option<Thinking>),
+        (grammar, thinking): (Option<ChoiceGrammar>, Option<ReasoningState>),
     ) -> Self {
         Self {
             number,
             seen: Seen { prompt: Arc::clone(seen_prompt), output: Default::default() },
             generated: 0,
             seq: None,
-            held,
+            grammar,
             pending: None,
-            sits_out: false,
+            waits_for_grammar: false,
             thinking,
             decoder: text.decoder(),
             stops: StopMatcher::new(&rules.sampling.stop),
@@ -148,7 +148,7 @@ impl Choice {
 
     /// Accepts the next id. Text of the first `min_tokens` ids is delivered without checking stop strings: a stop
     /// string counts only if it lies entirely in the text after them.
-    fn accept(&mut self, id: u32, rules: &Rules) -> Result<Accepted, GrammarFailed> {
+    fn accept(&mut self, id: u32, rules: &Rules) -> Result<AcceptedId, GrammarFailed> {
         self.generated += 1;
         if penalizes(&rules.sampling) {
             *self.seen.output.entry(id).or_default() += 1;
@@ -156,17 +156,17 @@ impl Choice {
         let free = self.generated <= rules.sampling.min_tokens;
         let stops = rules.stop_ids.binary_search(&id).is_ok();
         // A complete grammar allows only the end, even if `min_tokens` asks for a longer answer.
-        if stops && (!free || self.held.is_some()) {
+        if stops && (!free || self.grammar.is_some()) {
             let mut text = String::new();
             let matched = self.finish_text(rules, &mut text);
             let finish = Some(matched.unwrap_or(FinishReason::Stop));
-            return Ok(Accepted { text, finish, closes: false, cut: false });
+            return Ok(AcceptedId { text, finish, closes: false, cut: false });
         }
-        let Turn { closes, cut } = match &mut self.thinking {
+        let ReasoningStep { closes, cut } = match &mut self.thinking {
             Some(thinking) => thinking.accept(id)?,
-            None => Turn::default(),
+            None => ReasoningStep::default(),
         };
-        let complete = self.held.as_ref().is_some_and(Held::is_complete);
+        let complete = self.grammar.as_ref().is_some_and(ChoiceGrammar::is_complete);
         let piece = self.decoder.push(id);
         let (mut text, mut finish) = if free { (piece, None) } else { self.deliver(&piece, rules) };
         if finish.is_none() && (complete || self.generated >= rules.limit) {
@@ -174,20 +174,20 @@ impl Choice {
             let end = if complete { FinishReason::Stop } else { FinishReason::Length };
             finish = Some(matched.unwrap_or(end));
         }
-        Ok(Accepted { text, finish, closes, cut })
+        Ok(AcceptedId { text, finish, closes, cut })
     }
 
     /// Returns the id that must come next, because of the reasoning budget or the grammar.
     pub(crate) fn forced(&self) -> Option<u32> {
-        let thought = self.thinking.as_ref().and_then(Thinking::forced);
-        thought.or_else(|| self.held.as_ref().and_then(Held::forced))
+        let thought = self.thinking.as_ref().and_then(ReasoningState::forced);
+        thought.or_else(|| self.grammar.as_ref().and_then(ChoiceGrammar::forced))
     }
 
     /// Whether the next id can be chosen. If necessary, waits for the grammar until `until`.
     pub(crate) fn is_ready(&mut self, masks: &mut dyn MaskRunner, until: impl FnOnce() -> Instant) -> bool {
-        let Some(held) = &mut self.held else { return true };
-        held.poll_and_send(masks);
-        held.is_ready() || held.wait(until(), masks, Held::is_ready)
+        let Some(grammar) = &mut self.grammar else { return true };
+        grammar.poll_and_send(masks);
+        grammar.is_ready() || grammar.wait(until(), masks, ChoiceGrammar::is_ready)
     }
 
     /// Passes the next id to the grammar. Skips stop ids, which are not part of the response format.
@@ -195,8 +195,8 @@ impl Choice {
     /// # Errors
     /// The grammar forces another id.
     pub(crate) fn note_id(&mut self, id: u32, rules: &Rules) -> Result<(), GrammarFailed> {
-        match &mut self.held {
-            Some(held) if rules.stop_ids.binary_search(&id).is_err() => held.take(id),
+        match &mut self.grammar {
+            Some(grammar) if rules.stop_ids.binary_search(&id).is_err() => grammar.take(id),
             _ => Ok(()),
         }
     }
@@ -240,35 +240,34 @@ impl JobState {
         let budget = WorkBudget::of_choice(rules.sampling.n);
         let bound = || {
             let grammar = job.grammar.as_ref().zip(wake.as_ref());
-            let held =
-                grammar.map(|(grammar, wake)| Held::new(&**grammar, (vocab, job.tenant.0), budget, wake));
-            (held, job.thought.as_ref().map(|cap| Thinking::new(cap, job.grammar.is_some())))
+            let grammar = grammar
+                .map(|(grammar, wake)| ChoiceGrammar::new(&**grammar, (vocab, job.tenant.0), budget, wake));
+            (grammar, job.thought.as_ref().map(|cap| ReasoningState::new(cap, job.grammar.is_some())))
         };
         let choices = numbers.map(|number| Choice::new(number, &seen, &rules, text, bound())).collect();
-        let prompt_blocks = usable_blocks(job.prompt.len()) as u32;
         Self {
             request: job.request,
             prompt: Arc::clone(&job.prompt),
             scores: rules.sampling.prompt_logprobs.map(|_| Vec::with_capacity(job.prompt.len())),
             rules,
             choices,
-            trace: EngineTrace { prompt_blocks, ..EngineTrace::default() },
+            trace: EngineTrace::default(),
             failure: None,
             sender,
             arrived_ns: now_ns,
             started_ns: None,
             first_token_ns: None,
             cached_tokens: 0,
-            pinned: Pinned::default(),
+            pinned_tokens: [0; 2],
             computed: 0,
             output: 0,
             last_step: 0,
             times: Times::default(),
-            around: Around::of(job.tenant.0),
-            held: Vec::new(),
-            held_bytes: 0,
-            still: Still::None,
-            still_since_ns: 0,
+            work_meter: WorkMeter::of(job.tenant.0),
+            withheld: Vec::new(),
+            withheld_bytes: 0,
+            paused_choices: PausedChoices::None,
+            paused_since_ns: 0,
         }
     }
 
@@ -280,10 +279,10 @@ impl JobState {
     pub(crate) fn take_up(&mut self, generated: &[u32]) -> Result<Option<FinishReason>, GrammarFailed> {
         let Some(choice) = self.choices.first_mut() else { return Ok(None) };
         for id in generated {
-            if let Some(held) = &mut choice.held
+            if let Some(grammar) = &mut choice.grammar
                 && self.rules.stop_ids.binary_search(id).is_err()
             {
-                held.accept_here(*id)?;
+                grammar.accept_here(*id)?;
             }
             let finish = choice.accept(*id, &self.rules)?.finish;
             if finish.is_some() {
@@ -295,19 +294,20 @@ impl JobState {
 
     /// Starts the computation of the masks for the first ids of the choices.
     pub(crate) fn look_ahead(&mut self, masks: &mut dyn MaskRunner) {
-        let held = self.choices.iter_mut().filter_map(|choice| choice.held.as_mut());
-        held.for_each(|held| held.send(masks));
+        let grammars = self.choices.iter_mut().filter_map(|choice| choice.grammar.as_mut());
+        grammars.for_each(|grammar| grammar.send(masks));
     }
 
     /// Whether a choice is paused, because of unread events or because of its grammar.
-    pub(crate) fn rests(&self, choice: usize) -> bool {
-        let unread = self.still == Still::All || (self.still == Still::ButScores && choice > 0);
-        unread || self.choices.get(choice).is_some_and(|choice| choice.sits_out)
+    pub(crate) fn is_paused(&self, choice: usize) -> bool {
+        let unread = self.paused_choices == PausedChoices::All
+            || (self.paused_choices == PausedChoices::ButScores && choice > 0);
+        unread || self.choices.get(choice).is_some_and(|choice| choice.waits_for_grammar)
     }
 
     /// Returns why the grammar of a choice could not accept its last ids.
     pub(crate) fn form_failure(&self, choice: usize) -> Option<GrammarFailed> {
-        self.choices.get(choice)?.held.as_ref()?.accept_failure().cloned()
+        self.choices.get(choice)?.grammar.as_ref()?.accept_failure().cloned()
     }
 
     /// Ends a choice whose grammar turned out to be complete after its last id was delivered.
@@ -339,26 +339,33 @@ impl JobState {
     /// Records the job's arrival, just before the scheduler gets it.
     pub(crate) fn arrive(&mut self, scheduler: &Scheduler) {
         self.trace.queue_depth = u32::try_from(scheduler.waiting()).unwrap_or(u32::MAX);
-        self.around.arrive(scheduler);
+        self.work_meter.arrive(scheduler);
     }
 
     /// Records the job's start. Its first chunk is in the planned step that begins at `now_ns`.
-    pub(crate) fn start(&mut self, started: &Started, now_ns: u64, times: Times, scheduler: &Scheduler) {
+    pub(crate) fn start(
+        &mut self,
+        started: &StartedSequence,
+        now_ns: u64,
+        times: Times,
+        scheduler: &Scheduler,
+    ) {
         if self.started_ns.is_some() {
             return;
         }
-        let Started { cached_tokens, pinned, miss, .. } = *started;
+        let StartedSequence { cached_tokens, pinned, miss, .. } = *started;
         self.started_ns = Some(now_ns);
-        self.pinned = pinned;
+        let layout = scheduler.layout();
+        self.pinned_tokens = pinned.blocks.map(|blocks| u64::from(blocks) * layout.block_tokens() as u64);
         self.trace.pinned_blocks = pinned.blocks.iter().sum();
         self.trace.unpinned_blocks = pinned.beyond;
         self.cached_tokens = cached_tokens as u64;
         self.computed = self.cached_tokens;
         self.trace.queue_ns = now_ns.saturating_sub(self.arrived_ns);
-        self.trace.ahead = Some(self.around.start(scheduler, self.trace.queue_ns));
+        self.trace.ahead = Some(self.work_meter.start(scheduler, self.trace.queue_ns));
         self.trace.miss = miss;
         self.times = times;
-        self.trace.cached_blocks = (cached_tokens / BLOCK_TOKENS) as u32;
+        self.trace.cached_blocks = layout.full_blocks(cached_tokens) as u32;
         self.send(JobEvent::Started { cached_tokens: u32::try_from(cached_tokens).unwrap_or(u32::MAX) });
     }
 
@@ -370,7 +377,7 @@ impl JobState {
         }
         self.last_step = step;
         if self.first_token_ns.is_some() {
-            self.around.generates(work);
+            self.work_meter.generates(work);
         }
         let batch = u32::try_from(batch).unwrap_or(u32::MAX);
         let trace = &mut self.trace;
@@ -410,8 +417,8 @@ impl JobState {
         }
         if let Some(tokens) = self.scores.take() {
             self.send(JobEvent::Scored(PromptScores { tokens }));
-            self.held_bytes = 0;
-            for event in std::mem::take(&mut self.held) {
+            self.withheld_bytes = 0;
+            for event in std::mem::take(&mut self.withheld) {
                 self.send(event);
             }
         }
@@ -432,7 +439,7 @@ impl JobState {
         now_ns: u64,
     ) -> Result<bool, GrammarFailed> {
         let Some(taken) = self.choices.get_mut(choice) else { return Ok(false) };
-        let Accepted { mut text, mut finish, mut closes, mut cut } = taken.accept(id, &self.rules)?;
+        let AcceptedId { mut text, mut finish, mut closes, mut cut } = taken.accept(id, &self.rules)?;
         let number = taken.number;
         let (mut ids, mut thoughts) = (vec![id], Vec::new());
         while finish.is_none() && logprob.is_none() && ids.len() < MAX_FORCED_IDS {
@@ -455,10 +462,10 @@ impl JobState {
         self.trace.prefill_ns = first.saturating_sub(self.started_ns.unwrap_or(first));
         self.trace.decode_ns = now_ns.saturating_sub(first);
         self.trace.thoughts_cut = self.trace.thoughts_cut.saturating_add(u32::from(cut));
-        let mut told = 0;
+        let mut emitted = 0;
         for (end, text) in thoughts {
-            let rest = ids.split_off(end - told);
-            told = end;
+            let rest = ids.split_off(end - emitted);
+            emitted = end;
             let ids = std::mem::replace(&mut ids, rest);
             self.emit(JobEvent::Tokens { choice: number, ids, text, logprobs: Vec::new() });
         }
@@ -477,7 +484,7 @@ impl JobState {
     pub(crate) fn end(&mut self, choice: usize, reason: FinishReason) {
         let Some(ended) = self.choices.get_mut(choice) else { return };
         ended.seq = None;
-        ended.held = None;
+        ended.grammar = None;
         ended.pending = None;
         let number = ended.number;
         self.emit(JobEvent::Finished { choice: number, reason });
@@ -486,8 +493,8 @@ impl JobState {
     /// Sends an event, or keeps it while scores are pending.
     fn emit(&mut self, event: JobEvent) {
         if self.scores.is_some() {
-            self.held_bytes += event.bytes();
-            self.held.push(event);
+            self.withheld_bytes += event.bytes();
+            self.withheld.push(event);
         } else {
             self.send(event);
         }
@@ -495,25 +502,25 @@ impl JobState {
 
     /// Whether the amount of unread events changes which choices are paused.
     pub(crate) fn is_to_change(&self) -> bool {
-        match self.still {
-            Still::None => self.sender.is_full() || self.held_bytes >= self.sender.bound(),
-            Still::ButScores => self.scores.is_none() || self.sender.is_full(),
-            Still::All => !self.sender.is_paused(),
+        match self.paused_choices {
+            PausedChoices::None => self.sender.is_full() || self.withheld_bytes >= self.sender.bound(),
+            PausedChoices::ButScores => self.scores.is_none() || self.sender.is_full(),
+            PausedChoices::All => !self.sender.is_paused(),
         }
     }
 
     /// Updates which choices are paused, from `now_ns` on.
-    pub(crate) fn stand_still(&mut self, now_ns: u64) {
-        if self.still == Still::All {
-            self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
+    pub(crate) fn update_pause(&mut self, now_ns: u64) {
+        if self.paused_choices == PausedChoices::All {
+            self.trace.paused_ns += now_ns.saturating_sub(self.paused_since_ns);
         }
-        self.still = if self.sender.is_full() && self.sender.pause() {
-            self.still_since_ns = now_ns;
-            Still::All
-        } else if self.held_bytes >= self.sender.bound() {
-            Still::ButScores
+        self.paused_choices = if self.sender.is_full() && self.sender.pause() {
+            self.paused_since_ns = now_ns;
+            PausedChoices::All
+        } else if self.withheld_bytes >= self.sender.bound() {
+            PausedChoices::ButScores
         } else {
-            Still::None
+            PausedChoices::None
         };
     }
 
@@ -533,8 +540,8 @@ impl JobState {
 
     /// Sends the terminal event. `times` and `work` are the time spent and the work done by all steps until `now_ns`.
     pub(crate) fn close(mut self, times: Times, now_ns: u64, work: Work) {
-        if self.still == Still::All {
-            self.trace.paused_ns += now_ns.saturating_sub(self.still_since_ns);
+        if self.paused_choices == PausedChoices::All {
+            self.trace.paused_ns += now_ns.saturating_sub(self.paused_since_ns);
         }
         if self.started_ns.is_some() {
             let own = times.since(self.times);
@@ -544,9 +551,9 @@ impl JobState {
         // Limits cache writes to computed tokens: tokens that were never computed are not in the cache either.
         let computed = self.computed.saturating_sub(self.cached_tokens);
         if self.started_ns.is_some() {
-            self.trace.beside = Some(self.around.end(work, computed, self.trace.decode_ns));
+            self.trace.beside = Some(self.work_meter.end(work, computed, self.trace.decode_ns));
         }
-        let [minutes, hour] = self.pinned.blocks.map(|blocks| u64::from(blocks) * BLOCK_TOKENS as u64);
+        let [minutes, hour] = self.pinned_tokens;
         let cache_write_1h = hour.min(computed);
         let cache_write = minutes.min(computed - cache_write_1h);
         let usage = Usage {

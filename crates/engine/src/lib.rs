@@ -10,21 +10,21 @@
 
 #[cfg(test)]
 mod any_ids;
-mod around;
+mod choice_grammar;
 mod config;
 mod embedded;
-mod held;
 mod intake;
 mod job;
 mod logprobs;
 mod masks;
 mod random;
+mod reasoning;
 mod restarts;
 mod sampler;
 mod stepper;
 mod text;
-mod thought;
 mod times;
+mod work_meter;
 
 pub use config::{EngineConfig, EngineError, MAX_LOGPROBS};
 pub use embedded::EmbeddedEngine;

@@ -80,7 +80,7 @@ pub(crate) enum Reply {
 pub(crate) type Wake = Arc<dyn Fn() + Send + Sync>;
 
 /// The state that a choice and its task share.
-pub(crate) struct Link {
+pub(crate) struct TaskLink {
     /// Set if the answer has ended, so that its task must be dropped.
     pub(crate) dropped: AtomicBool,
     /// Set if the choice is paused until a reply comes.
@@ -98,7 +98,7 @@ pub struct MaskTask {
     taken: u64,
     budget: WorkBudget,
     to: Sender<Reply>,
-    link: Arc<Link>,
+    link: Arc<TaskLink>,
 }
 
 struct TaskJob {
@@ -112,7 +112,7 @@ impl MaskTask {
         (state, mask): (Box<dyn GrammarState>, Vec<u32>),
         (ids, taken): (Vec<u32>, u64),
         budget: WorkBudget,
-        (to, link): (Sender<Reply>, Arc<Link>),
+        (to, link): (Sender<Reply>, Arc<TaskLink>),
     ) -> Self {
         Self { tenant, job: Some(TaskJob { state, mask }), ids: Some(ids), taken, budget, to, link }
     }

@@ -60,14 +60,14 @@ impl Sampler {
         row: &[f32],
         sampling: &Sampling,
         seen: &Seen,
-        barred: Barred<'_>,
+        barred: ForbiddenIds<'_>,
         random: f64,
     ) -> u32 {
         let as_it_is = !penalizes(sampling) && sampling.logit_bias.is_empty();
         // Fast path for the likeliest token that the grammar allows: the row is not copied.
         if as_it_is
             && is_greedy(sampling)
-            && let Barred { suppressed: [], allowed: Some(allowed) } = &barred
+            && let ForbiddenIds { suppressed: [], allowed: Some(allowed) } = &barred
             && let Some(best) = argmax_allowed(self.isa, row, allowed)
         {
             return best as u32;
@@ -95,7 +95,7 @@ impl Sampler {
         if peak == f32::NEG_INFINITY {
             return best as u32;
         }
-        let law = Law { row, peak, temperature: sampling.temperature, min_p: sampling.min_p };
+        let law = TokenDistribution { row, peak, temperature: sampling.temperature, min_p: sampling.min_p };
         let (mass, mut rounds) = match sampling.top_k.map(|k| k.get() as usize).filter(|&k| k < row.len()) {
             Some(k) => {
                 largest(row, k, &mut self.ranked);
@@ -120,7 +120,7 @@ impl Sampler {
 
     /// Returns the sum of all weights. Without min_p the kernels compute it over the whole vocabulary, to a relative
     /// error of about 1e-6. With min_p few candidates are left, and they are summed while they are ranked.
-    fn mass(&mut self, law: &Law<'_>, rounds: &mut usize) -> f64 {
+    fn mass(&mut self, law: &TokenDistribution<'_>, rounds: &mut usize) -> f64 {
         if law.min_p > 0.0 {
             return self.walk(law, rounds, |_| false).1;
         }
@@ -132,7 +132,12 @@ impl Sampler {
     /// Walks down the ranking until `done` returns true for the weights so far, and ranks more of the row as needed.
     /// Returns the last candidate reached and the sum of the weights up to it. If the ranking ends first, that is the
     /// last candidate with any weight.
-    fn walk(&mut self, law: &Law<'_>, rounds: &mut usize, done: impl Fn(f64) -> bool) -> (Option<u32>, f64) {
+    fn walk(
+        &mut self,
+        law: &TokenDistribution<'_>,
+        rounds: &mut usize,
+        done: impl Fn(f64) -> bool,
+    ) -> (Option<u32>, f64) {
         let (mut at, mut sum, mut last) = (0, 0.0, None);
         loop {
             while let Some(&(logit, id)) = self.ranked.get(at) {
@@ -158,7 +163,7 @@ impl Sampler {
 
 /// A row of logits as an unnormalized distribution. The weight of a token is its probability relative to that of the
 /// likeliest token.
-struct Law<'a> {
+struct TokenDistribution<'a> {
     row: &'a [f32],
     /// The largest logit.
     peak: f32,
@@ -166,7 +171,7 @@ struct Law<'a> {
     min_p: f32,
 }
 
-impl Law<'_> {
+impl TokenDistribution<'_> {
     fn exponent(&self, logit: f32) -> f32 {
         (logit - self.peak) / self.temperature
     }
@@ -207,14 +212,14 @@ const BITS: [u32; 32] = {
 
 /// The ids that must not be chosen.
 #[derive(Debug, Default)]
-pub(crate) struct Barred<'a> {
+pub(crate) struct ForbiddenIds<'a> {
     /// Ids that are not chosen while another id can be.
     pub(crate) suppressed: &'a [u32],
     /// The ids that the grammar allows, one bit each: bit `id % 32` of word `id / 32`.
     pub(crate) allowed: Option<&'a [u32]>,
 }
 
-impl Barred<'_> {
+impl ForbiddenIds<'_> {
     fn is_nothing(&self) -> bool {
         self.suppressed.is_empty() && self.allowed.is_none()
     }

@@ -15,19 +15,20 @@ use std::time::{Duration, Instant};
 use headrace_domain::PrefixKeys;
 use headrace_engine_api::{Capabilities, Job, JobError, JobTicket, LoadReport, SubmitRefusal};
 use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::PerGroup;
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId, Work};
 
 use crate::config::{EngineConfig, EngineError};
-use crate::intake::{Desk, Intake, Mode};
+use crate::intake::{Intake, Mode, SharedState};
 use crate::job::JobState;
 use crate::masks::{InlineMasks, MaskRunner};
 use crate::sampler::Sampler;
 use crate::text::TextOf;
 use crate::times::Times;
 
-mod forms;
+mod grammars;
+mod restart;
 mod sample;
-mod start_over;
 mod warm_up;
 
 /// Jobs per step that are checked for a reader that left without cancelling.
@@ -69,7 +70,7 @@ pub struct Stepper {
     /// Sequences to pause from the next step on, because their grammars are late.
     late: Vec<SeqId>,
     /// Sequences that are paused because of their grammars.
-    sitting_out: Vec<SeqId>,
+    waiting_for_grammar: Vec<SeqId>,
     /// Grammar work to charge, per sequence, in units.
     form_work: Vec<(SeqId, u64)>,
     /// Deadline for waiting for masks in this step. `None` if the step has not waited yet.
@@ -95,36 +96,42 @@ pub struct Stepper {
 struct Batch {
     chunks: Vec<PlannedChunk>,
     tokens: Vec<u32>,
+    /// The block tables of all chunks: for each chunk, one table per cache group.
     blocks: Vec<u32>,
-    /// For each chunk, the end of its tokens and the end of its blocks in the two lists.
-    ends: Vec<(usize, usize)>,
+    /// For each chunk, the end of its tokens in `tokens`, and the ends of its tables in `blocks`.
+    ends: Vec<(usize, PerGroup<usize>)>,
 }
 
 impl Batch {
-    fn copy_from(&mut self, desk: &Desk) {
+    fn copy_from(&mut self, shared: &SharedState) {
         self.chunks.clear();
         self.tokens.clear();
         self.blocks.clear();
         self.ends.clear();
-        for chunk in &desk.scheduler.current().chunks {
+        for chunk in &shared.scheduler.current().chunks {
             self.chunks.push(*chunk);
-            if let Some(view) = desk.scheduler.view(chunk) {
+            let mut table_ends = PerGroup::repeat(self.blocks.len());
+            if let Some(view) = shared.scheduler.view(chunk) {
                 self.tokens.extend_from_slice(view.tokens);
-                self.blocks.extend_from_slice(view.blocks);
+                table_ends = view.tables.map(|table| {
+                    self.blocks.extend_from_slice(table);
+                    self.blocks.len()
+                });
             }
-            self.ends.push((self.tokens.len(), self.blocks.len()));
+            self.ends.push((self.tokens.len(), table_ends));
         }
     }
 
     /// Returns one chunk in the model's format.
     fn chunk(&self, at: usize) -> Option<SequenceChunk<'_>> {
-        let (planned, &(tokens_end, blocks_end)) = (self.chunks.get(at)?, self.ends.get(at)?);
-        let (tokens, blocks) =
-            at.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or((0, 0));
+        let (planned, (tokens_end, table_ends)) = (self.chunks.get(at)?, self.ends.get(at)?);
+        let before = at.checked_sub(1).and_then(|before| self.ends.get(before));
+        let (tokens, mut table) = before.map_or((0, 0), |(tokens, tables)| (*tokens, *tables.last()));
+        let tables = table_ends.try_map(|&end| self.blocks.get(std::mem::replace(&mut table, end)..end))?;
         Some(SequenceChunk {
-            tokens: self.tokens.get(tokens..tokens_end)?,
+            tokens: self.tokens.get(tokens..*tokens_end)?,
             start: planned.start,
-            blocks: self.blocks.get(blocks..blocks_end)?,
+            tables,
             logits: wanted(planned.logits),
         })
     }
@@ -165,7 +172,7 @@ impl Stepper {
             followed: Vec::new(),
             pending: Vec::new(),
             late: Vec::new(),
-            sitting_out: Vec::new(),
+            waiting_for_grammar: Vec::new(),
             form_work: Vec::new(),
             mask_until: None,
             over: Vec::new(),
@@ -214,7 +221,7 @@ impl Stepper {
     /// # Errors
     /// A description of the inconsistency.
     pub fn check_invariants(&self) -> Result<(), String> {
-        self.intake.desk.lock().scheduler.check_invariants()
+        self.intake.shared.lock().scheduler.check_invariants()
     }
 
     /// Runs one step.
@@ -224,12 +231,12 @@ impl Stepper {
         let now_ns = intake.config.clock.monotonic_nanos();
         self.seen_ns = now_ns;
         {
-            let mut desk = intake.desk.lock();
-            self.take_in(&mut desk, now_ns);
-            desk.scheduler.plan(now_ns);
-            self.batch.copy_from(&desk);
-            self.note_plan(&mut desk, now_ns);
-            self.abort_over(&mut desk);
+            let mut shared = intake.shared.lock();
+            self.take_in(&mut shared, now_ns);
+            shared.scheduler.plan(now_ns);
+            self.batch.copy_from(&shared);
+            self.note_plan(&mut shared, now_ns);
+            self.abort_over(&mut shared);
         }
         // Readers of cancelled and expired jobs get their terminal event before the step computes.
         self.close_over();
@@ -240,19 +247,19 @@ impl Stepper {
         let done_ns = intake.config.clock.monotonic_nanos();
         self.seen_ns = done_ns;
         {
-            let mut desk = intake.desk.lock();
+            let mut shared = intake.shared.lock();
             if !self.batch.chunks.is_empty() {
-                desk.scheduler.commit(&self.outcomes, done_ns);
-                self.append_further(&mut desk);
+                shared.scheduler.commit(&self.outcomes, done_ns);
+                self.append_further(&mut shared);
                 let end_ns = intake.config.clock.monotonic_nanos();
                 self.times.step_ns = end_ns.saturating_sub(now_ns);
                 self.all_times.add(self.times);
-                desk.times = self.all_times;
-                self.all_work = desk.scheduler.work();
-                self.sit_out(&mut desk);
+                shared.times = self.all_times;
+                self.all_work = shared.scheduler.work();
+                self.pause_late_choices(&mut shared);
             }
-            self.stand_still(&mut desk, done_ns);
-            self.abort_over(&mut desk);
+            self.apply_pauses(&mut shared, done_ns);
+            self.abort_over(&mut shared);
         }
         self.close_over();
         match self.batch.chunks.len() {
@@ -263,13 +270,13 @@ impl Stepper {
 
     /// Accepts new jobs, removes cancelled ones, and lets jobs resume if their readers caught up. After the cut-off
     /// removes all jobs.
-    fn take_in(&mut self, desk: &mut Desk, now_ns: u64) {
-        self.adopt(desk);
-        if desk.masks_ready {
-            self.join_again(desk);
+    fn take_in(&mut self, shared: &mut SharedState, now_ns: u64) {
+        self.adopt(shared);
+        if shared.masks_ready {
+            self.join_again(shared);
         }
-        let cut_off = desk.mode == Mode::CutOff;
-        let look_at_all = std::mem::take(&mut desk.attention) || cut_off;
+        let cut_off = shared.mode == Mode::CutOff;
+        let look_at_all = std::mem::take(&mut shared.attention) || cut_off;
         let count = self.jobs.len();
         let looks = if look_at_all { count } else { count.min(READERS_CHECKED_PER_STEP) };
         for _ in 0..looks {
@@ -286,29 +293,29 @@ impl Stepper {
                 self.to_change.push(at);
             }
         }
-        self.stand_still(desk, now_ns);
+        self.apply_pauses(shared, now_ns);
         // Runs before the plan, so that the freed blocks and slots serve this step.
-        self.abort_over(desk);
+        self.abort_over(shared);
     }
 
     /// Pauses the choices of jobs with too many unread events, and resumes those that may continue.
-    fn stand_still(&mut self, desk: &mut Desk, now_ns: u64) {
+    fn apply_pauses(&mut self, shared: &mut SharedState, now_ns: u64) {
         for at in self.to_change.drain(..) {
             let job = self.jobs.get_mut(at).and_then(Option::as_mut);
             let Some(job) = job.filter(|job| job.is_to_change()) else { continue };
-            job.stand_still(now_ns);
+            job.update_pause(now_ns);
             for (i, seq) in job.choices.iter().enumerate().filter_map(|(i, c)| Some((i, c.seq?))) {
-                if job.rests(i) {
-                    desk.scheduler.pause(seq)
+                if job.is_paused(i) {
+                    shared.scheduler.pause(seq)
                 } else {
-                    desk.scheduler.resume(seq)
+                    shared.scheduler.resume(seq)
                 };
             }
         }
     }
 
-    fn adopt(&mut self, desk: &mut Desk) {
-        for mut job in desk.inbox.drain(..) {
+    fn adopt(&mut self, shared: &mut SharedState) {
+        for mut job in shared.inbox.drain(..) {
             // The masks are computed while the prompt is.
             job.look_ahead(&mut *self.masks);
             let at = self.vacant.pop().unwrap_or_else(|| {
@@ -336,14 +343,14 @@ impl Stepper {
     }
 
     /// Records in each job what the plan means for it.
-    fn note_plan(&mut self, desk: &mut Desk, now_ns: u64) {
-        let plan = desk.scheduler.current();
-        let (batch, work) = (plan.chunks.len(), desk.scheduler.work());
+    fn note_plan(&mut self, shared: &mut SharedState, now_ns: u64) {
+        let plan = shared.scheduler.current();
+        let (batch, work) = (plan.chunks.len(), shared.scheduler.work());
         for started in &plan.started {
             if let Some((job, _)) = self.owner(started.seq)
                 && let Some(job) = self.jobs.get_mut(job).and_then(Option::as_mut)
             {
-                job.start(started, now_ns, self.all_times, &desk.scheduler);
+                job.start(started, now_ns, self.all_times, &shared.scheduler);
             }
         }
         for chunk in &plan.chunks {
@@ -462,15 +469,15 @@ impl Stepper {
 
     /// Frees the blocks of finished jobs, unless the commit has freed them. If such a job is in the step about to be
     /// computed, the commit skips it. No freed block is reused before the next plan.
-    fn abort_over(&mut self, desk: &mut Desk) {
+    fn abort_over(&mut self, shared: &mut SharedState) {
         for &at in &self.over {
             let Some(job) = self.jobs.get_mut(at).and_then(Option::as_mut) else { continue };
             let spoilt = job.is_spoilt();
             for seq in job.choices.iter_mut().filter_map(|choice| choice.seq.take()) {
                 if spoilt {
-                    desk.scheduler.fail(seq)
+                    shared.scheduler.fail(seq)
                 } else {
-                    desk.scheduler.abort(seq)
+                    shared.scheduler.abort(seq)
                 };
             }
         }
@@ -487,9 +494,9 @@ impl Stepper {
             }
         }
         if closed > 0 {
-            let mut desk = self.intake.desk.lock();
-            desk.alive -= closed;
-            if desk.alive == 0 {
+            let mut shared = self.intake.shared.lock();
+            shared.alive -= closed;
+            if shared.alive == 0 {
                 self.intake.quiet.notify_all();
             }
         }

@@ -446,7 +446,7 @@ fn run(
     let mut progress = ProgressLine::new(&format!("loading {}", model.config.name));
     let forward = forward(&model, config, isa, workers, &mut |done, total| progress.bytes(done, total))?;
     progress.end();
-    let (kv_blocks, bytes) = (forward.shape().block_count, model.bytes());
+    let (kv_blocks, bytes) = (forward.shape().kv.first().block_count, model.bytes());
     let loaded = LoadedModel { config: model.config.clone(), kv_blocks, bytes };
     let compute_mode = if model.on_gpu() { "bf16".to_owned() } else { model.mode.to_string() };
     let (named, checkpoint, text) = (&model.config, &model.checkpoint, model.text);

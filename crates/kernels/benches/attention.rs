@@ -8,8 +8,8 @@ mod common;
 use std::time::Instant;
 
 use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
-use headrace_kernels::forward::BLOCK_TOKENS;
 use headrace_kernels::{Kernels, Queries, roofline};
+use headrace_kv_layout::BLOCK_TOKENS;
 
 use crate::common::machine;
 

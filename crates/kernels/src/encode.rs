@@ -21,13 +21,21 @@ pub struct EncodeShape {
     pub vocab: usize,
     /// Most tokens in one sequence.
     pub max_tokens: usize,
-    /// Most tokens in a batch. Each sequence's length counts rounded up to whole blocks
-    /// ([`crate::forward::BLOCK_TOKENS`]). The longest sequence always fits.
+    /// Most tokens in a batch, counted by [`EncodeShape::batch_tokens`]. The longest sequence always fits.
     pub max_batch_tokens: usize,
+    /// Tokens per KV block, at least 1.
+    pub block_tokens: usize,
     /// Numbers in a row of output: the dimensions of an embedding, or 1 for a score.
     pub width: usize,
     /// Bytes of memory that the weights take.
     pub weight_bytes: usize,
+}
+
+impl EncodeShape {
+    /// Returns the tokens of a batch that a sequence of `tokens` tokens takes: its length, rounded up to whole blocks.
+    pub const fn batch_tokens(&self, tokens: usize) -> usize {
+        tokens.next_multiple_of(self.block_tokens)
+    }
 }
 
 /// Output rows, row-major `sequences × width`, in batch order. Reused between batches to avoid allocation.

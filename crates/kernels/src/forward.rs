@@ -3,9 +3,7 @@
 
 use std::fmt;
 
-/// Tokens in one KV block. Equals `headrace_domain::BLOCK_TOKENS`: the engine asserts it at compile time. The
-/// constant is repeated here so that a change to the domain crate does not recompile the kernels.
-pub const BLOCK_TOKENS: usize = 16;
+use headrace_kv_layout::{BlockTables, KvLayout};
 
 /// Tokens of one sequence to compute in this step.
 #[derive(Clone, Copy, Debug)]
@@ -14,9 +12,9 @@ pub struct SequenceChunk<'a> {
     pub tokens: &'a [u32],
     /// Absolute position of `tokens[0]`. Keys and values of the positions before it are already stored.
     pub start: usize,
-    /// Block table: the ids of the physical blocks for positions `0..start + tokens.len()`, [`BLOCK_TOKENS`]
-    /// positions each. The step writes the blocks that hold the chunk's own positions.
-    pub blocks: &'a [u32],
+    /// For each cache group, the ids of the physical blocks for positions `0..start + tokens.len()`. The step writes
+    /// the blocks that hold the chunk's own positions.
+    pub tables: BlockTables<'a>,
     /// Which rows of logits to return.
     pub logits: LogitsWanted,
 }
@@ -50,12 +48,8 @@ pub struct ForwardShape {
     pub vocab: usize,
     /// Most positions in one sequence.
     pub max_positions: usize,
-    /// Tokens per KV block ([`BLOCK_TOKENS`]).
-    pub block_tokens: usize,
-    /// Number of KV blocks. Block ids are below this number.
-    pub block_count: usize,
-    /// Bytes of KV memory per block, over all layers.
-    pub kv_bytes_per_block: usize,
+    /// The cache groups and their blocks.
+    pub kv: KvLayout,
     /// Bytes of memory that the weights take.
     pub weight_bytes: usize,
 }

@@ -61,7 +61,7 @@ const OPENED_BYTES: usize = BLOCK_K / GROUP * opened::MOST_GROUP_BYTES;
 
 /// Memory for an unpacked stretch.
 #[repr(align(64))]
-struct Room([MaybeUninit<u8>; OPENED_PANELS * OPENED_BYTES]);
+struct UnpackedPanels([MaybeUninit<u8>; OPENED_PANELS * OPENED_BYTES]);
 
 /// Computes `count` panels of columns of every row, starting at panel `first`.
 ///
@@ -76,7 +76,7 @@ pub(crate) unsafe fn columns<N: IntTiles, F: Format>(product: &IntProduct<'_>, f
     let block = if groups == 1 { spans } else { BLOCK_K / F::SPAN };
     // A single group of rows unpacks the weights as it reads them. Several groups would each repeat that work.
     let open = groups > 1 && !F::IS_OPEN && (F::OPENS_ALWAYS || product.m >= N::OPENS_NIBBLES);
-    let mut room = Room([MaybeUninit::uninit(); OPENED_PANELS * OPENED_BYTES]);
+    let mut room = UnpackedPanels([MaybeUninit::uninit(); OPENED_PANELS * OPENED_BYTES]);
     let most = N::panels(group(product.m, groups, 0).1);
     let most = if open { most.min(OPENED_PANELS) } else { most };
     // For every block of inputs, all row groups pass over a set of panels together. The panels' block stays in the

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_stands_back_for_another_caller() {
+    fn a_worker_yields_to_another_caller() {
         let workers = Workers::new(2).unwrap();
         let (mut first, mut second) = (Pool::over(&workers, 2), Pool::over(&workers, 2));
         second.begin();

@@ -5,8 +5,8 @@
 
 use half::{bf16, f16};
 use headrace_kernels::attention::{KvShape, KvSlot, KvStore, KvType, Sees, Span};
-use headrace_kernels::forward::BLOCK_TOKENS;
 use headrace_kernels::{Isa, KernelError, Kernels, Queries};
+use headrace_kv_layout::BLOCK_TOKENS;
 use proptest::prelude::*;
 
 mod common;

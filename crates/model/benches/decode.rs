@@ -16,9 +16,10 @@ use std::time::Instant;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::roofline::{self, ReadLimit};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 
@@ -188,7 +189,12 @@ impl Bench {
     fn chunk(&mut self, start: usize, length: usize) -> Result<(), Failure> {
         let tokens: Vec<u32> = (0..length as u32).map(|i| (i * 37 + 11) % VOCAB as u32).collect();
         let blocks: Vec<u32> = (0..KV_BLOCKS as u32).collect();
-        let chunk = SequenceChunk { tokens: &tokens, start, blocks: &blocks, logits: LogitsWanted::Last };
+        let chunk = SequenceChunk {
+            tokens: &tokens,
+            start,
+            tables: PerGroup::new([&blocks]),
+            logits: LogitsWanted::Last,
+        };
         Ok(self.model.step(&[chunk], &mut Logits::default())?)
     }
 
@@ -204,7 +210,7 @@ impl Bench {
             let chunk = |blocks| SequenceChunk {
                 tokens: &token,
                 start: position,
-                blocks,
+                tables: PerGroup::new([blocks]),
                 logits: LogitsWanted::Last,
             };
             let chunks: Vec<_> = tables.iter().map(|table| chunk(table.as_slice())).collect();

@@ -3,6 +3,7 @@
 
 use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::forward::{ForwardError, ForwardShape, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::KvGroup;
 
 /// The rows of a checked batch. Reused between steps.
 #[derive(Default)]
@@ -27,14 +28,16 @@ impl Rows {
         self.positions.clear();
         self.slots.clear();
         self.wanted.clear();
+        let block_tokens = shape.kv.block_tokens();
         for (index, chunk) in batch.iter().enumerate() {
             check(chunk, shape).map_err(|message| ForwardError::BadBatch { chunk: index, message })?;
             let first_wanted = self.tokens.len() + chunk.tokens.len() - chunk.logits.rows(chunk.tokens.len());
             self.tokens.extend_from_slice(chunk.tokens);
+            let table = chunk.tables.first();
             for position in chunk.start..chunk.start + chunk.tokens.len() {
-                let block = chunk.blocks.get(position / shape.block_tokens).copied().unwrap_or_default();
+                let block = table.get(position / block_tokens).copied().unwrap_or_default();
                 self.positions.push(position);
-                self.slots.push(KvSlot { block, offset: position % shape.block_tokens });
+                self.slots.push(KvSlot { block, offset: position % block_tokens });
             }
             self.wanted.extend(first_wanted..self.tokens.len());
         }
@@ -74,7 +77,7 @@ fn spans<'a>(batch: &[SequenceChunk<'a>], of: impl Fn(&SequenceChunk<'a>) -> Log
                 out_row,
                 count,
                 start: chunk.start + skipped,
-                blocks: chunk.blocks,
+                blocks: chunk.tables.first(),
                 sees: Sees::Before,
             });
         }
@@ -93,29 +96,37 @@ fn check(chunk: &SequenceChunk<'_>, shape: &ForwardShape) -> Result<(), String> 
         let (start, tokens) = (chunk.start, chunk.tokens.len());
         return Err(format!("{tokens} tokens at {start} pass position {}", shape.max_positions));
     };
-    let (needed, blocks) = (end.div_ceil(shape.block_tokens), chunk.blocks.len());
-    if blocks < needed {
-        return Err(format!("{blocks} blocks for {end} positions, which need {needed}"));
+    for (group, table) in shape.kv.groups().iter().zip(chunk.tables.iter()) {
+        check_table(table, end, group)?;
     }
     if let Some(token) = chunk.tokens.iter().find(|&&token| token as usize >= shape.vocab) {
         return Err(format!("token {token} of a vocabulary of {}", shape.vocab));
     }
-    if let Some(block) = chunk.blocks.iter().find(|&&block| block as usize >= shape.block_count) {
-        return Err(format!("block {block} of {}", shape.block_count));
+    Ok(())
+}
+
+/// Checks that a block table covers the positions before `end` with existing blocks.
+fn check_table(table: &[u32], end: usize, group: &KvGroup) -> Result<(), String> {
+    let (needed, blocks) = (group.blocks_for(end), table.len());
+    if blocks < needed {
+        return Err(format!("{blocks} blocks for {end} positions, which need {needed}"));
+    }
+    if let Some(block) = table.iter().find(|&&block| block as usize >= group.block_count) {
+        return Err(format!("block {block} of {}", group.block_count));
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use headrace_kv_layout::{KvLayout, PerGroup};
+
     use super::*;
 
     const SHAPE: ForwardShape = ForwardShape {
         vocab: 100,
         max_positions: 64,
-        block_tokens: 16,
-        block_count: 8,
-        kv_bytes_per_block: 1,
+        kv: KvLayout::single(KvGroup::full(8, 1)),
         weight_bytes: 1,
     };
 
@@ -125,7 +136,7 @@ mod tests {
         blocks: &'a [u32],
         logits: LogitsWanted,
     ) -> SequenceChunk<'a> {
-        SequenceChunk { tokens, start, blocks, logits }
+        SequenceChunk { tokens, start, tables: PerGroup::new([blocks]), logits }
     }
 
     #[test]

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::{KvStore, KvType};
-use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
+use headrace_kernels::forward::ForwardShape;
 use headrace_kernels::pool::{Pool, Workers};
 use headrace_kernels::{ComputeMode, Isa, Kernels};
+use headrace_kv_layout::KvLayout;
 use headrace_quant::BlockType;
 
 use crate::error::ModelError;
-use crate::memory::{kv_bytes_per_block, kv_shape};
+use crate::memory::kv_shape;
 use crate::model::Model;
 use crate::rope;
 use crate::weights::Loader;
@@ -79,9 +80,9 @@ impl Model {
             return Err(ModelError::Option { name: "num_key_value_heads", problem });
         }
         // A sequence cannot be longer than the pool.
-        let pool_positions = options.kv_blocks.saturating_mul(BLOCK_TOKENS);
+        let layout = KvLayout::single(options.kv.group(kv_shape(config), options.kv_blocks));
         let asked = options.max_positions.unwrap_or(usize::MAX);
-        let max_positions = config.max_positions.min(pool_positions).min(asked);
+        let max_positions = config.max_positions.min(layout.positions()).min(asked);
         if max_positions == 0 {
             let problem = "leaves room for no token".to_owned();
             return Err(ModelError::Option { name: "max_positions", problem });
@@ -95,9 +96,7 @@ impl Model {
         let shape = ForwardShape {
             vocab: config.vocab_size,
             max_positions,
-            block_tokens: BLOCK_TOKENS,
-            block_count: options.kv_blocks,
-            kv_bytes_per_block: kv_bytes_per_block(config, options.kv),
+            kv: layout,
             weight_bytes: weights.bytes(),
         };
         let rope = rope::table(&config.rope, config.head_dim, max_positions);

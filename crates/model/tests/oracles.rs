@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, ForwardError, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{Isa, argmax, logsumexp};
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use serde::Deserialize;
 
@@ -99,7 +100,12 @@ fn blocks(positions: usize, seed: u32) -> Vec<u32> {
 fn all_rows(model: &mut Model, ids: &[u32], size: usize, table: &[u32]) -> Vec<Vec<f32>> {
     let (mut out, mut rows) = (Logits::default(), Vec::new());
     for (index, tokens) in ids.chunks(size).enumerate() {
-        let chunk = SequenceChunk { tokens, start: index * size, blocks: table, logits: LogitsWanted::All };
+        let chunk = SequenceChunk {
+            tokens,
+            start: index * size,
+            tables: PerGroup::new([table]),
+            logits: LogitsWanted::All,
+        };
         model.step(&[chunk], &mut out).unwrap();
         rows.extend((0..out.rows()).map(|row| out.row(row).unwrap().to_vec()));
     }
@@ -114,7 +120,12 @@ fn greedy(model: &mut Model, last: &[f32], start: usize, count: usize, table: &[
     while tokens.len() < count {
         let token = [*tokens.last().unwrap()];
         let at = start + tokens.len() - 1;
-        let chunk = SequenceChunk { tokens: &token, start: at, blocks: table, logits: LogitsWanted::Last };
+        let chunk = SequenceChunk {
+            tokens: &token,
+            start: at,
+            tables: PerGroup::new([table]),
+            logits: LogitsWanted::Last,
+        };
         model.step(&[chunk], &mut out).unwrap();
         tokens.push(argmax(isa, out.row(0).unwrap()).unwrap() as u32);
     }
@@ -193,7 +204,7 @@ fn oracle_checkpoints_are_reproduced_on_every_instruction_set() {
                 let checkpoint = checkpoint(&data(name), config);
                 let mut model = load(&checkpoint, isa, 2);
                 assert_eq!(
-                    model.shape().kv_bytes_per_block,
+                    model.shape().kv.first().bytes_per_block,
                     kv_bytes_per_block(checkpoint.config(), KvType::F32)
                 );
                 assert!(model.shape().weight_bytes >= weight_bytes(&checkpoint, None).unwrap());
@@ -253,7 +264,7 @@ fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], wha
         .map(|(case, blocks)| SequenceChunk {
             tokens: &case.ids[..first],
             start: 0,
-            blocks,
+            tables: PerGroup::new([blocks]),
             logits: LogitsWanted::All,
         })
         .collect();
@@ -270,7 +281,7 @@ fn batch_of_all(model: &mut Model, cases: &[Case], wanted: &[Vec<Vec<f32>>], wha
         .map(|(index, (case, blocks))| SequenceChunk {
             tokens: &case.ids[first..],
             start: first,
-            blocks,
+            tables: PerGroup::new([blocks]),
             logits: if index == 1 { LogitsWanted::None } else { LogitsWanted::Last },
         })
         .collect();
@@ -286,9 +297,15 @@ fn a_bad_batch_is_refused_and_the_model_goes_on() {
     let mut out = Logits::default();
     model.step(&[], &mut out).unwrap();
     assert_eq!(out.rows(), 0);
-    let bad = SequenceChunk { tokens: &[5000], start: 0, blocks: &[0], logits: LogitsWanted::Last };
+    let bad = SequenceChunk {
+        tokens: &[5000],
+        start: 0,
+        tables: PerGroup::new([&[0]]),
+        logits: LogitsWanted::Last,
+    };
     assert!(matches!(model.step(&[bad], &mut out), Err(ForwardError::BadBatch { chunk: 0, .. })));
-    let good = SequenceChunk { tokens: &[5], start: 0, blocks: &[0], logits: LogitsWanted::Last };
+    let good =
+        SequenceChunk { tokens: &[5], start: 0, tables: PerGroup::new([&[0]]), logits: LogitsWanted::Last };
     model.step(&[good], &mut out).unwrap();
     assert_eq!(out.rows(), 1);
     assert_eq!(

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::attention::KvType;
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::{ComputeMode, Isa};
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 
@@ -104,7 +105,12 @@ fn alone(model: &mut Model, sequence: u32) -> Vec<Vec<u32>> {
     let blocks: Vec<u32> = (0..LENGTH.div_ceil(BLOCK_TOKENS) as u32).collect();
     let mut out = Logits::default();
     let tokens = tokens(sequence);
-    let chunk = SequenceChunk { tokens: &tokens, start: 0, blocks: &blocks, logits: LogitsWanted::All };
+    let chunk = SequenceChunk {
+        tokens: &tokens,
+        start: 0,
+        tables: PerGroup::new([&blocks]),
+        logits: LogitsWanted::All,
+    };
     model.step(&[chunk], &mut out).unwrap();
     (0..LENGTH).map(|row| bits(out.row(row).unwrap())).collect()
 }
@@ -133,7 +139,7 @@ fn mixed(model: &mut Model, expected: &[Vec<Vec<u32>>]) -> Option<String> {
                 batch.push(SequenceChunk {
                     tokens: &all[s][done[s]..done[s] + length],
                     start: done[s],
-                    blocks: &tables[s],
+                    tables: PerGroup::new([&tables[s]]),
                     logits: if turn % 3 == 2 { LogitsWanted::Last } else { LogitsWanted::All },
                 });
                 owners.push((s, length, turn % 3 == 2));

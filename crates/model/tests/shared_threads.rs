@@ -8,8 +8,9 @@ use std::sync::Barrier;
 
 use headrace_checkpoint::Checkpoint;
 use headrace_kernels::Isa;
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::pool::Workers;
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 use headrace_model::{LoadOptions, Model};
 
 const THREADS: usize = 3;
@@ -30,7 +31,12 @@ fn answer(model: &mut Model) -> Vec<Vec<u32>> {
     let mut tokens = prompt.clone();
     let mut start = 0;
     for step in 0..=STEPS {
-        let chunk = SequenceChunk { tokens: &tokens, start, blocks: &blocks, logits: LogitsWanted::All };
+        let chunk = SequenceChunk {
+            tokens: &tokens,
+            start,
+            tables: PerGroup::new([&blocks]),
+            logits: LogitsWanted::All,
+        };
         model.step(&[chunk], &mut out).unwrap();
         rows.extend(
             (0..out.rows())

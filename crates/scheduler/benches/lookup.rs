@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_domain::{BLOCK_TOKENS, CacheSalt, PrefixKeys};
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 
 const BLOCKS: usize = 1_000_000;
@@ -22,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         queue_tokens: u64::MAX,
         ..SchedulerConfig::default()
     };
-    let mut scheduler = Scheduler::new(config, BLOCKS + PROMPT)?;
+    let mut scheduler = Scheduler::new(config, KvLayout::single(KvGroup::full(BLOCKS + PROMPT, 0)))?;
     let salt = CacheSalt::derive(&[1; 32], "t", "m", None);
     let prompt = |number: usize| -> Arc<[u32]> {
         (0..PROMPT).map(|i| (number.wrapping_mul(0x9e37_79b9) ^ i.wrapping_mul(0x85eb_ca6b)) as u32).collect()

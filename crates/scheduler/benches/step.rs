@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_domain::CacheSalt;
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 
 const RUNNING: usize = 1_000;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         queue_tokens: u64::MAX,
         ..SchedulerConfig::default()
     };
-    let mut scheduler = Scheduler::new(config, RUNNING * 80)?;
+    let mut scheduler = Scheduler::new(config, KvLayout::single(KvGroup::full(RUNNING * 80, 0)))?;
     let mut next = 0;
     let mut add = |scheduler: &mut Scheduler, count: usize| -> Result<(), Box<dyn Error>> {
         for _ in 0..count {

@@ -6,9 +6,9 @@
 //! lists of their own, one per lifetime, and so in the order in which their pins end. They are reused last. When a pin
 //! ends, its block moves to the end of the usual list.
 
-use headrace_domain::{BLOCK_TOKENS, BlockKey, CacheLife, CacheSalt};
+use headrace_domain::{BlockKey, CacheLife, CacheSalt};
 
-use crate::nearest::{CachedPrefix, Nearest};
+use crate::nearest::{BlockContent, CachedPrefix, Nearest};
 use crate::pins::{Pins, rank};
 use crate::tables::ByKey;
 
@@ -25,7 +25,7 @@ pub(crate) struct Block {
     /// When its last holder released it.
     freed_ns: u64,
     /// How long it is pinned, and for which tenant.
-    pub(crate) kept: Option<(CacheLife, u64)>,
+    pub(crate) pinned: Option<(CacheLife, u64)>,
     pub(crate) cached: Option<CachedPrefix>,
 }
 
@@ -60,7 +60,7 @@ impl BlockPool {
     /// holds stays findable for `lifetime_ns`.
     pub(crate) fn new(count: usize, lifetime_ns: u64, pins: Pins) -> Self {
         let (prev, next) = (NONE, NONE);
-        let empty = Block { refs: 0, prev, next, relied_on: false, freed_ns: 0, kept: None, cached: None };
+        let empty = Block { refs: 0, prev, next, relied_on: false, freed_ns: 0, pinned: None, cached: None };
         let mut pool = Self {
             blocks: vec![empty; count],
             lists: [EMPTY; 1 + CacheLife::ALL.len()],
@@ -82,18 +82,18 @@ impl BlockPool {
     pub(crate) fn set_now(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
         for life in CacheLife::ALL {
-            while let Some((block, end)) = self.first_kept(life)
+            while let Some((block, end)) = self.first_pinned(life)
                 && end < self.now_ns
             {
                 self.unlink(block);
-                self.let_go(block);
+                self.unpin(block);
                 self.push_back(block);
             }
         }
     }
 
     /// The free pinned block of this lifetime whose pin ends first, and when it ends.
-    fn first_kept(&self, life: CacheLife) -> Option<(u32, u64)> {
+    fn first_pinned(&self, life: CacheLife) -> Option<(u32, u64)> {
         let block = self.lists[1 + rank(life)].head;
         let entry = self.blocks.get(block as usize)?;
         Some((block, entry.freed_ns.saturating_add(life.nanos())))
@@ -106,18 +106,18 @@ impl BlockPool {
 
     /// Pins a cached block that a sequence holds. A longer existing pin stays. Returns `true` if the pin uses the place
     /// that was `reserved` for it.
-    pub(crate) fn keep(&mut self, block: u32, life: CacheLife, tenant: u64, reserved: bool) -> bool {
+    pub(crate) fn pin(&mut self, block: u32, life: CacheLife, tenant: u64, reserved: bool) -> bool {
         let entry = &mut self.blocks[block as usize];
         if entry.refs == 0 || entry.cached.is_none() {
             return false;
         }
-        match &mut entry.kept {
-            Some((kept, _)) => {
-                *kept = life.max(*kept);
+        match &mut entry.pinned {
+            Some((pinned, _)) => {
+                *pinned = life.max(*pinned);
                 false
             }
             None if reserved || self.pins.reserve(tenant) => {
-                entry.kept = Some((life, tenant));
+                entry.pinned = Some((life, tenant));
                 reserved
             }
             None => false,
@@ -125,8 +125,8 @@ impl BlockPool {
     }
 
     /// Ends the pin of a block.
-    fn let_go(&mut self, block: u32) {
-        if let Some((_, tenant)) = self.blocks[block as usize].kept.take() {
+    fn unpin(&mut self, block: u32) {
+        if let Some((_, tenant)) = self.blocks[block as usize].pinned.take() {
             self.pins.release(tenant, 1);
         }
     }
@@ -153,12 +153,12 @@ impl BlockPool {
     /// the one whose pin ends first. Returns `None` if every block is held.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let usual = self.lists[0];
-        let kept = || {
-            CacheLife::ALL.into_iter().filter_map(|life| self.first_kept(life)).min_by_key(|(_, end)| *end)
+        let pinned = || {
+            CacheLife::ALL.into_iter().filter_map(|life| self.first_pinned(life)).min_by_key(|(_, end)| *end)
         };
-        let block = if usual.head != NONE { usual.head } else { kept()?.0 };
+        let block = if usual.head != NONE { usual.head } else { pinned()?.0 };
         self.unlink(block);
-        self.let_go(block);
+        self.unpin(block);
         let entry = &mut self.blocks[block as usize];
         entry.refs = 1;
         entry.relied_on = false;
@@ -190,7 +190,7 @@ impl BlockPool {
     /// Makes a free block unfindable. It is now reused first.
     fn forget(&mut self, block: u32) {
         self.unlink(block);
-        self.let_go(block);
+        self.unpin(block);
         if let Some(cached) = self.blocks[block as usize].cached.take() {
             self.index.remove(&cached.key);
             self.nearest.leave(block, &cached, false);
@@ -210,7 +210,7 @@ impl BlockPool {
 
     /// Makes a full, computed block findable, and returns the block that is found for this prefix. If another block
     /// that has not expired is already found for it, `block` stays unfindable and is reused first when freed.
-    pub(crate) fn publish(&mut self, block: u32, prefix: CachedPrefix) -> u32 {
+    pub(crate) fn publish(&mut self, block: u32, prefix: &CachedPrefix) -> u32 {
         match self.index.get(&prefix.key) {
             Some(&other) if self.has_expired(other) => self.forget(other),
             Some(&other) => return other,
@@ -219,8 +219,8 @@ impl BlockPool {
         let entry = &mut self.blocks[block as usize];
         if entry.cached.is_none() {
             self.index.insert(prefix.key, block);
-            self.nearest.enter(block, &prefix);
-            entry.cached = Some(prefix);
+            self.nearest.enter(block, prefix);
+            entry.cached = Some(prefix.clone());
         }
         block
     }
@@ -229,7 +229,7 @@ impl BlockPool {
     fn has_expired(&self, block: u32) -> bool {
         let entry = &self.blocks[block as usize];
         entry.refs == 0
-            && entry.kept.is_none()
+            && entry.pinned.is_none()
             && self.now_ns.saturating_sub(entry.freed_ns) > self.lifetime_ns
     }
 
@@ -251,7 +251,7 @@ impl BlockPool {
     }
 
     /// The tokens of a findable block.
-    pub(crate) fn tokens(&self, block: u32) -> Option<&[u32; BLOCK_TOKENS]> {
+    pub(crate) fn tokens(&self, block: u32) -> Option<&BlockContent> {
         Some(&self.blocks.get(block as usize)?.cached.as_ref()?.tokens)
     }
 
@@ -262,7 +262,7 @@ impl BlockPool {
 
     /// Index of the list for a free block.
     fn list(&self, block: u32) -> usize {
-        self.blocks[block as usize].kept.map_or(0, |(life, _)| 1 + rank(life))
+        self.blocks[block as usize].pinned.map_or(0, |(life, _)| 1 + rank(life))
     }
 
     fn unlink(&mut self, block: u32) {
@@ -338,6 +338,8 @@ mod pin_tests;
 
 #[cfg(test)]
 mod tests {
+    use headrace_domain::BLOCK_TOKENS;
+
     use super::*;
     use crate::config::SchedulerConfig;
 
@@ -349,7 +351,7 @@ mod tests {
         CacheSalt::derive(&[1; 32], tenant, "m", None)
     }
 
-    fn prefix(salt: &CacheSalt, tokens: [u32; BLOCK_TOKENS]) -> CachedPrefix {
+    fn prefix(salt: &CacheSalt, tokens: BlockContent) -> CachedPrefix {
         let key = BlockKey::chain(salt, None, &tokens);
         CachedPrefix { key, salt: *salt, tokens, parent: None, content: 0 }
     }
@@ -362,7 +364,7 @@ mod tests {
         assert_eq!(pool.take(), None);
         let s = salt("a");
         for block in [1, 3] {
-            pool.publish(block, prefix(&s, [block; BLOCK_TOKENS]));
+            pool.publish(block, &prefix(&s, [block; BLOCK_TOKENS]));
         }
         for block in [3, 2, 1, 0] {
             pool.release(block);
@@ -381,7 +383,7 @@ mod tests {
         let published = prefix(&a, tokens);
         let key = published.key;
         let block = pool.take().unwrap();
-        pool.publish(block, published);
+        pool.publish(block, &published);
         pool.release(block);
         assert_eq!(pool.lookup(&key, &a, &tokens), Some(block));
         assert_eq!(pool.lookup(&key, &b, &tokens), None);
@@ -401,7 +403,7 @@ mod tests {
         let published = prefix(&salt, tokens);
         let key = published.key;
         let first = pool.take().unwrap();
-        pool.publish(first, published.clone());
+        pool.publish(first, &published);
         pool.set_now(1000);
         assert_eq!(pool.lookup(&key, &salt, &tokens), Some(first), "held, however long");
         pool.release(first);
@@ -412,7 +414,7 @@ mod tests {
         }
         let second = pool.take().unwrap();
         assert_ne!(first, second, "blocks without a prefix are used up first");
-        pool.publish(second, published);
+        pool.publish(second, &published);
         assert_eq!(pool.lookup(&key, &salt, &tokens), Some(second));
         pool.release(second);
         assert_eq!((pool.free(), pool.free_cached()), (3, 1));
@@ -428,7 +430,7 @@ mod tests {
             let published = prefix(&salt, tokens);
             let key = published.key;
             let block = pool.take().unwrap();
-            pool.publish(block, published);
+            pool.publish(block, &published);
             pool.take_back(block);
             assert_eq!(pool.lookup(&key, &salt, &tokens), Some(block), "it is held");
             pool.release(block);

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+use headrace_domain::BLOCK_TOKENS;
+use headrace_kv_layout::KvLayout;
+
 /// The limits of a scheduler. Each field counts tokens or sequences, as its name says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerConfig {
@@ -65,7 +68,7 @@ impl Default for SchedulerConfig {
 /// A value that cannot work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
-    /// The field of [`SchedulerConfig`], or `block_count`.
+    /// The field of [`SchedulerConfig`], or `block_tokens` or `block_count`.
     pub field: &'static str,
     /// What is wrong with it.
     pub problem: String,
@@ -76,12 +79,14 @@ pub struct ConfigProblem {
 pub struct ConfigProblems(pub Vec<ConfigProblem>);
 
 impl SchedulerConfig {
-    /// Checks the values for a pool of `block_count` KV blocks.
+    /// Checks the values and the layout of the model's KV cache.
     ///
     /// # Errors
     /// [`ConfigProblems`] with every bad value.
-    pub fn check(&self, block_count: usize) -> Result<(), ConfigProblems> {
+    pub fn check(&self, layout: &KvLayout) -> Result<(), ConfigProblems> {
         let mut problems = Vec::new();
+        let smallest = layout.groups().iter().map(|group| group.block_count).min().unwrap_or(0);
+        let largest = layout.groups().iter().map(|group| group.block_count).max().unwrap_or(0);
         let positive = [
             ("step_tokens", self.step_tokens),
             ("max_running", self.max_running),
@@ -89,7 +94,7 @@ impl SchedulerConfig {
             ("max_score_chunk", self.max_score_chunk),
             ("context_window", self.context_window),
             ("queue_sequences", self.queue_sequences),
-            ("block_count", block_count),
+            ("block_count", smallest),
         ];
         for (field, value) in positive {
             if value == 0 {
@@ -106,9 +111,16 @@ impl SchedulerConfig {
             );
             problems.push(ConfigProblem { field: "max_running", problem });
         }
-        if u32::try_from(block_count).is_err() || block_count == u32::MAX as usize {
+        if u32::try_from(largest).is_err() || largest == u32::MAX as usize {
             problems
                 .push(ConfigProblem { field: "block_count", problem: "must be below 2^32 - 1".to_owned() });
+        }
+        // Block keys and cached tokens are those of blocks of this size.
+        let other = layout.groups().iter().find(|group| group.block_tokens != BLOCK_TOKENS);
+        if let Some(group) = other {
+            let problem =
+                format!("the model's blocks hold {} tokens, not {BLOCK_TOKENS}", group.block_tokens);
+            problems.push(ConfigProblem { field: "block_tokens", problem });
         }
         if problems.is_empty() { Ok(()) } else { Err(ConfigProblems(problems)) }
     }
@@ -128,15 +140,23 @@ impl std::error::Error for ConfigProblems {}
 
 #[cfg(test)]
 mod tests {
+    use headrace_kv_layout::KvGroup;
+
     use super::*;
 
     #[test]
     fn every_bad_value_is_named_at_once() {
         let bad =
             SchedulerConfig { step_tokens: 4, max_running: 8, max_chunk: 0, ..SchedulerConfig::default() };
-        let problems = bad.check(0).unwrap_err();
+        let layout = |block_count| KvLayout::single(KvGroup::full(block_count, 1));
+        let problems = bad.check(&layout(0)).unwrap_err();
         let fields: Vec<_> = problems.0.iter().map(|p| p.field).collect();
         assert_eq!(fields, ["max_chunk", "block_count", "max_running"]);
-        assert!(SchedulerConfig::default().check(1).is_ok());
+        assert!(SchedulerConfig::default().check(&layout(1)).is_ok());
+        for block_tokens in [0, BLOCK_TOKENS - 1] {
+            let other = KvLayout::single(KvGroup { block_tokens, ..*layout(1).first() });
+            let problems = SchedulerConfig::default().check(&other).unwrap_err().to_string();
+            assert!(problems.contains(&format!("blocks hold {block_tokens} tokens")), "{problems}");
+        }
     }
 }

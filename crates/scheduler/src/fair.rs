@@ -128,19 +128,19 @@ impl FairQueue {
 
     /// Pauses (`true`) or resumes (`false`) a sequence that is in no queue. A paused sequence earns its tenant no
     /// share. On resume, the tenant has earned no more than a tenant that was away.
-    pub(crate) fn rests(&mut self, tenant: u64, class: Class, rests: bool) {
+    pub(crate) fn set_paused(&mut self, tenant: u64, class: Class, paused: bool) {
         let counter = self.entry_counter(tenant, class);
         let Some(entry) = self.tenants.get_mut(&tenant) else { return };
         if class != Class::Idle {
             let before = entry.busy;
-            entry.busy = if rests { before.saturating_sub(1) } else { before + 1 };
+            entry.busy = if paused { before.saturating_sub(1) } else { before + 1 };
             match (before > 0, entry.busy > 0) {
                 (true, false) => self.busy_weight -= u64::from(entry.weight),
                 (false, true) => self.busy_weight += u64::from(entry.weight),
                 _ => {}
             }
         }
-        if !rests {
+        if !paused {
             entry.counter = counter;
             self.touch(tenant);
         }

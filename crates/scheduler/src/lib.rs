@@ -9,11 +9,13 @@
 //!
 //! ```
 //! use headrace_domain::CacheSalt;
+//! use headrace_kv_layout::{KvGroup, KvLayout};
 //! use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 //!
 //! // At most 24 tokens a step, and sixteen KV blocks of sixteen tokens each.
+//! let layout = KvLayout::single(KvGroup::full(16, 0));
 //! let config = SchedulerConfig { step_tokens: 24, max_running: 4, ..SchedulerConfig::default() };
-//! let (mut scheduler, mut now_ns) = (Scheduler::new(config, 16)?, 0);
+//! let (mut scheduler, mut now_ns) = (Scheduler::new(config, layout)?, 0);
 //! let salt = CacheSalt::derive(&[0; 32], "tenant", "model", None);
 //! for prompt in [vec![1_u32; 40], vec![7; 3]] {
 //!     scheduler.add(&SequenceSpec::new(1, salt, prompt, 4), now_ns)?;
@@ -54,26 +56,27 @@
 //! | `sequence` | one sequence: its tokens, how many are computed, its blocks |
 //! | `running` | the sequences with a running slot, the blocks promised to them, the preemption order |
 //! | `waiting` | the sequences that wait, their deadlines, and the prefixes that they wait for |
-//! | `prefixes` over `blocks` | each block's content and holders, and the sequence that is about to compute it |
+//! | `prefixes` over `kv_groups` and `blocks` | each block's content, holders, and the sequence that will compute it |
 //! | `pins` | how many blocks each tenant has pinned |
 //! | `fair` | the tenants: their order, and what each of them holds |
 //!
 //! Skip the rest at a first reading. Think of `fair` as a queue, and of `scheduler/admit.rs` as "any sequence that
-//! fits". `outlook` and `rate` forecast waits, and `work` reports afterwards which work a sequence waited for. `door`
-//! refuses sequences, `miss` and `nearest` explain cache misses, and `scheduler/pause.rs` handles readers that stop
-//! reading. None of these changes an answer. They only decide when it comes, and whether it comes in time.
+//! fits". `outlook` and `rate` forecast waits, and `work` reports afterwards which work a sequence waited for.
+//! `queue_admission` refuses sequences, `miss` and `nearest` explain cache misses, and `scheduler/pause.rs` handles
+//! readers that stop reading. None of these changes an answer. They only decide when it comes, and whether in time.
 
 mod ageing;
 mod blocks;
 mod config;
-mod door;
 mod fair;
+mod kv_groups;
 mod miss;
 mod nearest;
 mod outlook;
 mod pins;
 mod prefills;
 mod prefixes;
+mod queue_admission;
 mod rate;
 mod running;
 mod scheduler;
@@ -84,9 +87,9 @@ mod waiting;
 mod work;
 
 pub use config::{ConfigProblem, ConfigProblems, SchedulerConfig};
-pub use door::AddRefusal;
-pub use pins::Pinned;
+pub use pins::PinnedBlocks;
+pub use queue_admission::AddRefusal;
 pub use scheduler::{Load, Scheduler};
-pub use sequence::{Class, SeqId, SequenceSpec, usable_blocks};
-pub use step::{ChunkView, Expired, LogitsNeed, Outcome, PlannedChunk, Started, StepPlan};
+pub use sequence::{Class, SeqId, SequenceSpec};
+pub use step::{ChunkView, ExpiredSequence, LogitsNeed, Outcome, PlannedChunk, StartedSequence, StepPlan};
 pub use work::Work;

@@ -1,19 +1,21 @@
 //! Explains why some of a prompt's blocks were not in the prefix cache. Knows tokens and positions, not their text.
 
-use headrace_domain::{BLOCK_TOKENS, CacheMiss, MissReason};
+use headrace_domain::{CacheMiss, MissReason};
 
-use crate::blocks::BlockPool;
-use crate::sequence::{Sequence, usable_blocks};
+use crate::kv_groups::KvGroups;
+use crate::sequence::Sequence;
 
 /// Explains why a sequence that found `hits` blocks of its prompt did not find the next one. Returns `None` if it found
-/// every block that it can. `kept` says whether the prefix cache is on.
+/// every block that it can. `enabled` says whether the prefix cache is on. The first group explains, because every
+/// group holds the same positions today.
 pub(crate) fn explain(
     sequence: &mut Sequence,
     hits: usize,
-    kept: bool,
-    pool: &BlockPool,
+    enabled: bool,
+    groups: &KvGroups,
 ) -> Option<CacheMiss> {
-    let usable = usable_blocks(sequence.prompt.len());
+    let (layout, pool) = (groups.layout(), groups.pools().first());
+    let usable = layout.cacheable_blocks(sequence.prompt.len());
     let miss = |reason, token: usize, elsewhere| {
         let token = u32::try_from(token).unwrap_or(u32::MAX);
         Some(CacheMiss { reason, token, elsewhere, place: None, other: None })
@@ -21,7 +23,7 @@ pub(crate) fn explain(
     if usable == 0 {
         return miss(MissReason::BelowBlock, 0, false);
     }
-    if !kept {
+    if !enabled {
         return miss(MissReason::Disabled, 0, false);
     }
     if sequence.scoring {
@@ -30,12 +32,12 @@ pub(crate) fn explain(
     if hits >= usable {
         return None;
     }
-    sequence.ensure_keys(hits + 1);
-    sequence.ensure_contents(hits + 1);
+    sequence.ensure_keys(hits + 1, layout);
+    sequence.ensure_contents(hits + 1, layout);
     let key = sequence.keys.get(hits)?;
     let before = hits.checked_sub(1).and_then(|last| sequence.keys.get(last));
-    let start = hits * BLOCK_TOKENS;
-    let wanted = sequence.prompt.get(start..start + BLOCK_TOKENS)?;
+    let start = hits * layout.block_tokens();
+    let wanted = sequence.prompt.get(start..start + layout.block_tokens())?;
     if pool.holds_expired(key, &sequence.salt, wanted) {
         return miss(MissReason::Expired, start, false);
     }

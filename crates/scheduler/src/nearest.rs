@@ -16,12 +16,16 @@ const EVICTED_MOST: usize = 1 << 17;
 /// Most siblings examined in the search for the nearest block. The ones cached last come first.
 const SIBLINGS_LOOKED_AT: usize = 64;
 
+/// The tokens of one block. Its size is fixed at compile time, so that a cached block needs no memory of its own.
+/// [`SchedulerConfig::check`](crate::SchedulerConfig::check) compares the size with the layout's.
+pub(crate) type BlockContent = [u32; BLOCK_TOKENS];
+
 /// The content of a cached block, compared in full on a hit.
 #[derive(Debug, Clone)]
 pub(crate) struct CachedPrefix {
     pub(crate) key: BlockKey,
     pub(crate) salt: CacheSalt,
-    pub(crate) tokens: [u32; BLOCK_TOKENS],
+    pub(crate) tokens: BlockContent,
     /// The preceding block. `None` at the beginning of a prompt.
     pub(crate) parent: Option<BlockKey>,
     /// Chained hash of its tokens and all before them, without the salt.
@@ -153,7 +157,7 @@ impl Nearest {
             let (mut block, mut younger) = (newest, NONE);
             while let Some(&(older, back)) = self.siblings.get(block as usize) {
                 if back != younger || listed > self.siblings.len() {
-                    return Err(format!("block {block} stands wrongly among its siblings"));
+                    return Err(format!("block {block} is linked wrongly to its siblings"));
                 }
                 listed += 1;
                 (block, younger) = (older, block);
@@ -166,7 +170,7 @@ impl Nearest {
 /// Chains a block's tokens to those before it, without the salt. This hash is not collision resistant. It only serves
 /// diagnostics: it shows whether the same tokens are cached under another salt.
 pub(crate) fn chain_content(before: Option<u64>, tokens: &[u32]) -> u64 {
-    tokens.iter().take(BLOCK_TOKENS).fold(before.unwrap_or(0x9e37_79b9_7f4a_7c15), |hash, &token| {
+    tokens.iter().fold(before.unwrap_or(0x9e37_79b9_7f4a_7c15), |hash, &token| {
         let mixed = (hash ^ u64::from(token)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed ^ (mixed >> 29)
     })

@@ -3,13 +3,14 @@
 //! no clock.
 
 use headrace_domain::PrefixKeys;
+use headrace_kv_layout::PerGroup;
 
 use crate::config::SchedulerConfig;
 use crate::fair::{FairQueue, SCALE};
 use crate::prefixes::Prefixes;
 use crate::rate::{Rate, StepCost};
 use crate::running::Running;
-use crate::sequence::{Class, Sequence, SequenceSpec, Slab, blocks_for};
+use crate::sequence::{Class, Sequence, SequenceSpec, Slab};
 use crate::waiting::Waiting;
 
 /// Shortest retry delay that a caller is given, in nanoseconds.
@@ -31,7 +32,7 @@ pub(crate) struct Outlook<'a> {
 
 /// The sequence whose wait is forecast.
 #[derive(Debug)]
-pub(crate) struct Newcomer<'a> {
+pub(crate) struct NewSequence<'a> {
     tenant: u64,
     weight: u32,
     class: Class,
@@ -48,7 +49,7 @@ pub(crate) struct Forecast {
     pub(crate) prefill_ns: u64,
 }
 
-/// Work that is done before the newcomer's turn.
+/// Work that is done before the new sequence's turn.
 #[derive(Debug, Clone, Copy, Default)]
 struct Ahead {
     sequences: f64,
@@ -56,7 +57,7 @@ struct Ahead {
     tokens: f64,
 }
 
-impl<'a> Newcomer<'a> {
+impl<'a> NewSequence<'a> {
     pub(crate) fn of(spec: &'a SequenceSpec) -> Self {
         let keys = spec.keys.as_ref().filter(|keys| keys.are_of(&spec.salt, &spec.prompt));
         let keys = keys.filter(|_| !spec.score_prompt);
@@ -71,15 +72,17 @@ impl<'a> Newcomer<'a> {
 }
 
 impl Outlook<'_> {
-    /// The forecast for a newcomer. `None` before anything was measured.
-    pub(crate) fn forecast(&self, newcomer: &Newcomer<'_>) -> Option<Forecast> {
+    /// The forecast for a new sequence. `None` before anything was measured.
+    pub(crate) fn forecast(&self, new_sequence: &NewSequence<'_>) -> Option<Forecast> {
         let cost = self.rate.cost()?;
-        let cached =
-            newcomer.keys.filter(|_| self.config.prefix_cache).map_or(0, |k| self.prefixes.cached_tokens(k));
-        let own = newcomer.prompt.saturating_sub(cached);
-        let ahead = self.ahead_of(newcomer);
+        let cached = new_sequence
+            .keys
+            .filter(|_| self.config.prefix_cache)
+            .map_or(0, |k| self.prefixes.cached_tokens(k));
+        let own = new_sequence.prompt.saturating_sub(cached);
+        let ahead = self.ahead_of(new_sequence);
         let decoding = self.to_decode();
-        let wait = self.steps_until_place(newcomer, own, ahead.sequences);
+        let wait = self.steps_until_slot(new_sequence, own, ahead.sequences);
         // An arrival waits half a step on average for the step in progress.
         let busy = if self.computing().next().is_none() { 0.0 } else { 0.5 };
         let wait = self.nanos(&cost, wait.max(busy), ahead.tokens, decoding);
@@ -92,15 +95,15 @@ impl Outlook<'_> {
     /// measured.
     pub(crate) fn wait_of_another(&self, (tenant, weight, class): (u64, u64, Class)) -> u64 {
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
-        let another = Newcomer { tenant, weight, class, prompt: 1, keys: None };
+        let another = NewSequence { tenant, weight, class, prompt: 1, keys: None };
         self.forecast(&another).map_or(UNKNOWN_RETRY_NS, |forecast| forecast.wait_ns)
     }
 
     /// Nanoseconds until `sequences` waiting sequences with `tokens` prompt tokens have left the queue. At least a
     /// second, and a default before anything was measured.
-    pub(crate) fn until_room(&self, sequences: usize, tokens: u64) -> u64 {
+    pub(crate) fn until_queue_room(&self, sequences: usize, tokens: u64) -> u64 {
         let Some(cost) = self.rate.cost() else { return UNKNOWN_RETRY_NS };
-        let steps = self.steps_until_ended(sequences as f64 - self.places_free(1.0));
+        let steps = self.steps_until_ended(sequences as f64 - self.slots_free(1.0));
         let tokens = tokens as f64 * self.rate.computed_share();
         (self.nanos(&cost, steps, tokens, self.to_decode()) as u64).max(LEAST_RETRY_NS)
     }
@@ -128,7 +131,7 @@ impl Outlook<'_> {
     }
 
     fn decoding(&self) -> usize {
-        let decodes = |s: &&Sequence| s.goes_on() && s.class != Class::Idle;
+        let decodes = |s: &&Sequence| s.only_decode_left() && s.class != Class::Idle;
         self.computing().filter(decodes).count()
     }
 
@@ -143,18 +146,18 @@ impl Outlook<'_> {
         self.running.of(self.sequences).map(|(_, s)| s).filter(|s| !s.paused)
     }
 
-    /// The work before the newcomer's turn: higher classes, the queue of its own tenant, and part of every other
-    /// tenant's queue. That part is the work that brings the other tenant's counter up to the newcomer's.
-    fn ahead_of(&self, newcomer: &Newcomer<'_>) -> Ahead {
+    /// The work before the new sequence's turn: higher classes, the queue of its own tenant, and part of every other
+    /// tenant's queue. That part is the work that brings the other tenant's counter up to the new sequence's.
+    fn ahead_of(&self, new_sequence: &NewSequence<'_>) -> Ahead {
         let share = self.rate.computed_share();
         let mut ahead = Ahead::default();
-        let (tenant, class) = (newcomer.tenant, newcomer.class);
+        let (tenant, class) = (new_sequence.tenant, new_sequence.class);
         let mut target = self.tenants.entry_counter(tenant, class) as f64;
         for queued in self.tenants.queued(class).filter(|queued| queued.tenant == tenant) {
             ahead.sequences += queued.sequences as f64;
             ahead.tokens += queued.tokens as f64 * share;
             target += self.service(queued.sequences as f64, queued.tokens as f64 * share) * SCALE as f64
-                / f64::from(newcomer.weight);
+                / f64::from(new_sequence.weight);
         }
         for &other in Class::SERVED.iter().filter(|&&other| other >= class) {
             for queued in self.tenants.queued(other).filter(|q| other > class || q.tenant != tenant) {
@@ -166,11 +169,11 @@ impl Outlook<'_> {
                 ahead.tokens += tokens * part;
             }
         }
-        // Running prefills of tenants that were served less continue before the newcomer.
+        // Running prefills of tenants that were served less continue before the new sequence.
         for sequence in self.computing() {
             let before = sequence.class > class
                 || (sequence.class == class && self.tenants.counter(sequence.tenant) as f64 <= target);
-            if before && sequence.remaining() > 0 && !sequence.goes_on() {
+            if before && sequence.remaining() > 0 && !sequence.only_decode_left() {
                 ahead.tokens += sequence.remaining() as f64;
             }
         }
@@ -182,36 +185,46 @@ impl Outlook<'_> {
         tokens + sequences * self.rate.output_mean().unwrap_or(0.0)
     }
 
-    /// Steps until the newcomer gets a running slot and blocks, behind `ahead` other sequences. A tenant within its
+    /// Steps until the new sequence gets a running slot and blocks, behind `ahead` other sequences. A tenant within its
     /// fair share gets them at once.
-    fn steps_until_place(&self, newcomer: &Newcomer<'_>, own: usize, ahead: f64) -> f64 {
-        if newcomer.class != Class::Idle {
+    fn steps_until_slot(&self, new_sequence: &NewSequence<'_>, own: usize, ahead: f64) -> f64 {
+        if new_sequence.class != Class::Idle {
             let queued: usize = self
                 .tenants
-                .queued(newcomer.class)
-                .filter(|q| q.tenant == newcomer.tenant)
+                .queued(new_sequence.class)
+                .filter(|q| q.tenant == new_sequence.tenant)
                 .map(|q| q.sequences)
                 .sum();
-            let holds = self.tenants.running(newcomer.tenant) + queued + 1;
-            let alone = !self.computing().any(|s| s.tenant != newcomer.tenant);
-            if !alone && holds <= self.tenants.share(newcomer.tenant, self.config.max_running) {
+            let holds = self.tenants.running(new_sequence.tenant) + queued + 1;
+            let alone = !self.computing().any(|s| s.tenant != new_sequence.tenant);
+            if !alone && holds <= self.tenants.share(new_sequence.tenant, self.config.max_running) {
                 return 0.0;
             }
         }
-        self.steps_until_ended(ahead + 1.0 - self.places_free(own as f64))
+        self.steps_until_ended(ahead + 1.0 - self.slots_free(own as f64))
     }
 
     /// How many more sequences of `tokens` prompt tokens could start now. Capacity of idle work and of paused sequences
     /// counts as free.
-    fn places_free(&self, tokens: f64) -> f64 {
+    fn slots_free(&self, tokens: f64) -> f64 {
         let busy = self.computing().filter(|s| s.class != Class::Idle);
-        let (count, held) = busy.fold((0, 0), |(n, held), s| (n + 1, held + s.blocks.len() + s.promised));
+        let (mut count, mut held) = (0_usize, PerGroup::repeat(0));
+        for sequence in busy {
+            count += 1;
+            let own = sequence.tables.iter().zip(sequence.promised.iter());
+            for (held, (table, promised)) in held.iter_mut().zip(own) {
+                *held += table.len() + promised;
+            }
+        }
         let places = self.config.max_running.saturating_sub(count);
-        let blocks = self.prefixes.pool().total().saturating_sub(held + count.div_ceil(4));
         let waiting = self.waiting.len(self.tenants);
         let mean = if waiting > 0 { self.waiting.tokens() as f64 / waiting as f64 } else { tokens };
-        let each = blocks_for(mean.max(1.0) as usize).max(1);
-        (places as f64).min((blocks / each) as f64)
+        let groups = self.prefixes.groups().layout().groups().iter().zip(held.iter());
+        let fitting = groups.map(|(group, held)| {
+            let blocks = group.block_count.saturating_sub(held + count.div_ceil(4));
+            blocks / group.blocks_for(mean.max(1.0) as usize).max(1)
+        });
+        fitting.fold(places, usize::min) as f64
     }
 
     /// Steps until `count` running sequences have ended, if each freed slot is taken again.

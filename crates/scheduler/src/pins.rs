@@ -1,14 +1,15 @@
 //! Limits on pinned prefixes: how many blocks each tenant may pin, and how many it has pinned. Knows counts and
 //! tenants. The block pool knows which block is pinned for which tenant.
 
-use headrace_domain::{BLOCK_TOKENS, CacheLife, CachePin};
+use headrace_domain::{CacheLife, CachePin};
+use headrace_kv_layout::KvLayout;
 
 use crate::config::SchedulerConfig;
 use crate::tables::ByTenant;
 
 /// How many of the blocks that a sequence will compute are to be pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Pinned {
+pub struct PinnedBlocks {
     /// Blocks pinned for [`CacheLife::Minutes`], and for [`CacheLife::Hour`].
     pub blocks: [u32; 2],
     /// Blocks that are cached without a pin, because a limit on pins is reached.
@@ -24,8 +25,8 @@ pub(crate) const fn rank(life: CacheLife) -> usize {
 }
 
 /// How long block number `at` of a prompt is pinned. `None` if no pin covers it.
-pub(crate) fn life_of(pins: &[CachePin], at: usize) -> Option<CacheLife> {
-    let covers = |pin: &&CachePin| pin.tokens as usize / BLOCK_TOKENS > at;
+pub(crate) fn life_of(pins: &[CachePin], at: usize, layout: &KvLayout) -> Option<CacheLife> {
+    let covers = |pin: &&CachePin| layout.full_blocks(pin.tokens as usize) > at;
     pins.iter().filter(covers).map(|pin| pin.life).max()
 }
 

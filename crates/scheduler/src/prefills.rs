@@ -25,7 +25,7 @@ type Entry = Reverse<(u64, u64, SeqId)>;
 
 impl Turn {
     /// Whether a running prefill with this turn continues before a waiting sequence with the turn `waiting` starts.
-    pub(crate) fn goes_before(self, waiting: Self) -> bool {
+    pub(crate) fn precedes(self, waiting: Self) -> bool {
         self.counter < waiting.counter || (self.counter == waiting.counter && self.tenant == waiting.tenant)
     }
 }

@@ -1,24 +1,25 @@
 //! The KV blocks and the prefix cache as sequences see them: the blocks they hold, the blocks they find, and the blocks
 //! they announce before computing them. Knows nothing of budgets or turns.
 
-use headrace_domain::{BLOCK_TOKENS, CacheMiss, PrefixKeys};
+use headrace_domain::{CacheMiss, PrefixKeys};
+use headrace_kv_layout::{KvLayout, PerGroup};
 
-use crate::blocks::BlockPool;
 use crate::config::SchedulerConfig;
+use crate::kv_groups::KvGroups;
 use crate::miss;
 use crate::nearest::CachedPrefix;
-use crate::pins::{Pinned, Pins, life_of, rank};
-use crate::sequence::{SeqId, Sequence, Slab, usable_blocks};
+use crate::pins::{PinnedBlocks, life_of, rank};
+use crate::sequence::{SeqId, Sequence, Slab};
 use crate::tables::ByKey;
 
 /// All blocks with their cached prefixes, and the announcements of blocks that are about to be computed.
 #[derive(Debug)]
 pub(crate) struct Prefixes {
-    pool: BlockPool,
+    groups: KvGroups,
     /// Cold blocks that are about to be computed, each with the running sequence that announced it.
     announced: ByKey<SeqId>,
     /// Whether the prefix cache is on.
-    kept: bool,
+    enabled: bool,
     /// A cold prefix of at least this many tokens is waited for if another sequence computes it.
     dedup_tokens: usize,
 }
@@ -26,56 +27,62 @@ pub(crate) struct Prefixes {
 /// The part of its own prefix that a waiting sequence finds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Found {
-    /// Full blocks in the cache.
+    /// Leading full blocks that every group has in the cache.
     pub(crate) hits: usize,
-    /// Cached blocks that no sequence holds. Taking them lowers the number of free blocks.
-    pub(crate) hits_free: usize,
+    /// How many of them no sequence holds, in each group. Taking them lowers the number of free blocks.
+    pub(crate) hits_free: PerGroup<usize>,
     /// The sequence that is computing the blocks after the hits, and the end of the blocks that both share.
     pub(crate) leader: Option<(SeqId, usize)>,
 }
 
 impl Prefixes {
-    /// Creates `blocks` blocks, all empty.
-    pub(crate) fn new(config: &SchedulerConfig, blocks: usize) -> Self {
+    /// Creates the blocks of all groups, all empty.
+    pub(crate) fn new(config: &SchedulerConfig, layout: KvLayout) -> Self {
         Self {
-            pool: BlockPool::new(
-                blocks,
-                config.prefix_lifetime_ns.unwrap_or(u64::MAX),
-                Pins::new(config, blocks),
-            ),
+            groups: KvGroups::new(config, layout),
             announced: ByKey::default(),
-            kept: config.prefix_cache,
+            enabled: config.prefix_cache,
             dedup_tokens: config.dedup_tokens,
         }
     }
 
-    /// The block pool: its size, the free blocks, and their contents.
-    pub(crate) fn pool(&self) -> &BlockPool {
-        &self.pool
+    /// The cache groups: their sizes, the free blocks, and their contents.
+    pub(crate) const fn groups(&self) -> &KvGroups {
+        &self.groups
     }
 
-    /// Advances the pool's clock.
+    /// Advances the pools' clocks.
     pub(crate) fn set_now(&mut self, now_ns: u64) {
-        self.pool.set_now(now_ns);
+        self.groups.set_now(now_ns);
     }
 
     /// Number of leading prompt tokens in the cache. Counts whole blocks, and never the last token.
     pub(crate) fn cached_tokens(&self, keys: &PrefixKeys) -> usize {
         let (salt, ids) = (keys.salt(), keys.ids());
-        let blocks = keys.keys().iter().zip(ids.chunks_exact(BLOCK_TOKENS)).take(usable_blocks(ids.len()));
-        let found = blocks.take_while(|(key, tokens)| self.pool.lookup(key, salt, tokens).is_some()).count();
-        found * BLOCK_TOKENS
+        let layout = self.groups.layout();
+        let block_tokens = layout.block_tokens();
+        let blocks = keys.keys().iter().zip(ids.chunks_exact(block_tokens));
+        let blocks = blocks.take(layout.cacheable_blocks(ids.len()));
+        let found =
+            blocks.take_while(|(key, tokens)| self.groups.lookup(key, salt, tokens).is_some()).count();
+        found * block_tokens
     }
 
     /// Number of a sequence's known blocks that it may look up.
     fn usable(&self, sequence: &Sequence) -> usize {
-        if self.kept && !sequence.scoring { usable_blocks(sequence.known().len()) } else { 0 }
+        if self.enabled && !sequence.scoring {
+            self.groups.layout().cacheable_blocks(sequence.known().len())
+        } else {
+            0
+        }
     }
 
-    /// The cached blocks of a waiting sequence's own prefix, from the first one on.
-    fn hits<'a>(&'a self, sequence: &'a Sequence, usable: usize) -> impl Iterator<Item = u32> + 'a {
-        let blocks = sequence.keys.iter().zip(sequence.known().chunks_exact(BLOCK_TOKENS)).take(usable);
-        blocks.map_while(|(key, tokens)| self.pool.lookup(key, &sequence.salt, tokens))
+    /// The cached blocks of a waiting sequence's own prefix, from the first one on. Ends at the first one that a group
+    /// lacks.
+    fn hits<'a>(&'a self, sequence: &'a Sequence, usable: usize) -> impl Iterator<Item = PerGroup<u32>> + 'a {
+        let block_tokens = self.groups.layout().block_tokens();
+        let blocks = sequence.keys.iter().zip(sequence.known().chunks_exact(block_tokens)).take(usable);
+        blocks.map_while(|(key, tokens)| self.groups.lookup(key, &sequence.salt, tokens))
     }
 
     /// Looks up a waiting sequence's prefix. Takes nothing.
@@ -83,15 +90,16 @@ impl Prefixes {
         let mut found = Found::default();
         let Some(sequence) = sequences.get_mut(id) else { return found };
         let usable = self.usable(sequence);
-        sequence.ensure_keys(usable);
-        for block in self.hits(sequence, usable) {
+        let layout = self.groups.layout();
+        sequence.ensure_keys(usable, layout);
+        for blocks in self.hits(sequence, usable) {
             found.hits += 1;
-            found.hits_free += usize::from(self.pool.is_free(block));
+            self.groups.count_free(&blocks, &mut found.hits_free);
         }
         let cold = sequence.keys.get(found.hits..usable).unwrap_or(&[]);
         if let Some(&leader) = cold.first().and_then(|key| self.announced.get(key)) {
             let shared = cold.iter().take_while(|key| self.announced.get(key) == Some(&leader)).count();
-            if leader != id && shared * BLOCK_TOKENS >= self.dedup_tokens {
+            if leader != id && shared * layout.block_tokens() >= self.dedup_tokens {
                 found.leader = Some((leader, found.hits + shared));
             }
         }
@@ -107,19 +115,22 @@ impl Prefixes {
     pub(crate) fn take_found(&mut self, sequence: &mut Sequence) -> Option<CacheMiss> {
         let first = !sequence.started;
         let usable = self.usable(sequence);
-        sequence.ensure_keys(usable);
-        let mut blocks = std::mem::take(&mut sequence.blocks);
-        blocks.extend(self.hits(sequence, usable));
-        let miss = if first { miss::explain(sequence, blocks.len(), self.kept, &self.pool) } else { None };
-        for (at, &block) in blocks.iter().enumerate() {
-            // Blocks that the sequence computed itself before its preemption are still its own.
-            self.pool.share(block, first || at < sequence.found);
+        sequence.ensure_keys(usable, self.groups.layout());
+        let mut tables = std::mem::take(&mut sequence.tables);
+        for blocks in self.hits(sequence, usable) {
+            for (table, &block) in tables.iter_mut().zip(blocks.iter()) {
+                table.push(block);
+            }
         }
+        let hits = tables.first().len();
+        let miss = if first { miss::explain(sequence, hits, self.enabled, &self.groups) } else { None };
+        // Blocks that the sequence computed itself before its preemption are still its own.
+        self.groups.share(&tables, |at| first || at < sequence.found);
         if first {
-            sequence.found = blocks.len();
+            sequence.found = hits;
         }
-        sequence.computed = blocks.len() * BLOCK_TOKENS;
-        sequence.blocks = blocks;
+        sequence.computed = hits * self.groups.layout().block_tokens();
+        sequence.tables = tables;
         if first {
             self.reserve(sequence);
         }
@@ -128,57 +139,54 @@ impl Prefixes {
 
     /// Pins the blocks found for a sequence, and reserves pins for the blocks that it will compute.
     fn reserve(&mut self, sequence: &mut Sequence) {
-        if !self.kept || sequence.pins.is_empty() {
+        if !self.enabled || sequence.pins.is_empty() {
             return;
         }
-        let tenant = sequence.tenant;
-        for (at, &block) in sequence.blocks.iter().enumerate() {
-            if let Some(life) = life_of(&sequence.pins, at) {
-                self.pool.keep(block, life, tenant, false);
+        let (tenant, layout) = (sequence.tenant, *self.groups.layout());
+        for at in 0..sequence.found {
+            if let Some(life) = life_of(&sequence.pins, at, &layout) {
+                self.groups.pin(&sequence.tables, at, life, tenant);
             }
         }
-        let mut pinned = Pinned::default();
-        for at in sequence.found..sequence.prompt.len() / BLOCK_TOKENS {
-            let Some(life) = life_of(&sequence.pins, at) else { break };
-            match self.pool.pins().reserve(tenant) {
+        let mut pinned = PinnedBlocks::default();
+        for at in sequence.found..layout.full_blocks(sequence.prompt.len()) {
+            let Some(life) = life_of(&sequence.pins, at, &layout) else { break };
+            match self.groups.reserve_pin(tenant) {
                 true => pinned.blocks[rank(life)] += 1,
                 false => pinned.beyond += 1,
             }
         }
-        sequence.reserved = pinned.blocks.iter().sum::<u32>() as usize;
-        sequence.reserved_to = sequence.found + sequence.reserved;
+        let reserved = pinned.blocks.iter().sum::<u32>() as usize;
+        sequence.reserved = PerGroup::repeat(reserved);
+        sequence.reserved_to = sequence.found + reserved;
         sequence.pinned = pinned;
     }
 
     /// Releases the pins that a leaving sequence had reserved for blocks that it never computed.
     pub(crate) fn leave(&mut self, sequence: &Sequence) {
-        self.pool.pins().release(sequence.tenant, sequence.reserved);
+        self.groups.release_pins(sequence.tenant, &sequence.reserved);
     }
 
-    /// Gives a running sequence `blocks` more free blocks.
-    pub(crate) fn take(&mut self, sequence: &mut Sequence, blocks: usize) {
-        sequence.blocks.extend((0..blocks).map_while(|_| self.pool.take()));
+    /// Gives a running sequence this many more free blocks in each group.
+    pub(crate) fn take(&mut self, sequence: &mut Sequence, blocks: &PerGroup<usize>) {
+        self.groups.take(blocks, &mut sequence.tables);
     }
 
     /// Takes back everything that a sequence holds or has announced, tail first. With `keep`, the blocks that it
     /// computed itself stay findable. Without it they do not, unless others have built on them.
     pub(crate) fn give_back(&mut self, id: SeqId, sequence: &mut Sequence, keep: bool) {
         sequence.computed = 0;
-        sequence.blocks.iter().rev().for_each(|&block| self.pool.release(block));
-        if !keep {
-            // From the end, so that the first blocks are at the front of the free list and are reused first.
-            let own = sequence.blocks.get(sequence.found..).unwrap_or(&[]);
-            own.iter().rev().for_each(|&block| self.pool.take_back(block));
-        }
-        sequence.blocks.clear();
+        self.groups.release(&sequence.tables, sequence.found, keep);
+        sequence.tables.iter_mut().for_each(Vec::clear);
         self.withdraw(id, sequence, usize::MAX);
     }
 
     /// Announces the cold blocks of its known tokens that a running sequence will compute.
     pub(crate) fn announce(&mut self, id: SeqId, sequences: &mut Slab) {
-        let Some(sequence) = sequences.get_mut(id).filter(|_| self.kept) else { return };
-        let (from, to) = (sequence.computed / BLOCK_TOKENS, sequence.known().len() / BLOCK_TOKENS);
-        sequence.ensure_keys(to);
+        let Some(sequence) = sequences.get_mut(id).filter(|_| self.enabled) else { return };
+        let layout = self.groups.layout();
+        let (from, to) = (layout.full_blocks(sequence.computed), layout.full_blocks(sequence.known().len()));
+        sequence.ensure_keys(to, layout);
         sequence.announced = (from, to.max(from));
         let Some(sequence) = sequences.get(id) else { return };
         for key in sequence.keys.get(from..to).unwrap_or(&[]) {
@@ -204,28 +212,24 @@ impl Prefixes {
     /// Makes the blocks findable that a running sequence has filled since it had computed `before` tokens. Returns the
     /// number of its computed blocks if there are new ones among them.
     pub(crate) fn publish(&mut self, id: SeqId, sequence: &mut Sequence, before: usize) -> Option<usize> {
-        let (from, to) = (before / BLOCK_TOKENS, sequence.computed / BLOCK_TOKENS);
-        if from == to || !self.kept {
+        let layout = *self.groups.layout();
+        let (from, to) = (layout.full_blocks(before), layout.full_blocks(sequence.computed));
+        if from == to || !self.enabled {
             return None;
         }
-        sequence.ensure_keys(to);
-        sequence.ensure_contents(to);
+        sequence.ensure_keys(to, &layout);
+        sequence.ensure_contents(to, &layout);
         for at in from..to {
-            let tokens = sequence.known().get(at * BLOCK_TOKENS..).and_then(|rest| rest.first_chunk());
-            if let (Some(&block), Some(&key), Some(&content), Some(&tokens)) =
-                (sequence.blocks.get(at), sequence.keys.get(at), sequence.contents.get(at), tokens)
+            let tokens =
+                sequence.known().get(at * layout.block_tokens()..).and_then(|rest| rest.first_chunk());
+            if let (Some(&key), Some(&content), Some(&tokens)) =
+                (sequence.keys.get(at), sequence.contents.get(at), tokens)
             {
                 let parent = at.checked_sub(1).and_then(|before| sequence.keys.get(before)).copied();
                 let prefix = CachedPrefix { key, salt: sequence.salt, tokens, parent, content };
-                let block = self.pool.publish(block, prefix);
-                if at < sequence.reserved_to
-                    && let Some(life) = life_of(&sequence.pins, at)
-                {
-                    let reserved = sequence.reserved > 0;
-                    if self.pool.keep(block, life, sequence.tenant, reserved) {
-                        sequence.reserved -= 1;
-                    }
-                }
+                let pin = if at < sequence.reserved_to { life_of(&sequence.pins, at, &layout) } else { None };
+                let Sequence { tables, tenant, reserved, .. } = &mut *sequence;
+                self.groups.publish((tables, at), &prefix, (pin, *tenant), reserved);
             }
         }
         self.withdraw(id, sequence, to);

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefill_and_decode_are_told_apart() {
+    fn prefill_and_decode_costs_are_separated() {
         let cost = |fixed: f64, prefill: f64, decode: f64| StepCost { fixed, prefill, decode };
         let near = |a: f64, b: f64| (a - b).abs() <= 0.03 * b.max(1000.0);
         for (what, truth, steps) in [

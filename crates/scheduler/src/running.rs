@@ -3,8 +3,10 @@
 
 use std::cmp::Reverse;
 
+use headrace_kv_layout::PerGroup;
+
 use crate::fair::{FairQueue, SCALE};
-use crate::sequence::{Class, SeqId, Sequence, Slab, State, blocks_for};
+use crate::sequence::{Class, SeqId, Sequence, Slab, State};
 
 /// All running sequences. Each has a running slot. Its tenant is charged for the slot and the blocks unless it is
 /// paused.
@@ -15,15 +17,15 @@ pub(crate) struct Running {
     /// Number of admissions so far.
     admissions: u64,
     /// How many of the listed sequences are paused.
-    still: usize,
-    /// Blocks that their known tokens need and that they have not taken yet.
-    promised: usize,
+    paused: usize,
+    /// Blocks of each group that their known tokens need and that they have not taken yet.
+    promised: PerGroup<usize>,
 }
 
-/// The total number of running slots and of blocks.
+/// The total number of running slots, and of blocks in all groups.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Whole {
-    pub(crate) places: usize,
+pub(crate) struct Capacity {
+    pub(crate) slots: usize,
     pub(crate) blocks: usize,
 }
 
@@ -34,18 +36,18 @@ impl Running {
     }
 
     /// Number of running sequences that are paused.
-    pub(crate) fn still(&self) -> usize {
-        self.still
+    pub(crate) fn paused(&self) -> usize {
+        self.paused
     }
 
     /// Number of running sequences that are not paused.
     pub(crate) fn computed(&self) -> usize {
-        self.list.len() - self.still
+        self.list.len() - self.paused
     }
 
-    /// Free blocks that are promised to running sequences.
-    pub(crate) fn promised(&self) -> usize {
-        self.promised
+    /// Free blocks of each group that are promised to running sequences.
+    pub(crate) fn promised(&self) -> &PerGroup<usize> {
+        &self.promised
     }
 
     /// All running sequences, in the order of admission.
@@ -54,46 +56,64 @@ impl Running {
     }
 
     /// Gives a sequence a running slot, with the blocks that it found. Promises it the blocks that its known tokens
-    /// need beyond those.
-    pub(crate) fn enter(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
+    /// need beyond those (`needs`).
+    pub(crate) fn enter(
+        &mut self,
+        id: SeqId,
+        sequence: &mut Sequence,
+        needs: PerGroup<usize>,
+        tenants: &mut FairQueue,
+    ) {
         self.admissions += 1;
         self.list.push(id);
         sequence.state = State::Running;
         sequence.admitted = self.admissions;
-        sequence.promised = blocks_for(sequence.known().len()) - sequence.blocks.len();
-        self.promised += sequence.promised;
+        sequence.promised = needs;
+        for (all, &blocks) in self.promised.iter_mut().zip(needs.iter()) {
+            *all += blocks;
+        }
         tenants.runs(sequence.tenant, sequence.class, true);
         // The cast cannot overflow, here and below: a pool has fewer blocks than half of what a machine word can count.
-        tenants.holds(sequence.tenant, sequence.class, sequence.blocks.len() as isize);
+        tenants.holds(sequence.tenant, sequence.class, sequence.blocks_held() as isize);
     }
 
-    /// Records that a sequence has taken `blocks` more blocks, promised ones first.
-    pub(crate) fn grew(&mut self, sequence: &mut Sequence, blocks: usize, tenants: &mut FairQueue) {
-        tenants.holds(sequence.tenant, sequence.class, blocks as isize);
-        let kept = sequence.promised.min(blocks);
-        sequence.promised -= kept;
-        self.promised -= kept;
+    /// Records that a sequence has taken this many more blocks in each group, promised ones first.
+    pub(crate) fn grew(
+        &mut self,
+        sequence: &mut Sequence,
+        blocks: &PerGroup<usize>,
+        tenants: &mut FairQueue,
+    ) {
+        tenants.holds(sequence.tenant, sequence.class, blocks.total() as isize);
+        let promises = self.promised.iter_mut().zip(sequence.promised.iter_mut());
+        for ((all, own), &blocks) in promises.zip(blocks.iter()) {
+            let taken = blocks.min(*own);
+            *own -= taken;
+            *all -= taken;
+        }
     }
 
     /// Takes the slot and the promised blocks of a sequence that is not paused. The caller must still give back its
     /// blocks.
     pub(crate) fn leave(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
-        self.promised -= std::mem::take(&mut sequence.promised);
+        for (all, own) in self.promised.iter_mut().zip(sequence.promised.iter_mut()) {
+            *all -= std::mem::take(own);
+        }
         tenants.runs(sequence.tenant, sequence.class, false);
-        tenants.holds(sequence.tenant, sequence.class, -(sequence.blocks.len() as isize));
+        tenants.holds(sequence.tenant, sequence.class, -(sequence.blocks_held() as isize));
         self.list.retain(|&other| other != id);
     }
 
     /// Pauses (`true`) or resumes (`false`) a sequence. Any sequence may take the slot and blocks of a paused one, and
     /// no tenant is charged for them.
-    pub(crate) fn rests(&mut self, sequence: &Sequence, rests: bool, tenants: &mut FairQueue) {
-        let blocks = sequence.blocks.len() as isize;
-        tenants.runs(sequence.tenant, sequence.class, !rests);
-        tenants.holds(sequence.tenant, sequence.class, if rests { -blocks } else { blocks });
-        if rests {
-            self.still += 1;
+    pub(crate) fn set_paused(&mut self, sequence: &Sequence, paused: bool, tenants: &mut FairQueue) {
+        let blocks = sequence.blocks_held() as isize;
+        tenants.runs(sequence.tenant, sequence.class, !paused);
+        tenants.holds(sequence.tenant, sequence.class, if paused { -blocks } else { blocks });
+        if paused {
+            self.paused += 1;
         } else {
-            self.still -= 1;
+            self.paused -= 1;
         }
     }
 
@@ -107,12 +127,12 @@ impl Running {
     }
 
     /// The paused sequence to preempt first: idle work before other work, then the youngest.
-    pub(crate) fn still_victim(&self, sequences: &Slab) -> Option<SeqId> {
-        if self.still == 0 {
+    pub(crate) fn paused_victim(&self, sequences: &Slab) -> Option<SeqId> {
+        if self.paused == 0 {
             return None;
         }
-        let still = self.of(sequences).filter(|(_, s)| s.paused);
-        still.min_by_key(|(id, s)| (s.class, Reverse(s.admitted), *id)).map(|(id, _)| id)
+        let paused = self.of(sequences).filter(|(_, s)| s.paused);
+        paused.min_by_key(|(id, s)| (s.class, Reverse(s.admitted), *id)).map(|(id, _)| id)
     }
 
     /// The youngest idle sequence that is not paused.
@@ -132,18 +152,18 @@ impl Running {
         &self,
         waiting: &Sequence,
         needs_blocks: usize,
-        whole: Whole,
+        capacity: Capacity,
         sequences: &Slab,
         tenants: &FairQueue,
     ) -> Option<SeqId> {
         let (tenant, class) = (waiting.tenant, waiting.class);
-        if tenants.running(tenant) + 1 > tenants.share(tenant, whole.places).max(1)
-            || tenants.blocks(tenant) + needs_blocks > tenants.share(tenant, whole.blocks)
+        if tenants.running(tenant) + 1 > tenants.share(tenant, capacity.slots).max(1)
+            || tenants.blocks(tenant) + needs_blocks > tenants.share(tenant, capacity.blocks)
         {
             return None;
         }
-        let blocks = (needs_blocks > 0).then_some(whole.blocks);
-        let other = tenants.furthest_beyond(tenant, whole.places, blocks)?;
+        let blocks = (needs_blocks > 0).then_some(capacity.blocks);
+        let other = tenants.furthest_beyond(tenant, capacity.slots, blocks)?;
         let candidates = self.of(sequences).filter(|(_, s)| s.tenant == other && s.class <= class);
         candidates.max_by_key(|(_, s)| s.admitted).map(|(id, _)| id)
     }

@@ -8,14 +8,15 @@ mod pause;
 mod plan;
 mod raise;
 
-use headrace_domain::{BLOCK_TOKENS, PrefixKeys};
+use headrace_domain::PrefixKeys;
+use headrace_kv_layout::KvLayout;
 
 use crate::ageing::Ageing;
 use crate::config::{ConfigProblems, SchedulerConfig};
-use crate::door::AddRefusal;
 use crate::fair::FairQueue;
 use crate::outlook::Outlook;
 use crate::prefixes::Prefixes;
+use crate::queue_admission::AddRefusal;
 use crate::rate::Rate;
 use crate::running::Running;
 use crate::sequence::{SeqId, Sequence, SequenceSpec, Slab, State};
@@ -63,9 +64,9 @@ pub struct Load {
     pub waiting: usize,
     /// Prompt tokens that wait to be computed.
     pub waiting_tokens: u64,
-    /// All blocks.
+    /// All blocks of the first cache group.
     pub blocks_total: usize,
-    /// Blocks that no sequence holds.
+    /// Blocks of the first cache group that no sequence holds.
     pub blocks_free: usize,
     /// Free blocks that hold a cached prefix.
     pub blocks_cached: usize,
@@ -79,7 +80,7 @@ pub struct Load {
 
 /// Why a sequence left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Gone {
+enum DropCause {
     /// It ended by itself.
     Ended,
     /// Its caller no longer wants it.
@@ -89,13 +90,13 @@ enum Gone {
 }
 
 impl Scheduler {
-    /// Creates a scheduler with `block_count` KV blocks, all empty.
+    /// Creates a scheduler over the KV blocks of `layout`, all empty.
     ///
     /// # Errors
     /// [`ConfigProblems`] with every value that cannot work.
-    pub fn new(config: SchedulerConfig, block_count: usize) -> Result<Self, ConfigProblems> {
-        config.check(block_count)?;
-        let pool_tokens = block_count.saturating_mul(BLOCK_TOKENS);
+    pub fn new(config: SchedulerConfig, layout: KvLayout) -> Result<Self, ConfigProblems> {
+        config.check(&layout)?;
+        let pool_tokens = layout.positions();
         let burst = config.step_tokens.saturating_mul(BURST_STEPS);
         Ok(Self {
             sequences: Slab::default(),
@@ -103,7 +104,7 @@ impl Scheduler {
             waiting: Waiting::default(),
             running: Running::default(),
             ageing: Ageing::default(),
-            prefixes: Prefixes::new(&config, block_count),
+            prefixes: Prefixes::new(&config, layout),
             rate: Rate::default(),
             work: WorkDone::default(),
             plan: StepPlan::default(),
@@ -160,25 +161,25 @@ impl Scheduler {
     /// findable, unless others have built on them or wait for them, or [`SchedulerConfig::keep_aborted`] is set.
     /// Returns `false` if the sequence had ended already.
     pub fn abort(&mut self, id: SeqId) -> bool {
-        self.drop_sequence(id, Gone::Aborted)
+        self.drop_sequence(id, DropCause::Aborted)
     }
 
     /// Drops a sequence whose computation failed. Nothing that it computed stays findable, unless others have built on
     /// it. Returns `false` if the sequence had ended already.
     pub fn fail(&mut self, id: SeqId) -> bool {
-        self.drop_sequence(id, Gone::Failed)
+        self.drop_sequence(id, DropCause::Failed)
     }
 
     /// Removes a sequence from every list and count.
-    fn drop_sequence(&mut self, id: SeqId, gone: Gone) -> bool {
+    fn drop_sequence(&mut self, id: SeqId, cause: DropCause) -> bool {
         self.unpause(id);
         let Some(sequence) = self.sequences.get(id) else { return false };
         match sequence.state {
             State::Running => {
-                let keep = match gone {
-                    Gone::Ended => true,
-                    Gone::Aborted => self.config.keep_aborted || !sequence.followers.is_empty(),
-                    Gone::Failed => false,
+                let keep = match cause {
+                    DropCause::Ended => true,
+                    DropCause::Aborted => self.config.keep_aborted || !sequence.followers.is_empty(),
+                    DropCause::Failed => false,
                 };
                 self.stop(id, keep);
             }
@@ -189,7 +190,7 @@ impl Scheduler {
         }
         self.ageing.lower(id);
         if let Some(sequence) = self.sequences.remove(id) {
-            if gone == Gone::Ended && sequence.started {
+            if cause == DropCause::Ended && sequence.started {
                 self.rate.observe_end(sequence.generated(), sequence.max_new as usize);
             }
             self.prefixes.leave(&sequence);
@@ -244,10 +245,10 @@ impl Scheduler {
     /// The current load.
     pub fn load(&self) -> Load {
         let (prefill, decode) = self.outlook().speeds();
-        let pool = self.prefixes.pool();
+        let pool = self.prefixes.groups().pools().first();
         Load {
             running: self.running.computed(),
-            paused: self.running.still() + self.waiting.parked(),
+            paused: self.running.paused() + self.waiting.parked(),
             waiting: self.waiting(),
             waiting_tokens: self.waiting.tokens(),
             blocks_total: pool.total(),
@@ -258,6 +259,11 @@ impl Scheduler {
             prefill_tokens_per_second: prefill as u32,
             decode_tokens_per_second: decode as u32,
         }
+    }
+
+    /// The cache groups of this scheduler.
+    pub const fn layout(&self) -> &KvLayout {
+        self.prefixes.groups().layout()
     }
 
     /// The limits of this scheduler.

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{BLOCK_TOKENS, BlockKey, CachePin, CacheSalt, PrefixKeys};
+use headrace_domain::{BlockKey, CachePin, CacheSalt, PrefixKeys};
+use headrace_kv_layout::{KvLayout, PerGroup};
 
+use crate::kv_groups::Tables;
 use crate::nearest::chain_content;
-use crate::pins::Pinned;
+use crate::pins::PinnedBlocks;
 
 /// Most generated tokens that are computed in one step as if they were one.
 const MOST_AT_ONCE: usize = 64;
@@ -122,13 +124,14 @@ pub(crate) struct Sequence {
     pub(crate) paused: bool,
     /// Number of tokens whose keys and values are stored.
     pub(crate) computed: usize,
-    pub(crate) blocks: Vec<u32>,
+    /// Its block table in each group.
+    pub(crate) tables: Tables,
     /// Keys of the leading full blocks of `known()`, as many as were needed so far.
     pub(crate) keys: Vec<BlockKey>,
     /// Content hashes of the same blocks, chained without the salt, as many as were needed so far.
     pub(crate) contents: Vec<u64>,
-    /// Blocks that its known tokens still need: promised, not yet taken.
-    pub(crate) promised: usize,
+    /// Blocks that its known tokens still need in each group: promised, not yet taken.
+    pub(crate) promised: PerGroup<usize>,
     /// Tokens that it counts towards the queue's token bound while it waits.
     pub(crate) queued_tokens: u64,
     /// How often a later sequence started before it.
@@ -141,9 +144,10 @@ pub(crate) struct Sequence {
     /// The prefixes of its prompt to pin.
     pub(crate) pins: Arc<[CachePin]>,
     /// The blocks reserved for those pins, and the blocks over the limit.
-    pub(crate) pinned: Pinned,
-    /// Blocks reserved in the pin limits and not yet pinned, and the end of the block range that they are for.
-    pub(crate) reserved: usize,
+    pub(crate) pinned: PinnedBlocks,
+    /// Blocks of each group that are reserved in the pin limits and not yet pinned.
+    pub(crate) reserved: PerGroup<usize>,
+    /// End of the block range that `reserved` is for.
     pub(crate) reserved_to: usize,
     /// Prompt tokens that its tenant is no longer charged for: found in the cache, or charged already.
     pub(crate) charged: usize,
@@ -170,10 +174,10 @@ impl Sequence {
             state: State::Waiting,
             paused: false,
             computed: 0,
-            blocks: Vec::new(),
+            tables: Tables::default(),
             keys: Vec::new(),
             contents: Vec::new(),
-            promised: 0,
+            promised: PerGroup::repeat(0),
             // The other sequences of a group take the first one's prefix from the cache.
             queued_tokens: if first { spec.prompt.len() as u64 } else { 1 },
             bypassed: 0,
@@ -182,8 +186,8 @@ impl Sequence {
             found: 0,
             // The other sequences of a group find the blocks that the first one pins.
             pins: if first { Arc::clone(&spec.pins) } else { Arc::default() },
-            pinned: Pinned::default(),
-            reserved: 0,
+            pinned: PinnedBlocks::default(),
+            reserved: PerGroup::repeat(0),
             reserved_to: 0,
             charged: 0,
             followers: Vec::new(),
@@ -229,16 +233,16 @@ impl Sequence {
     /// Whether it is not paused and continues from its latest generated tokens: one, or a few that became known
     /// together.
     pub(crate) fn decodes(&self) -> bool {
-        !self.paused && self.goes_on()
+        !self.paused && self.only_decode_left()
     }
 
     /// Whether it is not paused and has more to compute than recently generated tokens.
     pub(crate) fn prefills(&self) -> bool {
-        !self.paused && self.remaining() > 0 && !self.goes_on()
+        !self.paused && self.remaining() > 0 && !self.only_decode_left()
     }
 
     /// Whether only recently generated tokens are left to compute.
-    pub(crate) fn goes_on(&self) -> bool {
+    pub(crate) fn only_decode_left(&self) -> bool {
         let few = self.computed >= self.prompt.len() && self.remaining() <= MOST_AT_ONCE;
         self.remaining() == 1 || (few && self.remaining() > 0)
     }
@@ -255,40 +259,34 @@ impl Sequence {
         self.known().len() - self.prompt.len()
     }
 
+    /// Number of blocks that it holds, in all groups.
+    pub(crate) fn blocks_held(&self) -> usize {
+        self.tables.iter().map(Vec::len).sum()
+    }
+
     /// Computes keys until at least the first `blocks` full blocks have one.
-    pub(crate) fn ensure_keys(&mut self, blocks: usize) {
+    pub(crate) fn ensure_keys(&mut self, blocks: usize, layout: &KvLayout) {
         if let Some(given) = self.given_keys.take_if(|_| blocks > 0) {
             self.keys.clear();
             self.keys.extend_from_slice(given.keys());
         }
         while self.keys.len() < blocks {
-            let at = self.keys.len() * BLOCK_TOKENS;
-            let Some(tokens) = self.known().get(at..at + BLOCK_TOKENS) else { return };
+            let at = self.keys.len() * layout.block_tokens();
+            let Some(tokens) = self.known().get(at..at + layout.block_tokens()) else { return };
             let key = BlockKey::chain(&self.salt, self.keys.last(), tokens);
             self.keys.push(key);
         }
     }
 
     /// Computes content hashes, without the salt, until at least the first `blocks` full blocks have one.
-    pub(crate) fn ensure_contents(&mut self, blocks: usize) {
+    pub(crate) fn ensure_contents(&mut self, blocks: usize, layout: &KvLayout) {
         while self.contents.len() < blocks {
-            let at = self.contents.len() * BLOCK_TOKENS;
-            let Some(tokens) = self.known().get(at..at + BLOCK_TOKENS) else { return };
+            let at = self.contents.len() * layout.block_tokens();
+            let Some(tokens) = self.known().get(at..at + layout.block_tokens()) else { return };
             let content = chain_content(self.contents.last().copied(), tokens);
             self.contents.push(content);
         }
     }
-}
-
-/// Number of full blocks of a prefix that may be taken from the cache. At least the last token is always computed,
-/// because its logits are needed.
-pub const fn usable_blocks(tokens: usize) -> usize {
-    tokens.saturating_sub(1) / BLOCK_TOKENS
-}
-
-/// Blocks that `tokens` tokens need.
-pub(crate) const fn blocks_for(tokens: usize) -> usize {
-    tokens.div_ceil(BLOCK_TOKENS)
 }
 
 /// All living sequences.

@@ -2,8 +2,9 @@
 //! nothing of how a step is chosen.
 
 use headrace_domain::CacheMiss;
+use headrace_kv_layout::BlockTables;
 
-use crate::pins::Pinned;
+use crate::pins::PinnedBlocks;
 use crate::sequence::SeqId;
 
 /// The logits that a chunk must produce.
@@ -36,20 +37,20 @@ pub struct PlannedChunk {
 
 /// A sequence whose first chunk is in this step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Started {
+pub struct StartedSequence {
     /// The sequence.
     pub seq: SeqId,
     /// Prompt tokens that came from the prefix cache.
     pub cached_tokens: usize,
     /// How many of the blocks to compute are to be pinned, and how many exceed a limit on pins.
-    pub pinned: Pinned,
+    pub pinned: PinnedBlocks,
     /// Why no more prompt tokens came from the cache. `None` if every cacheable token did.
     pub miss: Option<CacheMiss>,
 }
 
 /// A waiting sequence that was dropped because its start deadline had passed. Its id is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expired {
+pub struct ExpiredSequence {
     /// The sequence.
     pub seq: SeqId,
     /// Nanoseconds until the work that waits ahead of a similar sequence is computed. At least a second.
@@ -62,24 +63,24 @@ pub struct StepPlan {
     /// The chunks to compute, at most one per sequence.
     pub chunks: Vec<PlannedChunk>,
     /// Sequences that start with this step.
-    pub started: Vec<Started>,
+    pub started: Vec<StartedSequence>,
     /// Sequences that lost their blocks and wait again.
     pub preempted: Vec<SeqId>,
     /// Idle sequences that are served as normal work from this step on, until they end or are paused.
     pub raised: Vec<SeqId>,
     /// Sequences that were dropped because their start deadline passed.
-    pub expired: Vec<Expired>,
+    pub expired: Vec<ExpiredSequence>,
     /// When the step was planned, in the caller's nanoseconds.
     pub planned_ns: u64,
 }
 
-/// The tokens and blocks of a planned chunk.
+/// The tokens and block tables of a planned chunk.
 #[derive(Debug, Clone, Copy)]
 pub struct ChunkView<'a> {
     /// The tokens to compute.
     pub tokens: &'a [u32],
-    /// Physical blocks that cover every position from 0 to the end of the chunk.
-    pub blocks: &'a [u32],
+    /// For each cache group, the physical blocks that cover every position from 0 to the end of the chunk.
+    pub tables: BlockTables<'a>,
 }
 
 /// The result of computing a planned chunk.

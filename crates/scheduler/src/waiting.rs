@@ -54,7 +54,7 @@ impl Waiting {
     }
 
     /// Puts a sequence that was running or paused ahead of its tenant's others.
-    pub(crate) fn come_back(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
+    pub(crate) fn requeue(&mut self, id: SeqId, sequence: &mut Sequence, tenants: &mut FairQueue) {
         sequence.state = State::Waiting;
         self.count(id, sequence);
         tenants.push_front(sequence.tenant, sequence.class, id, sequence.queued_tokens);

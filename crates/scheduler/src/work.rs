@@ -5,7 +5,7 @@ use crate::rate::StepCost;
 use crate::tables::ByTenant;
 
 /// Most tenants accounted separately. The work of further tenants counts in the totals alone.
-const TENANTS_TOLD_APART: usize = 1024;
+const MAX_TENANTS: usize = 1024;
 
 /// Computed tokens, and the time that they took. A step with both kinds of token is split by their recent costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -94,7 +94,7 @@ impl WorkDone {
 
     /// Credits `prefill` and `decode` tokens of a step to a tenant.
     pub(crate) fn of_tenant(&mut self, tenant: u64, step: Work, prefill: usize, decode: usize) {
-        if self.by_tenant.len() < TENANTS_TOLD_APART || self.by_tenant.contains_key(&tenant) {
+        if self.by_tenant.len() < MAX_TENANTS || self.by_tenant.contains_key(&tenant) {
             self.by_tenant.entry(tenant).or_default().add(step.part(prefill, decode));
         }
     }
@@ -137,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn tenants_told_apart_are_bounded() {
+    fn tenants_accounted_separately_are_bounded() {
         let mut done = WorkDone::default();
         let step = done.step((0, 1), 10, || None);
-        for tenant in 0..2 * TENANTS_TOLD_APART as u64 {
+        for tenant in 0..2 * MAX_TENANTS as u64 {
             done.of_tenant(tenant, step, 0, 1);
         }
-        assert_eq!(done.by_tenant.len(), TENANTS_TOLD_APART);
+        assert_eq!(done.by_tenant.len(), MAX_TENANTS);
         assert_eq!(done.seen(1).1.decode_ns, 10);
     }
 }

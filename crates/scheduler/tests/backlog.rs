@@ -13,7 +13,7 @@ use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpe
 
 mod common;
 
-use common::{Rng, each_seed, seeds};
+use common::{Rng, each_seed, layout, seeds};
 
 /// Number of seeds if `HEADRACE_SEEDS` is not set.
 const SEEDS: u64 = if cfg!(debug_assertions) { 100 } else { 2000 };
@@ -77,7 +77,7 @@ impl World {
         let blocks = 20 + rng.below(60) as usize;
         let tenants = 2 + rng.below(3) as usize;
         Self {
-            scheduler: Scheduler::new(config, blocks).unwrap(),
+            scheduler: Scheduler::new(config, layout(blocks)).unwrap(),
             weights: (0..tenants).map(|_| 1 + rng.below(4) as u32).collect(),
             rng,
             broken,

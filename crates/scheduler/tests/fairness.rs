@@ -10,7 +10,7 @@ use headrace_scheduler::{AddRefusal, Class, Outcome, Scheduler, SchedulerConfig,
 
 mod common;
 
-use common::Rng;
+use common::{Rng, layout};
 
 /// About the speed of a small model on two cores.
 const FIXED_NS: u64 = 8_000_000;
@@ -53,7 +53,7 @@ struct Seen {
     /// Nanoseconds from arrival to the first chunk. `ttft_ns` counts to the first token.
     queued_ns: u64,
     ttft_ns: u64,
-    foretold: Option<(u64, u64)>,
+    forecast: Option<(u64, u64)>,
 }
 
 struct World {
@@ -63,7 +63,7 @@ struct World {
     live: HashMap<SeqId, Live>,
     seen: Vec<Seen>,
     /// Forecasts per sequence: nanoseconds until the first chunk, and until the first token.
-    foretold: HashMap<SeqId, (u64, u64)>,
+    forecast: HashMap<SeqId, (u64, u64)>,
     /// Whether to ask for a forecast before each arrival.
     asks: bool,
     queued: HashMap<SeqId, u64>,
@@ -89,12 +89,12 @@ fn config() -> SchedulerConfig {
 impl World {
     fn new(config: SchedulerConfig, blocks: usize, seed: u64) -> Self {
         Self {
-            scheduler: Scheduler::new(config, blocks).unwrap(),
+            scheduler: Scheduler::new(config, layout(blocks)).unwrap(),
             rng: Rng(seed),
             now: 1,
             live: HashMap::new(),
             seen: Vec::new(),
-            foretold: HashMap::new(),
+            forecast: HashMap::new(),
             asks: false,
             queued: HashMap::new(),
             refused: HashMap::new(),
@@ -129,7 +129,7 @@ impl World {
         };
         // Once costs are known, a deadline of now is refused. Only the refusal's forecast is kept.
         let at_once = SequenceSpec { start_deadline_ns: Some(at), ..spec.clone() };
-        let foretold = match self.asks.then(|| self.scheduler.add(&at_once, at)) {
+        let forecast = match self.asks.then(|| self.scheduler.add(&at_once, at)) {
             Some(Err(AddRefusal::TooLate { wait_ns, prefill_ns, .. })) => {
                 Some((wait_ns, wait_ns + prefill_ns))
             }
@@ -141,7 +141,7 @@ impl World {
         };
         match self.scheduler.add(&spec, at) {
             Ok(id) => {
-                self.foretold.extend(foretold.map(|told| (id, told)));
+                self.forecast.extend(forecast.map(|wait| (id, wait)));
                 let live = Live { tenant: from.tenant, arrived: at, output, generated: 0, started: false };
                 self.live.insert(id, live);
                 Some(id)
@@ -191,8 +191,8 @@ impl World {
         for id in first {
             let live = &self.live[&id];
             let (queued_ns, ttft_ns) = (self.queued[&id], self.now - live.arrived);
-            let foretold = self.foretold.get(&id).copied();
-            self.seen.push(Seen { tenant: live.tenant, queued_ns, ttft_ns, foretold });
+            let forecast = self.forecast.get(&id).copied();
+            self.seen.push(Seen { tenant: live.tenant, queued_ns, ttft_ns, forecast });
         }
         for (chunk, outcome) in plan.chunks.iter().zip(&outcomes) {
             if *outcome == Outcome::Ended {
@@ -297,18 +297,14 @@ fn a_flood_a_hundred_times_the_load_moves_p99_ttft_by_at_most_one_and_a_half_of_
             p99 as f64 / solo as f64,
             ms(allowed)
         );
-        assert_eq!(
-            together.refused.get(&QUIET),
-            None,
-            "{what}: the flood closed the door to the quiet tenant"
-        );
+        assert_eq!(together.refused.get(&QUIET), None, "{what}: the flood shut the quiet tenant out");
         bad += usize::from(p99 > allowed);
     }
     assert_eq!(bad, 0, "rows beyond what is allowed");
 }
 
 #[test]
-fn what_is_foretold_of_the_wait_is_near_the_truth() {
+fn forecast_waits_are_near_the_measured_ones() {
     let pressed = |tenant, prompt, output, load: f64| {
         let mean = |(a, b): (u64, u64)| (a + b) as f64 / 2.0;
         let work = mean(prompt) * PREFILL_NS as f64 + mean(output) * (DECODE_NS + FIXED_NS / 16) as f64;
@@ -330,20 +326,20 @@ fn what_is_foretold_of_the_wait_is_near_the_truth() {
             vec![pressed(1, (50, 400), (20, 100), 3.0), pressed(2, (50, 400), (20, 100), 0.2)],
         ),
     ];
-    println!("{:22} {:>9} {:>9} {:>7} {:>7} {:>7}", "load", "waited", "foretold", "p10", "p50", "p90");
+    println!("{:22} {:>9} {:>9} {:>7} {:>7} {:>7}", "load", "waited", "forecast", "p10", "p50", "p90");
     for (what, config, senders) in rows {
         let mut world = World::new(config, 1024, 9);
         world.asks = true;
         let of = senders.last().unwrap().tenant;
         world.run(&senders, of, 400);
         // Only waits that matter. The first sequences are skipped, because they teach the costs.
-        let told = world.seen.iter().skip(20).filter(|seen| seen.ttft_ns > SECOND / 4);
-        let (mut ratios, mut waited, mut foretold) = (Vec::new(), 0.0, 0.0);
-        for seen in told {
-            let Some((_, told)) = seen.foretold else { continue };
-            ratios.push(told as f64 / seen.ttft_ns as f64);
+        let late = world.seen.iter().skip(20).filter(|seen| seen.ttft_ns > SECOND / 4);
+        let (mut ratios, mut waited, mut forecast) = (Vec::new(), 0.0, 0.0);
+        for seen in late {
+            let Some((_, wait)) = seen.forecast else { continue };
+            ratios.push(wait as f64 / seen.ttft_ns as f64);
             waited += seen.ttft_ns as f64;
-            foretold += told as f64;
+            forecast += wait as f64;
         }
         ratios.sort_by(f64::total_cmp);
         let at = |percent: usize| ratios[ratios.len() * percent / 100];
@@ -351,7 +347,7 @@ fn what_is_foretold_of_the_wait_is_near_the_truth() {
         println!(
             "{what:22} {:>7.1} s {:>7.1} s {:>7.2} {:>7.2} {:>7.2}",
             waited / n / 1e9,
-            foretold / n / 1e9,
+            forecast / n / 1e9,
             at(10),
             at(50),
             at(90)

@@ -9,7 +9,7 @@ use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SequenceSpec};
 
 mod common;
 
-use common::spec_of;
+use common::{layout, spec_of};
 
 fn spec(tenant: u64, prompt: &[u32]) -> SequenceSpec {
     spec_of(tenant, prompt, 1)
@@ -41,7 +41,7 @@ fn numbers(from: u32, len: u32) -> Vec<u32> {
 #[test]
 fn each_reason_is_told_with_the_token_where_it_shows() {
     let config = SchedulerConfig::default();
-    let mut s = Scheduler::new(config.clone(), 64).unwrap();
+    let mut s = Scheduler::new(config.clone(), layout(64)).unwrap();
     let base = numbers(0, 100);
     assert_eq!(run(&mut s, &spec(1, &base)).1.map(|m| (m.reason, m.token)), Some((MissReason::NeverSeen, 0)));
     let change = |at: usize| {
@@ -76,13 +76,13 @@ fn each_reason_is_told_with_the_token_where_it_shows() {
         assert_eq!(found.0, cached, "{what}");
         assert_eq!(found.1.map(|m| (m.reason, m.token, m.elsewhere)), miss, "{what}");
     }
-    let mut off = Scheduler::new(SchedulerConfig { prefix_cache: false, ..config }, 64).unwrap();
+    let mut off = Scheduler::new(SchedulerConfig { prefix_cache: false, ..config }, layout(64)).unwrap();
     assert_eq!(run(&mut off, &spec(1, &base)).1.map(|m| m.reason), Some(MissReason::Disabled));
 }
 
 #[test]
 fn the_nearest_of_several_cached_prompts_is_meant() {
-    let mut s = Scheduler::new(SchedulerConfig::default(), 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig::default(), layout(64)).unwrap();
     let branch = |at: u32| [&numbers(0, at)[..], &numbers(1000 + at, 60 - at)].concat();
     for at in [17, 25, 21] {
         run(&mut s, &spec(1, &branch(at)));
@@ -93,7 +93,7 @@ fn the_nearest_of_several_cached_prompts_is_meant() {
 
 #[test]
 fn what_lost_its_room_was_evicted() {
-    let mut s = Scheduler::new(SchedulerConfig::default(), 10).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig::default(), layout(10)).unwrap();
     let first = spec(1, &numbers(0, 100));
     run(&mut s, &first);
     run(&mut s, &spec(1, &numbers(5000, 150)));
@@ -104,7 +104,7 @@ fn what_lost_its_room_was_evicted() {
 #[test]
 fn what_nobody_asked_for_in_its_lifetime_has_expired() {
     let config = SchedulerConfig { prefix_lifetime_ns: Some(1_000), ..SchedulerConfig::default() };
-    let mut s = Scheduler::new(config, 64).unwrap();
+    let mut s = Scheduler::new(config, layout(64)).unwrap();
     let job = spec(1, &numbers(0, 100));
     let reason = |found: (usize, Option<CacheMiss>)| (found.0, found.1.map(|m| (m.reason, m.token)));
     run_at(&mut s, &job, 0);
@@ -128,7 +128,7 @@ fn what_an_aborted_or_failed_sequence_computed_is_not_findable_unless_others_rel
         (false, true, 2, 0),
         (true, true, 6, 0),
     ] {
-        let mut s = Scheduler::new(SchedulerConfig { keep_aborted, ..config.clone() }, 64).unwrap();
+        let mut s = Scheduler::new(SchedulerConfig { keep_aborted, ..config.clone() }, layout(64)).unwrap();
         let job = SequenceSpec { max_new: 50, ..spec(1, &numbers(0, 100)) };
         let keys = PrefixKeys::of(&job.salt, &job.prompt);
         let step = |s: &mut Scheduler| {
@@ -157,7 +157,7 @@ fn what_an_aborted_or_failed_sequence_computed_is_not_findable_unless_others_rel
 
 #[test]
 fn keys_of_another_prompt_or_salt_are_passed_over() {
-    let mut s = Scheduler::new(SchedulerConfig::default(), 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig::default(), layout(64)).unwrap();
     let one = spec(1, &numbers(0, 100));
     run(&mut s, &one);
     let other: Arc<[u32]> = numbers(700, 100).into();
@@ -169,7 +169,7 @@ fn keys_of_another_prompt_or_salt_are_passed_over() {
         assert_eq!(run(&mut s, &asked).0, 0);
         let again = spec(1, &numbers(900, 100));
         assert_eq!(run(&mut s, &again).0, 96, "it was cached under its own keys");
-        s = Scheduler::new(SchedulerConfig::default(), 64).unwrap();
+        s = Scheduler::new(SchedulerConfig::default(), layout(64)).unwrap();
         run(&mut s, &one);
     }
     let right = SequenceSpec { keys: Some(PrefixKeys::of(&one.salt, &one.prompt)), ..one };

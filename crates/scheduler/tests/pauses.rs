@@ -6,7 +6,7 @@ use headrace_scheduler::{Class, Outcome, Scheduler, SchedulerConfig, SeqId};
 
 mod common;
 
-use common::{config, spec, step};
+use common::{config, layout, spec, step};
 
 fn sequences(step: &[(SeqId, usize)]) -> Vec<SeqId> {
     step.iter().map(|&(id, _)| id).collect()
@@ -14,7 +14,7 @@ fn sequences(step: &[(SeqId, usize)]) -> Vec<SeqId> {
 
 #[test]
 fn what_stands_still_keeps_its_blocks_until_somebody_lacks_them() {
-    let mut s = Scheduler::new(config(), 12).unwrap();
+    let mut s = Scheduler::new(config(), layout(12)).unwrap();
     let a = s.add(&spec(1, 0, 60, 60), 0).unwrap();
     assert_eq!(step(&mut s, 0), [(a, 60)]);
     assert!(s.pause(a));
@@ -46,7 +46,7 @@ fn what_stands_still_keeps_its_blocks_until_somebody_lacks_them() {
 
 #[test]
 fn what_stands_still_gives_its_place_to_whoever_waits() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 2, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 2, ..config() }, layout(64)).unwrap();
     let a = s.add(&spec(1, 0, 20, 60), 0).unwrap();
     let b = s.add(&spec(1, 500, 20, 60), 0).unwrap();
     assert_eq!(step(&mut s, 0).len(), 2);
@@ -67,7 +67,8 @@ fn what_stands_still_gives_its_place_to_whoever_waits() {
 
 #[test]
 fn a_waiting_sequence_that_stands_still_blocks_nobody_behind_it() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, max_bypass: 0, ..config() }, 64).unwrap();
+    let mut s =
+        Scheduler::new(SchedulerConfig { max_running: 1, max_bypass: 0, ..config() }, layout(64)).unwrap();
     let a = s.add(&spec(1, 0, 20, 2), 0).unwrap();
     let b = s.add(&spec(1, 500, 20, 2), 0).unwrap();
     let c = s.add(&spec(1, 900, 20, 2), 0).unwrap();
@@ -81,7 +82,7 @@ fn a_waiting_sequence_that_stands_still_blocks_nobody_behind_it() {
 
 #[test]
 fn nobody_waits_for_the_prefix_of_what_stands_still() {
-    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, layout(64)).unwrap();
     let mut ids = Vec::new();
     s.add_group(&spec(1, 0, 200, 5), 2, 0, &mut ids).unwrap();
     assert_eq!(step(&mut s, 0), [(ids[0], 40)]);
@@ -99,7 +100,7 @@ fn nobody_waits_for_the_prefix_of_what_stands_still() {
 /// Tenants whose sequences are all paused have no share. The others divide everything.
 #[test]
 fn tenants_that_stand_still_leave_the_shares_to_the_others() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 4, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 4, ..config() }, layout(64)).unwrap();
     for tenant in 10..14 {
         let id = s.add(&spec(tenant, 9000 + 100 * tenant as u32, 10, 60), 0).unwrap();
         step(&mut s, 0);
@@ -117,7 +118,7 @@ fn tenants_that_stand_still_leave_the_shares_to_the_others() {
 /// Like a tenant that was away: it has earned a burst and no more.
 #[test]
 fn a_tenant_that_stood_still_has_earned_no_more_than_a_burst() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, layout(64)).unwrap();
     let served = |s: &mut Scheduler| {
         let id = s.plan(0).chunks[0].seq;
         s.commit(&[Outcome::Ended], 0);
@@ -139,7 +140,7 @@ fn a_tenant_that_stood_still_has_earned_no_more_than_a_burst() {
 
 #[test]
 fn a_chunk_without_a_token_computes_its_last_position_again() {
-    let mut s = Scheduler::new(config(), 12).unwrap();
+    let mut s = Scheduler::new(config(), layout(12)).unwrap();
     let a = s.add(&spec(1, 0, 60, 60), 0).unwrap();
     s.plan(0);
     s.commit(&[Outcome::Repeat], 1);
@@ -152,7 +153,7 @@ fn a_chunk_without_a_token_computes_its_last_position_again() {
 
 #[test]
 fn what_follows_a_sequence_that_gave_up_its_blocks_is_computed_with_it() {
-    let mut s = Scheduler::new(config(), 6).unwrap();
+    let mut s = Scheduler::new(config(), layout(6)).unwrap();
     let a = s.add(&spec(1, 0, 60, 20), 0).unwrap();
     assert_eq!(step(&mut s, 0), [(a, 60)]);
     assert!(s.pause(a));

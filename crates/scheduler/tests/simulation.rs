@@ -14,7 +14,7 @@ use headrace_scheduler::{
 
 mod common;
 
-use common::{Rng, each_seed, mix, seeds};
+use common::{Rng, each_seed, layout, mix, seeds};
 
 /// Number of seeds if `HEADRACE_SEEDS` is not set. Fewer in an unoptimized build.
 const SEEDS: u64 = if cfg!(debug_assertions) { 200 } else { 2000 };
@@ -107,7 +107,7 @@ impl World {
         };
         let blocks = 17 + rng.below(40) as usize;
         Self {
-            scheduler: Scheduler::new(config, blocks).unwrap(),
+            scheduler: Scheduler::new(config, layout(blocks)).unwrap(),
             rng,
             now: 1,
             slots: vec![0; blocks * BLOCK_TOKENS],
@@ -198,7 +198,7 @@ impl World {
         self.check_paused(&plan);
         for expired in &plan.expired {
             let gone = self.known.remove(&expired.seq).unwrap();
-            assert!(!gone.paused, "{:?} expired while it stood still", expired.seq);
+            assert!(!gone.paused, "{:?} expired while it was paused", expired.seq);
             assert!(expired.retry_after_ns >= 1_000_000_000);
         }
         self.check_raised(&plan);
@@ -216,7 +216,8 @@ impl World {
             let view = self.scheduler.view(chunk).unwrap();
             let known = &self.known[&chunk.seq];
             assert_eq!(view.tokens, &known.tokens[chunk.start..chunk.start + chunk.len]);
-            let slot = |p: usize| view.blocks[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
+            let table = view.tables.first();
+            let slot = |p: usize| table[p / BLOCK_TOKENS] as usize * BLOCK_TOKENS + p % BLOCK_TOKENS;
             let mut hash = 0;
             for (p, &token) in known.tokens.iter().take(chunk.start + chunk.len).enumerate() {
                 hash = chain(hash, known.salt, token);
@@ -243,7 +244,7 @@ impl World {
             let keeps =
                 |(id, known): &(&SeqId, &Known)| known.paused && known.runs && !plan.preempted.contains(id);
             let spared = self.known.iter().find(keeps);
-            assert!(spared.is_none(), "{spared:?} stands still and keeps its blocks");
+            assert!(spared.is_none(), "{spared:?} is paused and keeps its blocks");
         }
         let paused = self.known.values().filter(|known| known.paused).count();
         assert_eq!(self.scheduler.load().paused, paused);
@@ -306,7 +307,11 @@ impl World {
                 true => known.still + by_class[known.class as usize],
                 false => 0,
             };
-            assert!(known.still <= STILL_TOKENS, "{id:?} stood still for {} tokens of others", known.still);
+            assert!(
+                known.still <= STILL_TOKENS,
+                "{id:?} was passed over for {} tokens of others",
+                known.still
+            );
         }
     }
 

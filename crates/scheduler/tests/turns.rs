@@ -4,15 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use headrace_domain::{CacheSalt, PrefixKeys};
-use headrace_scheduler::{AddRefusal, Class, Expired, Outcome, Scheduler, SchedulerConfig};
+use headrace_scheduler::{AddRefusal, Class, ExpiredSequence, Outcome, Scheduler, SchedulerConfig};
 
 mod common;
 
-use common::{config, spec, step};
+use common::{config, layout, spec, step};
 
 #[test]
 fn one_budget_serves_decodes_first_and_prefill_takes_the_rest() {
-    let mut s = Scheduler::new(config(), 64).unwrap();
+    let mut s = Scheduler::new(config(), layout(64)).unwrap();
     let a = s.add(&spec(1, 0, 10, 9), 0).unwrap();
     assert_eq!(step(&mut s, 0), [(a, 10)]);
     let b = s.add(&spec(1, 500, 150, 9), 0).unwrap();
@@ -27,7 +27,7 @@ fn tenants_take_turns_by_tokens_and_weight() {
     // One running slot, so each admission shows whose turn it is.
     let config = SchedulerConfig { max_running: 1, ..config() };
     for (weights, expected) in [([1, 1], [1, 2, 1, 2, 1, 2]), ([1, 3], [1, 2, 2, 2, 1, 2])] {
-        let mut s = Scheduler::new(config.clone(), 64).unwrap();
+        let mut s = Scheduler::new(config.clone(), layout(64)).unwrap();
         let mut owner = std::collections::HashMap::new();
         for tenant in [1, 2] {
             for i in 0..6 {
@@ -48,7 +48,7 @@ fn tenants_take_turns_by_tokens_and_weight() {
 
 #[test]
 fn a_tenant_that_was_away_has_earned_no_more_than_a_burst() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, layout(64)).unwrap();
     let served = |s: &mut Scheduler| {
         let id = s.plan(0).chunks[0].seq;
         s.commit(&[Outcome::Ended], 0);
@@ -70,7 +70,7 @@ fn a_tenant_that_was_away_has_earned_no_more_than_a_burst() {
 
 #[test]
 fn idle_work_gives_way_within_a_step() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 2, ..config() }, 12).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 2, ..config() }, layout(12)).unwrap();
     let mut idle = spec(1, 0, 80, 60);
     idle.class = Class::Idle;
     let a = s.add(&idle, 0).unwrap();
@@ -93,7 +93,7 @@ fn idle_work_gives_way_within_a_step() {
 
 #[test]
 fn a_head_that_does_not_fit_is_passed_a_bounded_number_of_times() {
-    let mut s = Scheduler::new(SchedulerConfig { max_bypass: 3, ..config() }, 20).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_bypass: 3, ..config() }, layout(20)).unwrap();
     let big = s.add(&spec(1, 0, 150, 20), 0).unwrap();
     while step(&mut s, 0) != [(big, 1)] {}
     let head = s.add(&spec(1, 1000, 200, 20), 0).unwrap();
@@ -114,7 +114,8 @@ fn a_head_that_does_not_fit_is_passed_a_bounded_number_of_times() {
 
 #[test]
 fn a_cold_prefix_is_computed_once_for_all_who_share_it() {
-    let mut s = Scheduler::new(SchedulerConfig { step_tokens: 512, max_chunk: 40, ..config() }, 64).unwrap();
+    let mut s =
+        Scheduler::new(SchedulerConfig { step_tokens: 512, max_chunk: 40, ..config() }, layout(64)).unwrap();
     let mut ids = Vec::new();
     s.add_group(&spec(1, 0, 100, 5), 4, 0, &mut ids).unwrap();
     // Another tenant sends the same prompt and shares nothing.
@@ -131,7 +132,7 @@ fn a_cold_prefix_is_computed_once_for_all_who_share_it() {
 
 #[test]
 fn followers_go_on_when_their_leader_is_gone() {
-    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, layout(64)).unwrap();
     let mut ids = Vec::new();
     s.add_group(&spec(1, 0, 100, 5), 3, 0, &mut ids).unwrap();
     assert_eq!(step(&mut s, 0), [(ids[0], 40)]);
@@ -143,7 +144,7 @@ fn followers_go_on_when_their_leader_is_gone() {
 
 #[test]
 fn nobody_waits_for_the_prefix_of_idle_work() {
-    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, layout(64)).unwrap();
     let mut idle = spec(1, 0, 200, 5);
     idle.class = Class::Idle;
     let a = s.add(&idle, 0).unwrap();
@@ -158,7 +159,7 @@ fn nobody_waits_for_the_prefix_of_idle_work() {
 
 #[test]
 fn a_group_has_started_when_its_first_has() {
-    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_chunk: 40, ..config() }, layout(64)).unwrap();
     let mut group = spec(1, 0, 200, 5);
     group.start_deadline_ns = Some(10);
     let mut ids = Vec::new();
@@ -172,7 +173,7 @@ fn a_group_has_started_when_its_first_has() {
 
 #[test]
 fn work_that_is_too_late_is_dropped_before_prefill() {
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, layout(64)).unwrap();
     s.add(&spec(1, 0, 30, 50), 0).unwrap();
     step(&mut s, 0);
     let mut late = spec(1, 500, 60, 5);
@@ -181,7 +182,7 @@ fn work_that_is_too_late_is_dropped_before_prefill() {
     step(&mut s, 5_000_000);
     assert!(s.current().expired.is_empty());
     step(&mut s, 5_000_001);
-    assert_eq!(s.current().expired, [Expired { seq: id, retry_after_ns: 1_000_000_000 }]);
+    assert_eq!(s.current().expired, [ExpiredSequence { seq: id, retry_after_ns: 1_000_000_000 }]);
     assert!(!s.abort(id));
     // 32 tokens took 3 ms, so 640 waiting tokens take longer than this deadline allows.
     s.add(&spec(1, 2000, 640, 5), 6_000_000).unwrap();
@@ -194,7 +195,7 @@ fn work_that_is_too_late_is_dropped_before_prefill() {
 #[test]
 fn what_came_too_late_is_told_how_long_the_queue_still_is() {
     let second = 1_000_000_000;
-    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, 64).unwrap();
+    let mut s = Scheduler::new(SchedulerConfig { max_running: 1, ..config() }, layout(64)).unwrap();
     let mut late = spec(1, 500, 60, 5);
     late.start_deadline_ns = Some(2 * second);
     // Nothing was measured yet, so nothing is refused.
@@ -208,7 +209,9 @@ fn what_came_too_late_is_told_how_long_the_queue_still_is() {
             assert!(s.current().expired.is_empty());
         }
     }
-    let [Expired { seq, retry_after_ns }] = s.current().expired[..] else { panic!("it waited too long") };
+    let [ExpiredSequence { seq, retry_after_ns }] = s.current().expired[..] else {
+        panic!("it waited too long")
+    };
     assert_eq!(seq, id);
     // Fewer than 35 tokens were computed in three seconds, and 640 still wait.
     assert!(retry_after_ns > 20 * second, "{retry_after_ns}");
@@ -221,7 +224,7 @@ fn a_cold_scheduler_foretells_its_first_wait_as_it_will_be() {
     // Milliseconds per step, prompt token and sequence: memory-bound, compute-bound, and in between.
     for (fixed, token, each) in [(200, 1, 2), (5, 10, 60), (60, 5, 30)] {
         let limits = SchedulerConfig { step_tokens: 512, max_running: 4, queue_sequences: 8, ..config() };
-        let mut s = Scheduler::new(limits, 64).unwrap();
+        let mut s = Scheduler::new(limits, layout(64)).unwrap();
         s.calibrate(16, 0, millis(fixed + 16 * token));
         s.calibrate(0, 1, millis(fixed + each));
         s.calibrate(0, 8, millis(fixed + 8 * each));
@@ -242,14 +245,14 @@ fn a_cold_scheduler_foretells_its_first_wait_as_it_will_be() {
             s.plan(now);
         }
         let ratio = retry_after_ns as f64 / now as f64;
-        assert!((0.6..1.6).contains(&ratio), "{fixed} ms a step: told {retry_after_ns} for {now}");
+        assert!((0.6..1.6).contains(&ratio), "{fixed} ms a step: forecast {retry_after_ns} for {now}");
     }
 }
 
 #[test]
 fn what_cannot_be_taken_is_refused_with_the_number_it_hit() {
     let limits = SchedulerConfig { queue_sequences: 3, queue_tokens: 100, context_window: 200, ..config() };
-    let mut s = Scheduler::new(limits, 10).unwrap();
+    let mut s = Scheduler::new(limits, layout(10)).unwrap();
     let fits = |needed, limit| AddRefusal::DoesNotFit { needed, limit };
     assert_eq!(s.add(&spec(1, 0, 150, 51), 0), Err(fits(201, 160)));
     assert_eq!(s.add(&spec(1, 0, 150, 12), 0), Err(fits(162, 160)));
@@ -272,7 +275,7 @@ fn what_cannot_be_taken_is_refused_with_the_number_it_hit() {
 
 #[test]
 fn preemption_takes_the_youngest_and_resumes_it_first() {
-    let mut s = Scheduler::new(config(), 10).unwrap();
+    let mut s = Scheduler::new(config(), layout(10)).unwrap();
     let a = s.add(&spec(1, 0, 60, 90), 0).unwrap();
     step(&mut s, 0);
     let b = s.add(&spec(1, 900, 60, 90), 0).unwrap();
@@ -286,13 +289,13 @@ fn preemption_takes_the_youngest_and_resumes_it_first() {
     assert_eq!(s.current().preempted, [b]);
     assert!(s.abort(a));
     let next = step(&mut s, now);
-    assert_eq!(next[0].0, b, "the victim stands before {c:?}");
+    assert_eq!(next[0].0, b, "the victim comes before {c:?}");
     assert!(s.current().started.iter().all(|started| started.seq != b), "it has started already");
 }
 
 #[test]
 fn a_failed_chunk_leaves_nothing_in_the_cache() {
-    let mut s = Scheduler::new(config(), 64).unwrap();
+    let mut s = Scheduler::new(config(), layout(64)).unwrap();
     let job = spec(1, 0, 60, 5);
     for (outcome, cached) in [(Outcome::Failed, 0), (Outcome::Ended, 48)] {
         s.add(&job, 0).unwrap();

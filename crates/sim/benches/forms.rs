@@ -95,8 +95,8 @@ fn main() -> Result<(), Failure> {
             println!(
                 "{name}, temperature {temperature}: a token {:.2} ms without; with {}; processor's time {}, masks {:.1} % of it",
                 median(&sorted(without.iter().map(|took| took.seconds * 1e3).collect())),
-                told(&clock),
-                told(&processor),
+                median_and_interval(&clock),
+                median_and_interval(&processor),
                 median(&masks),
             );
         }
@@ -216,7 +216,7 @@ fn median(sorted: &[f64]) -> f64 {
 
 /// The median in percent, with a distribution-free 95 % interval: the values within two standard deviations of its
 /// rank.
-fn told(sorted: &[f64]) -> String {
+fn median_and_interval(sorted: &[f64]) -> String {
     let (middle, off) = (sorted.len() as f64 / 2.0, (sorted.len() as f64).sqrt());
     let at = |rank: f64| sorted.get((rank.max(0.0) as usize).min(sorted.len() - 1)).copied().unwrap_or(0.0);
     format!(

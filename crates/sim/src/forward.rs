@@ -4,9 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use headrace_kernels::forward::{
-    BLOCK_TOKENS, Forward, ForwardError, ForwardShape, Logits, LogitsWanted, SequenceChunk,
-};
+use headrace_kernels::forward::{Forward, ForwardError, ForwardShape, Logits, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::{BLOCK_TOKENS, KvGroup, KvLayout};
 
 /// Half the width of the logits' range.
 const SPREAD: f32 = 4.0;
@@ -90,15 +89,9 @@ pub struct ScriptedForward {
 impl ScriptedForward {
     /// Creates a model of `vocab` ids with `block_count` KV blocks, for sequences of at most `max_positions` tokens.
     pub fn new(vocab: usize, max_positions: usize, block_count: usize) -> Self {
-        let shape = ForwardShape {
-            vocab,
-            max_positions,
-            block_tokens: BLOCK_TOKENS,
-            block_count,
-            kv_bytes_per_block: BLOCK_TOKENS * size_of::<u64>(),
-            weight_bytes: 0,
-        };
-        let slots = vec![GARBAGE; block_count * BLOCK_TOKENS];
+        let group = KvGroup::full(block_count, BLOCK_TOKENS * size_of::<u64>());
+        let shape = ForwardShape { vocab, max_positions, kv: KvLayout::single(group), weight_bytes: 0 };
+        let slots = vec![GARBAGE; group.positions()];
         Self { shape, slots, faults: Faults::default(), computed: Computed::default(), calls: 0 }
     }
 
@@ -113,8 +106,9 @@ impl ScriptedForward {
     }
 
     fn slot(&self, chunk: &SequenceChunk<'_>, position: usize) -> Option<usize> {
-        let block = *chunk.blocks.get(position / BLOCK_TOKENS)? as usize;
-        (block < self.shape.block_count).then_some(block * BLOCK_TOKENS + position % BLOCK_TOKENS)
+        let group = self.shape.kv.first();
+        let block = *chunk.tables.first().get(position / group.block_tokens)? as usize;
+        (block < group.block_count).then_some(block * group.block_tokens + position % group.block_tokens)
     }
 
     fn store(&mut self, chunk: &SequenceChunk<'_>, value: impl Fn(usize, u32) -> u64) -> Result<(), String> {

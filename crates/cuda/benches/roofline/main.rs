@@ -13,7 +13,8 @@ use headrace_checkpoint::ModelConfig;
 use headrace_cuda::device::{Buffer, Device, Nvidia};
 use headrace_cuda::ops::{self, Finish, Matrix, Workspace};
 use headrace_cuda::{CudaModel, LoadOptions};
-use headrace_kernels::forward::{BLOCK_TOKENS, Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
+use headrace_kv_layout::{BLOCK_TOKENS, PerGroup};
 
 use crate::limits::Limits;
 use crate::random::{Random, config};
@@ -139,7 +140,7 @@ fn load(device: Box<dyn Device>, config: &ModelConfig) -> Result<CudaModel, Fail
         "loaded {:.1} GB in {:.1} s, {} KV blocks",
         shape.weight_bytes as f64 / 1e9,
         started.elapsed().as_secs_f64(),
-        shape.block_count
+        shape.kv.first().block_count
     );
     Ok(model)
 }
@@ -156,7 +157,12 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
     let bits =
         |row: Option<&[f32]>| -> Vec<u32> { row.unwrap_or_default().iter().map(|x| x.to_bits()).collect() };
     let blocks = table(0);
-    let alone = SequenceChunk { tokens: &mine, start: 0, blocks: &blocks, logits: LogitsWanted::Last };
+    let alone = SequenceChunk {
+        tokens: &mine,
+        start: 0,
+        tables: PerGroup::new([&blocks]),
+        logits: LogitsWanted::Last,
+    };
     model.step(&[alone], &mut out)?;
     let expected = bits(out.row(0));
     for (what, chunk, beside) in
@@ -172,7 +178,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                 .map(|(blocks, words)| SequenceChunk {
                     tokens: &words[at..end],
                     start: at,
-                    blocks,
+                    tables: PerGroup::new([blocks]),
                     logits: LogitsWanted::None,
                 })
                 .collect();
@@ -186,7 +192,7 @@ fn same_bits(model: &mut CudaModel) -> Result<(), Failure> {
                 .map(|(blocks, words)| SequenceChunk {
                     tokens: &words[600..],
                     start: 600,
-                    blocks,
+                    tables: PerGroup::new([blocks]),
                     logits: LogitsWanted::Last,
                 })
                 .collect();
@@ -211,7 +217,12 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
     let prompt: Vec<u32> = (0..CONTEXT as u32).map(|at| at * 131 % 100_000).collect();
     for blocks in &tables {
         model.step(
-            &[SequenceChunk { tokens: &prompt, start: 0, blocks, logits: LogitsWanted::None }],
+            &[SequenceChunk {
+                tokens: &prompt,
+                start: 0,
+                tables: PerGroup::new([blocks]),
+                logits: LogitsWanted::None,
+            }],
             &mut out,
         )?;
     }
@@ -223,7 +234,7 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
             .map(|blocks| SequenceChunk {
                 tokens: &token,
                 start: CONTEXT + step,
-                blocks,
+                tables: PerGroup::new([blocks]),
                 logits: LogitsWanted::Last,
             })
             .collect();
@@ -236,7 +247,8 @@ fn decode(model: &mut CudaModel, config: &ModelConfig, limits: &Limits, batch: u
     let started = Instant::now();
     let replayed = model.replay(STEPS)?;
     let kernels = if replayed { started.elapsed().as_secs_f64() / STEPS as f64 } else { step };
-    let kv = batch as f64 * CONTEXT as f64 / BLOCK_TOKENS as f64 * model.shape().kv_bytes_per_block as f64;
+    let kv =
+        batch as f64 * CONTEXT as f64 / BLOCK_TOKENS as f64 * model.shape().kv.first().bytes_per_block as f64;
     let (bytes, flops) = (read_bytes(model, config) + kv, read_bytes(model, config) * batch as f64);
     let share =
         |seconds: f64| limits.floor(bytes, flops).map_or("?".to_owned(), |floor| percent(floor / seconds));
@@ -259,7 +271,12 @@ fn prefill(model: &mut CudaModel, config: &ModelConfig, limits: &Limits) -> Resu
     let prompt: Vec<u32> = (0..PROMPT_TOKENS as u32).map(|at| at * 131 % 100_000).collect();
     let chunks: Vec<_> = tables
         .iter()
-        .map(|blocks| SequenceChunk { tokens: &prompt, start: 0, blocks, logits: LogitsWanted::Last })
+        .map(|blocks| SequenceChunk {
+            tokens: &prompt,
+            start: 0,
+            tables: PerGroup::new([blocks]),
+            logits: LogitsWanted::Last,
+        })
         .collect();
     let (mut out, mut times) = (Logits::default(), Vec::new());
     for _ in 0..5 {

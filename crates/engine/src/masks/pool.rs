@@ -163,11 +163,14 @@ mod tests {
 
     use super::*;
     use crate::any_ids::AnyIds;
-    use crate::masks::{Link, WorkBudget};
+    use crate::masks::{TaskLink, WorkBudget};
 
     fn task(tenant: u64) -> MaskTask {
-        let link =
-            Link { dropped: AtomicBool::new(false), awaited: AtomicBool::new(false), wake: Arc::new(|| {}) };
+        let link = TaskLink {
+            dropped: AtomicBool::new(false),
+            awaited: AtomicBool::new(false),
+            wake: Arc::new(|| {}),
+        };
         let home: (Box<dyn GrammarState>, _) = (Box::new(AnyIds), Vec::new());
         MaskTask::new(tenant, home, (Vec::new(), 0), WorkBudget::of_choice(1), (channel().0, Arc::new(link)))
     }

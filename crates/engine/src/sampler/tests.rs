@@ -20,7 +20,7 @@ fn with(set: impl FnOnce(&mut Sampling)) -> Sampling {
 }
 
 fn pick(row: &[f32], sampling: &Sampling, seen: &Seen, suppressed: &[u32], random: f64) -> u32 {
-    sampler().choose(row, sampling, seen, Barred { suppressed, allowed: None }, random)
+    sampler().choose(row, sampling, seen, ForbiddenIds { suppressed, allowed: None }, random)
 }
 
 /// Sorts the whole row and follows the definition.
@@ -128,7 +128,7 @@ fn frequencies_match_probabilities() {
     let mut counts = [0u32; 4];
     let mut sampler = sampler();
     for i in 0..8000 {
-        let id = sampler.choose(&row, &plain, &Seen::default(), Barred::default(), uniform(11, 0, i));
+        let id = sampler.choose(&row, &plain, &Seen::default(), ForbiddenIds::default(), uniform(11, 0, i));
         counts[id as usize] += 1;
     }
     for (count, expected) in counts.iter().zip([4000.0, 2000.0, 1000.0, 1000.0]) {
@@ -143,7 +143,7 @@ fn what_a_form_does_not_allow_is_barred_to_the_last_id() {
     for size in [160, 130, 129, 96, 33, 200] {
         let mut row: Vec<f32> = (0..size).map(|id| id as f32 - 50.0).collect();
         let before = row.clone();
-        Barred { suppressed: &[], allowed: Some(&words) }.apply(&mut row);
+        ForbiddenIds { suppressed: &[], allowed: Some(&words) }.apply(&mut row);
         for (id, (logit, before)) in row.iter().zip(&before).enumerate() {
             let allowed = words.get(id / 32).is_some_and(|word| word >> (id % 32) & 1 == 1);
             let expected = if allowed { *before } else { f32::NEG_INFINITY };
@@ -168,7 +168,7 @@ fn the_likeliest_that_a_form_allows_is_what_barring_the_others_leaves() {
         let kinds = [0, 0, u32::MAX, 0x8000_0001, 1 << next(32), next(1 << 32) as u32];
         let words: Vec<u32> = (0..next(8)).map(|_| kinds[next(6) as usize]).collect();
         let mut barred = row.clone();
-        Barred { suppressed: &[], allowed: Some(&words) }.apply(&mut barred);
+        ForbiddenIds { suppressed: &[], allowed: Some(&words) }.apply(&mut barred);
         let expected = argmax(Isa::best(), &barred).filter(|at| barred[*at] > f32::NEG_INFINITY);
         assert_eq!(argmax_allowed(Isa::best(), &row, &words), expected, "{row:?} {words:x?}");
         found += usize::from(expected.is_some());

@@ -9,13 +9,13 @@ use headrace_domain::FinishReason;
 use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_scheduler::{LogitsNeed, Outcome, PlannedChunk, SeqId};
 
-use crate::held::Held;
-use crate::intake::Desk;
+use crate::choice_grammar::ChoiceGrammar;
+use crate::intake::SharedState;
 use crate::job::{Choice, ChosenId, JobState, Rules};
 use crate::logprobs::{all_finite, score, unscored};
 use crate::random::uniform;
-use crate::sampler::{Barred, Sampler, is_greedy};
-use crate::stepper::forms::mask_until;
+use crate::sampler::{ForbiddenIds, Sampler, is_greedy};
+use crate::stepper::grammars::mask_until;
 use crate::stepper::{Stepper, panic_message, wanted};
 use crate::text::TextOf;
 
@@ -69,17 +69,17 @@ impl Stepper {
             self.late.push(chunk.seq);
             return Ok(Outcome::Repeat);
         }
-        if taken.held.as_ref().is_some_and(Held::is_complete_behind) {
+        if taken.grammar.as_ref().is_some_and(ChoiceGrammar::is_complete_behind) {
             job.end_behind(choice);
             return Ok(self.ended(job_at));
         }
         let id = choose(&mut self.sampler, logits, &job.rules, taken, end as u64).map_err(JobError::from)?;
         let logprob = job.rules.sampling.logprobs.map(|top| score(logits, id, top, isa, text));
         taken.note_id(id, &job.rules).map_err(JobError::from)?;
-        if let Some(held) = &mut taken.held {
-            held.send(&mut *self.masks);
-            held.poll();
-            if !held.has_accepted() {
+        if let Some(grammar) = &mut taken.grammar {
+            grammar.send(&mut *self.masks);
+            grammar.poll();
+            if !grammar.has_accepted() {
                 taken.pending = Some(ChosenId { id, logprob });
                 self.pending.push(at);
                 return Ok(Outcome::Token(id));
@@ -106,9 +106,9 @@ impl Stepper {
         if !job.accept(choice, id, logprob, &mut self.further, now_ns).map_err(JobError::from)? {
             return Ok(self.ended(job_at));
         }
-        if let Some(held) = job.choices.get_mut(choice).and_then(|choice| choice.held.as_mut()) {
-            held.send_behind(&mut *self.masks);
-            let units = held.take_work();
+        if let Some(grammar) = job.choices.get_mut(choice).and_then(|choice| choice.grammar.as_mut()) {
+            grammar.send_behind(&mut *self.masks);
+            let units = grammar.take_work();
             if units > 0 {
                 self.form_work.push((seq, units));
             }
@@ -121,10 +121,10 @@ impl Stepper {
     }
 
     /// Appends the forced ids to their sequences as known tokens.
-    pub(super) fn append_further(&mut self, desk: &mut Desk) {
+    pub(super) fn append_further(&mut self, shared: &mut SharedState) {
         for (seq, ids) in self.followed.drain(..) {
             if let Some(ids) = self.further.get(ids) {
-                desk.scheduler.append(seq, ids);
+                shared.scheduler.append(seq, ids);
             }
         }
         self.further.clear();
@@ -145,8 +145,8 @@ fn choose(
     let sampling = &rules.sampling;
     let random = if is_greedy(sampling) { 0.0 } else { uniform(sampling.seed.0, choice.number, position) };
     let suppressed = rules.suppressed(choice.generated);
-    let allowed = choice.held.as_mut().map(Held::mask).transpose()?;
-    Ok(sampler.choose(logits, sampling, &choice.seen, Barred { suppressed, allowed }, random))
+    let allowed = choice.grammar.as_mut().map(ChoiceGrammar::mask).transpose()?;
+    Ok(sampler.choose(logits, sampling, &choice.seen, ForbiddenIds { suppressed, allowed }, random))
 }
 
 /// Scores the prompt tokens that a chunk's logits predict.

@@ -1,9 +1,9 @@
 //! Computes some steps before the first job. No caller then pays for the first touch of memory, and waits can be
 //! forecast from the first call on. Must not know: jobs.
 
-use headrace_domain::BLOCK_TOKENS;
 use headrace_engine_api::JobError;
 use headrace_kernels::forward::{LogitsWanted, SequenceChunk};
+use headrace_kv_layout::{KvGroup, PerGroup};
 
 use crate::stepper::{Stepper, run};
 
@@ -21,15 +21,19 @@ impl Stepper {
     /// The model's failure.
     pub fn warm_up(&mut self) -> Result<(), JobError> {
         let shape = self.forward.shape();
-        let room = shape.max_positions.min(shape.block_count.saturating_mul(BLOCK_TOKENS));
+        let room = shape.max_positions.min(shape.kv.positions());
         let config = &self.intake.config.scheduler;
         let len = PROMPT_TOKENS.min(config.max_chunk).min(config.step_tokens).min(room);
-        let sequences = SEQUENCES.min(config.max_running).min(shape.block_count);
-        let blocks: Vec<u32> = (0..len.saturating_add(1).div_ceil(BLOCK_TOKENS) as u32).collect();
+        let pools = shape.kv.groups().iter();
+        let sequences =
+            pools.map(|group| group.block_count).fold(SEQUENCES.min(config.max_running), usize::min);
+        let blocks_of =
+            |group: &KvGroup| (0..group.blocks_for(len.saturating_add(1)) as u32).collect::<Vec<u32>>();
+        let blocks = shape.kv.groups().map(blocks_of);
         let tokens = vec![0; len];
         let (first, second) = tokens.split_at(len / 2);
-        let chunk =
-            |tokens, start| SequenceChunk { tokens, start, blocks: &blocks, logits: LogitsWanted::Last };
+        let tables = blocks.map(|blocks| &blocks[..]);
+        let chunk = |tokens, start| SequenceChunk { tokens, start, tables, logits: LogitsWanted::Last };
         if !first.is_empty() {
             self.timed(&[chunk(first, 0)])?;
         }
@@ -39,11 +43,11 @@ impl Stepper {
         let each = |block| SequenceChunk {
             tokens: &[0],
             start: 0,
-            blocks: std::slice::from_ref(block),
+            tables: PerGroup::repeat(std::slice::from_ref(block)),
             logits: LogitsWanted::Last,
         };
         let several_ns = self.timed(&own.iter().map(each).collect::<Vec<_>>())?;
-        let scheduler = &mut self.intake.desk.lock().scheduler;
+        let scheduler = &mut self.intake.shared.lock().scheduler;
         scheduler.calibrate(second.len(), 0, prefill_ns);
         if let Some(one_ns) = one {
             scheduler.calibrate(0, 1, one_ns);

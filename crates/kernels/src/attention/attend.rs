@@ -4,11 +4,12 @@
 
 use std::ops::Range;
 
+use headrace_kv_layout::BLOCK_TOKENS;
+
 use crate::attention::plan::{Item, MAX_ITEM_ROWS, Shape};
 use crate::attention::softmax::{self, Peak, Scales};
 use crate::attention::store::{KvStore, KvType, Layout};
 use crate::attention::{SPLIT, Sees, Span};
-use crate::forward::BLOCK_TOKENS;
 use crate::shapes::{LANES, group, group_count};
 use crate::simd::Simd;
 use crate::tile_attention::{Bf16, Element, F16, F32, KvTile, Q8, Wide, X_STRIDE};

@@ -5,9 +5,9 @@ use std::fmt;
 
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use headrace_kv_layout::{BLOCK_TOKENS, KvGroup};
 
 use crate::error::KernelError;
-use crate::forward::BLOCK_TOKENS;
 use crate::memory::Region;
 use crate::shapes::LANES;
 
@@ -53,6 +53,11 @@ impl KvType {
     pub fn block_bytes(self, shape: KvShape) -> usize {
         let head = Layout::new(self, shape.head_dim).head_bytes;
         shape.layers.saturating_mul(shape.kv_heads).saturating_mul(head)
+    }
+
+    /// Returns the cache group of `blocks` blocks of this type.
+    pub fn group(self, shape: KvShape, blocks: usize) -> KvGroup {
+        KvGroup::full(blocks, self.block_bytes(shape))
     }
 
     /// Returns the bytes of one token over all layers: a sixteenth of a block, rounded up.

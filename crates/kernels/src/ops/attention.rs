@@ -1,12 +1,13 @@
 //! Stores keys and values and computes attention over them: shape checks and the split of the work into tasks.
 //! Must not know: which sequence a block belongs to, or which sequences share it.
 
+use headrace_kv_layout::BLOCK_TOKENS;
+
 use crate::attention::attend::{Job, scratch_floats};
 use crate::attention::plan::{Plan, Shape};
 use crate::attention::{KvShape, KvSlot, KvStore, Span};
 use crate::entry::dispatch;
 use crate::error::KernelError;
-use crate::forward::BLOCK_TOKENS;
 use crate::kernels::Kernels;
 use crate::memory::Shared;
 use crate::shapes::{LANES, SERIAL_ELEMENTS};

@@ -154,7 +154,7 @@ impl Slot {
 
     /// Enters the open job unless its number is `done`. Runs tasks as `number` while `stays` returns true, then
     /// leaves. Returns `None` if there was no such job.
-    pub(crate) fn help(&self, done: u64, number: usize, stays: impl Fn() -> bool) -> Option<Helped> {
+    pub(crate) fn help(&self, done: u64, number: usize, stays: impl Fn() -> bool) -> Option<HelpResult> {
         let entered = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |gate| {
             (gate / ONE_JOB != done && gate & OPEN != 0).then_some(gate + 1)
         });
@@ -163,7 +163,7 @@ impl Slot {
         // before it changes the job, and keeps the closure alive.
         let all = unsafe { self.take_tasks(*self.job.get(), number, stays) };
         self.gate.fetch_sub(1, Ordering::Release);
-        Some(Helped { job: job_number, all })
+        Some(HelpResult { job: job_number, all })
     }
 
     /// Returns the first panic of the job's tasks as an error, or `Ok` if no task panicked.
@@ -213,7 +213,7 @@ impl Slot {
 
 /// The result of a worker's help with a job.
 #[derive(Clone, Copy)]
-pub(crate) struct Helped {
+pub(crate) struct HelpResult {
     /// The job's number.
     pub(crate) job: u64,
     /// Whether no task of the job is left to take.

@@ -135,7 +135,7 @@ impl Drop for Workers {
 }
 
 /// A pool's slot, as seen by one worker.
-struct Known {
+struct WorkerSlot {
     slot: Arc<Slot>,
     /// The worker's number in the slot.
     number: usize,
@@ -170,17 +170,17 @@ impl Shared {
     }
 
     /// Returns the slots in which worker `index` takes part.
-    fn slots_of(&self, index: usize) -> Vec<Known> {
+    fn slots_of(&self, index: usize) -> Vec<WorkerSlot> {
         let count = self.asleep.len();
         let slots = lock(&self.slots);
         let known = slots.iter().filter_map(|slot| {
-            Some(Known { number: slot.number(index, count)?, slot: Arc::clone(slot), done: 0 })
+            Some(WorkerSlot { number: slot.number(index, count)?, slot: Arc::clone(slot), done: 0 })
         });
         known.collect()
     }
 
     /// Helps one of the busy callers until their number differs from `callers`. Returns whether there was a job.
-    fn help(&self, index: usize, known: &mut [Known], callers: usize) -> bool {
+    fn help(&self, index: usize, known: &mut [WorkerSlot], callers: usize) -> bool {
         let busy = known.iter().filter(|known| known.slot.is_busy()).count();
         if busy == 0 || !self.has_room(index, callers) {
             return false;

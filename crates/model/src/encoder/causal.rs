@@ -6,6 +6,7 @@ use headrace_checkpoint::ModelConfig;
 use headrace_kernels::encode::Sequence;
 use headrace_kernels::forward::{ForwardShape, LogitsWanted, SequenceChunk};
 use headrace_kernels::{KernelError, Kernels};
+use headrace_kv_layout::PerGroup;
 
 use super::rows::Rows;
 use crate::batch;
@@ -34,7 +35,12 @@ impl Causal {
         let logits = if last_alone { LogitsWanted::Last } else { LogitsWanted::All };
         let both = batch.iter().zip(rows.blocks());
         let chunks: Vec<SequenceChunk<'_>> = both
-            .map(|(sequence, blocks)| SequenceChunk { tokens: sequence.tokens, start: 0, blocks, logits })
+            .map(|(sequence, blocks)| SequenceChunk {
+                tokens: sequence.tokens,
+                start: 0,
+                tables: PerGroup::new([blocks]),
+                logits,
+            })
             .collect();
         // The batch was already checked against the encoder's shape.
         self.rows

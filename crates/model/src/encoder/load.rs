@@ -8,9 +8,10 @@ use headrace_checkpoint::{
 };
 use headrace_kernels::attention::{KvShape, KvStore, KvType};
 use headrace_kernels::encode::EncodeShape;
-use headrace_kernels::forward::{BLOCK_TOKENS, ForwardShape};
+use headrace_kernels::forward::ForwardShape;
 use headrace_kernels::pool::{Pool, Workers};
 use headrace_kernels::{Activation, ComputeMode, Isa, Kernels};
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_quant::BlockType;
 
 use super::bert::{self, Bert};
@@ -76,10 +77,12 @@ impl Encoder {
         }
         let (config, modules) = (checkpoint.config(), checkpoint.modules());
         let (max_tokens, hidden) = (checkpoint.max_tokens(), config.hidden_size);
-        let batch_blocks = options.batch_tokens.max(max_tokens).div_ceil(BLOCK_TOKENS);
+        let block_bytes = KvType::F32.block_bytes(kv_shape(config));
+        let group = KvGroup::holding(options.batch_tokens.max(max_tokens), block_bytes);
+        let layout = KvLayout::single(group);
         let mut kernels = Kernels::over(options.isa, Pool::over(workers, options.threads), options.mode)?;
         let numerics = kernels.numerics(KvType::F32);
-        let kv = KvStore::new(kv_shape(config), KvType::F32, batch_blocks)?;
+        let kv = KvStore::new(kv_shape(config), KvType::F32, group.block_count)?;
         let total = checkpoint.weight_bytes();
         let mut loader = Loader {
             tensors: checkpoint,
@@ -115,9 +118,7 @@ impl Encoder {
                 let shape = ForwardShape {
                     vocab: own.vocab_size,
                     max_positions: max_tokens,
-                    block_tokens: BLOCK_TOKENS,
-                    block_count: batch_blocks,
-                    kv_bytes_per_block: KvType::F32.block_bytes(kv_shape(config)),
+                    kv: layout,
                     weight_bytes: bytes,
                 };
                 let rope = rope::table(&own.rope, own.head_dim, max_tokens);
@@ -130,7 +131,8 @@ impl Encoder {
         let shape = EncodeShape {
             vocab: config.vocab_size,
             max_tokens,
-            max_batch_tokens: batch_blocks * BLOCK_TOKENS,
+            max_batch_tokens: layout.positions(),
+            block_tokens: layout.block_tokens(),
             width: output.width(),
             weight_bytes: bytes + output.bytes(),
         };

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use headrace_kernels::attention::{KvSlot, Sees, Span};
 use headrace_kernels::encode::{EncodeShape, Sequence};
-use headrace_kernels::forward::{BLOCK_TOKENS, ForwardError};
+use headrace_kernels::forward::ForwardError;
 
 /// The rows of a batch. Reused between batches.
 #[derive(Default)]
@@ -36,11 +36,12 @@ impl Rows {
         self.ranges.clear();
         self.blocks.clear();
         self.block_ranges.clear();
-        let most_blocks = shape.max_batch_tokens / BLOCK_TOKENS;
+        let block_tokens = shape.block_tokens;
+        let most_blocks = shape.max_batch_tokens / block_tokens;
         for (index, sequence) in batch.iter().enumerate() {
             let count = sequence.tokens.len();
             let first_block = self.blocks.len();
-            let end_block = first_block + count.div_ceil(BLOCK_TOKENS);
+            let end_block = first_block + count.div_ceil(block_tokens);
             check(sequence, shape, end_block <= most_blocks)
                 .map_err(|message| ForwardError::BadBatch { chunk: index, message })?;
             let first = self.tokens.len();
@@ -49,8 +50,8 @@ impl Rows {
             self.positions.extend(0..count);
             self.blocks.extend((first_block..end_block).map(|block| block as u32));
             let slot = |at: usize| KvSlot {
-                block: (first_block + at / BLOCK_TOKENS) as u32,
-                offset: at % BLOCK_TOKENS,
+                block: (first_block + at / block_tokens) as u32,
+                offset: at % block_tokens,
             };
             self.slots.extend((0..count).map(slot));
             self.ranges.push(first..first + count);
@@ -113,8 +114,14 @@ fn check(sequence: &Sequence<'_>, shape: &EncodeShape, fits: bool) -> Result<(),
 mod tests {
     use super::*;
 
-    const SHAPE: EncodeShape =
-        EncodeShape { vocab: 100, max_tokens: 20, max_batch_tokens: 64, width: 4, weight_bytes: 1 };
+    const SHAPE: EncodeShape = EncodeShape {
+        vocab: 100,
+        max_tokens: 20,
+        max_batch_tokens: 64,
+        block_tokens: 16,
+        width: 4,
+        weight_bytes: 1,
+    };
 
     #[test]
     fn a_sequence_that_breaks_the_contract_is_refused_by_number() {

@@ -42,7 +42,7 @@ fn tenant(number: u32) -> u64 {
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Entry {
     prefix: u32,
-    kept: Option<CacheLife>,
+    pinned: Option<CacheLife>,
     /// When it was last used.
     used_ns: u64,
     /// When it joined the list of blocks that are reused in order.
@@ -70,13 +70,13 @@ impl Model {
         self.now_ns += by_ns;
         let now = self.now_ns;
         for life in CacheLife::ALL {
-            let over = |e: &&Entry| !e.held && e.kept == Some(life) && now - e.used_ns > life.nanos();
+            let over = |e: &&Entry| !e.held && e.pinned == Some(life) && now - e.used_ns > life.nanos();
             let mut ended: Vec<Entry> = self.entries.iter().filter(over).copied().collect();
             ended.sort_by_key(|entry| (entry.used_ns, entry.joined));
             for entry in ended {
                 let joined = self.tick();
                 let own = self.entries.iter_mut().find(|own| own.prefix == entry.prefix).unwrap();
-                (own.kept, own.joined) = (None, joined);
+                (own.pinned, own.joined) = (None, joined);
             }
         }
     }
@@ -88,8 +88,9 @@ impl Model {
             return true;
         }
         let free = self.entries.iter().filter(|entry| !entry.held);
-        let usual = free.clone().filter(|entry| entry.kept.is_none()).min_by_key(|entry| entry.joined);
-        let end = |entry: &&Entry| entry.kept.map(|life| (entry.used_ns + life.nanos(), life, entry.joined));
+        let usual = free.clone().filter(|entry| entry.pinned.is_none()).min_by_key(|entry| entry.joined);
+        let end =
+            |entry: &&Entry| entry.pinned.map(|life| (entry.used_ns + life.nanos(), life, entry.joined));
         let Some(gone) = usual.or_else(|| free.min_by_key(end)).map(|entry| entry.prefix) else {
             return false;
         };
@@ -97,19 +98,19 @@ impl Model {
         true
     }
 
-    fn kept_of(&self, of: Option<u64>) -> usize {
+    fn pinned_of(&self, of: Option<u64>) -> usize {
         let own = |entry: &&Entry| of.is_none_or(|of| tenant(entry.prefix) == of);
-        self.entries.iter().filter(own).filter(|entry| entry.kept.is_some()).count()
+        self.entries.iter().filter(own).filter(|entry| entry.pinned.is_some()).count()
     }
 
     fn wish(&mut self, number: u32, life: CacheLife, config: &SchedulerConfig) {
         let part = |percent: u8| BLOCKS * usize::from(percent) / 100;
-        let room = self.kept_of(None) < part(config.pinned_percent)
-            && self.kept_of(Some(tenant(number))) < part(config.pinned_percent_of_one);
+        let room = self.pinned_of(None) < part(config.pinned_percent)
+            && self.pinned_of(Some(tenant(number))) < part(config.pinned_percent_of_one);
         let entry = self.entries.iter_mut().find(|entry| entry.prefix == number).unwrap();
-        match entry.kept {
-            Some(before) => entry.kept = Some(before.max(life)),
-            None if room => entry.kept = Some(life),
+        match entry.pinned {
+            Some(before) => entry.pinned = Some(before.max(life)),
+            None if room => entry.pinned = Some(life),
             None => {}
         }
     }
@@ -139,9 +140,9 @@ impl World {
                 let taken = self.pool.take();
                 assert_eq!(taken.is_some(), room);
                 let Some(block) = taken else { return };
-                assert_eq!(self.pool.publish(block, wanted), block);
+                assert_eq!(self.pool.publish(block, &wanted), block);
                 let (used_ns, joined) = (self.model.now_ns, 0);
-                self.model.entries.push(Entry { prefix: number, kept: None, used_ns, joined, held: true });
+                self.model.entries.push(Entry { prefix: number, pinned: None, used_ns, joined, held: true });
                 block
             }
         };
@@ -151,9 +152,9 @@ impl World {
             // Some pins are reserved before their block exists, as for blocks that will be computed.
             let reserved = found.is_none() && number.is_multiple_of(2);
             if !reserved {
-                self.pool.keep(block, life, tenant(number), false);
+                self.pool.pin(block, life, tenant(number), false);
             } else if self.pool.pins().reserve(tenant(number)) {
-                assert!(self.pool.keep(block, life, tenant(number), true));
+                assert!(self.pool.pin(block, life, tenant(number), true));
             }
         }
         self.held.push((number, block));
@@ -173,19 +174,20 @@ impl World {
             let found = self.pool.lookup(&wanted.key, &wanted.salt, &wanted.tokens);
             let known = self.model.entries.iter().find(|entry| entry.prefix == number);
             assert_eq!(found.is_some(), known.is_some(), "seed {seed}: {number}: {known:?}");
-            let kept = found.and_then(|block| self.pool.blocks[block as usize].kept).map(|(life, _)| life);
-            assert_eq!(kept, known.and_then(|entry| entry.kept), "seed {seed}: {number}");
+            let pinned =
+                found.and_then(|block| self.pool.blocks[block as usize].pinned).map(|(life, _)| life);
+            assert_eq!(pinned, known.and_then(|entry| entry.pinned), "seed {seed}: {number}");
         }
-        assert_eq!(self.pool.pins.all().0, self.model.kept_of(None));
+        assert_eq!(self.pool.pins.all().0, self.model.pinned_of(None));
         for one in 0..TENANTS {
-            assert_eq!(self.pool.pins.of(one), self.model.kept_of(Some(one)));
+            assert_eq!(self.pool.pins.of(one), self.model.pinned_of(Some(one)));
         }
     }
 }
 
 #[test]
 fn the_pool_knows_what_a_plain_model_of_it_knows() {
-    let (mut kept, mut full, mut ended) = (0, 0, 0);
+    let (mut pinned, mut full, mut ended) = (0, 0, 0);
     for seed in 0..300 {
         let mut rng = Rng(seed);
         let config = SchedulerConfig {
@@ -199,10 +201,10 @@ fn the_pool_knows_what_a_plain_model_of_it_knows() {
         for _ in 0..400 {
             match rng.below(10) {
                 0 => {
-                    let before = world.model.kept_of(None);
+                    let before = world.model.pinned_of(None);
                     world.model.advance(rng.below(12 * MINUTE));
                     world.pool.set_now(world.model.now_ns);
-                    ended += before - world.model.kept_of(None);
+                    ended += before - world.model.pinned_of(None);
                 }
                 1..=6 => {
                     let life = [None, Some(CacheLife::Minutes), Some(CacheLife::Hour)][rng.below(3) as usize];
@@ -218,23 +220,23 @@ fn the_pool_knows_what_a_plain_model_of_it_knows() {
                 }
             }
             world.check(seed);
-            kept += world.model.kept_of(None);
+            pinned += world.model.pinned_of(None);
         }
     }
-    assert!(kept > 10_000 && full > 1_000 && ended > 1_000, "too tame: {kept}, {full}, {ended}");
+    assert!(pinned > 10_000 && full > 1_000 && ended > 1_000, "too tame: {pinned}, {full}, {ended}");
 }
 
 #[test]
-fn what_is_kept_goes_last_and_what_ends_first_goes_first_of_it() {
+fn pinned_blocks_are_reused_last_and_in_the_order_in_which_their_pins_end() {
     let config =
         SchedulerConfig { pinned_percent: 100, pinned_percent_of_one: 100, ..SchedulerConfig::default() };
     let mut pool = BlockPool::new(4, u64::MAX, Pins::new(&config, 4));
     let lives = [Some(CacheLife::Hour), None, Some(CacheLife::Minutes), Some(CacheLife::Minutes)];
     for (number, life) in lives.into_iter().enumerate() {
         let block = pool.take().unwrap();
-        pool.publish(block, prefix(number as u32));
+        pool.publish(block, &prefix(number as u32));
         if let Some(life) = life {
-            pool.keep(block, life, 0, false);
+            pool.pin(block, life, 0, false);
         }
         pool.release(block);
         pool.set_now((number as u64 + 1) * MINUTE);

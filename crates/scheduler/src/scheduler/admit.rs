@@ -1,18 +1,19 @@
 //! Decides whether a waiting sequence may start now. It may have to wait for its prefix, a running slot, or blocks, and
 //! other sequences may be preempted for it. Knows nothing of what a step computes.
 
-use headrace_domain::BLOCK_TOKENS;
+use headrace_kv_layout::PerGroup;
 
 use super::Scheduler;
-use crate::running::Whole;
-use crate::sequence::{Class, SeqId, blocks_for};
-use crate::step::Started;
+use crate::prefixes::Found;
+use crate::running::Capacity;
+use crate::sequence::{Class, SeqId};
+use crate::step::StartedSequence;
 
 /// Most tenants whose first sequences are examined in one call while earlier ones do not fit.
 const TENANTS_LOOKED_AT: usize = 8;
 
 /// The result of examining one waiting sequence.
-enum Look {
+enum AdmitAttempt {
     /// It is in the plan.
     Admitted,
     /// It left the queue to wait for another sequence's prefix.
@@ -20,7 +21,7 @@ enum Look {
     /// It does not fit yet.
     TooBig,
     /// No running slot is free for its class.
-    NoPlace,
+    NoSlot,
 }
 
 impl Scheduler {
@@ -63,8 +64,8 @@ impl Scheduler {
     /// reserved for them.
     fn admit_of(&mut self, order: &[SeqId], passed: &mut Vec<SeqId>) -> Option<bool> {
         for &id in order {
-            match self.look_at(id) {
-                Look::Admitted => {
+            match self.try_admit(id) {
+                AdmitAttempt::Admitted => {
                     for waiting in passed.iter() {
                         if let Some(sequence) = self.sequences.get_mut(*waiting) {
                             sequence.bypassed += 1;
@@ -72,15 +73,15 @@ impl Scheduler {
                     }
                     return Some(true);
                 }
-                Look::Deferred => return Some(true),
-                Look::TooBig => {
+                AdmitAttempt::Deferred => return Some(true),
+                AdmitAttempt::TooBig => {
                     let waited = self.sequences.get(id).map_or(0, |s| s.bypassed);
                     if waited >= self.config.max_bypass {
                         return None;
                     }
                     passed.push(id);
                 }
-                Look::NoPlace => return None,
+                AdmitAttempt::NoSlot => return None,
             }
         }
         // Other tenants' sequences may pass all of these.
@@ -89,52 +90,71 @@ impl Scheduler {
 
     /// Whether a tenant holds its fair share of running slots or of blocks.
     fn has_its_share(&self, tenant: u64) -> bool {
-        let whole = self.whole();
-        self.tenants.running(tenant) >= self.tenants.share(tenant, whole.places).max(1)
-            || self.tenants.blocks(tenant) >= self.tenants.share(tenant, whole.blocks).max(1)
+        let capacity = self.capacity();
+        self.tenants.running(tenant) >= self.tenants.share(tenant, capacity.slots).max(1)
+            || self.tenants.blocks(tenant) >= self.tenants.share(tenant, capacity.blocks).max(1)
     }
 
-    fn whole(&self) -> Whole {
-        Whole { places: self.config.max_running, blocks: self.prefixes.pool().total() }
+    fn capacity(&self) -> Capacity {
+        Capacity { slots: self.config.max_running, blocks: self.prefixes.groups().total() }
     }
 
-    fn look_at(&mut self, id: SeqId) -> Look {
+    fn try_admit(&mut self, id: SeqId) -> AdmitAttempt {
         if self.plan.preempted.contains(&id) {
             // Its blocks were taken in this very step.
-            return Look::NoPlace;
+            return AdmitAttempt::NoSlot;
         }
         loop {
             let prefix = self.prefixes.find(id, &mut self.sequences);
             if let Some(leader) = prefix.leader {
                 self.waiting.defer(id, leader, &mut self.sequences, &mut self.tenants);
-                return Look::Deferred;
+                return AdmitAttempt::Deferred;
             }
-            let Some(known) = self.sequences.get(id).map(|s| s.known().len()) else { return Look::TooBig };
-            let place = self.running.len() < self.config.max_running;
-            let needed = blocks_for(known) - prefix.hits + prefix.hits_free;
-            // Keeps some blocks free for running sequences to grow into, so that a newcomer is not preempted at once.
-            let spoken_for = self.running.promised() + self.running.computed().div_ceil(4);
-            if place && needed <= self.prefixes.pool().free().saturating_sub(spoken_for) {
+            let Some(known) = self.sequences.get(id).map(|s| s.known().len()) else {
+                return AdmitAttempt::TooBig;
+            };
+            let has_slot = self.running.len() < self.config.max_running;
+            let needed = self.blocks_to_take(known, &prefix);
+            if has_slot && self.has_room(&needed) {
                 self.admit(id);
-                return Look::Admitted;
+                return AdmitAttempt::Admitted;
             }
-            match self.gives_way(id, if place { needed } else { 0 }) {
+            match self.gives_way(id, if has_slot { needed.total() } else { 0 }) {
                 Some(victim) => self.preempt(victim),
-                None if place => return Look::TooBig,
-                None => return Look::NoPlace,
+                None if has_slot => return AdmitAttempt::TooBig,
+                None => return AdmitAttempt::NoSlot,
             }
         }
+    }
+
+    /// The free blocks of each group that a sequence of `known` tokens takes when it starts.
+    fn blocks_to_take(&self, known: usize, prefix: &Found) -> PerGroup<usize> {
+        let mut blocks = self.prefixes.groups().layout().blocks_for(known);
+        for (blocks, &hits_free) in blocks.iter_mut().zip(prefix.hits_free.iter()) {
+            *blocks = *blocks - prefix.hits + hits_free;
+        }
+        blocks
+    }
+
+    /// Whether each group has `needed` free blocks that are not promised. Some more stay free for running sequences to
+    /// grow into, so that a new sequence is not preempted at once.
+    fn has_room(&self, needed: &PerGroup<usize>) -> bool {
+        let reserve = self.running.computed().div_ceil(4);
+        let mut taken = *self.running.promised();
+        taken.iter_mut().for_each(|blocks| *blocks += reserve);
+        let mut pools = self.prefixes.groups().pools().iter().zip(taken.iter()).zip(needed.iter());
+        pools.all(|((pool, taken), &needed)| needed <= pool.free().saturating_sub(*taken))
     }
 
     /// The sequence to preempt for a waiting one. A paused sequence yields to any other, and idle work yields to normal
     /// work. A sequence of a tenant beyond its fair share yields to tenants below theirs.
     fn gives_way(&self, waiting: SeqId, needs_blocks: usize) -> Option<SeqId> {
         let (sequences, tenants) = (&self.sequences, &self.tenants);
-        let still = self.running.still_victim(sequences);
-        let waiting = sequences.get(waiting).filter(|s| still.is_none() && !s.is_idle_work());
-        let Some(waiting) = waiting else { return still };
+        let paused = self.running.paused_victim(sequences);
+        let waiting = sequences.get(waiting).filter(|s| paused.is_none() && !s.is_idle_work());
+        let Some(waiting) = waiting else { return paused };
         let idle = self.running.idle_victim(sequences, tenants);
-        idle.or_else(|| self.running.beyond_share(waiting, needs_blocks, self.whole(), sequences, tenants))
+        idle.or_else(|| self.running.beyond_share(waiting, needs_blocks, self.capacity(), sequences, tenants))
     }
 
     fn admit(&mut self, id: SeqId) {
@@ -143,14 +163,17 @@ impl Scheduler {
         let miss = self.prefixes.take_found(sequence);
         sequence.own_tokens();
         sequence.charged = sequence.charged.max(sequence.computed);
-        self.running.enter(id, sequence, &mut self.tenants);
+        let groups = self.prefixes.groups();
+        let needs = groups.needs(sequence.known().len(), &sequence.tables);
+        let block_tokens = groups.layout().block_tokens();
+        self.running.enter(id, sequence, needs, &mut self.tenants);
         if !sequence.started {
             sequence.started = true;
             sequence.deadline = None;
-            let (prompt, cached_tokens) = (sequence.prompt.len(), sequence.found * BLOCK_TOKENS);
+            let (prompt, cached_tokens) = (sequence.prompt.len(), sequence.found * block_tokens);
             self.rate.observe_start(prompt, prompt - cached_tokens);
             let pinned = sequence.pinned;
-            self.plan.started.push(Started { seq: id, cached_tokens, pinned, miss });
+            self.plan.started.push(StartedSequence { seq: id, cached_tokens, pinned, miss });
         }
         self.prefixes.announce(id, &mut self.sequences);
         self.plan_chunk(id);

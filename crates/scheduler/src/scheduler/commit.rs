@@ -1,7 +1,7 @@
 //! Applies a computed step: counts advance, full blocks become findable, ended sequences leave. Blocks enter the prefix
 //! cache here and nowhere else, so half-computed or failed blocks never do.
 
-use super::{Gone, Scheduler};
+use super::{DropCause, Scheduler};
 use crate::sequence::{SeqId, State};
 use crate::step::{Outcome, PlannedChunk};
 
@@ -17,7 +17,7 @@ impl Scheduler {
             decode += generated;
         }
         let elapsed_ns = now_ns.saturating_sub(self.plan.planned_ns);
-        self.note_work(&chunks, (prefill, decode), elapsed_ns);
+        self.record_work(&chunks, (prefill, decode), elapsed_ns);
         for (i, chunk) in chunks.iter().enumerate() {
             self.commit_one(chunk, outcomes.get(i).copied().unwrap_or(Outcome::Failed));
         }
@@ -29,7 +29,7 @@ impl Scheduler {
     }
 
     /// Accounts the step's work, by tenant too if a sequence waits. Must run before the step's sequences leave.
-    fn note_work(&mut self, chunks: &[PlannedChunk], tokens: (usize, usize), elapsed_ns: u64) {
+    fn record_work(&mut self, chunks: &[PlannedChunk], tokens: (usize, usize), elapsed_ns: u64) {
         let step = self.work.step(tokens, elapsed_ns, || self.rate.cost());
         if self.waiting.len(&self.tenants) == 0 {
             return self.work.forget_tenants();
@@ -46,7 +46,7 @@ impl Scheduler {
         let id = chunk.seq;
         let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.state == State::Running) else { return };
         if outcome == Outcome::Failed {
-            self.drop_sequence(id, Gone::Failed);
+            self.drop_sequence(id, DropCause::Failed);
             return;
         }
         let (before, end) = (sequence.computed, chunk.start + chunk.len);
@@ -62,7 +62,7 @@ impl Scheduler {
                 if let Some(ended) = self.sequences.get(id).filter(|s| chunk.reaches_end && s.max_new > 0) {
                     self.tenants.charge(ended.tenant, 1);
                 }
-                self.drop_sequence(id, Gone::Ended);
+                self.drop_sequence(id, DropCause::Ended);
             }
             Outcome::Advanced | Outcome::Repeat | Outcome::Failed => {}
         }
@@ -82,7 +82,7 @@ impl Scheduler {
         }
         self.tenants.charge(sequence.tenant, tokens.len() as u64);
         if sequence.generated() > sequence.max_new as usize {
-            return !self.drop_sequence(id, Gone::Ended);
+            return !self.drop_sequence(id, DropCause::Ended);
         }
         true
     }
@@ -90,7 +90,7 @@ impl Scheduler {
     /// Ends a sequence whose last step was committed. What it computed stays findable. Returns `false` if it had ended
     /// already.
     pub fn end(&mut self, id: SeqId) -> bool {
-        self.drop_sequence(id, Gone::Ended)
+        self.drop_sequence(id, DropCause::Ended)
     }
 
     /// Charges a sequence's tenant for work that is not tokens, at the price of `tokens` tokens.
@@ -109,7 +109,7 @@ impl Scheduler {
         self.tenants.charge(sequence.tenant, 1);
         // The engine ends a sequence at its own bound. This check enforces the bound that the spec declared.
         if sequence.generated() > sequence.max_new as usize {
-            self.drop_sequence(id, Gone::Ended);
+            self.drop_sequence(id, DropCause::Ended);
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use headrace_domain::BLOCK_TOKENS;
+use headrace_kv_layout::PerGroup;
 
 use super::Scheduler;
-use crate::blocks::Block;
-use crate::sequence::{Class, SeqId, State, blocks_for};
+use crate::blocks::{Block, BlockPool};
+use crate::sequence::{Class, SeqId, State};
 
 macro_rules! ensure {
     ($holds:expr, $($message:tt)+) => {
@@ -29,96 +29,90 @@ impl Scheduler {
         self.check_announced()
     }
 
-    /// Checks that blocks are conserved: each has as many holders as its count says, or is in a free list once.
+    /// Checks the blocks that sequences hold and are promised, and each group's pool.
     fn check_blocks(&self) -> Result<(), String> {
-        let (blocks, free, index) = self.prefixes.pool().audit();
-        let mut holders: HashMap<u32, u32> = HashMap::new();
+        let groups = self.prefixes.groups();
+        let mut holders: PerGroup<HashMap<u32, u32>> = PerGroup::default();
+        let mut promised = PerGroup::repeat(0);
         for (id, sequence) in self.sequences.iter() {
             let running = sequence.state == State::Running;
-            ensure!(running || sequence.blocks.is_empty(), "{id:?} waits and holds blocks");
-            ensure!(
-                blocks_for(sequence.computed) <= sequence.blocks.len(),
-                "{id:?} is computed beyond its blocks"
-            );
+            ensure!(running || sequence.blocks_held() == 0, "{id:?} waits and holds blocks");
             ensure!(sequence.computed <= sequence.known().len(), "{id:?} is computed beyond its tokens");
-            let own: HashSet<_> = sequence.blocks.iter().collect();
-            ensure!(own.len() == sequence.blocks.len(), "{id:?} has a block twice");
-            for &block in &sequence.blocks {
-                *holders.entry(block).or_default() += 1;
+            let tables = groups.layout().groups().iter().zip(sequence.tables.iter());
+            for ((group, table), holders) in tables.zip(holders.iter_mut()) {
+                ensure!(
+                    group.blocks_for(sequence.computed) <= table.len(),
+                    "{id:?} is computed beyond its blocks"
+                );
+                let own: HashSet<_> = table.iter().collect();
+                ensure!(own.len() == table.len(), "{id:?} has a block twice");
+                for &block in table {
+                    *holders.entry(block).or_default() += 1;
+                }
+            }
+            for (all, own) in promised.iter_mut().zip(sequence.promised.iter()) {
+                *all += own;
             }
         }
-        let listed: HashSet<_> = free.iter().copied().collect();
-        ensure!(listed.len() == free.len(), "the free list has a block twice");
-        ensure!(
-            free.len() == self.prefixes.pool().free(),
-            "{} free listed, {} counted",
-            free.len(),
-            self.prefixes.pool().free()
-        );
-        let mut cached = 0;
-        for (at, block) in blocks.iter().enumerate() {
-            let id = at as u32;
-            let held = holders.get(&id).copied().unwrap_or(0);
-            ensure!(block.refs == held, "block {id}: {} references, {held} holders", block.refs);
-            ensure!(listed.contains(&id) == (held == 0), "block {id}: {held} holders, wrongly listed");
-            if let Some(prefix) = &block.cached {
-                cached += 1;
-                ensure!(index.get(&prefix.key) == Some(&id), "block {id} is not the one its key finds");
-            }
+        for (at, (pool, holders)) in groups.pools().iter().zip(holders.iter()).enumerate() {
+            check_pool(pool, holders)?;
+            self.check_pinned(at, pool)?;
         }
-        ensure!(index.len() == cached, "{} keys for {cached} cached blocks", index.len());
-        let near = self.prefixes.pool().nearest().audit()?;
-        ensure!(
-            near == (cached, cached),
-            "{near:?} blocks among their siblings and contents, {cached} cached"
-        );
-        let free_cached =
-            free.iter().filter(|&&b| blocks.get(b as usize).is_some_and(|b| b.cached.is_some()));
-        ensure!(free_cached.count() == self.prefixes.pool().free_cached(), "cached free blocks miscounted");
-        self.check_kept(blocks)?;
-        let promised: usize = self.sequences.iter().map(|(_, s)| s.promised).sum();
         let counted = self.running.promised();
-        ensure!(promised == counted, "{promised} blocks promised, {counted} counted");
+        ensure!(promised == *counted, "{promised:?} blocks promised, {counted:?} counted");
         Ok(())
     }
 
-    /// Checks that pinned blocks are cached, counted for their tenants, and within the limits.
-    fn check_kept(&self, blocks: &[Block]) -> Result<(), String> {
+    /// Checks that the pinned blocks of a group are cached, counted for their tenants, and within the limits.
+    fn check_pinned(&self, group: usize, pool: &BlockPool) -> Result<(), String> {
+        let (blocks, _, _) = pool.audit();
         let mut by_tenant: HashMap<u64, usize> = HashMap::new();
         for block in blocks {
-            if let Some((_, tenant)) = block.kept {
-                ensure!(block.cached.is_some(), "a block is kept that holds nothing");
+            if let Some((_, tenant)) = block.pinned {
+                ensure!(block.cached.is_some(), "a block is pinned that holds nothing");
                 *by_tenant.entry(tenant).or_default() += 1;
             }
         }
-        for (_, sequence) in self.sequences.iter().filter(|(_, s)| s.reserved > 0) {
-            *by_tenant.entry(sequence.tenant).or_default() += sequence.reserved;
+        for (_, sequence) in self.sequences.iter() {
+            let reserved = sequence.reserved.iter().nth(group).copied().unwrap_or(0);
+            if reserved > 0 {
+                *by_tenant.entry(sequence.tenant).or_default() += reserved;
+            }
         }
-        let pins = self.prefixes.pool().audit_pins();
+        let pins = pool.audit_pins();
         let (counted, most_of_one) = pins.audit();
         let (all, most) = pins.all();
         ensure!(
             by_tenant.values().sum::<usize>() == all && all <= most,
-            "{all} kept of {most}: {by_tenant:?}"
+            "{all} pinned of {most}: {by_tenant:?}"
         );
-        ensure!(by_tenant.len() == counted.len(), "{by_tenant:?} keep blocks, {counted:?} counted");
+        ensure!(by_tenant.len() == counted.len(), "{by_tenant:?} pin blocks, {counted:?} counted");
         for (tenant, own) in by_tenant {
-            ensure!(counted.get(&tenant) == Some(&own), "{tenant} keeps {own}, {counted:?} counted");
-            ensure!(own <= most_of_one, "{tenant} keeps {own} of {most_of_one}");
+            ensure!(counted.get(&tenant) == Some(&own), "{tenant} pins {own}, {counted:?} counted");
+            ensure!(own <= most_of_one, "{tenant} pins {own} of {most_of_one}");
         }
         Ok(())
     }
 
     /// Checks that no two salts share a block, and that holders of a block have the same computed tokens up to its end.
     fn check_sharing(&self) -> Result<(), String> {
-        let (blocks, _, _) = self.prefixes.pool().audit();
+        for (group, pool) in self.prefixes.groups().pools().iter().enumerate() {
+            self.check_sharing_in(group, pool)?;
+        }
+        Ok(())
+    }
+
+    fn check_sharing_in(&self, group: usize, pool: &BlockPool) -> Result<(), String> {
+        let block_tokens = self.layout().block_tokens();
+        let (blocks, _, _) = pool.audit();
         let mut seen: BTreeMap<u32, (SeqId, usize)> = BTreeMap::new();
         for (id, sequence) in self.sequences.iter() {
-            for (at, &block) in sequence.blocks.iter().enumerate() {
-                let end = (at + 1) * BLOCK_TOKENS;
+            let Some(table) = sequence.tables.iter().nth(group) else { continue };
+            for (at, &block) in table.iter().enumerate() {
+                let end = (at + 1) * block_tokens;
                 if let Some(prefix) = blocks.get(block as usize).and_then(|b| b.cached.as_ref()) {
                     ensure!(prefix.salt == sequence.salt, "{id:?} holds block {block} of another salt");
-                    let own = sequence.known().get(end - BLOCK_TOKENS..end);
+                    let own = sequence.known().get(end - block_tokens..end);
                     ensure!(own == Some(&prefix.tokens[..]), "{id:?} holds block {block} of other tokens");
                     ensure!(
                         end <= sequence.computed,
@@ -165,7 +159,10 @@ impl Scheduler {
             if let State::Deferred(leader) = sequence.state {
                 deferred += 1;
                 deferred_idle += usize::from(sequence.is_idle_work());
-                let leader = self.sequences.get(leader).ok_or_else(|| format!("{id:?} waits for nobody"))?;
+                let leader = self
+                    .sequences
+                    .get(leader)
+                    .ok_or_else(|| format!("{id:?} waits for a sequence that is gone"))?;
                 ensure!(leader.followers.iter().any(|&(f, _)| f == id), "{id:?} waits unknown to its leader");
                 ensure!(leader.state == State::Running, "{id:?} waits for one that does not run");
             }
@@ -189,26 +186,26 @@ impl Scheduler {
 
     /// Checks that paused sequences are counted, announce nothing and earn no share.
     fn check_shares(&self) -> Result<(), String> {
-        let (mut still, mut parked) = (0, 0);
+        let (mut paused, mut parked) = (0, 0);
         let mut shares: HashMap<u64, (usize, usize, usize)> = HashMap::new();
         for (id, sequence) in self.sequences.iter() {
             let runs = sequence.state == State::Running;
             if sequence.paused {
-                still += usize::from(runs);
-                ensure!(runs || sequence.state == State::Parked, "{id:?} stands still and waits");
-                ensure!(sequence.announced.0 == sequence.announced.1, "{id:?} stands still and announces");
-                ensure!(sequence.followers.is_empty(), "{id:?} stands still and is waited for");
+                paused += usize::from(runs);
+                ensure!(runs || sequence.state == State::Parked, "{id:?} is paused and waits");
+                ensure!(sequence.announced.0 == sequence.announced.1, "{id:?} is paused and announces");
+                ensure!(sequence.followers.is_empty(), "{id:?} is paused and is waited for");
             }
             parked += usize::from(sequence.state == State::Parked);
             ensure!(sequence.paused || sequence.state != State::Parked, "{id:?} is parked for nothing");
             let share = shares.entry(sequence.tenant).or_default();
             if sequence.class != Class::Idle && !sequence.paused {
-                let (places, blocks) = if runs { (1, sequence.blocks.len()) } else { (0, 0) };
+                let (places, blocks) = if runs { (1, sequence.blocks_held()) } else { (0, 0) };
                 *share = (share.0 + places, share.1 + blocks, share.2 + 1);
             }
         }
-        let counted = (self.running.still(), self.waiting.parked());
-        ensure!((still, parked) == counted, "{:?} stand still, {counted:?} counted", (still, parked));
+        let counted = (self.running.paused(), self.waiting.parked());
+        ensure!((paused, parked) == counted, "{:?} are paused, {counted:?} counted", (paused, parked));
         for (tenant, share) in shares {
             let counted =
                 (self.tenants.running(tenant), self.tenants.blocks(tenant), self.tenants.busy(tenant));
@@ -231,11 +228,38 @@ impl Scheduler {
     }
 }
 
+/// Checks that the blocks of a pool are conserved: each has as many holders as its count says, or is in a free list
+/// once.
+fn check_pool(pool: &BlockPool, holders: &HashMap<u32, u32>) -> Result<(), String> {
+    let (blocks, free, index) = pool.audit();
+    let listed: HashSet<_> = free.iter().copied().collect();
+    ensure!(listed.len() == free.len(), "the free list has a block twice");
+    ensure!(free.len() == pool.free(), "{} free listed, {} counted", free.len(), pool.free());
+    let mut cached = 0;
+    for (at, block) in blocks.iter().enumerate() {
+        let id = at as u32;
+        let held = holders.get(&id).copied().unwrap_or(0);
+        ensure!(block.refs == held, "block {id}: {} references, {held} holders", block.refs);
+        ensure!(listed.contains(&id) == (held == 0), "block {id}: {held} holders, wrongly listed");
+        if let Some(prefix) = &block.cached {
+            cached += 1;
+            ensure!(index.get(&prefix.key) == Some(&id), "block {id} is not the one its key finds");
+        }
+    }
+    ensure!(index.len() == cached, "{} keys for {cached} cached blocks", index.len());
+    let near = pool.nearest().audit()?;
+    ensure!(near == (cached, cached), "{near:?} blocks among their siblings and contents, {cached} cached");
+    let is_cached = |id: &&u32| blocks.get(**id as usize).is_some_and(|block: &Block| block.cached.is_some());
+    ensure!(free.iter().filter(is_cached).count() == pool.free_cached(), "cached free blocks miscounted");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use headrace_domain::CacheSalt;
+    use headrace_kv_layout::{KvGroup, KvLayout};
 
     use super::*;
     use crate::sequence::Sequence;
@@ -249,7 +273,7 @@ mod tests {
     /// Two running sequences of two tenants that share nothing, one waiting sequence, and some cached blocks.
     fn busy() -> Scheduler {
         let config = SchedulerConfig { max_running: 2, ..SchedulerConfig::default() };
-        let mut s = Scheduler::new(config, 64).unwrap();
+        let mut s = Scheduler::new(config, KvLayout::single(KvGroup::full(64, 0))).unwrap();
         for (tenant, first) in [(1, 0), (2, 1000), (1, 2000)] {
             s.add(&spec(tenant, first), 0).unwrap();
         }
@@ -272,25 +296,24 @@ mod tests {
 
     /// Shows that the checks can fail: each row falsifies one count or list.
     #[test]
-    fn a_falsified_book_is_caught() {
+    fn a_falsified_count_is_caught() {
         type Falsify = fn(&mut Scheduler);
         let rows: [(&str, Falsify); 13] = [
             // One reference fewer, or one more, than there are holders.
             ("references", |s| {
                 let id = s.running.audit()[0];
                 let mut stranger = Sequence::new(&spec(1, 0), true);
-                stranger.blocks.push(running(s, 0).blocks[0]);
+                stranger.tables.iter_mut().for_each(|table| table.push(running(s, 0).tables.first()[0]));
                 s.prefixes.give_back(id, &mut stranger, true);
             }),
             ("references", |s| {
                 let mut stranger = Sequence::new(&spec(1, 0), true);
                 s.prefixes.take_found(&mut stranger);
-                assert!(!stranger.blocks.is_empty());
+                assert!(stranger.blocks_held() > 0);
             }),
             ("has a block twice", |s| {
-                let blocks = &mut running(s, 0).blocks;
-                let first = blocks[0];
-                blocks.push(first);
+                let tables = &mut running(s, 0).tables;
+                tables.iter_mut().for_each(|table| table.push(table[0]));
             }),
             ("of another salt", |s| {
                 running(s, 0).salt = CacheSalt::derive(&[2; 32], "x", "m", None);
@@ -303,16 +326,16 @@ mod tests {
             }),
             ("computed beyond its blocks", |s| running(s, 0).computed = 1000),
             ("findable before it is computed", |s| running(s, 0).computed = 3),
-            ("blocks promised", |s| running(s, 0).promised += 1),
+            ("blocks promised", |s| running(s, 0).promised.iter_mut().for_each(|blocks| *blocks += 1)),
             ("tokens wait", |s| waiting(s).queued_tokens += 1),
             ("wrongly runs", |s| {
                 let id = s.running.audit()[1];
                 s.running.leave(id, s.sequences.get_mut(id).unwrap(), &mut s.tenants);
             }),
             ("places, blocks and calls", |s| s.tenants.holds(1, Class::Normal, 1)),
-            ("stand still", |s| {
+            ("are paused", |s| {
                 let id = s.running.audit()[0];
-                s.running.rests(s.sequences.get(id).unwrap(), true, &mut s.tenants);
+                s.running.set_paused(s.sequences.get(id).unwrap(), true, &mut s.tenants);
             }),
             ("will not compute", |s| {
                 let id = s.running.audit()[0];

@@ -20,7 +20,7 @@ impl Scheduler {
         if state == State::Running {
             // No other sequence may wait for blocks that are not being computed.
             self.prefixes.withdraw(id, sequence, usize::MAX);
-            self.running.rests(sequence, true, &mut self.tenants);
+            self.running.set_paused(sequence, true, &mut self.tenants);
             self.waiting.wake_followers(id, usize::MAX, &mut self.sequences, &mut self.tenants);
         } else {
             self.waiting.take_out(id, &mut self.sequences, &mut self.tenants);
@@ -28,7 +28,7 @@ impl Scheduler {
                 self.waiting.park(sequence);
             }
         }
-        self.tenants.rests(tenant, class, true);
+        self.tenants.set_paused(tenant, class, true);
         true
     }
 
@@ -40,7 +40,7 @@ impl Scheduler {
         }
         match self.sequences.get_mut(id) {
             Some(sequence) if sequence.state == State::Parked => {
-                self.waiting.come_back(id, sequence, &mut self.tenants);
+                self.waiting.requeue(id, sequence, &mut self.tenants);
             }
             _ => self.prefixes.announce(id, &mut self.sequences),
         }
@@ -51,9 +51,9 @@ impl Scheduler {
     pub(super) fn unpause(&mut self, id: SeqId) -> bool {
         let Some(sequence) = self.sequences.get_mut(id).filter(|s| s.paused) else { return false };
         sequence.paused = false;
-        self.tenants.rests(sequence.tenant, sequence.class, false);
+        self.tenants.set_paused(sequence.tenant, sequence.class, false);
         match sequence.state {
-            State::Running => self.running.rests(sequence, false, &mut self.tenants),
+            State::Running => self.running.set_paused(sequence, false, &mut self.tenants),
             _ => self.waiting.unpark(),
         }
         true

@@ -1,11 +1,13 @@
 //! Plans what the next step computes: running sequences first, then waiting ones, within one token budget. It only
 //! decides. It computes nothing, and knows no time but the `now_ns` that it is given.
 
-use super::{Gone, Scheduler};
+use headrace_kv_layout::BlockTables;
+
+use super::{DropCause, Scheduler};
 use crate::outlook::LEAST_RETRY_NS;
 use crate::prefills::{Prefills, Turn};
-use crate::sequence::{Class, SeqId, Sequence, State, blocks_for};
-use crate::step::{ChunkView, Expired, LogitsNeed, PlannedChunk, StepPlan};
+use crate::sequence::{Class, SeqId, Sequence, State};
+use crate::step::{ChunkView, ExpiredSequence, LogitsNeed, PlannedChunk, StepPlan};
 
 impl Scheduler {
     /// Plans the next step at `now_ns`. The plan is empty if there is nothing to compute. If it has chunks, the caller
@@ -34,13 +36,17 @@ impl Scheduler {
         &self.plan
     }
 
-    /// The tokens and blocks of a planned chunk. `None` if its sequence was aborted since.
+    /// The tokens and block tables of a planned chunk. `None` if its sequence was aborted since.
     pub fn view(&self, chunk: &PlannedChunk) -> Option<ChunkView<'_>> {
         let sequence = self.sequences.get(chunk.seq)?;
         let end = chunk.start.checked_add(chunk.len)?;
         let tokens = sequence.known().get(chunk.start..end)?;
-        let blocks = sequence.blocks.get(..blocks_for(end))?;
-        Some(ChunkView { tokens, blocks })
+        let mut tables = BlockTables::default();
+        let groups = self.layout().groups().iter().zip(sequence.tables.iter());
+        for (table, (group, blocks)) in tables.iter_mut().zip(groups) {
+            *table = blocks.get(..group.blocks_for(end))?;
+        }
+        Some(ChunkView { tokens, tables })
     }
 
     /// Plans the decoding sequences. Each of them needs a token soon, because a reader follows its output.
@@ -67,8 +73,8 @@ impl Scheduler {
             let waiting = self.tenants.first(class).map(|(counter, tenant)| Turn { counter, tenant });
             let waiting = waiting.filter(|_| !blocked);
             let running = prefills.first(&self.sequences, &self.tenants);
-            let goes_on = |turn: Turn| waiting.is_none_or(|waiting| turn.goes_before(waiting));
-            if let Some((_, id)) = running.filter(|&(turn, _)| goes_on(turn)) {
+            let comes_first = |turn: Turn| waiting.is_none_or(|waiting| turn.precedes(waiting));
+            if let Some((_, id)) = running.filter(|&(turn, _)| comes_first(turn)) {
                 prefills.pop();
                 self.plan_chunk(id);
             } else if waiting.is_some() {
@@ -90,16 +96,16 @@ impl Scheduler {
         if len == 0 {
             return;
         }
-        let lacking = blocks_for(start + len).saturating_sub(sequence.blocks.len());
-        while self.prefixes.pool().free() < lacking {
+        let lacking = self.prefixes.groups().needs(start + len, &sequence.tables);
+        while !self.prefixes.groups().have_free(&lacking) {
             match self.running.least_entitled(&self.sequences, &self.tenants) {
                 Some(victim) if victim != id => self.preempt(victim),
                 _ => return self.preempt(id),
             }
         }
         let Some(sequence) = self.sequences.get_mut(id) else { return };
-        self.prefixes.take(sequence, lacking);
-        self.running.grew(sequence, lacking, &mut self.tenants);
+        self.prefixes.take(sequence, &lacking);
+        self.running.grew(sequence, &lacking, &mut self.tenants);
         // Prompt tokens are charged once. Cached tokens are free, and so is a recompute that the tenant did not cause.
         let upto = (start + len).min(sequence.prompt.len());
         let charge = upto.saturating_sub(sequence.charged);
@@ -124,7 +130,7 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get(id) else { return };
         let paused = sequence.paused;
         if paused {
-            self.running.rests(sequence, false, &mut self.tenants);
+            self.running.set_paused(sequence, false, &mut self.tenants);
         }
         self.stop(id, true);
         if let Some(at) = self.plan.chunks.iter().position(|chunk| chunk.seq == id) {
@@ -138,7 +144,7 @@ impl Scheduler {
             sequence.charged = 0;
             self.waiting.park(sequence);
         } else {
-            self.waiting.come_back(id, sequence, &mut self.tenants);
+            self.waiting.requeue(id, sequence, &mut self.tenants);
         }
         self.plan.preempted.push(id);
     }
@@ -150,17 +156,17 @@ impl Scheduler {
             if let Some(of) = self.sequences.get(id) {
                 gone.push((id, (of.tenant, self.tenants.weight(of.tenant), of.class)));
             }
-            self.drop_sequence(id, Gone::Aborted);
+            self.drop_sequence(id, DropCause::Aborted);
         }
         // Forecast only after all of them are gone, and once for consecutive sequences of one tenant.
-        let mut told = None;
+        let mut forecast = None;
         for (seq, of) in gone {
-            let retry_after_ns = match told {
+            let retry_after_ns = match forecast {
                 Some((same, wait)) if same == of => wait,
                 _ => self.outlook().wait_of_another(of).max(LEAST_RETRY_NS),
             };
-            told = Some((of, retry_after_ns));
-            self.plan.expired.push(Expired { seq, retry_after_ns });
+            forecast = Some((of, retry_after_ns));
+            self.plan.expired.push(ExpiredSequence { seq, retry_after_ns });
         }
     }
 }

@@ -20,9 +20,9 @@ impl Scheduler {
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.class = Class::Normal;
         // Treated as a resumed sequence: its tenant has earned no more than a tenant that was away.
-        self.tenants.rests(tenant, Class::Normal, false);
+        self.tenants.set_paused(tenant, Class::Normal, false);
         if waits {
-            self.waiting.come_back(id, sequence, &mut self.tenants);
+            self.waiting.requeue(id, sequence, &mut self.tenants);
         } else {
             self.count_running(id, true);
         }
@@ -42,11 +42,11 @@ impl Scheduler {
         } else {
             self.waiting.take_out(id, &mut self.sequences, &mut self.tenants);
         }
-        self.tenants.rests(tenant, Class::Normal, true);
+        self.tenants.set_paused(tenant, Class::Normal, true);
         let Some(sequence) = self.sequences.get_mut(id) else { return };
         sequence.class = Class::Idle;
         if !runs {
-            self.waiting.come_back(id, sequence, &mut self.tenants);
+            self.waiting.requeue(id, sequence, &mut self.tenants);
         }
     }
 
@@ -54,7 +54,7 @@ impl Scheduler {
     fn count_running(&mut self, id: SeqId, begins: bool) {
         let Some(sequence) = self.sequences.get(id) else { return };
         // The cast cannot overflow: a pool has fewer blocks than half of what a machine word can count.
-        let blocks = sequence.blocks.len() as isize;
+        let blocks = sequence.blocks_held() as isize;
         self.tenants.runs(sequence.tenant, Class::Normal, begins);
         self.tenants.holds(sequence.tenant, Class::Normal, if begins { blocks } else { -blocks });
     }

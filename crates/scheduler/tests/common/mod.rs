@@ -8,7 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use headrace_domain::CacheSalt;
+use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_scheduler::{Outcome, Scheduler, SchedulerConfig, SeqId, SequenceSpec};
+
+/// A layout of one group with this many blocks.
+pub(crate) fn layout(blocks: usize) -> KvLayout {
+    KvLayout::single(KvGroup::full(blocks, 0))
+}
 
 /// Random numbers from a seed (splitmix64).
 pub(crate) struct Rng(pub(crate) u64);

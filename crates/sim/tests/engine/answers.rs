@@ -235,8 +235,9 @@ fn cancelling_frees_blocks_within_a_step_and_says_what_was_taken() {
         assert_eq!(reader.answer.error, Some(JobError::Cancelled));
         let usage = reader.report.clone().unwrap().usage;
         assert_eq!((usage.input, usage.output), (input, output), "after {steps} steps");
-        let told = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(receipt.report());
-        assert_eq!(Some(told), reader.report);
+        let received =
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(receipt.report());
+        assert_eq!(Some(received), reader.report);
     }
     // A reader that is dropped without a cancel counts as a cancel.
     drop(bench.submit(job(&prompt(100), greedy(300))));

@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod ahead;
 mod answers;
-mod contained;
-mod continues;
-mod forms;
-mod late_forms;
-mod prefixes;
-mod readers;
+mod cold_speeds;
+mod engine_thread;
+mod failures;
+mod grammars;
+mod late_grammars;
+mod prefix_cache;
+mod reasoning_budget;
+mod resumed_answers;
 mod same_answers;
+mod slow_readers;
 mod support;
-mod thoughts;
-mod thread;
-mod waits;
+mod work_ahead;

@@ -10,6 +10,7 @@ use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
+use headrace_kv_layout::PerGroup;
 use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
@@ -175,7 +176,8 @@ fn read(
         let blocks: Vec<u32> = (0..).take(window.len().div_ceil(BLOCK_TOKENS)).collect();
         for (index, tokens) in window.chunks(STEP_TOKENS).enumerate() {
             let start = index * STEP_TOKENS;
-            let chunk = SequenceChunk { tokens, start, blocks: &blocks, logits: LogitsWanted::All };
+            let chunk =
+                SequenceChunk { tokens, start, tables: PerGroup::new([&blocks]), logits: LogitsWanted::All };
             model.step(&[chunk], &mut logits).map_err(|error| error.to_string())?;
             for (row, &next) in window.iter().skip(start + 1).take(tokens.len()).enumerate() {
                 let row = logits.row(row).unwrap_or_default();
@@ -257,6 +259,7 @@ fn table(rows: &[PerplexityRow], windows: &TextWindows, quantize: Option<BlockTy
 #[cfg(test)]
 mod tests {
     use headrace_kernels::forward::{ForwardError, ForwardShape};
+    use headrace_kv_layout::{KvGroup, KvLayout};
 
     use super::*;
 
@@ -287,9 +290,7 @@ mod tests {
         let shape = ForwardShape {
             vocab: 4,
             max_positions: 1000,
-            block_tokens: BLOCK_TOKENS,
-            block_count: 100,
-            kv_bytes_per_block: 1,
+            kv: KvLayout::single(KvGroup::full(100, 1)),
             weight_bytes: 1,
         };
         read(&mut CountingModel(shape, odds), Isa::supported()[0], windows, &mut |_, _| {}).unwrap()

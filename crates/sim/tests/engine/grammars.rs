@@ -137,7 +137,7 @@ fn a_grammar_that_fails_ends_its_own_call() {
     other.pump();
     assert!(matches!(&fails.answer.error, Some(JobError::Form { why }) if why.contains("made to fail")));
     assert_eq!(other.answer.error, None);
-    assert_eq!(fails.report.unwrap().usage.prompt_tokens(), 5, "what was computed of it is told");
+    assert_eq!(fails.report.unwrap().usage.prompt_tokens(), 5, "its computed tokens are reported");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use headrace_engine_api::{Job, JobReport, Tenant};
 use headrace_explain::{Usual, explain};
 use headrace_scheduler::SchedulerConfig;
 
+use crate::cold_speeds::slow;
 use crate::support::{Bench, Reader, greedy, job, roomy};
-use crate::waits::slow;
 
 /// Milliseconds of a step, of a prompt token, and of a generating sequence.
 const COSTS: [u64; 3] = [1, 2, 20];
@@ -42,14 +42,17 @@ fn a_wait_behind_an_answer_is_told_by_whose_it_was() {
         bench.step();
         let mut waiting = bench.submit(of(second, 40, 20, greedy(2)));
         bench.run();
-        let (told, queue_ns) = ahead(&mut waiting);
-        let (own, others) = (told.own_decode_ns, told.others_decode_ns);
+        let (reported, queue_ns) = ahead(&mut waiting);
+        let (own, others) = (reported.own_decode_ns, reported.others_decode_ns);
         let (whose, not) = if first == second { (own, others) } else { (others, own) };
-        assert_eq!((told.running, told.own), (1, u32::from(first == second)), "{told:?}");
-        assert_eq!((not, told.own_prefill_ns + told.others_prefill_ns), (0, 0), "{told:?}");
+        assert_eq!((reported.running, reported.own), (1, u32::from(first == second)), "{reported:?}");
+        assert_eq!((not, reported.own_prefill_ns + reported.others_prefill_ns), (0, 0), "{reported:?}");
         // 29 tokens were left, at one step and one sequence each. Half a millisecond passes between steps.
-        assert!(whose.abs_diff(29 * 21 * MS) <= 2 * 21 * MS, "{told:?}");
-        assert!(sum(&told) <= queue_ns && sum(&told) >= queue_ns * 9 / 10, "{told:?} of {queue_ns}");
+        assert!(whose.abs_diff(29 * 21 * MS) <= 2 * 21 * MS, "{reported:?}");
+        assert!(
+            sum(&reported) <= queue_ns && sum(&reported) >= queue_ns * 9 / 10,
+            "{reported:?} of {queue_ns}"
+        );
     }
 }
 
@@ -59,15 +62,15 @@ fn a_wait_behind_a_prompt_is_told_as_such() {
     let _first = bench.submit(of(1, 3, 400, greedy(1)));
     let mut waiting = bench.submit(of(2, 40, 20, greedy(2)));
     bench.run();
-    let (told, queue_ns) = ahead(&mut waiting);
-    assert_eq!((told.running, told.own, told.prefill_tokens), (0, 0, 400), "{told:?}");
-    assert!(told.others_prefill_ns >= 800 * MS && told.others_decode_ns == 0, "{told:?}");
-    assert!(sum(&told) <= queue_ns && sum(&told) >= queue_ns * 9 / 10, "{told:?} of {queue_ns}");
+    let (reported, queue_ns) = ahead(&mut waiting);
+    assert_eq!((reported.running, reported.own, reported.prefill_tokens), (0, 0, 400), "{reported:?}");
+    assert!(reported.others_prefill_ns >= 800 * MS && reported.others_decode_ns == 0, "{reported:?}");
+    assert!(sum(&reported) <= queue_ns && sum(&reported) >= queue_ns * 9 / 10, "{reported:?} of {queue_ns}");
     // A job that waits for no other reports none.
     let mut alone = bench.submit(of(2, 9, 20, greedy(2)));
     bench.run();
-    let (told, _) = ahead(&mut alone);
-    assert_eq!(told, WorkAhead::default());
+    let (reported, _) = ahead(&mut alone);
+    assert_eq!(reported, WorkAhead::default());
 }
 
 #[test]
@@ -81,16 +84,16 @@ fn a_prompt_in_the_middle_of_an_answer_is_told() {
     bench.run();
     answer.pump();
     prompt.pump();
-    let told = answer.report.unwrap().engine.beside.unwrap();
-    assert_eq!((told.prefill_tokens, told.decode_prefill_tokens), (0, 300), "{told:?}");
+    let reported = answer.report.unwrap().engine.beside.unwrap();
+    assert_eq!((reported.prefill_tokens, reported.decode_prefill_tokens), (0, 300), "{reported:?}");
     // 300 prompt tokens take 600 ms. The share of the steps that is attributed to them is close to that.
-    assert!((450 * MS..=800 * MS).contains(&told.decode_prefill_ns), "{told:?}");
+    assert!((450 * MS..=800 * MS).contains(&reported.decode_prefill_ns), "{reported:?}");
     // The other job computed its prompt beside an answer, which is not a prompt.
-    let told = prompt.report.unwrap().engine.beside.unwrap();
+    let reported = prompt.report.unwrap().engine.beside.unwrap();
     assert_eq!(
-        (told.prefill_tokens, told.decode_prefill_tokens, told.decode_prefill_ns),
+        (reported.prefill_tokens, reported.decode_prefill_tokens, reported.decode_prefill_ns),
         (0, 0, 0),
-        "{told:?}"
+        "{reported:?}"
     );
 }
 
@@ -157,10 +160,10 @@ fn named(
     bench.run();
     drop(first);
     call.pump();
-    let told = explain(&record_of(&call.report.unwrap()), &Usual::unknown());
-    let sum: f64 = told.terms.iter().map(|term| term.us).sum();
-    assert!((sum - told.total_us).abs() <= told.total_us * 0.01, "{sum} of {}", told.total_us);
-    told.dearest.unwrap().name()
+    let explained = explain(&record_of(&call.report.unwrap()), &Usual::unknown());
+    let sum: f64 = explained.terms.iter().map(|term| term.us).sum();
+    assert!((sum - explained.total_us).abs() <= explained.total_us * 0.01, "{sum} of {}", explained.total_us);
+    explained.dearest.unwrap().name()
 }
 
 #[test]
@@ -196,6 +199,6 @@ fn a_delay_in_the_engine_is_named_by_what_caused_it() {
     let _other = bench.submit(of(2, 40, 300, greedy(1)));
     bench.run();
     call.pump();
-    let told = explain(&record_of(&call.report.unwrap()), &Usual::unknown());
-    assert_eq!(told.dearest.unwrap().name(), "decode_behind_prompts", "{}", told.sentence);
+    let explained = explain(&record_of(&call.report.unwrap()), &Usual::unknown());
+    assert_eq!(explained.dearest.unwrap().name(), "decode_behind_prompts", "{}", explained.sentence);
 }

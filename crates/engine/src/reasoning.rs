@@ -7,9 +7,9 @@ use headrace_engine_api::{GrammarFailed, ReasoningBudget};
 
 /// The reasoning state of one answer.
 #[derive(Debug)]
-pub(crate) struct Thinking {
+pub(crate) struct ReasoningState {
     cap: Arc<ReasoningBudget>,
-    at: At,
+    at: ReasoningPosition,
     /// Reasoning tokens so far.
     tokens: u32,
     /// Whether the budget has ended a reasoning section of this answer.
@@ -20,15 +20,15 @@ pub(crate) struct Thinking {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum ReasoningPosition {
     /// Outside of reasoning. `opened` ids of the opening mark have matched so far.
     Outside {
         opened: usize,
     },
     Inside,
-    /// The forced ending is being emitted. `said` is the number of its ids so far.
+    /// The forced ending is being emitted. `sent` is the number of its ids so far.
     Ending {
-        said: usize,
+        sent: usize,
     },
     /// No further reasoning is recognized.
     Over,
@@ -36,18 +36,19 @@ enum At {
 
 /// What an id means for the answer's reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Turn {
+pub(crate) struct ReasoningStep {
     /// Whether the id ends a reasoning section.
     pub(crate) closes: bool,
     /// Whether the budget ends a section for the first time.
     pub(crate) cut: bool,
 }
 
-impl Thinking {
+impl ReasoningState {
     /// Creates the state at the start of an answer. `once` means that the answer has a grammar: it may reason before
     /// the structured part, not within it.
     pub(crate) fn new(cap: &Arc<ReasoningBudget>, once: bool) -> Self {
-        let at = if cap.is_open { At::Inside } else { At::Outside { opened: 0 } };
+        let at =
+            if cap.is_open { ReasoningPosition::Inside } else { ReasoningPosition::Outside { opened: 0 } };
         let mut thinking = Self { cap: Arc::clone(cap), at, tokens: 0, cut: false, once };
         thinking.bound();
         thinking
@@ -56,8 +57,8 @@ impl Thinking {
     /// Returns the id that must come next. `None` if the model chooses freely.
     pub(crate) fn forced(&self) -> Option<u32> {
         match self.at {
-            At::Ending { said } => self.cap.ending.get(said).copied(),
-            At::Outside { .. } | At::Inside | At::Over => None,
+            ReasoningPosition::Ending { sent } => self.cap.ending.get(sent).copied(),
+            ReasoningPosition::Outside { .. } | ReasoningPosition::Inside | ReasoningPosition::Over => None,
         }
     }
 
@@ -65,46 +66,50 @@ impl Thinking {
     ///
     /// # Errors
     /// Another id must come.
-    pub(crate) fn accept(&mut self, id: u32) -> Result<Turn, GrammarFailed> {
-        let mut turn = Turn { closes: id == self.cap.close, cut: false };
+    pub(crate) fn accept(&mut self, id: u32) -> Result<ReasoningStep, GrammarFailed> {
+        let mut turn = ReasoningStep { closes: id == self.cap.close, cut: false };
         match self.at {
-            At::Ending { said } => {
-                if self.cap.ending.get(said) != Some(&id) {
+            ReasoningPosition::Ending { sent } => {
+                if self.cap.ending.get(sent) != Some(&id) {
                     return Err(GrammarFailed { why: "a thought that should end".to_owned() });
                 }
                 turn.cut = !std::mem::replace(&mut self.cut, true);
-                let is_over = said + 1 >= self.cap.ending.len();
-                self.at = if is_over { self.behind() } else { At::Ending { said: said + 1 } };
+                let is_over = sent + 1 >= self.cap.ending.len();
+                self.at = if is_over { self.behind() } else { ReasoningPosition::Ending { sent: sent + 1 } };
             }
-            At::Inside if turn.closes => self.at = self.behind(),
-            At::Inside => {
+            ReasoningPosition::Inside if turn.closes => self.at = self.behind(),
+            ReasoningPosition::Inside => {
                 self.tokens = self.tokens.saturating_add(1);
                 self.bound();
             }
-            At::Outside { opened } => {
+            ReasoningPosition::Outside { opened } => {
                 turn.closes = false;
                 let opened = match self.cap.open.get(opened) {
                     Some(next) if *next == id => opened + 1,
                     _ => usize::from(self.cap.open.first() == Some(&id)),
                 };
-                self.at = if opened == 0 && self.once { At::Over } else { At::Outside { opened } };
+                self.at = if opened == 0 && self.once {
+                    ReasoningPosition::Over
+                } else {
+                    ReasoningPosition::Outside { opened }
+                };
                 if opened == self.cap.open.len() {
-                    self.at = At::Inside;
+                    self.at = ReasoningPosition::Inside;
                     self.bound();
                 }
             }
-            At::Over => turn.closes = false,
+            ReasoningPosition::Over => turn.closes = false,
         }
         Ok(turn)
     }
 
-    fn behind(&self) -> At {
-        if self.once { At::Over } else { At::Outside { opened: 0 } }
+    fn behind(&self) -> ReasoningPosition {
+        if self.once { ReasoningPosition::Over } else { ReasoningPosition::Outside { opened: 0 } }
     }
 
     fn bound(&mut self) {
-        if self.at == At::Inside && self.tokens >= self.cap.most_tokens {
-            self.at = At::Ending { said: 0 };
+        if self.at == ReasoningPosition::Inside && self.tokens >= self.cap.most_tokens {
+            self.at = ReasoningPosition::Ending { sent: 0 };
         }
     }
 }
@@ -123,7 +128,7 @@ mod tests {
 
     /// Follows ids that a model would choose. Forced ids replace the model's choice.
     fn follow(cap: &Arc<ReasoningBudget>, wishes: &[u32]) -> (Vec<u32>, u32) {
-        let (mut thinking, mut came, mut cuts) = (Thinking::new(cap, false), Vec::new(), 0);
+        let (mut thinking, mut came, mut cuts) = (ReasoningState::new(cap, false), Vec::new(), 0);
         for wish in wishes {
             let id = thinking.forced().unwrap_or(*wish);
             cuts += u32::from(thinking.accept(id).unwrap().cut);
@@ -161,18 +166,18 @@ mod tests {
     #[test]
     fn within_a_form_nothing_is_a_thought() {
         for (is_open, ids) in [(true, &[50, CLOSE, 7, 8, 50, 51][..]), (false, &[50, 7, 8, 50, 51])] {
-            let mut thinking = Thinking::new(&cap(1, is_open), true);
+            let mut thinking = ReasoningState::new(&cap(1, is_open), true);
             for id in ids {
                 let id = thinking.forced().unwrap_or(*id);
                 thinking.accept(id).unwrap();
             }
-            assert_eq!((thinking.at, thinking.cut), (At::Over, is_open), "{ids:?}");
+            assert_eq!((thinking.at, thinking.cut), (ReasoningPosition::Over, is_open), "{ids:?}");
         }
     }
 
     #[test]
     fn what_should_end_and_does_not_is_refused() {
-        let mut thinking = Thinking::new(&cap(0, true), false);
+        let mut thinking = ReasoningState::new(&cap(0, true), false);
         assert!(thinking.accept(50).is_err());
     }
 }

@@ -3,10 +3,8 @@
 
 use std::fmt;
 
-use headrace_domain::BLOCK_TOKENS;
-
-use crate::outlook::{LEAST_RETRY_NS, Newcomer, Outlook};
-use crate::sequence::{SequenceSpec, blocks_for};
+use crate::outlook::{LEAST_RETRY_NS, NewSequence, Outlook};
+use crate::sequence::SequenceSpec;
 
 /// Forecast waits are lengthened by one part in this many if a deadline depends on them.
 const CAUTION: u64 = 8;
@@ -64,14 +62,14 @@ impl Outlook<'_> {
         let needed = prompt.saturating_add(spec.max_new as usize);
         // The last generated token is never an input, so it needs no room in the pool.
         let stored = needed.saturating_sub(usize::from(spec.max_new > 0));
-        if needed > self.config.context_window || blocks_for(stored) > self.prefixes.pool().total() {
-            let pool = self.prefixes.pool().total().saturating_mul(BLOCK_TOKENS);
-            let limit = self.config.context_window.min(pool) as u64;
+        let positions = self.prefixes.groups().layout().positions();
+        if needed > self.config.context_window || stored > positions {
+            let limit = self.config.context_window.min(positions) as u64;
             return Err(AddRefusal::DoesNotFit { needed: needed as u64, limit });
         }
         self.refuse_full(spec, count)?;
         match spec.start_deadline_ns {
-            Some(deadline) => self.refuse_late(&Newcomer::of(spec), deadline, now_ns),
+            Some(deadline) => self.refuse_late(&NewSequence::of(spec), deadline, now_ns),
             None => Ok(()),
         }
     }
@@ -86,7 +84,7 @@ impl Outlook<'_> {
         if waiting + count > limit {
             let excess = waiting + count - limit;
             let mean = self.waiting.tokens() / waiting.max(1) as u64;
-            let retry_after_ns = self.until_room(excess, mean.saturating_mul(excess as u64));
+            let retry_after_ns = self.until_queue_room(excess, mean.saturating_mul(excess as u64));
             return Err(AddRefusal::QueueFull { what: "sequences", limit: limit as u64, retry_after_ns });
         }
         let prompt = spec.prompt.len() as u64;
@@ -97,15 +95,20 @@ impl Outlook<'_> {
         if after > limit && waiting > 0 {
             let mean = (self.waiting.tokens() / waiting as u64).max(1);
             let excess = usize::try_from((after - limit).div_ceil(mean)).unwrap_or(waiting).min(waiting);
-            let retry_after_ns = self.until_room(excess, after - limit);
+            let retry_after_ns = self.until_queue_room(excess, after - limit);
             return Err(AddRefusal::QueueFull { what: "tokens", limit, retry_after_ns });
         }
         Ok(())
     }
 
     /// Refuses a sequence that would have no token by its deadline.
-    fn refuse_late(&self, newcomer: &Newcomer<'_>, deadline: u64, now_ns: u64) -> Result<(), AddRefusal> {
-        let Some(forecast) = self.forecast(newcomer) else { return Ok(()) };
+    fn refuse_late(
+        &self,
+        new_sequence: &NewSequence<'_>,
+        deadline: u64,
+        now_ns: u64,
+    ) -> Result<(), AddRefusal> {
+        let Some(forecast) = self.forecast(new_sequence) else { return Ok(()) };
         let (wait_ns, prefill_ns) = (forecast.wait_ns, forecast.prefill_ns);
         let allowed = deadline.saturating_sub(now_ns);
         // A margin, because under a steady overload the queue settles just below the point of refusal.

@@ -66,8 +66,8 @@ fn a_cold_engine_knows_what_its_steps_cost() {
         let [fixed, prompt_token, sequence] = costs.map(|millis| millis as f64 / 1e3);
         let chunk = roomy().max_chunk.min(roomy().step_tokens) as f64;
         let truth = [chunk / (fixed + chunk * prompt_token), 1.0 / (fixed + sequence)];
-        let told = [load.prefill_tokens_per_second, load.decode_tokens_per_second].map(f64::from);
-        let near = |(told, truth): (f64, f64)| (0.6..1.5).contains(&((told + 0.5) / truth));
-        assert!(told.into_iter().zip(truth).all(near), "{costs:?}: told {told:?} for {truth:?}");
+        let reported = [load.prefill_tokens_per_second, load.decode_tokens_per_second].map(f64::from);
+        let near = |(reported, truth): (f64, f64)| (0.6..1.5).contains(&((reported + 0.5) / truth));
+        assert!(reported.into_iter().zip(truth).all(near), "{costs:?}: reported {reported:?} for {truth:?}");
     }
 }

@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use headrace_engine_api::{CompiledGrammar, GrammarFailed, GrammarState};
 
-use crate::masks::{Link, MaskRunner, MaskTask, Reply, Wake, WorkBudget};
+use crate::masks::{MaskRunner, MaskTask, Reply, TaskLink, Wake, WorkBudget};
 
 /// The grammar of one choice.
-pub(crate) struct Held {
+pub(crate) struct ChoiceGrammar {
     tenant: u64,
     /// The state and its mask with one bit per id. `None` while a task has them.
-    home: Option<(Box<dyn GrammarState>, Vec<u32>)>,
+    state_and_mask: Option<(Box<dyn GrammarState>, Vec<u32>)>,
     /// Whether the mask is for the position after `ahead`.
     fresh: bool,
     /// Forced ids that the state has accepted and the answer has not.
@@ -38,12 +38,12 @@ pub(crate) struct Held {
     uncharged: u64,
     /// Units of work that the state had counted when it last returned.
     counted: u64,
-    link: Arc<Link>,
+    link: Arc<TaskLink>,
     to: Sender<Reply>,
     back: Receiver<Reply>,
 }
 
-impl Held {
+impl ChoiceGrammar {
     /// Creates the grammar at the start of an answer, over a vocabulary of `vocab` ids.
     pub(crate) fn new(
         grammar: &dyn CompiledGrammar,
@@ -55,7 +55,7 @@ impl Held {
         let (dropped, awaited) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             tenant,
-            home: Some((grammar.begin(), vec![0; vocab.div_ceil(32) as usize])),
+            state_and_mask: Some((grammar.begin(), vec![0; vocab.div_ceil(32) as usize])),
             fresh: false,
             ahead: VecDeque::new(),
             over: false,
@@ -68,7 +68,7 @@ impl Held {
             budget,
             uncharged: 0,
             counted: 0,
-            link: Arc::new(Link { dropped, awaited, wake: Arc::clone(wake) }),
+            link: Arc::new(TaskLink { dropped, awaited, wake: Arc::clone(wake) }),
             to,
             back,
         }
@@ -79,7 +79,7 @@ impl Held {
     /// # Errors
     /// The grammar forbids the id, or the work budget is exhausted.
     pub(crate) fn accept_here(&mut self, id: u32) -> Result<(), GrammarFailed> {
-        let Some((state, _)) = &mut self.home else {
+        let Some((state, _)) = &mut self.state_and_mask else {
             return Err(GrammarFailed { why: "its state is away".to_owned() });
         };
         state.accept(id)?;
@@ -111,12 +111,12 @@ impl Held {
         if self.unsent.is_empty() && done {
             return;
         }
-        if let Some(home) = self.home.take() {
+        if let Some(state_and_mask) = self.state_and_mask.take() {
             let ids = std::mem::take(&mut self.unsent);
             let link = (self.to.clone(), Arc::clone(&self.link));
             self.accepting = true;
             self.over = false;
-            masks.submit(MaskTask::new(self.tenant, home, (ids, self.taken), self.budget, link));
+            masks.submit(MaskTask::new(self.tenant, state_and_mask, (ids, self.taken), self.budget, link));
         }
     }
 
@@ -137,7 +137,7 @@ impl Held {
                 let counted = state.work_units();
                 self.uncharged += counted.saturating_sub(self.counted);
                 self.counted = counted;
-                self.home = Some((state, mask));
+                self.state_and_mask = Some((state, mask));
                 self.fresh = fresh && self.unsent.is_empty();
             }
             Reply::Failed(failed) => {
@@ -188,7 +188,7 @@ impl Held {
 
     /// Whether the next id can be chosen, or the grammar has failed.
     pub(crate) fn is_ready(&self) -> bool {
-        self.failed.is_some() || !self.ahead.is_empty() || (self.home.is_some() && self.fresh)
+        self.failed.is_some() || !self.ahead.is_empty() || (self.state_and_mask.is_some() && self.fresh)
     }
 
     /// Whether the answer's ids complete the grammar.
@@ -225,7 +225,7 @@ impl Held {
             return Err(failed.clone());
         }
         self.ends_unseen = false;
-        match &self.home {
+        match &self.state_and_mask {
             Some((_, mask)) if self.fresh => Ok(mask),
             _ => Err(GrammarFailed { why: "its mask is not there".to_owned() }),
         }
@@ -242,7 +242,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ChoiceGrammar {
     fn drop(&mut self) {
         self.link.dropped.store(true, Ordering::Release);
     }
@@ -257,9 +257,9 @@ mod tests {
 
     /// A grammar that allows every id and forces none.
     #[derive(Debug)]
-    struct Free(Arc<ResponseFormat>);
+    struct AnyGrammar(Arc<ResponseFormat>);
 
-    impl CompiledGrammar for Free {
+    impl CompiledGrammar for AnyGrammar {
         fn form(&self) -> &Arc<ResponseFormat> {
             &self.0
         }
@@ -275,15 +275,15 @@ mod tests {
 
     /// A runner that keeps tasks until the test runs them.
     #[derive(Default)]
-    struct Later(Vec<MaskTask>);
+    struct DeferredRunner(Vec<MaskTask>);
 
-    impl MaskRunner for Later {
+    impl MaskRunner for DeferredRunner {
         fn submit(&mut self, task: MaskTask) {
             self.0.push(task);
         }
     }
 
-    impl Later {
+    impl DeferredRunner {
         fn run(&mut self) {
             for task in std::mem::take(&mut self.0) {
                 crate::masks::InlineMasks.submit(task);
@@ -294,10 +294,10 @@ mod tests {
     /// The ids that end a reasoning section are accepted without asking the grammar, while a task may have its state.
     #[test]
     fn ids_that_come_while_the_state_is_away_are_sent_once_it_is_back() {
-        let grammar = Free(Arc::new(ResponseFormat::Regex("a".into())));
+        let grammar = AnyGrammar(Arc::new(ResponseFormat::Regex("a".into())));
         let wake: Wake = Arc::new(|| {});
-        let mut held = Held::new(&grammar, (64, 1), WorkBudget::of_choice(1), &wake);
-        let mut masks = Later::default();
+        let mut held = ChoiceGrammar::new(&grammar, (64, 1), WorkBudget::of_choice(1), &wake);
+        let mut masks = DeferredRunner::default();
         held.send(&mut masks);
         for id in [1, 2, 3] {
             held.take(id).unwrap();

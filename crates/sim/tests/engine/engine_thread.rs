@@ -127,8 +127,8 @@ fn a_cancelled_job_lets_go_and_its_receipt_resolves() {
     let receipt = control.cancel();
     let reader = read(Reader::new(events));
     assert_eq!(reader.answer.error, Some(JobError::Cancelled));
-    let told = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(receipt.report());
-    assert_eq!(Some(told), reader.report);
+    let received = tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(receipt.report());
+    assert_eq!(Some(received), reader.report);
     let load = engine.load();
     assert_eq!(load.blocks_free, load.blocks_total);
 }

@@ -15,7 +15,7 @@ fn bench() -> Bench {
 }
 
 /// Runs a job with one choice. Returns the answer so far after each of its events.
-fn told(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
+fn answers_by_event(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
     let number = job.first_choice;
     let mut reader = bench.submit(job);
     bench.run();
@@ -46,11 +46,11 @@ fn told(bench: &mut Bench, job: Job) -> Vec<ChoiceAnswer> {
 fn rest(bench: &mut Bench, whole: &Job, before: &ChoiceAnswer) -> Vec<ChoiceAnswer> {
     let prompt: Vec<u32> = whole.prompt.iter().chain(&before.ids).copied().collect();
     let generated = u32::try_from(before.ids.len()).unwrap();
-    told(bench, Job { prompt: prompt.into(), generated, keys: None, ..whole.clone() })
+    answers_by_event(bench, Job { prompt: prompt.into(), generated, keys: None, ..whole.clone() })
 }
 
 fn check_every_cut(whole: &Job) {
-    let all = told(&mut bench(), whole.clone());
+    let all = answers_by_event(&mut bench(), whole.clone());
     let last = all.last().cloned().unwrap_or_default();
     let mut elsewhere = bench();
     for before in &all {
@@ -112,7 +112,7 @@ fn what_was_cut_counts_for_lengths_stops_and_penalties() {
 fn what_had_ended_ends_without_a_step() {
     let prompt: Vec<u32> = (0..20).collect();
     let whole = job(&prompt, Sampling { max_tokens: 3, ignore_eos: true, ..Sampling::default() });
-    let all = told(&mut bench(), whole.clone());
+    let all = answers_by_event(&mut bench(), whole.clone());
     let before = all.iter().rfind(|so_far| so_far.reason.is_none()).unwrap();
     assert_eq!(before.ids.len(), 3);
     let mut elsewhere = bench();

@@ -6,19 +6,19 @@ use headrace_scheduler::{Scheduler, Work};
 
 /// The scheduler's totals at the key moments of one job.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Around {
+pub(crate) struct WorkMeter {
     tenant: u64,
     running: u32,
     own: u32,
     /// At arrival: the total work, and that of the job's tenant.
-    came: (Work, Work),
+    at_arrival: (Work, Work),
     /// When the job's first chunk was planned.
-    begun: Work,
+    at_start: Work,
     /// When the first step after the job's first token was planned.
     generating: Option<Work>,
 }
 
-impl Around {
+impl WorkMeter {
     pub(crate) fn of(tenant: u64) -> Self {
         Self { tenant, ..Self::default() }
     }
@@ -27,15 +27,15 @@ impl Around {
     pub(crate) fn arrive(&mut self, scheduler: &Scheduler) {
         let (running, own) = scheduler.ahead_of(self.tenant);
         (self.running, self.own) = (to_u32(running), to_u32(own));
-        self.came = scheduler.work_of(self.tenant);
+        self.at_arrival = scheduler.work_of(self.tenant);
     }
 
     /// Records that the job's first chunk is planned, after a wait of `queue_ns`. Returns the work that was ahead of
     /// the job.
     pub(crate) fn start(&mut self, scheduler: &Scheduler, queue_ns: u64) -> WorkAhead {
         let (all, own) = scheduler.work_of(self.tenant);
-        self.begun = all;
-        let (all, own) = (all.since(self.came.0), own.since(self.came.1));
+        self.at_start = all;
+        let (all, own) = (all.since(self.at_arrival.0), own.since(self.at_arrival.1));
         let ahead = WorkAhead {
             running: self.running,
             own: self.own,
@@ -58,7 +58,7 @@ impl Around {
     /// `computed` is the number of prompt tokens computed for the job.
     pub(crate) fn end(&self, work: Work, computed: u64, decode_ns: u64) -> ConcurrentWork {
         let generating = self.generating.unwrap_or(work);
-        let (prefill, decode) = (generating.since(self.begun), work.since(generating));
+        let (prefill, decode) = (generating.since(self.at_start), work.since(generating));
         ConcurrentWork {
             prefill_tokens: prefill.prefill_tokens.saturating_sub(computed),
             decode_prefill_tokens: decode.prefill_tokens,

@@ -19,14 +19,14 @@ impl Stepper {
     ///
     /// # Errors
     /// [`EngineError::Config`] if the limits no longer fit the model.
-    pub(crate) fn start_over(&mut self, error: &JobError) -> Result<(), EngineError> {
+    pub(crate) fn restart(&mut self, error: &JobError) -> Result<(), EngineError> {
         let intake = Arc::clone(&self.intake);
         let scheduler = intake.config.scheduler_for(self.forward.shape())?;
         {
-            let mut desk = intake.desk.lock();
-            desk.scheduler = scheduler;
-            desk.attention = false;
-            self.jobs.extend(desk.inbox.drain(..).map(Some));
+            let mut shared = intake.shared.lock();
+            shared.scheduler = scheduler;
+            shared.attention = false;
+            self.jobs.extend(shared.inbox.drain(..).map(Some));
         }
         let jobs = std::mem::take(&mut self.jobs);
         let (times, now_ns, work) = (self.all_times, self.seen_ns, self.all_work);
@@ -49,16 +49,16 @@ impl Stepper {
         self.followed.clear();
         self.pending.clear();
         self.late.clear();
-        self.sitting_out.clear();
+        self.waiting_for_grammar.clear();
         self.form_work.clear();
         self.batch = Batch::default();
         // The new scheduler counts from zero.
         self.all_work = Work::default();
         self.logits = Logits::default();
         self.sampler = Sampler::new(intake.config.isa);
-        let mut desk = intake.desk.lock();
-        desk.alive = desk.alive.saturating_sub(ended);
-        if desk.alive == 0 {
+        let mut shared = intake.shared.lock();
+        shared.alive = shared.alive.saturating_sub(ended);
+        if shared.alive == 0 {
             intake.quiet.notify_all();
         }
         Ok(())

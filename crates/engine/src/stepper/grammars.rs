@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use headrace_engine_api::JobError;
 use headrace_scheduler::{Outcome, SeqId};
 
-use crate::held::Held;
-use crate::intake::Desk;
+use crate::choice_grammar::ChoiceGrammar;
+use crate::intake::SharedState;
 use crate::stepper::{Stepper, panic_message};
 
 /// The least and the most time that a step waits for masks. In between, it waits for half of its forward time.
@@ -41,7 +41,10 @@ impl Stepper {
             let taken = taken.filter(|job| job.failure.is_none());
             let Some(taken) = taken.and_then(|job| job.choices.get_mut(choice)) else { continue };
             let masks = &mut *self.masks;
-            let in_time = taken.held.as_mut().is_none_or(|held| held.wait(until, masks, Held::has_accepted));
+            let in_time = taken
+                .grammar
+                .as_mut()
+                .is_none_or(|grammar| grammar.wait(until, masks, ChoiceGrammar::has_accepted));
             if !in_time {
                 self.late.push(seq);
                 continue;
@@ -60,9 +63,9 @@ impl Stepper {
     }
 
     /// Called after the commit. Charges tenants for grammar work, and pauses late sequences.
-    pub(super) fn sit_out(&mut self, desk: &mut Desk) {
+    pub(super) fn pause_late_choices(&mut self, shared: &mut SharedState) {
         for (seq, units) in self.form_work.drain(..) {
-            desk.scheduler.charge(seq, units / UNITS_PER_CHARGED_TOKEN);
+            shared.scheduler.charge(seq, units / UNITS_PER_CHARGED_TOKEN);
         }
         for seq in std::mem::take(&mut self.late) {
             let Some((job_at, choice)) = self.owner(seq) else { continue };
@@ -70,34 +73,36 @@ impl Stepper {
             let Some(taken) = job.choices.get_mut(choice).filter(|choice| choice.seq == Some(seq)) else {
                 continue;
             };
-            taken.sits_out = true;
-            desk.scheduler.pause(seq);
-            if let Some(held) = &mut taken.held {
-                held.wakes(true);
+            taken.waits_for_grammar = true;
+            shared.scheduler.pause(seq);
+            if let Some(grammar) = &mut taken.grammar {
+                grammar.wakes(true);
             }
-            self.sitting_out.push(seq);
+            self.waiting_for_grammar.push(seq);
             // A reply may have come before `wakes(true)`, so the next step checks for it.
-            desk.masks_ready = true;
+            shared.masks_ready = true;
         }
     }
 
     /// Called before the plan. Resumes sequences whose grammars have an answer.
-    pub(super) fn join_again(&mut self, desk: &mut Desk) {
-        desk.masks_ready = false;
-        for seq in std::mem::take(&mut self.sitting_out) {
+    pub(super) fn join_again(&mut self, shared: &mut SharedState) {
+        shared.masks_ready = false;
+        for seq in std::mem::take(&mut self.waiting_for_grammar) {
             let Some((job_at, choice)) = self.owner(seq) else { continue };
-            let joins = match catch_unwind(AssertUnwindSafe(|| self.joins(seq, (job_at, choice), desk))) {
+            let joins = match catch_unwind(AssertUnwindSafe(|| self.joins(seq, (job_at, choice), shared))) {
                 Ok(Ok(joins)) => joins,
-                Ok(Err(error)) => self.end_sitting(job_at, error),
-                Err(panic) => self.end_sitting(job_at, JobError::Panicked { detail: panic_message(&*panic) }),
+                Ok(Err(error)) => self.fail_waiting(job_at, error),
+                Err(panic) => {
+                    self.fail_waiting(job_at, JobError::Panicked { detail: panic_message(&*panic) })
+                }
             };
             if !joins {
-                self.sitting_out.push(seq);
+                self.waiting_for_grammar.push(seq);
             }
         }
     }
 
-    fn end_sitting(&mut self, job_at: usize, error: JobError) -> bool {
+    fn fail_waiting(&mut self, job_at: usize, error: JobError) -> bool {
         if let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) {
             job.fail(error);
             self.over.push(job_at);
@@ -110,15 +115,15 @@ impl Stepper {
         &mut self,
         seq: SeqId,
         (job_at, choice): (usize, usize),
-        desk: &mut Desk,
+        shared: &mut SharedState,
     ) -> Result<bool, JobError> {
         let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else { return Ok(true) };
         let Some(taken) = job.choices.get_mut(choice).filter(|choice| choice.seq == Some(seq)) else {
             return Ok(true);
         };
-        let Some(held) = &mut taken.held else { return Ok(true) };
-        held.poll();
-        if held.has_accepted()
+        let Some(grammar) = &mut taken.grammar else { return Ok(true) };
+        grammar.poll();
+        if grammar.has_accepted()
             && let Some(chosen) = taken.pending.take()
         {
             let from = self.further.len();
@@ -127,28 +132,28 @@ impl Stepper {
             let ids = self.further.split_off(from);
             match outcome {
                 Outcome::Token(_) => {
-                    desk.scheduler.append(seq, &ids);
+                    shared.scheduler.append(seq, &ids);
                 }
                 _ => {
-                    desk.scheduler.end(seq);
+                    shared.scheduler.end(seq);
                     return Ok(true);
                 }
             }
         }
         let Some(job) = self.jobs.get_mut(job_at).and_then(Option::as_mut) else { return Ok(true) };
         let Some(taken) = job.choices.get_mut(choice) else { return Ok(true) };
-        let Some(held) = &mut taken.held else { return Ok(true) };
-        held.poll_and_send(&mut *self.masks);
-        if taken.pending.is_some() || !held.is_ready() {
+        let Some(grammar) = &mut taken.grammar else { return Ok(true) };
+        grammar.poll_and_send(&mut *self.masks);
+        if taken.pending.is_some() || !grammar.is_ready() {
             return Ok(false);
         }
-        if let Some(failed) = held.failure() {
+        if let Some(failed) = grammar.failure() {
             return Err(failed.clone().into());
         }
-        held.wakes(false);
-        taken.sits_out = false;
-        if !job.rests(choice) {
-            desk.scheduler.resume(seq);
+        grammar.wakes(false);
+        taken.waits_for_grammar = false;
+        if !job.is_paused(choice) {
+            shared.scheduler.resume(seq);
         }
         Ok(true)
     }
