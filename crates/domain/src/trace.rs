@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 use crate::beside::{BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
+use crate::round::TraceRound;
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
@@ -391,7 +392,11 @@ pub struct TraceRecord {
     /// policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub continued: Vec<ContinuedAnswer>,
-    /// What the engine measured. `None` if the request never reached one.
+    /// The rounds of the call, in order. One entry if a worker took any of its prompts once, more if it ran again. Empty
+    /// if no worker took it, for a worker job, and in records of versions that did not record rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<TraceRound>,
+    /// What engines measured, all rounds together. `None` if the request never reached one.
     pub engine: Option<EngineTrace>,
     /// Earlier answers that the prompt repeats with their generated token ids. `None` if there are none, or if
     /// tokenizing their text gives the same ids.
@@ -466,6 +471,7 @@ impl TraceRecord {
             upstream_id: None,
             attempts: Vec::new(),
             continued: Vec::new(),
+            rounds: Vec::new(),
             engine: None,
             held: NanoDollars::ZERO,
             cost: NanoDollars::ZERO,

@@ -36,6 +36,7 @@ impl Explanation {
         }
         page.gap();
         self.attempts_text(&mut page);
+        self.rounds_text(&mut page);
         self.terms_text(&mut page);
         self.reference_text(&mut page);
         self.levers_text(&mut page);
@@ -64,6 +65,18 @@ impl Explanation {
             if !attempt.text.is_empty() {
                 page.paragraph("      ", &attempt.text);
             }
+        }
+        page.gap();
+    }
+
+    /// Lists the rounds, if there were several.
+    fn rounds_text(&self, page: &mut Page) {
+        if self.rounds.is_empty() {
+            return;
+        }
+        page.line("rounds");
+        for round in &self.rounds {
+            page.paragraph("  ", round);
         }
         page.gap();
     }

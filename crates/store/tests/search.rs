@@ -104,6 +104,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         paid: None,
         attempts: if numbers.below(4) > 0 { vec![attempt] } else { Vec::new() },
         continued: Vec::new(),
+        rounds: Vec::new(),
         moderation: None,
         outcome,
         failed_with: None,

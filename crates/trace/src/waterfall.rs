@@ -12,6 +12,7 @@ use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
+use crate::rounds::round_lines;
 use crate::units::{
     cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
 };
@@ -285,6 +286,7 @@ impl WaterfallDrawing<'_> {
             self.fact("tokens", &tokens_text(record));
         }
         self.attempts();
+        self.rounds();
         if let Some(upstream) = &record.upstream {
             let model = record
                 .upstream_model
@@ -369,6 +371,13 @@ impl WaterfallDrawing<'_> {
                 grouped(*after_tokens)
             );
             self.fact(if at == 0 { "continued" } else { "" }, &text);
+        }
+    }
+
+    /// Lists the rounds, if there were several.
+    fn rounds(&mut self) {
+        for (at, line) in round_lines(self.record).iter().enumerate() {
+            self.fact(if at == 0 { "rounds" } else { "" }, line);
         }
     }
 
