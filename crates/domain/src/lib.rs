@@ -11,6 +11,7 @@ mod clock;
 mod code;
 mod concern;
 mod conversation;
+mod dialect_extras;
 mod encode;
 mod end_user;
 mod http_date;
@@ -39,7 +40,7 @@ pub use attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 pub use beside::{BilledLine, BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
-pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawOptions, RelayedBody, ServiceTier};
+pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RelayedBody, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{ConcernKind, FieldConcern};
@@ -47,6 +48,7 @@ pub use conversation::{
     ClearTools, ClearTrigger, ClearedContext, Conversation, CustomInput, Message, Role, TextPlace, Tool,
     ToolCall, ToolChoice,
 };
+pub use dialect_extras::{CacheComparison, CompletionsExtras, DialectExtras, MessagesExtras};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
 pub use http_date::HttpDate;

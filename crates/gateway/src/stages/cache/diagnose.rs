@@ -26,13 +26,12 @@ pub(super) async fn diagnosed(
     gateway: &Gateway,
     dossier: &RequestContext,
 ) -> Result<Box<RenderedWork>, Rejection> {
-    if !work.call.diagnoses {
-        return Ok(work);
-    }
+    let Some(comparison) = work.call.dialect.comparison() else { return Ok(work) };
+    let previous = comparison.previous_answer.clone();
     let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
         // Only the upstream server knows what it has cached.
         let why = "the model is computed by a server of others";
-        work.diagnosis = Some(match work.call.previous_answer {
+        work.diagnosis = Some(match previous {
             Some(_) => CacheDiagnosis::Unavailable { why },
             None => CacheDiagnosis::Nothing,
         });
@@ -41,7 +40,7 @@ pub(super) async fn diagnosed(
     let now = dossier.record.started;
     let (project, model) = (project.clone(), work.model.name.clone());
     let own = AnswerOrigin { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
-    let named = work.call.previous_answer.as_deref().map(headrace_wire::named_request);
+    let named = previous.as_deref().map(headrace_wire::named_request);
     let past = named.map(|id| gateway.pasts().get(id?, &own.project, now));
     gateway.pasts().put(dossier.id, own.clone());
     let long = work.body_bytes > gateway.config().render_inline_bytes;
