@@ -193,7 +193,7 @@ impl CostExplanation {
         rows.push(row(["held", "", "", &format!("${}", self.held_dollars)]));
         rows.push(row(["given back", "", "", &format!("${}", self.given_back_dollars)]));
         if !self.loss_dollars.trim_matches(['0', '.']).is_empty() {
-            rows.push(row(["lost, on the house", "", "", &format!("${}", self.loss_dollars)]));
+            rows.push(row(["to the loss account", "", "", &format!("${}", self.loss_dollars)]));
         }
         if let (Some(paid), Some(margin)) = (&self.paid_dollars, &self.margin_dollars) {
             rows.push(row(["others charge us", "", "", &format!("${paid}")]));

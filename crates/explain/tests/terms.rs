@@ -305,7 +305,7 @@ fn a_failure_of_an_upstream_is_named() {
         };
         let told = explain(&record, &Usual::unknown());
         assert!(told.sentence.contains(words), "{}", told.sentence);
-        assert!(told.sentence.contains("Its caller was told: The upstream failed."), "{}", told.sentence);
+        assert!(told.sentence.contains("Its caller received: The upstream failed."), "{}", told.sentence);
         assert!(!told.text(100).contains("tell its queue"), "{}", told.text(100));
         let page = told.text(100);
         assert!(page.contains("who was asked") && page.contains("gpu1/m"), "{page}");

@@ -342,7 +342,7 @@ impl WaterfallDrawing<'_> {
         }
         if record.after_ns > 0 {
             let took = humane_duration(record.after_ns);
-            self.fact("after", &format!("{took} more to find where the miss stands, when the call was over"));
+            self.fact("after", &format!("{took} more to find the place of the miss, after the call"));
         }
         if let Some(moderation) = &record.moderation {
             self.fact("moderated", &plain(moderation));
@@ -511,8 +511,8 @@ fn batch_text(engine: &EngineTrace) -> String {
         text.push_str(&format!(" · {} at its budget", thoughts_ended(engine.thoughts_cut)));
     }
     if engine.paused_ns > 0 {
-        let stood_still = humane_duration(engine.paused_ns);
-        text.push_str(&format!(" · stood still for {stood_still}: its reader was behind"));
+        let paused = humane_duration(engine.paused_ns);
+        text.push_str(&format!(" · paused for {paused}: its reader was behind"));
     }
     text
 }

@@ -182,7 +182,7 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
             assert!(drawn.contains(sentence.as_str()), "{drawn}");
             assert_eq!(drawn.contains(told), elsewhere);
             assert!(drawn.contains("97.0% computing · 2.0% choosing tokens"), "{drawn}");
-            assert!(drawn.contains("stood still for 2.50 s: its reader was behind"), "{drawn}");
+            assert!(drawn.contains("paused for 2.50 s: its reader was behind"), "{drawn}");
             let (owner, operator) = (record_json(&record), operator_json(&record));
             assert_eq!(owner["engine"]["cache_miss"]["reason"], reason.name());
             assert!(!owner.to_string().contains("another_tenant"), "its owner is not told what others ask");

@@ -48,8 +48,7 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
     }
     extras.echo = knobs.echo;
     if extras.echo && extras.suffix.is_some() {
-        let message =
-            "an answer stands between prompt and suffix, and is not told behind either; leave `echo` out";
+        let message = "the answer fills the gap between prompt and suffix, so the prompt cannot be repeated before it; leave `echo` out";
         return Err(FieldFault::at("suffix", Code::InvalidValue, message));
     }
     let settled = knobs.settle(prompts.len())?;

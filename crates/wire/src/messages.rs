@@ -238,7 +238,7 @@ fn output_config(r: &mut JsonReader<'_>, knobs: &mut CommonParams<'_>) -> Read<(
             Ok(())
         }
         "task_budget" => {
-            let message = "how much of a task is left is not told to the model; leave it out";
+            let message = "the model does not receive how much of a task is left; leave it out";
             r.optional(|_| Err::<(), _>(FieldFault::new(Code::UnsupportedParameter, message))).map(drop)
         }
         _ => Err(FieldFault::unknown()),

@@ -140,7 +140,7 @@ fn has_place(all: usize, of_org: usize) -> Result<(), Rejection> {
         return Ok(());
     }
     let message = format!(
-        "{all} responses are worked on in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
+        "{all} responses run in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
          further place of {most}. Wait for some of yours, cancel them, or send `background: false`."
     );
     Err(Rejection::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1)))

@@ -138,7 +138,7 @@ impl<'a> ContinuedFrom<'a> {
         let (code, message) = match self {
             Self::Response(_) => (
                 Code::PreviousResponseNotFound,
-                "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. \
+                "The response in `previous_response_id`, or one that it continues, is not there, or has not ended. \
                  Send the whole conversation as `input`.",
             ),
             Self::Conversation(_) => {

@@ -254,11 +254,11 @@ impl ResponsesDraft {
     /// Checks that the continued state and the storage of the answer fit together.
     fn check_state(&self) -> Read<()> {
         if self.ask.previous.is_some() && self.ask.conversation.is_some() {
-            let message = "it goes on from its conversation; send one of the two";
+            let message = "it continues its conversation; send one of the two";
             return Err(FieldFault::at("previous_response_id", Code::InvalidValue, message));
         }
         if self.ask.background && !self.ask.store {
-            let message = "it needs `store: true`: nobody could ask for the answer otherwise";
+            let message = "it needs `store: true`: without it, the answer could not be fetched";
             return Err(FieldFault::at("background", Code::InvalidValue, message));
         }
         Ok(())
