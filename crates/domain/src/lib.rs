@@ -67,7 +67,7 @@ pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, Response
 pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
 pub use trace::{
     CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
-    ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
+    TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
 };
 pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};

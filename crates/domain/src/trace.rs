@@ -102,7 +102,7 @@ pub struct KeptAnswers {
 /// The cache diagnosis sent to the caller: how the prompt compares with the prompt of an earlier answer that the caller
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldOfCache {
+pub struct TracedDiagnosis {
     /// The result in one word: `nothing`, `not_found`, `unavailable`, `same`, or what changed, such as `tools_changed`.
     pub word: String,
     /// Tokens of the earlier prompt that cannot be found in the cache because of the change.
@@ -403,8 +403,8 @@ pub struct TraceRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_answers: Option<KeptAnswers>,
     /// The cache diagnosis that the caller received, if it asked for one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told_of_cache: Option<Box<ToldOfCache>>,
+    #[serde(default, rename = "told_of_cache", skip_serializing_if = "Option::is_none")]
+    pub cache_diagnosis: Option<Box<TracedDiagnosis>>,
     /// The amount of the hold.
     pub held: NanoDollars,
     /// The amount charged.
@@ -482,7 +482,7 @@ impl TraceRecord {
             moderation: None,
             outcome,
             kept_answers: None,
-            told_of_cache: None,
+            cache_diagnosis: None,
             failed_with: None,
             shadow_of: None,
             worker_job: None,

@@ -302,10 +302,10 @@ pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Op
             )
         }
         CallOutcome::Failed { stage, message } => {
-            let told = ended(&plain(message));
+            let message = ended(&plain(message));
             let what = match fault {
-                Some(fault) => format!("{} Its caller received: {told}", ended(&fault)),
-                None => told,
+                Some(fault) => format!("{} Its caller received: {message}", ended(&fault)),
+                None => message,
             };
             format!("It failed in `{}` after {whole}: {what}{spent_besides}", stage.name())
         }

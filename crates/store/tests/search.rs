@@ -113,7 +113,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         connection: None,
         billed: None,
         kept_answers: None,
-        told_of_cache: None,
+        cache_diagnosis: None,
     }
 }
 

@@ -58,7 +58,7 @@ fn record(n: u64) -> TraceRecord {
         moderation: None,
         outcome: CallOutcome::Completed { finish: vec!["stop".to_owned()] },
         kept_answers: None,
-        told_of_cache: None,
+        cache_diagnosis: None,
         failed_with: None,
         shadow_of: None,
         worker_job: None,

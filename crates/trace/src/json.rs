@@ -173,9 +173,8 @@ pub fn record_json(record: &TraceRecord) -> Value {
     if let Some(kept) = &record.kept_answers {
         whole["kept_answers"] = json!({"answers": kept.answers, "tokens": kept.tokens});
     }
-    if let Some(told) = &record.told_of_cache {
-        whole["told_of_cache"] =
-            json!({"word": told.word, "missed_tokens": told.missed_tokens, "place": told.place});
+    if let Some(diagnosis) = &record.cache_diagnosis {
+        whole["told_of_cache"] = json!({"word": diagnosis.word, "missed_tokens": diagnosis.missed_tokens, "place": diagnosis.place});
     }
     if let Some(upstream) = &record.upstream {
         whole["upstream"] = json!({
@@ -264,7 +263,7 @@ fn attempt(attempt: &Attempt) -> Value {
         outcome["code"] = code.as_str().into();
         outcome["message"] = owners_words(why).into();
     }
-    let mut told = json!({
+    let mut shown = json!({
         "prompt": attempt.prompt,
         "worker": &*attempt.worker,
         "start_us": micros(attempt.start_ns),
@@ -272,9 +271,9 @@ fn attempt(attempt: &Attempt) -> Value {
         "outcome": outcome,
     });
     if let Some(model) = &attempt.model {
-        told["model"] = (**model).into();
+        shown["model"] = (**model).into();
     }
-    told
+    shown
 }
 
 fn continued(continued: &ContinuedAnswer) -> Value {

@@ -13,7 +13,7 @@ pub(crate) fn facts(record: &TraceRecord) -> impl Iterator<Item = (&'static str,
         );
         ("answers", text)
     });
-    let diagnosis = record.told_of_cache.as_deref().map(|diagnosis| {
+    let diagnosis = record.cache_diagnosis.as_deref().map(|diagnosis| {
         let missed = match diagnosis.missed_tokens {
             0 => String::new(),
             tokens => format!(" · {tokens} tokens of the former prompt are not reused"),
@@ -25,7 +25,7 @@ pub(crate) fn facts(record: &TraceRecord) -> impl Iterator<Item = (&'static str,
 
 #[cfg(test)]
 mod tests {
-    use headrace_domain::{KeptAnswers, ToldOfCache};
+    use headrace_domain::{KeptAnswers, TracedDiagnosis};
 
     use super::*;
 
@@ -35,8 +35,11 @@ mod tests {
         let mut record: TraceRecord = serde_json::from_str(&text.unwrap()).unwrap();
         assert_eq!(facts(&record).count(), 0);
         record.kept_answers = Some(KeptAnswers { answers: 2, tokens: 57 });
-        record.told_of_cache =
-            Some(Box::new(ToldOfCache { word: "tools_changed".to_owned(), missed_tokens: 9, place: None }));
+        record.cache_diagnosis = Some(Box::new(TracedDiagnosis {
+            word: "tools_changed".to_owned(),
+            missed_tokens: 9,
+            place: None,
+        }));
         let lines: Vec<_> = facts(&record).collect();
         assert!(lines[0].1.starts_with("2 former answers are repeated as generated: 57 tokens"), "{lines:?}");
         assert_eq!(

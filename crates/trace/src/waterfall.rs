@@ -390,8 +390,8 @@ impl WaterfallDrawing<'_> {
             CallOutcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
             CallOutcome::Failed { stage, message } => {
                 let failure = self.record.failure();
-                let told = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
-                self.fact("failed", &format!("at {stage}{}", told.unwrap_or_default()));
+                let error = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
+                self.fact("failed", &format!("at {stage}{}", error.unwrap_or_default()));
                 self.fact("", &plain(message));
             }
             CallOutcome::Refused(refusal) => {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, ToldOfCache, UnixNanos,
+    CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, TracedDiagnosis, UnixNanos,
 };
 use headrace_wire::{CacheDiagnosis, ChangedPart};
 use serde_json::Value;
@@ -71,13 +71,13 @@ pub(super) async fn diagnosed(
 }
 
 /// The part of a diagnosis that the trace records.
-pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
+pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<TracedDiagnosis> {
     let (word, missed_tokens) = diagnosis.describe();
     let place = match diagnosis {
         CacheDiagnosis::Changed { place, .. } => *place,
         _ => None,
     };
-    Box::new(ToldOfCache { word: word.to_owned(), missed_tokens, place })
+    Box::new(TracedDiagnosis { word: word.to_owned(), missed_tokens, place })
 }
 
 /// Compares the earlier prompt with this one: how much of it is unchanged, and where the first difference is.
