@@ -149,7 +149,7 @@ fn identify(app: &AdminApp, request: &Request) -> Result<AuthenticatedOperator, 
     let shown = headers.get(CSRF_HEADER).map_or(&b""[..], HeaderValue::as_bytes);
     if !is_safe && !found.csrf.is(shown) {
         let message = format!(
-            "an act by a session needs the header `{CSRF_HEADER}`, as GET /admin/v1/session tells it"
+            "a change by a session needs the header `{CSRF_HEADER}`, which GET /admin/v1/session returns"
         );
         return Err(ApiProblem::new(AdminCode::Csrf, message));
     }

@@ -90,7 +90,7 @@ pub(crate) fn not_signed_in() -> ApiProblem {
 pub(crate) fn bad_credential(_: AuthRefusal) -> ApiProblem {
     ApiProblem::new(
         AdminCode::BadCredential,
-        "this key or link is not good: it was never made, used before, revoked, or is over",
+        "this key or link is not valid: it was never made, was used before, was revoked, or has expired",
     )
     .remedy("headrace operators link ID makes a new link")
 }

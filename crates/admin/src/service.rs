@@ -470,7 +470,7 @@ fn ledger_emptied(lost: &[ProjectId]) -> AdminError {
             "the ledger is empty, but there are keys of projects that must have had accounts in it: {}. Its file was removed or replaced",
             names.join(", ")
         ),
-        "stop, and put `ledger.sqlite` back; or, to go on with balances of zero, headrace ledger open-accounts",
+        "stop, and put `ledger.sqlite` back; or, to continue with balances of zero, headrace ledger open-accounts",
     )
 }
 

@@ -62,7 +62,7 @@ impl Distribution {
                 let (low, high) = pair("..")?;
                 let (low, high) = (unit(low)?, unit(high)?);
                 if low > high {
-                    return Err("the lower end stands first, as in uniform:64..256".to_owned());
+                    return Err("the lower end comes first, as in uniform:64..256".to_owned());
                 }
                 Self::Uniform { low, high }
             }

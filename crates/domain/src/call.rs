@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CacheMark, ClearTools, ClearedContext, Conversation, EndUser, FieldConcern, MediaPart, PromptItem,
-    ReasoningOptions, ResponseAsk, ResponseFormat, SamplingRequest, ToEncode,
+    CacheMark, Conversation, DialectExtras, EndUser, FieldConcern, MediaPart, PromptItem, ReasoningOptions,
+    ResponseFormat, SamplingRequest, ToEncode,
 };
 
 /// The API whose request and answer shapes are used.
@@ -126,15 +126,6 @@ pub enum MessageOrigin {
     },
 }
 
-/// Options of raw prompts.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RawOptions {
-    /// Whether control tokens spelled out in the prompt are parsed as control tokens.
-    pub parse_special: bool,
-    /// The text after the gap that the answer fills.
-    pub suffix: Option<String>,
-}
-
 /// One call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
@@ -155,22 +146,10 @@ pub struct Call {
     pub include_usage: bool,
     /// Whether token ids come with the answer (vLLM's `return_token_ids`).
     pub return_token_ids: bool,
-    /// Whether the prompt is repeated before the answer (completions).
-    pub echo: bool,
-    /// How raw prompts are parsed (completions).
-    pub raw: RawOptions,
     /// Whether the answer carries the `headrace` block of stage timings and cost.
     pub explain: bool,
-    /// Whether the answer says why a cached prefix was missed (Anthropic's `diagnostics`).
-    pub diagnoses: bool,
-    /// Id of the earlier answer that the diagnosis compares with.
-    pub previous_answer: Option<String>,
     /// Prefixes of the prompt that the cache should keep.
     pub cache_marks: Vec<CacheMark>,
-    /// Which tool results are removed if the conversation has grown.
-    pub clears: Option<Box<ClearTools>>,
-    /// What was removed from the conversation.
-    pub cleared: Option<ClearedContext>,
     /// The caller's own cache salt. It can only narrow who shares cached prefixes.
     pub cache_salt: Option<String>,
     /// Time from arrival within which the first token must come. `None` for no limit.
@@ -183,8 +162,8 @@ pub struct Call {
     pub form: Option<Arc<ResponseFormat>>,
     /// How much the model reasons.
     pub reasoning: ReasoningOptions,
-    /// Parameters that only the Responses API has. `None` for every other call.
-    pub response: Option<Arc<ResponseAsk>>,
+    /// Parameters that only the endpoint's dialect has.
+    pub dialect: DialectExtras,
 }
 
 impl Call {
@@ -199,32 +178,26 @@ impl Call {
             stream: false,
             include_usage: false,
             return_token_ids: false,
-            echo: false,
-            raw: RawOptions::default(),
             explain: false,
-            diagnoses: false,
-            previous_answer: None,
             cache_marks: Vec::new(),
-            clears: None,
-            cleared: None,
             cache_salt: None,
             timeout: None,
             tier: ServiceTier::Standard,
             user: None,
             form: None,
             reasoning: ReasoningOptions::default(),
-            response: None,
+            dialect: DialectExtras::None,
         }
     }
 
     /// Returns the path of a media part of message number `at` in what the caller sent: `messages[2].content[1]`.
     pub fn place(&self, at: usize, part: &MediaPart) -> String {
         let list = if self.endpoint == Endpoint::Responses { "input" } else { "messages" };
-        let goes_on = self.response.as_ref().is_some_and(|ask| ask.conversation.is_some());
+        let in_conversation = self.dialect.response().is_some_and(|ask| ask.conversation.is_some());
         match self.origin(at) {
             MessageOrigin::Message { index, .. } => format!("{list}[{index}].{}", part.place),
             // Stored messages are not part of this call's body.
-            MessageOrigin::System if goes_on => "conversation".to_owned(),
+            MessageOrigin::System if in_conversation => "conversation".to_owned(),
             MessageOrigin::System => "previous_response_id".to_owned(),
         }
     }

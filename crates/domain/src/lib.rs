@@ -11,6 +11,7 @@ mod clock;
 mod code;
 mod concern;
 mod conversation;
+mod dialect_extras;
 mod encode;
 mod end_user;
 mod http_date;
@@ -21,6 +22,7 @@ mod region;
 mod reply;
 mod response;
 pub mod rfc3339;
+mod round;
 mod sampling;
 mod shadow;
 mod shown;
@@ -38,7 +40,7 @@ pub use attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 pub use beside::{BilledLine, BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
-pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RawOptions, RelayedBody, ServiceTier};
+pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RelayedBody, ServiceTier};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{ConcernKind, FieldConcern};
@@ -46,6 +48,7 @@ pub use conversation::{
     ClearTools, ClearTrigger, ClearedContext, Conversation, CustomInput, Message, Role, TextPlace, Tool,
     ToolCall, ToolChoice,
 };
+pub use dialect_extras::{CacheComparison, CompletionsExtras, DialectExtras, MessagesExtras};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
 pub use http_date::HttpDate;
@@ -55,6 +58,7 @@ pub use money::{MoneyError, NanoDollars, NanoDollarsPerMillion, Rounding};
 pub use region::Residency;
 pub use reply::{FinishReason, ReplyEvent, ShownPrompt, TokenLogprob, TopLogprob};
 pub use response::ResponseAsk;
+pub use round::{RoundOutcome, RoundTimes, TraceRound};
 pub use sampling::{Sampling, SamplingDefaults, SamplingRequest, Seed};
 pub use shadow::{ShadowComparison, ShadowOf, ShadowedCall};
 pub use shown::steers_terminals;
@@ -63,7 +67,7 @@ pub use structure::{FormTag, GrammarSyntax, JsonForm, ReasoningOptions, Response
 pub use timeline::{EngineRun, EngineSeen, ReaderPauses, Timeline, is_partition};
 pub use trace::{
     CacheMiss, CallOutcome, EngineTrace, KeptAnswers, MissReason, NoTrace, PromptPlace, TRACE_VERSION,
-    ToldOfCache, TraceRecord, TraceSink, TracedFailure, TracedRefusal,
+    TraceRecord, TraceSink, TracedDiagnosis, TracedFailure, TracedRefusal,
 };
 pub use traceparent::parse_traceparent;
 pub use unseen::{is_blank, is_ignorable};

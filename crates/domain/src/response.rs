@@ -1,6 +1,8 @@
 //! Parameters that only the Responses API has: what the answer repeats, what is stored, and what it continues. Must not
 //! know a store, nor any JSON except what is repeated verbatim.
 
+use crate::CacheComparison;
+
 /// Parameters of one Responses call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResponseAsk {
@@ -16,6 +18,8 @@ pub struct ResponseAsk {
     pub previous: Option<String>,
     /// Id of the conversation that this call belongs to.
     pub conversation: Option<String>,
+    /// The cache diagnosis that the caller asks for.
+    pub comparison: Option<CacheComparison>,
     /// Whether the oldest turns are dropped if a conversation does not fit (`truncation: "auto"`).
     pub cuts: bool,
     /// Whether the answer also carries the reasoning in sealed form. A caller without stored responses sends it back in

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 use crate::beside::{BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
+use crate::round::TraceRound;
 use crate::shadow::ShadowOf;
 use crate::stage::{Stage, StageSpan};
 use crate::timeline::Timeline;
@@ -101,7 +102,7 @@ pub struct KeptAnswers {
 /// The cache diagnosis sent to the caller: how the prompt compares with the prompt of an earlier answer that the caller
 /// named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ToldOfCache {
+pub struct TracedDiagnosis {
     /// The result in one word: `nothing`, `not_found`, `unavailable`, `same`, or what changed, such as `tools_changed`.
     pub word: String,
     /// Tokens of the earlier prompt that cannot be found in the cache because of the change.
@@ -391,15 +392,19 @@ pub struct TraceRecord {
     /// policy allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub continued: Vec<ContinuedAnswer>,
-    /// What the engine measured. `None` if the request never reached one.
+    /// The rounds of the call, in order. One entry if a worker took any of its prompts once, more if it ran again. Empty
+    /// if no worker took it, for a worker job, and in records of versions that did not record rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<TraceRound>,
+    /// What engines measured, all rounds together. `None` if the request never reached one.
     pub engine: Option<EngineTrace>,
     /// Earlier answers that the prompt repeats with their generated token ids. `None` if there are none, or if
     /// tokenizing their text gives the same ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_answers: Option<KeptAnswers>,
     /// The cache diagnosis that the caller received, if it asked for one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub told_of_cache: Option<Box<ToldOfCache>>,
+    #[serde(default, rename = "told_of_cache", skip_serializing_if = "Option::is_none")]
+    pub cache_diagnosis: Option<Box<TracedDiagnosis>>,
     /// The amount of the hold.
     pub held: NanoDollars,
     /// The amount charged.
@@ -466,6 +471,7 @@ impl TraceRecord {
             upstream_id: None,
             attempts: Vec::new(),
             continued: Vec::new(),
+            rounds: Vec::new(),
             engine: None,
             held: NanoDollars::ZERO,
             cost: NanoDollars::ZERO,
@@ -476,7 +482,7 @@ impl TraceRecord {
             moderation: None,
             outcome,
             kept_answers: None,
-            told_of_cache: None,
+            cache_diagnosis: None,
             failed_with: None,
             shadow_of: None,
             worker_job: None,

@@ -62,12 +62,12 @@ struct LastWords {
 /// The connection has reached its maximum lifetime.
 const TOO_LONG: LastWords = LastWords {
     code: CloseCode::Normal,
-    event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and go on from the last response by `previous_response_id`.","param":null}}"#,
+    event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and continue from the last response by `previous_response_id`.","param":null}}"#,
 };
 /// A message is too long.
 const TOO_LARGE: LastWords = LastWords {
     code: CloseCode::Size,
-    event: r#"{"type":"error","status":413,"error":{"type":"invalid_request_error","code":"request_too_large","message":"A turn may have at most 4 MiB. Send it as `POST /v1/responses`, or send less and go on from a stored response.","param":null}}"#,
+    event: r#"{"type":"error","status":413,"error":{"type":"invalid_request_error","code":"request_too_large","message":"A turn may have at most 4 MiB. Send it as `POST /v1/responses`, or send less and continue from a stored response.","param":null}}"#,
 };
 /// The messages and requests of the key fill its memory.
 const NO_MEMORY_OF_KEY: LastWords = LastWords {

@@ -154,7 +154,7 @@ impl GrammarFailed {
 
 impl fmt::Display for GrammarFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the grammar cannot go on: {}", self.why)
+        write!(f, "the grammar cannot continue: {}", self.why)
     }
 }
 

@@ -221,7 +221,7 @@ impl fmt::Display for JobError {
             Self::NotFinite { position } => {
                 write!(f, "the model gave values that are not numbers at position {position}")
             }
-            Self::Form { .. } => f.write_str("the answer could not be held to its form any further"),
+            Self::Form { .. } => f.write_str("the answer could not follow its form any further"),
             Self::ShuttingDown => f.write_str("the engine is shutting down"),
             Self::Refused(refusal) => refusal.fmt(f),
             Self::Internal { .. } => f.write_str("the engine failed on this call"),

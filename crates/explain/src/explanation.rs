@@ -2,7 +2,7 @@
 //! in a sentence, and what would have helped. Plain data: it serializes, and `render` turns it into text.
 
 use headrace_domain::{CallOutcome, Code, TraceRecord, TracedRefusal};
-use headrace_trace::plain;
+use headrace_trace::{plain, round_lines};
 use serde::Serialize;
 
 use crate::cost::why_cost;
@@ -44,6 +44,8 @@ pub struct Explanation {
     pub compared: Compared,
     /// The attempts to have the call answered, with their outcomes.
     pub attempts: Vec<Try>,
+    /// One line for each round, if the call ran more than one: what served it, its end, its time and its tokens.
+    pub rounds: Vec<String>,
     /// The call's sizes.
     pub shape: CallShape,
     /// What would have helped, the largest saving first.
@@ -148,6 +150,7 @@ pub fn explain(record: &TraceRecord, usual: &Usual) -> Explanation {
         reference: beside_reference(&cut),
         compared: compared(record, usual),
         attempts: attempts(record),
+        rounds: round_lines(record),
         shape: CallShape::of(record),
         levers: levers(record, &cut, usual),
         notes: words::notes(record),

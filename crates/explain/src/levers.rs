@@ -253,10 +253,10 @@ impl Call<'_> {
             return None;
         }
         let made = self.nanos(&[TermName::Decode, TermName::DecodeBehindPrompts]);
-        let told = self.nanos(&[TermName::Postprocess, TermName::Deliver]);
+        let written = self.nanos(&[TermName::Postprocess, TermName::Deliver]);
         // An upstream that does not stream does not report the time for the answer. Half of the wait is the most.
         let made = if made == 0 { self.nanos(&[TermName::Upstream]) } else { made };
-        let nanos = made.saturating_add(told) / 2;
+        let nanos = made.saturating_add(written) / 2;
         let reasoning = self.record.usage.reasoning;
         let thought = self.money(TokenClass::Reasoning, reasoning / 2);
         let said = self.money(TokenClass::Output, less - (reasoning / 2).min(less));

@@ -36,6 +36,7 @@ impl Explanation {
         }
         page.gap();
         self.attempts_text(&mut page);
+        self.rounds_text(&mut page);
         self.terms_text(&mut page);
         self.reference_text(&mut page);
         self.levers_text(&mut page);
@@ -64,6 +65,18 @@ impl Explanation {
             if !attempt.text.is_empty() {
                 page.paragraph("      ", &attempt.text);
             }
+        }
+        page.gap();
+    }
+
+    /// Lists the rounds, if there were several.
+    fn rounds_text(&self, page: &mut Page) {
+        if self.rounds.is_empty() {
+            return;
+        }
+        page.line("rounds");
+        for round in &self.rounds {
+            page.paragraph("  ", round);
         }
         page.gap();
     }
@@ -180,7 +193,7 @@ impl CostExplanation {
         rows.push(row(["held", "", "", &format!("${}", self.held_dollars)]));
         rows.push(row(["given back", "", "", &format!("${}", self.given_back_dollars)]));
         if !self.loss_dollars.trim_matches(['0', '.']).is_empty() {
-            rows.push(row(["lost, on the house", "", "", &format!("${}", self.loss_dollars)]));
+            rows.push(row(["to the loss account", "", "", &format!("${}", self.loss_dollars)]));
         }
         if let (Some(paid), Some(margin)) = (&self.paid_dollars, &self.margin_dollars) {
             rows.push(row(["others charge us", "", "", &format!("${paid}")]));

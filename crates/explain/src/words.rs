@@ -136,7 +136,7 @@ fn upstream(record: &TraceRecord) -> String {
         return fault;
     }
     let whose = record.upstream.as_deref().map_or("the other server", |name| name);
-    format!("`{}` does not tell its queue and its prefill apart", plain(whose))
+    format!("`{}` does not report its queue and its prefill apart", plain(whose))
 }
 
 /// How the last attempt failed or was refused. `None` if it did neither.
@@ -172,7 +172,7 @@ pub(crate) fn fault_of(whose: &str, outcome: &AttemptOutcome) -> Option<String> 
 
 fn own_calls(engine: Option<&EngineTrace>) -> String {
     let own = engine.and_then(|engine| engine.ahead).map_or(0, |ahead| ahead.own);
-    format!("{} of the same organisation stood before it when it came", count(own.into(), "answer"))
+    format!("{} of the same organisation came before it", count(own.into(), "answer"))
 }
 
 fn others_calls(engine: Option<&EngineTrace>) -> String {
@@ -182,7 +182,7 @@ fn others_calls(engine: Option<&EngineTrace>) -> String {
     let all = u64::from(engine.queue_depth) + u64::from(ahead.running);
     let others = all.saturating_sub(ahead.own.into());
     format!(
-        "{} of others stood before it when it came ({} in the queue, {} running, all told)",
+        "{} of others came before it ({} in the queue and {} running in all)",
         count(others, "answer"),
         engine.queue_depth,
         ahead.running
@@ -302,10 +302,10 @@ pub(crate) fn sentence(record: &TraceRecord, dearest: Option<Dearest>, usual: Op
             )
         }
         CallOutcome::Failed { stage, message } => {
-            let told = ended(&plain(message));
+            let message = ended(&plain(message));
             let what = match fault {
-                Some(fault) => format!("{} Its caller was told: {told}", ended(&fault)),
-                None => told,
+                Some(fault) => format!("{} Its caller received: {message}", ended(&fault)),
+                None => message,
             };
             format!("It failed in `{}` after {whole}: {what}{spent_besides}", stage.name())
         }

@@ -238,6 +238,19 @@ fn stored_records_of_every_version_are_explained() {
 }
 
 #[test]
+fn rounds_are_listed_if_there_were_several() {
+    let of = |name: &str| {
+        let (_, text) = stored().into_iter().find(|(of, _)| *of == name).unwrap();
+        explain(&decode_record(text).unwrap(), &Usual::unknown())
+    };
+    let (several, one) = (of("fell-back"), of("moved-on"));
+    assert_eq!(several.rounds.len(), 2, "{:?}", several.rounds);
+    let page = several.text(100);
+    assert!(page.contains("rounds\n  1: large at vllm/large failed (answer_off_form)"), "{page}");
+    assert!(one.rounds.is_empty() && !one.text(100).contains("rounds"));
+}
+
+#[test]
 fn a_refusal_is_told_with_its_rule_and_its_way_out() {
     let (_, text) = stored().into_iter().find(|(name, _)| *name == "refused").unwrap();
     let record = decode_record(text).unwrap();
@@ -292,7 +305,7 @@ fn a_failure_of_an_upstream_is_named() {
         };
         let told = explain(&record, &Usual::unknown());
         assert!(told.sentence.contains(words), "{}", told.sentence);
-        assert!(told.sentence.contains("Its caller was told: The upstream failed."), "{}", told.sentence);
+        assert!(told.sentence.contains("Its caller received: The upstream failed."), "{}", told.sentence);
         assert!(!told.text(100).contains("tell its queue"), "{}", told.text(100));
         let page = told.text(100);
         assert!(page.contains("who was asked") && page.contains("gpu1/m"), "{page}");

@@ -215,7 +215,7 @@ impl fmt::Display for IndexFault {
         match self {
             Self::UnknownParent => f.write_str("the block before these is not known"),
             Self::Full { most_blocks } => {
-                write!(f, "the index has its {most_blocks} blocks; more are not told apart")
+                write!(f, "the index has its {most_blocks} blocks; more are not distinguished")
             }
             Self::Tokens => {
                 f.write_str("the blocks have more or fewer tokens than they say, or than the others")

@@ -222,7 +222,7 @@ impl CallTask {
             }
         };
         let ending = self.held(ending).await;
-        self.round.note(&mut self.dossier, self.reply.as_mut());
+        self.round.note(&mut self.dossier, self.reply.as_mut(), &ending);
         ending
     }
 
@@ -402,8 +402,8 @@ impl CallTask {
     async fn salvage(&mut self, gateway: &Gateway) {
         tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
         guarded(self.round.source.cancel()).await;
-        attempt(|| self.round.note(&mut self.dossier, self.reply.as_mut()));
         let broken = || CallEnding::Failed(panicked());
+        attempt(|| self.round.note(&mut self.dossier, self.reply.as_mut(), &broken()));
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
         if guarded(self.settle(gateway, ending)).await.is_none() {
             guarded(self.settlement.release(gateway, ReleaseReason::Failed)).await;
@@ -421,16 +421,11 @@ impl CallTask {
         }
     }
 
-    /// How each choice ended. A suffix after a colon says why a text that looked like a tool call stayed text, or that
-    /// a stop string ended the reasoning.
+    /// How each choice ended ([`Round::finish_name`]).
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(ReplyWriter::finish_names).unwrap_or_default();
-        let source = &self.round.source;
-        let told = |(choice, name): (usize, &&'static str)| match source.fault(choice) {
-            Some(fault) => format!("{name}:{fault}"),
-            None => source.finish_name(choice).unwrap_or(name).to_owned(),
-        };
-        names.iter().enumerate().map(told).collect()
+        let named = |(at, &name): (usize, &&'static str)| self.round.finish_name(at, name).into_owned();
+        names.iter().enumerate().map(named).collect()
     }
 
     /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns

@@ -220,9 +220,6 @@ fn unknown_request() -> Rejection {
 }
 
 fn too_many_look_ups() -> Rejection {
-    Rejection::new(
-        Code::TooManyLookUps,
-        "As many questions for traces are being answered as are taken at once. Try again shortly.",
-    )
-    .retry_after(Duration::from_secs(1))
+    Rejection::new(Code::TooManyLookUps, "As many look-ups of traces run as may at once. Try again shortly.")
+        .retry_after(Duration::from_secs(1))
 }

@@ -188,7 +188,7 @@ impl CompilerInner {
 
     fn read_now(&self) -> Result<VocabularyData, GrammarFault> {
         if !self.tokenizer.is_bytewise() {
-            let why = "its tokenizer decides by the tokens beside it what text a token stands for".to_owned();
+            let why = "its tokenizer decides by the tokens beside it what text a token means".to_owned();
             return Err(GrammarFault::Vocabulary { why });
         }
         let vocabulary = Vocabulary::new(Arc::clone(&self.tokenizer), &self.ends, self.size);

@@ -127,7 +127,9 @@ impl fmt::Display for GrammarFault {
                 f,
                 "compiling it may take {needed} bytes of memory, which your calls in flight leave no room for"
             ),
-            Self::Vocabulary { why } => write!(f, "this model's tokens cannot be held to a form: {why}"),
+            Self::Vocabulary { why } => {
+                write!(f, "this model's tokens cannot be constrained to a form: {why}")
+            }
             Self::Broke { .. } => f.write_str("compiling it failed inside"),
         }
     }

@@ -200,7 +200,7 @@ impl BatchClient {
         progress.end();
         let goes_on = || {
             format!(
-                "The batch goes on. Wait again: headrace batches wait {id}. End it: headrace batches cancel {id}"
+                "The batch still runs. Wait again: headrace batches wait {id}. End it: headrace batches cancel {id}"
             )
         };
         let Some(watched) = watched else {

@@ -82,7 +82,7 @@ pub(crate) fn register(metrics: &Metrics) {
     );
     metrics.register_gauge(
         "process_open_fds",
-        "Files and sockets that the process has open; -1 if it cannot be told.",
+        "Files and sockets that the process has open; -1 if unknown.",
         &[],
         open,
     );

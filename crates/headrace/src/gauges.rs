@@ -145,7 +145,7 @@ pub(crate) fn register_upstream(metrics: &Metrics, upstream: &Upstream) {
         ),
         (
             "headrace_upstream_rate_limited_total",
-            "Calls that an upstream turned away for their number.",
+            "Calls that an upstream refused because of their number.",
             |of| of.rate_limited as f64,
         ),
         ("headrace_upstream_sent_bytes_total", "Bytes of bodies sent to an upstream.", |of| {
@@ -189,9 +189,11 @@ fn register_ledger(metrics: &Metrics, ledger: &Ledger) {
     const NANOS: f64 = 1e-9;
     type Read = fn(&JournalHealth) -> f64;
     let counters: [(&str, &str, Read); 6] = [
-        ("headrace_ledger_holds_expired_total", "Holds that nobody ended in time; not charged.", |h| {
-            h.expired as f64
-        }),
+        (
+            "headrace_ledger_holds_expired_total",
+            "Holds that expired before they were settled; not charged.",
+            |h| h.expired as f64,
+        ),
         ("headrace_journal_commits_total", "Group commits of the ledger's journal.", |h| h.commits as f64),
         ("headrace_journal_transactions_total", "Transactions in them.", |h| h.transactions as f64),
         ("headrace_journal_commit_seconds_total", "Time that they took.", |h| {

@@ -78,7 +78,7 @@ impl LiveStats {
             }
             let usage = Arc::clone(&self.usage);
             if let Ok(Err(error)) = tokio::task::spawn_blocking(move || usage.catch_up()).await {
-                tracing::warn!(%error, "usage cannot be brought up to date; who asks for it is told");
+                tracing::warn!(%error, "usage cannot be brought up to date; its answers say so");
             }
         }
     }

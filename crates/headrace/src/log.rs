@@ -106,7 +106,7 @@ fn write(lines: &Receiver<LogItem>, dropped: &AtomicU64, out: &mut dyn Write) {
         if lost > told {
             let _ = writeln!(
                 out,
-                "headrace: {} lines of the log were dropped: nobody read them in time",
+                "headrace: {} lines of the log were dropped: they were not read in time",
                 lost - told
             );
             told = lost;
@@ -223,7 +223,7 @@ mod tests {
         let mut out = Vec::new();
         write(&lines, &dropped, &mut out);
         let text = String::from_utf8(out).unwrap();
-        let told = "headrace: 3 lines of the log were dropped: nobody read them in time\n";
+        let told = "headrace: 3 lines of the log were dropped: they were not read in time\n";
         assert_eq!(text, format!("line 0\n{told}line 1\n"));
     }
 }

@@ -111,11 +111,11 @@ impl LeftoverWork {
                 Ok(count) => {
                     self.batches = false;
                     if count > 0 {
-                        output::note(&format!("{count} batches that the last stop cut off go on"));
+                        output::note(&format!("{count} batches that the last stop cut off continue"));
                     }
                 }
                 Err(why) if is_first => output::note(&format!(
-                    "warning: batches that the last stop cut off do not go on now: {why}; trying again"
+                    "warning: batches that the last stop cut off do not continue now: {why}; trying again"
                 )),
                 Err(_) => {}
             }

@@ -113,7 +113,7 @@ fn words(model: &ServedModel) -> Result<Words, AdminError> {
         Backend::Messages(_) => Err(AdminError {
             code: AdminCode::NoWords,
             message: format!(
-                "`{}` is asked in messages: its words are its server's, and nobody here knows them",
+                "`{}` is asked in messages: only its server has its template and tokenizer",
                 model.name
             ),
             remedy: "Give `path` beside `targets` in the configuration".to_owned(),

@@ -165,7 +165,7 @@ impl ConfigReloader {
                 let count = faults.len();
                 let noun = if count == 1 { "fault" } else { "faults" };
                 let message = format!(
-                    "the new configuration has {count} {noun}, and the former one goes on, whole:\n  {}",
+                    "the new configuration has {count} {noun}, and the former one stays in force, unchanged:\n  {}",
                     faults.join("\n  ")
                 );
                 output::note(&format!("{asked_by}: {message}"));

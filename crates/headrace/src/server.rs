@@ -559,7 +559,7 @@ impl ServerParts {
                     tracing::error!(
                         count,
                         ?first,
-                        "holds expired that nobody settled; nothing was charged for them"
+                        "holds expired before they were settled; nothing was charged for them"
                     );
                 }
                 // A failing journal reports its own error; the next tick retries.

@@ -173,7 +173,7 @@ impl fmt::Display for IdentityError {
             Self::UnknownProject(id) => write!(f, "there is no project `{id}`"),
             Self::UnknownKey(id) => write!(f, "there is no key `{id}`"),
             Self::UnknownOperator(id) => write!(f, "there is no operator `{id}`"),
-            Self::LastOwner => f.write_str("this is the last owner, and nobody else could make another"),
+            Self::LastOwner => f.write_str("this is the last owner, and only an owner can create another"),
             Self::ProjectOfAnotherOrg { project, org } => {
                 write!(f, "project `{project}` does not belong to organisation `{org}`")
             }

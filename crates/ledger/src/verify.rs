@@ -293,7 +293,7 @@ impl JournalVerifier {
     pub fn finish(mut self) -> VerifyReport {
         let last = self.report.last_sequence;
         for sequence in self.snapshots.keys().filter(|sequence| **sequence > last) {
-            self.report.find(*sequence, "a snapshot stands at a row that the journal lacks");
+            self.report.find(*sequence, "a snapshot is at a row that the journal lacks");
         }
         let global: i128 = self.balances.values().map(|balance| i128::from(*balance)).sum();
         if global != 0 {

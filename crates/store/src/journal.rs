@@ -139,7 +139,7 @@ impl SqliteJournal {
     fn still_there(&self) -> Result<(), JournalError> {
         match (file_id(&self.path), self.file) {
             (Ok(found), Some(opened)) if found != opened => {
-                Err(gone(&self.path, &"another file stands in its place"))
+                Err(gone(&self.path, &"another file is in its place"))
             }
             (Err(error), Some(_)) => Err(gone(&self.path, &error)),
             _ => Ok(()),

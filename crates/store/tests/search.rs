@@ -104,6 +104,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         paid: None,
         attempts: if numbers.below(4) > 0 { vec![attempt] } else { Vec::new() },
         continued: Vec::new(),
+        rounds: Vec::new(),
         moderation: None,
         outcome,
         failed_with: None,
@@ -112,7 +113,7 @@ fn record(n: u64, numbers: &mut Numbers) -> TraceRecord {
         connection: None,
         billed: None,
         kept_answers: None,
-        told_of_cache: None,
+        cache_diagnosis: None,
     }
 }
 

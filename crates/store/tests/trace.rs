@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_domain::{
-    CallOutcome, Endpoint, KeyId, NanoDollars, OrgId, RequestId, Stage, StageSpan, TRACE_VERSION,
-    TraceRecord, TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
+    CallOutcome, Endpoint, KeyId, NanoDollars, OrgId, RequestId, RoundOutcome, RoundTimes, Stage, StageSpan,
+    TRACE_VERSION, TraceRecord, TraceRound, TracedRefusal, UnixNanos, Usage, WORKER_JOB_KEY, WorkerJob,
 };
 use headrace_store::trace::{SqliteTraceReader, SqliteTraceStore, TraceRetention};
 use headrace_trace::{TraceError, TraceReader, TraceStore};
+use sqlx::{Connection, SqliteConnection};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -51,12 +52,13 @@ fn record(n: u64) -> TraceRecord {
         paid: None,
         attempts: Vec::new(),
         continued: Vec::new(),
+        rounds: Vec::new(),
         billed: None,
         connection: None,
         moderation: None,
         outcome: CallOutcome::Completed { finish: vec!["stop".to_owned()] },
         kept_answers: None,
-        told_of_cache: None,
+        cache_diagnosis: None,
         failed_with: None,
         shadow_of: None,
         worker_job: None,
@@ -106,6 +108,42 @@ fn what_is_written_is_read_beside_the_writer_and_after_it() {
     assert_eq!(files, ["traces.sqlite"], "closed whole, its write-ahead log folded in");
     check(&SqliteTraceReader::open(&path).unwrap());
     assert_eq!(store(&path, 1_000, None).stored(), 150);
+}
+
+/// A row of a program that did not record rounds.
+const ROW_WITHOUT_ROUNDS: &str = r#"UPDATE trace SET record = '{"version":2,"request_id":"req_00000000000000000000000000000001","trace_id":null,"parent_span_id":null,"started":1000000000,"duration_ns":1000000,"first_token_ns":null,"org":"acme","project":null,"key":null,"endpoint":"chat_completions","model_asked":"demo","model_served":"demo","numerics":null,"stream":true,"stages":[{"stage":"connect","start_ns":0,"duration_ns":1}],"usage":{"input":1,"cached_input":0,"cache_write":0,"output":0,"reasoning":0},"engine":null,"held":0,"cost":7,"loss":0,"moderation":null,"outcome":{"kind":"completed","finish":["stop"]}}' WHERE seq = 1"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_without_rounds_stay_readable_beside_rows_with_rounds() {
+    let (_folder, path) = folder();
+    let round = TraceRound {
+        model: Some("large".into()),
+        upstream: Some("vllm".into()),
+        worker: Some("vllm/large".into()),
+        start_ns: 1,
+        duration_ns: 2,
+        usage: Usage { input: 3, output: 4, ..Usage::default() },
+        engine: None,
+        outcome: RoundOutcome::Failed { code: "answer_off_form".into() },
+    };
+    let last = TraceRound {
+        model: None,
+        upstream: None,
+        engine: Some(RoundTimes { queue_ns: 5, prefill_ns: 6, decode_ns: 7 }),
+        outcome: RoundOutcome::Answered { finish: Some("stop".into()) },
+        ..round.clone()
+    };
+    let several = TraceRecord { rounds: vec![round, last], ..record(2) };
+    let mut writer = store(&path, 1_000, None);
+    writer.append(&[TraceRecord { rounds: several.rounds.clone(), ..record(1) }, several.clone()]).unwrap();
+    drop(writer);
+    let mut connection = SqliteConnection::connect(&format!("sqlite://{}", path.display())).await.unwrap();
+    let done = sqlx::raw_sql(ROW_WITHOUT_ROUNDS).execute(&mut connection).await.unwrap();
+    assert_eq!(done.rows_affected(), 1);
+    connection.close().await.unwrap();
+    let reader = SqliteTraceReader::open(&path).unwrap();
+    assert_eq!(reader.get(RequestId::from_bits(1)).unwrap(), Some(record(1)));
+    assert_eq!(reader.get(RequestId::from_bits(2)).unwrap(), Some(several));
 }
 
 /// The same as a worker job of a call.

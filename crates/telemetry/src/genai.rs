@@ -47,7 +47,7 @@ struct Kind {
 const KINDS: [Kind; 5] = [
     Kind {
         name: "gen_ai.client.operation.duration",
-        description: "How long whoever answers took for a call, tries and waiting included.",
+        description: "Duration of a call at the server that answers it, with attempts and waiting.",
         unit: "s",
         bounds: DURATION_BOUNDS,
     },

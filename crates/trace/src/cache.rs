@@ -53,7 +53,7 @@ impl CacheBy {
             Self::Org => record.org.as_ref().map(ToString::to_string),
             Self::Model => record.model_served.clone(),
             Self::Prefix => Some(match record.engine.as_ref().map(|engine| engine.miss) {
-                None => "not told (another's server)".to_owned(),
+                None => "not reported (another's server)".to_owned(),
                 Some(None) => "the whole prompt".to_owned(),
                 Some(Some(miss)) => {
                     miss.place.map_or_else(|| miss.reason.name().to_owned(), |place| up_to(&place))

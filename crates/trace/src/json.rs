@@ -3,7 +3,7 @@
 
 use headrace_domain::{
     Attempt, AttemptOutcome, BilledLine, CacheMiss, CallOutcome, ContinuedAnswer, EngineTrace, NanoDollars,
-    PriceTier, ShadowOf, TokenClass, TraceRecord,
+    PriceTier, RoundOutcome, ShadowOf, TokenClass, TraceRecord, TraceRound, Usage,
 };
 use serde_json::{Map, Value, json};
 
@@ -78,6 +78,9 @@ fn note_paid(shown: &mut Value, paid: Option<NanoDollars>) {
 ///   different model handled the call.
 /// - `continued`: set if an answer broke off and another worker continued it in its own way, as the model's policy
 ///   allows. Has the choice, the number of tokens before the break, and the worker.
+/// - `rounds`: one entry per round, with the model, the worker and upstream, the times, the tokens, the engine's times and
+///   the `outcome`. The outcome is `answered` (with the finish reason of the first choice), `failed` (with the code) or
+///   `cut_short`. Tokens of a round that failed before a further one are not part of the call's `usage`.
 /// - `upstream`: set if an upstream answered. Has the upstream's name, the model that it reports, and the source of the
 ///   usage: `reported` by it, or `estimated` (then with `why_estimated`). `notes` lists oddities of its answer.
 /// - `kept_answers`: the number of earlier answers, and of their tokens, whose generated ids the prompt reuses because
@@ -127,7 +130,8 @@ pub fn record_json(record: &TraceRecord) -> Value {
         },
         "stages": stages,
         "attempts": record.attempts.iter().map(attempt).collect::<Vec<_>>(),
-        "usage": usage(record),
+        "rounds": record.rounds.iter().map(|round| round_json(round, record)).collect::<Vec<_>>(),
+        "usage": usage(&record.usage),
         "engine": record.engine.as_ref().map(engine),
         "cost": {
             "held_nano_dollars": record.held.get(),
@@ -169,9 +173,8 @@ pub fn record_json(record: &TraceRecord) -> Value {
     if let Some(kept) = &record.kept_answers {
         whole["kept_answers"] = json!({"answers": kept.answers, "tokens": kept.tokens});
     }
-    if let Some(told) = &record.told_of_cache {
-        whole["told_of_cache"] =
-            json!({"word": told.word, "missed_tokens": told.missed_tokens, "place": told.place});
+    if let Some(diagnosis) = &record.cache_diagnosis {
+        whole["told_of_cache"] = json!({"word": diagnosis.word, "missed_tokens": diagnosis.missed_tokens, "place": diagnosis.place});
     }
     if let Some(upstream) = &record.upstream {
         whole["upstream"] = json!({
@@ -237,14 +240,14 @@ pub fn answer_json(record: &TraceRecord) -> Value {
     json
 }
 
-fn usage(record: &TraceRecord) -> Value {
+fn usage(usage: &Usage) -> Value {
     let mut tokens: Map<String, Value> = TokenClass::ALL
         .into_iter()
-        .map(|class| (format!("{}_tokens", class.name()), record.usage.of(class).into()))
+        .map(|class| (format!("{}_tokens", class.name()), usage.of(class).into()))
         .collect();
-    tokens.insert("prompt_tokens".to_owned(), record.usage.prompt_tokens().into());
-    tokens.insert("completion_tokens".to_owned(), record.usage.completion_tokens().into());
-    tokens.insert("total_tokens".to_owned(), record.usage.total().into());
+    tokens.insert("prompt_tokens".to_owned(), usage.prompt_tokens().into());
+    tokens.insert("completion_tokens".to_owned(), usage.completion_tokens().into());
+    tokens.insert("total_tokens".to_owned(), usage.total().into());
     Value::Object(tokens)
 }
 
@@ -260,7 +263,7 @@ fn attempt(attempt: &Attempt) -> Value {
         outcome["code"] = code.as_str().into();
         outcome["message"] = owners_words(why).into();
     }
-    let mut told = json!({
+    let mut shown = json!({
         "prompt": attempt.prompt,
         "worker": &*attempt.worker,
         "start_us": micros(attempt.start_ns),
@@ -268,13 +271,38 @@ fn attempt(attempt: &Attempt) -> Value {
         "outcome": outcome,
     });
     if let Some(model) = &attempt.model {
-        told["model"] = (**model).into();
+        shown["model"] = (**model).into();
     }
-    told
+    shown
 }
 
 fn continued(continued: &ContinuedAnswer) -> Value {
     json!({"choice": continued.choice, "after_tokens": continued.after_tokens, "worker": &*continued.worker})
+}
+
+/// A round of the call that `record` is of.
+fn round_json(round: &TraceRound, record: &TraceRecord) -> Value {
+    let TraceRound { model, upstream, worker, start_ns, duration_ns, usage: used, engine, outcome } = round;
+    let mut ended = json!({ "kind": outcome.name() });
+    match outcome {
+        RoundOutcome::Answered { finish } => ended["finish_reason"] = json!(finish),
+        RoundOutcome::Failed { code } => ended["code"] = json!(code),
+        RoundOutcome::CutShort => {}
+    }
+    json!({
+        "model": model.as_deref().or(record.model_served.as_deref()),
+        "upstream": upstream,
+        "worker": worker,
+        "start_us": micros(*start_ns),
+        "duration_us": micros(*duration_ns),
+        "usage": usage(used),
+        "engine": engine.map(|times| json!({
+            "queue_us": micros(times.queue_ns),
+            "prefill_us": micros(times.prefill_ns),
+            "decode_us": micros(times.decode_ns),
+        })),
+        "outcome": ended,
+    })
 }
 
 fn engine(engine: &EngineTrace) -> Value {

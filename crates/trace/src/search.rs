@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(query.slower_than_ns, Some(500_000));
         assert_eq!(query.dearer_than, Some(NanoDollars::new(10_000_000)));
         assert_eq!((query.outcome, query.stage), (Some(CallEndKind::Refused), Some(Stage::Hold)));
-        for (name, value, told) in [
+        for (name, value, reason) in [
             ("from", "yesterday", "2026-11-22T21:35:00Z"),
             ("to", "-1h", "a time ago"),
             ("org", "a b", "org id"),
@@ -285,7 +285,7 @@ mod tests {
             ("colour", "red", "from, to, org"),
         ] {
             let why = query.set(name, value, now).unwrap_err();
-            assert!(why.contains(told), "{name}: {why}");
+            assert!(why.contains(reason), "{name}: {why}");
         }
     }
 

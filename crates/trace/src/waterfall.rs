@@ -12,6 +12,7 @@ use crate::json::mean_batch;
 use crate::metrics::inter_token_ns;
 use crate::misses::miss_words;
 use crate::past;
+use crate::rounds::round_lines;
 use crate::units::{
     cells, counted, format_utc, grouped, humane_duration, percent, plain, three_digits, wrapped,
 };
@@ -285,6 +286,7 @@ impl WaterfallDrawing<'_> {
             self.fact("tokens", &tokens_text(record));
         }
         self.attempts();
+        self.rounds();
         if let Some(upstream) = &record.upstream {
             let model = record
                 .upstream_model
@@ -340,7 +342,7 @@ impl WaterfallDrawing<'_> {
         }
         if record.after_ns > 0 {
             let took = humane_duration(record.after_ns);
-            self.fact("after", &format!("{took} more to find where the miss stands, when the call was over"));
+            self.fact("after", &format!("{took} more to find the place of the miss, after the call"));
         }
         if let Some(moderation) = &record.moderation {
             self.fact("moderated", &plain(moderation));
@@ -372,6 +374,13 @@ impl WaterfallDrawing<'_> {
         }
     }
 
+    /// Lists the rounds, if there were several.
+    fn rounds(&mut self) {
+        for (at, line) in round_lines(self.record).iter().enumerate() {
+            self.fact(if at == 0 { "rounds" } else { "" }, line);
+        }
+    }
+
     fn ending(&mut self) {
         match &self.record.outcome {
             CallOutcome::Completed { finish } => {
@@ -381,8 +390,8 @@ impl WaterfallDrawing<'_> {
             CallOutcome::Cancelled { why } => self.fact("cancelled", &plain(why)),
             CallOutcome::Failed { stage, message } => {
                 let failure = self.record.failure();
-                let told = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
-                self.fact("failed", &format!("at {stage}{}", told.unwrap_or_default()));
+                let error = failure.map(|of| format!(" · HTTP {} {}", of.status, plain(&of.code)));
+                self.fact("failed", &format!("at {stage}{}", error.unwrap_or_default()));
                 self.fact("", &plain(message));
             }
             CallOutcome::Refused(refusal) => {
@@ -502,8 +511,8 @@ fn batch_text(engine: &EngineTrace) -> String {
         text.push_str(&format!(" · {} at its budget", thoughts_ended(engine.thoughts_cut)));
     }
     if engine.paused_ns > 0 {
-        let stood_still = humane_duration(engine.paused_ns);
-        text.push_str(&format!(" · stood still for {stood_still}: its reader was behind"));
+        let paused = humane_duration(engine.paused_ns);
+        text.push_str(&format!(" · paused for {paused}: its reader was behind"));
     }
     text
 }

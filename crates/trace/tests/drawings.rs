@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, ContinuedAnswer, MissReason, NanoDollars, PromptPlace, Stage,
-    TraceRecord, is_partition,
+    Attempt, AttemptOutcome, CacheMiss, ContinuedAnswer, MissReason, NanoDollars, PromptPlace, RoundOutcome,
+    Stage, TraceRecord, is_partition,
 };
 use headrace_trace::{
     WaterfallOptions, answer_json, decode_record, encode_record, operator_json, record_json, table, waterfall,
@@ -16,7 +16,7 @@ use headrace_trace::{
 
 const RECORDS: [&str; 6] = ["completed", "slow-upload", "refused", "refused-early", "cancelled", "failed"];
 /// Records with fields that were added to format 2 later.
-const LATER: [&str; 1] = ["moved-on"];
+const LATER: [&str; 2] = ["moved-on", "fell-back"];
 
 /// Records of format 2.
 fn names() -> impl Iterator<Item = &'static str> {
@@ -182,7 +182,7 @@ fn a_miss_is_told_with_its_place_and_what_others_have_cached_to_operators_alone(
             assert!(drawn.contains(sentence.as_str()), "{drawn}");
             assert_eq!(drawn.contains(told), elsewhere);
             assert!(drawn.contains("97.0% computing · 2.0% choosing tokens"), "{drawn}");
-            assert!(drawn.contains("stood still for 2.50 s: its reader was behind"), "{drawn}");
+            assert!(drawn.contains("paused for 2.50 s: its reader was behind"), "{drawn}");
             let (owner, operator) = (record_json(&record), operator_json(&record));
             assert_eq!(owner["engine"]["cache_miss"]["reason"], reason.name());
             assert!(!owner.to_string().contains("another_tenant"), "its owner is not told what others ask");
@@ -232,6 +232,31 @@ fn attempts_are_drawn_where_a_prompt_had_several() {
     let drawn = waterfall(&gone_on, &wide);
     assert!(drawn.contains("choice 1 after 1,234 tokens, in its own way, by other"), "{drawn}");
     assert_eq!(decode_record(&encode_record(&gone_on).unwrap()).unwrap(), gone_on);
+}
+
+#[test]
+fn rounds_are_drawn_if_there_were_several() {
+    let wide = WaterfallOptions { width: 200, color: false };
+    let (both, older) = (record("fell-back"), record("moved-on"));
+    let [first, second] = &both.rounds[..] else { panic!("{:?}", both.rounds) };
+    let drawn = waterfall(&both, &wide);
+    assert!(drawn.contains("1: large at vllm/large failed (answer_off_form) after 45.2 ms"), "{drawn}");
+    assert!(drawn.contains("2: headrace-demo-20m at demo@west answered (stop) after 1.88 s"), "{drawn}");
+    let once = TraceRecord { rounds: vec![second.clone()], ..both.clone() };
+    for record in [&once, &older] {
+        assert!(!waterfall(record, &wide).contains("rounds"));
+    }
+    let json = record_json(&once);
+    assert_eq!(json["rounds"].as_array().unwrap().len(), 1, "one round is in the JSON all the same");
+    assert_eq!(json["rounds"][0]["usage"], json["usage"]);
+    assert_eq!(json["rounds"][0]["model"], json["model"]["served"]);
+    // Records of versions without rounds are read, and written as they were.
+    assert!(older.rounds.is_empty() && !encode_record(&older).unwrap().contains("rounds"));
+    assert_eq!(record_json(&older)["rounds"], serde_json::json!([]));
+    let cut_short = headrace_domain::TraceRound { outcome: RoundOutcome::CutShort, ..first.clone() };
+    let ended = TraceRecord { rounds: vec![cut_short, second.clone()], ..both.clone() };
+    assert!(waterfall(&ended, &wide).contains("1: large at vllm/large was cut short"));
+    assert_eq!(decode_record(&encode_record(&ended).unwrap()).unwrap(), ended);
 }
 
 #[test]

@@ -103,7 +103,7 @@ impl<F: FnMut(CacheEvent)> CacheFollower<'_, F> {
         loop {
             let Ok(message) = timeout(TICK, live.message()).await else {
                 if self.server.strong_count() == 0 {
-                    return Err("nobody needs it any longer".to_owned());
+                    return Err("it is not needed any longer".to_owned());
                 }
                 continue;
             };
@@ -172,7 +172,7 @@ impl<F: FnMut(CacheEvent)> CacheFollower<'_, F> {
             Ok(all) => all,
             Err(why) => {
                 if let Some(server) = self.server.upgrade() {
-                    *server.cache_fault.lock() = Some(format!("nothing was told again: {why}"));
+                    *server.cache_fault.lock() = Some(format!("the events were not replayed: {why}"));
                 }
                 false
             }
@@ -186,7 +186,7 @@ impl<F: FnMut(CacheEvent)> CacheFollower<'_, F> {
         loop {
             let message = timeout(REPLAY_WAIT, peer.message()).await;
             let message = message
-                .map_err(|_| format!("{replay} did not go on within {} s", REPLAY_WAIT.as_secs()))??;
+                .map_err(|_| format!("{replay} did not continue within {} s", REPLAY_WAIT.as_secs()))??;
             let [delimiter, number, payload] = message.as_slice() else {
                 return Err(format!("{replay} answered something that is no event"));
             };

@@ -129,12 +129,12 @@ mod tests {
         assert!(response(&json!({"prewarm": false})).is_ok());
         let id = json!({"comparison_response_id": "resp_1"});
         let named = response(&id).unwrap();
-        assert_eq!((named.diagnoses, named.previous_answer.as_deref()), (true, Some("resp_1")));
+        assert_eq!(named.dialect.comparison().unwrap().previous_answer.as_deref(), Some("resp_1"));
         assert_eq!(
             chat(&id).unwrap_err().param.as_deref(),
             Some("prompt_cache_options.comparison_response_id")
         );
-        assert!(!response(&json!(null)).unwrap().diagnoses);
+        assert!(response(&json!(null)).unwrap().dialect.comparison().is_none());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Conversation, Endpoint, Message, Prompt, RawOptions, Role};
+use headrace_domain::{Call, Code, Conversation, DialectExtras, Endpoint, Message, Prompt, Role};
 
 use crate::call_ids::CallIds;
 use crate::content::{self, MessageContent};
@@ -65,21 +65,15 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
         stream: knobs.stream,
         include_usage: knobs.include_usage,
         return_token_ids: knobs.return_token_ids,
-        echo: false,
-        raw: RawOptions::default(),
         explain: knobs.explain,
-        diagnoses: false,
-        previous_answer: None,
         cache_marks: cache_options::marks(&marked),
-        clears: None,
-        cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         user,
         tier: knobs.tier,
         form: settled.form,
         reasoning: knobs.reasoning,
-        response: None,
+        dialect: DialectExtras::None,
     })
 }
 

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use headrace_domain::{Call, Code, Endpoint, Prompt, PromptItem, RawOptions, ReasoningOptions, is_blank};
+use headrace_domain::{
+    Call, Code, CompletionsExtras, DialectExtras, Endpoint, Prompt, PromptItem, ReasoningOptions, is_blank,
+};
 
 use crate::fault::{FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
@@ -13,7 +15,7 @@ use crate::{WireLimits, blank, wishes};
 /// Reads the whole body.
 pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
     let mut knobs = CommonParams::new(Endpoint::Completions, limits);
-    let (mut prompts, mut raw, mut is_list) = (None, RawOptions::default(), false);
+    let (mut prompts, mut extras, mut is_list) = (None, CompletionsExtras::default(), false);
     r.object(|r, key| {
         match key.as_ref() {
             "prompt" => {
@@ -21,10 +23,10 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
                 prompts = r.optional(|r| read_prompts(r, limits))?;
             }
             "suffix" => {
-                raw.suffix =
+                extras.suffix =
                     r.optional(JsonReader::string)?.map(Cow::into_owned).filter(|text| !text.is_empty());
             }
-            "parse_special" => raw.parse_special = r.optional(JsonReader::bool)?.unwrap_or(false),
+            "parse_special" => extras.parse_special = r.optional(JsonReader::bool)?.unwrap_or(false),
             key => {
                 if !knobs.take_openai(key, r)? && !wishes::take(&mut knobs, key, r)? {
                     refused::read(KnownParameters::Completions, key, r, limits)?;
@@ -36,17 +38,17 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
     r.end()?;
     let prompts = prompts.ok_or_else(|| FieldFault::missing("prompt"))?;
     // With a suffix, the prompt may be blank: the answer then fills the gap before the suffix.
-    if raw.suffix.as_deref().is_none_or(is_blank) {
+    if extras.suffix.as_deref().is_none_or(is_blank) {
         check_blank(&prompts, is_list).map_err(|fault| fault.under_key("prompt"))?;
     }
     let ids = prompts.iter().any(|prompt| matches!(prompt, PromptItem::Ids(_)));
-    if ids && raw.suffix.is_some() {
+    if ids && extras.suffix.is_some() {
         let message = "the gap of a prompt in ids is marked by ids of its own; send the prompt as text";
         return Err(FieldFault::at("suffix", Code::InvalidValue, message));
     }
-    if knobs.echo && raw.suffix.is_some() {
-        let message =
-            "an answer stands between prompt and suffix, and is not told behind either; leave `echo` out";
+    extras.echo = knobs.echo;
+    if extras.echo && extras.suffix.is_some() {
+        let message = "the answer fills the gap between prompt and suffix, so the prompt cannot be repeated before it; leave `echo` out";
         return Err(FieldFault::at("suffix", Code::InvalidValue, message));
     }
     let settled = knobs.settle(prompts.len())?;
@@ -60,21 +62,15 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
         stream: knobs.stream,
         include_usage: knobs.include_usage,
         return_token_ids: knobs.return_token_ids,
-        echo: knobs.echo,
-        raw,
         explain: knobs.explain,
-        diagnoses: false,
-        previous_answer: None,
         cache_marks: Vec::new(),
-        clears: None,
-        cleared: None,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
         user,
         tier: knobs.tier,
         form: settled.form,
         reasoning: ReasoningOptions::default(),
-        response: None,
+        dialect: DialectExtras::completions(extras),
     })
 }
 

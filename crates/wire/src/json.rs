@@ -253,10 +253,8 @@ impl<'a> JsonReader<'a> {
         self.depth += 1;
         self.at += 1;
         if self.depth > self.max_depth {
-            let message = format!(
-                "objects and arrays stand more than {} deep inside each other; flatten them",
-                self.max_depth
-            );
+            let message =
+                format!("objects and arrays are nested more than {} deep; flatten them", self.max_depth);
             return Err(FieldFault::new(Code::JsonTooDeep, message));
         }
         Ok(())
@@ -307,13 +305,13 @@ impl<'a> JsonReader<'a> {
                 let paired = self.eat(b'\\') && self.eat(b'u');
                 let second = if paired { self.hex4()? } else { 0 };
                 if !(0xDC00..=0xDFFF).contains(&second) {
-                    return Err(self.syntax("an escaped surrogate stands alone"));
+                    return Err(self.syntax("an escaped surrogate has no partner"));
                 }
                 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)
             }
             other => other,
         };
-        char::from_u32(joined).ok_or_else(|| self.syntax("an escaped surrogate stands alone"))
+        char::from_u32(joined).ok_or_else(|| self.syntax("an escaped surrogate has no partner"))
     }
 
     fn hex4(&mut self) -> Read<u32> {

@@ -8,8 +8,8 @@ mod turns;
 pub(crate) use blocks::TOOL_ERROR;
 
 use headrace_domain::{
-    CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin,
-    Prompt, RawOptions, Role, Tool, ToolChoice, is_blank,
+    CacheComparison, CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, DialectExtras, EndUser,
+    Endpoint, Message, MessageOrigin, MessagesExtras, Prompt, Role, Tool, ToolChoice, is_blank,
 };
 
 use blocks::BlockContext;
@@ -178,20 +178,18 @@ fn settle(said: MessagesDraft, knobs: &mut CommonParams<'_>) -> Read<Call> {
         stream: knobs.stream,
         include_usage: true,
         return_token_ids: false,
-        echo: false,
-        raw: RawOptions::default(),
         explain: knobs.explain,
-        diagnoses: diagnoses.is_some(),
-        previous_answer: diagnoses.flatten(),
         cache_marks: marks,
-        clears,
-        cleared: None,
         cache_salt: knobs.cache_salt.take(),
         timeout: knobs.timeout,
         user: knobs.end_user(),
         tier: knobs.tier,
         form: settled.form,
-        response: None,
+        dialect: DialectExtras::messages(MessagesExtras {
+            comparison: diagnoses.map(|previous_answer| CacheComparison { previous_answer }),
+            clears: clears.map(|clears| *clears),
+            cleared: None,
+        }),
         reasoning: std::mem::take(&mut knobs.reasoning),
     })
 }
@@ -240,7 +238,7 @@ fn output_config(r: &mut JsonReader<'_>, knobs: &mut CommonParams<'_>) -> Read<(
             Ok(())
         }
         "task_budget" => {
-            let message = "how much of a task is left is not told to the model; leave it out";
+            let message = "the model does not receive how much of a task is left; leave it out";
             r.optional(|_| Err::<(), _>(FieldFault::new(Code::UnsupportedParameter, message))).map(drop)
         }
         _ => Err(FieldFault::unknown()),

@@ -260,7 +260,7 @@ impl<'l> CommonParams<'l> {
             return Err(FieldFault::at("stream_options", Code::InvalidValue, message));
         }
         if self.two_forms {
-            let message = "an answer can be held to one form; send one of the parameters that say which";
+            let message = "an answer can have one form; send one of the parameters that say which";
             return Err(FieldFault::at(self.form_param(), Code::InvalidValue, message));
         }
         self.sampling.n = n;

@@ -83,7 +83,7 @@ impl AboutModel {
         if let Err(error) = ModelName::new(model) {
             return Err(format!("a model that it names: {error}"));
         }
-        let bad = |what: &str| Err(format!("of `{model}` it tells {what}"));
+        let bad = |what: &str| Err(format!("it reports {what} of `{model}`"));
         let hex = |text: &str| {
             (16..=MAX_HEX_CHARS).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
         };

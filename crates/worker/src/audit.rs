@@ -70,7 +70,7 @@ impl fmt::Display for WorkerFault {
             Self::Scores => f.write_str("scores of the prompt other than those that were asked for"),
             Self::End(choice) => write!(f, "an end of choice {choice} that it cannot have"),
             Self::Unfinished => f.write_str("the end of a job whose choices have not ended"),
-            Self::ToldTwice => f.write_str("a job of which all was told twice"),
+            Self::ToldTwice => f.write_str("a job that was reported twice"),
             Self::Usage => f.write_str("other usage than what came"),
             Self::Beats => f.write_str("signs of life without end"),
         }

@@ -123,7 +123,7 @@ impl From<JobFailure> for JobError {
         match broken {
             // No gateway cancelled the job, so the worker dropped it by itself.
             JobFailure::Cancelled => {
-                let why = "the worker let go of the job".to_owned();
+                let why = "the worker released the job".to_owned();
                 Self::Refused(SubmitRefusal::Unavailable { why })
             }
             JobFailure::Expired { retry_after_ms } => {

@@ -247,7 +247,7 @@ async fn let_go_unread(held: std::sync::Weak<HeldJob>, clock: Arc<dyn Clock>) {
             return;
         }
         if u128::from(unread_ns) >= UNREAD.as_nanos() {
-            tracing::warn!("a job was let go, as its gateway did not read what came of it");
+            tracing::warn!("a job was released because its gateway did not read its events");
             held.unread.store(true, Ordering::Relaxed);
             drop(held.control.cancel());
             return;

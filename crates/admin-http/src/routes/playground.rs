@@ -149,7 +149,7 @@ fn begun_before() -> ApiProblem {
     let message = "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice";
     ApiProblem::new(AdminCode::BegunBefore, message)
         .at(Some(IDEMPOTENCY_KEY))
-        .remedy("Requests shows what became of it. Asked once more it is a new call, with a key of its own.")
+        .remedy("Requests shows its outcome. Sent again it is a new call, with a key of its own.")
 }
 
 async fn answer(play: &Arc<StoredCall>, again: bool) -> Result<Response, ApiProblem> {

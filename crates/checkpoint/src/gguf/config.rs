@@ -246,7 +246,7 @@ fn rope(
         (scaling, None) => scaling,
         (RopeScaling::None, Some(factors)) => RopeScaling::Divided { factors },
         (_, Some(_)) => {
-            let problem = "stands beside rope_freqs.weight; one of the two is supported".to_owned();
+            let problem = "is present beside rope_freqs.weight; only one of the two is supported".to_owned();
             return Err(meta.problem(&type_key, problem));
         }
     };

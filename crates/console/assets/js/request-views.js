@@ -222,7 +222,47 @@ function overview(trace) {
           trace.attempts,
         ),
       ),
+    trace.rounds?.length > 1 && rounds(trace.rounds),
   ];
+}
+
+/** The rounds of a call that ran more than one. */
+function rounds(list) {
+  return h(
+    'div',
+    { class: 'block' },
+    h('h3', {}, 'Rounds'),
+    table(
+      'Rounds',
+      [
+        {
+          name: 'Served by',
+          cell: (round) => [round.model, round.worker].filter(Boolean).join(' at '),
+        },
+        { name: 'Start', num: true, cell: (round) => duration(round.start_us) },
+        { name: 'Took', num: true, cell: (round) => duration(round.duration_us) },
+        { name: 'Prompt', num: true, cell: (round) => count(round.usage?.prompt_tokens) },
+        { name: 'Generated', num: true, cell: (round) => count(round.usage?.completion_tokens) },
+        {
+          name: 'Outcome',
+          wide: true,
+          cell: (round) => [
+            badge(
+              round.outcome?.kind ?? '–',
+              round.outcome?.kind === 'answered'
+                ? 'good'
+                : round.outcome?.kind === 'failed'
+                  ? 'bad'
+                  : '',
+            ),
+            ' ',
+            round.outcome?.code ?? round.outcome?.finish_reason,
+          ],
+        },
+      ],
+      list,
+    ),
+  );
 }
 
 /** The terms whose sum is the call's time, each with its usual duration. */

@@ -48,14 +48,14 @@ causes! {
         "the request has no valid session or key"
         "POST /admin/v1/session with a key or a link (headrace operators link), or `Authorization: Bearer` with an operator's key";
     BadCredential Asker "A link that was opened before, a key that was truncated when it was copied, or an API key (`sk-…`) instead of an operator's key (`hrop-…`)."
-        "this key or link is not good: it was never made, used before, revoked, or is over"
+        "this key or link is not valid: it was never made, was used before, was revoked, or has expired"
         "headrace operators link ID makes a new link";
     TooManyAttempts Nobody "A script with an old key, or an attempt to guess keys."
         "too many keys or links were wrong: try again in 41 s" "";
     Role Owner "A key or session of an operator with a role that the route does not allow."
         "the role viewer may not call this route: owner, admin may" "";
     Csrf Asker "A program that uses a browser's cookie, or a page of the console that stayed open during a new sign-in."
-        "an act by a session needs the header `x-headrace-csrf`, as GET /admin/v1/session tells it" "";
+        "a change by a session needs the header `x-headrace-csrf`, which GET /admin/v1/session returns" "";
     Origin Asker "A page of another site, or a proxy before the listener that changes `Host` and keeps `Origin`."
         "a page of another site asked for this" "";
     Host Machine "A name that a proxy or a DNS entry gives the listener, and that is not configured."
@@ -71,7 +71,7 @@ causes! {
     TooSlow Asker "A client that starts a request and does not finish it."
         "the body took more than 10 s" "";
     TooManySubscribers Asker "Many open pages of the console, or a program that reconnects without closing."
-        "as many look on as may: close a page" "";
+        "there are 64 streams of events, as many as may be at once: close a page" "";
     UnknownOrg Asker "A misspelt id, or an organisation without a project."
         "there is no organisation `acme`" "headrace orgs list, or headrace orgs create ID";
     UnknownProject Asker "A misspelt id, or an id of another server."
@@ -91,7 +91,7 @@ causes! {
     Exists Asker "An earlier creation of the same name, perhaps by the same script."
         "organisation `acme` is there already" "choose another name, or use the one that is there";
     LastOwner Owner "The first operator is the only owner until another owner is created."
-        "this is the last owner, and nobody else could make another" "headrace operators create --name NAME --role owner makes another first";
+        "this is the last owner, and only an owner can create another" "headrace operators create --name NAME --role owner makes another first";
     ProjectOfAnotherOrg Asker "Two organisations with projects of similar names."
         "project `shop` does not belong to organisation `acme`" "headrace projects list";
     ProjectTaken Asker "A project of that name with a replaced organisation and an unchanged ledger."
@@ -113,7 +113,7 @@ causes! {
         "see that the disk has space; do not repeat it: it is in the audit log, and finished as soon as the ledger can be written";
     LedgerEmptied Machine "`ledger.sqlite` was deleted, or a backup without this file was restored."
         "the ledger is empty, but there are keys of projects that must have had accounts in it: default. Its file was removed or replaced"
-        "stop, and put `ledger.sqlite` back; or, to go on with balances of zero, headrace ledger open-accounts";
+        "stop, and put `ledger.sqlite` back; or, to continue with balances of zero, headrace ledger open-accounts";
     LedgerInconsistent Machine "A fault in the program, or a file that was edited by hand."
         "the ledger refused to break its own rule: debits and credits differ" "";
     NotRunning Machine "The command ran while the server was down."
@@ -124,10 +124,10 @@ causes! {
     Busy Nobody "A reload that is loading a model."
         "the configuration is being read again" "ask again when that is done";
     ConfigRefused Machine "A reload of a faulty file. A reload applies nothing of such a file."
-        "the new configuration has 1 fault, and the former one goes on, whole:\n  server.listen: `8080` is no address"
+        "the new configuration has 1 fault, and the former one stays in force, unchanged:\n  server.listen: `8080` is no address"
         "`headrace config check` shows every value and where it comes from";
     NoWords Machine "A model of an upstream that receives messages."
-        "`gpt` is asked in messages: its words are its server's, and nobody here knows them"
+        "`gpt` is asked in messages: only its server has its template and tokenizer"
         "Give `path` beside `targets` in the configuration";
     NoFiles Asker "A model of an upstream."
         "`gpt` is served by another server: none of its files are here" "";
@@ -139,7 +139,7 @@ causes! {
         "too many calls of the playground are being made: stop one, or wait until one is over" "";
     BegunBefore Nobody "A page that was reloaded more than an hour later, or after a restart."
         "a call was begun under this `Idempotency-Key` before, and its answer is not kept any longer: it is not made twice"
-        "Requests shows what became of it. Asked once more it is a new call, with a key of its own." "idempotency-key";
+        "Requests shows its outcome. Sent again it is a new call, with a key of its own." "idempotency-key";
     Stopped Nobody "An operator pressed *Stop* in the playground, or left its page for minutes."
         "the call ended before its answer began: an operator stopped it, or its answer broke off"
         "send a new `Idempotency-Key` to ask once more; `GET /admin/v1/requests` shows what the ended call used";

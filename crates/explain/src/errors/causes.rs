@@ -98,7 +98,7 @@ causes! {
     InvalidJson Caller "A body that was built by concatenating strings: a quote or a line break inside a text was not escaped."
         "not valid JSON at byte 9: `:` must follow a key";
     JsonTooDeep Caller "A schema or a value that contains itself repeatedly."
-        "Objects and arrays stand more than 64 deep inside each other.";
+        "Objects and arrays are nested more than 64 deep.";
     DuplicateKey Caller "A body that was built from two sources."
         "`model`: the object names this key twice" "model";
     MissingRequiredParameter Caller "A field that this dialect requires and another one does not, such as Anthropic's `max_tokens`."
@@ -145,7 +145,7 @@ causes! {
     ResponseNotFound Caller "`store: false`, or an id of another project."
         "There is no such response for your project. Those with `store: true` are kept for a bounded time.";
     PreviousResponseNotFound Caller "The previous response was not stored, or still runs in the background."
-        "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. Send the whole conversation as `input`." "previous_response_id";
+        "The response in `previous_response_id`, or one that it continues, is not there, or has not ended. Send the whole conversation as `input`." "previous_response_id";
     ItemNotFound Caller "An item of a response that was not stored."
         "Item 0 of those that `input` names is not there for your project. Send the item itself, or store the response that it is of." "input";
     ConversationNotFound Caller "The conversation was deleted, or was unused for longer than the retention of objects."
@@ -177,15 +177,15 @@ causes! {
     BadPage Caller "A query parameter of another path, or a `limit` above 100."
         "`limit` must be a number from 1 to 10000." "limit";
     ObjectsFull Both "A long conversation that continues stored turns, or a full store."
-        "The response goes on from 70000000 bytes, and at most 67108864 are kept.";
+        "The response continues 70000000 bytes, and at most 67108864 are kept.";
     ObjectsUnavailable Operator "The disk is full or failing."
         "What clients store cannot be written now. Try again; `store: false` needs none of it.";
     DiskFull Operator "Uploads, batches or other data filled the disk."
         "The server's disk has no room for what clients store. Delete files, send `store: false`, or try again later.";
     BackgroundFull Both "Many background responses at the same time."
-        "As many responses are worked on in the background as are taken at once (64).";
+        "1024 responses run in the background, 40 of them your organisation's: one that has 32 or more takes no further place of 768. Wait for some of yours, cancel them, or send `background: false`.";
     TooManyLookUps Caller "A loop that requests traces."
-        "As many questions for traces are being answered as are taken at once. Try again shortly.";
+        "As many look-ups of traces run as may at once. Try again shortly.";
     ModelUnpriced Operator "A model without a price, or with a price that begins later."
         "The model `big` has no price today, and nothing is free by accident. Set one under [[prices]].";
 
@@ -205,7 +205,7 @@ causes! {
     NoChatTemplate Operator "A base model, or a checkpoint that lost its template in a conversion."
         "The model `base` has no chat template. Use `POST /v1/completions`, or add `chat_template.jinja` to its directory.";
     TemplateError Caller "Roles in an order that the model was not trained with: two user turns in a row, a system turn in the middle, a tool result without its call."
-        "The model's template turned the conversation down: Conversation roles must alternate user/assistant/user/assistant/..." "messages";
+        "The model's template rejected the conversation: Conversation roles must alternate user/assistant/user/assistant/..." "messages";
     InvalidJsonSchema Caller "A keyword that Headrace cannot enforce, or a strict schema without `additionalProperties: false`."
         "Invalid schema for response_format 'x': it is not valid at `/type`: it must be one of the types `string`, `number`, `integer`, `boolean`, `object`, `array`, `null`, or a list of them, and it is `\"strin\"`." "response_format";
     InvalidGrammar Caller "A regular expression or grammar with a mistake in it."
@@ -279,11 +279,11 @@ causes! {
     UpstreamMisconfigured Operator "An invalid key for the upstream, or a model name that the upstream does not have."
         "The upstream that answers for this model does not take what is configured for it. Nothing was charged.";
     UpstreamOverloaded Operator "The limits of our account at the upstream, or the upstream's load."
-        "The upstream turned the call away: too many requests. Nothing was charged.";
+        "No upstream of `headrace-demo` takes calls now. Nothing was charged.";
     UpstreamTimeout Operator "An upstream that hangs, or bounds (`timeouts`) that are too short for its answers."
         "The upstream took longer than is waited for it. What was not delivered is not charged.";
     UpstreamRefused Caller "A parameter that Headrace passes on unchanged and that the upstream rejects."
-        "The upstream found fault with the request: temperature: must be at most 1.";
+        "The upstream rejected the request: temperature: must be at most 1.";
     UpstreamFailed Operator "The upstream broke off, or answered with an error of its own."
         "The upstream failed: its answer broke off. What was not delivered is not charged.";
     UpstreamAnswerTooLarge Operator "An upstream that ignores `max_tokens`, or sends something other than an answer."
@@ -295,7 +295,7 @@ causes! {
     NotFinite Operator "A broken checkpoint, or a prompt that makes the arithmetic overflow."
         "The model gave values that are not numbers at position 9. What was not delivered is not charged.";
     FormLost Caller "A format that is so ambiguous that following it takes too much work."
-        "The answer could not be held to its form any further: following the form took 33088000 units of work for 33 tokens, and the \
+        "The answer could not follow its form any further: following the form took 33088000 units of work for 33 tokens, and the \
          limit is 33056000 (32000 more for each token). What was computed until then is charged. Use a form with fewer \
          alternatives, shorter patterns and lists, or less ambiguity.";
     AnswerOffForm Operator "An upstream model that does not enforce the format of its answers."

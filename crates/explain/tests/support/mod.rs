@@ -21,6 +21,7 @@ stored! {
     "cancelled" "cancelled.json";
     "failed" "failed.json";
     "moved-on" "moved-on.json";
+    "fell-back" "fell-back.json";
     "refused" "refused.json";
     "refused-early" "refused-early.json";
     "slow-upload" "slow-upload.json";

@@ -24,7 +24,7 @@ impl CallTask {
         }
         let Some(mut next) = self.next(why) else { return false };
         // A discarded round is not charged. Only its times and attempts are recorded.
-        self.round.time(&mut self.dossier, self.reply.as_mut());
+        self.round.time(&mut self.dossier, self.reply.as_mut(), ending);
         loop {
             self.passed_over.push(next.name.clone());
             match self.made_for(gateway, Arc::clone(&next)).await {
@@ -90,6 +90,9 @@ impl CallTask {
         record.upstream = None;
         for attempt in record.attempts.iter_mut().filter(|attempt| attempt.model.is_none()) {
             attempt.model = Some(Arc::clone(&failed));
+        }
+        for round in record.rounds.iter_mut().filter(|round| round.model.is_none()) {
+            round.model = Some(Arc::clone(&failed));
         }
         self.reply = None;
         self.round = Round::new(Arc::new(work), &gateway.config().wire);

@@ -25,10 +25,11 @@ impl CallTask {
         }
         let Some(heard) = self.round.source.heard() else { return ending };
         // Boxed, so that the futures of other calls reserve no space for it.
-        let Err(why) = Box::pin(heard.judged()).await else { return ending };
-        self.round.time(&mut self.dossier, self.reply.as_mut());
-        self.note_off_form(&why);
-        CallEnding::Failed(why)
+        let Err(violation) = Box::pin(heard.judged()).await else { return ending };
+        let failed = CallEnding::Failed(violation.clone());
+        self.round.time(&mut self.dossier, self.reply.as_mut(), &failed);
+        self.note_off_form(&violation);
+        failed
     }
 
     /// Turns the answered attempts into failed ones.

@@ -49,6 +49,10 @@ pub(crate) struct Attempts {
     costs: BTreeMap<usize, Quote>,
     /// The worker that races as the second one, at job index 1.
     second: Option<Arc<str>>,
+    /// Index of the first of these attempts in the call's record.
+    pub(super) first_index: usize,
+    /// Start of the first attempt, in nanoseconds from the call's first byte. `None` before any.
+    pub(super) start_ns: Option<u64>,
 }
 
 impl Attempts {
@@ -158,6 +162,7 @@ impl PlacementContext<'_> {
     /// must be cancelled.
     pub(super) fn all(mut self) -> Result<Placed, Rejection> {
         self.dossier.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
+        self.tries.first_index = self.dossier.record.attempts.len();
         // A panic of an engine here is the engine's failure, not the call's.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.parts()).try_for_each(|part| self.part(part, None))
@@ -381,6 +386,7 @@ impl PlacementContext<'_> {
     }
 
     pub(super) fn begin(&mut self, part: usize, placement: &Placement, start_ns: u64) {
+        self.tries.start_ns.get_or_insert(start_ns);
         let attempts = &mut self.dossier.record.attempts;
         if attempts.len() < ATTEMPTS_KEPT {
             let (prompt, worker) =

@@ -117,7 +117,7 @@ fn resumed_at(facts: &RelayFacts, body: &[u8], begun: &PartialText, max_tokens: 
 }
 
 fn no_way_on() -> Rejection {
-    let message = "It does not go on with an answer that somebody else began.";
+    let message = "The upstream does not continue an answer that another server began.";
     Rejection::new(Code::UpstreamFailed, message)
 }
 

@@ -2,11 +2,13 @@
 //! record, its hold, the line to its client, its settlement) is kept outside, and rounds add to it. Must not know
 //! money, or what follows a round.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, ServiceTier, Stage,
+    Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, RoundOutcome,
+    RoundTimes, ServiceTier, Stage, TraceRound,
 };
 use headrace_wire::WireLimits;
 
@@ -16,6 +18,7 @@ use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 use crate::unrepeated::unrepeated;
 
+use super::CallEnding;
 use super::placement::{self, Attempts, Placed, PlacementContext};
 use super::reply::ReplyWriter;
 use super::source::AnswerSource;
@@ -90,9 +93,14 @@ impl Round {
         PlacementContext { gateway, dossier, work, source, tries }
     }
 
-    /// Adds the round to the call's record, once: its usage, how its attempts ended, and the engines' own times, placed
-    /// between what was seen here.
-    pub(super) fn note(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
+    /// Adds the round, which ended with `ending`, to the call's record, once: its usage, how its attempts ended, and the
+    /// engines' own times, placed between what was seen here.
+    pub(super) fn note(
+        &mut self,
+        dossier: &mut RequestContext,
+        reply: Option<&mut ReplyWriter>,
+        ending: &CallEnding,
+    ) {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
@@ -116,15 +124,21 @@ impl Round {
             });
         }
         dossier.record.first_token_ns = dossier.record.first_token_ns.or(source.first_token_ns());
-        self.time(dossier, reply);
+        self.time(dossier, reply, ending);
     }
 
-    /// Adds to the call's record, once, how the attempts ended and how the time was spent. Of a round that another
-    /// model replaces unseen, nothing more is recorded.
-    pub(super) fn time(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
+    /// Adds to the call's record, once, how the attempts and the round ended and how the time was spent. Of a round that
+    /// another model replaces unseen, nothing more is recorded.
+    pub(super) fn time(
+        &mut self,
+        dossier: &mut RequestContext,
+        reply: Option<&mut ReplyWriter>,
+        ending: &CallEnding,
+    ) {
         if std::mem::replace(&mut self.timed, true) {
             return;
         }
+        let outcome = self.outcome(reply.as_deref(), ending);
         let Self { source, tries, pauses, work, .. } = self;
         let until_ns = dossier.elapsed_ns();
         placement::close(&mut dossier.record.attempts, source, tries, until_ns);
@@ -138,6 +152,7 @@ impl Round {
         if source.is_empty() {
             return dossier.line.mark(Stage::Place, until_ns);
         }
+        add_round(dossier, source, tries, until_ns, outcome);
         let seen = EngineSeen { first_token_ns: source.first_token_ns(), until_ns, pauses };
         match source.runs() {
             Some(runs) => dossier.line.engine(runs, &seen),
@@ -151,10 +166,65 @@ impl Round {
         }
     }
 
+    /// How the round ended, for the call's trace.
+    fn outcome(&self, reply: Option<&ReplyWriter>, ending: &CallEnding) -> RoundOutcome {
+        match ending {
+            CallEnding::Completed => {
+                let name = reply.and_then(|reply| reply.finish_names().first().copied());
+                RoundOutcome::Answered { finish: name.map(|name| self.finish_name(0, name)) }
+            }
+            CallEnding::Failed(rejection) | CallEnding::Refused(rejection) => {
+                RoundOutcome::Failed { code: rejection.code.name().into() }
+            }
+            CallEnding::ClientGone | CallEnding::Stalled { .. } | CallEnding::KeyOver(_) => {
+                RoundOutcome::CutShort
+            }
+        }
+    }
+
+    /// How a choice ended. `name` is the finish reason in its answer. A suffix after a colon says why a text that looked
+    /// like a tool call stayed text, or that a stop string ended the reasoning.
+    pub(super) fn finish_name(&self, choice: usize, name: &'static str) -> Cow<'static, str> {
+        match self.source.fault(choice) {
+            Some(fault) => format!("{name}:{fault}").into(),
+            None => self.source.finish_name(choice).unwrap_or(name).into(),
+        }
+    }
+
     /// The first of its prompts whose blocks were not all in the cache, and why.
     pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
         self.source.first_miss()
     }
+}
+
+/// Adds a round that a worker took to the call's trace. Its attempts have ended at `until_ns`.
+fn add_round(
+    dossier: &mut RequestContext,
+    source: &AnswerSource,
+    tries: &Attempts,
+    until_ns: u64,
+    outcome: RoundOutcome,
+) {
+    let record = &mut dossier.record;
+    let attempts = record.attempts.get(tries.first_index..).unwrap_or_default();
+    let answered = attempts.iter().rev().find(|attempt| attempt.outcome == AttemptOutcome::Answered);
+    let start_ns = tries.start_ns.unwrap_or(until_ns);
+    let round = TraceRound {
+        model: None,
+        upstream: record.upstream.clone(),
+        worker: answered.or(attempts.last()).map(|attempt| Arc::clone(&attempt.worker)),
+        start_ns,
+        duration_ns: until_ns.saturating_sub(start_ns),
+        usage: source.usage(),
+        engine: source.runs().and_then(|mut runs| runs.next()).map(|run| RoundTimes {
+            queue_ns: run.queue_ns,
+            prefill_ns: run.prefill_ns,
+            decode_ns: run.decode_ns,
+        }),
+        outcome,
+    };
+    record.rounds.reserve_exact(1);
+    record.rounds.push(round);
 }
 
 /// Faults of the call itself: the upstream's message about them may repeat the call's words.

@@ -218,7 +218,7 @@ impl CallSettlement {
         let Some(sent) = &mut self.sent else { return };
         write(gateway, hold, sent, haste).await;
         if let Some(why) = sent.unpaid() {
-            tracing::error!(%hold, why, "a call was answered and nobody paid for it");
+            tracing::error!(%hold, why, "a call was answered and not paid for");
         }
     }
 

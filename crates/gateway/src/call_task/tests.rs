@@ -52,6 +52,10 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     assert_eq!(trace.outcome, CallOutcome::Completed { finish: vec!["stop".to_owned()] });
     let outcomes: Vec<_> = trace.attempts.iter().map(|attempt| &attempt.outcome).collect();
     assert_eq!(outcomes, [&AttemptOutcome::Answered; 2]);
+    let [first, second] = &trace.rounds[..] else { panic!("{:?}", trace.rounds) };
+    assert_eq!((first.usage, second.usage), (once, once));
+    assert_eq!(second.start_ns, trace.attempts[1].start_ns);
+    assert!(first.engine.is_some() && second.engine.is_some(), "{:?}", trace.rounds);
     assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
     let placed = trace.stages.iter().filter(|span| span.stage == Stage::Place).count();
     assert_eq!(placed, 2, "{:?}", trace.stages);

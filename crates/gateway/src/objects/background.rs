@@ -43,7 +43,7 @@ const TRIES: u32 = 10;
 impl KeyedCall {
     /// Whether the call runs in the background. A shadow copy never does.
     pub(crate) fn is_in_background(&self, dossier: &RequestContext) -> bool {
-        dossier.copy().is_none() && self.work.call.response.as_ref().is_some_and(|ask| ask.background)
+        dossier.copy().is_none() && self.work.call.dialect.response().is_some_and(|ask| ask.background)
     }
 }
 
@@ -106,7 +106,7 @@ async fn note(
 ) -> Result<(ResponseRecord, Arc<RunningResponse>), Rejection> {
     let work = &keyed.work;
     let project = keyed.principal.project.clone();
-    let ask = work.call.response.clone().unwrap_or_default();
+    let ask = work.call.dialect.response().cloned().unwrap_or_default();
     let body = response_begun(&work.call, reply_meta(work, dossier), "queued");
     let created = dossier.record.started;
     let expires = gateway.objects().expires(created);
@@ -140,7 +140,7 @@ fn has_place(all: usize, of_org: usize) -> Result<(), Rejection> {
         return Ok(());
     }
     let message = format!(
-        "{all} responses are worked on in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
+        "{all} responses run in the background, {of_org} of them your organisation's: one that has {FEW} or more takes no \
          further place of {most}. Wait for some of yours, cancel them, or send `background: false`."
     );
     Err(Rejection::new(Code::BackgroundFull, message).retry_after(std::time::Duration::from_secs(1)))

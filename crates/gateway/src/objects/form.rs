@@ -178,7 +178,7 @@ fn refused(error: &multer::Error) -> Rejection {
 /// The rejection of a file that is too long.
 pub(super) fn too_large(limit_bytes: u64) -> Rejection {
     let message = format!(
-        "A file may have {limit_bytes} bytes (`objects.max_file`), what stands around it in the form included. Split it."
+        "A file may have {limit_bytes} bytes (`objects.max_file`), with what surrounds it in the form. Split it."
     );
     Rejection::new(Code::FileTooLarge, message).with_limit(
         "max_file_bytes",

@@ -27,7 +27,7 @@ impl Gateway {
         principal: &Principal,
         turns: Option<&SocketSession>,
     ) -> Result<(Box<Call>, RequestMemory), Rejection> {
-        let Some(ask) = call.response.clone() else { return Ok((call, taken)) };
+        let Some(ask) = call.dialect.response().cloned() else { return Ok((call, taken)) };
         let lists = match (&ask.previous, &ask.conversation) {
             (None, None) => return Ok((call, taken)),
             (Some(id), _) => match turns.and_then(|turns| turns.find(&principal.project, id)) {
@@ -138,7 +138,7 @@ impl<'a> ContinuedFrom<'a> {
         let (code, message) = match self {
             Self::Response(_) => (
                 Code::PreviousResponseNotFound,
-                "The response in `previous_response_id`, or one that it goes on from, is not there, or has not ended. \
+                "The response in `previous_response_id`, or one that it continues, is not there, or has not ended. \
                  Send the whole conversation as `input`.",
             ),
             Self::Conversation(_) => {

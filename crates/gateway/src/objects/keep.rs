@@ -26,7 +26,7 @@ pub(crate) enum StoreProgress {
 /// Whether the call's task stores its answer. A background response is stored by its reader, and a shadow copy is
 /// never stored.
 pub(crate) fn is_kept(dossier: &RequestContext, work: &RenderedWork) -> bool {
-    let wants = work.call.response.as_ref().is_some_and(|ask| ask.store && !ask.background);
+    let wants = work.call.dialect.response().is_some_and(|ask| ask.store && !ask.background);
     wants && dossier.copy().is_none()
 }
 
@@ -58,7 +58,7 @@ pub(crate) async fn end(
 
 /// Keeps a finished answer for the next turn of its WebSocket session, if it belongs to one.
 pub(crate) fn for_next_turn(gateway: &Gateway, dossier: &RequestContext, work: &RenderedWork, body: &[u8]) {
-    let (Some(turns), Some(ask)) = (&dossier.turns, &work.call.response) else { return };
+    let (Some(turns), Some(ask)) = (&dossier.turns, work.call.dialect.response()) else { return };
     let (Some(project), Some(key)) = (dossier.record.project.clone(), &dossier.record.key) else { return };
     let created = dossier.record.started;
     let body = String::from_utf8_lossy(body).into_owned();
@@ -75,7 +75,7 @@ async fn put(
     body: String,
     turned: fn(&mut ResponseRecord) -> Vec<ItemRecord>,
 ) -> Result<(), Rejection> {
-    let Some(ask) = work.call.response.clone() else { return Ok(()) };
+    let Some(ask) = work.call.dialect.response().cloned() else { return Ok(()) };
     let Some(project) = dossier.record.project.clone() else { return Ok(()) };
     let (id, created) = (dossier.id, dossier.record.started);
     let expires = gateway.objects().expires(created);

@@ -110,8 +110,7 @@ impl Gateway {
             Err(UploadFault::NotPending) => Err(not_pending()),
             Err(UploadFault::Part(part)) => {
                 let shown: String = part.chars().filter(|c| !c.is_control()).take(80).collect();
-                let message =
-                    format!("`part_ids`: `{shown}` is no part of this upload, or stands there twice.");
+                let message = format!("`part_ids`: `{shown}` is no part of this upload, or is listed twice.");
                 Err(Rejection::new(Code::UploadMismatch, message).with_param("part_ids"))
             }
             Err(UploadFault::Bytes(bytes)) => {

@@ -22,7 +22,7 @@ impl RenderedCall {
         let Self { principal, mut work } = self;
         work.hash();
         let work = diagnose::diagnosed(work, gateway, dossier).await?;
-        dossier.record.told_of_cache = work.diagnosis.as_ref().map(diagnose::traced);
+        dossier.record.cache_diagnosis = work.diagnosis.as_ref().map(diagnose::traced);
         dossier.end_stage(Stage::Cache);
         Ok(KeyedCall { principal, work: Arc::from(work) })
     }

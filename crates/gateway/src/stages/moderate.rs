@@ -54,7 +54,7 @@ fn not_blocked(verdict: Verdict) -> Result<(), Rejection> {
 /// The verdict on each text of a call by itself, and on phrases that are split over texts. The rendered prompt is not
 /// judged: it also contains the template's words, and a rule on `user` would reject every call.
 fn verdict(judge: &dyn Judge, model: &ServedModel, call: &Call) -> Result<Verdict, Rejection> {
-    if !call.response.as_ref().is_some_and(|ask| ask.cuts) {
+    if !call.dialect.response().is_some_and(|ask| ask.cuts) {
         could_fit(model, call)?;
     }
     let mut reading = Reading::of(judge);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::MemoryReservation;
-use headrace_domain::{Call, Code, Endpoint, KeyId, ModelName, ServiceTier, Stage};
+use headrace_domain::{Call, Code, DialectExtras, Endpoint, KeyId, ModelName, ServiceTier, Stage};
 use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
@@ -94,8 +94,8 @@ impl ReceivedRequest {
                 shadows::sample((gateway.shadows(), now), named, dossier.id, what, &principal.principal);
         }
         let goes_on =
-            call.response.as_ref().is_some_and(|ask| ask.previous.is_some() || ask.conversation.is_some());
-        let is_kept = call.response.as_ref().is_some_and(|ask| ask.store || ask.conversation.is_some());
+            call.dialect.response().is_some_and(|ask| ask.previous.is_some() || ask.conversation.is_some());
+        let is_kept = call.dialect.response().is_some_and(|ask| ask.store || ask.conversation.is_some());
         if is_kept && dossier.copy().is_none() {
             gateway.objects().check_room()?;
         }
@@ -131,7 +131,8 @@ impl RequestMemory {
 
 /// Drops the input as it was sent if no later call can continue from it.
 fn forget_input(call: &mut Call, is_kept: bool) {
-    let Some(ask) = call.response.as_mut().and_then(Arc::get_mut) else { return };
+    let DialectExtras::Responses(ask) = &mut call.dialect else { return };
+    let Some(ask) = Arc::get_mut(ask) else { return };
     if !ask.store && ask.conversation.is_none() && !is_kept {
         ask.input = String::new();
     }
@@ -146,7 +147,7 @@ fn in_batch(call: &mut Call) -> Result<(), Rejection> {
     if call.stream {
         return never("stream");
     }
-    if call.response.as_ref().is_some_and(|ask| ask.background) {
+    if call.dialect.response().is_some_and(|ask| ask.background) {
         return never("background");
     }
     call.tier = ServiceTier::Batch;

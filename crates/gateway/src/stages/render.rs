@@ -165,7 +165,7 @@ impl RenderedWork {
             None => (self.call.clone(), self.body.clone(), self.tree_bytes),
         };
         raw::may_spell(&model, &call, self.memory.key())?;
-        let project = dossier.record.project.as_ref().ok_or_else(|| failed("nobody knows whose it is"))?;
+        let project = dossier.record.project.as_ref().ok_or_else(|| failed("the call has no project"))?;
         let salt = salt(gateway, project, &model, &call);
         let own = (salt, Arc::clone(&self.memory), self.tenant.0);
         let written = write(gateway, &self.catalog, &model, call, own, turn, long).await?;

@@ -114,7 +114,7 @@ async fn a_response_is_told_what_it_changed_since_the_one_that_it_names() {
     assert_eq!((&miss["type"], &miss["reason"]), (&json!("cache_miss"), &json!("input_changed")), "{told}");
     assert_eq!(miss["place"], json!({"in": "system", "character": 12}));
     assert!(miss["cache_missed_tokens"].as_u64().unwrap() > 10);
-    let traced = world.last_trace().told_of_cache.clone().unwrap();
+    let traced = world.last_trace().cache_diagnosis.clone().unwrap();
     assert_eq!(
         (traced.word.as_str(), traced.place),
         ("system_changed", Some(PromptPlace::System { character: 12 }))
@@ -123,7 +123,7 @@ async fn a_response_is_told_what_it_changed_since_the_one_that_it_names() {
     // The same prompt again. It is no longer cached, according to this engine.
     let same = ask(body(LONG, json!("The first question."), with(&before["id"]))).await;
     assert_eq!(same["prompt_cache_diagnostics"]["type"], "unavailable");
-    assert_eq!(world.last_trace().told_of_cache.clone().unwrap().word, "same");
+    assert_eq!(world.last_trace().cache_diagnosis.clone().unwrap().word, "same");
     let none = ask(body(LONG, json!("x"), with(&json!("resp_00000000000000000000000000000001")))).await;
     assert_eq!(none["prompt_cache_diagnostics"], json!({"type": "comparison_response_not_found"}));
     let plain = ask(json!({"model": "demo", "max_output_tokens": 4, "input": "x"})).await;

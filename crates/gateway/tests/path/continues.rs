@@ -280,6 +280,8 @@ async fn an_answer_may_move_more_than_once() {
     let trace = world.last_trace();
     assert_eq!(trace.usage, good.last_trace().usage);
     assert!(trace.attempts.iter().any(|attempt| &*attempt.worker == "w1"), "{:?}", trace.attempts);
+    let [round] = &trace.rounds[..] else { panic!("a continued answer is one round: {:?}", trace.rounds) };
+    assert_eq!((round.worker.as_deref(), round.usage), (Some("w2"), trace.usage));
 }
 
 #[tokio::test(flavor = "multi_thread")]

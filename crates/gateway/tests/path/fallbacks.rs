@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, PriceTier, is_partition};
+use headrace_domain::{
+    Clock, Dialect, Endpoint, ModelName, NanoDollars, PriceTier, RoundOutcome, is_partition,
+};
 use headrace_engine_api::{Engine, RelayError, RelayEvent};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{Backend, Catalog, CatalogOffer, FallbackModels, ModelRoute, RouteArm, ServedModel};
@@ -83,6 +85,14 @@ async fn another_model_answers_by_what_went_wrong_with_the_first() {
                 .map(|attempt| (&*attempt.worker, attempt.model.as_deref(), attempt.outcome.name()))
                 .collect();
             let [("one", Some("a-1"), _), ("two", None, "answered")] = tries[..] else { panic!("{tries:?}") };
+            let [first, second] = &record.rounds[..] else { panic!("{:?}", record.rounds) };
+            assert_eq!((first.model.as_deref(), first.upstream.as_deref()), (Some("a-1"), Some("one")));
+            assert!(matches!(first.outcome, RoundOutcome::Failed { .. }), "{first:?}");
+            assert_eq!((&second.model, second.upstream.as_deref()), (&None, Some("two")));
+            assert_eq!((second.worker.as_deref(), second.usage), (Some("two"), record.usage));
+            assert_eq!(second.outcome, RoundOutcome::Answered { finish: Some("stop".into()) });
+            assert!(first.start_ns + first.duration_ns <= second.start_ns, "{:?}", record.rounds);
+            assert!(second.start_ns + second.duration_ns <= record.duration_ns, "{:?}", record.rounds);
             let totals = world.ledger.totals();
             assert_eq!((totals.holds, totals.settled, totals.open_holds), (1, 1, 0));
         }
@@ -115,6 +125,8 @@ async fn every_model_is_tried_once_and_then_the_last_word_stands() {
     let tries: Vec<_> =
         record.attempts.iter().map(|attempt| (&*attempt.worker, attempt.model.as_deref())).collect();
     assert_eq!(tries, [("one", Some("a-1")), ("two", Some("a-2")), ("three", Some("a-3"))]);
+    let rounds: Vec<_> = record.rounds.iter().map(|round| round.model.as_deref()).collect();
+    assert_eq!(rounds, [Some("a-1"), Some("a-2"), Some("a-3")], "no worker took it for the fourth");
     assert_eq!((record.model_served.as_deref(), record.upstream.as_deref()), (Some("a-4"), None));
 }
 

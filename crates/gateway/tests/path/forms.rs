@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, GrammarSyntax, ResponseFormat, Stage};
+use headrace_domain::{
+    AttemptOutcome, CallOutcome, Dialect, Endpoint, GrammarSyntax, ResponseFormat, RoundOutcome, Stage,
+};
 use headrace_engine_api::FormKinds;
 use headrace_gateway::{Backend, ModelPolicy, OffForm, ServedModel};
 use serde_json::{Value, json};
@@ -87,6 +89,8 @@ async fn an_answer_of_somebody_elses_server_that_is_off_its_form_is_refused_and_
         };
         assert!(message.contains("of the form that was asked for") && !message.contains("/n"), "{message}");
         assert!(failed_for_its_form(&record.attempts[0].outcome), "{:?}", record.attempts);
+        let [round] = &record.rounds[..] else { panic!("{:?}", record.rounds) };
+        assert_eq!(round.outcome, RoundOutcome::Failed { code: "answer_off_form".into() });
     }
     // Answers that match, ended early, refuse or call a tool are passed on, and so are answers without a requested
     // form.
@@ -128,6 +132,14 @@ async fn an_answer_off_its_form_is_asked_for_again_or_passed_on_where_that_is_wa
     let outcomes: Vec<bool> =
         record.attempts.iter().map(|attempt| failed_for_its_form(&attempt.outcome)).collect();
     assert_eq!(outcomes, [true, false], "{:?}", record.attempts);
+    let [off, kept] = &record.rounds[..] else { panic!("{:?}", record.rounds) };
+    assert_eq!(off.outcome, RoundOutcome::Failed { code: "answer_off_form".into() });
+    assert_eq!(kept.outcome, RoundOutcome::Answered { finish: Some("stop".into()) });
+    assert_eq!((off.usage, kept.usage), (record.usage, record.usage), "only the second one is charged");
+    assert_eq!(
+        (&off.model, off.worker.as_deref(), kept.worker.as_deref()),
+        (&None, Some("gpu"), Some("gpu"))
+    );
     assert_eq!(one.asked.lock().unwrap().len(), 2);
 
     let three = server("gpu", Dialect::OpenAi, vec![bad(), bad(), bad(), good()]);

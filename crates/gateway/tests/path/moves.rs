@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use headrace_domain::{
-    Attempt, AttemptOutcome, CallOutcome, Clock, Endpoint, ModelName, NanoDollars, is_partition,
+    Attempt, AttemptOutcome, CallOutcome, Clock, Endpoint, ModelName, NanoDollars, RoundOutcome, is_partition,
 };
 use headrace_engine_api::Engine;
 use headrace_fleet::{Fleet, Worker, WorkerSite};
@@ -162,6 +162,10 @@ async fn a_worker_that_fails_before_anything_shows_is_passed_over_unseen() {
             assert!(first.start_ns + first.duration_ns <= second.start_ns, "{:?}", trace.attempts);
             assert!(second.start_ns + second.duration_ns <= trace.duration_ns, "{:?}", trace.attempts);
             assert!(is_partition(&trace.stages, trace.duration_ns), "{:?}", trace.stages);
+            let [round] = &trace.rounds[..] else { panic!("one round, of two attempts: {:?}", trace.rounds) };
+            assert_eq!((round.worker.as_deref(), round.usage), (Some("w1"), trace.usage));
+            assert_eq!(round.start_ns, first.start_ns);
+            assert!(matches!(round.outcome, RoundOutcome::Answered { finish: Some(_) }), "{round:?}");
             assert!(matches!(trace.outcome, CallOutcome::Completed { .. }));
             assert_eq!((trace.usage, trace.cost), (alone.usage, alone.cost), "one answer is paid for");
             assert_eq!(trace.loss, NanoDollars::ZERO);

@@ -440,5 +440,6 @@ async fn traces_keep_no_words_of_refused_callers() {
         assert!(!trace.contains("CANARY"), "{trace}");
         let CallOutcome::Refused(refusal) = &world.last_trace().outcome else { panic!("it was refused") };
         assert!(!refusal.message.is_empty(), "{refusal:?}");
+        assert!(world.last_trace().rounds.is_empty(), "no worker took it");
     }
 }

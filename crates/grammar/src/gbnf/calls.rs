@@ -25,7 +25,7 @@ pub fn calls_as_gbnf(lark: &str) -> Result<String, GrammarFault> {
             return Err(free());
         }
         if body.starts_with("%lark") {
-            return Err(unsupported("format", "its server cannot be told a grammar in Lark"));
+            return Err(unsupported("format", "its server takes no grammar in Lark"));
         }
         let body = match body.trim().strip_prefix("%json ") {
             Some(schema) => {
@@ -80,7 +80,7 @@ fn rule(body: &str) -> Result<String, GrammarFault> {
 }
 
 fn free() -> GrammarFault {
-    unsupported("free text", "its server cannot be told where text ends by a mark")
+    unsupported("free text", "its server cannot end text at a mark")
 }
 
 fn unsupported(what: &str, why: &str) -> GrammarFault {

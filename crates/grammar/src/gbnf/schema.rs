@@ -115,7 +115,7 @@ impl SchemaTranslation<'_> {
         let map = together.as_ref().unwrap_or(map);
         let said: Vec<&str> = map.keys().map(String::as_str).filter(|key| !SILENT.contains(key)).collect();
         let alone = |key: &str| match said.iter().find(|other| **other != key && **other != "type") {
-            Some(other) => Err(unsupported(other, path, &format!("it stands beside `{key}`"))),
+            Some(other) => Err(unsupported(other, path, &format!("it is beside `{key}`"))),
             None => Ok(()),
         };
         if let Some(to) = map.get("$ref").and_then(Value::as_str) {
@@ -242,7 +242,7 @@ impl SchemaTranslation<'_> {
             .iter()
             .find(|other| **other != key && map.contains_key(**other))
         {
-            return Err(unsupported(other, path, &format!("it stands beside `{key}`")));
+            return Err(unsupported(other, path, &format!("it is beside `{key}`")));
         }
         let said = map.get(key).and_then(Value::as_str).unwrap_or_default();
         let is = if key == "pattern" { pattern::of(said) } else { pattern::of_format(said) };
@@ -349,7 +349,7 @@ impl SchemaTranslation<'_> {
             // All of the first items and no more. Further items are allowed but never needed.
             let (enough, fits) = (known >= least, most.is_none_or(|most| known <= most));
             if !enough || !fits {
-                return Err(unsupported("prefixItems", path, "it stands beside bounds of another number"));
+                return Err(unsupported("prefixItems", path, "it is beside bounds of another number"));
             }
             return Ok(format!("\"[\" {} \"]\"", fixed.join(" \", \" ")));
         }

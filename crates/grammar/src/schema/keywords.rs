@@ -46,7 +46,7 @@ pub(super) fn keyword(name: &str) -> Keyword {
             Keyword::Unsupported("write the cases as `anyOf`")
         }
         "contains" | "minContains" | "maxContains" => {
-            Keyword::Unsupported("say with `prefixItems` or `items` what stands where")
+            Keyword::Unsupported("say with `prefixItems` or `items` which value is where")
         }
         "uniqueItems" => Keyword::Unsupported("items are generated one after the other and not compared"),
         "propertyNames" => Keyword::Unsupported("use `patternProperties` with `additionalProperties: false`"),

@@ -124,7 +124,7 @@ pub(super) fn draw_joined(trace: &Value, half: &ClientHalf, columns: usize) -> S
     let mut text = bars(&rows, total, columns);
     let connection = match half.timing.connect {
         Some(connect) => format!("{} for a new connection", millis(micros(connect.total()))),
-        None => "the connection stood".to_owned(),
+        None => "the connection was open".to_owned(),
     };
     let halves = format!(
         "{} here · {connection} · {} at the server · {} between the two",

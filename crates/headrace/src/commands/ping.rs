@@ -153,7 +153,7 @@ impl PingReport {
         );
         line("TCP", self.tcp.median(), &self.tcp.about("a connection: one round trip"));
         line("TLS", self.tls.median(), &self.tls.about("its handshake: a round trip, and the arithmetic"));
-        let what = format!("GET /healthz ({}) on a connection that stands", self.status);
+        let what = format!("GET /healthz ({}) on an open connection", self.status);
         line("HTTP", self.http.median(), &self.http.about(&what));
         text.push('\n');
         for said in self.conclusions() {

@@ -85,7 +85,7 @@ fn describe(views: &[UpstreamView]) -> String {
                 part(model.failed_permille_last_5_minutes),
                 model.first_ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms} ms")),
                 counted(model.cached_blocks, "block"),
-                model.load.as_ref().map_or_else(|| "not told".to_owned(), load),
+                model.load.as_ref().map_or_else(|| "not reported".to_owned(), load),
                 model.standing.clone(),
             ]
         });

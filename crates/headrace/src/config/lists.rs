@@ -173,7 +173,7 @@ impl SettingsReader {
         for (what, table) in self.tables::<WeightTable>("scheduler.weights") {
             let twice = weights.insert(table.org.clone(), table.weight).is_some();
             let why = match table.weight {
-                _ if twice => format!("`org` {} stands there twice", table.org),
+                _ if twice => format!("`org` {} is listed twice", table.org),
                 1..=MOST_WEIGHT => continue,
                 weight => format!("`weight` is {weight}; it must be 1 to {MOST_WEIGHT}"),
             };

@@ -69,7 +69,7 @@ fn route(table: &mut TableReader) -> ModelRoute {
     }
     for (at, arm) in arms.iter().enumerate() {
         if arms.iter().skip(at + 1).any(|other| other.model == arm.model) {
-            table.problem("to", format!("`{}` stands there twice: give it one weight", arm.model));
+            table.problem("to", format!("`{}` is listed twice: give it one weight", arm.model));
         }
     }
     if !arms.is_empty() && arms.iter().all(|arm| arm.weight == 0) {

@@ -218,7 +218,7 @@ fn every_fault_is_reported_at_once() {
     for expected in [
         "server.tls_cert: needs `server.tls_key`",
         "scheduler.weights[0]: `weight` is 0; it must be 1 to 1000",
-        "scheduler.weights[1]: `org` acme stands there twice",
+        "scheduler.weights[1]: `org` acme is listed twice",
         "scheduler.max_running: 64 running sequences",
         "models[0].path: /does/not/exist: there is no such file or directory",
         "models[1].name: `a` is named twice",
@@ -227,7 +227,7 @@ fn every_fault_is_reported_at_once() {
         "models[2].threads: 0 is not an integer from 1 to 1024",
         "prices: model `a` has no price",
         "must not be below zero",
-        "routes[0].to: `b` stands there twice: give it one weight",
+        "routes[0].to: `b` is listed twice: give it one weight",
         "routes[0].to[1].weigth: there is no such setting; did you mean `weight`?",
         "routes[0].to[2].model: 5 is not text",
         "routes[0].sticky: \"cookie\" is not one of none, key, user, conversation",

@@ -69,7 +69,7 @@ pub(super) fn check_turns(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
             code: "turn_without_end",
             severity: Severity::Warning,
             what: "the template ends an answer with no token of its own".to_owned(),
-            evidence: "no special token stands between an answer and the next question".to_owned(),
+            evidence: "no special token is between an answer and the next question".to_owned(),
             way_out: "the model may go on and write the user's next question: set stop strings, or take the template of the \
                       model's repository"
                 .to_owned(),

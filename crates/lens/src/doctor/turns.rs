@@ -29,7 +29,7 @@ fn opening(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
     let Some(between) = between else { return };
     let (opens, before) = (opened.trim(), between.trim());
     let evidence =
-        format!("before an answer that was given stands {between:?}, and at the end of a prompt {opened:?}");
+        format!("before an answer that was given is {between:?}, and at the end of a prompt {opened:?}");
     let way_out = "take chat_template.jinja of the model's repository: behind `{% if add_generation_prompt %}` it writes what \
                    opens the assistant's turn"
         .to_owned();
@@ -38,7 +38,7 @@ fn opening(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
         findings.push(Finding {
             code: "generation_prompt_missing",
             severity: Severity::Fault,
-            what: "the template does not open the assistant's turn: the model may go on as the user"
+            what: "the template does not open the assistant's turn: the model may continue as the user"
                 .to_owned(),
             evidence,
             way_out,
@@ -89,7 +89,7 @@ fn beginning(patient: &Patient<'_>, findings: &mut Vec<Finding>) {
             code: "bos_doubled_elsewhere",
             severity: Severity::Note,
             what: "the template writes the beginning-of-sequence token and the tokenizer puts it before every text".to_owned(),
-            evidence: format!("{} stands once in a conversation's prompt here", patient.show(bos)),
+            evidence: format!("{} is once in a conversation's prompt here", patient.show(bos)),
             way_out: "nothing here. Whoever sends the rendered text as a raw prompt begins it twice: leave one out there"
                 .to_owned(),
         }),

@@ -35,7 +35,7 @@ pub(super) fn check(kind: UpstreamKind, job: &Job) -> Result<(), SubmitRefusal> 
     let bad = |what: String| Err(SubmitRefusal::Invalid { what });
     let (asked, name) = FormKinds::of(grammar.form());
     if !kinds(kind).has(asked) {
-        return bad(format!("{name}: servers of kind `{kind}` cannot be told that"));
+        return bad(format!("{name}: servers of kind `{kind}` have no parameter for that"));
     }
     if grammar.thought().is_some_and(|thought| thought.is_open) {
         return bad(format!("a form behind a thought: servers of kind `{kind}` begin with the form"));

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 
 use bytes::BytesMut;
-use headrace_domain::{Call, ClearedContext, Dialect, Endpoint, FinishReason, ReplyEvent, Usage};
+use headrace_domain::{
+    Call, ClearedContext, Dialect, DialectExtras, Endpoint, FinishReason, ReplyEvent, Usage,
+};
 
 use super::diagnosis;
 use super::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
@@ -155,7 +157,12 @@ pub(super) fn write_usage(out: &mut BytesMut, usage: &Usage) {
 
 /// The part of a call's prompt that was cleared. `None` if the call did not ask for clearing.
 pub(super) fn cleared(call: &Call) -> Option<ClearedContext> {
-    call.clears.as_ref().map(|_| call.cleared.unwrap_or_default())
+    match &call.dialect {
+        DialectExtras::Messages(extras) if extras.clears.is_some() => {
+            Some(extras.cleared.unwrap_or_default())
+        }
+        _ => None,
+    }
 }
 
 /// Writes `,"context_management":{"applied_edits":[…]}`.

@@ -107,13 +107,13 @@ pub(super) struct WantedFields {
 }
 
 impl WantedFields {
-    pub(super) const fn of(call: &Call) -> Self {
-        let logprobs = call.sampling.logprobs.is_some();
+    pub(super) fn of(call: &Call) -> Self {
+        let (logprobs, echo) = (call.sampling.logprobs.is_some(), call.dialect.echo());
         Self {
             logprobs,
-            prompt_logprobs: call.sampling.prompt_logprobs.is_some() && !(call.echo && logprobs),
+            prompt_logprobs: call.sampling.prompt_logprobs.is_some() && !(echo && logprobs),
             token_ids: call.return_token_ids,
-            echo: call.echo,
+            echo,
             no_reasoning: call.reasoning.hidden,
         }
     }

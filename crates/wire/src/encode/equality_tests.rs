@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Conversation, Endpoint, FinishReason, Message, Prompt, PromptItem, ReplyEvent, RequestId, Role,
-    SamplingRequest, ShownPrompt, TokenLogprob, TopLogprob, Usage,
+    Call, CompletionsExtras, Conversation, DialectExtras, Endpoint, FinishReason, Message, Prompt,
+    PromptItem, ReplyEvent, RequestId, Role, SamplingRequest, ShownPrompt, TokenLogprob, TopLogprob, Usage,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -64,20 +64,14 @@ fn call(endpoint: Endpoint, asked: &AnswerShape, stream: bool) -> Call {
         stream,
         include_usage: asked.usage,
         return_token_ids: asked.token_ids,
-        echo,
-        raw: Default::default(),
-        clears: None,
-        cleared: None,
         explain: asked.explain,
-        diagnoses: false,
-        previous_answer: None,
         cache_marks: Vec::new(),
         cache_salt: None,
         timeout: None,
         tier: headrace_domain::ServiceTier::Standard,
         user: None,
         form: None,
-        response: None,
+        dialect: DialectExtras::completions(CompletionsExtras { echo, ..CompletionsExtras::default() }),
         reasoning: Default::default(),
     }
 }

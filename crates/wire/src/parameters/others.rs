@@ -24,7 +24,7 @@ pub(super) struct OtherEndpointPage {
 
 const KEPT: &str = "`anchor` of `created_at` with `seconds` from 3600 to 2592000; otherwise the file is kept until it is deleted";
 
-const USER: &str = "a label of the end user, by which traces and usage can be told apart";
+const USER: &str = "a label of the end user, by which traces and usage can be distinguished";
 
 const OTHERS: &[OtherEndpointPage] = &[
     OtherEndpointPage {
@@ -35,7 +35,7 @@ const OTHERS: &[OtherEndpointPage] = &[
         rows: &[
             ("input", r#"["x"]"#, "a text, texts, ids or lists of ids"),
             ("model", r#""m""#, "an encoder, an alias or a route"),
-            ("dimensions", "8", "cut to so many, where the model was made for it"),
+            ("dimensions", "8", "cut to this many, if the model was made for it"),
             ("encoding_format", r#""base64""#, "`float` or `base64`, little-endian"),
             ("prompt_name", r#""query""#, "one of the prompts that the model's files have"),
             (
@@ -67,7 +67,7 @@ const OTHERS: &[OtherEndpointPage] = &[
                 r#""m""#,
                 "an encoder with a classifier of one label; one that embeds makes vectors alone",
             ),
-            ("top_n", "1", "so many of the best"),
+            ("top_n", "1", "this many of the best"),
             ("return_documents", "true", "the texts beside their scores"),
             ("safety_identifier", r#""s""#, USER),
             ("user", r#""u""#, "the older name of `safety_identifier`"),

@@ -34,7 +34,7 @@ fn the_smallest_request() {
     assert_eq!(call.model, "demo");
     assert_eq!(conversation(&call).messages, [Message::text(Role::User, "hi")]);
     assert_eq!((call.sampling.n, call.sampling.max_tokens, call.sampling.temperature), (1, None, None));
-    assert!(!call.stream && !call.include_usage && !call.return_token_ids && !call.echo && !call.explain);
+    assert!(!call.stream && !call.include_usage && !call.return_token_ids && !call.explain);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Tables of good and bad completion requests: their meaning, or the exact code and parameter of the refusal.
 
-use headrace_domain::{Call, Endpoint, Prompt, PromptItem, RawOptions};
+use headrace_domain::{Call, CompletionsExtras, DialectExtras, Endpoint, Prompt, PromptItem};
 use serde_json::{Value, json};
 
 use crate::{BadRequest, WireLimits, parse_completions};
@@ -32,7 +32,7 @@ fn prompts_of_every_shape() {
 #[test]
 fn scoring_and_log_probabilities() {
     let scored = parse(&json!({"echo": true, "max_tokens": 0, "logprobs": 2})).unwrap();
-    assert!(scored.echo);
+    assert!(scored.dialect.echo());
     assert_eq!(
         (scored.sampling.max_tokens, scored.sampling.logprobs, scored.sampling.prompt_logprobs),
         (Some(0), Some(2), Some(2))
@@ -42,10 +42,17 @@ fn scoring_and_log_probabilities() {
     let echoed = parse(&json!({"echo": true})).unwrap();
     assert_eq!((echoed.sampling.logprobs, echoed.sampling.prompt_logprobs), (None, None));
     let neutral = parse(&json!({"suffix": null, "best_of": 2, "n": 2, "user": "u", "tools": null})).unwrap();
-    assert_eq!((neutral.sampling.n, neutral.raw), (2, RawOptions::default()));
+    assert_eq!((neutral.sampling.n, neutral.dialect), (2, DialectExtras::None));
     let filled = parse(&json!({"suffix": "x", "parse_special": true})).unwrap();
-    assert_eq!(filled.raw, RawOptions { parse_special: true, suffix: Some("x".into()) });
-    assert_eq!(parse(&json!({"suffix": ""})).unwrap().raw.suffix, None);
+    assert_eq!(
+        filled.dialect,
+        DialectExtras::completions(CompletionsExtras {
+            echo: false,
+            parse_special: true,
+            suffix: Some("x".into())
+        })
+    );
+    assert_eq!(parse(&json!({"suffix": ""})).unwrap().dialect.suffix(), None);
     // A gap at the beginning of a text has no text before it.
     assert!(parse(&json!({"prompt": "", "suffix": "x"})).is_ok());
 }

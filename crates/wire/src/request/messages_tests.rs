@@ -449,7 +449,7 @@ fn images_and_documents_are_kept_with_their_places() {
 fn results_of_tools_may_be_cleared() {
     let clears = |edit: Value| {
         let body = json!({"context_management": {"edits": [edit]}});
-        parse(&body).map(|call| call.clears.map(|clears| *clears))
+        parse(&body).map(|call| call.dialect.clears().cloned())
     };
     let usual = ClearTools {
         trigger: ClearTrigger::InputTokens(100_000),
@@ -533,10 +533,13 @@ fn what_is_to_be_kept_is_known_by_its_place_and_for_how_long() {
 #[test]
 fn a_prompt_may_be_read_ahead_edited_and_asked_about() {
     assert_eq!(parse(&json!({"max_tokens": 0})).unwrap().sampling.max_tokens, Some(0));
-    assert!(parse(&json!({"diagnostics": {"previous_message_id": null}})).unwrap().diagnoses);
+    assert!(
+        parse(&json!({"diagnostics": {"previous_message_id": null}})).unwrap().dialect.comparison().is_some()
+    );
     let named = parse(&json!({"diagnostics": {"previous_message_id": "msg_1"}})).unwrap();
-    assert_eq!((named.diagnoses, named.previous_answer.as_deref()), (true, Some("msg_1")));
-    assert!(!parse(&json!({"diagnostics": null})).unwrap().diagnoses);
+    let comparison = named.dialect.comparison().unwrap();
+    assert_eq!(comparison.previous_answer.as_deref(), Some("msg_1"));
+    assert!(parse(&json!({"diagnostics": null})).unwrap().dialect.comparison().is_none());
     let turn = |role: &str, n: usize| match role {
         "user" => json!({"role": "user", "content": "u"}),
         _ => {

@@ -113,7 +113,7 @@ impl ResponseAnswer {
         };
         Self {
             meta,
-            ask: call.response.clone().unwrap_or_default(),
+            ask: call.dialect.response().cloned().unwrap_or_default(),
             sampling: shown,
             custom_tools,
             items: Vec::new(),

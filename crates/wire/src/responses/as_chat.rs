@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use headrace_domain::{
-    Call, Code, Conversation, Endpoint, Prompt, RelayedBody, ResponseFormat, ServiceTier, Tool, ToolChoice,
+    Call, Code, Conversation, DialectExtras, Endpoint, Prompt, RelayedBody, ResponseFormat, ServiceTier,
+    Tool, ToolChoice,
 };
 
 use crate::fault::{FieldFault, Read};
@@ -89,7 +90,7 @@ fn put(call: &Call) -> Read<Call> {
         }),
         origins: Vec::new(),
         include_usage: false,
-        response: None,
+        dialect: DialectExtras::None,
         ..call.clone()
     };
     chat.sampling.max_tokens = None;

@@ -123,14 +123,14 @@ impl InputTurns {
             InputItemKind::Compaction => {
                 let field = draft.sealed.ok_or_else(missing("encrypted_content"))?;
                 let Some(SealedReasoning::Text(text)) = SealedReasoning::of_field(&field) else {
-                    let message = "it was not compacted here: send what it stands for";
+                    let message = "it was not compacted here: send the items that it replaces";
                     return Err(FieldFault::at("encrypted_content", Code::InvalidValue, message));
                 };
                 self.push(Message::text(Role::System, format!("{COMPACTED}{text}")), index);
             }
             InputItemKind::Tools => {
                 if draft.role != Some(Role::System) {
-                    let message = "it must be `developer`: nobody else offers tools";
+                    let message = "it must be `developer`: no other role offers tools";
                     return Err(FieldFault::at("role", Code::InvalidValue, message));
                 }
                 let more = draft.tools.ok_or_else(missing("tools"))?;

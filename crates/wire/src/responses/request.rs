@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use headrace_domain::{
-    Call, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin, Prompt, ReasoningOptions,
-    ResponseAsk, ResponseFormat, Role, is_blank,
+    CacheComparison, Call, Code, Conversation, DialectExtras, EndUser, Endpoint, Message, MessageOrigin,
+    Prompt, ReasoningOptions, ResponseAsk, ResponseFormat, Role, is_blank,
 };
 
 use crate::cache_options;
@@ -254,11 +254,11 @@ impl ResponsesDraft {
     /// Checks that the continued state and the storage of the answer fit together.
     fn check_state(&self) -> Read<()> {
         if self.ask.previous.is_some() && self.ask.conversation.is_some() {
-            let message = "it goes on from its conversation; send one of the two";
+            let message = "it continues its conversation; send one of the two";
             return Err(FieldFault::at("previous_response_id", Code::InvalidValue, message));
         }
         if self.ask.background && !self.ask.store {
-            let message = "it needs `store: true`: nobody could ask for the answer otherwise";
+            let message = "it needs `store: true`: without it, the answer could not be fetched";
             return Err(FieldFault::at("background", Code::InvalidValue, message));
         }
         Ok(())
@@ -316,6 +316,7 @@ impl ResponsesDraft {
         (echo.tools, echo.instructions, echo.one_call) = (tools.echo, instructions.clone(), one_call);
         let verbosity = echo.verbosity.clone().filter(|word| word != USUAL_VERBOSITY);
         let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
+        ask.comparison = comparison.map(|previous_answer| CacheComparison { previous_answer });
         let user = echo.safety_identifier.as_deref().or(echo.user.as_deref()).and_then(EndUser::named);
         ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
         let InputTurns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
@@ -348,10 +349,8 @@ impl ResponsesDraft {
             user,
             form: form.map(Arc::new),
             reasoning,
-            diagnoses: comparison.is_some(),
-            previous_answer: comparison.flatten(),
             cache_marks: cache_options::marks(&marked),
-            response: Some(Arc::new(ask)),
+            dialect: DialectExtras::Responses(Arc::new(ask)),
             ..Call::of_prompt(Endpoint::Responses, settled.model, Prompt::Conversation(conversation))
         })
     }

@@ -51,7 +51,7 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     tools::check(&conversation.tool_choice, &conversation.tools)?;
     let most = limits.max_tools;
     if conversation.tools.len() > most {
-        let message = format!("with those of what it goes on from, there are more than {most}");
+        let message = format!("with those of what it continues, there are more than {most}");
         return Err(FieldFault::at("tools", Code::ArrayAboveMaxLength, message).into());
     }
     let mut own = std::mem::take(&mut conversation.messages);
@@ -61,7 +61,7 @@ pub fn with_history(mut call: Call, lists: &[&str], limits: &WireLimits) -> Resu
     let mut first = own;
     let most = limits.max_messages;
     if before.messages.len().saturating_add(first.len()).saturating_add(rest.len()) > most {
-        let message = format!("with what it goes on from, the conversation has more than {most} messages");
+        let message = format!("with what it continues, the conversation has more than {most} messages");
         return Err(FieldFault::at("input", Code::ArrayAboveMaxLength, message).into());
     }
     let mut origins = vec![MessageOrigin::System; first.len() + before.messages.len()];

@@ -104,7 +104,7 @@ fn what_is_asked_of_the_answer() {
     let Some(ResponseFormat::JsonSchema(form)) = call.form.as_deref() else { panic!("a form") };
     assert_eq!(form.schema["properties"].to_string(), r#"{"z":{},"a":{}}"#);
     assert_eq!((call.reasoning.effort.as_deref(), call.reasoning.enabled), (Some("low"), Some(true)));
-    let ask = call.response.as_deref().unwrap();
+    let ask = call.dialect.response().unwrap();
     assert!(ask.sealed_reasoning && ask.reasoning_summary && !ask.store);
     assert_eq!(
         (ask.previous.as_deref(), ask.skipped_tools.as_slice()),
@@ -115,7 +115,7 @@ fn what_is_asked_of_the_answer() {
     assert_eq!(echo["text"]["format"]["name"], "n");
     assert_eq!(echo["tool_choice"]["mode"], "required");
     // By default the answer may be stored, and its input is kept for that.
-    assert_eq!(read(&with(&json!({}))).unwrap().response.unwrap().input, "\"hi\"");
+    assert_eq!(read(&with(&json!({}))).unwrap().dialect.response().unwrap().input, "\"hi\"");
 }
 
 #[test]
@@ -532,7 +532,7 @@ fn a_developer_may_offer_more_tools_in_an_item() {
         |call: &Call| conversation(call).tools.iter().map(|tool| tool.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&told), ["f", "g"], "behind the call's own, wherever the input stands");
     assert_eq!(conversation(&told).messages.len(), 1, "the model reads them as tools, not as words");
-    let echo = &told.response.as_ref().unwrap().echo;
+    let echo = &told.dialect.response().unwrap().echo;
     let echo: Value = serde_json::from_str(&format!("{{{}}}", echo.trim_end_matches(','))).unwrap();
     assert_eq!(echo["tools"].as_array().unwrap().len(), 1, "what is repeated is the parameter");
     // A later turn still has these tools. If it offers a tool with the same name, its own tool counts.
@@ -565,7 +565,7 @@ fn verbosity_is_repeated_and_reaches_templates_and_chats() {
     for word in ["low", "high"] {
         let told = read(&with(&json!({"text": {"verbosity": word}}))).unwrap();
         assert_eq!(conversation(&told).template.get("verbosity"), Some(&json!(word)));
-        assert!(told.response.as_ref().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
+        assert!(told.dialect.response().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
         let chat: Value =
             serde_json::from_str(body_of(&as_chat(&told, &WireLimits::default()).unwrap())).unwrap();
         assert_eq!(chat["verbosity"], word);

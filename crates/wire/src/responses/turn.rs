@@ -34,7 +34,7 @@ fn read(r: &mut JsonReader<'_>, bytes: usize) -> Read<Bytes> {
             // Every turn is a stream.
             "stream" => {
                 if r.optional(JsonReader::bool)? == Some(false) {
-                    return unsupported("every turn is told as a stream of events; leave it out");
+                    return unsupported("every turn is answered as a stream of events; leave it out");
                 }
             }
             "background" => {

@@ -115,10 +115,10 @@ fn of_status(status: u16, body: &[u8], retry_after: Option<Duration>, dialect: D
 
 fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>) -> SourceFault {
     let caller = |code: Code| {
-        let mut why = Rejection::new(code, format!("The upstream turned the request down: {words}"))
-            .at(Stage::Upstream);
+        let mut why =
+            Rejection::new(code, format!("The upstream rejected the request: {words}")).at(Stage::Upstream);
         // The upstream's words may repeat the caller's.
-        why = why.keeping("The upstream turned the request down.");
+        why = why.keeping("The upstream rejected the request.");
         why.param = param.map(str::to_owned);
         // The cause may repeat the caller's words, which no trace keeps. They are removed when the attempt is recorded.
         SourceFault { why, cause: cause.clone(), may_move: false, broke: false }

@@ -438,7 +438,7 @@ impl TokenSource {
 
     fn wants_prompt(&self) -> bool {
         let call = &self.work.call;
-        call.echo || call.return_token_ids || call.sampling.prompt_logprobs.is_some()
+        call.dialect.echo() || call.return_token_ids || call.sampling.prompt_logprobs.is_some()
     }
 
     /// Adds the prompt of a job to `events`, once for each of its choices.
@@ -446,7 +446,7 @@ impl TokenSource {
         let (work, job) = (&self.work, self.jobs.part(job));
         let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
         let text = match &work.call.prompt {
-            Prompt::Raw(items) if work.call.echo => match items.get(job) {
+            Prompt::Raw(items) if work.call.dialect.echo() => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
                 _ => lane.tokenizer.decode(ids, false),
             },

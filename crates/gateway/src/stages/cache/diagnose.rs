@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{
-    CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, ToldOfCache, UnixNanos,
+    CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, TracedDiagnosis, UnixNanos,
 };
 use headrace_wire::{CacheDiagnosis, ChangedPart};
 use serde_json::Value;
@@ -26,13 +26,12 @@ pub(super) async fn diagnosed(
     gateway: &Gateway,
     dossier: &RequestContext,
 ) -> Result<Box<RenderedWork>, Rejection> {
-    if !work.call.diagnoses {
-        return Ok(work);
-    }
+    let Some(comparison) = work.call.dialect.comparison() else { return Ok(work) };
+    let previous = comparison.previous_answer.clone();
     let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
         // Only the upstream server knows what it has cached.
         let why = "the model is computed by a server of others";
-        work.diagnosis = Some(match work.call.previous_answer {
+        work.diagnosis = Some(match previous {
             Some(_) => CacheDiagnosis::Unavailable { why },
             None => CacheDiagnosis::Nothing,
         });
@@ -41,7 +40,7 @@ pub(super) async fn diagnosed(
     let now = dossier.record.started;
     let (project, model) = (project.clone(), work.model.name.clone());
     let own = AnswerOrigin { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
-    let named = work.call.previous_answer.as_deref().map(headrace_wire::named_request);
+    let named = previous.as_deref().map(headrace_wire::named_request);
     let past = named.map(|id| gateway.pasts().get(id?, &own.project, now));
     gateway.pasts().put(dossier.id, own.clone());
     let long = work.body_bytes > gateway.config().render_inline_bytes;
@@ -72,13 +71,13 @@ pub(super) async fn diagnosed(
 }
 
 /// The part of a diagnosis that the trace records.
-pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<ToldOfCache> {
+pub(super) fn traced(diagnosis: &CacheDiagnosis) -> Box<TracedDiagnosis> {
     let (word, missed_tokens) = diagnosis.describe();
     let place = match diagnosis {
         CacheDiagnosis::Changed { place, .. } => *place,
         _ => None,
     };
-    Box::new(ToldOfCache { word: word.to_owned(), missed_tokens, place })
+    Box::new(TracedDiagnosis { word: word.to_owned(), missed_tokens, place })
 }
 
 /// Compares the earlier prompt with this one: how much of it is unchanged, and where the first difference is.

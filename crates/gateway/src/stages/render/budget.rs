@@ -70,10 +70,10 @@ fn made(
     if !lane.capabilities.thought_caps {
         return Err("is computed by a server that cannot end a thought");
     }
-    const NO_MARK: &str = "has no token that ends a thought, so none can be held to a number of tokens";
+    const NO_MARK: &str = "has no token that ends a thought, so none can be limited to a number of tokens";
     let ThoughtBounds { open, close, onward } = lane.replies.bounds().ok_or(NO_MARK)?;
     if has_form && !onward.is_empty() {
-        return Err("cannot be held to a form and to a number of tokens for its thought at once");
+        return Err("cannot have both a form and a number of tokens for its thought");
     }
     let ids = |segments: &[Segment<'_>]| lane.tokenizer.encode_segments(segments, false).map_err(|_| NO_MARK);
     let close_id = lane.tokenizer.id_of(close).ok_or(NO_MARK)?;

@@ -72,7 +72,7 @@ pub(super) fn form(
     }
     let Some(calls) = lane.replies.family.calls_as_grammar(&conversation, &special) else {
         let message = format!(
-            "`{param}`: how `{}` writes calls of tools is not known, so its answers cannot be held to them. Leave it out.",
+            "`{param}`: how `{}` writes calls of tools is not known, so its answers cannot be constrained to them. Leave it out.",
             model.name
         );
         return Err(Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param(param));

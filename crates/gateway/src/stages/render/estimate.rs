@@ -117,7 +117,7 @@ impl MemoryEstimate {
         };
         let stop_bytes: u64 = sampling.stop.iter().map(|stop| stop.len() as u64).sum();
         let text = work.text.as_ref().map_or(0, |text| text.len() as u64);
-        let echoed = if call.echo { ECHOED.saturating_mul(echo_bytes(work)) } else { 0 };
+        let echoed = if call.dialect.echo() { ECHOED.saturating_mul(echo_bytes(work)) } else { 0 };
         let ids = if call.return_token_ids { WRITTEN_ID.saturating_mul(asked.prompt_tokens) } else { 0 };
         Self {
             text: CALL
@@ -155,7 +155,7 @@ impl MemoryEstimate {
         let scores =
             if work.call.endpoint == Endpoint::ChatCompletions { "top_logprobs" } else { "logprobs" };
         let of_prompt =
-            if work.call.echo && sampling.logprobs.is_some() { scores } else { "prompt_logprobs" };
+            if work.call.dialect.echo() && sampling.logprobs.is_some() { scores } else { "prompt_logprobs" };
         let widest = |param| if n > 1 { "n" } else { param };
         let of_output = if sampling.logprobs.is_some() { widest(scores) } else { widest("max_tokens") };
         let parts = [

@@ -58,7 +58,7 @@ impl FillMarkup {
 /// # Errors
 /// It may not. Names the setting.
 pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Rejection> {
-    if !call.raw.parse_special || model.policy.parse_special.allows(key) {
+    if !call.dialect.parse_special() || model.policy.parse_special.allows(key) {
         return Ok(());
     }
     let message = format!(
@@ -71,7 +71,7 @@ pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result
 
 /// A token id that ends a filling, besides the model's own end.
 pub(super) fn end_of_fill(lane: &TokenBackend, call: &Call) -> Option<u32> {
-    call.raw.suffix.as_ref()?;
+    call.dialect.suffix()?;
     lane.tokenizer.id_of(FillMarkup::of(&lane.tokenizer)?.end?)
 }
 
@@ -83,9 +83,9 @@ pub(super) fn encode(
     (index, item): (usize, &PromptItem),
     room: TokenizerMemory<'_>,
 ) -> Result<Arc<[u32]>, Rejection> {
-    let ids: Arc<[u32]> = match (item, &call.raw.suffix) {
+    let ids: Arc<[u32]> = match (item, call.dialect.suffix()) {
         (PromptItem::Text(text), Some(suffix)) => fill(model, lane, call, (text, suffix), room)?,
-        (PromptItem::Text(text), None) => text_ids(lane, call.raw.parse_special, text, room)?,
+        (PromptItem::Text(text), None) => text_ids(lane, call.dialect.parse_special(), text, room)?,
         (PromptItem::Ids(ids), _) => {
             if let Some(id) = ids.iter().find(|id| **id >= lane.capabilities.vocab) {
                 return Err(out_of_vocabulary("prompt", *id, model, &lane.capabilities));
@@ -140,7 +140,8 @@ fn fill(
             .at(Stage::Render)
             .with_param("suffix"));
     };
-    let words = |text| if call.raw.parse_special { Segment::Trusted(text) } else { Segment::Literal(text) };
+    let words =
+        |text| if call.dialect.parse_special() { Segment::Trusted(text) } else { Segment::Literal(text) };
     let [first, second, last] = fill.marks.map(Segment::Trusted);
     let (before, after) = (words(before), words(after));
     let (one, two) = if fill.suffix_first { (after, before) } else { (before, after) };

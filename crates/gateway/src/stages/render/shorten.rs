@@ -3,7 +3,7 @@
 //! computes.
 
 use headrace_domain::{
-    Call, ClearTools, ClearTrigger, ClearedContext, Conversation, Prompt, Role, UnixNanos,
+    Call, ClearTools, ClearTrigger, ClearedContext, Conversation, DialectExtras, Prompt, Role, UnixNanos,
 };
 use headrace_prompt::RenderOptions;
 use headrace_wire::{WireLimits, as_chat};
@@ -21,11 +21,11 @@ const CLEARED: &str = "[This result was cleared to save room. Call the tool agai
 
 /// Whether a call asks to be shortened.
 pub(super) fn is_asked(call: &Call) -> bool {
-    call.clears.is_some() || cuts(call)
+    call.dialect.clears().is_some() || cuts(call)
 }
 
 fn cuts(call: &Call) -> bool {
-    call.response.as_ref().is_some_and(|ask| ask.cuts)
+    call.dialect.response().is_some_and(|ask| ask.cuts)
 }
 
 /// The call with as much of its conversation as fits, if it asks for that. A call that fits is unchanged. `limits` are
@@ -67,7 +67,7 @@ fn cleared(
     call: &mut Call,
     means: (UnixNanos, TokenizerMemory<'_>),
 ) -> Result<(), Rejection> {
-    let (Some(clears), Some(lane)) = (call.clears.clone(), model.lane.tokens()) else { return Ok(()) };
+    let (Some(clears), Some(lane)) = (call.dialect.clears(), model.lane.tokens()) else { return Ok(()) };
     let Prompt::Conversation(conversation) = &call.prompt else { return Ok(()) };
     let before = tokens(model, lane, call, conversation, means)?;
     let uses = conversation.messages.iter().filter(|message| message.role == Role::Tool).count();
@@ -79,12 +79,14 @@ fn cleared(
         return Ok(());
     }
     let mut shorter = conversation.clone();
-    let tool_uses = clear(&mut shorter, &clears);
+    let tool_uses = clear(&mut shorter, clears);
     let after = tokens(model, lane, call, &shorter, means)?;
     let input_tokens = before.saturating_sub(after) as u64;
     // A saving below the requested minimum is not worth the loss of the cached prefix.
     if tool_uses > 0 && input_tokens >= clears.at_least_tokens {
-        call.cleared = Some(ClearedContext { tool_uses, input_tokens });
+        if let DialectExtras::Messages(extras) = &mut call.dialect {
+            extras.cleared = Some(ClearedContext { tool_uses, input_tokens });
+        }
         call.prompt = Prompt::Conversation(shorter);
     }
     Ok(())

@@ -164,7 +164,7 @@ pub(crate) fn not_encoded(error: NotEncoded) -> Rejection {
 /// Bytes of the text after the gap.
 fn suffix_bytes(call: &Call) -> usize {
     match &call.prompt {
-        Prompt::Raw(_) => call.raw.suffix.as_ref().map_or(0, String::len),
+        Prompt::Raw(_) => call.dialect.suffix().map_or(0, str::len),
         Prompt::Conversation(_) | Prompt::Encode(_) | Prompt::Relayed(_) => 0,
     }
 }

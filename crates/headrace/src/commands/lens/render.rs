@@ -65,7 +65,7 @@ fn last_line(report: &RenderReport) -> String {
     let dollars = |nanos: i64| NanoDollars::new(nanos);
     let cached = sight.cached_tokens.unwrap_or(sight.cacheable_tokens);
     match report.cost {
-        None => line.push_str("cost: nobody has said what its tokens cost (--config)\n"),
+        None => line.push_str("cost: its tokens have no configured price (--config)\n"),
         Some(PromptCost { uncached_nano_dollars: whole, .. }) if cached == 0 => {
             line.push_str(&format!("cost: {}\n", dollars(whole)));
         }

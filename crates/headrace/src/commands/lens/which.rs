@@ -86,7 +86,7 @@ pub(crate) fn of_name(config: &ServerSettings, name: &ModelName) -> Result<Found
         Some(WordsAt::Demo) => found(None, relayed.reply, order),
         Some(WordsAt::Files(path)) => found(Some(path), relayed.reply, order),
         None => Err(format!(
-            "`{name}` is asked in messages: its words are its server's, and nobody here knows them. Give `path` beside `targets`, \
+            "`{name}` is asked in messages: only its server has its template and tokenizer. Give `path` beside `targets`, \
              or name a directory"
         )),
     }

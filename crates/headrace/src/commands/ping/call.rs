@@ -104,7 +104,7 @@ impl PingCall {
                 shown(network)
             )),
             _ => text.push_str(&format!(
-                "; the server does not say what of it was its own: about one round trip, {} ({share:.0} %), was network.",
+                "; the server does not report its own part of it: about one round trip, {} ({share:.0} %), was network.",
                 shown(network)
             )),
         }

@@ -4,7 +4,8 @@
 
 use bytes::Bytes;
 use headrace_domain::{
-    Call, Code, ConcernKind, EndUser, Endpoint, FieldConcern, Prompt, RelayedBody, ServiceTier, is_blank,
+    Call, Code, CompletionsExtras, ConcernKind, DialectExtras, EndUser, Endpoint, FieldConcern, Prompt,
+    RelayedBody, ServiceTier, is_blank,
 };
 
 use super::edit::{OWN, SALTS};
@@ -153,7 +154,10 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
         sampling: settled.sampling,
         stream: knobs.stream,
         include_usage: knobs.include_usage || matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
-        echo: knobs.echo,
+        dialect: DialectExtras::completions(CompletionsExtras {
+            echo: knobs.echo,
+            ..CompletionsExtras::default()
+        }),
         explain: knobs.explain,
         cache_salt: knobs.cache_salt,
         timeout: knobs.timeout,
