@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use answer::{AnswerBody, AnswerFrames, BrokenBody, CallAnswer, GiveUp, TransportOutlet};
+pub use answer::{AbortReason, AnswerBody, AnswerFrames, BrokenBody, CallAnswer, TransportOutlet};
 pub use arrival::{CallHead, Credentials, DIALECT_HEADERS, PeerAddress};
 pub use body::{BodyPieces, BodyRefusal, BodySource};
-pub use internal_api::{AnnexAnswer, AnnexAnswering, AnnexCall, InternalApi, InternalHead};
+pub use internal_api::{InternalAnswer, InternalAnswerFuture, InternalApi, InternalHead, InternalRequest};
 pub use memory::{MemoryAccount, MemoryReservation, NoRoom};
 pub use object::{ObjectAsk, ObjectMethod};
 pub use question::Question;

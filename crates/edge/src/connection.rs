@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -402,7 +402,7 @@ impl ConnectionSetup {
                         ServerWish::Yield if activity.gives_way_since().is_none() => finish(connection.as_mut()),
                         ServerWish::Yield => return ConnectionEnd::Closed,
                         ServerWish::Close => {
-                            activity.let_go_for(GiveUp::ShuttingDown);
+                            activity.set_abort_reason(AbortReason::ShuttingDown);
                             return ConnectionEnd::Closed;
                         }
                     }
@@ -413,7 +413,7 @@ impl ConnectionSetup {
                     TimeoutVerdict::Fine(next) => look.reset(next),
                     TimeoutVerdict::SlowHeaders => return ConnectionEnd::Unheard(UnreadRequest::Slow),
                     TimeoutVerdict::SlowReader => {
-                        activity.let_go_for(GiveUp::ReaderStalled);
+                        activity.set_abort_reason(AbortReason::ReaderStalled);
                         return ConnectionEnd::SlowReader;
                     }
                     TimeoutVerdict::Idle if is_asked_to_finish => return ConnectionEnd::Closed,

@@ -25,7 +25,7 @@ use crate::stats::EdgeNumber;
 /// Maximum number of connections. Operators are few.
 pub(crate) const MOST_CONNECTIONS: usize = 32;
 /// Number of connections that are closed when no file descriptors are left.
-const LET_GO_AT_ONCE: usize = 4;
+const CLOSED_AT_ONCE: usize = 4;
 
 /// Renders the metrics of the whole server. The arguments are the request's `Accept` header and the edge's own metrics.
 /// Returns a content type and the page.
@@ -48,7 +48,7 @@ pub(crate) async fn serve<F: CallService>(
     tracker: TaskTracker,
 ) {
     loop {
-        let short = || registry.let_go_of(LET_GO_AT_ONCE);
+        let short = || registry.close_idle(CLOSED_AT_ONCE);
         let (stream, address) = accept(listener, &shared.stats, short).await;
         let Ok(registered) = registry.register(address.ip().into()) else { continue };
         let (wiring, shared, metrics) = (Arc::clone(&wiring), Arc::clone(&shared), Arc::clone(&metrics));

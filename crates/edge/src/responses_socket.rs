@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    AnswerBody, AnswerFrames, BodyRefusal, BodySource, CallAnswer, CallHead, CallService, GiveUp,
+    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, BodySource, CallAnswer, CallHead, CallService,
     MemoryReservation, PeerAddress, TransportOutlet,
 };
 use headrace_domain::{ConnectionTrace, Endpoint};
@@ -322,11 +322,11 @@ impl<F: CallService> ResponsesSocket<'_, F> {
                 Err(_) => return Err(SocketEnd::Closed(CloseCode::Error)),
             },
             AnswerBody::Stream(mut frames) | AnswerBody::Long { body: mut frames, .. } => {
-                frames.leads_to(Arc::<ConnectionActivity>::clone(in_flight.activity()));
+                frames.set_outlet(Arc::<ConnectionActivity>::clone(in_flight.activity()));
                 let sent = self.tell(socket, ahead, &mut frames).await;
                 match &sent {
-                    Err(SocketEnd::Stalled) => frames.give_up(GiveUp::ReaderStalled),
-                    Err(SocketEnd::Closing) => frames.give_up(GiveUp::ShuttingDown),
+                    Err(SocketEnd::Stalled) => frames.abort(AbortReason::ReaderStalled),
+                    Err(SocketEnd::Closing) => frames.abort(AbortReason::ShuttingDown),
                     Ok(()) | Err(SocketEnd::Gone | SocketEnd::Closed(_) | SocketEnd::Refused(_)) => {}
                 }
                 sent?;

@@ -38,7 +38,7 @@ pub enum RouteTarget {
     /// Stored objects.
     Objects,
     /// The internal API.
-    Annex,
+    InternalApi,
 }
 
 /// One path of the table.
@@ -90,7 +90,7 @@ pub const ROUTES: &[EdgeRoute] = &[
         methods: "GET, HEAD, POST",
         path: "/internal/v1/{*name}",
         access: RouteAccess::Ticket,
-        target: RouteTarget::Annex,
+        target: RouteTarget::InternalApi,
     },
 ];
 

@@ -36,7 +36,7 @@ pub const STOPS_SOON: &str = "the server stops soon: new calls are taken for `se
 pub(crate) struct EdgeShared<F> {
     pub(crate) front: Arc<F>,
     /// The internal API, if there is one.
-    pub(crate) annex: Option<Arc<dyn InternalApi>>,
+    pub(crate) internal_api: Option<Arc<dyn InternalApi>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: BodyLimits,
     pub(crate) max_header_bytes: usize,
@@ -89,14 +89,14 @@ pub(crate) async fn answer<F: CallService>(
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::AmbiguousLength, None).map(FrameSource::Front)
+        asked.refuse(&EdgeRefusal::AmbiguousLength, None).map(FrameSource::Service)
     } else if let Some(hosts) = wrong_hosts(&parts) {
         asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::BadHost { hosts }, None).map(FrameSource::Front)
+        asked.refuse(&EdgeRefusal::BadHost { hosts }, None).map(FrameSource::Service)
     } else if !is_http1 && head_bytes(&parts) > shared.max_header_bytes {
         let limit_bytes = shared.max_header_bytes;
         let refusal = EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS };
-        asked.refuse(&refusal, None).map(FrameSource::Front)
+        asked.refuse(&refusal, None).map(FrameSource::Service)
     } else {
         asked.reply().await
     };
@@ -158,12 +158,12 @@ struct RequestInProgress<'a, F> {
 impl<F: CallService> RequestInProgress<'_, F> {
     async fn reply(&mut self) -> CallAnswer<FrameSource<F::Stream>> {
         let found = routes::find(self.parts.uri.path());
-        if let (Some((EdgeRoute { target: RouteTarget::Annex, .. }, _)), Some(annex)) =
-            (found, &self.shared.annex)
+        if let (Some((EdgeRoute { target: RouteTarget::InternalApi, .. }, _)), Some(internal_api)) =
+            (found, &self.shared.internal_api)
         {
-            return Box::pin(self.ask_annex(&**annex)).await;
+            return Box::pin(self.ask_internal_api(&**internal_api)).await;
         }
-        self.ask_front(found).await.map(FrameSource::Front)
+        self.ask_front(found).await.map(FrameSource::Service)
     }
 
     async fn ask_front(&mut self, found: Option<(&'static EdgeRoute, &str)>) -> CallAnswer<F::Stream> {
@@ -171,7 +171,9 @@ impl<F: CallService> RequestInProgress<'_, F> {
         let takes_get = !matches!(route.target, RouteTarget::Call(_) | RouteTarget::Question(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
-            Method::POST => !takes_get || matches!(route.target, RouteTarget::Annex | RouteTarget::Objects),
+            Method::POST => {
+                !takes_get || matches!(route.target, RouteTarget::InternalApi | RouteTarget::Objects)
+            }
             Method::DELETE => route.target == RouteTarget::Objects,
             _ => false,
         };
@@ -219,7 +221,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
                 Some(ask) => Box::pin(self.objects(ask)).await,
                 None => return self.not_found(),
             },
-            RouteTarget::Annex => return self.not_found(),
+            RouteTarget::InternalApi => return self.not_found(),
             RouteTarget::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
             RouteTarget::Health => return health(),
             // Unknown clients ask here, too, so the reasons are given only on the operators' listener.
@@ -340,7 +342,10 @@ impl<F: CallService> RequestInProgress<'_, F> {
     }
 
     /// Returns the internal API's answer.
-    async fn ask_annex(&mut self, annex: &dyn InternalApi) -> CallAnswer<FrameSource<F::Stream>> {
+    async fn ask_internal_api(
+        &mut self,
+        internal_api: &dyn InternalApi,
+    ) -> CallAnswer<FrameSource<F::Stream>> {
         let EdgeShared { limits, memory, stats, .. } = self.shared;
         let authorization = joined(&self.parts.headers, &header::AUTHORIZATION);
         let head = InternalHead {
@@ -350,14 +355,14 @@ impl<F: CallService> RequestInProgress<'_, F> {
             traceparent: single(&self.parts.headers, "traceparent"),
             now: self.started.wall,
         };
-        let call = match annex.admit(&head) {
+        let call = match internal_api.admit(&head) {
             Ok(call) => call,
             Err(_) if self.activity.is_refused_too_often() => {
-                return self.cut_short().map(FrameSource::Front);
+                return self.cut_short().map(FrameSource::Service);
             }
             Err(refusal) => {
                 self.activity.refused();
-                return refusal.map(FrameSource::Annex);
+                return refusal.map(FrameSource::Internal);
             }
         };
         self.activity.trust();
@@ -368,7 +373,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
             Ok(body) => call.answer(body).await,
             Err(refusal) => call.refuse(&refusal),
         };
-        answer.map(FrameSource::Annex)
+        answer.map(FrameSource::Internal)
     }
 
     fn not_found(&mut self) -> CallAnswer<F::Stream> {

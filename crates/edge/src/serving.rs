@@ -43,7 +43,7 @@ const PLACES_PER_CLOSING: usize = 4;
 const LEAST_CLOSING: usize = 8;
 const MOST_CLOSING: usize = 2 * REFUSALS_AT_ONCE;
 /// Number of idle connections that are closed when no file descriptors are left.
-const LET_GO_AT_ONCE: usize = 16;
+const CLOSED_AT_ONCE: usize = 16;
 /// Minimum time for the last bytes to reach the peers after all calls have ended.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
@@ -83,7 +83,7 @@ pub struct ServeReport {
 }
 
 impl<F: CallService> Edge<F> {
-    /// Binds the sockets and reads the TLS files. `annex` is the internal API, with paths of its own. `metrics` renders
+    /// Binds the sockets and reads the TLS files. `internal_api` is the internal API, with paths of its own. `metrics` renders
     /// the operators' page and receives the edge's own metrics.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl<F: CallService> Edge<F> {
     pub async fn bind(
         config: EdgeConfig,
         front: Arc<F>,
-        annex: Option<Arc<dyn InternalApi>>,
+        internal_api: Option<Arc<dyn InternalApi>>,
         metrics: Arc<MetricsPage>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
@@ -127,7 +127,7 @@ impl<F: CallService> Edge<F> {
         let origins = config.origins.clone();
         let shared = EdgeShared {
             front,
-            annex,
+            internal_api,
             clock,
             limits,
             max_header_bytes,
@@ -295,7 +295,7 @@ impl<F: CallService> PublicListener<F> {
         loop {
             // The semaphore is never closed.
             let Ok(descriptor) = Arc::clone(&self.descriptors).acquire_owned().await else { return };
-            let short = || self.registry.let_go_of(LET_GO_AT_ONCE);
+            let short = || self.registry.close_idle(CLOSED_AT_ONCE);
             let (stream, address) = accept(listener, &self.shared.stats, short).await;
             let taken = AcceptedConnection { stream, _descriptor: descriptor };
             match self.registry.register(address.ip().into()) {

@@ -304,7 +304,7 @@ impl ServerParts {
                 ..self.config.server.edge.clone()
             },
             Arc::clone(&gateway),
-            self.annex(),
+            self.internal_api(),
             page(Arc::clone(&self.metrics)),
             Arc::clone(&self.clock),
         );
@@ -432,7 +432,7 @@ impl ServerParts {
 
     /// The internal API that takes jobs from other gateways. `None` if no worker secret is configured, or if no random
     /// process id could be drawn.
-    fn annex(&self) -> Option<Arc<dyn InternalApi>> {
+    fn internal_api(&self) -> Option<Arc<dyn InternalApi>> {
         let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
         let process = match ProcessId::fresh() {
             Ok(process) => process,

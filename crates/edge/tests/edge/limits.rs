@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use headrace_edge::EdgeConfig;
 
 use crate::stub::{
@@ -242,7 +242,11 @@ async fn a_reader_that_stops_reading_is_cut_off() {
     stream.write_all(post("", ENDLESS).as_bytes()).await.unwrap();
     until(|| served.stub.calls.load(std::sync::atomic::Ordering::SeqCst) == 1).await;
     served.stub.until_in_flight(0).await;
-    assert_eq!(*served.stub.given_up.lock().unwrap(), Some(GiveUp::ReaderStalled), "it has not gone away");
+    assert_eq!(
+        *served.stub.abort_reason.lock().unwrap(),
+        Some(AbortReason::ReaderStalled),
+        "it has not gone away"
+    );
     drop(stream);
 }
 
@@ -276,7 +280,7 @@ async fn a_reader_that_goes_away_is_not_said_to_have_stalled() {
     served.stub.until_in_flight(1).await;
     drop(stream);
     served.stub.until_in_flight(0).await;
-    assert_eq!(*served.stub.given_up.lock().unwrap(), None);
+    assert_eq!(*served.stub.abort_reason.lock().unwrap(), None);
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer, CallHead,
-    CallService, Credentials, EdgeRefusal, GiveUp, InternalApi, ObjectAsk, Question, TransportOutlet,
+    AbortReason, Admitted, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer,
+    CallHead, CallService, Credentials, EdgeRefusal, InternalApi, ObjectAsk, Question, TransportOutlet,
 };
 use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
 use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport, TlsCertificate};
@@ -41,7 +41,7 @@ pub(crate) struct Stub {
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
     /// Why the last body was dropped, if the client did not go away.
-    pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
+    pub(crate) abort_reason: Arc<Mutex<Option<AbortReason>>>,
     /// The peer of the last call.
     pub(crate) peer: Mutex<Option<SocketAddr>>,
     /// The last request for stored objects.
@@ -75,18 +75,18 @@ pub(crate) struct Pieces {
     left: usize,
     silent: bool,
     cut: watch::Receiver<bool>,
-    given_up: Arc<Mutex<Option<GiveUp>>>,
+    abort_reason: Arc<Mutex<Option<AbortReason>>>,
     outlet: Arc<Mutex<Option<Arc<dyn TransportOutlet>>>>,
     _guard: Guard,
 }
 
 impl AnswerFrames for Pieces {
-    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
+    fn set_outlet(&mut self, outlet: Arc<dyn TransportOutlet>) {
         *self.outlet.lock().unwrap() = Some(outlet);
     }
 
-    fn give_up(&mut self, why: GiveUp) {
-        *self.given_up.lock().unwrap() = Some(why);
+    fn abort(&mut self, why: AbortReason) {
+        *self.abort_reason.lock().unwrap() = Some(why);
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
@@ -116,7 +116,7 @@ impl Stub {
             revoked: AtomicBool::new(false),
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
-            given_up: Arc::default(),
+            abort_reason: Arc::default(),
             peer: Mutex::default(),
             looked: Mutex::default(),
             outlet: Arc::default(),
@@ -136,7 +136,7 @@ impl Stub {
             left,
             silent,
             cut: self.cut.subscribe(),
-            given_up: Arc::clone(&self.given_up),
+            abort_reason: Arc::clone(&self.abort_reason),
             outlet: Arc::clone(&self.outlet),
             _guard: guard,
         };
@@ -398,8 +398,9 @@ pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
         let page = format!("headrace_test 1\n{}asked for {accept:?}\n", lines.collect::<String>());
         ("text/plain; version=0.0.4", page)
     });
-    let annex: Option<Arc<dyn InternalApi>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
-    let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
+    let internal_api: Option<Arc<dyn InternalApi>> =
+        Some(Arc::new(crate::internal_api::EchoApi(Arc::clone(&stub))));
+    let edge = Edge::bind(config, Arc::clone(&stub), internal_api, metrics, Arc::new(SystemClock::new()));
     let edge = edge.await.unwrap();
     let (address, metrics, certificate) = (edge.local_addr(), edge.metrics_addr(), edge.certificate());
     let (notice, noticed) = oneshot::channel::<()>();

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use http::{HeaderValue, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -121,7 +121,7 @@ async fn who_goes_away_in_the_middle_lets_go_of_its_call() {
         served.stub.until_in_flight(1).await;
         drop(socket);
         served.stub.until_in_flight(0).await;
-        assert_eq!(*served.stub.given_up.lock().unwrap(), None, "the client left");
+        assert_eq!(*served.stub.abort_reason.lock().unwrap(), None, "the client left");
     }
 }
 
@@ -134,7 +134,7 @@ async fn a_reader_who_takes_nothing_is_cut_off() {
     say(&mut socket, "\"endless events\"").await;
     until(|| served.stub.calls.load(Ordering::SeqCst) == 1).await;
     served.stub.until_in_flight(0).await;
-    assert_eq!(*served.stub.given_up.lock().unwrap(), Some(GiveUp::ReaderStalled));
+    assert_eq!(*served.stub.abort_reason.lock().unwrap(), Some(AbortReason::ReaderStalled));
 }
 
 #[tokio::test]

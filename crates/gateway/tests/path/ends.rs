@@ -159,7 +159,7 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
     world.script(Script::ThenWait(4));
     let answer = world.chat(true).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
-    delivery.leads_to(std::sync::Arc::new(Full(std::time::Instant::now())));
+    delivery.set_outlet(std::sync::Arc::new(Full(std::time::Instant::now())));
     // The transport takes every frame, so nothing ever waits here.
     let mut last = None;
     while let Some(frame) = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, BrokenBody, CallHead, CallService, Credentials, GiveUp, PeerAddress};
+use headrace_call_api::{
+    AbortReason, AnswerFrames, BrokenBody, CallHead, CallService, Credentials, PeerAddress,
+};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
 use serde_json::json;
@@ -26,7 +28,7 @@ pub(crate) enum Habit {
     /// Leaves while it waits for the head.
     LeavesEarly,
     /// The transport drops it after this many frames, and says why.
-    LetGo(u64, GiveUp),
+    LetGo(u64, AbortReason),
 }
 
 /// What a client has seen of its call.
@@ -55,8 +57,8 @@ pub(crate) fn habit(random: &mut Random) -> Habit {
         6 | 7 => Habit::Stalls(after),
         8 => Habit::Leaves(after),
         9 => Habit::LeavesEarly,
-        10 => Habit::LetGo(after, GiveUp::ReaderStalled),
-        _ => Habit::LetGo(after, GiveUp::ShuttingDown),
+        10 => Habit::LetGo(after, AbortReason::ReaderStalled),
+        _ => Habit::LetGo(after, AbortReason::ShuttingDown),
     }
 }
 
@@ -125,7 +127,7 @@ impl Sight {
             match self.habit {
                 Habit::Stalls(after) if frames == after => tokio::time::sleep(LONG_AFTER).await,
                 Habit::Leaves(after) if frames == after => return,
-                Habit::LetGo(after, why) if frames == after => return body.give_up(why),
+                Habit::LetGo(after, why) if frames == after => return body.abort(why),
                 Habit::Slow => tokio::time::sleep(Duration::from_millis(random.below(9_000))).await,
                 _ => {}
             }

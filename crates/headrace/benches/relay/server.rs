@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
-    Admitted, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallHead, CallService,
-    Credentials, EdgeRefusal, GiveUp, ObjectAsk, Question, TransportOutlet,
+    AbortReason, Admitted, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallHead,
+    CallService, Credentials, EdgeRefusal, ObjectAsk, Question, TransportOutlet,
 };
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
 use headrace_engine_api::{AnswerBounds, MessageRelay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
@@ -118,9 +118,9 @@ impl AnswerFrames for Passing {
         }
     }
 
-    fn leads_to(&mut self, _: Arc<dyn TransportOutlet>) {}
+    fn set_outlet(&mut self, _: Arc<dyn TransportOutlet>) {}
 
-    fn give_up(&mut self, _: GiveUp) {}
+    fn abort(&mut self, _: AbortReason) {}
 }
 
 impl CallService for Plain {
