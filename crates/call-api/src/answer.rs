@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// An answer.
-#[derive(Debug)]
+/// An answer. Its head is plain data, and so is a whole body.
+#[derive(Debug, Clone)]
 pub struct CallAnswer<S> {
     /// HTTP status.
     pub status: u16,
@@ -21,7 +21,7 @@ pub struct CallAnswer<S> {
 }
 
 /// The body of an answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum AnswerBody<S> {
     /// The whole body.
     Whole(Bytes),
@@ -81,7 +81,7 @@ pub trait AnswerFrames: Send + Unpin + 'static {
 
     /// States why the transport stops early, before it drops the body. Not called if the client went away. The first
     /// reason counts.
-    fn abort(&mut self, why: AbortReason);
+    fn abort(&mut self, reason: AbortReason);
 }
 
 impl AnswerFrames for Box<dyn AnswerFrames> {
@@ -93,8 +93,8 @@ impl AnswerFrames for Box<dyn AnswerFrames> {
         self.as_mut().set_outlet(outlet);
     }
 
-    fn abort(&mut self, why: AbortReason) {
-        self.as_mut().abort(why);
+    fn abort(&mut self, reason: AbortReason) {
+        self.as_mut().abort(reason);
     }
 }
 

@@ -15,10 +15,10 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, BodySource, CallAnswer, CallHead, CallService,
-    MemoryReservation, PeerAddress, TransportOutlet,
+    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, CallService, CallerInfo,
+    MemoryReservation, RequestHead, Target, TransportOutlet,
 };
-use headrace_domain::{ConnectionTrace, Endpoint};
+use headrace_domain::ConnectionTrace;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -29,7 +29,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::activity::{ConnectionActivity, ServerWish};
 use crate::connection::linger;
-use crate::handshake::UpgradedCaller;
+use crate::handshake::SocketCaller;
 use crate::service::EdgeShared;
 use crate::stats::count;
 use crate::transport::DuplexStream;
@@ -133,8 +133,7 @@ enum SocketEnd {
 /// One responses socket.
 pub(crate) struct ResponsesSocket<'a, F> {
     pub(crate) shared: &'a EdgeShared<F>,
-    pub(crate) peer: PeerAddress,
-    pub(crate) upgraded: &'a UpgradedCaller,
+    pub(crate) caller: &'a SocketCaller,
     pub(crate) activity: &'a Arc<ConnectionActivity>,
     /// How long a peer may leave its waiting bytes unread.
     pub(crate) patience: Duration,
@@ -152,7 +151,6 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         let inbound = InboundFrames::new(io, &self.shared.limits, self.charge());
         let mut socket = WebSocketStream::from_raw_socket(inbound, Role::Server, Some(config)).await;
         let over = Instant::now() + LONGEST;
-        let kept = F::Turns::default();
         let mut ahead = QueuedTurn { next: None, look_at: Instant::now() + LOOK_EVERY };
         let end = loop {
             let message = match ahead.next.take() {
@@ -162,7 +160,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
                     Err(end) => break end,
                 },
             };
-            if let Err(end) = self.turn(&mut socket, message, &kept, &mut ahead).await {
+            if let Err(end) = self.turn(&mut socket, message, &mut ahead).await {
                 break end;
             }
             // The client reads the close frame after this answer. A message that arrived meanwhile is answered first.
@@ -175,13 +173,13 @@ impl<F: CallService> ResponsesSocket<'_, F> {
 
     /// Returns an empty reservation in the memory of the peer's key.
     fn charge(&self) -> MemoryReservation {
-        self.shared.memory.for_call_of(self.upgraded.key().clone())
+        self.shared.memory.for_call_of(self.caller.key().clone())
     }
 
     /// Performs the regular check of a connection.
     fn look(&self, socket: &Socket<'_>) -> Result<(), SocketEnd> {
         let now = Instant::now();
-        if !self.shared.front.knows(&self.upgraded.credentials) {
+        if !self.shared.has_valid_key(self.caller.info.clone()) {
             return Err(SocketEnd::Refused(&BAD_KEY));
         }
         if socket.get_ref().due().is_some_and(|due| due <= now) {
@@ -282,37 +280,28 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         &self,
         socket: &mut Socket<'_>,
         message: SocketMessage,
-        kept: &F::Turns,
         ahead: &mut QueuedTurn,
     ) -> Result<(), SocketEnd> {
-        let EdgeShared { front, stats, clock, .. } = self.shared;
+        let EdgeShared { service, stats, clock, .. } = self.shared;
         let (requests_before, in_flight) = self.activity.request();
         count(&stats.requests);
-        let UpgradedCaller { credentials, traceparent, dialect, .. } = self.upgraded;
-        let head = CallHead {
-            endpoint: Endpoint::Responses,
-            credentials: credentials.clone(),
-            peer: self.peer,
-            traceparent: traceparent.clone(),
-            dialect: dialect.clone(),
+        let SocketMessage { text, taken } = message;
+        let bytes = text.len();
+        let caller = CallerInfo {
             started: clock.now(),
             started_mono_ns: clock.monotonic_nanos(),
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
+            ..self.caller.info.clone()
         };
-        let SocketMessage { text, taken } = message;
-        let message = Bytes::from(text);
-        let admitted = match front.admit(head) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
+        let target = Target::SocketTurn { session: self.caller.session, message: Bytes::from(text) };
+        let admission = match service.admit(RequestHead { target, caller }) {
+            Ok(admission) => admission,
+            Err(refusal) => return self.say_refused(socket, refusal).await,
         };
-        let bytes = message.len();
-        let body = match front.turn(message.clone()) {
-            Ok(body) => body,
-            Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
-        };
-        drop(message);
-        let body = SocketTurn { body, bytes, taken: &taken };
-        let answer = self.beside(socket, ahead, front.call(front.in_turns(admitted, kept), body)).await?;
+        // Reduces the reservation to the message's length, because the buffer of a fragmented message is gone.
+        let _ = taken.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
+        // The service has the message already.
+        let answer = self.beside(socket, ahead, service.serve(admission, Bytes::new())).await?;
         if answer.status != 200 {
             return self.say_refused(socket, answer).await;
         }
@@ -366,18 +355,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         }
     }
 
-    /// Sends the refusal of a message that did not become a call, as an event.
-    async fn refused(
-        &self,
-        socket: &mut Socket<'_>,
-        answer: CallAnswer<F::Stream>,
-        kept: &F::Turns,
-        message: &[u8],
-    ) -> Result<(), SocketEnd> {
-        self.shared.front.turn_refused(kept, message);
-        self.say_refused(socket, answer).await
-    }
-
+    /// Sends a refusal as an event.
     async fn say_refused(
         &self,
         socket: &mut Socket<'_>,
@@ -463,22 +441,6 @@ fn whole_characters(text: &[u8], most: usize) -> usize {
     }
     let is_continued = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
     (1..=most).rev().find(|at| !is_continued(at)).unwrap_or(most)
-}
-
-/// The body of a call on a responses socket. It has already arrived, and its message has already reserved its memory.
-struct SocketTurn<'a> {
-    body: Bytes,
-    /// Length of the message that contained the body.
-    bytes: usize,
-    taken: &'a MemoryReservation,
-}
-
-impl BodySource for SocketTurn<'_> {
-    async fn read(self) -> Result<Bytes, BodyRefusal> {
-        // Reduces the reservation to the message's length, because the buffer of a fragmented message is gone.
-        let _ = self.taken.resize(u64::try_from(self.bytes).unwrap_or(u64::MAX));
-        Ok(self.body)
-    }
 }
 
 #[cfg(test)]

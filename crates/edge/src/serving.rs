@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use headrace_call_api::{CallService, EdgeRefusal, InternalApi, MemoryAccount, PeerAddress};
-use headrace_domain::{Clock, Dialect};
+use headrace_call_api::{CallAnswer, CallService, InternalApi, MemoryAccount, PeerAddress};
+use headrace_domain::{Clock, Dialect, TraceSink};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,10 +20,11 @@ use crate::answers::{cut_short, written_out};
 use crate::connection::{
     ConnectionSetup, MOST_HTTP1_HEADERS, ProtocolSwitch, UnreadRequest, refuse_and_close,
 };
-use crate::handshake::UpgradedCaller;
+use crate::handshake::{AdmittedSocket, PendingSocket};
 use crate::home::HomePage;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
+use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
 use crate::responses_socket::ResponsesSocket;
 use crate::service::{EdgeShared, answer};
@@ -83,16 +84,17 @@ pub struct ServeReport {
 }
 
 impl<F: CallService> Edge<F> {
-    /// Binds the sockets and reads the TLS files. `internal_api` is the internal API, with paths of its own. `metrics` renders
-    /// the operators' page and receives the edge's own metrics.
+    /// Binds the sockets and reads the TLS files. `internal_api` has paths of its own. `metrics` renders the operators'
+    /// page and receives the edge's own metrics. `traces` receives the records of requests that the edge refuses.
     ///
     /// # Errors
     /// [`EdgeError`]: invalid values, unusable TLS files, an address that cannot be bound.
     pub async fn bind(
         config: EdgeConfig,
-        front: Arc<F>,
+        service: Arc<F>,
         internal_api: Option<Arc<dyn InternalApi>>,
         metrics: Arc<MetricsPage>,
+        traces: Arc<dyn TraceSink>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
@@ -126,8 +128,9 @@ impl<F: CallService> Edge<F> {
         let sockets = WebSocketTable::new();
         let origins = config.origins.clone();
         let shared = EdgeShared {
-            front,
+            service,
             internal_api,
+            refusals: RefusalWriter::new(Arc::clone(&clock), traces),
             clock,
             limits,
             max_header_bytes,
@@ -314,14 +317,14 @@ impl<F: CallService> PublicListener<F> {
             let open = OpenConnection(Arc::clone(&shared.stats));
             let AcceptedConnection { stream, _descriptor } = taken;
             let activity = Arc::clone(&registered.activity);
-            let front = Arc::clone(&shared);
+            let answering = Arc::clone(&shared);
             // The request is in flight from its head on, not only when its task first runs, so that its connection is
             // not displaced.
             let peer = PeerAddress { address };
-            let turns = Arc::new(OnceLock::new());
-            let switch = Arc::clone(&turns);
+            let socket = Arc::new(PendingSocket::default());
+            let pending = Arc::clone(&socket);
             let service = service_fn(move |request| {
-                answer(Arc::clone(&front), (peer, Arc::clone(&switch)), activity.request(), request)
+                answer(Arc::clone(&answering), (peer, Arc::clone(&pending)), activity.request(), request)
             });
             let last_words = |why| {
                 let activity = &registered.activity;
@@ -334,8 +337,7 @@ impl<F: CallService> PublicListener<F> {
             let patience = wiring.write_patience();
             let afterwards = SocketConversation {
                 shared: &shared,
-                peer,
-                turns: &turns,
+                socket: &socket,
                 activity: &registered.activity,
                 patience,
             };
@@ -374,7 +376,7 @@ impl<F: CallService> PublicListener<F> {
     async fn drain(&self, within: Duration) -> (usize, usize) {
         let began = Instant::now();
         self.registry.wish_all(ServerWish::Finish);
-        let calls = self.shared.front.drain(within).await;
+        let calls = self.shared.service.drain(within).await;
         self.tasks.close();
         // The last bytes of a finished call may still be on their way to a slow reader, which gets the remaining drain
         // time.
@@ -389,20 +391,22 @@ impl<F: CallService> PublicListener<F> {
 }
 
 /// Continues a connection as a responses socket.
-struct SocketConversation<'c, F> {
+struct SocketConversation<'c, F: CallService> {
     shared: &'c EdgeShared<F>,
-    peer: PeerAddress,
-    turns: &'c OnceLock<UpgradedCaller>,
+    socket: &'c PendingSocket<F::Admission>,
     activity: &'c Arc<ConnectionActivity>,
     patience: Duration,
 }
 
 impl<F: CallService> ProtocolSwitch for SocketConversation<'_, F> {
     fn go_on<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        let &Self { shared, peer, turns, activity, patience } = self;
+        let &Self { shared, socket, activity, patience } = self;
         Box::pin(async move {
-            if let Some(upgraded) = turns.get() {
-                ResponsesSocket { shared, peer, upgraded, activity, patience }.take_all(io).await;
+            let admitted = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(AdmittedSocket { caller, admission }) = admitted {
+                ResponsesSocket { shared, caller: &caller, activity, patience }.take_all(io).await;
+                // The session ends with the socket.
+                drop(admission);
             }
         })
     }
@@ -437,6 +441,7 @@ fn refusal(
 
 /// Writes a refusal as the bytes of an HTTP/1.1 response, for requests whose dialect is still unknown.
 fn last_words<F: CallService>(shared: &EdgeShared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
-    let reply = shared.front.refuse(Dialect::OpenAi, refusal, None, shared.clock.now());
+    let now = HeadTime::now(&*shared.clock);
+    let reply: CallAnswer<F::Stream> = shared.refusals.answer(refusal, Dialect::OpenAi, None, now);
     written_out(&reply)
 }

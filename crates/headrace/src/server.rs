@@ -306,6 +306,7 @@ impl ServerParts {
             Arc::clone(&gateway),
             self.internal_api(),
             page(Arc::clone(&self.metrics)),
+            Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             Arc::clone(&self.clock),
         );
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;

@@ -7,7 +7,7 @@ use headrace_call_api::{
     AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, InternalAnswer, InternalAnswerFuture, InternalApi,
     InternalHead, InternalRequest,
 };
-use headrace_domain::{KeyId, SystemClock};
+use headrace_domain::{KeyId, NoTrace, SystemClock};
 use headrace_edge::Edge;
 use tokio::sync::oneshot;
 
@@ -72,7 +72,7 @@ async fn the_internal_api_answers_known_servers_within_the_bounds_of_bodies() {
         ("POST /internal/v1/jobs", "three", 200, "data: 1"),
         ("POST /internal/v1/jobs", "more than ten bytes", 413, "TooLarge"),
         ("PUT /internal/v1/jobs", "", 200, "PUT /internal/v1/jobs 0 bytes"),
-        ("POST /internal/v2/jobs", "", 404, "NotFound"),
+        ("POST /internal/v2/jobs", "", 404, "\"code\":\"not_found\""),
     ] {
         let answer = ask(&served, head, body).await;
         assert_status(&answer, status);
@@ -98,7 +98,8 @@ async fn the_internal_api_answers_known_servers_within_the_bounds_of_bodies() {
 async fn without_an_internal_api_its_paths_are_unknown() {
     let (stop, stopped) = oneshot::channel::<()>();
     let clock = Arc::new(SystemClock::new());
-    let edge = Edge::bind(config(), Stub::new(), None, headrace_edge::no_metrics(), clock).await.unwrap();
+    let (stub, traces) = (Stub::new(), Arc::new(NoTrace));
+    let edge = Edge::bind(config(), stub, None, headrace_edge::no_metrics(), traces, clock).await.unwrap();
     let address = edge.local_addr();
     let serving = tokio::spawn(edge.serve(
         async {

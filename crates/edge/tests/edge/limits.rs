@@ -297,7 +297,10 @@ async fn connections_over_the_limit_get_503_and_places_come_back() {
     }
     let answer = served.raw(&post("", "{}")).await;
     assert_status(&answer, 503);
-    assert!(answer.contains("TooManyConnections") && answer.contains("connection: close\r\n"), "{answer}");
+    assert!(
+        answer.contains("\"code\":\"too_many_connections\"") && answer.contains("connection: close\r\n"),
+        "{answer}"
+    );
     drop(held.pop());
     let address = served.address;
     let began = Instant::now();
@@ -318,12 +321,12 @@ async fn headers_over_the_limit_get_431() {
         let request = format!("GET /v1/models HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "y".repeat(length));
         let answer = served.raw(&request).await;
         assert_status(&answer, 431);
-        assert!(answer.contains("HeadTooLarge { limit_bytes: 16384, most_headers: 100 }"), "{answer}");
+        assert!(answer.contains("may have 16384 bytes") && answer.contains("than 100 headers"), "{answer}");
     }
     let many: String = (0..200).map(|i| format!("x{i}: y\r\n")).collect();
     let answer = served.raw(&format!("GET /v1/models HTTP/1.1\r\n{many}\r\n")).await;
     assert_status(&answer, 431);
-    assert!(answer.contains("HeadTooLarge"), "{answer}");
+    assert!(answer.contains("\"code\":\"head_too_large\""), "{answer}");
 }
 
 #[tokio::test]

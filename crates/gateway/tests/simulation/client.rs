@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    AbortReason, AnswerFrames, BrokenBody, CallHead, CallService, Credentials, PeerAddress,
+    AbortReason, AnswerFrames, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
+    Target,
 };
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
@@ -77,8 +78,7 @@ pub(crate) async fn call(
         "max_tokens": 1 + random.below(30), "n": 1 + random.below(2),
         "headrace": {"explain": random.one_in(6)},
     });
-    let head = CallHead {
-        endpoint: Endpoint::Completions,
+    let caller = CallerInfo {
         credentials: Credentials {
             authorization: Some(format!("Bearer {key}").into_bytes()),
             x_api_key: None,
@@ -86,15 +86,15 @@ pub(crate) async fn call(
         peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
         traceparent: None,
         started: clock.wall(),
-        dialect: Vec::new(),
+        dialect_headers: Vec::new(),
         started_mono_ns: clock.mono(),
         connection: None,
     };
     let mut sight =
         Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
     let call = async {
-        match gateway.admit(head) {
-            Ok(admitted) => gateway.call(admitted, Bytes::from(body.to_string())).await,
+        match gateway.admit(RequestHead { target: Target::Call(Endpoint::Completions), caller }) {
+            Ok(admission) => gateway.serve(admission, Bytes::from(body.to_string())).await,
             Err(refusal) => refusal,
         }
     };
