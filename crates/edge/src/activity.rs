@@ -177,9 +177,9 @@ impl ConnectionActivity {
     }
 
     /// Records why the server is about to close the connection under its peer.
-    pub(crate) fn set_abort_reason(&self, why: AbortReason) {
-        let why = if why == AbortReason::ReaderStalled { 1 } else { 2 };
-        let _ = self.abort_reason.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire);
+    pub(crate) fn set_abort_reason(&self, reason: AbortReason) {
+        let reason = if reason == AbortReason::ReaderStalled { 1 } else { 2 };
+        let _ = self.abort_reason.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Returns why the server closed the connection under its peer, if it did.
@@ -235,8 +235,8 @@ impl ConnectionActivity {
     /// Records a refusal that was sent to a peer without a valid key.
     pub(crate) fn refused(&self) {
         self.allowance.refused();
-        let told = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        if told >= MOST_REFUSALS && !self.is_trusted() {
+        let refusals = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        if refusals >= MOST_REFUSALS && !self.is_trusted() {
             self.wish(ServerWish::Finish);
         }
     }

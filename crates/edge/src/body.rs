@@ -45,8 +45,8 @@ impl<S: AnswerFrames> AnswerFrames for FrameSource<S> {
         self.frames().set_outlet(outlet);
     }
 
-    fn abort(&mut self, why: AbortReason) {
-        self.frames().abort(why);
+    fn abort(&mut self, reason: AbortReason) {
+        self.frames().abort(reason);
     }
 }
 
@@ -82,8 +82,8 @@ impl<S: AnswerFrames> StreamedBody<S> {
 
 impl<S: AnswerFrames> Drop for StreamedBody<S> {
     fn drop(&mut self) {
-        if let Some(why) = self.in_flight.activity().abort_reason().filter(|_| !self.ended) {
-            self.frames.abort(why);
+        if let Some(reason) = self.in_flight.activity().abort_reason().filter(|_| !self.ended) {
+            self.frames.abort(reason);
         }
     }
 }

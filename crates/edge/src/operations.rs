@@ -57,15 +57,15 @@ pub(crate) async fn serve<F: CallService>(
             let service = service_fn(|request| {
                 std::future::ready(Ok::<_, Infallible>(answer(&shared, &metrics, &activity, &request)))
             });
-            let last_words = |why| {
-                let status = match why {
+            let refusal_bytes = |fault| {
+                let status = match fault {
                     UnreadRequest::Slow => 408,
                     UnreadRequest::TooLarge => 431,
                     UnreadRequest::Malformed(_) => 400,
                 };
                 written_out(&text::<F::Stream>(status, "This is no request in HTTP/1.1.\n".to_owned()))
             };
-            wiring.speak(stream, &registered.activity, service, (last_words, &NoSwitch)).await;
+            wiring.serve(stream, &registered.activity, service, (refusal_bytes, &NoSwitch)).await;
         });
     }
 }

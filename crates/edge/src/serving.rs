@@ -229,7 +229,7 @@ impl<F: CallService> Edge<F> {
         let listener = self.listener;
         let serve = async {
             {
-                let taking = pin!(public.take_all(&listener));
+                let taking = pin!(public.accept_all(&listener));
                 let noticed = pin!(async {
                     notice.await;
                     public.retire();
@@ -294,7 +294,7 @@ struct PublicListener<F> {
 }
 
 impl<F: CallService> PublicListener<F> {
-    async fn take_all(&self, listener: &TcpListener) {
+    async fn accept_all(&self, listener: &TcpListener) {
         loop {
             // The semaphore is never closed.
             let Ok(descriptor) = Arc::clone(&self.descriptors).acquire_owned().await else { return };
@@ -326,22 +326,22 @@ impl<F: CallService> PublicListener<F> {
             let service = service_fn(move |request| {
                 answer(Arc::clone(&answering), (peer, Arc::clone(&pending)), activity.request(), request)
             });
-            let last_words = |why| {
+            let refusal_bytes = |fault| {
                 let activity = &registered.activity;
                 if activity.is_refused_too_often() {
                     return written_out(&cut_short::<F::Stream>(&shared.stats));
                 }
                 activity.refused();
-                last_words(&shared, &refusal(why, seconds, limit_bytes, activity))
+                refusal_bytes(&shared, &refusal(fault, seconds, limit_bytes, activity))
             };
             let patience = wiring.write_patience();
-            let afterwards = SocketConversation {
+            let switch = SocketConversation {
                 shared: &shared,
                 socket: &socket,
                 activity: &registered.activity,
                 patience,
             };
-            wiring.speak(stream, &registered.activity, service, (last_words, &afterwards)).await;
+            wiring.serve(stream, &registered.activity, service, (refusal_bytes, &switch)).await;
             drop(open);
         });
     }
@@ -360,8 +360,8 @@ impl<F: CallService> PublicListener<F> {
                 RegistryFull::OfPeer(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: true },
                 RegistryFull::All(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: false },
             };
-            let words = last_words(&shared, &refusal);
-            refuse_and_close(&mut taken.stream, &words).await;
+            let bytes = refusal_bytes(&shared, &refusal);
+            refuse_and_close(&mut taken.stream, &bytes).await;
             drop((taken, turn));
         });
     }
@@ -399,12 +399,12 @@ struct SocketConversation<'c, F: CallService> {
 }
 
 impl<F: CallService> ProtocolSwitch for SocketConversation<'_, F> {
-    fn go_on<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn serve<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         let &Self { shared, socket, activity, patience } = self;
         Box::pin(async move {
             let admitted = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(AdmittedSocket { caller, admission }) = admitted {
-                ResponsesSocket { shared, caller: &caller, activity, patience }.take_all(io).await;
+                ResponsesSocket { shared, caller: &caller, activity, patience }.serve(io).await;
                 // The session ends with the socket.
                 drop(admission);
             }
@@ -422,12 +422,12 @@ impl Drop for OpenConnection {
 
 /// Returns the refusal for a request that was not read to the end.
 fn refusal(
-    why: UnreadRequest,
+    fault: UnreadRequest,
     seconds: u64,
     limit_bytes: usize,
     activity: &ConnectionActivity,
 ) -> EdgeRefusal {
-    match why {
+    match fault {
         UnreadRequest::Slow => EdgeRefusal::HeaderTimeout { seconds },
         UnreadRequest::TooLarge => {
             EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS }
@@ -440,7 +440,7 @@ fn refusal(
 }
 
 /// Writes a refusal as the bytes of an HTTP/1.1 response, for requests whose dialect is still unknown.
-fn last_words<F: CallService>(shared: &EdgeShared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
+fn refusal_bytes<F: CallService>(shared: &EdgeShared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
     let now = HeadTime::now(&*shared.clock);
     let reply: CallAnswer<F::Stream> = shared.refusals.answer(refusal, Dialect::OpenAi, None, now);
     written_out(&reply)
