@@ -80,7 +80,7 @@ const CRATES: &[CrateRule] = &[
             "fleet",
         ],
     ),
-    rule("edge", Gateway, &["call-api"]),
+    rule("edge", Gateway, &["wire", "call-api"]),
     rule("trace", Around, &[]),
     rule("explain", Around, &["trace"]),
     rule("telemetry", Around, &["trace"]),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// An answer.
-#[derive(Debug)]
+/// An answer. Its head is plain data, and so is a whole body.
+#[derive(Debug, Clone)]
 pub struct CallAnswer<S> {
     /// HTTP status.
     pub status: u16,
@@ -21,7 +21,7 @@ pub struct CallAnswer<S> {
 }
 
 /// The body of an answer.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum AnswerBody<S> {
     /// The whole body.
     Whole(Bytes),
@@ -77,11 +77,11 @@ pub trait AnswerFrames: Send + Unpin + 'static {
 
     /// Passes the destination of the pieces, before the first piece is requested. The producer uses it to time out a
     /// peer that reads nothing.
-    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>);
+    fn set_outlet(&mut self, outlet: Arc<dyn TransportOutlet>);
 
     /// States why the transport stops early, before it drops the body. Not called if the client went away. The first
     /// reason counts.
-    fn give_up(&mut self, why: GiveUp);
+    fn abort(&mut self, reason: AbortReason);
 }
 
 impl AnswerFrames for Box<dyn AnswerFrames> {
@@ -89,12 +89,12 @@ impl AnswerFrames for Box<dyn AnswerFrames> {
         self.as_mut().poll_frame(cx)
     }
 
-    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
-        self.as_mut().leads_to(outlet);
+    fn set_outlet(&mut self, outlet: Arc<dyn TransportOutlet>) {
+        self.as_mut().set_outlet(outlet);
     }
 
-    fn give_up(&mut self, why: GiveUp) {
-        self.as_mut().give_up(why);
+    fn abort(&mut self, reason: AbortReason) {
+        self.as_mut().abort(reason);
     }
 }
 
@@ -107,7 +107,7 @@ pub trait TransportOutlet: Send + Sync {
 
 /// Why a transport drops a body before its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GiveUp {
+pub enum AbortReason {
     /// The client closed the connection or reset the stream.
     ClientGone,
     /// The client took nothing for longer than the transport waits.

@@ -9,10 +9,10 @@ use headrace_domain::{KeyId, UnixNanos};
 use crate::{AnswerFrames, BodyRefusal, CallAnswer};
 
 /// An answer of the internal API.
-pub type AnnexAnswer = CallAnswer<Box<dyn AnswerFrames>>;
+pub type InternalAnswer = CallAnswer<Box<dyn AnswerFrames>>;
 
 /// A future that produces an answer of the internal API.
-pub type AnnexAnswering = Pin<Box<dyn Future<Output = AnnexAnswer> + Send>>;
+pub type InternalAnswerFuture = Pin<Box<dyn Future<Output = InternalAnswer> + Send>>;
 
 /// The head of a request to the internal API.
 #[derive(Debug, Clone, Copy)]
@@ -33,17 +33,17 @@ pub struct InternalHead<'a> {
 pub trait InternalApi: Send + Sync + 'static {
     /// Admits or refuses a request by its head. The error is the refusal. If its status is 401, the sender is unknown,
     /// and the body is left unread.
-    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer>;
+    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn InternalRequest>, InternalAnswer>;
 }
 
 /// An admitted request.
-pub trait AnnexCall: Send {
+pub trait InternalRequest: Send {
     /// Returns the key whose share of memory the body counts against.
     fn payer(&self) -> &KeyId;
 
     /// Produces the answer, once the body has arrived. It may take a while, but blocks no thread.
-    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering;
+    fn answer(self: Box<Self>, body: Bytes) -> InternalAnswerFuture;
 
     /// Produces the answer for a body that was refused.
-    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer;
+    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> InternalAnswer;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use headrace_call_api::{GiveUp, TransportOutlet};
+use headrace_call_api::{AbortReason, TransportOutlet};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -72,7 +72,7 @@ pub(crate) struct ConnectionActivity {
     write_blocked_since_ms: AtomicU64,
     ambiguous_from: AtomicU64,
     body_left_unread: AtomicU8,
-    let_go: AtomicU8,
+    abort_reason: AtomicU8,
     wish: AtomicU8,
     wished: Notify,
     refusals: AtomicU32,
@@ -102,7 +102,7 @@ impl ConnectionActivity {
             write_blocked_since_ms: AtomicU64::new(NEVER),
             ambiguous_from: AtomicU64::new(NEVER),
             body_left_unread: AtomicU8::new(0),
-            let_go: AtomicU8::new(0),
+            abort_reason: AtomicU8::new(0),
             wish: AtomicU8::new(wish as u8),
             wished: Notify::new(),
             refusals: AtomicU32::new(0),
@@ -177,17 +177,17 @@ impl ConnectionActivity {
     }
 
     /// Records why the server is about to close the connection under its peer.
-    pub(crate) fn let_go_for(&self, why: GiveUp) {
-        let why = if why == GiveUp::ReaderStalled { 1 } else { 2 };
-        let _ = self.let_go.compare_exchange(0, why, Ordering::AcqRel, Ordering::Acquire);
+    pub(crate) fn set_abort_reason(&self, reason: AbortReason) {
+        let reason = if reason == AbortReason::ReaderStalled { 1 } else { 2 };
+        let _ = self.abort_reason.compare_exchange(0, reason, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Returns why the server closed the connection under its peer, if it did.
-    pub(crate) fn let_go(&self) -> Option<GiveUp> {
-        match self.let_go.load(Ordering::Acquire) {
+    pub(crate) fn abort_reason(&self) -> Option<AbortReason> {
+        match self.abort_reason.load(Ordering::Acquire) {
             0 => None,
-            1 => Some(GiveUp::ReaderStalled),
-            _ => Some(GiveUp::ShuttingDown),
+            1 => Some(AbortReason::ReaderStalled),
+            _ => Some(AbortReason::ShuttingDown),
         }
     }
 
@@ -235,8 +235,8 @@ impl ConnectionActivity {
     /// Records a refusal that was sent to a peer without a valid key.
     pub(crate) fn refused(&self) {
         self.allowance.refused();
-        let told = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        if told >= MOST_REFUSALS && !self.is_trusted() {
+        let refusals = self.refusals.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        if refusals >= MOST_REFUSALS && !self.is_trusted() {
             self.wish(ServerWish::Finish);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, BrokenBody, GiveUp, TransportOutlet};
+use headrace_call_api::{AbortReason, AnswerFrames, BrokenBody, TransportOutlet};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::activity::{ConnectionActivity, InFlight};
@@ -20,15 +20,15 @@ pub(crate) enum OutBody<S: AnswerFrames> {
 
 /// The source of a body's pieces.
 pub(crate) enum FrameSource<S> {
-    Front(S),
-    Annex(Box<dyn AnswerFrames>),
+    Service(S),
+    Internal(Box<dyn AnswerFrames>),
 }
 
 impl<S: AnswerFrames> FrameSource<S> {
     fn frames(&mut self) -> &mut dyn AnswerFrames {
         match self {
-            Self::Front(frames) => frames,
-            Self::Annex(frames) => &mut **frames,
+            Self::Service(frames) => frames,
+            Self::Internal(frames) => &mut **frames,
         }
     }
 }
@@ -36,17 +36,17 @@ impl<S: AnswerFrames> FrameSource<S> {
 impl<S: AnswerFrames> AnswerFrames for FrameSource<S> {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
         match self {
-            Self::Front(frames) => frames.poll_frame(cx),
-            Self::Annex(frames) => frames.poll_frame(cx),
+            Self::Service(frames) => frames.poll_frame(cx),
+            Self::Internal(frames) => frames.poll_frame(cx),
         }
     }
 
-    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
-        self.frames().leads_to(outlet);
+    fn set_outlet(&mut self, outlet: Arc<dyn TransportOutlet>) {
+        self.frames().set_outlet(outlet);
     }
 
-    fn give_up(&mut self, why: GiveUp) {
-        self.frames().give_up(why);
+    fn abort(&mut self, reason: AbortReason) {
+        self.frames().abort(reason);
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct StreamedBody<S: AnswerFrames> {
 impl<S: AnswerFrames> StreamedBody<S> {
     /// `bytes` is the length of all pieces together, if it is known.
     pub(crate) fn new(mut frames: S, bytes: Option<u64>, in_flight: InFlight) -> Self {
-        frames.leads_to(Arc::<ConnectionActivity>::clone(in_flight.activity()));
+        frames.set_outlet(Arc::<ConnectionActivity>::clone(in_flight.activity()));
         Self { frames, left: bytes, ended: false, in_flight }
     }
 
@@ -82,8 +82,8 @@ impl<S: AnswerFrames> StreamedBody<S> {
 
 impl<S: AnswerFrames> Drop for StreamedBody<S> {
     fn drop(&mut self) {
-        if let Some(why) = self.in_flight.activity().let_go().filter(|_| !self.ended) {
-            self.frames.give_up(why);
+        if let Some(reason) = self.in_flight.activity().abort_reason().filter(|_| !self.ended) {
+            self.frames.abort(reason);
         }
     }
 }

@@ -9,7 +9,7 @@ pub(crate) struct CallerHeaders {
     /// The `traceparent` header, if there is exactly one and it is text.
     pub(crate) traceparent: Option<String>,
     /// The headers in [`DIALECT_HEADERS`] that the request has, as text.
-    pub(crate) dialect: Vec<(&'static str, String)>,
+    pub(crate) dialect_headers: Vec<(&'static str, String)>,
 }
 
 impl CallerHeaders {
@@ -41,7 +41,7 @@ impl CallerHeaders {
                 x_api_key: x_api_key.map(bytes),
             },
             traceparent: traceparent.and_then(text),
-            dialect: dialect.filter_map(|(name, value)| Some((name, text(value?)?))).collect(),
+            dialect_headers: dialect.filter_map(|(name, value)| Some((name, text(value?)?))).collect(),
         }
     }
 
@@ -53,7 +53,7 @@ impl CallerHeaders {
                 x_api_key: joined(headers, &HeaderName::from_static("x-api-key")),
             },
             traceparent: single(headers, "traceparent").map(str::to_owned),
-            dialect: dialect_headers(headers),
+            dialect_headers: dialect_headers(headers),
         }
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_twice_is_neither() {
+    fn headers_that_occur_twice_are_left_out_or_joined() {
         let mut headers = HeaderMap::new();
         headers.append(header::AUTHORIZATION, HeaderValue::from_static("Bearer a"));
         headers.append("traceparent", HeaderValue::from_static("x"));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_walk_tells_what_looking_for_each_does() {
+    fn one_pass_collects_the_same_as_a_search_for_each() {
         let text = HeaderValue::from_static("a");
         let (empty, bytes) = (HeaderValue::from_static(""), HeaderValue::from_bytes(b"\xff").unwrap());
         let names: Vec<&str> = ["authorization", "x-api-key", "traceparent", "host", "x-other"]
@@ -135,7 +135,7 @@ mod tests {
             let (caller, lists) = (CallerHeaders::by(&headers), CallerHeaders::of_lists(&headers));
             let shown = |caller: CallerHeaders| {
                 let Credentials { authorization, x_api_key } = caller.credentials;
-                (authorization, x_api_key, caller.traceparent, caller.dialect)
+                (authorization, x_api_key, caller.traceparent, caller.dialect_headers)
             };
             assert_eq!(shown(caller), shown(lists), "{headers:?}");
         }

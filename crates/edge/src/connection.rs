@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -79,7 +79,7 @@ enum ConnectionEnd {
     /// By itself, or because the server shuts down.
     Closed,
     /// With bytes that the library did not accept as a request.
-    Unheard(UnreadRequest),
+    Unread(UnreadRequest),
     SlowReader,
     /// Not ended: the connection is idle, and its buffers are freed.
     Resting,
@@ -90,14 +90,14 @@ enum ConnectionEnd {
 /// Continues a connection that has switched to another protocol.
 pub(crate) trait ProtocolSwitch: Send + Sync {
     /// Serves the peer until the connection ends.
-    fn go_on<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+    fn serve<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 }
 
 /// For listeners whose connections never switch.
 pub(crate) struct NoSwitch;
 
 impl ProtocolSwitch for NoSwitch {
-    fn go_on<'a>(&'a self, _io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+    fn serve<'a>(&'a self, _io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(std::future::ready(()))
     }
 }
@@ -164,14 +164,14 @@ impl ConnectionSetup {
         self.patience.write
     }
 
-    /// Serves one peer until the connection ends. If the connection switches to another protocol, `afterwards` serves
-    /// it. `last_words` creates the HTTP/1.1 answer for a peer whose request was not read to the end.
-    pub(crate) async fn speak<S, B>(
+    /// Serves one peer until the connection ends. If the connection switches to another protocol, `switch` serves
+    /// it. `refusal_bytes` creates the HTTP/1.1 answer for a peer whose request was not read to the end.
+    pub(crate) async fn serve<S, B>(
         &self,
         tcp: TcpStream,
         activity: &Arc<ConnectionActivity>,
         service: S,
-        (last_words, afterwards): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
+        (refusal_bytes, switch): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
@@ -180,22 +180,22 @@ impl ConnectionSetup {
     {
         let tcp = WatchedSocket::new(tcp, Arc::clone(activity));
         match &self.tls {
-            None => self.speak_over(tcp, None, activity, service, (last_words, afterwards)).await,
+            None => self.serve_over(tcp, None, activity, service, (refusal_bytes, switch)).await,
             // Boxed, so that a plain connection does not reserve memory for it.
             Some(acceptor) => {
-                Box::pin(self.speak_over_tls(acceptor, tcp, activity, service, (last_words, afterwards)))
+                Box::pin(self.serve_over_tls(acceptor, tcp, activity, service, (refusal_bytes, switch)))
                     .await;
             }
         }
     }
 
-    async fn speak_over_tls<S, B>(
+    async fn serve_over_tls<S, B>(
         &self,
         acceptor: &TlsAcceptor,
         tcp: WatchedSocket<TcpStream>,
         activity: &Arc<ConnectionActivity>,
         service: S,
-        (last_words, afterwards): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
+        (refusal_bytes, switch): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
     ) where
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
         S::Future: Send + 'static,
@@ -222,16 +222,16 @@ impl ConnectionSetup {
             Some(ALPN_HTTP11) => Some(HttpVersion::Http1),
             _ => None,
         };
-        self.speak_over(tls, protocol, activity, service, (last_words, afterwards)).await;
+        self.serve_over(tls, protocol, activity, service, (refusal_bytes, switch)).await;
     }
 
-    async fn speak_over<I, S, B>(
+    async fn serve_over<I, S, B>(
         &self,
         mut io: I,
         protocol: Option<HttpVersion>,
         activity: &Arc<ConnectionActivity>,
         service: S,
-        (last_words, afterwards): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
+        (refusal_bytes, switch): (impl FnOnce(UnreadRequest) -> Vec<u8>, &dyn ProtocolSwitch),
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send,
         S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Unpin,
@@ -251,10 +251,10 @@ impl ConnectionSetup {
                 let mut transport = WatchedTransport::http1(io, ahead, Arc::clone(activity));
                 let end = self.speak_http1(&mut transport, service, activity).await;
                 if matches!(end, ConnectionEnd::Switched) {
-                    return afterwards.go_on(&mut transport).await;
+                    return switch.serve(&mut transport).await;
                 }
                 // Boxed, because it holds a buffer for what the peer still sends.
-                Box::pin(self.part(&mut transport, end, activity, last_words)).await;
+                Box::pin(self.finish(&mut transport, end, activity, refusal_bytes)).await;
             }
             HttpVersion::Http2 => {
                 let mut transport = WatchedTransport::http2(io, ahead, Arc::clone(activity));
@@ -402,7 +402,7 @@ impl ConnectionSetup {
                         ServerWish::Yield if activity.gives_way_since().is_none() => finish(connection.as_mut()),
                         ServerWish::Yield => return ConnectionEnd::Closed,
                         ServerWish::Close => {
-                            activity.let_go_for(GiveUp::ShuttingDown);
+                            activity.set_abort_reason(AbortReason::ShuttingDown);
                             return ConnectionEnd::Closed;
                         }
                     }
@@ -411,9 +411,9 @@ impl ConnectionSetup {
                 () = &mut look => match activity.judge(&self.patience) {
                     TimeoutVerdict::Fine(_) if rests && activity.may_rest() => return ConnectionEnd::Resting,
                     TimeoutVerdict::Fine(next) => look.reset(next),
-                    TimeoutVerdict::SlowHeaders => return ConnectionEnd::Unheard(UnreadRequest::Slow),
+                    TimeoutVerdict::SlowHeaders => return ConnectionEnd::Unread(UnreadRequest::Slow),
                     TimeoutVerdict::SlowReader => {
-                        activity.let_go_for(GiveUp::ReaderStalled);
+                        activity.set_abort_reason(AbortReason::ReaderStalled);
                         return ConnectionEnd::SlowReader;
                     }
                     TimeoutVerdict::Idle if is_asked_to_finish => return ConnectionEnd::Closed,
@@ -428,27 +428,27 @@ impl ConnectionSetup {
     }
 
     /// Ends an HTTP/1 connection, with a last answer if one is due.
-    async fn part<I>(
+    async fn finish<I>(
         &self,
         transport: &mut WatchedTransport<I>,
         end: ConnectionEnd,
         activity: &ConnectionActivity,
-        last_words: impl FnOnce(UnreadRequest) -> Vec<u8>,
+        refusal_bytes: impl FnOnce(UnreadRequest) -> Vec<u8>,
     ) where
         I: AsyncRead + AsyncWrite + Unpin,
     {
         self.tally(&end);
         match end {
             ConnectionEnd::SlowReader | ConnectionEnd::Resting | ConnectionEnd::Switched => {}
-            ConnectionEnd::Unheard(UnreadRequest::Slow)
+            ConnectionEnd::Unread(UnreadRequest::Slow)
                 if activity.is_in_head() && !activity.is_answering() =>
             {
-                refuse_and_close(transport, &last_words(UnreadRequest::Slow)).await;
+                refuse_and_close(transport, &refusal_bytes(UnreadRequest::Slow)).await;
             }
-            ConnectionEnd::Unheard(why) if transport.owes_a_refusal() => {
-                refuse_and_close(transport, &last_words(why)).await;
+            ConnectionEnd::Unread(fault) if transport.owes_a_refusal() => {
+                refuse_and_close(transport, &refusal_bytes(fault)).await;
             }
-            ConnectionEnd::Closed | ConnectionEnd::Unheard(_) => {
+            ConnectionEnd::Closed | ConnectionEnd::Unread(_) => {
                 if activity.left_body_unread() && activity.wished() < ServerWish::Yield {
                     // The bytes are discarded, so they are not parsed any more.
                     transport.switch(Bytes::new());
@@ -460,9 +460,9 @@ impl ConnectionSetup {
 
     fn tally(&self, end: &ConnectionEnd) {
         match end {
-            ConnectionEnd::Unheard(UnreadRequest::Slow) => count(&self.stats.header_timeouts),
+            ConnectionEnd::Unread(UnreadRequest::Slow) => count(&self.stats.header_timeouts),
             ConnectionEnd::Closed
-            | ConnectionEnd::Unheard(_)
+            | ConnectionEnd::Unread(_)
             | ConnectionEnd::Resting
             | ConnectionEnd::Switched => {}
             ConnectionEnd::SlowReader => count(&self.stats.write_timeouts),
@@ -505,9 +505,9 @@ impl Future for TimeoutCheck<'_> {
 
 fn ended_by(error: &hyper::Error) -> ConnectionEnd {
     if error.is_parse_too_large() {
-        ConnectionEnd::Unheard(UnreadRequest::TooLarge)
+        ConnectionEnd::Unread(UnreadRequest::TooLarge)
     } else if error.is_parse() {
-        ConnectionEnd::Unheard(UnreadRequest::Malformed(error.to_string()))
+        ConnectionEnd::Unread(UnreadRequest::Malformed(error.to_string()))
     } else {
         ConnectionEnd::Closed
     }
@@ -532,11 +532,11 @@ async fn sniff<I: AsyncRead + Unpin>(io: &mut I) -> io::Result<Option<(HttpVersi
 
 /// Writes a whole HTTP/1.1 response, as far as the peer accepts it, and closes.
 pub(crate) async fn refuse_and_close<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I, response: &[u8]) {
-    let told = timeout(LINGER, async {
+    let closed = timeout(LINGER, async {
         io.write_all(response).await?;
         io.shutdown().await
     });
-    if matches!(told.await, Ok(Ok(()))) {
+    if matches!(closed.await, Ok(Ok(()))) {
         linger(io).await;
     }
 }

@@ -1,8 +1,10 @@
 //! The handshake that switches a connection to WebSockets (RFC 6455), and the answer that completes it. Must not know
 //! the messages that follow, or who is admitted.
 
+use std::sync::Mutex;
+
 use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, Credentials};
+use headrace_call_api::{AnswerFrames, CallerInfo, SessionId};
 use headrace_domain::KeyId;
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -15,17 +17,28 @@ use crate::sockets::SocketPlace;
 /// Length of a handshake's key: 16 bytes in base64.
 const KEY_CHARACTERS: usize = 24;
 
-/// The headers with which a responses socket was admitted.
+/// The responses socket that a connection continues as, from its handshake to the switch.
+pub(crate) type PendingSocket<A> = Mutex<Option<AdmittedSocket<A>>>;
+
+/// A responses socket whose handshake was admitted.
+pub(crate) struct AdmittedSocket<A> {
+    pub(crate) caller: SocketCaller,
+    /// The admission of the handshake, which lasts as long as the socket.
+    pub(crate) admission: A,
+}
+
+/// The caller of a responses socket.
 #[derive(Debug)]
-pub(crate) struct UpgradedCaller {
-    pub(crate) credentials: Credentials,
-    pub(crate) traceparent: Option<String>,
-    pub(crate) dialect: Vec<(&'static str, String)>,
+pub(crate) struct SocketCaller {
+    /// The caller as the handshake showed it.
+    pub(crate) info: CallerInfo,
+    /// The session of the socket at the call service, if the service keeps one.
+    pub(crate) session: Option<SessionId>,
     /// The socket's place. It belongs to the key that opened the socket.
     pub(crate) place: SocketPlace,
 }
 
-impl UpgradedCaller {
+impl SocketCaller {
     /// Returns the key that opened the socket.
     pub(crate) const fn key(&self) -> &KeyId {
         self.place.key()

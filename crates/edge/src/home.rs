@@ -133,10 +133,10 @@ mod tests {
             (Some(""), false),
             (None, false),
         ] {
-            let told = answer(&home, accept, "127.0.0.1:9");
-            assert_eq!(told.content_type.starts_with("text/html"), is_page, "{accept:?}");
-            assert!(told.headers.contains(&("vary", "accept".to_owned())), "{accept:?}");
-            let body = text(told);
+            let reply = answer(&home, accept, "127.0.0.1:9");
+            assert_eq!(reply.content_type.starts_with("text/html"), is_page, "{accept:?}");
+            assert!(reply.headers.contains(&("vary", "accept".to_owned())), "{accept:?}");
+            let body = text(reply);
             assert_eq!(body == r#"{"status":"alive"}"#, !is_page, "{accept:?}: {body}");
         }
     }

@@ -1,6 +1,7 @@
 //! The edge: sockets, TLS 1.3, HTTP/1.1 and HTTP/2, limits on bytes and time, and the status codes of violations. Knows
-//! bytes and routes. Must not know tokens, prices, the meaning of keys, limits on tenants, or engines: it passes raw
-//! credentials and a body source to a [`Front`], and returns that service's answer.
+//! bytes, routes and the shape of errors. Must not know tokens, prices, the meaning of keys, limits on tenants, or
+//! engines: it passes heads and bodies to a [`CallService`](headrace_call_api::CallService), and returns that service's
+//! answers.
 
 mod activity;
 mod answers;
@@ -15,6 +16,7 @@ mod home;
 mod listener;
 mod operations;
 mod peer;
+mod refusal;
 mod registry;
 mod responses_socket;
 mod routes;

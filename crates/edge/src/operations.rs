@@ -25,7 +25,7 @@ use crate::stats::EdgeNumber;
 /// Maximum number of connections. Operators are few.
 pub(crate) const MOST_CONNECTIONS: usize = 32;
 /// Number of connections that are closed when no file descriptors are left.
-const LET_GO_AT_ONCE: usize = 4;
+const CLOSED_AT_ONCE: usize = 4;
 
 /// Renders the metrics of the whole server. The arguments are the request's `Accept` header and the edge's own metrics.
 /// Returns a content type and the page.
@@ -48,7 +48,7 @@ pub(crate) async fn serve<F: CallService>(
     tracker: TaskTracker,
 ) {
     loop {
-        let short = || registry.let_go_of(LET_GO_AT_ONCE);
+        let short = || registry.close_idle(CLOSED_AT_ONCE);
         let (stream, address) = accept(listener, &shared.stats, short).await;
         let Ok(registered) = registry.register(address.ip().into()) else { continue };
         let (wiring, shared, metrics) = (Arc::clone(&wiring), Arc::clone(&shared), Arc::clone(&metrics));
@@ -57,15 +57,15 @@ pub(crate) async fn serve<F: CallService>(
             let service = service_fn(|request| {
                 std::future::ready(Ok::<_, Infallible>(answer(&shared, &metrics, &activity, &request)))
             });
-            let last_words = |why| {
-                let status = match why {
+            let refusal_bytes = |fault| {
+                let status = match fault {
                     UnreadRequest::Slow => 408,
                     UnreadRequest::TooLarge => 431,
                     UnreadRequest::Malformed(_) => 400,
                 };
                 written_out(&text::<F::Stream>(status, "This is no request in HTTP/1.1.\n".to_owned()))
             };
-            wiring.speak(stream, &registered.activity, service, (last_words, &NoSwitch)).await;
+            wiring.serve(stream, &registered.activity, service, (refusal_bytes, &NoSwitch)).await;
         });
     }
 }

@@ -94,7 +94,7 @@ impl ConnectionRegistry {
 
     /// Closes up to `most` connections, those that have been idle longest first, because their file descriptors are
     /// needed.
-    pub(crate) fn let_go_of(&self, most: usize) {
+    pub(crate) fn close_idle(&self, most: usize) {
         let mut table = self.table();
         for _ in 0..most {
             if table.displace(|_| true).is_none() {
@@ -293,13 +293,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn idle_connections_are_let_go_of_when_what_they_hold_is_needed() {
+    async fn idle_connections_are_closed_when_their_resources_are_needed() {
         let registry = ConnectionRegistry::new(8, 8, 60);
         let held: Vec<_> = (0..4).map(|_| registry.register(ONE).unwrap()).collect();
         let _work = held.first().unwrap().activity.request();
-        registry.let_go_of(2);
+        registry.close_idle(2);
         assert_eq!(held.iter().filter(|one| one.activity.wished() == ServerWish::Yield).count(), 2);
-        registry.let_go_of(100);
+        registry.close_idle(100);
         assert_eq!(held.iter().filter(|one| one.activity.wished() == ServerWish::Yield).count(), 3);
     }
 }

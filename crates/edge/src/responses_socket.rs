@@ -15,10 +15,10 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
-    AnswerBody, AnswerFrames, BodyRefusal, BodySource, CallAnswer, CallHead, CallService, GiveUp,
-    MemoryReservation, PeerAddress, TransportOutlet,
+    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, CallService, CallerInfo,
+    MemoryReservation, RequestHead, Target, TransportOutlet,
 };
-use headrace_domain::{ConnectionTrace, Endpoint};
+use headrace_domain::ConnectionTrace;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
@@ -29,7 +29,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use crate::activity::{ConnectionActivity, ServerWish};
 use crate::connection::linger;
-use crate::handshake::UpgradedCaller;
+use crate::handshake::SocketCaller;
 use crate::service::EdgeShared;
 use crate::stats::count;
 use crate::transport::DuplexStream;
@@ -38,64 +38,64 @@ use events::SocketEvents;
 use inbound::{InboundExcess, InboundFrames};
 
 /// Maximum length of a client's message, in bytes.
-const MOST_TURN_BYTES: usize = 4 << 20;
+const MOST_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum lifetime of a responses socket, as at OpenAI.
 const LONGEST: Duration = Duration::from_secs(3600);
 /// Interval of pings to a peer. `PONG_WAIT` is the maximum wait for an answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
 const PONG_WAIT: Duration = Duration::from_secs(20);
 /// Maximum time for the last messages of a connection.
-const PARTING: Duration = Duration::from_secs(1);
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// How often a connection is checked: whether its key is still valid, its message makes progress, and its peer reads.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes per read, and per combined write.
 const BUFFER_BYTES: usize = 16 << 10;
 /// Maximum number of bytes that wait to be written: one combined write, one frame, and the PONGs for one read.
 const MOST_BUFFERED_BYTES: usize = 4 * BUFFER_BYTES;
 
 /// What a peer receives before the server ends its connection.
-struct LastWords {
+struct ClosingError {
     code: CloseCode,
     event: &'static str,
 }
 
 /// The connection has reached its maximum lifetime.
-const TOO_LONG: LastWords = LastWords {
+const TOO_LONG: ClosingError = ClosingError {
     code: CloseCode::Normal,
     event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"websocket_connection_limit_reached","message":"A connection of turns lasts for an hour at most. Open another one, and continue from the last response by `previous_response_id`.","param":null}}"#,
 };
 /// A message is too long.
-const TOO_LARGE: LastWords = LastWords {
+const TOO_LARGE: ClosingError = ClosingError {
     code: CloseCode::Size,
     event: r#"{"type":"error","status":413,"error":{"type":"invalid_request_error","code":"request_too_large","message":"A turn may have at most 4 MiB. Send it as `POST /v1/responses`, or send less and continue from a stored response.","param":null}}"#,
 };
 /// The messages and requests of the key fill its memory.
-const NO_MEMORY_OF_KEY: LastWords = LastWords {
+const NO_MEMORY_OF_KEY: ClosingError = ClosingError {
     code: CloseCode::Again,
     event: r#"{"type":"error","status":429,"error":{"type":"rate_limit_error","code":"request_memory_per_key","message":"The requests and messages of this key fill its memory (`server.request_memory_per_key`). Wait for some of them, then connect again.","param":null}}"#,
 };
 /// The messages and requests of all keys fill the memory.
-const NO_MEMORY: LastWords = LastWords {
+const NO_MEMORY: ClosingError = ClosingError {
     code: CloseCode::Again,
     event: r#"{"type":"error","status":503,"error":{"type":"overloaded_error","code":"request_memory","message":"The requests and messages of all keys fill the server's memory for them (`server.request_memory`). Connect again shortly.","param":null}}"#,
 };
 /// A message came in far more frames than it needs.
-const TOO_MANY_FRAMES: LastWords = LastWords {
+const TOO_MANY_FRAMES: ClosingError = ClosingError {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"too_many_pieces","message":"The message came in far more frames than its bytes need. Send it in one frame, or in larger ones.","param":null}}"#,
 };
 /// A message made no progress for too long.
-const TOO_SLOW: LastWords = LastWords {
+const TOO_SLOW: ClosingError = ClosingError {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":408,"error":{"type":"timeout_error","code":"body_timeout","message":"The message made no progress for too long (`server.body_progress_timeout`), or took too long in all. Connect again, and send it again.","param":null}}"#,
 };
 /// The peer floods the connection with control frames.
-const TOO_MANY_PINGS: LastWords = LastWords {
+const TOO_MANY_PINGS: ClosingError = ClosingError {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":400,"error":{"type":"invalid_request_error","code":"too_many_pieces","message":"The connection sent more than 100 PING, PONG and CLOSE frames in a second. Send fewer.","param":null}}"#,
 };
 /// The key was revoked or has expired.
-const BAD_KEY: LastWords = LastWords {
+const BAD_KEY: ClosingError = ClosingError {
     code: CloseCode::Policy,
     event: r#"{"type":"error","status":401,"error":{"type":"authentication_error","code":"invalid_api_key","message":"The key of this connection is no longer good: it was revoked, or has expired. Connect again with another key.","param":null}}"#,
 };
@@ -109,11 +109,11 @@ struct SocketMessage {
 }
 
 /// State that is kept beside a call in progress.
-struct QueuedTurn {
+struct QueuedMessage {
     /// The next message, which arrived during the call.
     next: Option<SocketMessage>,
     /// When the connection is checked next.
-    look_at: Instant,
+    check_at: Instant,
 }
 
 /// Why the socket takes no more messages.
@@ -123,7 +123,7 @@ enum SocketEnd {
     /// The connection is closed with this code.
     Closed(CloseCode),
     /// The peer is sent a reason, and the connection is closed.
-    Refused(&'static LastWords),
+    Refused(&'static ClosingError),
     /// The peer does not read.
     Stalled,
     /// The server closes at once.
@@ -133,8 +133,7 @@ enum SocketEnd {
 /// One responses socket.
 pub(crate) struct ResponsesSocket<'a, F> {
     pub(crate) shared: &'a EdgeShared<F>,
-    pub(crate) peer: PeerAddress,
-    pub(crate) upgraded: &'a UpgradedCaller,
+    pub(crate) caller: &'a SocketCaller,
     pub(crate) activity: &'a Arc<ConnectionActivity>,
     /// How long a peer may leave its waiting bytes unread.
     pub(crate) patience: Duration,
@@ -142,46 +141,45 @@ pub(crate) struct ResponsesSocket<'a, F> {
 
 impl<F: CallService> ResponsesSocket<'_, F> {
     /// Serves calls until the connection ends.
-    pub(crate) async fn take_all(&self, io: &mut dyn DuplexStream) {
+    pub(crate) async fn serve(&self, io: &mut dyn DuplexStream) {
         let config = WebSocketConfig::default()
             .read_buffer_size(BUFFER_BYTES)
             .write_buffer_size(BUFFER_BYTES)
             .max_write_buffer_size(MOST_BUFFERED_BYTES)
-            .max_message_size(Some(MOST_TURN_BYTES))
-            .max_frame_size(Some(MOST_TURN_BYTES));
+            .max_message_size(Some(MOST_MESSAGE_BYTES))
+            .max_frame_size(Some(MOST_MESSAGE_BYTES));
         let inbound = InboundFrames::new(io, &self.shared.limits, self.charge());
         let mut socket = WebSocketStream::from_raw_socket(inbound, Role::Server, Some(config)).await;
         let over = Instant::now() + LONGEST;
-        let kept = F::Turns::default();
-        let mut ahead = QueuedTurn { next: None, look_at: Instant::now() + LOOK_EVERY };
+        let mut queued = QueuedMessage { next: None, check_at: Instant::now() + CHECK_EVERY };
         let end = loop {
-            let message = match ahead.next.take() {
+            let message = match queued.next.take() {
                 Some(message) => message,
                 None => match self.next(&mut socket, over).await {
                     Ok(message) => message,
                     Err(end) => break end,
                 },
             };
-            if let Err(end) = self.turn(&mut socket, message, &kept, &mut ahead).await {
+            if let Err(end) = self.serve_message(&mut socket, message, &mut queued).await {
                 break end;
             }
             // The client reads the close frame after this answer. A message that arrived meanwhile is answered first.
-            if self.activity.wished() == ServerWish::Retire && ahead.next.is_none() {
+            if self.activity.wished() == ServerWish::Retire && queued.next.is_none() {
                 break SocketEnd::Closed(CloseCode::Away);
             }
         };
-        self.part(socket, end).await;
+        self.close(socket, end).await;
     }
 
     /// Returns an empty reservation in the memory of the peer's key.
     fn charge(&self) -> MemoryReservation {
-        self.shared.memory.for_call_of(self.upgraded.key().clone())
+        self.shared.memory.for_call_of(self.caller.key().clone())
     }
 
     /// Performs the regular check of a connection.
-    fn look(&self, socket: &Socket<'_>) -> Result<(), SocketEnd> {
+    fn check(&self, socket: &Socket<'_>) -> Result<(), SocketEnd> {
         let now = Instant::now();
-        if !self.shared.front.knows(&self.upgraded.credentials) {
+        if !self.shared.has_valid_key(self.caller.info.clone()) {
             return Err(SocketEnd::Refused(&BAD_KEY));
         }
         if socket.get_ref().due().is_some_and(|due| due <= now) {
@@ -193,33 +191,33 @@ impl<F: CallService> ResponsesSocket<'_, F> {
 
     /// Waits for the next message of a peer with no call in progress.
     async fn next(&self, socket: &mut Socket<'_>, over: Instant) -> Result<SocketMessage, SocketEnd> {
-        let mut heard_at = Instant::now();
-        let mut look_at = heard_at + LOOK_EVERY;
-        let mut is_asked = false;
+        let mut received_at = Instant::now();
+        let mut check_at = received_at + CHECK_EVERY;
+        let mut is_pinged = false;
         loop {
             if self.activity.wished() >= ServerWish::Finish {
                 return Err(SocketEnd::Closed(CloseCode::Away));
             }
-            let patience = if is_asked { PONG_WAIT } else { PING_EVERY };
+            let patience = if is_pinged { PONG_WAIT } else { PING_EVERY };
             tokio::select! {
                 biased;
                 () = self.activity.next_wish() => {}
                 () = sleep_until(over) => return Err(SocketEnd::Refused(&TOO_LONG)),
-                () = sleep_until(look_at) => {
-                    look_at = Instant::now() + LOOK_EVERY;
-                    self.look(socket)?;
+                () = sleep_until(check_at) => {
+                    check_at = Instant::now() + CHECK_EVERY;
+                    self.check(socket)?;
                 }
-                came = socket.next() => {
-                    (heard_at, is_asked) = (Instant::now(), false);
-                    if let Some(message) = self.heard(socket, came)? {
+                event = socket.next() => {
+                    (received_at, is_pinged) = (Instant::now(), false);
+                    if let Some(message) = self.receive(socket, event)? {
                         return Ok(message);
                     }
                 }
-                () = sleep_until(heard_at + patience) => {
-                    if is_asked {
+                () = sleep_until(received_at + patience) => {
+                    if is_pinged {
                         return Err(SocketEnd::Gone);
                     }
-                    (heard_at, is_asked) = (Instant::now(), true);
+                    (received_at, is_pinged) = (Instant::now(), true);
                     self.within_patience(socket.send(Message::Ping(Bytes::new()))).await?;
                 }
             }
@@ -227,13 +225,13 @@ impl<F: CallService> ResponsesSocket<'_, F> {
     }
 
     /// Processes an event of the peer. Returns its message, if it is one.
-    fn heard(
+    fn receive(
         &self,
         socket: &mut Socket<'_>,
-        came: Option<Result<Message, Error>>,
+        event: Option<Result<Message, Error>>,
     ) -> Result<Option<SocketMessage>, SocketEnd> {
         self.activity.touch();
-        match came {
+        match event {
             Some(Ok(Message::Text(text))) => {
                 let taken = socket.get_mut().take_charge(self.charge());
                 Ok(Some(SocketMessage { text, taken }))
@@ -255,10 +253,10 @@ impl<F: CallService> ResponsesSocket<'_, F> {
 
     /// Awaits `work`, and notices meanwhile whether the peer goes away. One message that arrives is kept for later.
     /// Nothing more is read after it.
-    async fn beside<T>(
+    async fn while_reading<T>(
         &self,
         socket: &mut Socket<'_>,
-        ahead: &mut QueuedTurn,
+        queued: &mut QueuedMessage,
         work: impl Future<Output = T>,
     ) -> Result<T, SocketEnd> {
         let mut work = pin!(work);
@@ -268,65 +266,56 @@ impl<F: CallService> ResponsesSocket<'_, F> {
                 () = self.activity.next_wish() => if self.activity.wished() == ServerWish::Close {
                     return Err(SocketEnd::Closing);
                 },
-                () = sleep_until(ahead.look_at) => {
-                    ahead.look_at = Instant::now() + LOOK_EVERY;
-                    self.look(socket)?;
+                () = sleep_until(queued.check_at) => {
+                    queued.check_at = Instant::now() + CHECK_EVERY;
+                    self.check(socket)?;
                 }
                 done = work.as_mut() => return Ok(done),
-                came = socket.next(), if ahead.next.is_none() => ahead.next = self.heard(socket, came)?,
+                event = socket.next(), if queued.next.is_none() => queued.next = self.receive(socket, event)?,
             }
         }
     }
 
-    async fn turn(
+    async fn serve_message(
         &self,
         socket: &mut Socket<'_>,
         message: SocketMessage,
-        kept: &F::Turns,
-        ahead: &mut QueuedTurn,
+        queued: &mut QueuedMessage,
     ) -> Result<(), SocketEnd> {
-        let EdgeShared { front, stats, clock, .. } = self.shared;
+        let EdgeShared { service, stats, clock, .. } = self.shared;
         let (requests_before, in_flight) = self.activity.request();
         count(&stats.requests);
-        let UpgradedCaller { credentials, traceparent, dialect, .. } = self.upgraded;
-        let head = CallHead {
-            endpoint: Endpoint::Responses,
-            credentials: credentials.clone(),
-            peer: self.peer,
-            traceparent: traceparent.clone(),
-            dialect: dialect.clone(),
+        let SocketMessage { text, taken } = message;
+        let bytes = text.len();
+        let caller = CallerInfo {
             started: clock.now(),
             started_mono_ns: clock.monotonic_nanos(),
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
+            ..self.caller.info.clone()
         };
-        let SocketMessage { text, taken } = message;
-        let message = Bytes::from(text);
-        let admitted = match front.admit(head) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
+        let target = Target::SocketTurn { session: self.caller.session, message: Bytes::from(text) };
+        let admission = match service.admit(RequestHead { target, caller }) {
+            Ok(admission) => admission,
+            Err(refusal) => return self.send_refusal(socket, refusal).await,
         };
-        let bytes = message.len();
-        let body = match front.turn(message.clone()) {
-            Ok(body) => body,
-            Err(refusal) => return self.refused(socket, refusal, kept, &message).await,
-        };
-        drop(message);
-        let body = SocketTurn { body, bytes, taken: &taken };
-        let answer = self.beside(socket, ahead, front.call(front.in_turns(admitted, kept), body)).await?;
+        // Reduces the reservation to the message's length, because the buffer of a fragmented message is gone.
+        let _ = taken.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
+        // The service has the message already.
+        let answer = self.while_reading(socket, queued, service.serve(admission, Bytes::new())).await?;
         if answer.status != 200 {
-            return self.say_refused(socket, answer).await;
+            return self.send_refusal(socket, answer).await;
         }
         match answer.body {
             AnswerBody::Whole(body) => match Utf8Bytes::try_from(body) {
-                Ok(text) => self.say(socket, text).await?,
+                Ok(text) => self.send_text(socket, text).await?,
                 Err(_) => return Err(SocketEnd::Closed(CloseCode::Error)),
             },
             AnswerBody::Stream(mut frames) | AnswerBody::Long { body: mut frames, .. } => {
-                frames.leads_to(Arc::<ConnectionActivity>::clone(in_flight.activity()));
-                let sent = self.tell(socket, ahead, &mut frames).await;
+                frames.set_outlet(Arc::<ConnectionActivity>::clone(in_flight.activity()));
+                let sent = self.send_events(socket, queued, &mut frames).await;
                 match &sent {
-                    Err(SocketEnd::Stalled) => frames.give_up(GiveUp::ReaderStalled),
-                    Err(SocketEnd::Closing) => frames.give_up(GiveUp::ShuttingDown),
+                    Err(SocketEnd::Stalled) => frames.abort(AbortReason::ReaderStalled),
+                    Err(SocketEnd::Closing) => frames.abort(AbortReason::ShuttingDown),
                     Ok(()) | Err(SocketEnd::Gone | SocketEnd::Closed(_) | SocketEnd::Refused(_)) => {}
                 }
                 sent?;
@@ -337,15 +326,15 @@ impl<F: CallService> ResponsesSocket<'_, F> {
     }
 
     /// Sends the events of an answer, each as a message.
-    async fn tell(
+    async fn send_events(
         &self,
         socket: &mut Socket<'_>,
-        ahead: &mut QueuedTurn,
+        queued: &mut QueuedMessage,
         frames: &mut F::Stream,
     ) -> Result<(), SocketEnd> {
         let mut events = SocketEvents::default();
         loop {
-            let frame = self.beside(socket, ahead, poll_fn(|cx| frames.poll_frame(cx))).await?;
+            let frame = self.while_reading(socket, queued, poll_fn(|cx| frames.poll_frame(cx))).await?;
             match frame {
                 None => return Ok(()),
                 Some(Err(_)) => return Err(SocketEnd::Closed(CloseCode::Error)),
@@ -366,19 +355,8 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         }
     }
 
-    /// Sends the refusal of a message that did not become a call, as an event.
-    async fn refused(
-        &self,
-        socket: &mut Socket<'_>,
-        answer: CallAnswer<F::Stream>,
-        kept: &F::Turns,
-        message: &[u8],
-    ) -> Result<(), SocketEnd> {
-        self.shared.front.turn_refused(kept, message);
-        self.say_refused(socket, answer).await
-    }
-
-    async fn say_refused(
+    /// Sends a refusal as an event.
+    async fn send_refusal(
         &self,
         socket: &mut Socket<'_>,
         answer: CallAnswer<F::Stream>,
@@ -393,12 +371,12 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             _ => out.put_u8(b'}'),
         }
         match Utf8Bytes::try_from(out.freeze()) {
-            Ok(text) => self.say(socket, text).await,
+            Ok(text) => self.send_text(socket, text).await,
             Err(_) => Err(SocketEnd::Closed(CloseCode::Error)),
         }
     }
 
-    async fn say(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), SocketEnd> {
+    async fn send_text(&self, socket: &mut Socket<'_>, text: Utf8Bytes) -> Result<(), SocketEnd> {
         self.feed(socket, text).await?;
         self.within_patience(socket.flush()).await
     }
@@ -423,10 +401,10 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         timeout(self.patience, write).await.map_err(|_| SocketEnd::Stalled)?.map_err(|_| SocketEnd::Gone)
     }
 
-    async fn part(&self, mut socket: Socket<'_>, end: SocketEnd) {
-        let (code, last_words) = match end {
+    async fn close(&self, mut socket: Socket<'_>, end: SocketEnd) {
+        let (code, closing_error) = match end {
             SocketEnd::Closed(code) => (code, None),
-            SocketEnd::Refused(LastWords { code, event }) => (*code, Some(*event)),
+            SocketEnd::Refused(ClosingError { code, event }) => (*code, Some(*event)),
             SocketEnd::Gone => (CloseCode::Normal, None),
             SocketEnd::Stalled => {
                 count(&self.shared.stats.write_timeouts);
@@ -437,8 +415,8 @@ impl<F: CallService> ResponsesSocket<'_, F> {
         let reason = if code == CloseCode::Unsupported { "turns are messages of text" } else { "" };
         let frame = CloseFrame { code, reason: Utf8Bytes::from_static(reason) };
         // A timeout is not an error: the connection ends in any case.
-        let _ = timeout(PARTING, async {
-            if let Some(event) = last_words {
+        let _ = timeout(CLOSE_WAIT, async {
+            if let Some(event) = closing_error {
                 socket.send(Message::Text(Utf8Bytes::from_static(event))).await?;
             }
             socket.close(Some(frame)).await?;
@@ -446,10 +424,10 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             Ok::<(), Error>(())
         })
         .await;
-        if last_words.is_some() {
+        if closing_error.is_some() {
             // The peer may still be sending, and a reset would discard what it has not read.
             let io = socket.into_inner().into_io();
-            if matches!(timeout(PARTING, io.shutdown()).await, Ok(Ok(()))) {
+            if matches!(timeout(CLOSE_WAIT, io.shutdown()).await, Ok(Ok(()))) {
                 linger(io).await;
             }
         }
@@ -463,22 +441,6 @@ fn whole_characters(text: &[u8], most: usize) -> usize {
     }
     let is_continued = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
     (1..=most).rev().find(|at| !is_continued(at)).unwrap_or(most)
-}
-
-/// The body of a call on a responses socket. It has already arrived, and its message has already reserved its memory.
-struct SocketTurn<'a> {
-    body: Bytes,
-    /// Length of the message that contained the body.
-    bytes: usize,
-    taken: &'a MemoryReservation,
-}
-
-impl BodySource for SocketTurn<'_> {
-    async fn read(self) -> Result<Bytes, BodyRefusal> {
-        // Reduces the reservation to the message's length, because the buffer of a fragmented message is gone.
-        let _ = self.taken.resize(u64::try_from(self.bytes).unwrap_or(u64::MAX));
-        Ok(self.body)
-    }
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Every path that the edge answers, in one table. Any other path is 404. Each route states the credential that it
 //! needs.
 
-use headrace_call_api::Question;
-use headrace_domain::Endpoint;
+use headrace_call_api::{ObjectMethod, ObjectOperation, Question, Target};
+use headrace_domain::{Dialect, Endpoint};
+use http::Method;
+use http::request::Parts;
 
 /// The credential that a route requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,40 @@ pub enum RouteTarget {
     /// Stored objects.
     Objects,
     /// The internal API.
-    Annex,
+    InternalApi,
+}
+
+impl RouteTarget {
+    /// Returns what a request of this route asks of the call service. `rest` is the value of the path's parameter, and
+    /// `dialect` returns the dialect of requests whose path does not decide it. Returns `None` if the path or the query of the
+    /// request cannot be decoded, or if the route is not for the call service.
+    pub(crate) fn of_service(
+        self,
+        head: &Parts,
+        rest: &str,
+        dialect: impl FnOnce() -> Dialect,
+    ) -> Option<Target> {
+        Some(match self {
+            Self::Call(endpoint) => Target::Call(endpoint),
+            Self::Question(question) => Target::Question(question),
+            Self::Models => {
+                let query = query_fields(head.uri.query()).unwrap_or_default();
+                Target::ModelList { dialect: dialect(), query }
+            }
+            Self::Model => Target::Model { dialect: dialect(), name: percent_decoded(rest)? },
+            Self::Request => Target::RequestTrace { id: percent_decoded(rest)? },
+            Self::Objects => Target::Object(ObjectOperation {
+                method: match head.method {
+                    Method::POST => ObjectMethod::Post,
+                    Method::DELETE => ObjectMethod::Delete,
+                    _ => ObjectMethod::Get,
+                },
+                path: percent_decoded(head.uri.path().strip_prefix("/v1/")?)?,
+                query: query_fields(head.uri.query())?,
+            }),
+            Self::Home | Self::Health | Self::Ready | Self::InternalApi => return None,
+        })
+    }
 }
 
 /// One path of the table.
@@ -90,7 +125,7 @@ pub const ROUTES: &[EdgeRoute] = &[
         methods: "GET, HEAD, POST",
         path: "/internal/v1/{*name}",
         access: RouteAccess::Ticket,
-        target: RouteTarget::Annex,
+        target: RouteTarget::InternalApi,
     },
 ];
 

@@ -3,14 +3,14 @@
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, CallAnswer, CallHead, CallService, Credentials, EdgeRefusal, InternalApi, InternalHead,
-    MemoryAccount, ObjectAsk, ObjectMethod, PeerAddress, Question,
+    Admitted, CallAnswer, CallService, CallerInfo, InternalApi, InternalHead, MemoryAccount, PeerAddress,
+    RequestHead, Target,
 };
-use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint, UnixNanos};
+use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint};
 use http::header::{self, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
@@ -22,8 +22,9 @@ use crate::body::{FrameSource, OutBody};
 use crate::caller_headers::{CallerHeaders, joined, single};
 use crate::connection::MOST_HTTP1_HEADERS;
 use crate::cors::AllowedOrigins;
-use crate::handshake::{UpgradedCaller, is_websocket, switched};
+use crate::handshake::{AdmittedSocket, PendingSocket, SocketCaller, is_websocket, switched};
 use crate::home::HomePage;
+use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::routes::{self, EdgeRoute, RouteAccess, RouteTarget};
 use crate::sockets::{NoPlace, WebSocketTable};
 use crate::stats::{EdgeStats, count};
@@ -34,10 +35,11 @@ pub const STOPS_SOON: &str = "the server stops soon: new calls are taken for `se
 
 /// State that all connections share.
 pub(crate) struct EdgeShared<F> {
-    pub(crate) front: Arc<F>,
+    pub(crate) service: Arc<F>,
     /// The internal API, if there is one.
-    pub(crate) annex: Option<Arc<dyn InternalApi>>,
+    pub(crate) internal_api: Option<Arc<dyn InternalApi>>,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) refusals: RefusalWriter,
     pub(crate) limits: BodyLimits,
     pub(crate) max_header_bytes: usize,
     pub(crate) memory: MemoryAccount,
@@ -55,27 +57,32 @@ pub(crate) struct EdgeShared<F> {
 impl<F: CallService> EdgeShared<F> {
     /// Returns why calls, or calls for `model`, would not be served. Empty if they would be served.
     pub(crate) fn not_ready(&self, model: Option<&str>) -> Vec<String> {
-        let mut why = self.front.not_ready(model);
+        let mut why = self.service.not_ready(model);
         if self.stops.load(Ordering::Acquire) {
             why.push(STOPS_SOON.to_owned());
         }
         why
+    }
+
+    /// Returns whether the caller's key is valid. Nothing is counted.
+    pub(crate) fn has_valid_key(&self, caller: CallerInfo) -> bool {
+        self.service.admit(RequestHead { target: Target::KeyCheck, caller }).is_ok()
     }
 }
 
 /// Answers one request. `number` counts the requests of its connection.
 pub(crate) async fn answer<F: CallService>(
     shared: Arc<EdgeShared<F>>,
-    (peer, turns): (PeerAddress, Arc<OnceLock<UpgradedCaller>>),
+    (peer, socket): (PeerAddress, Arc<PendingSocket<F::Admission>>),
     (number, in_flight): (u64, InFlight),
     request: Request<Incoming>,
 ) -> Result<Response<OutBody<FrameSource<F::Stream>>>, Infallible> {
-    let started = HeadTime { wall: shared.clock.now(), mono_ns: shared.clock.monotonic_nanos() };
+    let started = HeadTime::now(&*shared.clock);
     count(&shared.stats.requests);
     let (parts, body) = request.into_parts();
     let (is_http1, is_head) = (parts.version < Version::HTTP_2, parts.method == Method::HEAD);
     let activity = in_flight.activity();
-    let mut asked = RequestInProgress {
+    let mut request = RequestInProgress {
         shared: &shared,
         peer,
         activity,
@@ -85,23 +92,23 @@ pub(crate) async fn answer<F: CallService>(
         body_was_read: body.is_end_stream(),
         body,
         cut_short: false,
-        turns: &turns,
+        socket: &socket,
     };
     let reply = if is_http1 && activity.is_ambiguous(number) {
-        asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::AmbiguousLength, None).map(FrameSource::Front)
+        request.body_was_read = false;
+        request.refuse(&EdgeRefusal::AmbiguousLength, None).map(FrameSource::Service)
     } else if let Some(hosts) = wrong_hosts(&parts) {
-        asked.body_was_read = false;
-        asked.refuse(&EdgeRefusal::BadHost { hosts }, None).map(FrameSource::Front)
+        request.body_was_read = false;
+        request.refuse(&EdgeRefusal::BadHost { hosts }, None).map(FrameSource::Service)
     } else if !is_http1 && head_bytes(&parts) > shared.max_header_bytes {
         let limit_bytes = shared.max_header_bytes;
         let refusal = EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS };
-        asked.refuse(&refusal, None).map(FrameSource::Front)
+        request.refuse(&refusal, None).map(FrameSource::Service)
     } else {
-        asked.reply().await
+        request.reply().await
     };
-    let (body_left, cut_short) = (!asked.body_was_read, asked.cut_short);
-    drop(asked);
+    let (body_left, cut_short) = (!request.body_was_read, request.cut_short);
+    drop(request);
     if cut_short {
         activity.wish(ServerWish::Finish);
     }
@@ -132,15 +139,8 @@ pub(crate) async fn answer<F: CallService>(
     Ok(response)
 }
 
-/// The time at which a request's headers were complete.
-#[derive(Clone, Copy)]
-struct HeadTime {
-    wall: UnixNanos,
-    mono_ns: u64,
-}
-
 /// A request that is being answered.
-struct RequestInProgress<'a, F> {
+struct RequestInProgress<'a, F: CallService> {
     shared: &'a EdgeShared<F>,
     peer: PeerAddress,
     activity: &'a Arc<ConnectionActivity>,
@@ -152,99 +152,97 @@ struct RequestInProgress<'a, F> {
     /// The peer has used up its allowance of refusals, so it got the short answer.
     cut_short: bool,
     /// Set if the connection continues as a responses socket.
-    turns: &'a OnceLock<UpgradedCaller>,
+    socket: &'a PendingSocket<F::Admission>,
 }
 
 impl<F: CallService> RequestInProgress<'_, F> {
     async fn reply(&mut self) -> CallAnswer<FrameSource<F::Stream>> {
         let found = routes::find(self.parts.uri.path());
-        if let (Some((EdgeRoute { target: RouteTarget::Annex, .. }, _)), Some(annex)) =
-            (found, &self.shared.annex)
+        if let (Some((EdgeRoute { target: RouteTarget::InternalApi, .. }, _)), Some(internal_api)) =
+            (found, &self.shared.internal_api)
         {
-            return Box::pin(self.ask_annex(&**annex)).await;
+            return Box::pin(self.ask_internal_api(&**internal_api)).await;
         }
-        self.ask_front(found).await.map(FrameSource::Front)
+        self.answer_route(found).await.map(FrameSource::Service)
     }
 
-    async fn ask_front(&mut self, found: Option<(&'static EdgeRoute, &str)>) -> CallAnswer<F::Stream> {
+    async fn answer_route(&mut self, found: Option<(&'static EdgeRoute, &str)>) -> CallAnswer<F::Stream> {
         let Some((route, rest)) = found else { return self.not_found() };
         let takes_get = !matches!(route.target, RouteTarget::Call(_) | RouteTarget::Question(_));
         let fits = match self.parts.method {
             Method::GET | Method::HEAD => takes_get,
-            Method::POST => !takes_get || matches!(route.target, RouteTarget::Annex | RouteTarget::Objects),
+            Method::POST => {
+                !takes_get || matches!(route.target, RouteTarget::InternalApi | RouteTarget::Objects)
+            }
             Method::DELETE => route.target == RouteTarget::Objects,
             _ => false,
         };
         if route.target == RouteTarget::Call(Endpoint::Responses) && is_websocket(self.parts) {
-            return Box::pin(self.upgrade()).await;
+            return self.upgrade();
         }
         if !fits {
             let endpoint = if let RouteTarget::Call(endpoint) = route.target { Some(endpoint) } else { None };
-            if let Some(told) = self.shared.origins.preflight(self.parts, route.methods) {
-                return told;
+            if let Some(preflight) = self.shared.origins.preflight(self.parts, route.methods) {
+                return preflight;
             }
             return self.refuse(&EdgeRefusal::MethodNotAllowed { allowed: route.methods }, endpoint);
         }
-        let front = &self.shared.front;
         // A request with a valid key is served, even if other clients of the same address are refused.
         if route.access == RouteAccess::Key
             && self.activity.is_refused_too_often()
-            && !front.knows(&self.credentials())
+            && !self.shared.has_valid_key(self.caller())
         {
             return self.cut_short();
         }
-        self.ask(route.target, rest).await
-    }
-
-    /// Returns the call service's answer. A connection reserves memory for everything awaited here for as long as it is
-    /// open, so everything except calls is boxed.
-    async fn ask(&mut self, target: RouteTarget, rest: &str) -> CallAnswer<F::Stream> {
-        let front = &self.shared.front;
-        let reply = match target {
-            RouteTarget::Call(endpoint) => self.call(endpoint).await,
-            RouteTarget::Question(question) => Box::pin(self.question(question)).await,
-            RouteTarget::Models => {
-                let query = routes::query_fields(self.parts.uri.query()).unwrap_or_default();
-                front.list_models(&self.credentials(), self.dialect(), &query)
-            }
-            RouteTarget::Model => match routes::percent_decoded(rest) {
-                Some(name) => front.show_model(&self.credentials(), &name, self.dialect()),
-                None => return self.not_found(),
-            },
-            RouteTarget::Request => match routes::percent_decoded(rest) {
-                Some(id) => Box::pin(front.show_request(&self.credentials(), &id)).await,
-                None => return self.not_found(),
-            },
-            RouteTarget::Objects => match self.objects_asked() {
-                Some(ask) => Box::pin(self.objects(ask)).await,
-                None => return self.not_found(),
-            },
-            RouteTarget::Annex => return self.not_found(),
-            RouteTarget::Home => return self.shared.home.answer(&self.parts.headers, &self.peer),
-            RouteTarget::Health => return health(),
+        match route.target {
+            RouteTarget::Home => self.shared.home.answer(&self.parts.headers, &self.peer),
+            RouteTarget::Health => health(),
             // Unknown clients ask here, too, so the reasons are given only on the operators' listener.
             RouteTarget::Ready => {
                 let model = routes::model_asked(self.parts.uri.query());
-                return ready(self.shared.not_ready(model.as_deref()).is_empty());
+                ready(self.shared.not_ready(model.as_deref()).is_empty())
             }
+            target => match target.of_service(self.parts, rest, || self.dialect()) {
+                Some(target) => self.serve(target).await,
+                None => self.not_found(),
+            },
+        }
+    }
+
+    /// Returns the call service's answer. A request is admitted before its body is requested.
+    async fn serve(&mut self, target: Target) -> CallAnswer<F::Stream> {
+        let EdgeShared { service, limits, memory, stats, .. } = self.shared;
+        let reply = match service.admit(RequestHead { target, caller: self.caller() }) {
+            Ok(admission) => {
+                self.activity.trust();
+                let taken = memory.for_call_of(admission.payer().clone());
+                let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
+                let upload = RequestUpload { head, body, limits, stats, taken: &taken, was_read };
+                service.serve(admission, upload).await
+            }
+            Err(refusal) => refusal,
         };
-        // Any other status means that the request had a valid key.
-        if reply.status == StatusCode::UNAUTHORIZED.as_u16() {
+        self.count_status(reply.status);
+        reply
+    }
+
+    /// Counts an answer of the call service. Any status but 401 means that the request had a valid key.
+    fn count_status(&self, status: u16) {
+        if status == StatusCode::UNAUTHORIZED.as_u16() {
             self.activity.refused();
         } else {
             self.activity.trust();
         }
-        reply
     }
 
-    fn head(&self, endpoint: Endpoint) -> CallHead {
-        let CallerHeaders { credentials, traceparent, dialect } = CallerHeaders::by(&self.parts.headers);
-        CallHead {
-            endpoint,
+    fn caller(&self) -> CallerInfo {
+        let CallerHeaders { credentials, traceparent, dialect_headers } =
+            CallerHeaders::by(&self.parts.headers);
+        CallerInfo {
             credentials,
             peer: self.peer,
             traceparent,
-            dialect,
+            dialect_headers,
             started: self.started.wall,
             started_mono_ns: self.started.mono_ns,
             connection: Some(self.connection),
@@ -253,25 +251,22 @@ impl<F: CallService> RequestInProgress<'_, F> {
 
     /// Lets an admitted caller continue with a responses socket on this connection. The handshake counts as a request
     /// of the caller's key, and so does each later call.
-    async fn upgrade(&mut self) -> CallAnswer<F::Stream> {
-        let EdgeShared { front, sockets, .. } = self.shared;
-        let CallHead { credentials, traceparent, dialect, .. } = self.head(Endpoint::Responses);
-        if self.activity.is_refused_too_often() && !front.knows(&credentials) {
+    fn upgrade(&mut self) -> CallAnswer<F::Stream> {
+        let EdgeShared { service, sockets, .. } = self.shared;
+        let info = self.caller();
+        if self.activity.is_refused_too_often() && !self.shared.has_valid_key(info.clone()) {
             return self.cut_short();
         }
-        let key = match front.admit_socket(self.head(Endpoint::Responses)) {
-            Ok(key) => key,
+        let head = RequestHead { target: Target::SocketHandshake, caller: info.clone() };
+        let admission = match service.admit(head) {
+            Ok(admission) => admission,
             Err(refusal) => {
-                if refusal.status == StatusCode::UNAUTHORIZED.as_u16() {
-                    self.activity.refused();
-                } else {
-                    self.activity.trust();
-                }
+                self.count_status(refusal.status);
                 return refusal;
             }
         };
         self.activity.trust();
-        let place = match sockets.take(&key, self.activity) {
+        let place = match sockets.take(admission.payer(), self.activity) {
             Ok(place) => place,
             Err(none) => {
                 let refusal = match none {
@@ -281,66 +276,17 @@ impl<F: CallService> RequestInProgress<'_, F> {
                 return self.refuse(&refusal, Some(Endpoint::Responses));
             }
         };
-        // A connection switches only once.
-        let _ = self.turns.set(UpgradedCaller { credentials, traceparent, dialect, place });
+        let caller = SocketCaller { info, session: admission.session(), place };
+        *self.socket.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(AdmittedSocket { caller, admission });
         CallAnswer::json(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Bytes::new())
     }
 
-    async fn call(&mut self, endpoint: Endpoint) -> CallAnswer<F::Stream> {
-        let EdgeShared { front, limits, memory, stats, .. } = self.shared;
-        let head = self.head(endpoint);
-        // The call is admitted before its body is requested.
-        let admitted = match front.admit(head) {
-            Ok(admitted) => admitted,
-            Err(refusal) => return refusal,
-        };
-        self.activity.trust();
-        let taken = memory.for_call_of(admitted.payer().clone());
-        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        front.call(admitted, RequestUpload { head, body, limits, stats, taken: &taken, was_read }).await
-    }
-
-    async fn question(&mut self, question: Question) -> CallAnswer<F::Stream> {
-        let EdgeShared { front, limits, memory, stats, .. } = self.shared;
-        let CallerHeaders { credentials, dialect, .. } = CallerHeaders::by(&self.parts.headers);
-        let asked = match front.admit_question(question, &credentials, dialect) {
-            Ok(asked) => asked,
-            Err(refusal) => return refusal,
-        };
-        self.activity.trust();
-        let taken = memory.for_call_of(asked.payer().clone());
-        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        front
-            .answer_question(asked, RequestUpload { head, body, limits, stats, taken: &taken, was_read })
-            .await
-    }
-
-    /// Returns a request for stored objects, or `None` if its path or query is broken.
-    fn objects_asked(&self) -> Option<ObjectAsk> {
-        let method = match self.parts.method {
-            Method::POST => ObjectMethod::Post,
-            Method::DELETE => ObjectMethod::Delete,
-            _ => ObjectMethod::Get,
-        };
-        let path = self.parts.uri.path().strip_prefix("/v1/")?;
-        let (path, query) = (routes::percent_decoded(path)?, routes::query_fields(self.parts.uri.query())?);
-        Some(ObjectAsk { method, path, query, credentials: self.credentials() })
-    }
-
-    async fn objects(&mut self, ask: ObjectAsk) -> CallAnswer<F::Stream> {
-        let EdgeShared { front, limits, memory, stats, .. } = self.shared;
-        let asked = match front.admit_asked(ask) {
-            Ok(asked) => asked,
-            Err(refusal) => return refusal,
-        };
-        self.activity.trust();
-        let taken = memory.for_call_of(asked.payer().clone());
-        let (head, body, was_read) = (self.parts, &mut self.body, &mut self.body_was_read);
-        front.answer_asked(asked, RequestUpload { head, body, limits, stats, taken: &taken, was_read }).await
-    }
-
     /// Returns the internal API's answer.
-    async fn ask_annex(&mut self, annex: &dyn InternalApi) -> CallAnswer<FrameSource<F::Stream>> {
+    async fn ask_internal_api(
+        &mut self,
+        internal_api: &dyn InternalApi,
+    ) -> CallAnswer<FrameSource<F::Stream>> {
         let EdgeShared { limits, memory, stats, .. } = self.shared;
         let authorization = joined(&self.parts.headers, &header::AUTHORIZATION);
         let head = InternalHead {
@@ -350,14 +296,14 @@ impl<F: CallService> RequestInProgress<'_, F> {
             traceparent: single(&self.parts.headers, "traceparent"),
             now: self.started.wall,
         };
-        let call = match annex.admit(&head) {
+        let call = match internal_api.admit(&head) {
             Ok(call) => call,
             Err(_) if self.activity.is_refused_too_often() => {
-                return self.cut_short().map(FrameSource::Front);
+                return self.cut_short().map(FrameSource::Service);
             }
             Err(refusal) => {
                 self.activity.refused();
-                return refusal.map(FrameSource::Annex);
+                return refusal.map(FrameSource::Internal);
             }
         };
         self.activity.trust();
@@ -368,7 +314,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
             Ok(body) => call.answer(body).await,
             Err(refusal) => call.refuse(&refusal),
         };
-        answer.map(FrameSource::Annex)
+        answer.map(FrameSource::Internal)
     }
 
     fn not_found(&mut self) -> CallAnswer<F::Stream> {
@@ -382,13 +328,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
         }
         self.activity.refused();
         let dialect = endpoint.map_or_else(|| self.dialect(), Endpoint::dialect);
-        let mut reply = self.shared.front.refuse(dialect, refusal, endpoint, self.started.wall);
-        if let EdgeRefusal::MethodNotAllowed { allowed } = refusal
-            && !reply.headers.iter().any(|(name, _)| *name == "allow")
-        {
-            reply.headers.push(("allow", (*allowed).to_owned()));
-        }
-        reply
+        self.shared.refusals.answer(refusal, dialect, endpoint, self.started)
     }
 
     /// Refuses a peer that has used up its allowance: no trace, no reasons, and the connection ends.
@@ -402,10 +342,6 @@ impl<F: CallService> RequestInProgress<'_, F> {
         let is_anthropic = self.parts.headers.contains_key("anthropic-version")
             || self.parts.uri.path().starts_with("/v1/messages");
         if is_anthropic { Dialect::Anthropic } else { Dialect::OpenAi }
-    }
-
-    fn credentials(&self) -> Credentials {
-        CallerHeaders::by(&self.parts.headers).credentials
     }
 }
 

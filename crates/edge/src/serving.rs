@@ -4,11 +4,11 @@
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use headrace_call_api::{CallService, EdgeRefusal, InternalApi, MemoryAccount, PeerAddress};
-use headrace_domain::{Clock, Dialect};
+use headrace_call_api::{CallAnswer, CallService, InternalApi, MemoryAccount, PeerAddress};
+use headrace_domain::{Clock, Dialect, TraceSink};
 use hyper::service::service_fn;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -20,10 +20,11 @@ use crate::answers::{cut_short, written_out};
 use crate::connection::{
     ConnectionSetup, MOST_HTTP1_HEADERS, ProtocolSwitch, UnreadRequest, refuse_and_close,
 };
-use crate::handshake::UpgradedCaller;
+use crate::handshake::{AdmittedSocket, PendingSocket};
 use crate::home::HomePage;
 use crate::listener::{accept, listen};
 use crate::operations::{self, MOST_CONNECTIONS, Metrics, MetricsPage};
+use crate::refusal::{EdgeRefusal, HeadTime, RefusalWriter};
 use crate::registry::{ConnectionRegistry, RegisteredConnection, RegistryFull};
 use crate::responses_socket::ResponsesSocket;
 use crate::service::{EdgeShared, answer};
@@ -43,7 +44,7 @@ const PLACES_PER_CLOSING: usize = 4;
 const LEAST_CLOSING: usize = 8;
 const MOST_CLOSING: usize = 2 * REFUSALS_AT_ONCE;
 /// Number of idle connections that are closed when no file descriptors are left.
-const LET_GO_AT_ONCE: usize = 16;
+const CLOSED_AT_ONCE: usize = 16;
 /// Minimum time for the last bytes to reach the peers after all calls have ended.
 const FLUSH_WAIT: Duration = Duration::from_secs(2);
 
@@ -83,16 +84,17 @@ pub struct ServeReport {
 }
 
 impl<F: CallService> Edge<F> {
-    /// Binds the sockets and reads the TLS files. `annex` is the internal API, with paths of its own. `metrics` renders
-    /// the operators' page and receives the edge's own metrics.
+    /// Binds the sockets and reads the TLS files. `internal_api` has paths of its own. `metrics` renders the operators'
+    /// page and receives the edge's own metrics. `traces` receives the records of requests that the edge refuses.
     ///
     /// # Errors
     /// [`EdgeError`]: invalid values, unusable TLS files, an address that cannot be bound.
     pub async fn bind(
         config: EdgeConfig,
-        front: Arc<F>,
-        annex: Option<Arc<dyn InternalApi>>,
+        service: Arc<F>,
+        internal_api: Option<Arc<dyn InternalApi>>,
         metrics: Arc<MetricsPage>,
+        traces: Arc<dyn TraceSink>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, EdgeError> {
         config.check()?;
@@ -126,8 +128,9 @@ impl<F: CallService> Edge<F> {
         let sockets = WebSocketTable::new();
         let origins = config.origins.clone();
         let shared = EdgeShared {
-            front,
-            annex,
+            service,
+            internal_api,
+            refusals: RefusalWriter::new(Arc::clone(&clock), traces),
             clock,
             limits,
             max_header_bytes,
@@ -226,7 +229,7 @@ impl<F: CallService> Edge<F> {
         let listener = self.listener;
         let serve = async {
             {
-                let taking = pin!(public.take_all(&listener));
+                let taking = pin!(public.accept_all(&listener));
                 let noticed = pin!(async {
                     notice.await;
                     public.retire();
@@ -291,11 +294,11 @@ struct PublicListener<F> {
 }
 
 impl<F: CallService> PublicListener<F> {
-    async fn take_all(&self, listener: &TcpListener) {
+    async fn accept_all(&self, listener: &TcpListener) {
         loop {
             // The semaphore is never closed.
             let Ok(descriptor) = Arc::clone(&self.descriptors).acquire_owned().await else { return };
-            let short = || self.registry.let_go_of(LET_GO_AT_ONCE);
+            let short = || self.registry.close_idle(CLOSED_AT_ONCE);
             let (stream, address) = accept(listener, &self.shared.stats, short).await;
             let taken = AcceptedConnection { stream, _descriptor: descriptor };
             match self.registry.register(address.ip().into()) {
@@ -314,32 +317,31 @@ impl<F: CallService> PublicListener<F> {
             let open = OpenConnection(Arc::clone(&shared.stats));
             let AcceptedConnection { stream, _descriptor } = taken;
             let activity = Arc::clone(&registered.activity);
-            let front = Arc::clone(&shared);
+            let answering = Arc::clone(&shared);
             // The request is in flight from its head on, not only when its task first runs, so that its connection is
             // not displaced.
             let peer = PeerAddress { address };
-            let turns = Arc::new(OnceLock::new());
-            let switch = Arc::clone(&turns);
+            let socket = Arc::new(PendingSocket::default());
+            let pending = Arc::clone(&socket);
             let service = service_fn(move |request| {
-                answer(Arc::clone(&front), (peer, Arc::clone(&switch)), activity.request(), request)
+                answer(Arc::clone(&answering), (peer, Arc::clone(&pending)), activity.request(), request)
             });
-            let last_words = |why| {
+            let refusal_bytes = |fault| {
                 let activity = &registered.activity;
                 if activity.is_refused_too_often() {
                     return written_out(&cut_short::<F::Stream>(&shared.stats));
                 }
                 activity.refused();
-                last_words(&shared, &refusal(why, seconds, limit_bytes, activity))
+                refusal_bytes(&shared, &refusal(fault, seconds, limit_bytes, activity))
             };
             let patience = wiring.write_patience();
-            let afterwards = SocketConversation {
+            let switch = SocketConversation {
                 shared: &shared,
-                peer,
-                turns: &turns,
+                socket: &socket,
                 activity: &registered.activity,
                 patience,
             };
-            wiring.speak(stream, &registered.activity, service, (last_words, &afterwards)).await;
+            wiring.serve(stream, &registered.activity, service, (refusal_bytes, &switch)).await;
             drop(open);
         });
     }
@@ -358,8 +360,8 @@ impl<F: CallService> PublicListener<F> {
                 RegistryFull::OfPeer(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: true },
                 RegistryFull::All(limit) => EdgeRefusal::TooManyConnections { limit, of_peer: false },
             };
-            let words = last_words(&shared, &refusal);
-            refuse_and_close(&mut taken.stream, &words).await;
+            let bytes = refusal_bytes(&shared, &refusal);
+            refuse_and_close(&mut taken.stream, &bytes).await;
             drop((taken, turn));
         });
     }
@@ -374,7 +376,7 @@ impl<F: CallService> PublicListener<F> {
     async fn drain(&self, within: Duration) -> (usize, usize) {
         let began = Instant::now();
         self.registry.wish_all(ServerWish::Finish);
-        let calls = self.shared.front.drain(within).await;
+        let calls = self.shared.service.drain(within).await;
         self.tasks.close();
         // The last bytes of a finished call may still be on their way to a slow reader, which gets the remaining drain
         // time.
@@ -389,20 +391,22 @@ impl<F: CallService> PublicListener<F> {
 }
 
 /// Continues a connection as a responses socket.
-struct SocketConversation<'c, F> {
+struct SocketConversation<'c, F: CallService> {
     shared: &'c EdgeShared<F>,
-    peer: PeerAddress,
-    turns: &'c OnceLock<UpgradedCaller>,
+    socket: &'c PendingSocket<F::Admission>,
     activity: &'c Arc<ConnectionActivity>,
     patience: Duration,
 }
 
 impl<F: CallService> ProtocolSwitch for SocketConversation<'_, F> {
-    fn go_on<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        let &Self { shared, peer, turns, activity, patience } = self;
+    fn serve<'a>(&'a self, io: &'a mut dyn DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let &Self { shared, socket, activity, patience } = self;
         Box::pin(async move {
-            if let Some(upgraded) = turns.get() {
-                ResponsesSocket { shared, peer, upgraded, activity, patience }.take_all(io).await;
+            let admitted = socket.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(AdmittedSocket { caller, admission }) = admitted {
+                ResponsesSocket { shared, caller: &caller, activity, patience }.serve(io).await;
+                // The session ends with the socket.
+                drop(admission);
             }
         })
     }
@@ -418,12 +422,12 @@ impl Drop for OpenConnection {
 
 /// Returns the refusal for a request that was not read to the end.
 fn refusal(
-    why: UnreadRequest,
+    fault: UnreadRequest,
     seconds: u64,
     limit_bytes: usize,
     activity: &ConnectionActivity,
 ) -> EdgeRefusal {
-    match why {
+    match fault {
         UnreadRequest::Slow => EdgeRefusal::HeaderTimeout { seconds },
         UnreadRequest::TooLarge => {
             EdgeRefusal::HeadTooLarge { limit_bytes, most_headers: MOST_HTTP1_HEADERS }
@@ -436,7 +440,8 @@ fn refusal(
 }
 
 /// Writes a refusal as the bytes of an HTTP/1.1 response, for requests whose dialect is still unknown.
-fn last_words<F: CallService>(shared: &EdgeShared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
-    let reply = shared.front.refuse(Dialect::OpenAi, refusal, None, shared.clock.now());
+fn refusal_bytes<F: CallService>(shared: &EdgeShared<F>, refusal: &EdgeRefusal) -> Vec<u8> {
+    let now = HeadTime::now(&*shared.clock);
+    let reply: CallAnswer<F::Stream> = shared.refusals.answer(refusal, Dialect::OpenAi, None, now);
     written_out(&reply)
 }

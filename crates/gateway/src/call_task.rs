@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use headrace_domain::{CallOutcome, Code, FinishReason, ModelName, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
@@ -269,7 +269,7 @@ impl CallTask {
             }
             tokio::select! {
                 biased;
-                () = line.reader_moved() => if let Some(why) = line.given_up() {
+                () = line.reader_moved() => if let Some(why) = line.abort_reason() {
                     // The transport's stall time is longer than ours, even if it took a last frame in between.
                     let stalled = line.stalled(dossier.clock.monotonic_nanos());
                     return gave_up(why, stalled.max(config.stall_timeout));
@@ -510,7 +510,7 @@ async fn see_off(gateway: &Gateway, line: &mut ClientStream, beat: &mut KeptCall
     let clock = &gateway.parts().clock;
     let began_ns = clock.monotonic_nanos();
     let mut closing_since = None;
-    while line.has_begun() && !line.sender.is_empty() && line.given_up().is_none() {
+    while line.has_begun() && !line.sender.is_empty() && line.abort_reason().is_none() {
         tokio::select! {
             biased;
             () = line.reader_moved() => {}
@@ -590,11 +590,11 @@ fn not_held(failed: &headrace_ledger::JournalFailed) -> CallEnding {
     CallEnding::Refused(Rejection::journal_unavailable(&failed.why))
 }
 
-fn gave_up(why: GiveUp, waited: Duration) -> CallEnding {
+fn gave_up(why: AbortReason, waited: Duration) -> CallEnding {
     match why {
-        GiveUp::ClientGone => CallEnding::ClientGone,
-        GiveUp::ReaderStalled => CallEnding::Stalled { waited },
-        GiveUp::ShuttingDown => CallEnding::Failed(cut_off()),
+        AbortReason::ClientGone => CallEnding::ClientGone,
+        AbortReason::ReaderStalled => CallEnding::Stalled { waited },
+        AbortReason::ShuttingDown => CallEnding::Failed(cut_off()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::{AnswerFrames, BrokenBody, GiveUp, MemoryReservation, TransportOutlet};
+use headrace_call_api::{AbortReason, AnswerFrames, BrokenBody, MemoryReservation, TransportOutlet};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -17,7 +17,7 @@ const JOIN_BYTES: usize = 16 * 1024;
 /// The largest frame. Bytes that the transport has taken count as written, and a stalled transport keeps them.
 const MAX_FRAME_BYTES: usize = 64 * 1024;
 
-/// The transport's end. Dropping it means that the client went away, unless [`AnswerFrames::give_up`] gave another reason.
+/// The transport's end. Dropping it means that the client went away, unless [`AnswerFrames::abort`] gave another reason.
 pub struct Delivery {
     shared: Arc<DeliveryShared>,
 }
@@ -74,7 +74,7 @@ struct DeliveryState {
     /// The last frame taken ended inside something that was pushed as a whole.
     within: bool,
     end: DeliveryEnd,
-    given_up: Option<GiveUp>,
+    abort_reason: Option<AbortReason>,
     waker: Option<Waker>,
     outlet: Option<Arc<dyn TransportOutlet>>,
     kept: Option<Box<DeliveredCopy>>,
@@ -126,7 +126,7 @@ impl DeliverySender {
             if let Some(kept) = &mut state.kept {
                 kept.put(bytes);
             }
-            if state.given_up.is_some() || state.end != DeliveryEnd::Open {
+            if state.abort_reason.is_some() || state.end != DeliveryEnd::Open {
                 bytes.clear();
                 return;
             }
@@ -149,8 +149,8 @@ impl DeliverySender {
     }
 
     /// Why the transport gave up, if it did.
-    pub(crate) fn given_up(&self) -> Option<GiveUp> {
-        self.shared.state.lock().given_up
+    pub(crate) fn abort_reason(&self) -> Option<AbortReason> {
+        self.shared.state.lock().abort_reason
     }
 
     /// How many frames the transport has taken. `None` if nothing waits for it.
@@ -277,14 +277,14 @@ impl AnswerFrames for Delivery {
         }
     }
 
-    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
+    fn set_outlet(&mut self, outlet: Arc<dyn TransportOutlet>) {
         self.shared.state.lock().outlet = Some(outlet);
     }
 
-    fn give_up(&mut self, why: GiveUp) {
+    fn abort(&mut self, why: AbortReason) {
         {
             let mut state = self.shared.state.lock();
-            state.given_up.get_or_insert(why);
+            state.abort_reason.get_or_insert(why);
             state.clear();
         }
         self.shared.reader.notify_one();
@@ -300,7 +300,7 @@ impl QueuedFrame {
 
 impl Drop for Delivery {
     fn drop(&mut self) {
-        self.give_up(GiveUp::ClientGone);
+        self.abort(AbortReason::ClientGone);
     }
 }
 
@@ -386,12 +386,12 @@ mod tests {
 
     #[test]
     fn a_transport_says_why_it_lets_go_and_what_nobody_reads_is_not_kept() {
-        for why in [None, Some(GiveUp::ReaderStalled)] {
+        for why in [None, Some(AbortReason::ReaderStalled)] {
             let (sender, mut delivery) = pair(1);
             put(&sender, 4, 1);
-            why.into_iter().for_each(|why| delivery.give_up(why));
+            why.into_iter().for_each(|why| delivery.abort(why));
             drop(delivery);
-            assert_eq!(sender.given_up(), why.or(Some(GiveUp::ClientGone)));
+            assert_eq!(sender.abort_reason(), why.or(Some(AbortReason::ClientGone)));
             let mut late = BytesMut::from(&b"late"[..]);
             sender.push(&mut late, 2);
             assert!(late.is_empty() && !sender.is_full());

@@ -21,6 +21,7 @@ use crate::in_flight::{InFlightCall, InFlightTable};
 use crate::memory::CallMemory;
 use crate::render_gate::RenderGate;
 use crate::shadows::{ShadowCopies, ShadowFigures, ShadowSpending};
+use crate::socket_sessions::SocketSessions;
 use crate::stored_objects::StoredObjects;
 
 /// Trace look-ups that are answered concurrently.
@@ -44,6 +45,7 @@ pub struct Gateway {
     trace_seats: Semaphore,
     board: Arc<InFlightTable>,
     beats: Arc<HoldKeeper>,
+    sessions: Arc<SocketSessions>,
 }
 
 impl Gateway {
@@ -80,6 +82,7 @@ impl Gateway {
             cut_off,
             trace_seats: Semaphore::new(TRACE_SEATS),
             board: InFlightTable::new(),
+            sessions: Arc::default(),
         }))
     }
 
@@ -198,6 +201,11 @@ impl Gateway {
     /// The in-flight table.
     pub(crate) const fn board(&self) -> &Arc<InFlightTable> {
         &self.board
+    }
+
+    /// The sessions of open responses sockets.
+    pub(crate) const fn sessions(&self) -> &Arc<SocketSessions> {
+        &self.sessions
     }
 
     /// The hold keeper.

@@ -6,12 +6,12 @@ mod answer_origins;
 mod backend;
 mod batch_line;
 mod batches;
+mod call_service;
 mod call_task;
 mod canary;
 mod catalog;
 mod config;
 mod delivery;
-mod front;
 mod gateway;
 mod generated_ids;
 mod hold_keeper;
@@ -30,6 +30,7 @@ mod render_gate;
 mod request_context;
 mod routes;
 mod shadows;
+mod socket_sessions;
 mod stages;
 mod state;
 mod stored_objects;
@@ -45,6 +46,7 @@ extern crate self as headrace_gateway;
 
 pub use answer::{Answer, AnswerBody};
 pub use backend::{Backend, EncoderOutput, InputKinds, MessageBackend, TokenBackend, VectorBackend};
+pub use call_service::Admission;
 pub use canary::{CanaryNews, CanaryRollback, CanarySpec, CanaryView};
 pub use catalog::{Catalog, CatalogOffer, GatewayError, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Stored, StoredTrace, TraceLookup};
@@ -54,14 +56,10 @@ pub use in_flight::InFlightCall;
 pub use memory::MemoryBounds;
 pub use names::{ModelStatus, NameFault, NameRules, name_faults};
 pub use notices::RetirementNotice;
-pub use objects::ObjectRequest;
-pub use objects::newest::SocketSession;
 pub use policy::{
     ControlTokenPolicy, ModelPolicy, OffForm, OnBreak, PastAnswers, ThinkingPolicy, ToolsOrder,
 };
-pub use questions::AdmittedQuestion;
 pub use routes::{FallbackModels, ModelRoute, RouteArm, StickyBy};
 pub use shadows::{
     SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec, ShadowSpend, ShadowSpending, ShadowSpent,
 };
-pub use stages::EnteredCall;

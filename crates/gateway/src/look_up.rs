@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::Credentials;
-use headrace_domain::{Code, Dialect, ModelName, TokenClass, TraceRecord, UnixNanos};
+use headrace_domain::{Code, Dialect, KeyId, ModelName, TokenClass, TraceRecord, UnixNanos};
 use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_wire::{
     ModelCard, ModelPricing, ModelsPage, model_body, models_body, named_request, named_trace,
@@ -29,73 +29,98 @@ const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) type Looked = Result<Answer, Rejection>;
 
+/// The state of a new request, and its caller, or why the caller is refused.
+pub(crate) type IdentifiedCaller = (RequestContext, Result<Arc<Principal>, Rejection>);
+
+/// An admitted look-up.
+pub(crate) struct LookUp {
+    subject: LookUpSubject,
+    principal: Arc<Principal>,
+    context: RequestContext,
+}
+
+/// What is looked up.
+pub(crate) enum LookUpSubject {
+    /// The models that the caller may use, by these query fields.
+    ModelList { query: Vec<(String, String)> },
+    /// The model with this name.
+    Model { name: String },
+    /// The trace of the request with this id.
+    RequestTrace { id: String },
+}
+
+impl LookUp {
+    /// Admits a look-up of an identified caller.
+    pub(crate) fn admit(
+        subject: LookUpSubject,
+        (context, principal): IdentifiedCaller,
+    ) -> Result<Self, Answer> {
+        match principal {
+            Ok(principal) => Ok(Self { subject, principal, context }),
+            Err(why) => Err(why.answer(&context)),
+        }
+    }
+
+    /// The key that the look-up is for.
+    pub(crate) fn key(&self) -> &KeyId {
+        &self.principal.key
+    }
+}
+
 impl Gateway {
-    /// `GET /v1/models`: the models that the caller may use and that are offered within its residency.
-    pub(crate) fn models_for(
-        &self,
-        credentials: &Credentials,
-        dialect: Dialect,
-        query: &[(String, String)],
-    ) -> Answer {
-        let (dossier, principal) = self.identify(credentials, dialect);
-        let list = |principal: Arc<Principal>| {
-            let page = ModelsPage::of(query)?;
-            let (catalog, now) = (self.catalog(), self.parts().clock.now());
-            let mut cards: Vec<ModelCard> = catalog
-                .names()
-                .filter(|(name, _)| principal.models.allows(name.as_str()))
-                .filter(|(name, _)| catalog.offers_within(name, &principal.regions))
-                .map(|(name, model)| (name, model, catalog.notice(name, &model.name)))
-                .filter(|(_, _, notice)| {
-                    !notice.is_some_and(|(_, notice)| notice.is_over(now) && !notice.moves)
-                })
-                .map(|(name, model, notice)| {
-                    card(name, model, notice.map(|(_, notice)| notice), pricing(&catalog, model, now))
-                })
-                .collect();
-            cards.sort_by(|a, b| a.id.cmp(&b.id));
-            Ok(Answer::json(200, models_body(&cards, dialect, &page, now)))
+    /// Answers a look-up.
+    pub(crate) async fn answer_look_up(&self, look_up: LookUp) -> Answer {
+        let LookUp { subject, principal, context } = look_up;
+        let looked = match subject {
+            LookUpSubject::ModelList { query } => self.list_models(&principal, context.dialect, &query),
+            LookUpSubject::Model { name } => self.show_model(&principal, context.dialect, &name),
+            LookUpSubject::RequestTrace { id } => self.trace_of(&principal, &id).await,
         };
-        tell(&dossier, principal.and_then(list))
+        tell(&context, looked)
+    }
+
+    /// `GET /v1/models`: the models that the caller may use and that are offered within its residency.
+    fn list_models(&self, principal: &Principal, dialect: Dialect, query: &[(String, String)]) -> Looked {
+        let page = ModelsPage::of(query)?;
+        let (catalog, now) = (self.catalog(), self.parts().clock.now());
+        let mut cards: Vec<ModelCard> = catalog
+            .names()
+            .filter(|(name, _)| principal.models.allows(name.as_str()))
+            .filter(|(name, _)| catalog.offers_within(name, &principal.regions))
+            .map(|(name, model)| (name, model, catalog.notice(name, &model.name)))
+            .filter(|(_, _, notice)| !notice.is_some_and(|(_, notice)| notice.is_over(now) && !notice.moves))
+            .map(|(name, model, notice)| {
+                card(name, model, notice.map(|(_, notice)| notice), pricing(&catalog, model, now))
+            })
+            .collect();
+        cards.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(Answer::json(200, models_body(&cards, dialect, &page, now)))
     }
 
     /// `GET /v1/models/NAME`. A model that the caller may not use is answered like one that does not exist.
-    pub(crate) fn model_for(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
-        let (dossier, principal) = self.identify(credentials, dialect);
-        let show = |principal: Arc<Principal>| {
-            let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
-            let catalog = self.catalog();
-            match found.and_then(|name| Some((catalog.resolve(&name)?, name))) {
-                Some((_, name)) if !catalog.offers_within(&name, &principal.regions) => {
-                    Err(region_not_allowed(&principal, &catalog, &name))
-                }
-                Some((model, name)) => match catalog.notice(&name, &model.name) {
-                    Some((ended, notice)) if notice.is_over(self.parts().clock.now()) && !notice.moves => {
-                        Err(Rejection::retired(notice.refusal(ended)))
-                    }
-                    notice => {
-                        let now = self.parts().clock.now();
-                        let pricing = pricing(&catalog, model, now);
-                        let card = card(&name, model, notice.map(|(_, notice)| notice), pricing);
-                        Ok(Answer::json(200, model_body(&card, dialect, now)))
-                    }
-                },
-                None => Err(unknown_model_of(name, &principal, &catalog)),
+    fn show_model(&self, principal: &Principal, dialect: Dialect, name: &str) -> Looked {
+        let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
+        let catalog = self.catalog();
+        match found.and_then(|name| Some((catalog.resolve(&name)?, name))) {
+            Some((_, name)) if !catalog.offers_within(&name, &principal.regions) => {
+                Err(region_not_allowed(principal, &catalog, &name))
             }
-        };
-        tell(&dossier, principal.and_then(show))
+            Some((model, name)) => match catalog.notice(&name, &model.name) {
+                Some((ended, notice)) if notice.is_over(self.parts().clock.now()) && !notice.moves => {
+                    Err(Rejection::retired(notice.refusal(ended)))
+                }
+                notice => {
+                    let now = self.parts().clock.now();
+                    let pricing = pricing(&catalog, model, now);
+                    let card = card(&name, model, notice.map(|(_, notice)| notice), pricing);
+                    Ok(Answer::json(200, model_body(&card, dialect, now)))
+                }
+            },
+            None => Err(unknown_model_of(name, principal, &catalog)),
+        }
     }
 
     /// `GET /v1/requests/ID`: the trace of a request, for its own project only. Foreign and missing ids answer alike.
-    pub(crate) async fn request_for(&self, credentials: &Credentials, id: &str) -> Answer {
-        let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
-        let looked = match principal {
-            Ok(principal) => self.trace_of(&principal, id).await,
-            Err(why) => Err(why),
-        };
-        tell(&dossier, looked)
-    }
-
     async fn trace_of(&self, principal: &Principal, name: &str) -> Looked {
         let Some(id) = named_request(name) else { return Err(unknown_request()) };
         let Ok(_seat) = self.trace_seats().try_acquire() else { return Err(too_many_look_ups()) };
@@ -127,34 +152,25 @@ impl Gateway {
         found.map(|record| Answer::json(200, records.json(&record))).ok_or_else(unknown_request)
     }
 
-    /// Whether these credentials would be accepted. Nothing is counted.
-    pub(crate) fn would_let_in(&self, credentials: &Credentials) -> bool {
+    /// Returns the principal of these credentials. Nothing is counted.
+    pub(crate) fn find_principal(&self, credentials: &Credentials) -> Result<Arc<Principal>, AuthRefusal> {
         let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
         let now = self.parts().clock.now();
-        shown.is_ok_and(|key| self.parts().directory.authenticate(key, now).is_ok())
+        shown.and_then(|key| self.parts().directory.authenticate(key, now))
     }
 
-    /// Authenticates a caller and counts the request. The request state provides the headers of the answer.
+    /// Identifies a caller, by its credentials unless it acts for a known principal, and counts the request. The
+    /// request state provides the headers of the answer.
     pub(crate) fn identify(
         &self,
         credentials: &Credentials,
+        principal: Option<Arc<Principal>>,
         dialect: Dialect,
-    ) -> (RequestContext, Result<Arc<Principal>, Rejection>) {
+    ) -> IdentifiedCaller {
         let parts = self.parts();
-        let shown = credential(credentials.authorization.as_deref(), credentials.x_api_key.as_deref());
-        let shown = shown.and_then(|key| parts.directory.authenticate(key, parts.clock.now()));
-        self.identify_as(shown, dialect)
-    }
-
-    /// As [`Self::identify`], for credentials that were checked already.
-    pub(crate) fn identify_as(
-        &self,
-        found: Result<Arc<Principal>, AuthRefusal>,
-        dialect: Dialect,
-    ) -> (RequestContext, Result<Arc<Principal>, Rejection>) {
-        let parts = self.parts();
+        let found = principal.map_or_else(|| self.find_principal(credentials), Ok);
         let now = parts.clock.now();
-        let dossier =
+        let context =
             RequestContext::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
         let principal = match found {
             Ok(principal) => {
@@ -168,7 +184,7 @@ impl Gateway {
             }
             Err(refusal) => Err(unauthenticated(&refusal)),
         };
-        (dossier, principal)
+        (context, principal)
     }
 }
 

@@ -22,24 +22,26 @@ pub(crate) mod writing;
 
 use std::sync::Arc;
 
-use headrace_call_api::{BodySource, ObjectAsk, ObjectMethod};
+use headrace_call_api::{BodySource, ObjectMethod, ObjectOperation};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_identity::{EntitlementRefusal, Principal};
 
+use crate::look_up::IdentifiedCaller;
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::authenticate::could_pay;
 use crate::{Answer, Gateway};
 
 /// An authenticated request for stored objects.
-pub struct ObjectRequest {
+pub(crate) struct ObjectRequest {
     principal: Arc<Principal>,
-    dossier: RequestContext,
-    ask: ObjectAsk,
+    context: RequestContext,
+    operation: ObjectOperation,
 }
 
-impl headrace_call_api::Admitted for ObjectRequest {
-    fn payer(&self) -> &KeyId {
+impl ObjectRequest {
+    /// The key that the request is for.
+    pub(crate) fn key(&self) -> &KeyId {
         &self.principal.key
     }
 }
@@ -48,31 +50,34 @@ impl headrace_call_api::Admitted for ObjectRequest {
 type Told = Result<Answer, Rejection>;
 
 impl Gateway {
-    /// Authenticates a request for stored objects and counts it.
-    pub(crate) fn admit_asked(&self, ask: ObjectAsk) -> Result<ObjectRequest, Answer> {
-        let (dossier, principal) = self.identify(&ask.credentials, dialect_of(&ask.path));
-        match principal.and_then(|principal| entitled(principal, &ask.path)) {
-            Ok(principal) => Ok(ObjectRequest { principal, dossier, ask }),
-            Err(why) => Err(why.answer(&dossier)),
+    /// Admits a request for stored objects of an identified caller.
+    pub(crate) fn admit_object(
+        &self,
+        operation: ObjectOperation,
+        (context, principal): IdentifiedCaller,
+    ) -> Result<ObjectRequest, Answer> {
+        match principal.and_then(|principal| entitled(principal, &operation.path)) {
+            Ok(principal) => Ok(ObjectRequest { principal, context, operation }),
+            Err(why) => Err(why.answer(&context)),
         }
     }
 
-    pub(crate) async fn answer_asked(
+    pub(crate) async fn answer_object(
         self: &Arc<Self>,
-        asked: ObjectRequest,
+        request: ObjectRequest,
         body: impl BodySource,
     ) -> Answer {
-        let ObjectRequest { principal, dossier, ask } = asked;
-        match self.look(&principal, &ask, body).await {
-            Ok(answer) => answer.with_headers(dossier.id_headers()),
-            Err(why) => why.answer(&dossier),
+        let ObjectRequest { principal, context, operation } = request;
+        match self.look(&principal, &operation, body).await {
+            Ok(answer) => answer.with_headers(context.id_headers()),
+            Err(why) => why.answer(&context),
         }
     }
 
     async fn look(
         self: &Arc<Self>,
         principal: &Arc<Principal>,
-        ask: &ObjectAsk,
+        ask: &ObjectOperation,
         body: impl BodySource,
     ) -> Told {
         use ObjectMethod::{Delete, Get, Post};
@@ -133,7 +138,7 @@ impl Gateway {
 }
 
 /// The dialect of a path.
-fn dialect_of(path: &str) -> Dialect {
+pub(crate) fn dialect_of(path: &str) -> Dialect {
     if path.starts_with("messages/") { Dialect::Anthropic } else { Dialect::OpenAi }
 }
 

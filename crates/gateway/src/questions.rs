@@ -7,7 +7,7 @@ mod passed;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Admitted, BodySource, Credentials, MemoryReservation, Question};
+use headrace_call_api::{BodySource, MemoryReservation, Question};
 use headrace_domain::{
     Call, Code, Conversation, Endpoint, KeyId, ModelName, Prompt, PromptItem, Stage, UnixNanos,
 };
@@ -24,7 +24,7 @@ use headrace_wire::{
 use crate::backend::{Backend, EncoderOutput, TokenBackend, VectorBackend};
 use crate::catalog::{Catalog, ServedModel};
 use crate::generated_ids::GeneratedIdCache;
-use crate::look_up::{Looked, tell};
+use crate::look_up::{IdentifiedCaller, Looked, tell};
 use crate::memory::{NoMemory, NotEncoded, TokenizerMemory};
 use crate::objects::reads::keeping;
 use crate::rejection::Rejection;
@@ -54,42 +54,39 @@ const DECODED_ID: u64 = 112;
 const DECODED_BYTE: u64 = 16;
 
 /// An admitted question.
-pub struct AdmittedQuestion {
+pub(crate) struct AdmittedQuestion {
     question: Question,
     principal: Arc<Principal>,
     dossier: RequestContext,
     headers: Vec<(&'static str, String)>,
 }
 
-impl Admitted for AdmittedQuestion {
-    fn payer(&self) -> &KeyId {
+impl AdmittedQuestion {
+    /// The key that the question is for.
+    pub(crate) fn key(&self) -> &KeyId {
         &self.principal.key
     }
 }
 
 impl Gateway {
-    /// Admits a question if the key is valid and its request limit allows it.
-    pub(crate) fn let_ask(
+    /// Admits a question if the caller's key is valid and its request limit allows it.
+    pub(crate) fn admit_question(
         &self,
         question: Question,
-        credentials: &Credentials,
+        (mut dossier, principal): IdentifiedCaller,
         headers: Vec<(&'static str, String)>,
     ) -> Result<AdmittedQuestion, Answer> {
-        let (dossier, principal) = self.identify(credentials, question.dialect());
-        questioner(question, dossier, principal, headers)
-    }
-
-    /// Admits a question of an internal caller that acts for a known principal, without credentials.
-    ///
-    /// # Errors
-    /// The answer if the request limit is reached.
-    pub fn ask_as(&self, question: Question, principal: Arc<Principal>) -> Result<AdmittedQuestion, Answer> {
-        let (dossier, principal) = self.identify_as(Ok(principal), question.dialect());
-        questioner(question, dossier, principal, Vec::new())
+        match principal {
+            Ok(principal) => {
+                dossier.is_of(&principal);
+                Ok(AdmittedQuestion { question, principal, dossier, headers })
+            }
+            Err(why) => Err(tell(&dossier, Err(why))),
+        }
     }
 
     /// Answers a question. A refused question leaves a trace, as a refused call does.
-    pub(crate) async fn answer_to(&self, mut asked: AdmittedQuestion, body: impl BodySource) -> Answer {
+    pub(crate) async fn answer_question(&self, mut asked: AdmittedQuestion, body: impl BodySource) -> Answer {
         match self.look_into(&mut asked, body).await {
             Ok(answer) => tell(&asked.dossier, Ok(answer)),
             Err(why) => refuse(self, asked.dossier, &why),
@@ -148,21 +145,6 @@ impl Gateway {
             told = passed.answer(&catalog, asks) => told,
             () = self.cut_off().cancelled() => Err(draining()),
         }
-    }
-}
-
-fn questioner(
-    question: Question,
-    mut dossier: RequestContext,
-    principal: Result<Arc<Principal>, Rejection>,
-    headers: Vec<(&'static str, String)>,
-) -> Result<AdmittedQuestion, Answer> {
-    match principal {
-        Ok(principal) => {
-            dossier.is_of(&principal);
-            Ok(AdmittedQuestion { question, principal, dossier, headers })
-        }
-        Err(why) => Err(tell(&dossier, Err(why))),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::CallHead;
+use headrace_call_api::CallerInfo;
 use headrace_domain::{
     CallOutcome, Clock, Dialect, Endpoint, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
     parse_traceparent,
@@ -52,13 +52,13 @@ pub(crate) struct RequestStart {
 
 impl RequestStart {
     /// Starts a request that arrives now, under a fresh id.
-    pub(crate) fn of(head: &CallHead) -> Self {
+    pub(crate) fn of(endpoint: Endpoint, caller: &CallerInfo) -> Self {
         Self {
-            id: RequestId::fresh(head.started),
-            dialect: head.endpoint.dialect(),
-            endpoint: Some(head.endpoint),
-            started: head.started,
-            start_ns: head.started_mono_ns,
+            id: RequestId::fresh(caller.started),
+            dialect: endpoint.dialect(),
+            endpoint: Some(endpoint),
+            started: caller.started,
+            start_ns: caller.started_mono_ns,
         }
     }
 

@@ -8,7 +8,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use headrace_call_api::{CallHead, Credentials, MemoryAccount, MemoryReservation, PeerAddress};
+use headrace_call_api::{CallerInfo, MemoryAccount, MemoryReservation};
 use headrace_domain::{
     CallOutcome, Clock, Endpoint, KeyId, ModelName, NanoDollars, RequestId, ShadowOf, ShadowedCall,
     TraceRecord, UnixNanos,
@@ -266,7 +266,7 @@ impl ShadowCopy {
     pub(crate) fn into_call(
         self,
         clock: &dyn Clock,
-    ) -> Option<(CallHead, Arc<Principal>, Bytes, RunningCopy, ShadowOf)> {
+    ) -> Option<((Endpoint, CallerInfo), Arc<Principal>, Bytes, RunningCopy, ShadowOf)> {
         let Self { sample, of, answer } = self;
         let ShadowSample { spec, lane, body, memory, endpoint, dialect, principal, keeper } = sample;
         let house = Principal {
@@ -277,19 +277,13 @@ impl ShadowCopy {
             org_limits: RateLimits::default(),
             ..(*principal).clone()
         };
-        let head = CallHead {
-            endpoint,
-            credentials: Credentials::default(),
-            peer: PeerAddress { address: ([127, 0, 0, 1], 0).into() },
-            traceparent: None,
-            dialect,
-            started: clock.now(),
-            started_mono_ns: clock.monotonic_nanos(),
-            connection: None,
+        let caller = CallerInfo {
+            dialect_headers: dialect,
+            ..CallerInfo::in_process(clock.now(), clock.monotonic_nanos())
         };
         let model = spec.model.clone();
         let running = RunningCopy { model, of: of.call, spec, lane, answer, memory, keeper, taken: None };
-        Some((head, Arc::new(house), body, running, of))
+        Some(((endpoint, caller), Arc::new(house), body, running, of))
     }
 }
 

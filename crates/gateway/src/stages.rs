@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use headrace_call_api::{AnswerFrames, BodySource, CallHead};
-use headrace_domain::{Code, Dialect, RequestId, Stage};
+use headrace_call_api::{AnswerFrames, BodySource, CallerInfo};
+use headrace_domain::{Code, Dialect, Endpoint, KeyId, RequestId, Stage};
 use headrace_identity::Principal;
 use headrace_wire::{ErrorFacts, error_body};
 use tokio::sync::oneshot;
@@ -49,33 +49,30 @@ pub(crate) mod hold;
 const LONGEST_COPY: Duration = Duration::from_secs(600);
 
 /// An admitted call whose body has not been read yet. A drain waits for it.
-pub struct EnteredCall {
+pub(crate) struct EnteredCall {
     pub(crate) admitted: AdmittedRequest,
     pub(crate) dossier: RequestContext,
     stub: RequestStart,
     counted: TaskTrackerToken,
 }
 
-impl Gateway {
-    /// Like [`Front::admit`](headrace_call_api::Front::admit), for a caller inside this process, which shows no
-    /// credentials. The call acts for a principal that is already known: within its limits, entitlements and money.
-    ///
-    /// # Errors
-    /// The answer to a caller that is not admitted.
-    pub fn admit_as(&self, principal: Arc<Principal>, head: CallHead) -> Result<EnteredCall, Answer> {
-        enter(self, head, Some(principal), |_| ())
+impl EnteredCall {
+    /// The key that the call is for.
+    pub(crate) fn key(&self) -> &KeyId {
+        &self.admitted.principal.key
     }
 }
 
-/// Takes a request through the stages that need only its head, up to the admission check. `vouched` is the principal
-/// that an in-process caller acts for.
+/// Takes a call through the stages that need only its head, up to the admission check. `principal` is set if an
+/// in-process caller acts for it.
 pub(crate) fn enter(
     gateway: &Gateway,
-    head: CallHead,
-    vouched: Option<Arc<Principal>>,
+    endpoint: Endpoint,
+    caller: CallerInfo,
+    principal: Option<Arc<Principal>>,
     describe: impl FnOnce(&mut RequestContext),
 ) -> Result<EnteredCall, Answer> {
-    let stub = RequestStart::of(&head);
+    let stub = RequestStart::of(endpoint, &caller);
     // Counted before the drain check: a drain that has not begun by then waits for this call.
     let counted = gateway.counted();
     let enter = || {
@@ -85,8 +82,8 @@ pub(crate) fn enter(
         if dossier.copy().is_none() {
             dossier.seat = gateway.board().sit(dossier.id, dossier.started_mono_ns());
         }
-        let arrived = ArrivedRequest::new(head, &mut dossier);
-        match decide_on_head(gateway, arrived, vouched, &mut dossier) {
+        let arrived = ArrivedRequest::new(endpoint, caller, &mut dossier);
+        match decide_on_head(gateway, arrived, principal, &mut dossier) {
             Ok(admitted) => Ok(EnteredCall { admitted, dossier, stub, counted }),
             Err(why) => Err(refuse(gateway, dossier, &why)),
         }
@@ -173,13 +170,13 @@ fn leave_trace(gateway: &Gateway, stub: RequestStart) {
 fn decide_on_head(
     gateway: &Gateway,
     arrived: ArrivedRequest,
-    vouched: Option<Arc<Principal>>,
+    principal: Option<Arc<Principal>>,
     dossier: &mut RequestContext,
 ) -> Result<AdmittedRequest, Rejection> {
     // Who the caller is, before anything that costs more than a hash.
-    let authenticated = match vouched {
+    let authenticated = match principal {
         None => arrived.authenticate(gateway, dossier)?,
-        Some(principal) => arrived.vouched(principal, gateway, dossier)?,
+        Some(principal) => arrived.identify_as(principal, gateway, dossier)?,
     };
     authenticated
         // The admission check: a request rejected from here on has counted against the caller's limits. Callers at a
@@ -302,8 +299,10 @@ async fn make_copies(gateway: Arc<Gateway>, lane: Arc<CopyLane>, first: Box<shad
 
 /// Takes a copy through the path as an in-process caller, and discards its answer.
 async fn make_copy(gateway: &Arc<Gateway>, copy: shadows::ShadowCopy) {
-    let Some((head, house, body, running, of)) = copy.into_call(&*gateway.parts().clock) else { return };
-    let entered = enter(gateway, head, Some(house), |dossier| {
+    let Some(((endpoint, caller), house, body, running, of)) = copy.into_call(&*gateway.parts().clock) else {
+        return;
+    };
+    let entered = enter(gateway, endpoint, caller, Some(house), |dossier| {
         dossier.record.shadow_of = Some(Box::new(of));
         dossier.shadow = Some(Box::new(ShadowRole::Copy(running)));
     });

@@ -1,7 +1,6 @@
 //! Local calls that operators make for a project: within its limits, on its account, under the key `playground`. Must
 //! not know how an operator asks, or how often.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
@@ -9,9 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::Stream;
 use headrace_admin_http::{Pieces, PlaygroundAnswer, PlaygroundCaller, PlaygroundEndpoint};
-use headrace_call_api::{
-    AnswerBody, AnswerFrames, CallHead, CallService, Credentials, PeerAddress, Question,
-};
+use headrace_call_api::{AnswerBody, AnswerFrames, CallService, CallerInfo, Question, RequestHead, Target};
 use headrace_domain::{Clock, Endpoint, KeyId};
 use headrace_gateway::{Answer, Gateway};
 use headrace_identity::{
@@ -48,19 +45,15 @@ impl PlaygroundCaller for PlaygroundRunner {
         Box::pin(async move {
             let (Some(gateway), Some(principal)) = (gateway, principal) else { return stopping() };
             let principal = Arc::new(principal);
-            let endpoint = match ask {
-                PlaygroundEndpoint::Chat => Endpoint::ChatCompletions,
-                PlaygroundEndpoint::Responses => Endpoint::Responses,
-                PlaygroundEndpoint::Messages => Endpoint::Messages,
-                PlaygroundEndpoint::Tokenize => {
-                    return played(match gateway.ask_as(Question::Tokenize, principal) {
-                        Ok(asked) => gateway.answer_question(asked, body).await,
-                        Err(answer) => answer,
-                    });
-                }
+            let target = match ask {
+                PlaygroundEndpoint::Chat => Target::Call(Endpoint::ChatCompletions),
+                PlaygroundEndpoint::Responses => Target::Call(Endpoint::Responses),
+                PlaygroundEndpoint::Messages => Target::Call(Endpoint::Messages),
+                PlaygroundEndpoint::Tokenize => Target::Question(Question::Tokenize),
             };
-            played(match gateway.admit_as(principal, head(clock.as_ref(), endpoint)) {
-                Ok(entered) => gateway.call(entered, body).await,
+            let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
+            played(match gateway.admit_as(principal, RequestHead { target, caller }) {
+                Ok(admission) => gateway.serve(admission, body).await,
                 Err(answer) => answer,
             })
         })
@@ -83,19 +76,6 @@ fn principal(project: ProjectRecord, org: &OrgRecord, operator: &OperatorRecord)
         org_limits: org.limits,
         expires: None,
     })
-}
-
-fn head(clock: &dyn Clock, endpoint: Endpoint) -> CallHead {
-    CallHead {
-        endpoint,
-        credentials: Credentials::default(),
-        peer: PeerAddress { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
-        traceparent: None,
-        dialect: Vec::new(),
-        started: clock.now(),
-        started_mono_ns: clock.monotonic_nanos(),
-        connection: None,
-    }
 }
 
 fn played(answer: Answer) -> PlaygroundAnswer {

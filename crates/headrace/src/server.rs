@@ -304,8 +304,9 @@ impl ServerParts {
                 ..self.config.server.edge.clone()
             },
             Arc::clone(&gateway),
-            self.annex(),
+            self.internal_api(),
             page(Arc::clone(&self.metrics)),
+            Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             Arc::clone(&self.clock),
         );
         let edge = runtime.block_on(edge).map_err(|error| error.to_string())?;
@@ -432,7 +433,7 @@ impl ServerParts {
 
     /// The internal API that takes jobs from other gateways. `None` if no worker secret is configured, or if no random
     /// process id could be drawn.
-    fn annex(&self) -> Option<Arc<dyn InternalApi>> {
+    fn internal_api(&self) -> Option<Arc<dyn InternalApi>> {
         let (secret, engines) = (self.config.worker_secret.clone()?, Arc::clone(&self.engines));
         let process = match ProcessId::fresh() {
             Ok(process) => process,

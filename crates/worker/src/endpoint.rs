@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    AnnexAnswer, AnnexAnswering, AnnexCall, AnswerBody, BodyRefusal, CallAnswer, InternalApi, InternalHead,
+    AnswerBody, BodyRefusal, CallAnswer, InternalAnswer, InternalAnswerFuture, InternalApi, InternalHead,
+    InternalRequest,
 };
 use headrace_domain::{Clock, KeyId, Stage, TraceSink};
 use headrace_engine_api::{Capabilities, SharedGrammar, SubmitRefusal};
@@ -74,7 +75,7 @@ impl WorkerEndpoint {
 }
 
 impl InternalApi for WorkerEndpoint {
-    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
+    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn InternalRequest>, InternalAnswer> {
         let InternalHead { method, path, authorization, traceparent, now } = *head;
         let digest = self.shared.tickets.take(authorization, (method, path), now);
         let digest = digest.map_err(|fault| self.shared.stranger(&fault))?;
@@ -93,12 +94,12 @@ impl InternalApi for WorkerEndpoint {
     }
 }
 
-impl AnnexCall for TicketedRequest {
+impl InternalRequest for TicketedRequest {
     fn payer(&self) -> &KeyId {
         &self.shared.payer
     }
 
-    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
+    fn answer(self: Box<Self>, body: Bytes) -> InternalAnswerFuture {
         Box::pin(async move {
             let Self { shared, what, digest } = *self;
             if !digest.is_of(&body) {
@@ -114,7 +115,7 @@ impl AnnexCall for TicketedRequest {
         })
     }
 
-    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
+    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> InternalAnswer {
         let too_large = |limit: &u64, what: &str| {
             refused(&JobRefusal::Invalid {
                 what: format!("more than the {limit} bytes that {what} may have"),
@@ -141,7 +142,7 @@ impl AnnexCall for TicketedRequest {
 impl EndpointShared {
     /// Refuses a request without a valid ticket. The answer does not reveal the reason. The log does, at a limited
     /// rate, so that unknown clients cannot fill it.
-    fn stranger(&self, fault: &TicketFault) -> AnnexAnswer {
+    fn stranger(&self, fault: &TicketFault) -> InternalAnswer {
         let now_ns = self.clock.monotonic_nanos();
         let due = |next_ns| (now_ns >= next_ns).then(|| now_ns.saturating_add(TOLD_EVERY_NS));
         // A gateway causes this fault once after each start of this process, so it is not logged.
@@ -159,7 +160,7 @@ impl EndpointShared {
         answer.with_header("www-authenticate", self.tickets.process().challenge())
     }
 
-    async fn job(&self, body: &[u8], mut arrival: JobArrival) -> Result<AnnexAnswer, JobRefusal> {
+    async fn job(&self, body: &[u8], mut arrival: JobArrival) -> Result<InternalAnswer, JobRefusal> {
         arrival.mark(Stage::Receive, self.clock.monotonic_nanos());
         let mut ask = JobRequest::read(body)
             .map_err(|fault: AskFault| JobRefusal::Invalid { what: fault.to_string() })?;
@@ -197,7 +198,7 @@ impl EndpointShared {
         })
     }
 
-    fn about(&self) -> AnnexAnswer {
+    fn about(&self) -> InternalAnswer {
         let model = |offer: OfferedModel| AboutModel {
             bits: offer.bits.to_string(),
             words: offer.words.digest().to_owned(),
@@ -214,7 +215,7 @@ impl EndpointShared {
         json(200, &WorkerInfo { protocol: PROTOCOL, version: self.version.clone(), models })
     }
 
-    fn words(&self, digest: &str) -> AnnexAnswer {
+    fn words(&self, digest: &str) -> InternalAnswer {
         let offers = (self.offers)();
         let Some(offer) = offers.iter().find(|offer| offer.words.digest() == digest) else {
             return unknown();
@@ -240,15 +241,15 @@ async fn compiled(offer: &OfferedModel, held_to: HeldTo) -> Result<SharedGrammar
     compiling.await.map_err(gone)?.map_err(JobRefusal::from)
 }
 
-fn refused(refusal: &JobRefusal) -> AnnexAnswer {
+fn refused(refusal: &JobRefusal) -> InternalAnswer {
     json(refusal.status(), refusal)
 }
 
-fn unknown() -> AnnexAnswer {
+fn unknown() -> InternalAnswer {
     json(404, &JobRefusal::Invalid { what: "there is nothing at this path".to_owned() })
 }
 
-fn json(status: u16, value: &impl serde::Serialize) -> AnnexAnswer {
+fn json(status: u16, value: &impl serde::Serialize) -> InternalAnswer {
     // Plain data whose maps have text keys, so serialization cannot fail.
     CallAnswer::json(status, serde_json::to_vec(value).unwrap_or_default())
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, BrokenBody as BrokenOff, GiveUp, TransportOutlet};
+use headrace_call_api::{AbortReason, AnswerFrames, BrokenBody as BrokenOff, TransportOutlet};
 use headrace_domain::{Clock, Stage, TokenLogprob};
 use headrace_engine_api::{JobError, JobEvent, JobEvents, JobReport, JobTicket, TicketControl};
 use tokio::runtime::Handle;
@@ -196,9 +196,9 @@ impl AnswerFrames for JobStream {
         Poll::Ready(Some(Ok(Bytes::from(out))))
     }
 
-    fn leads_to(&mut self, _outlet: Arc<dyn TransportOutlet>) {}
+    fn set_outlet(&mut self, _outlet: Arc<dyn TransportOutlet>) {}
 
-    fn give_up(&mut self, _why: GiveUp) {}
+    fn abort(&mut self, _why: AbortReason) {}
 }
 
 impl Drop for JobStream {

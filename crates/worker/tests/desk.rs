@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{AnnexAnswer, AnnexAnswering, AnswerBody, AnswerFrames, InternalApi, InternalHead};
+use headrace_call_api::{
+    AnswerBody, AnswerFrames, InternalAnswer, InternalAnswerFuture, InternalApi, InternalHead,
+};
 use headrace_domain::{
     CacheLife, CachePin, CacheSalt, CallOutcome, Clock, ConcurrentWork, EngineTrace, FinishReason, JsonForm,
     KeyId, ManualClock, NanoDollars, PrefixKeys, RequestId, ResponseFormat, Sampling, Stage, SystemClock,
@@ -184,17 +186,17 @@ fn body(job: &Job, bits: &str) -> Vec<u8> {
 
 impl World {
     /// Sends a request with a valid ticket.
-    fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> AnnexAnswer {
+    fn ask(&self, method: &str, path: &str, body: Vec<u8>) -> InternalAnswer {
         let ticket = self.secret.ticket(Some(self.process), (method, path), &body, now()).unwrap();
         self.show(method, path, body, Some(ticket.as_bytes()))
     }
 
-    fn show(&self, method: &str, path: &str, body: Vec<u8>, authorization: Option<&[u8]>) -> AnnexAnswer {
+    fn show(&self, method: &str, path: &str, body: Vec<u8>, authorization: Option<&[u8]>) -> InternalAnswer {
         self.show_below(method, path, body, authorization, None)
     }
 
     /// A job under a `traceparent`.
-    fn ask_below(&self, body: Vec<u8>, traceparent: Option<&str>) -> AnnexAnswer {
+    fn ask_below(&self, body: Vec<u8>, traceparent: Option<&str>) -> InternalAnswer {
         let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
         self.show_below("POST", JOBS_PATH, body, Some(ticket.as_bytes()), traceparent)
     }
@@ -206,7 +208,7 @@ impl World {
         body: Vec<u8>,
         authorization: Option<&[u8]>,
         traceparent: Option<&str>,
-    ) -> AnnexAnswer {
+    ) -> InternalAnswer {
         let head = InternalHead { method, path, authorization, traceparent, now: now() };
         match self.desk.admit(&head) {
             Ok(call) => at_once(call.answer(Bytes::from(body))),
@@ -215,7 +217,7 @@ impl World {
     }
 
     /// Sends a job whose answer may have to be awaited.
-    async fn ask_late(&self, body: Vec<u8>) -> AnnexAnswer {
+    async fn ask_late(&self, body: Vec<u8>) -> InternalAnswer {
         let ticket = self.secret.ticket(Some(self.process), ("POST", JOBS_PATH), &body, now()).unwrap();
         let authorization = Some(ticket.as_bytes());
         let head =
@@ -242,24 +244,24 @@ impl World {
 }
 
 /// Polls an answer that must be ready at once.
-fn at_once(mut answer: AnnexAnswering) -> AnnexAnswer {
+fn at_once(mut answer: InternalAnswerFuture) -> InternalAnswer {
     match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => panic!("it waits"),
     }
 }
 
-fn whole(answer: AnnexAnswer) -> (u16, Bytes) {
+fn whole(answer: InternalAnswer) -> (u16, Bytes) {
     let AnswerBody::Whole(body) = answer.body else { panic!("it is a stream") };
     (answer.status, body)
 }
 
-fn refusal(answer: AnnexAnswer) -> (u16, JobRefusal) {
+fn refusal(answer: InternalAnswer) -> (u16, JobRefusal) {
     let (status, body) = whole(answer);
     (status, serde_json::from_slice(&body).unwrap())
 }
 
-fn stream(answer: AnnexAnswer) -> Box<dyn AnswerFrames> {
+fn stream(answer: InternalAnswer) -> Box<dyn AnswerFrames> {
     match answer.body {
         AnswerBody::Stream(frames) if answer.status == 200 => frames,
         _ => panic!("{} is no stream", answer.status),

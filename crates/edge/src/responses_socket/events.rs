@@ -76,12 +76,12 @@ mod tests {
         for at in 0..=text.len() {
             for then in at..=text.len() {
                 let mut events = SocketEvents::default();
-                let mut told = Vec::new();
+                let mut found = Vec::new();
                 for piece in [&text.as_bytes()[..at], &text.as_bytes()[at..then], &text.as_bytes()[then..]] {
                     events.push(piece).unwrap();
-                    told.extend(std::iter::from_fn(|| events.next()));
+                    found.extend(std::iter::from_fn(|| events.next()));
                 }
-                assert_eq!(told, ["{\"x\":1}".as_bytes(), b"two\nlines", "é".as_bytes()], "{at} {then}");
+                assert_eq!(found, ["{\"x\":1}".as_bytes(), b"two\nlines", "é".as_bytes()], "{at} {then}");
             }
         }
         let mut events = SocketEvents::default();

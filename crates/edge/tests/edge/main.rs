@@ -8,11 +8,11 @@
 )]
 
 mod abuse;
-mod annex;
 mod cors;
 mod drain;
 mod http1;
 mod http2;
+mod internal_api;
 mod limits;
 mod notice;
 mod routes;

@@ -1,5 +1,7 @@
 //! The route table, requested without a credential, and paths outside the table.
 
+use headrace_domain::Dialect::{Anthropic, OpenAi};
+use headrace_domain::{CallOutcome, Code, Endpoint, is_partition};
 use headrace_edge::{ROUTES, RouteAccess};
 use tokio::io::AsyncWriteExt;
 
@@ -46,22 +48,41 @@ async fn a_second_credential_is_no_credential() {
 async fn unknown_paths_and_methods_are_refused_in_the_callers_dialect() {
     let served = serve(config()).await;
     let anthropic = "anthropic-version: 2023-06-01\r\n";
-    for (method, path, lines, status, says) in [
-        ("GET", "/nothing", "", 404, "OpenAi None NotFound"),
-        ("GET", "/nothing", anthropic, 404, "Anthropic None NotFound"),
-        ("POST", "/v1/messages/nothing", "", 404, "Anthropic None NotFound"),
-        ("GET", "/metrics", "", 404, "NotFound"),
-        ("GET", "/v1/models/%zz", "authorization: Bearer good\r\n", 404, "NotFound"),
-        ("GET", "/v1/messages", "", 405, "Anthropic Some(Messages) MethodNotAllowed"),
-        ("DELETE", "/v1/chat/completions", anthropic, 405, "OpenAi Some(ChatCompletions) MethodNotAllowed"),
-        ("POST", "/v1/models", anthropic, 405, "Anthropic None MethodNotAllowed"),
-        ("OPTIONS", "/healthz", "", 405, "MethodNotAllowed"),
+    for (method, path, lines, dialect, endpoint, code) in [
+        ("GET", "/nothing", "", OpenAi, None, Code::NotFound),
+        ("GET", "/nothing", anthropic, Anthropic, None, Code::NotFound),
+        ("POST", "/v1/messages/nothing", "", Anthropic, None, Code::NotFound),
+        ("GET", "/metrics", "", OpenAi, None, Code::NotFound),
+        ("GET", "/v1/models/%zz", "authorization: Bearer good\r\n", OpenAi, None, Code::NotFound),
+        ("GET", "/v1/messages", "", Anthropic, Some(Endpoint::Messages), Code::MethodNotAllowed),
+        (
+            "DELETE",
+            "/v1/chat/completions",
+            anthropic,
+            OpenAi,
+            Some(Endpoint::ChatCompletions),
+            Code::MethodNotAllowed,
+        ),
+        ("POST", "/v1/models", anthropic, Anthropic, None, Code::MethodNotAllowed),
+        ("OPTIONS", "/healthz", "", OpenAi, None, Code::MethodNotAllowed),
     ] {
         let answer = ask(&served, method, path, lines).await;
-        assert_status(&answer, status);
-        assert!(answer.contains(says), "{method} {path}: {answer}");
-        assert!(answer.contains("x-request-id: req_stub\r\n"), "{answer}");
-        assert_eq!(answer.contains("allow: "), status == 405, "{answer}");
+        assert_status(&answer, code.status());
+        let what = format!("{method} {path}: {answer}");
+        assert!(answer.contains(&format!("\"code\":\"{}\"", code.name())), "{what}");
+        let body = answer.split("\r\n\r\n").nth(1).unwrap();
+        assert_eq!(body.starts_with("{\"type\":\"error\",\"error\":"), dialect == Anthropic, "{what}");
+        assert_eq!(body.starts_with("{\"error\":"), dialect == OpenAi, "{what}");
+        assert_eq!(answer.contains("allow: "), code == Code::MethodNotAllowed, "{what}");
+        // The trace has the id of the answer, and nothing that the caller wrote.
+        let traces = std::mem::take(&mut *served.stub.refusals.lock().unwrap());
+        let [trace] = traces.as_slice() else { panic!("{traces:?}") };
+        assert!(answer.contains(&format!("x-request-id: {}\r\n", trace.request_id)), "{what}");
+        assert_eq!(answer.contains("\r\nrequest-id: "), dialect == Anthropic, "{what}");
+        let CallOutcome::Refused(refused) = &trace.outcome else { panic!("{trace:?}") };
+        assert_eq!((refused.code.as_str(), refused.status), (code.name(), code.status()), "{what}");
+        assert_eq!((trace.endpoint, refused.message.contains(path)), (endpoint, false), "{what}");
+        assert!(is_partition(&trace.stages, trace.duration_ns) && !trace.stages.is_empty(), "{what}");
     }
     let answer = ask(&served, "GET", "/v1/completions", "").await;
     assert!(answer.contains("allow: POST\r\n"), "{answer}");
@@ -91,7 +112,7 @@ async fn paths_reach_what_they_name() {
 }
 
 #[tokio::test]
-async fn questions_reach_the_front_with_their_bodies() {
+async fn questions_reach_the_service_with_their_bodies() {
     let served = serve(config()).await;
     for (path, says) in [
         ("/v1/messages/count_tokens?beta=true", "CountTokens {\"a\":1}"),

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer, CallHead,
-    CallService, Credentials, EdgeRefusal, GiveUp, InternalApi, ObjectAsk, Question, TransportOutlet,
+    AbortReason, Admitted, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer,
+    CallService, Credentials, InternalApi, ObjectMethod, ObjectOperation, RequestHead, SessionId, Target,
+    TransportOutlet,
 };
-use headrace_domain::{Dialect, Endpoint, KeyId, SystemClock, UnixNanos};
+use headrace_domain::{KeyId, SystemClock, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport, TlsCertificate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,7 +34,7 @@ pub(crate) struct Stub {
     /// Number of admitted calls.
     pub(crate) calls: AtomicUsize,
     /// Number of calls, including refused ones.
-    pub(crate) asked: AtomicUsize,
+    pub(crate) attempts: AtomicUsize,
     /// Number of WebSocket handshakes, including refused ones.
     pub(crate) handshakes: AtomicUsize,
     /// Whether all keys were revoked.
@@ -41,26 +42,37 @@ pub(crate) struct Stub {
     pub(crate) in_flight: Arc<AtomicUsize>,
     cut: watch::Sender<bool>,
     /// Why the last body was dropped, if the client did not go away.
-    pub(crate) given_up: Arc<Mutex<Option<GiveUp>>>,
+    pub(crate) abort_reason: Arc<Mutex<Option<AbortReason>>>,
     /// The peer of the last call.
     pub(crate) peer: Mutex<Option<SocketAddr>>,
-    /// The last request for stored objects.
-    looked: Mutex<String>,
+    /// Number of open sessions of WebSockets.
+    pub(crate) sessions: Arc<AtomicUsize>,
+    /// Traces of the requests that the edge refused.
+    pub(crate) refusals: Mutex<Vec<TraceRecord>>,
     /// The outlet of the last body.
     pub(crate) outlet: Arc<Mutex<Option<Arc<dyn TransportOutlet>>>>,
 }
 
-/// An admitted call.
-pub(crate) struct Call {
+/// An admitted request.
+pub(crate) struct Admission {
     key: KeyId,
-    guard: Guard,
+    target: Target,
+    /// Counts the request as in flight, or its session as open.
+    guard: Option<Guard>,
 }
 
-impl Admitted for Call {
+impl Admitted for Admission {
     fn payer(&self) -> &KeyId {
         &self.key
     }
+
+    fn session(&self) -> Option<SessionId> {
+        (self.target == Target::SocketHandshake).then_some(SESSION)
+    }
 }
+
+/// The session of every WebSocket.
+const SESSION: SessionId = SessionId::new(7);
 
 struct Guard(Arc<AtomicUsize>);
 
@@ -75,18 +87,18 @@ pub(crate) struct Pieces {
     left: usize,
     silent: bool,
     cut: watch::Receiver<bool>,
-    given_up: Arc<Mutex<Option<GiveUp>>>,
+    abort_reason: Arc<Mutex<Option<AbortReason>>>,
     outlet: Arc<Mutex<Option<Arc<dyn TransportOutlet>>>>,
     _guard: Guard,
 }
 
 impl AnswerFrames for Pieces {
-    fn leads_to(&mut self, outlet: Arc<dyn TransportOutlet>) {
+    fn set_outlet(&mut self, outlet: Arc<dyn TransportOutlet>) {
         *self.outlet.lock().unwrap() = Some(outlet);
     }
 
-    fn give_up(&mut self, why: GiveUp) {
-        *self.given_up.lock().unwrap() = Some(why);
+    fn abort(&mut self, why: AbortReason) {
+        *self.abort_reason.lock().unwrap() = Some(why);
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BrokenBody>>> {
@@ -111,14 +123,15 @@ impl Stub {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             calls: AtomicUsize::new(0),
-            asked: AtomicUsize::new(0),
+            attempts: AtomicUsize::new(0),
             handshakes: AtomicUsize::new(0),
             revoked: AtomicBool::new(false),
             in_flight: Arc::default(),
             cut: watch::Sender::new(false),
-            given_up: Arc::default(),
+            abort_reason: Arc::default(),
             peer: Mutex::default(),
-            looked: Mutex::default(),
+            sessions: Arc::default(),
+            refusals: Mutex::default(),
             outlet: Arc::default(),
         })
     }
@@ -136,7 +149,7 @@ impl Stub {
             left,
             silent,
             cut: self.cut.subscribe(),
-            given_up: Arc::clone(&self.given_up),
+            abort_reason: Arc::clone(&self.abort_reason),
             outlet: Arc::clone(&self.outlet),
             _guard: guard,
         };
@@ -183,13 +196,6 @@ fn known(credentials: &Credentials) -> Option<KeyId> {
     Some(KeyId::new(name).unwrap())
 }
 
-fn authenticated(
-    credentials: &Credentials,
-    answer: impl FnOnce() -> CallAnswer<Pieces>,
-) -> CallAnswer<Pieces> {
-    if known(credentials).is_some() { answer() } else { whole(401, "{}") }
-}
-
 fn not_taken(refusal: &BodyRefusal) -> CallAnswer<Pieces> {
     let status = match refusal {
         BodyRefusal::TooLarge { .. } => 413,
@@ -202,44 +208,9 @@ fn not_taken(refusal: &BodyRefusal) -> CallAnswer<Pieces> {
     whole(status, format!("{{\"refused\":\"{refusal:?}\"}}"))
 }
 
-/// An admitted question.
-pub(crate) struct Questioned {
-    question: Question,
-    payer: KeyId,
-}
-
-impl Admitted for Questioned {
-    fn payer(&self) -> &KeyId {
-        &self.payer
-    }
-}
-
-impl CallService for Stub {
-    type Stream = Pieces;
-    type AdmittedWork = Call;
-    type Questioner = Questioned;
-    type Asked = Call;
-    type Turns = ();
-
-    fn admit(self: &Arc<Self>, head: CallHead) -> Result<Call, CallAnswer<Pieces>> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
-        *self.peer.lock().unwrap() = Some(head.peer.address);
-        let key = known(&head.credentials).ok_or_else(|| whole(401, "{}"))?;
-        self.in_flight.fetch_add(1, Ordering::SeqCst);
-        Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
-    }
-
-    fn admit_socket(self: &Arc<Self>, head: CallHead) -> Result<KeyId, CallAnswer<Pieces>> {
-        self.handshakes.fetch_add(1, Ordering::SeqCst);
-        self.known(&head.credentials).ok_or_else(|| whole(401, "{}"))
-    }
-
-    async fn call<B: BodySource>(self: &Arc<Self>, call: Call, body: B) -> CallAnswer<Pieces> {
-        let guard = call.guard;
-        let body = match body.read().await {
-            Ok(body) => body,
-            Err(refusal) => return not_taken(&refusal),
-        };
+impl Stub {
+    /// Answers a call with this body.
+    async fn call(&self, guard: Guard, body: Bytes) -> CallAnswer<Pieces> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         match std::str::from_utf8(&body) {
             Ok(HANG) => {
@@ -255,90 +226,74 @@ impl CallService for Stub {
             _ => whole(200, body),
         }
     }
+}
 
-    fn admit_asked(self: &Arc<Self>, ask: ObjectAsk) -> Result<Call, CallAnswer<Pieces>> {
-        let key = known(&ask.credentials).ok_or_else(|| whole(401, "{}"))?;
-        let ObjectAsk { method, path, query, .. } = ask;
-        *self.looked.lock().unwrap() = format!("{method:?} {path} {query:?}");
-        self.in_flight.fetch_add(1, Ordering::SeqCst);
-        Ok(Call { key, guard: Guard(Arc::clone(&self.in_flight)) })
-    }
+impl CallService for Stub {
+    type Stream = Pieces;
+    type Admission = Admission;
 
-    /// Repeats the request, and the body if it has one.
-    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _call: Call, body: B) -> CallAnswer<Pieces> {
-        let looked = self.looked.lock().unwrap().clone();
-        let body = if looked.starts_with("Post") { body.read().await } else { Ok(Bytes::new()) };
-        match body {
-            Ok(body) => whole(200, format!("{looked} {}", String::from_utf8_lossy(&body))),
-            Err(refusal) => not_taken(&refusal),
-        }
-    }
-
-    fn knows(&self, credentials: &Credentials) -> bool {
-        self.known(credentials).is_some()
-    }
-
-    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Pieces>> {
-        if message.starts_with(b"no turn") { Err(whole(400, "{\"error\":1}")) } else { Ok(message) }
-    }
-
-    fn admit_question(
-        self: &Arc<Self>,
-        question: Question,
-        credentials: &Credentials,
-        _headers: Vec<(&'static str, String)>,
-    ) -> Result<Questioned, CallAnswer<Pieces>> {
-        let payer = known(credentials).ok_or_else(|| whole(401, "{}"))?;
-        Ok(Questioned { question, payer })
-    }
-
-    async fn answer_question<B: BodySource>(
-        self: &Arc<Self>,
-        asked: Questioned,
-        body: B,
-    ) -> CallAnswer<Pieces> {
-        match body.read().await {
-            Ok(body) => whole(200, format!("{:?} {}", asked.question, String::from_utf8_lossy(&body))),
-            Err(refusal) => not_taken(&refusal),
-        }
-    }
-
-    fn list_models(
-        &self,
-        credentials: &Credentials,
-        dialect: Dialect,
-        query: &[(String, String)],
-    ) -> CallAnswer<Pieces> {
-        authenticated(credentials, || whole(200, format!("\"models {dialect:?} {}\"", query.len())))
-    }
-
-    fn show_model(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> CallAnswer<Pieces> {
-        authenticated(credentials, || whole(200, format!("\"model {name} {dialect:?}\"")))
-    }
-
-    async fn show_request(self: &Arc<Self>, credentials: &Credentials, id: &str) -> CallAnswer<Pieces> {
-        authenticated(credentials, || whole(200, format!("\"request {id}\"")))
-    }
-
-    fn refuse(
-        &self,
-        dialect: Dialect,
-        refusal: &EdgeRefusal,
-        endpoint: Option<Endpoint>,
-        _started: UnixNanos,
-    ) -> CallAnswer<Pieces> {
-        let status = match refusal {
-            EdgeRefusal::NotFound { .. } => 404,
-            EdgeRefusal::MethodNotAllowed { .. } => 405,
-            EdgeRefusal::HeaderTimeout { .. } => 408,
-            EdgeRefusal::HeadTooLarge { .. } => 431,
-            EdgeRefusal::TooManyConnections { .. } | EdgeRefusal::TooManySockets { .. } => 503,
-            _ => 400,
+    fn admit(self: &Arc<Self>, head: RequestHead) -> Result<Admission, CallAnswer<Pieces>> {
+        let RequestHead { target, caller } = head;
+        let key = match &target {
+            Target::SocketHandshake | Target::KeyCheck => self.known(&caller.credentials),
+            _ => known(&caller.credentials),
         };
-        whole(
-            status,
-            format!("{{\"refused\":\"{dialect:?} {endpoint:?} {refusal:?}\"}}").replace("\\\"", "'"),
-        )
+        match &target {
+            Target::Call(_) | Target::SocketTurn { .. } => {
+                self.attempts.fetch_add(1, Ordering::SeqCst);
+                *self.peer.lock().unwrap() = Some(caller.peer.address);
+            }
+            Target::SocketHandshake => {
+                self.handshakes.fetch_add(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        let key = key.ok_or_else(|| whole(401, "{}"))?;
+        if let Target::SocketTurn { session, message } = &target {
+            assert_eq!(*session, Some(SESSION));
+            if message.starts_with(b"no turn") {
+                return Err(whole(400, "{\"error\":1}"));
+            }
+        }
+        let counter = match &target {
+            Target::Call(_) | Target::SocketTurn { .. } | Target::Object(_) => Some(&self.in_flight),
+            Target::SocketHandshake => Some(&self.sessions),
+            _ => None,
+        };
+        let guard = counter.map(|counter| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            Guard(Arc::clone(counter))
+        });
+        Ok(Admission { key, target, guard })
+    }
+
+    /// Answers calls as their body selects. Repeats any other request, with its body if it has one.
+    async fn serve<B: BodySource>(self: &Arc<Self>, admission: Admission, body: B) -> CallAnswer<Pieces> {
+        let Admission { target, guard, .. } = admission;
+        let body = match &target {
+            Target::Call(_) | Target::Question(_) => body.read().await,
+            Target::Object(operation) if operation.method == ObjectMethod::Post => body.read().await,
+            Target::SocketTurn { message, .. } => Ok(message.clone()),
+            _ => Ok(Bytes::new()),
+        };
+        let body = match body {
+            Ok(body) => body,
+            Err(refusal) => return not_taken(&refusal),
+        };
+        let text = String::from_utf8_lossy(&body);
+        match target {
+            Target::Call(_) | Target::SocketTurn { .. } => self.call(guard.unwrap(), body).await,
+            Target::Question(question) => whole(200, format!("{question:?} {text}")),
+            Target::Object(ObjectOperation { method, path, query }) => {
+                whole(200, format!("{method:?} {path} {query:?} {text}"))
+            }
+            Target::ModelList { dialect, query } => {
+                whole(200, format!("\"models {dialect:?} {}\"", query.len()))
+            }
+            Target::Model { dialect, name } => whole(200, format!("\"model {name} {dialect:?}\"")),
+            Target::RequestTrace { id } => whole(200, format!("\"request {id}\"")),
+            Target::SocketHandshake | Target::KeyCheck => panic!("it is not served"),
+        }
     }
 
     fn not_ready(&self, _model: Option<&str>) -> Vec<String> {
@@ -354,6 +309,12 @@ impl CallService for Stub {
         let _ = tokio::time::timeout(within, none_left).await;
         self.cut.send_replace(true);
         self.in_flight.load(Ordering::SeqCst)
+    }
+}
+
+impl TraceSink for Stub {
+    fn record(&self, record: Box<TraceRecord>) {
+        self.refusals.lock().unwrap().push(*record);
     }
 }
 
@@ -398,8 +359,10 @@ pub(crate) async fn serve_for(config: EdgeConfig, drain: Duration) -> Served {
         let page = format!("headrace_test 1\n{}asked for {accept:?}\n", lines.collect::<String>());
         ("text/plain; version=0.0.4", page)
     });
-    let annex: Option<Arc<dyn InternalApi>> = Some(Arc::new(crate::annex::Beside(Arc::clone(&stub))));
-    let edge = Edge::bind(config, Arc::clone(&stub), annex, metrics, Arc::new(SystemClock::new()));
+    let internal_api: Option<Arc<dyn InternalApi>> =
+        Some(Arc::new(crate::internal_api::EchoApi(Arc::clone(&stub))));
+    let (service, traces, clock) = (Arc::clone(&stub), Arc::clone(&stub), Arc::new(SystemClock::new()));
+    let edge = Edge::bind(config, service, internal_api, metrics, traces, clock);
     let edge = edge.await.unwrap();
     let (address, metrics, certificate) = (edge.local_addr(), edge.metrics_addr(), edge.certificate());
     let (notice, noticed) = oneshot::channel::<()>();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_domain::SystemClock;
+use headrace_domain::{NoTrace, SystemClock};
 use headrace_edge::{Edge, EdgeConfig, EdgeError, SessionSecret, TlsFiles};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
@@ -101,9 +101,15 @@ async fn unusable_files_are_named() {
     ] {
         let mut config = stub::config();
         config.tls = Some(TlsFiles { cert: cert.clone(), key: key.clone() });
-        let bound =
-            Edge::bind(config, Stub::new(), None, headrace_edge::no_metrics(), Arc::new(SystemClock::new()))
-                .await;
+        let bound = Edge::bind(
+            config,
+            Stub::new(),
+            None,
+            headrace_edge::no_metrics(),
+            Arc::new(NoTrace),
+            Arc::new(SystemClock::new()),
+        )
+        .await;
         match bound {
             Err(EdgeError::Tls { file, .. }) => assert_eq!(&file, at_fault),
             Err(other) => panic!("{other}"),

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::{SinkExt, StreamExt};
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use http::{HeaderValue, StatusCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -51,7 +51,7 @@ pub(crate) async fn heard(socket: &mut Socket) -> Result<String, Option<CloseCod
 async fn each_message_is_a_call_and_each_event_a_message() {
     let served = serve(config()).await;
     let mut socket = open(&served).await;
-    assert_eq!(served.stub.asked.load(Ordering::SeqCst), 0, "an open connection is no call");
+    assert_eq!(served.stub.attempts.load(Ordering::SeqCst), 0, "an open connection is no call");
     for turn in 1..=3 {
         say(&mut socket, THREE).await;
         for _ in 0..3 {
@@ -73,8 +73,11 @@ async fn each_message_is_a_call_and_each_event_a_message() {
     assert_eq!(heard(&mut socket).await.unwrap(), r#"{"type":"error","status":400,"error":1}"#);
     say(&mut socket, "[2]").await;
     assert_eq!(heard(&mut socket).await, Ok("[2]".to_owned()));
+    assert_eq!(served.stub.sessions.load(Ordering::SeqCst), 1);
     socket.close(None).await.unwrap();
     assert!(heard(&mut socket).await.is_err());
+    // The session ends with the socket.
+    until(|| served.stub.sessions.load(Ordering::SeqCst) == 0).await;
     // The place is available to another socket at once.
     let mut again = open(&served).await;
     say(&mut again, "[3]").await;
@@ -121,7 +124,7 @@ async fn who_goes_away_in_the_middle_lets_go_of_its_call() {
         served.stub.until_in_flight(1).await;
         drop(socket);
         served.stub.until_in_flight(0).await;
-        assert_eq!(*served.stub.given_up.lock().unwrap(), None, "the client left");
+        assert_eq!(*served.stub.abort_reason.lock().unwrap(), None, "the client left");
     }
 }
 
@@ -134,7 +137,7 @@ async fn a_reader_who_takes_nothing_is_cut_off() {
     say(&mut socket, "\"endless events\"").await;
     until(|| served.stub.calls.load(Ordering::SeqCst) == 1).await;
     served.stub.until_in_flight(0).await;
-    assert_eq!(*served.stub.given_up.lock().unwrap(), Some(GiveUp::ReaderStalled));
+    assert_eq!(*served.stub.abort_reason.lock().unwrap(), Some(AbortReason::ReaderStalled));
 }
 
 #[tokio::test]
@@ -149,7 +152,7 @@ async fn what_is_too_long_or_no_text_ends_the_connection_and_says_why() {
     let mut socket = open(&served).await;
     socket.send(Message::binary(vec![1, 2])).await.unwrap();
     assert_eq!(heard(&mut socket).await, Err(Some(CloseCode::Unsupported)));
-    assert_eq!(served.stub.asked.load(Ordering::SeqCst), 0);
+    assert_eq!(served.stub.attempts.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
@@ -237,7 +240,7 @@ async fn one_key_has_a_part_of_the_places_and_another_gets_one() {
         assert!(held.len() <= 64, "a key has a quarter of 256");
     };
     assert_eq!((held.len(), refused.status()), (64, StatusCode::SERVICE_UNAVAILABLE));
-    assert_eq!(served.stub.handshakes.load(Ordering::SeqCst), 65, "each handshake is asked about");
+    assert_eq!(served.stub.handshakes.load(Ordering::SeqCst), 65, "the service decides on each handshake");
     assert!(open_as(&served, Some("Bearer other")).await.is_ok());
     drop(held.pop());
     // The place becomes free when the server notices that the client has left.

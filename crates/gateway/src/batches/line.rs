@@ -3,12 +3,11 @@
 //! answer says.
 
 use std::future::poll_fn;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, CallHead, Credentials, PeerAddress};
+use headrace_call_api::{AnswerFrames, CallerInfo};
 use headrace_identity::Principal;
 use headrace_objects::{LineEnd, LineRecord};
 use serde_json::json;
@@ -124,18 +123,11 @@ impl BatchJob<'_> {
     async fn call(self, principal: Arc<Principal>, body: Bytes, of: BatchLine, paid: &Paid) -> LineOutcome {
         let gateway = self.gateway;
         let clock = &gateway.parts().clock;
-        let head = CallHead {
-            endpoint: self.batch.state.endpoint,
-            credentials: Credentials::default(),
-            peer: PeerAddress { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
-            traceparent: None,
-            dialect: Vec::new(),
-            started: clock.now(),
-            started_mono_ns: clock.monotonic_nanos(),
-            connection: None,
-        };
-        let entered =
-            stages::enter(gateway, head, Some(principal), |dossier| dossier.batch = Some(Box::new(of)));
+        let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
+        let endpoint = self.batch.state.endpoint;
+        let entered = stages::enter(gateway, endpoint, caller, Some(principal), |dossier| {
+            dossier.batch = Some(Box::new(of));
+        });
         let answer = match entered {
             Ok(entered) => Box::pin(stages::travel(gateway, entered, body)).await,
             Err(refusal) => refusal,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use headrace_call_api::GiveUp;
+use headrace_call_api::AbortReason;
 use tokio::sync::oneshot;
 
 use crate::answer::{Answer, AnswerBody};
@@ -123,10 +123,10 @@ impl ClientStream {
     }
 
     /// Why no client waits for the answer any more. `None` if one does.
-    pub(super) fn given_up(&self) -> Option<GiveUp> {
+    pub(super) fn abort_reason(&self) -> Option<AbortReason> {
         match &self.head {
-            Some(head) => head.is_closed().then_some(GiveUp::ClientGone),
-            None => self.sender.given_up(),
+            Some(head) => head.is_closed().then_some(AbortReason::ClientGone),
+            None => self.sender.abort_reason(),
         }
     }
 

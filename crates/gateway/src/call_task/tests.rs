@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::CallService;
 use headrace_domain::{AttemptOutcome, CallOutcome, Clock, Endpoint, Stage, Usage, is_partition};
 use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_ledger::LedgerOperation;
@@ -12,7 +11,7 @@ use tokio::sync::oneshot;
 use super::round::Round;
 use super::{CallEnding, CallTask, reckon};
 use crate::rejection::Rejection;
-use crate::stages::{EnteredCall, decide};
+use crate::stages::{EnteredCall, decide, enter};
 use crate::world::{Arrival, Setup, World, chat_body, read};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,7 +19,8 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let world = World::new(Setup::default());
     let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-    let Ok(EnteredCall { admitted, mut dossier, .. }) = gateway.admit(head) else { panic!("it is let in") };
+    let entered = enter(&gateway, Endpoint::ChatCompletions, head.caller, None, |_| ());
+    let Ok(EnteredCall { admitted, mut dossier, .. }) = entered else { panic!("it is let in") };
     let rendered = decide(&gateway, admitted, body, &mut dossier).await.unwrap();
     let funded = rendered.hold(&gateway, &mut dossier).await.unwrap();
     let (head, answer) = oneshot::channel();

@@ -3,11 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use headrace_call_api::{AnswerFrames, BodySource, CallHead, CallService, Credentials, PeerAddress};
+use headrace_call_api::{AnswerFrames, BodySource, CallerInfo};
 use headrace_domain::{Code, Endpoint};
 use headrace_identity::Principal;
 use headrace_wire::compaction;
@@ -61,7 +60,7 @@ impl Gateway {
             Ok(entered) => entered,
             Err(refusal) => return Ok(refusal),
         };
-        let answer = self.call(entered, Bytes::from(asked)).await;
+        let answer = Box::pin(stages::travel(self, entered, Bytes::from(asked))).await;
         if answer.status != 200 {
             return Ok(answer);
         }
@@ -74,17 +73,8 @@ impl Gateway {
 
     fn enter_as(self: &Arc<Self>, principal: &Arc<Principal>) -> Result<EnteredCall, Answer> {
         let clock = &self.parts().clock;
-        let head = CallHead {
-            endpoint: Endpoint::Responses,
-            credentials: Credentials::default(),
-            peer: PeerAddress { address: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0) },
-            traceparent: None,
-            dialect: Vec::new(),
-            started: clock.now(),
-            started_mono_ns: clock.monotonic_nanos(),
-            connection: None,
-        };
-        self.admit_as(Arc::clone(principal), head)
+        let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
+        stages::enter(self, Endpoint::Responses, caller, Some(Arc::clone(principal)), |_| ())
     }
 }
 

@@ -156,7 +156,7 @@ impl Gateway {
         tokio::spawn(async move {
             let mut at = 0;
             while at < bytes {
-                if sender.given_up().is_some() {
+                if sender.abort_reason().is_some() {
                     return;
                 }
                 if sender.is_full() {

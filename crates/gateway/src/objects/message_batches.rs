@@ -157,7 +157,7 @@ impl Gateway {
         tokio::spawn(async move {
             let mut from = 0;
             loop {
-                if sender.given_up().is_some() {
+                if sender.abort_reason().is_some() {
                     return;
                 }
                 if sender.is_full() {

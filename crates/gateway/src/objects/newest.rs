@@ -18,7 +18,7 @@ const MOST_KEPT_BYTES: usize = 8 << 20;
 
 /// The state of a WebSocket session. Clones share it.
 #[derive(Clone, Default)]
-pub struct SocketSession(Arc<Mutex<SessionHistory>>);
+pub(crate) struct SocketSession(Arc<Mutex<SessionHistory>>);
 
 #[derive(Default)]
 struct SessionHistory {

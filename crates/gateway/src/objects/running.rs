@@ -143,7 +143,7 @@ impl RunningResponse {
             let (mut at, mut progress) = (from, running.progress.subscribe());
             let mut quiet_until = Instant::now() + keep_alive;
             loop {
-                if sender.given_up().is_some() {
+                if sender.abort_reason().is_some() {
                     return;
                 }
                 if let Some(refusal) = beat.key_refusal() {

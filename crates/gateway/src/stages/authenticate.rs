@@ -37,7 +37,7 @@ impl ArrivedRequest {
     }
 
     /// Like [`ArrivedRequest::authenticate`], for an in-process caller that supplies the principal.
-    pub(crate) fn vouched(
+    pub(crate) fn identify_as(
         self,
         principal: Arc<Principal>,
         gateway: &Gateway,

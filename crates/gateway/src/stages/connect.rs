@@ -1,17 +1,17 @@
 //! Stage `connect`: the request head has arrived. The edge has already checked it; the trace begins here.
 
-use headrace_call_api::CallHead;
-use headrace_domain::Stage;
+use headrace_call_api::CallerInfo;
+use headrace_domain::{Endpoint, Stage};
 
 use crate::request_context::RequestContext;
 use crate::state::ArrivedRequest;
 
 impl ArrivedRequest {
-    pub(crate) fn new(head: CallHead, dossier: &mut RequestContext) -> Self {
-        dossier.describe(head.endpoint, head.traceparent.as_deref());
-        dossier.dialect_headers = head.dialect;
-        dossier.record.connection = head.connection;
-        dossier.end_stage(Stage::Connect);
-        Self { credentials: head.credentials, endpoint: head.endpoint }
+    pub(crate) fn new(endpoint: Endpoint, caller: CallerInfo, context: &mut RequestContext) -> Self {
+        context.describe(endpoint, caller.traceparent.as_deref());
+        context.dialect_headers = caller.dialect_headers;
+        context.record.connection = caller.connection;
+        context.end_stage(Stage::Connect);
+        Self { credentials: caller.credentials, endpoint }
     }
 }

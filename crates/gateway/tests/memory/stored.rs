@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use headrace_call_api::{CallService, ObjectAsk, ObjectMethod};
+use headrace_call_api::{ObjectMethod, ObjectOperation, Target};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, MemoryBounds};
 use headrace_objects::{ObjectLimits, ObjectStore};
@@ -41,10 +41,7 @@ fn post(path: &str, body: &Value) -> Look {
 
 async fn look(world: &World, look: Look) -> Answer {
     let Look { method, path, query, body } = look;
-    match world.gateway.admit_asked(ObjectAsk { method, path, query, credentials: world.credentials() }) {
-        Ok(asked) => world.gateway.answer_asked(asked, body).await,
-        Err(refusal) => refusal,
-    }
+    world.request(Target::Object(ObjectOperation { method, path, query }), body).await
 }
 
 async fn told(answer: Answer) -> Value {

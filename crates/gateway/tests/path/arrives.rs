@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{BodyRefusal, BodySource, CallService, Credentials};
-use headrace_domain::{Dialect, Endpoint, NanoDollars, Stage, is_partition};
+use headrace_domain::{Endpoint, NanoDollars, Stage, is_partition};
 use headrace_identity::RateLimits;
 
-use crate::world::{Arrival, Setup, World, ask, chat_body, header, read};
+use crate::world::{Arrival, Setup, World, ask, chat_body, header, model, model_list, read, request_trace};
 
 /// How long the upload of a body takes.
 const UPLOAD: Duration = Duration::from_millis(500);
@@ -64,7 +64,7 @@ async fn nobody_is_asked_for_a_body_who_is_unknown_or_could_not_pay() {
     ] {
         let (asked, mut arrival) = slow(world, Ok(chat()));
         if !known {
-            arrival.head.credentials = Credentials::default();
+            arrival.head.caller.credentials = Credentials::default();
         }
         let answer = ask(&world.gateway, arrival).await;
         assert_eq!(answer.status, status, "{code}");
@@ -78,7 +78,7 @@ async fn nobody_is_asked_for_a_body_who_is_unknown_or_could_not_pay() {
 async fn the_time_of_an_upload_is_the_clients_and_a_span_of_its_own() {
     let world = World::new(Setup::default());
     let (_, mut arrival) = slow(&world, Ok(chat()));
-    arrival.head.started_mono_ns = world.gateway_ns();
+    arrival.head.caller.started_mono_ns = world.gateway_ns();
     assert_eq!(ask(&world.gateway, arrival).await.status, 200);
     let _ = world.balance_when_idle().await;
     let trace = world.last_trace();
@@ -185,14 +185,13 @@ async fn a_call_has_its_place_from_the_door_on_and_whoever_leaves_gives_it_back(
 #[tokio::test(flavor = "multi_thread")]
 async fn look_ups_count_as_requests() {
     let world = limited(3, 1);
-    let credentials = world.credentials();
-    assert_eq!(world.gateway.list_models(&credentials, Dialect::OpenAi, &[]).status, 200);
-    assert_eq!(world.gateway.show_model(&credentials, "no-such", Dialect::OpenAi).status, 404);
-    assert_eq!(world.gateway.show_request(&credentials, "no-id").await.status, 404);
+    assert_eq!(world.request(model_list(), "").await.status, 200);
+    assert_eq!(world.request(model("no-such"), "").await.status, 404);
+    assert_eq!(world.request(request_trace("no-id"), "").await.status, 404);
     for answer in [
-        world.gateway.list_models(&credentials, Dialect::OpenAi, &[]),
-        world.gateway.show_model(&credentials, "demo", Dialect::OpenAi),
-        world.gateway.show_request(&credentials, "req_00000000000000000000000000000001").await,
+        world.request(model_list(), "").await,
+        world.request(model("demo"), "").await,
+        world.request(request_trace("req_00000000000000000000000000000001"), "").await,
         world.chat(false).await,
     ] {
         assert_eq!(answer.status, 429);
@@ -203,18 +202,17 @@ async fn look_ups_count_as_requests() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trace_is_looked_for_once_in_the_store_and_then_waited_for_in_memory() {
     let world = World::new(Setup::default());
-    let credentials = world.credentials();
     assert_eq!(world.chat(false).await.status, 200);
     let _ = world.balance_when_idle().await;
     let record = world.last_trace();
     let id = record.request_id.to_string();
-    assert_eq!(world.gateway.show_request(&credentials, &id).await.status, 200);
+    assert_eq!(world.request(request_trace(&id), "").await.status, 200);
     assert_eq!(world.traces.1.load(Ordering::SeqCst), 0);
 
     world.traces.0.lock().unwrap().clear();
-    let (gateway, wanted) = (Arc::clone(&world.gateway), id.clone());
-    let asker = credentials.clone();
-    let question = tokio::spawn(async move { gateway.show_request(&asker, &wanted).await });
+    let gateway = Arc::clone(&world.gateway);
+    let arrival = Arrival { head: world.head(request_trace(&id)), body: Bytes::new() };
+    let question = tokio::spawn(async move { ask(&gateway, arrival).await });
     while world.traces.1.load(Ordering::SeqCst) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -223,7 +221,7 @@ async fn a_trace_is_looked_for_once_in_the_store_and_then_waited_for_in_memory()
     assert_eq!(world.traces.1.load(Ordering::SeqCst), 1);
 
     world.traces.0.lock().unwrap().clear();
-    let many = (0..300).map(|_| world.gateway.show_request(&credentials, &id));
+    let many = (0..300).map(|_| world.request(request_trace(&id), ""));
     let statuses: Vec<u16> =
         futures_util::future::join_all(many).await.iter().map(|answer| answer.status).collect();
     assert_eq!(statuses.iter().filter(|status| **status == 404).count(), 256);

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{CallService, Question};
+use headrace_call_api::{Question, Target};
 use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::RelayError;
 use headrace_gateway::Answer;
 use serde_json::{Value, json};
 
 use crate::told::{Script, Told, failed, head, ruled_world, server, spent, status, stream, whole, world};
-use crate::world::{World, header, read};
+use crate::world::{Arrival, World, ask, header, read};
 
 fn body() -> Value {
     json!({"model": "far", "system": "be brief", "headrace": {"explain": true}, "unknown_to_us": {"x": 1},
@@ -19,9 +19,9 @@ fn body() -> Value {
 }
 
 async fn count(world: &World, body: &Value) -> Answer {
-    let headers = vec![("anthropic-beta", "token-counting-x".to_owned())];
-    let asked = world.gateway.admit_question(Question::CountTokens, &world.credentials(), headers);
-    world.gateway.answer_question(asked.ok().unwrap(), Bytes::from(body.to_string())).await
+    let mut head = world.head(Target::Question(Question::CountTokens));
+    head.caller.dialect_headers = vec![("anthropic-beta", "token-counting-x".to_owned())];
+    ask(&world.gateway, Arrival { head, body: Bytes::from(body.to_string()) }).await
 }
 
 async fn told(world: &World) -> (u16, Value, Option<String>) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{CallService, ObjectAsk, ObjectMethod};
+use headrace_call_api::{CallService, ObjectMethod, ObjectOperation, Target};
 use headrace_domain::{Clock, NanoDollars, ProjectId, TraceSink, UnixNanos};
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, TraceLookup};
 use headrace_identity::RateLimits;
@@ -286,11 +286,10 @@ impl Process {
     }
 
     fn look(&self, world: &World, method: ObjectMethod, path: &str, body: String) -> (u16, String) {
-        let ask =
-            ObjectAsk { method, path: path.to_owned(), query: Vec::new(), credentials: world.credentials() };
+        let operation = ObjectOperation { method, path: path.to_owned(), query: Vec::new() };
         self.runtime.block_on(async {
-            let asked = self.gateway.admit_asked(ask).ok().unwrap();
-            let answer = self.gateway.answer_asked(asked, Bytes::from(body)).await;
+            let admission = self.gateway.admit(world.head(Target::Object(operation))).ok().unwrap();
+            let answer = self.gateway.serve(admission, Bytes::from(body)).await;
             (answer.status, read(answer).await)
         })
     }

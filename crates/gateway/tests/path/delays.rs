@@ -73,7 +73,7 @@ async fn a_delay_at_any_reading_of_the_clock_is_named_by_its_stage() {
 async fn waits_for_the_client_are_named_as_such() {
     let world = World::new(Setup { buffer_bytes: 1, stall: LATE, ..Setup::default() });
     let Arrival { mut head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(true).to_string());
-    head.started_mono_ns = world.gateway_ns();
+    head.caller.started_mono_ns = world.gateway_ns();
     let arrival = Arrival { head, body: Upload(body, Duration::from_millis(400)) };
     let record = trace_of(&world, ask(&world.gateway, arrival).await).await;
     let (term, sentence) = named(&record);
@@ -81,7 +81,7 @@ async fn waits_for_the_client_are_named_as_such() {
     assert!(sentence.contains("waiting for the client to send its body"), "{sentence}");
 
     let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(true).to_string());
-    arrival.head.started_mono_ns = world.gateway_ns();
+    arrival.head.caller.started_mono_ns = world.gateway_ns();
     let answer = ask(&world.gateway, arrival).await;
     let id = header(&answer, "x-request-id").unwrap().to_owned();
     read_slowly(answer, Duration::from_millis(60)).await;

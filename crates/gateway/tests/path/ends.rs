@@ -8,7 +8,9 @@ use headrace_domain::{CallOutcome, Clock, Endpoint, NanoDollars, Stage, SystemCl
 use headrace_gateway::AnswerBody;
 use headrace_ledger::{LedgerOperation, Receipt};
 
-use crate::world::{ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end};
+use crate::world::{
+    ANSWER_TOKENS, Script, Setup, World, chat_body, header, read, read_to_the_end, request_trace,
+};
 
 /// Nano-dollars per token at $1 per million. Output costs four times that.
 const INPUT: i64 = 1_000;
@@ -52,7 +54,7 @@ async fn a_completed_call_is_charged_its_usage_and_traced_over_every_stage() {
             assert!(trace.stages.iter().any(|span| span.stage == stage), "{stage} is in the trace");
         }
         assert!(!serde_json::to_string(&*trace).unwrap().contains("CANARY"), "no prompt text in a trace");
-        let shown = world.gateway.show_request(&world.credentials(), &id).await;
+        let shown = world.request(request_trace(&id), "").await;
         assert_eq!(shown.status, 200);
     }
 }
@@ -159,7 +161,7 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
     world.script(Script::ThenWait(4));
     let answer = world.chat(true).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
-    delivery.leads_to(std::sync::Arc::new(Full(std::time::Instant::now())));
+    delivery.set_outlet(std::sync::Arc::new(Full(std::time::Instant::now())));
     // The transport takes every frame, so nothing ever waits here.
     let mut last = None;
     while let Some(frame) = std::future::poll_fn(|cx| delivery.poll_frame(cx)).await {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::{CallHead, CallService, Credentials};
+use headrace_call_api::{CallService, CallerInfo, RequestHead};
 use headrace_domain::{Clock, Endpoint};
 use headrace_identity::RateLimits;
 
@@ -16,9 +16,10 @@ async fn a_caller_inside_acts_within_the_limits_and_for_the_money_of_its_princip
     let before = world.balance_when_idle().await;
     let call = async || {
         let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-        let head = CallHead { credentials: Credentials::default(), ..head };
-        match world.gateway.admit_as(Arc::clone(&principal), head) {
-            Ok(entered) => world.gateway.call(entered, body).await,
+        let RequestHead { target, caller } = head;
+        let caller = CallerInfo::in_process(caller.started, caller.started_mono_ns);
+        match world.gateway.admit_as(Arc::clone(&principal), RequestHead { target, caller }) {
+            Ok(admission) => world.gateway.serve(admission, body).await,
             Err(answer) => answer,
         }
     };

@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use headrace_call_api::CallService;
 use headrace_domain::{Clock, Dialect, Endpoint, HttpDate, ModelName, UnixNanos};
 use headrace_gateway::{Answer, ModelRoute, NameRules, RetirementNotice};
 use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
 use serde_json::{Value, json};
 
 use crate::told::{Told, answer_of, body, offer_by, server, spent, whole};
-use crate::world::{Setup, World, header, read};
+use crate::world::{Setup, World, header, model, model_list, read};
 
 fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -50,7 +49,7 @@ async fn ask(world: &World, model: &str) -> Answer {
 }
 
 async fn list(world: &World) -> Vec<Value> {
-    let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi, &[]);
+    let answer = world.request(model_list(), "").await;
     let told: Value = serde_json::from_str(&read(answer).await).unwrap();
     told["data"].as_array().unwrap().clone()
 }
@@ -138,8 +137,8 @@ async fn a_name_that_has_ended_is_refused_by_what_comes_after_it() {
         !ids.contains(&json!("a-1")) && !ids.contains(&json!("chat")) && ids.contains(&json!("a-2")),
         "{ids:?}"
     );
-    assert_eq!(world.gateway.show_model(&world.credentials(), "a-1", Dialect::OpenAi).status, 404);
-    assert_eq!(world.gateway.show_model(&world.credentials(), "a-2", Dialect::OpenAi).status, 200);
+    assert_eq!(world.request(model("a-1"), "").await.status, 404);
+    assert_eq!(world.request(model("a-2"), "").await.status, 200);
 
     // A caller that may not use the name does not learn that it existed.
     let models = ModelAccess::Only(BTreeSet::from([name("a-2")]));

@@ -4,8 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use headrace_call_api::{CallService, Question};
+use headrace_call_api::{Question, Target};
 use headrace_checkpoint::TokenizerConfig;
 use headrace_domain::{Endpoint, ModelName};
 use headrace_gateway::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
@@ -69,9 +68,7 @@ async fn a_model_without_eyes_names_the_part_and_its_place() {
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("`{place}`: {kind}.")) && message.contains(MODEL), "{message}");
     }
-    let asked =
-        world.gateway.admit_question(Question::CountTokens, &world.credentials(), Vec::new()).ok().unwrap();
-    let answer = world.gateway.answer_question(asked, Bytes::from(claude.to_string())).await;
+    let answer = world.request(Target::Question(Question::CountTokens), claude.to_string()).await;
     assert_eq!(answer.status, 400);
     assert!(prompts(&world).is_empty());
     assert_eq!(world.balance_when_idle().await, before);

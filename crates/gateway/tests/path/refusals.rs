@@ -6,7 +6,7 @@ use headrace_engine_api::EngineHealth;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
-use crate::world::{Script, Setup, World, ask, chat_body, read};
+use crate::world::{Arrival, Script, Setup, World, ask, chat_body, model_list, read, request_trace};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_refusal_names_stage_code_and_parameter_and_takes_no_hold() {
@@ -125,18 +125,18 @@ async fn bad_credentials_are_401_and_never_shown_back() {
     ] {
         let credentials = Credentials { authorization, x_api_key };
         let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-        arrival.head.credentials = credentials.clone();
+        arrival.head.caller.credentials = credentials.clone();
         assert_eq!(format!("{credentials:?}"), "Credentials(..)");
         let answer = ask(&world.gateway, arrival).await;
         assert_eq!(answer.status, 401);
         let body = read(answer).await;
         assert!(!body.contains("CANARY") && !body.contains("pg_sleep"), "{body}");
         assert!(!serde_json::to_string(&*world.last_trace()).unwrap().contains("CANARYKEY"));
-        assert_eq!(
-            world.gateway.list_models(&credentials, headrace_domain::Dialect::OpenAi, &[]).status,
-            401
-        );
-        assert_eq!(world.gateway.show_request(&credentials, "req_x").await.status, 401);
+        for target in [model_list(), request_trace("req_x")] {
+            let mut head = world.head(target);
+            head.caller.credentials = credentials.clone();
+            assert_eq!(ask(&world.gateway, Arrival { head, body: bytes::Bytes::new() }).await.status, 401);
+        }
     }
     let id = world.directory.list().first().unwrap().id.clone();
     world.directory.revoke(&id, "test", headrace_domain::UnixNanos::new(1)).unwrap();
@@ -175,7 +175,7 @@ async fn the_trace_says_why_a_key_was_refused_and_the_caller_is_not_told() {
         let mut arrival = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
         let authorization = authorization.map(String::into_bytes);
         let x_api_key = x_api_key.map(|key| key.clone().into_bytes());
-        arrival.head.credentials = Credentials { authorization, x_api_key };
+        arrival.head.caller.credentials = Credentials { authorization, x_api_key };
         let answer = ask(&world.gateway, arrival).await;
         let trace = world.last_trace();
         let CallOutcome::Refused(refusal) = &trace.outcome else { panic!("{:?}", trace.outcome) };
@@ -239,10 +239,8 @@ async fn foreign_and_missing_requests_answer_alike() {
     world.balance_when_idle().await;
     let id = world.last_trace().request_id.to_string();
     let other = World::new(Setup::default());
-    let foreign = read(other.gateway.show_request(&other.credentials(), &id).await).await;
-    let missing =
-        read(other.gateway.show_request(&other.credentials(), "req_00000000000000000000000000000001").await)
-            .await;
+    let foreign = read(other.request(request_trace(&id), "").await).await;
+    let missing = read(other.request(request_trace("req_00000000000000000000000000000001"), "").await).await;
     let strip = |text: &str| {
         let mut value: Value = serde_json::from_str(text).unwrap();
         value["error"]["request_id"] = Value::Null;

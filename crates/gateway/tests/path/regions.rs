@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use headrace_call_api::CallService as _;
 use headrace_domain::{CallOutcome, Clock, Dialect, Endpoint, ModelName, Region, Residency};
 use headrace_engine_api::RelayError;
 use headrace_gateway::{FallbackModels, ModelRoute, RouteArm, StickyBy};
@@ -15,7 +14,7 @@ use crate::told::{
     Told, answer_of, body, chunk, delta, failed, finish, head, offer, server, server_in, spent, status,
     usage, whole,
 };
-use crate::world::{MODEL, Setup, World, read, read_to_the_end};
+use crate::world::{self, Arrival, MODEL, Setup, World, model_list, read, read_to_the_end};
 
 fn only(names: &[&str]) -> Residency {
     Residency::only(names.iter().map(|name| Region::new(name).unwrap()))
@@ -191,8 +190,10 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     }
     assert_eq!(world.last_trace().model_served, None);
     let listed = |world: &World| {
-        let answer = world.gateway.list_models(&world.credentials(), Dialect::OpenAi, &[]);
-        async {
+        let head = world.head(model_list());
+        let gateway = Arc::clone(&world.gateway);
+        async move {
+            let answer = world::ask(&gateway, Arrival { head, body: bytes::Bytes::new() }).await;
             let list: Value = serde_json::from_str(&read(answer).await).unwrap();
             let ids =
                 list["data"].as_array().unwrap().iter().map(|card| card["id"].as_str().unwrap().to_owned());
@@ -201,7 +202,7 @@ async fn a_refusal_names_the_pin_and_where_the_model_is_offered() {
     };
     assert_eq!(listed(&world).await, ["moving", "near"]);
     for (model, status) in [("near", 200), ("moving", 200), ("far", 403), ("nothing", 404)] {
-        let shown = world.gateway.show_model(&world.credentials(), model, Dialect::OpenAi);
+        let shown = world.request(world::model(model), "").await;
         assert_eq!(shown.status, status, "{model}");
     }
     world.key = key_within(&world, only(&["ch"]));

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, CallService, Question};
+use headrace_call_api::{AnswerFrames, CallService, Question, Target};
 use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, Stage, UsageSource, is_partition};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_gateway::AnswerBody;
@@ -394,7 +393,7 @@ async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
         let call =
             json!({"model": "far", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]});
         let mut arrival = world.arrival(Endpoint::Messages, call.to_string());
-        arrival.head.dialect = vec![("anthropic-beta", "context-1m".to_owned())];
+        arrival.head.caller.dialect_headers = vec![("anthropic-beta", "context-1m".to_owned())];
         drop(read_to_the_end(ask(&world.gateway, arrival).await).await);
         let parent = ("traceparent", format!("{} behind 1 attempts", world.last_trace().request_id));
         let beta = sent.then(|| ("anthropic-beta", "context-1m".to_owned()));
@@ -407,11 +406,7 @@ async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
 async fn tokens_of_a_model_that_somebody_else_has_are_estimated_or_unknown() {
     let server = server("gpu", Dialect::OpenAi, vec![]);
     let world = world(&[server]);
-    let asked = |question, body: Value| {
-        let asked = world.gateway.admit_question(question, &world.credentials(), Vec::new()).ok().unwrap();
-        let gateway = Arc::clone(&world.gateway);
-        async move { gateway.answer_question(asked, Bytes::from(body.to_string())).await }
-    };
+    let asked = |question, body: Value| world.request(Target::Question(question), body.to_string());
     let text = "word ".repeat(400);
     let count = json!({"model": "far", "messages": [{"role": "user", "content": text}], "unknown_to_us": 1});
     let answer = asked(Question::CountTokens, count).await;

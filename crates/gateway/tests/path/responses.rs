@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{CallService, ObjectAsk, ObjectMethod};
+use headrace_call_api::{Admitted, CallService, ObjectMethod, ObjectOperation, SessionId, Target};
 use headrace_domain::{CallOutcome, Endpoint, NanoDollars};
-use headrace_gateway::Gateway;
+use headrace_gateway::Admission;
 use headrace_objects::ObjectLimits;
 use serde_json::{Value, json};
 
@@ -22,12 +22,8 @@ fn body(more: &Value) -> Value {
 
 /// The status and body of the answer to a look-up.
 async fn look(world: &World, method: ObjectMethod, path: &str) -> (u16, Value) {
-    let ask =
-        ObjectAsk { method, path: path.to_owned(), query: Vec::new(), credentials: world.credentials() };
-    let answer = match world.gateway.admit_asked(ask) {
-        Ok(asked) => world.gateway.answer_asked(asked, Bytes::new()).await,
-        Err(refusal) => refusal,
-    };
+    let operation = ObjectOperation { method, path: path.to_owned(), query: Vec::new() };
+    let answer = world.request(Target::Object(operation), "").await;
     let status = answer.status;
     (status, serde_json::from_str(&read(answer).await).unwrap())
 }
@@ -210,19 +206,38 @@ async fn a_stream_is_stored_before_its_id_is_told_and_as_it_ended_however_it_did
     }
 }
 
-/// A turn on a connection. Its message is a body.
-async fn turn(world: &World, turns: &<Gateway as CallService>::Turns, more: &Value) -> (u16, Value) {
-    let arrival = world.arrival(Endpoint::Responses, body(more).to_string());
-    let Ok(entered) = world.gateway.admit(arrival.head) else { panic!("not let in") };
-    let answer = world.gateway.call(world.gateway.in_turns(entered, turns), arrival.body).await;
-    let status = answer.status;
-    (status, serde_json::from_str(&read(answer).await).unwrap())
+/// A responses socket whose handshake was admitted.
+struct Socket(Admission);
+
+impl Socket {
+    fn open(world: &World) -> Self {
+        Self(world.gateway.admit(world.head(Target::SocketHandshake)).ok().unwrap())
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        self.0.session()
+    }
+}
+
+/// A turn on a socket. Returns the status of its answer, and the last response that its events have, or the refusal.
+async fn turn(world: &World, socket: &Socket, more: &Value) -> (u16, Value) {
+    let mut message = body(more);
+    message["type"] = json!("response.create");
+    let message = Bytes::from(message.to_string());
+    let answer = world.request(Target::SocketTurn { session: socket.session(), message }, "").await;
+    let (status, text) = (answer.status, read(answer).await);
+    if status != 200 {
+        return (status, serde_json::from_str(&text).unwrap());
+    }
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    let last: Value = serde_json::from_str(data.last().unwrap()).unwrap();
+    (status, last["response"].clone())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
     let world = World::new(Setup::default());
-    let turns = Default::default();
+    let turns = Socket::open(&world);
     let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
     let (status, second) =
         turn(&world, &turns, &json!({"store": false, "input": "more", "previous_response_id": id(&first)}))
@@ -247,7 +262,7 @@ async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
     let jobs = world.engine.jobs.lock().unwrap().clone();
     assert_eq!(jobs[2].prompt, jobs[3].prompt);
     // Only the newest response is kept, only on this connection, and nothing on the disk.
-    for (turns, from) in [(&turns, &first), (&turns, &second), (&Default::default(), &third)] {
+    for (turns, from) in [(&turns, &first), (&turns, &second), (&Socket::open(&world), &third)] {
         let (status, refused) = turn(&world, turns, &json!({"previous_response_id": id(from)})).await;
         assert_eq!((status, &refused["error"]["code"]), (400, &json!("previous_response_not_found")));
     }
@@ -272,7 +287,7 @@ async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
         (json!({"model": "nobody"}), "model_not_found"),
         (json!({"max_output_tokens": 1 << 30}), "integer_above_max_value"),
     ] {
-        let turns = Default::default();
+        let turns = Socket::open(&world);
         let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
         let with = |more: &Value| {
             let mut more = more.clone();
@@ -293,11 +308,15 @@ async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
         );
     }
     // A message that was rejected before it became a call, as at the admission check.
-    let turns = Default::default();
+    let turns = Socket::open(&world);
     let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
     let next = json!({"store": false, "previous_response_id": id(&first)});
-    world.gateway.turn_refused(&turns, b"{");
-    world.gateway.turn_refused(&turns, next.to_string().as_bytes());
+    for message in ["{".to_owned(), next.to_string()] {
+        let target = Target::SocketTurn { session: turns.session(), message: Bytes::from(message) };
+        let mut stranger = world.head(target);
+        stranger.caller.credentials = Default::default();
+        assert_eq!(world.gateway.admit(stranger).err().unwrap().status, 401);
+    }
     assert_eq!(turn(&world, &turns, &next).await.0, 400);
     world.balance_when_idle().await;
 }

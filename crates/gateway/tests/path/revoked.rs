@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use headrace_call_api::{BodyRefusal, BodySource, CallService, Credentials, ObjectAsk, ObjectMethod};
+use headrace_call_api::{BodyRefusal, BodySource, Credentials, ObjectMethod, ObjectOperation, Target};
 use headrace_domain::{CallOutcome, Clock, Endpoint, KeyId, NanoDollars, SystemClock};
-use headrace_gateway::{Answer, Gateway};
+use headrace_gateway::Answer;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 
@@ -134,11 +134,10 @@ async fn look(world: &World, key: &str, path: &str, query: &[(&str, &str)]) -> A
     let authorization = Some(format!("Bearer {key}").into_bytes());
     let query = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let credentials = Credentials { authorization, x_api_key: None };
-    let ask = ObjectAsk { method: ObjectMethod::Get, path: path.to_owned(), query, credentials };
-    match <Gateway as CallService>::admit_asked(&world.gateway, ask) {
-        Ok(asked) => CallService::answer_asked(&world.gateway, asked, bytes::Bytes::new()).await,
-        Err(answer) => answer,
-    }
+    let operation = ObjectOperation { method: ObjectMethod::Get, path: path.to_owned(), query };
+    let mut head = world.head(Target::Object(operation));
+    head.caller.credentials = credentials;
+    ask(&world.gateway, Arrival { head, body: bytes::Bytes::new() }).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

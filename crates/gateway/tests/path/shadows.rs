@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::told::{
     Script, Told, answer_of, body, chunk, delta, failed, finish, head, offer_by, server, spent, stream, whole,
 };
-use crate::world::{MODEL, Setup, World, header, read, trace_of};
+use crate::world::{MODEL, Setup, World, header, read, request_trace, trace_of};
 
 fn name(text: &str) -> ModelName {
     ModelName::new(text).unwrap()
@@ -131,7 +131,7 @@ async fn a_copy_runs_at_the_other_model_and_nobody_pays_for_it() {
         let sent = |of: &Told| serde_json::from_slice::<Value>(&of.asked.lock().unwrap()[0].body).unwrap();
         assert_eq!(sent(&now), sent(&next));
         // No caller can look it up.
-        let looked = world.gateway.show_request(&world.credentials(), &copy.request_id.to_string()).await;
+        let looked = world.request(request_trace(&copy.request_id.to_string()), "").await;
         assert_eq!(looked.status, 404);
     }
 }

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use headrace_call_api::CallService as _;
 use headrace_domain::{CallOutcome, Clock, Endpoint, ModelName, Usage};
 use headrace_gateway::{Catalog, CatalogOffer, ModelPolicy, ModelRoute, ToolsOrder};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_moderation::{Judge, Rules};
 use serde_json::json;
 
-use crate::world::{MODEL, Script, Setup, World, chat_body, read, trace_of};
+use crate::world::{MODEL, Script, Setup, World, chat_body, model_list, read, trace_of};
 
 /// The model and worker of a world at `times` the price, and with another alias.
 pub(crate) fn offer(world: &World, times: i64, alias: &str) -> CatalogOffer {
@@ -76,8 +75,7 @@ async fn the_next_call_has_the_new_prices_and_names() {
         world.call(Endpoint::ChatCompletions, body)
     };
     assert_eq!((named("alias").await.status, named("other").await.status), (404, 200));
-    let listed =
-        read(world.gateway.list_models(&world.credentials(), headrace_domain::Dialect::OpenAi, &[])).await;
+    let listed = read(world.request(model_list(), "").await).await;
     assert!(listed.contains("\"other\"") && !listed.contains("\"alias\""), "{listed}");
 }
 

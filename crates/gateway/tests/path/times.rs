@@ -108,7 +108,7 @@ async fn calls_that_do_not(world: &World, stream: bool) {
     let chat = || world.chat(stream);
     // Rejected, at the admission check and at each later stage.
     let mut stranger = world.arrival(Endpoint::ChatCompletions, chat_body(stream).to_string());
-    stranger.head.credentials = Credentials::default();
+    stranger.head.caller.credentials = Credentials::default();
     assert_eq!(ask(&world.gateway, stranger).await.status, 401);
     for (key, value) in [("model", json!("nosuch")), ("n", json!(-1)), ("max_tokens", json!(600))] {
         let mut body = chat_body(stream);

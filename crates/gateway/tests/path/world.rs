@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    AnswerFrames, BodySource, BrokenBody, CallHead, CallService, Credentials, PeerAddress,
+    AnswerFrames, BodySource, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
+    Target,
 };
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
-    CacheMiss, Clock, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId, PrefixKeys,
-    ProjectId, Region, RequestId, SamplingDefaults, SystemClock, TokenLogprob, TopLogprob, TraceRecord,
-    TraceSink, UnixNanos, Usage,
+    CacheMiss, Clock, Dialect, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId,
+    PrefixKeys, ProjectId, Region, RequestId, SamplingDefaults, SystemClock, TokenLogprob, TopLogprob,
+    TraceRecord, TraceSink, UnixNanos, Usage,
 };
 use headrace_engine_api::{
     Capabilities, Engine, EngineHealth, EventSender, Job, JobError, JobEvent, JobReport, JobTicket,
@@ -35,18 +36,33 @@ use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimit
 use headrace_tokenizer::Tokenizer;
 use headrace_wire::WireLimits;
 
-/// A call as it arrives.
+/// A request as it arrives.
 pub(crate) struct Arrival<B> {
-    pub(crate) head: CallHead,
+    pub(crate) head: RequestHead,
     pub(crate) body: B,
 }
 
 /// Submits it as an edge does.
 pub(crate) async fn ask<B: BodySource>(gateway: &Arc<Gateway>, arrival: Arrival<B>) -> Answer {
     match gateway.admit(arrival.head) {
-        Ok(admitted) => gateway.call(admitted, arrival.body).await,
+        Ok(admission) => gateway.serve(admission, arrival.body).await,
         Err(refusal) => refusal,
     }
+}
+
+/// The list of models, in OpenAI's dialect.
+pub(crate) fn model_list() -> Target {
+    Target::ModelList { dialect: Dialect::OpenAi, query: Vec::new() }
+}
+
+/// One model, in OpenAI's dialect.
+pub(crate) fn model(name: &str) -> Target {
+    Target::Model { dialect: Dialect::OpenAi, name: name.to_owned() }
+}
+
+/// The trace of a request.
+pub(crate) fn request_trace(id: &str) -> Target {
+    Target::RequestTrace { id: id.to_owned() }
 }
 
 pub(crate) const MODEL: &str = "demo";
@@ -539,18 +555,26 @@ impl World {
     }
 
     pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival<Bytes> {
-        let clock = SystemClock::new();
-        let head = CallHead {
-            endpoint,
+        Arrival { head: self.head(Target::Call(endpoint)), body: Bytes::from(body) }
+    }
+
+    /// The head of a request with this world's key.
+    pub(crate) fn head(&self, target: Target) -> RequestHead {
+        let caller = CallerInfo {
             credentials: self.credentials(),
             peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
             traceparent: None,
-            dialect: Vec::new(),
-            started: clock.now(),
+            dialect_headers: Vec::new(),
+            started: SystemClock::new().now(),
             started_mono_ns: 0,
             connection: None,
         };
-        Arrival { head, body: Bytes::from(body) }
+        RequestHead { target, caller }
+    }
+
+    /// Sends a request with this world's key.
+    pub(crate) async fn request(&self, target: Target, body: impl Into<Bytes>) -> Answer {
+        ask(&self.gateway, Arrival { head: self.head(target), body: body.into() }).await
     }
 
     /// The present time on the clock of this world's gateway.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{AnswerFrames, BrokenBody, CallHead, CallService, Credentials, GiveUp, PeerAddress};
+use headrace_call_api::{
+    AbortReason, AnswerFrames, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
+    Target,
+};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
 use serde_json::json;
@@ -26,7 +29,7 @@ pub(crate) enum Habit {
     /// Leaves while it waits for the head.
     LeavesEarly,
     /// The transport drops it after this many frames, and says why.
-    LetGo(u64, GiveUp),
+    LetGo(u64, AbortReason),
 }
 
 /// What a client has seen of its call.
@@ -55,8 +58,8 @@ pub(crate) fn habit(random: &mut Random) -> Habit {
         6 | 7 => Habit::Stalls(after),
         8 => Habit::Leaves(after),
         9 => Habit::LeavesEarly,
-        10 => Habit::LetGo(after, GiveUp::ReaderStalled),
-        _ => Habit::LetGo(after, GiveUp::ShuttingDown),
+        10 => Habit::LetGo(after, AbortReason::ReaderStalled),
+        _ => Habit::LetGo(after, AbortReason::ShuttingDown),
     }
 }
 
@@ -75,8 +78,7 @@ pub(crate) async fn call(
         "max_tokens": 1 + random.below(30), "n": 1 + random.below(2),
         "headrace": {"explain": random.one_in(6)},
     });
-    let head = CallHead {
-        endpoint: Endpoint::Completions,
+    let caller = CallerInfo {
         credentials: Credentials {
             authorization: Some(format!("Bearer {key}").into_bytes()),
             x_api_key: None,
@@ -84,15 +86,15 @@ pub(crate) async fn call(
         peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
         traceparent: None,
         started: clock.wall(),
-        dialect: Vec::new(),
+        dialect_headers: Vec::new(),
         started_mono_ns: clock.mono(),
         connection: None,
     };
     let mut sight =
         Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
     let call = async {
-        match gateway.admit(head) {
-            Ok(admitted) => gateway.call(admitted, Bytes::from(body.to_string())).await,
+        match gateway.admit(RequestHead { target: Target::Call(Endpoint::Completions), caller }) {
+            Ok(admission) => gateway.serve(admission, Bytes::from(body.to_string())).await,
             Err(refusal) => refusal,
         }
     };
@@ -125,7 +127,7 @@ impl Sight {
             match self.habit {
                 Habit::Stalls(after) if frames == after => tokio::time::sleep(LONG_AFTER).await,
                 Habit::Leaves(after) if frames == after => return,
-                Habit::LetGo(after, why) if frames == after => return body.give_up(why),
+                Habit::LetGo(after, why) if frames == after => return body.abort(why),
                 Habit::Slow => tokio::time::sleep(Duration::from_millis(random.below(9_000))).await,
                 _ => {}
             }

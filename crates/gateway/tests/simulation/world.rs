@@ -562,7 +562,7 @@ fn check_call(sight: &Sight, trace: &TraceRecord) {
     if let Habit::LetGo(_, why) = sight.habit
         && let CallOutcome::Cancelled { why: said } = &trace.outcome
     {
-        assert!(why != headrace_call_api::GiveUp::ClientGone || said.contains("went away"));
+        assert!(why != headrace_call_api::AbortReason::ClientGone || said.contains("went away"));
         assert!(!said.contains("went away"), "the transport said why: {sight:?} {trace:?}");
     }
     assert!(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::CallService;
-use headrace_domain::{Clock, NanoDollars, OrgId, ProjectId, RequestId, TraceRecord, TraceSink};
+use headrace_domain::{Clock, NanoDollars, NoTrace, OrgId, ProjectId, RequestId, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig};
 use headrace_fleet::{Fleet, Worker};
 use headrace_gateway::{
@@ -30,9 +30,10 @@ use crate::tally::Tally;
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
 /// Serves until standard input closes.
-pub(crate) async fn listen<F: CallService>(front: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
+pub(crate) async fn listen<F: CallService>(service: Arc<F>, clock: Arc<dyn Clock>) -> Result<(), Failure> {
     let config = EdgeConfig::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    let edge = Edge::bind(config, front, None, headrace_edge::no_metrics(), clock).await?;
+    let traces = Arc::new(NoTrace);
+    let edge = Edge::bind(config, service, None, headrace_edge::no_metrics(), traces, clock).await?;
     println!("{}", edge.local_addr().port());
     let closed = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
     let stop = async {

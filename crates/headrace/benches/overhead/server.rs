@@ -6,12 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_call_api::{
-    Admitted, AnswerBody, BodySource, CallAnswer, CallHead, CallService, Credentials, EdgeRefusal, ObjectAsk,
-    Question,
-};
+use headrace_call_api::{Admitted, AnswerBody, BodySource, CallAnswer, CallService, RequestHead, Target};
 use headrace_checkpoint::Checkpoint;
-use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
+use headrace_domain::{Clock, KeyId, ModelName, SamplingDefaults, SystemClock};
 use headrace_engine_api::{Capabilities, ResumeSupport};
 use headrace_fleet::Worker;
 use headrace_gateway::{Backend, Delivery, Gateway, ModelPolicy, ServedModel, TokenBackend};
@@ -84,9 +81,9 @@ fn work(rounds: u64) {
     std::hint::black_box(at);
 }
 
-struct Anybody(KeyId);
+struct AdmittedKey(KeyId);
 
-impl Admitted for Anybody {
+impl Admitted for AdmittedKey {
     fn payer(&self) -> &KeyId {
         &self.0
     }
@@ -94,83 +91,23 @@ impl Admitted for Anybody {
 
 impl CallService for Hello {
     type Stream = Delivery;
-    type AdmittedWork = Anybody;
-    type Questioner = Anybody;
-    type Asked = Anybody;
-    type Turns = ();
+    type Admission = AdmittedKey;
 
-    fn admit(self: &Arc<Self>, _head: CallHead) -> Result<Anybody, CallAnswer<Delivery>> {
-        Ok(Anybody(self.key.clone()))
+    fn admit(self: &Arc<Self>, head: RequestHead) -> Result<AdmittedKey, CallAnswer<Delivery>> {
+        match head.target {
+            Target::Call(_) | Target::KeyCheck => Ok(AdmittedKey(self.key.clone())),
+            _ => Err(hello()),
+        }
     }
 
-    async fn call<B: BodySource>(self: &Arc<Self>, _admitted: Anybody, body: B) -> CallAnswer<Delivery> {
+    async fn serve<B: BodySource>(
+        self: &Arc<Self>,
+        _admission: AdmittedKey,
+        body: B,
+    ) -> CallAnswer<Delivery> {
         // Reads the body as a governed call does, so that the connection can be reused.
         let _ = body.read().await;
         work(self.rounds);
-        hello()
-    }
-
-    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, CallAnswer<Delivery>> {
-        Err(hello())
-    }
-
-    async fn answer_asked<B: BodySource>(
-        self: &Arc<Self>,
-        _asked: Anybody,
-        _body: B,
-    ) -> CallAnswer<Delivery> {
-        hello()
-    }
-
-    fn knows(&self, _credentials: &Credentials) -> bool {
-        true
-    }
-
-    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Delivery>> {
-        Ok(message)
-    }
-
-    fn admit_question(
-        self: &Arc<Self>,
-        _question: Question,
-        _credentials: &Credentials,
-        _headers: Vec<(&'static str, String)>,
-    ) -> Result<Anybody, CallAnswer<Delivery>> {
-        Err(hello())
-    }
-
-    async fn answer_question<B: BodySource>(
-        self: &Arc<Self>,
-        _asked: Anybody,
-        _body: B,
-    ) -> CallAnswer<Delivery> {
-        hello()
-    }
-
-    fn list_models(
-        &self,
-        _credentials: &Credentials,
-        _dialect: Dialect,
-        _query: &[(String, String)],
-    ) -> CallAnswer<Delivery> {
-        hello()
-    }
-
-    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> CallAnswer<Delivery> {
-        hello()
-    }
-
-    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> CallAnswer<Delivery> {
-        hello()
-    }
-
-    fn refuse(
-        &self,
-        _dialect: Dialect,
-        _refusal: &EdgeRefusal,
-        _endpoint: Option<Endpoint>,
-        _started: UnixNanos,
-    ) -> CallAnswer<Delivery> {
         hello()
     }
 

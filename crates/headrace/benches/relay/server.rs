@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
-    Admitted, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallHead, CallService,
-    Credentials, EdgeRefusal, GiveUp, ObjectAsk, Question, TransportOutlet,
+    AbortReason, Admitted, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallService,
+    RequestHead, Target, TransportOutlet,
 };
-use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, RequestId, SystemClock, UnixNanos};
+use headrace_domain::{Clock, Endpoint, KeyId, ModelName, RequestId, SystemClock};
 use headrace_engine_api::{AnswerBounds, MessageRelay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
 use headrace_fleet::{Worker, WorkerSite};
 use headrace_gateway::{Backend, MessageBackend, ModelPolicy, ServedModel};
@@ -75,9 +75,9 @@ struct Plain {
     clock: Arc<dyn Clock>,
 }
 
-struct Anybody(KeyId, Endpoint);
+struct AdmittedCall(KeyId, Endpoint);
 
-impl Admitted for Anybody {
+impl Admitted for AdmittedCall {
     fn payer(&self) -> &KeyId {
         &self.0
     }
@@ -118,23 +118,24 @@ impl AnswerFrames for Passing {
         }
     }
 
-    fn leads_to(&mut self, _: Arc<dyn TransportOutlet>) {}
+    fn set_outlet(&mut self, _: Arc<dyn TransportOutlet>) {}
 
-    fn give_up(&mut self, _: GiveUp) {}
+    fn abort(&mut self, _: AbortReason) {}
 }
 
 impl CallService for Plain {
     type Stream = Passing;
-    type AdmittedWork = Anybody;
-    type Questioner = Anybody;
-    type Asked = Anybody;
-    type Turns = ();
+    type Admission = AdmittedCall;
 
-    fn admit(self: &Arc<Self>, head: CallHead) -> Result<Anybody, CallAnswer<Passing>> {
-        Ok(Anybody(self.key.clone(), head.endpoint))
+    fn admit(self: &Arc<Self>, head: RequestHead) -> Result<AdmittedCall, CallAnswer<Passing>> {
+        match head.target {
+            Target::Call(endpoint) => Ok(AdmittedCall(self.key.clone(), endpoint)),
+            Target::KeyCheck => Ok(AdmittedCall(self.key.clone(), Endpoint::ChatCompletions)),
+            _ => Err(failed()),
+        }
     }
 
-    async fn call<B: BodySource>(self: &Arc<Self>, admitted: Anybody, body: B) -> CallAnswer<Passing> {
+    async fn serve<B: BodySource>(self: &Arc<Self>, admission: AdmittedCall, body: B) -> CallAnswer<Passing> {
         let Ok(body) = body.read().await else { return failed() };
         // The minimum that a relay must know: whether a stream is requested.
         let stream = body.windows(13).any(|window| window == b"\"stream\":true");
@@ -142,7 +143,7 @@ impl CallService for Plain {
             request: RequestId::fresh(self.clock.now()),
             tenant: Tenant(1),
             weight: 1,
-            endpoint: admitted.1,
+            endpoint: admission.1,
             body,
             stream,
             headers: Vec::new(),
@@ -162,66 +163,6 @@ impl CallService for Plain {
             headers: Vec::new(),
             body: AnswerBody::Whole(whole),
         }
-    }
-
-    fn admit_asked(self: &Arc<Self>, _ask: ObjectAsk) -> Result<Anybody, CallAnswer<Passing>> {
-        Err(failed())
-    }
-
-    async fn answer_asked<B: BodySource>(self: &Arc<Self>, _asked: Anybody, _body: B) -> CallAnswer<Passing> {
-        failed()
-    }
-
-    fn knows(&self, _credentials: &Credentials) -> bool {
-        true
-    }
-
-    fn turn(&self, message: Bytes) -> Result<Bytes, CallAnswer<Passing>> {
-        Ok(message)
-    }
-
-    fn admit_question(
-        self: &Arc<Self>,
-        _question: Question,
-        _credentials: &Credentials,
-        _headers: Vec<(&'static str, String)>,
-    ) -> Result<Anybody, CallAnswer<Passing>> {
-        Err(failed())
-    }
-
-    async fn answer_question<B: BodySource>(
-        self: &Arc<Self>,
-        _asked: Anybody,
-        _body: B,
-    ) -> CallAnswer<Passing> {
-        failed()
-    }
-
-    fn list_models(
-        &self,
-        _credentials: &Credentials,
-        _dialect: Dialect,
-        _query: &[(String, String)],
-    ) -> CallAnswer<Passing> {
-        failed()
-    }
-
-    fn show_model(&self, _credentials: &Credentials, _name: &str, _dialect: Dialect) -> CallAnswer<Passing> {
-        failed()
-    }
-
-    async fn show_request(self: &Arc<Self>, _credentials: &Credentials, _id: &str) -> CallAnswer<Passing> {
-        failed()
-    }
-
-    fn refuse(
-        &self,
-        _dialect: Dialect,
-        _refusal: &EdgeRefusal,
-        _endpoint: Option<Endpoint>,
-        _started: UnixNanos,
-    ) -> CallAnswer<Passing> {
-        failed()
     }
 
     fn not_ready(&self, _model: Option<&str>) -> Vec<String> {

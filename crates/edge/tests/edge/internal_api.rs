@@ -4,41 +4,41 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    AnnexAnswer, AnnexAnswering, AnnexCall, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, InternalApi,
-    InternalHead,
+    AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, InternalAnswer, InternalAnswerFuture, InternalApi,
+    InternalHead, InternalRequest,
 };
-use headrace_domain::{KeyId, SystemClock};
+use headrace_domain::{KeyId, NoTrace, SystemClock};
 use headrace_edge::Edge;
 use tokio::sync::oneshot;
 
 use crate::stub::{Served, Stub, assert_status, config, serve};
 
 /// An internal API that repeats the request. The body `three` is answered in three pieces.
-pub(crate) struct Beside(pub(crate) Arc<Stub>);
+pub(crate) struct EchoApi(pub(crate) Arc<Stub>);
 
-struct Asked {
+struct EchoRequest {
     stub: Arc<Stub>,
     head: String,
     payer: KeyId,
 }
 
-impl InternalApi for Beside {
-    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn AnnexCall>, AnnexAnswer> {
+impl InternalApi for EchoApi {
+    fn admit(&self, head: &InternalHead<'_>) -> Result<Box<dyn InternalRequest>, InternalAnswer> {
         if head.authorization != Some(b"Ticket good") {
             return Err(CallAnswer::json(401, "{}"));
         }
         let (stub, payer) = (Arc::clone(&self.0), KeyId::new("beside").unwrap());
         let parent = head.traceparent.map(|parent| format!(" below {parent}")).unwrap_or_default();
-        Ok(Box::new(Asked { stub, head: format!("{} {}{parent}", head.method, head.path), payer }))
+        Ok(Box::new(EchoRequest { stub, head: format!("{} {}{parent}", head.method, head.path), payer }))
     }
 }
 
-impl AnnexCall for Asked {
+impl InternalRequest for EchoRequest {
     fn payer(&self) -> &KeyId {
         &self.payer
     }
 
-    fn answer(self: Box<Self>, body: Bytes) -> AnnexAnswering {
+    fn answer(self: Box<Self>, body: Bytes) -> InternalAnswerFuture {
         Box::pin(async move {
             if body.as_ref() == b"three" {
                 let frames: Box<dyn AnswerFrames> = Box::new(self.stub.three());
@@ -48,7 +48,7 @@ impl AnnexCall for Asked {
         })
     }
 
-    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> AnnexAnswer {
+    fn refuse(self: Box<Self>, refusal: &BodyRefusal) -> InternalAnswer {
         CallAnswer::json(413, format!("{refusal:?}"))
     }
 }
@@ -62,7 +62,7 @@ async fn ask(served: &Served, head: &str, body: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
+async fn the_internal_api_answers_known_servers_within_the_bounds_of_bodies() {
     let mut config = config();
     config.max_body_bytes = 10;
     let served = serve(config).await;
@@ -72,7 +72,7 @@ async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
         ("POST /internal/v1/jobs", "three", 200, "data: 1"),
         ("POST /internal/v1/jobs", "more than ten bytes", 413, "TooLarge"),
         ("PUT /internal/v1/jobs", "", 200, "PUT /internal/v1/jobs 0 bytes"),
-        ("POST /internal/v2/jobs", "", 404, "NotFound"),
+        ("POST /internal/v2/jobs", "", 404, "\"code\":\"not_found\""),
     ] {
         let answer = ask(&served, head, body).await;
         assert_status(&answer, status);
@@ -95,10 +95,11 @@ async fn an_annex_answers_whom_it_knows_within_the_bounds_of_bodies() {
 }
 
 #[tokio::test]
-async fn without_an_annex_there_is_nothing_at_its_paths() {
+async fn without_an_internal_api_its_paths_are_unknown() {
     let (stop, stopped) = oneshot::channel::<()>();
     let clock = Arc::new(SystemClock::new());
-    let edge = Edge::bind(config(), Stub::new(), None, headrace_edge::no_metrics(), clock).await.unwrap();
+    let (stub, traces) = (Stub::new(), Arc::new(NoTrace));
+    let edge = Edge::bind(config(), stub, None, headrace_edge::no_metrics(), traces, clock).await.unwrap();
     let address = edge.local_addr();
     let serving = tokio::spawn(edge.serve(
         async {

@@ -1,0 +1,220 @@
+//! The gateway as edges see it: requests are admitted by their head and served with their body. Knows no edge.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use headrace_call_api::{
+    Admitted, BodyRefusal, BodySource, CallService, CallerInfo, RequestHead, SessionId, Target,
+};
+use headrace_domain::{Code, Dialect, Endpoint, KeyId};
+use headrace_identity::Principal;
+use headrace_wire::turn_body;
+
+use crate::look_up::{LookUp, LookUpSubject};
+use crate::objects::{ObjectRequest, dialect_of};
+use crate::questions::AdmittedQuestion;
+use crate::rejection::Rejection;
+use crate::request_context::RequestContext;
+use crate::socket_sessions::OpenSession;
+use crate::stages::{self, EnteredCall};
+use crate::{Answer, Delivery, Gateway};
+
+/// A request that the gateway admitted by its head.
+pub struct Admission(AdmittedTarget);
+
+enum AdmittedTarget {
+    Call(EnteredCall),
+    /// A message of a responses socket, and the body of the call that it represents.
+    SocketTurn(EnteredCall, Bytes),
+    Question(AdmittedQuestion),
+    Object(ObjectRequest),
+    LookUp(LookUp),
+    Session(OpenSession),
+    Key(Arc<Principal>),
+}
+
+impl Admitted for Admission {
+    fn payer(&self) -> &KeyId {
+        match &self.0 {
+            AdmittedTarget::Call(entered) | AdmittedTarget::SocketTurn(entered, _) => entered.key(),
+            AdmittedTarget::Question(question) => question.key(),
+            AdmittedTarget::Object(request) => request.key(),
+            AdmittedTarget::LookUp(look_up) => look_up.key(),
+            AdmittedTarget::Session(session) => session.key(),
+            AdmittedTarget::Key(principal) => &principal.key,
+        }
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        if let AdmittedTarget::Session(session) = &self.0 { Some(session.id()) } else { None }
+    }
+}
+
+impl CallService for Gateway {
+    type Stream = Delivery;
+    type Admission = Admission;
+
+    fn admit(self: &Arc<Self>, head: RequestHead) -> Result<Admission, Answer> {
+        self.admit_for(None, head)
+    }
+
+    async fn serve<B: BodySource>(self: &Arc<Self>, admission: Admission, body: B) -> Answer {
+        // Boxed, because a connection reserves space for the future that it awaits for as long as it is open.
+        match admission.0 {
+            AdmittedTarget::Call(entered) => Box::pin(stages::travel(self, entered, body)).await,
+            AdmittedTarget::SocketTurn(entered, body) => Box::pin(stages::travel(self, entered, body)).await,
+            AdmittedTarget::Question(question) => Box::pin(self.answer_question(question, body)).await,
+            AdmittedTarget::Object(request) => Box::pin(self.answer_object(request, body)).await,
+            AdmittedTarget::LookUp(look_up) => Box::pin(self.answer_look_up(look_up)).await,
+            AdmittedTarget::Session(_) => Answer::json(101, Bytes::new()),
+            AdmittedTarget::Key(_) => Answer::json(204, Bytes::new()),
+        }
+    }
+
+    fn not_ready(&self, model: Option<&str>) -> Vec<String> {
+        model.map_or_else(|| self.why_not_ready(), |model| self.why_not_ready_for(model))
+    }
+
+    async fn drain(&self, within: Duration) -> usize {
+        self.drain_within(within).await
+    }
+}
+
+impl Gateway {
+    /// Like [`CallService::admit`], for a caller inside this process, which shows no credentials. The request acts for
+    /// a principal that is already known: within its limits, entitlements and money.
+    ///
+    /// # Errors
+    /// The answer to a caller that is not admitted.
+    pub fn admit_as(&self, principal: Arc<Principal>, head: RequestHead) -> Result<Admission, Answer> {
+        self.admit_for(Some(principal), head)
+    }
+
+    /// Admits a request for `principal`, or for the principal of the caller's credentials.
+    fn admit_for(&self, principal: Option<Arc<Principal>>, head: RequestHead) -> Result<Admission, Answer> {
+        let RequestHead { target, caller } = head;
+        let admitted = match target {
+            Target::Call(endpoint) => {
+                AdmittedTarget::Call(stages::enter(self, endpoint, caller, principal, |_| ())?)
+            }
+            Target::Question(question) => {
+                let identified = self.identify(&caller.credentials, principal, question.dialect());
+                let headers = caller.dialect_headers;
+                AdmittedTarget::Question(self.admit_question(question, identified, headers)?)
+            }
+            Target::Object(operation) => {
+                let identified = self.identify(&caller.credentials, principal, dialect_of(&operation.path));
+                AdmittedTarget::Object(self.admit_object(operation, identified)?)
+            }
+            Target::ModelList { dialect, query } => {
+                let identified = self.identify(&caller.credentials, principal, dialect);
+                AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::ModelList { query }, identified)?)
+            }
+            Target::Model { dialect, name } => {
+                let identified = self.identify(&caller.credentials, principal, dialect);
+                AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::Model { name }, identified)?)
+            }
+            Target::RequestTrace { id } => {
+                let identified = self.identify(&caller.credentials, principal, Dialect::OpenAi);
+                AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::RequestTrace { id }, identified)?)
+            }
+            Target::SocketHandshake => {
+                let entered = stages::enter(self, Endpoint::Responses, caller, principal, |_| ())?;
+                AdmittedTarget::Session(self.sessions().open(entered.key().clone()))
+            }
+            Target::SocketTurn { session, message } => {
+                self.admit_turn(session, &message, caller, principal)?
+            }
+            Target::KeyCheck => {
+                let valid = principal.or_else(|| self.find_principal(&caller.credentials).ok());
+                AdmittedTarget::Key(valid.ok_or_else(|| Answer::json(401, Bytes::new()))?)
+            }
+        };
+        Ok(Admission(admitted))
+    }
+
+    /// Admits a message of a responses socket as a call. After a refusal, no call may continue from the response that
+    /// the message names.
+    fn admit_turn(
+        &self,
+        session: Option<SessionId>,
+        message: &Bytes,
+        caller: CallerInfo,
+        principal: Option<Arc<Principal>>,
+    ) -> Result<AdmittedTarget, Answer> {
+        let session = session.and_then(|id| self.sessions().find(id));
+        let entered = stages::enter(self, Endpoint::Responses, caller, principal, |context| {
+            context.turns.clone_from(&session);
+        });
+        let admitted = entered.and_then(|entered| Ok((entered, self.turn_body(message)?)));
+        if let (Err(_), Some(session)) = (&admitted, &session) {
+            session.refused(message);
+        }
+        admitted.map(|(entered, body)| AdmittedTarget::SocketTurn(entered, body))
+    }
+
+    /// Returns the body of the call that a message of a responses socket represents.
+    fn turn_body(&self, message: &Bytes) -> Result<Bytes, Answer> {
+        turn_body(message, &self.config().wire).map_err(|bad| {
+            let clock = &self.parts().clock;
+            let (now, mono_ns) = (clock.now(), clock.monotonic_nanos());
+            let context = RequestContext::open(Arc::clone(clock), now, mono_ns, Dialect::OpenAi);
+            Rejection::from(bad).answer(&context)
+        })
+    }
+}
+
+/// When to try again if other calls must finish first.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
+
+impl Rejection {
+    /// Converts the refusal of a body.
+    pub(crate) fn of_body(refusal: &BodyRefusal) -> Self {
+        match refusal {
+            BodyRefusal::TooLarge { limit_bytes } => Self::new(Code::RequestTooLarge,
+                format!("The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."),
+            ),
+            BodyRefusal::TooSlow { seconds } => Self::new(Code::BodyTimeout,
+                format!("The body made no progress for {seconds} s. Send the request again."),
+            ),
+            BodyRefusal::Encoding { encoding } => Self::new(Code::UnsupportedEncoding,
+                format!(
+                    "The content-encoding `{}` is not taken. Send the body as it is.",
+                    shown(encoding, 40)
+                ),
+            )
+            .keeping("The content-encoding is not taken."),
+            BodyRefusal::MediaType => Self::new(Code::UnsupportedMediaType,
+                "The body must be `content-type: application/json`.".to_owned(),
+            ),
+            BodyRefusal::Incomplete => {
+                Self::new(Code::IncompleteBody, "The body broke off before its end.".to_owned())
+            }
+            BodyRefusal::TooManyPieces { pieces, bytes } => Self::new(Code::TooManyPieces,
+                format!("The body came in {pieces} pieces for {bytes} bytes. Send it in larger chunks, or with a `content-length`."),
+            ),
+            BodyRefusal::MemoryOfKey { limit_bytes, observed_bytes } => Self::new(Code::RequestMemoryPerKey,
+                format!(
+                    "With this one, the requests of this key that are being read or answered have {observed_bytes} \
+                     bytes; they may have {limit_bytes} (`server.request_memory_per_key`). Wait for some of them."
+                ),
+            )
+            .retry_after(SHORT_WAIT)
+            .with_limit("request_memory_per_key", "bytes", *limit_bytes, *observed_bytes),
+            BodyRefusal::Memory { limit_bytes, observed_bytes } => Self::new(Code::RequestMemory,
+                format!(
+                    "With this one, the requests that are being read or answered have {observed_bytes} bytes; they \
+                     may have {limit_bytes} (`server.request_memory`). Try again shortly."
+                ),
+            )
+            .retry_after(SHORT_WAIT)
+            .with_limit("request_memory", "bytes", *limit_bytes, *observed_bytes),
+        }
+    }
+}
+
+/// Text that the caller wrote, cut to `most` characters and without control characters.
+fn shown(text: &str, most: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(most).collect()
+}

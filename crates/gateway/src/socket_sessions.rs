@@ -1,0 +1,76 @@
+//! The sessions of open responses sockets, by id. A session lasts as long as the admission of its handshake, so an edge
+//! that bounds its sockets bounds the sessions, too.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use headrace_call_api::SessionId;
+use headrace_domain::KeyId;
+use parking_lot::RwLock;
+
+use crate::objects::newest::SocketSession;
+
+/// The open sessions.
+#[derive(Default)]
+pub(crate) struct SocketSessions {
+    open: RwLock<HashMap<SessionId, SocketSession>>,
+    next: AtomicU64,
+}
+
+/// An open session. Dropping it ends the session.
+pub(crate) struct OpenSession {
+    sessions: Arc<SocketSessions>,
+    id: SessionId,
+    key: KeyId,
+}
+
+impl SocketSessions {
+    /// Opens a session for a socket of `key`.
+    pub(crate) fn open(self: &Arc<Self>, key: KeyId) -> OpenSession {
+        let id = SessionId::new(self.next.fetch_add(1, Ordering::Relaxed));
+        self.open.write().insert(id, SocketSession::default());
+        OpenSession { sessions: Arc::clone(self), id, key }
+    }
+
+    /// Returns the state of an open session.
+    pub(crate) fn find(&self, id: SessionId) -> Option<SocketSession> {
+        self.open.read().get(&id).cloned()
+    }
+}
+
+impl OpenSession {
+    pub(crate) const fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The key that opened the socket.
+    pub(crate) const fn key(&self) -> &KeyId {
+        &self.key
+    }
+}
+
+impl Drop for OpenSession {
+    fn drop(&mut self) {
+        self.sessions.open.write().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_found_until_its_handshake_is_dropped() {
+        let sessions = Arc::new(SocketSessions::default());
+        let open = |key| sessions.open(KeyId::new(key).unwrap());
+        let (first, second) = (open("a"), open("a"));
+        assert_ne!(first.id(), second.id());
+        let id = first.id();
+        assert!(sessions.find(id).is_some());
+        drop(first);
+        assert!(sessions.find(id).is_none() && sessions.find(second.id()).is_some());
+        drop(second);
+        assert!(sessions.open.read().is_empty());
+    }
+}
