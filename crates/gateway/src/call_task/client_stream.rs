@@ -58,7 +58,7 @@ impl ClientStream {
         headers: Vec<(&'static str, String)>,
         work: &RenderedWork,
     ) -> Self {
-        let memory = Arc::clone(&work.memory);
+        let memory = Arc::clone(&work.terms.memory);
         let (sender, delivery) = delivery::channel(config.delivery_buffer_bytes, memory);
         Self {
             head: Some(head),

@@ -55,7 +55,7 @@ impl CallTask {
     fn next(&self, why: &Rejection) -> Option<Arc<ServedModel>> {
         let work = &self.round.work;
         let (ending, tried) = ((why.code, why.stage), &self.passed_over);
-        work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
+        work.terms.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.terms.residency)
     }
 
     /// Renders the call for another model, and takes limits and money for it.
@@ -63,7 +63,7 @@ impl CallTask {
         &mut self,
         gateway: &Gateway,
         model: Arc<ServedModel>,
-    ) -> Result<RenderedWork, Rejection> {
+    ) -> Result<Box<RenderedWork>, Rejection> {
         let failed = Arc::clone(&self.round.work);
         let work = failed.for_model(gateway, model, &mut self.dossier).await?;
         let quoted = quoted(&work, gateway.parts().clock.now())?;
@@ -80,7 +80,7 @@ impl CallTask {
     }
 
     /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
-    fn goes_over(&mut self, gateway: &Gateway, work: RenderedWork) {
+    fn goes_over(&mut self, gateway: &Gateway, work: Box<RenderedWork>) {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());
         self.dossier.served_by(&work.model);
@@ -92,6 +92,6 @@ impl CallTask {
             attempt.model = Some(Arc::clone(&failed));
         }
         self.reply = None;
-        self.round = Round::new(Arc::new(work), &gateway.config().wire);
+        self.round = Round::new(Arc::from(work), &gateway.config().wire);
     }
 }

@@ -54,7 +54,7 @@ impl CallTask {
             _ => false,
         };
         let tried = self.dossier.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
-        if tried > MOST_ASKED_AGAIN || !work.catalog.fleet().try_take_retry(&work.model.name) {
+        if tried > MOST_ASKED_AGAIN || !work.terms.catalog.fleet().try_take_retry(&work.model.name) {
             return false;
         }
         self.reply = None;

@@ -37,7 +37,8 @@ pub(crate) fn located(work: &RenderedWork, prompt: usize, miss: CacheMiss, now: 
 
 fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option<PromptPlace> {
     let token = miss.token as usize;
-    let tokens = work.prompts.get(prompt)?;
+    let rendered = work.rendered.tokens()?;
+    let tokens = rendered.prompts.ids.get(prompt)?;
     let before = tokens.get(..token)?;
     let TokenBackend { tokenizer, template, .. } = work.model.lane.tokens()?;
     let in_common = || match (miss.other, tokens.get(token)) {
@@ -46,7 +47,7 @@ fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -
     };
     match &work.call.prompt {
         Prompt::Conversation(conversation) => {
-            let text = work.text.as_deref()?;
+            let text = rendered.text.as_deref()?;
             let offset = offset_of(tokenizer, before, text, false)?;
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
             let conversation = &*shown(&work.model, conversation);

@@ -20,7 +20,7 @@ use crate::Gateway;
 use crate::policy::OnBreak;
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::state::{RelayedMessages, RenderedWork};
+use crate::state::{RelayedMessages, Rendered, RenderedTokens, RenderedVectors, RenderedWork};
 
 use super::relay_attempt;
 use super::source::AnswerSource;
@@ -76,7 +76,7 @@ impl Attempts {
     /// Notes the price of the worker that gets a job.
     fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &RenderedWork) {
         let quote = placement.target().and_then(|(upstream, model)| {
-            work.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
+            work.terms.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
         });
         match quote {
             Some(quote) => drop(self.costs.insert(job, quote)),
@@ -138,7 +138,8 @@ impl ResumePoint<'_> {
     fn is_unchanged_by(&self, placement: &Placement, work: &RenderedWork) -> bool {
         // A server that receives the form as text would apply it from its beginning again.
         let goes_on = |engine: &Capabilities| {
-            engine.continue_of(self.began, &work.sampling) && (engine.grammars || work.grammar.is_none())
+            let has_grammar = work.rendered.tokens().is_some_and(|tokens| tokens.grammar.is_some());
+            engine.continue_of(self.began, &work.sampling) && (engine.grammars || !has_grammar)
         };
         placement.capabilities().is_some_and(goes_on)
     }
@@ -186,7 +187,7 @@ impl PlacementContext<'_> {
         let began = placement.capabilities().cloned();
         let broken = self.tries.add(part, placement, broke);
         // The lost work must be computed again, and retries must not multiply an overload.
-        let may_retry = || self.work.catalog.fleet().try_take_retry(&self.work.model.name);
+        let may_retry = || self.work.terms.catalog.fleet().try_take_retry(&self.work.model.name);
         if broken >= MOST_BROKEN || !may_retry() {
             return Err(why);
         }
@@ -206,7 +207,8 @@ impl PlacementContext<'_> {
         began: &Capabilities,
         why: Rejection,
     ) -> Result<(), Rejection> {
-        let Some(keys) = self.work.keys.get(part) else { return Err(why) };
+        let prompts = self.work.rendered.prompts();
+        let Some((_, keys)) = prompts.and_then(|prompts| prompts.get(part)) else { return Err(why) };
         let mut at = job;
         for answer in begun {
             let onward = Some(ResumePoint { choice: answer.choice, generated: answer.generated, began });
@@ -220,18 +222,21 @@ impl PlacementContext<'_> {
     /// `told` is the rejection for the client, if there is one already.
     fn part(&mut self, part: usize, told: Option<Rejection>) -> Result<(), Rejection> {
         let work = self.work;
-        if let Some(messages) = &work.messages {
-            return self.messages(messages, told);
+        match &work.rendered {
+            Rendered::Messages(messages) => self.messages(messages, told),
+            Rendered::Tokens(RenderedTokens { prompts, .. })
+            | Rendered::Vectors(RenderedVectors { texts: prompts }) => {
+                let Some((prompt, keys)) = prompts.get(part) else { return Ok(()) };
+                self.hand(&JobSubmission { part, at: part, prompt, keys, onward: None }, told)
+            }
         }
-        let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
-        self.hand(&JobSubmission { part, at: part, prompt, keys, onward: None }, told)
     }
 
     fn hand(&mut self, handing: &JobSubmission<'_>, mut told: Option<Rejection>) -> Result<(), Rejection> {
         let (work, part) = (self.work, handing.part);
-        let prompts = work.prompts.len();
+        let prompts = work.parts();
         while let Some(placement) = self.candidate(handing) {
-            let mut placement = placement.called_by(self.work.tenant.0);
+            let mut placement = placement.called_by(self.work.terms.tenant.0);
             let mut job = self.job(handing);
             // The engine's time begins here, on its own threads. This task may learn only later that the job was taken.
             let submitted_ns = self.dossier.elapsed_ns();
@@ -305,8 +310,9 @@ impl PlacementContext<'_> {
             let tried = self.tries.in_vain.get(&0).map_or(&nobody_yet, |in_vain| &in_vain.tried);
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
             let trail = PrefixHashes { marks: &messages.trail, tokens };
-            let placement = work.catalog.fleet().place_near(&work.model.name, trail, tried, &work.residency);
-            let Some(placement) = placement.map(|placement| placement.called_by(work.tenant.0)) else {
+            let placement =
+                work.terms.catalog.fleet().place_near(&work.model.name, trail, tried, &work.terms.residency);
+            let Some(placement) = placement.map(|placement| placement.called_by(work.terms.tenant.0)) else {
                 return Err(told.unwrap_or_else(|| no_target(work)));
             };
             let submitted_ns = self.dossier.elapsed_ns();
@@ -352,7 +358,7 @@ impl PlacementContext<'_> {
 
     fn candidate(&mut self, handing: &JobSubmission<'_>) -> Option<Placement> {
         let work = self.work;
-        let (fleet, model, within) = (work.catalog.fleet(), &work.model.name, &work.residency);
+        let (fleet, model, within) = (work.terms.catalog.fleet(), &work.model.name, &work.terms.residency);
         let Some(onward) = &handing.onward else {
             return match self.tries.in_vain.get(&handing.part) {
                 Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried, within),
@@ -438,7 +444,7 @@ impl PlacementContext<'_> {
     pub(super) fn job(&self, handing: &JobSubmission<'_>) -> Job {
         let Self { gateway, dossier, work, .. } = self;
         let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
-        let sampling = work.sampling.clone();
+        let (sampling, tokens) = (work.sampling.clone(), work.rendered.tokens());
         let deadline = || work.call.timeout.map(|timeout| dossier.deadline_ns(timeout));
         let (first_choice, generated, sampling, keys, start_deadline_ns) = match &handing.onward {
             None => (first, 0, sampling, Some(handing.keys.clone()), deadline()),
@@ -454,13 +460,13 @@ impl PlacementContext<'_> {
             prompt: Arc::clone(handing.prompt),
             generated,
             sampling,
-            pins: Arc::clone(&work.pins),
-            grammar: work.grammar.clone(),
-            thought: work.thought.clone(),
+            pins: tokens.map_or_else(Arc::default, |tokens| Arc::clone(&tokens.pins)),
+            grammar: tokens.and_then(|tokens| tokens.grammar.clone()),
+            thought: tokens.and_then(|tokens| tokens.reasoning_budget.clone()),
             salt: work.salt,
             keys,
-            tenant: work.tenant,
-            weight: work.weight,
+            tenant: work.terms.tenant,
+            weight: work.terms.weight,
             priority: match work.call.tier {
                 ServiceTier::Standard if dossier.copy().is_none() => Priority::Normal,
                 ServiceTier::Standard => Priority::Idle,
@@ -468,8 +474,7 @@ impl PlacementContext<'_> {
             },
             start_deadline_ns,
             trace: None,
-            unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len())
-                .max(LEAST_UNREAD_BYTES),
+            unread_bytes: (gateway.config().delivery_buffer_bytes / work.parts()).max(LEAST_UNREAD_BYTES),
         }
     }
 }
@@ -513,14 +518,14 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
 
 pub(super) fn nobody(work: &RenderedWork) -> Rejection {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
-    let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
+    let readiness = work.terms.catalog.fleet().readiness(&work.model.name, &work.terms.residency);
     let soonest = readiness.and_then(|ready| ready.retry_after);
     Rejection::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
 }
 
 /// The rejection if all targets of a model failed recently, are full, or were taken out of service.
 fn no_target(work: &RenderedWork) -> Rejection {
-    let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
+    let readiness = work.terms.catalog.fleet().readiness(&work.model.name, &work.terms.residency);
     let wait = readiness.and_then(|readiness| readiness.retry_after).unwrap_or(Duration::from_secs(1));
     let message = format!("No upstream of `{}` takes calls now. Nothing was charged.", work.model.name);
     Rejection::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)

@@ -10,7 +10,7 @@ use headrace_domain::{AttemptOutcome, PriceTier, Usage};
 use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
 
 use crate::rejection::Rejection;
-use crate::state::RelayedMessages;
+use crate::state::{RelayedMessages, Rendered, RenderedTokens, RenderedVectors};
 
 use super::placement::{JobSubmission, PlacementContext, nobody, panicked};
 use super::relay_attempt;
@@ -23,37 +23,38 @@ impl PlacementContext<'_> {
     pub(super) fn patience(&self) -> Option<Duration> {
         let model = &self.work.model;
         let hedge = model.policy.hedge.as_ref()?;
-        let (fleet, first) = (self.work.catalog.fleet(), self.source.only_one()?);
-        fleet.record_and_get_hedge_delay(&model.name, first, hedge, &self.work.residency)
+        let (fleet, first) = (self.work.terms.catalog.fleet(), self.source.only_one()?);
+        fleet.record_and_get_hedge_delay(&model.name, first, hedge, &self.work.terms.residency)
     }
 
     /// Sends the call to a second worker, if one takes it. The first worker continues in any case.
     pub(super) fn race(mut self) {
         let work = self.work;
-        let (fleet, model) = (work.catalog.fleet(), &work.model.name);
+        let (fleet, model) = (work.terms.catalog.fleet(), &work.model.name);
         let Some(first) = self.source.only_one() else { return };
         let mut passed = self.tries.of(0).clone();
         passed.add_busy(first);
         if !fleet.try_take_race(model) {
             return;
         }
-        match (&work.messages, work.prompts.first(), work.keys.first()) {
-            (Some(messages), ..) => {
+        match &work.rendered {
+            Rendered::Messages(messages) => {
                 let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
                 let trail = PrefixHashes { marks: &messages.trail, tokens };
-                let second = fleet.place_near(model, trail, &passed, &work.residency);
-                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
+                let second = fleet.place_near(model, trail, &passed, &work.terms.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.terms.tenant.0)) {
                     self.ask_too(messages, second);
                 }
             }
-            (None, Some(prompt), Some(keys)) => {
-                let second = fleet.place(model, keys, &passed, &work.residency);
-                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
+            Rendered::Tokens(RenderedTokens { prompts, .. })
+            | Rendered::Vectors(RenderedVectors { texts: prompts }) => {
+                let Some((prompt, keys)) = prompts.get(0) else { return };
+                let second = fleet.place(model, keys, &passed, &work.terms.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.terms.tenant.0)) {
                     let at = self.source.jobs();
                     self.hand_too(&JobSubmission { part: 0, at, prompt, keys, onward: None }, second);
                 }
             }
-            _ => {}
         }
     }
 

@@ -78,8 +78,8 @@ pub(super) fn ask(
     let allowance = AnswerAllowance::new(work, dossier, as_is);
     let ask = RelayAsk {
         request: dossier.id,
-        tenant: work.tenant,
-        weight: work.weight,
+        tenant: work.terms.tenant,
+        weight: work.terms.weight,
         endpoint: call.endpoint,
         body,
         stream: call.stream,

@@ -131,7 +131,7 @@ impl Round {
         for attempt in &mut dossier.record.attempts {
             without_own_words(&mut attempt.outcome, &work.call);
         }
-        if !self.work.keeps_words {
+        if !self.work.terms.keeps_words {
             dossier.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
         }
         dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);

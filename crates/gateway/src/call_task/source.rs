@@ -13,7 +13,7 @@ use headrace_fleet::Placement;
 use headrace_wire::WireLimits;
 
 use crate::request_context::RequestContext;
-use crate::state::RenderedWork;
+use crate::state::{Rendered, RenderedWork};
 
 pub(crate) mod source_event;
 
@@ -52,9 +52,13 @@ pub(crate) enum AnswerSource {
 impl AnswerSource {
     /// The source of a call that no worker has yet. `limits` bound the response format of a relayed body.
     pub(crate) fn new(work: &Arc<RenderedWork>, limits: &WireLimits) -> Self {
-        match work.messages {
-            None => Self::Tokens(Box::new(TokenSource::new(Arc::clone(work), limits))),
-            Some(_) => Self::Messages(Box::new(MessageSource::new(Arc::clone(work), limits))),
+        match &work.rendered {
+            Rendered::Tokens(_) | Rendered::Vectors(_) => {
+                Self::Tokens(Box::new(TokenSource::new(Arc::clone(work), limits)))
+            }
+            Rendered::Messages(messages) => {
+                Self::Messages(Box::new(MessageSource::new(Arc::clone(work), messages, limits)))
+            }
         }
     }
 

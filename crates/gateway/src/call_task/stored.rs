@@ -30,7 +30,7 @@ impl CallTask {
     /// compare a shadow copy.
     pub(super) fn keeps(dossier: &RequestContext, work: &RenderedWork) -> Option<DeliveredCopy> {
         match &dossier.batch {
-            Some(_) => Some(DeliveredCopy::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
+            Some(_) => Some(DeliveredCopy::new(Arc::clone(&work.terms.memory), MOST_LINE_ANSWER_BYTES)),
             None => dossier.shadow.as_deref().and_then(ShadowRole::keeps),
         }
     }

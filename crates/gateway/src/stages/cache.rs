@@ -29,7 +29,10 @@ impl RenderedCall {
 }
 
 impl RenderedWork {
+    /// Computes the block keys of the prompts.
     pub(super) fn hash(&mut self) {
-        self.keys = self.prompts.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
+        if let Some(prompts) = self.rendered.prompts_mut() {
+            prompts.keys = prompts.ids.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
+        }
     }
 }

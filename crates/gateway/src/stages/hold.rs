@@ -89,11 +89,12 @@ impl KeyedCall {
 /// The prices of the work's model, and the most that the work can cost.
 pub(crate) fn quoted(work: &RenderedWork, now: UnixNanos) -> Result<(Quote, NanoDollars), Rejection> {
     let name = &work.model.name;
-    let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
+    let quote = work.terms.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
     // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
-    let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
+    let messages = work.rendered.messages();
+    let is_known = messages.is_none() || work.call.tier == ServiceTier::Batch;
     let tier = is_known.then(|| work.call.tier.into());
-    let searches = work.messages.as_ref().map_or(0, |messages| messages.most_searches);
+    let searches = messages.map_or(0, |messages| messages.most_searches);
     let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
     let amount = amount.and_then(|amount| match searches {
         0 => Ok(amount),

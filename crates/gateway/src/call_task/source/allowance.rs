@@ -93,7 +93,7 @@ impl AnswerAllowance {
         let is_kept = !stream
             || work.call.endpoint == Endpoint::Responses
             || dossier.turns.is_some()
-            || work.messages.as_ref().is_some_and(|messages| messages.may_resume);
+            || work.rendered.messages().is_some_and(|messages| messages.may_resume);
         // A whole answer that is read has six: itself, its texts, the events, the encoder's copy, the JSON, the stored
         // one. An event of a stream is in a buffer of twice its size, and is read and written before the next one.
         let copies = match (as_is, stream) {
@@ -107,7 +107,8 @@ impl AnswerAllowance {
         let of_batch = if dossier.batch.is_some() { 3 } else { 0 };
         let of_judged = if work.model.policy.off_form == OffForm::Pass { 0 } else { 2 };
         let copies = copies + of_batch + of_judged;
-        let account = AnswerAccount { reserved: Arc::clone(&work.memory), copies, state: Mutex::default() };
+        let account =
+            AnswerAccount { reserved: Arc::clone(&work.terms.memory), copies, state: Mutex::default() };
         Self {
             account: Arc::new(account),
             most_bytes: TIMES.saturating_mul(asked),

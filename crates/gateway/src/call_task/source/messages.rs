@@ -16,7 +16,7 @@ use headrace_wire::WireLimits;
 use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, end_of_stream};
 
 use crate::request_context::RequestContext;
-use crate::state::RenderedWork;
+use crate::state::{RelayedMessages, RenderedWork};
 
 use super::asked_server::AskedServer;
 use super::faults;
@@ -35,6 +35,8 @@ const OPENING_BYTES: usize = 16 * 1024;
 /// See the top of the file.
 pub(crate) struct MessageSource {
     work: Arc<RenderedWork>,
+    /// The estimated usage of the prompt.
+    likely_prompt: Usage,
     /// The upstream that was asked last.
     asked: Option<AskedServer>,
     /// The second upstream of a race, until one of the two produces output.
@@ -54,12 +56,14 @@ pub(crate) struct MessageSource {
 }
 
 impl MessageSource {
-    pub(super) fn new(work: Arc<RenderedWork>, limits: &WireLimits) -> Self {
-        let resume = work.messages.as_ref().filter(|messages| messages.may_resume).map(|_| Box::default());
+    pub(super) fn new(work: Arc<RenderedWork>, messages: &RelayedMessages, limits: &WireLimits) -> Self {
+        let resume = messages.may_resume.then(Box::default);
+        let likely_prompt = Usage { input: messages.likely_prompt_tokens, ..Usage::default() };
         Self {
             heard: FormattedText::of(&work, limits).map(Box::new),
             overheard: Vec::new(),
             work,
+            likely_prompt,
             asked: None,
             rival: None,
             resume,
@@ -238,7 +242,7 @@ impl MessageSource {
             if failed.is_some() {
                 std::mem::swap(self.asked.as_mut()?, &mut left);
             }
-            let used = left.usage(self.likely_prompt());
+            let used = left.usage(self.likely_prompt);
             return Some(SourceEvent::Outrun(Box::new(LostRace { placement: left.let_go()?, used, failed })));
         }
     }
@@ -395,7 +399,6 @@ impl MessageSource {
             dossier.is_in(Stage::Decode);
         }
         dossier.publish_token_count(self.generated());
-        let likely = self.likely_prompt();
         let asked = self.asked.as_mut()?;
         if meaningful && let Some(placement) = &mut asked.placement {
             placement.began();
@@ -416,7 +419,7 @@ impl MessageSource {
         }
         asked.shown |= meaningful;
         let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
-            let known = asked.conceal.usage(asked.reader.usage().unwrap_or(likely));
+            let known = asked.conceal.usage(asked.reader.usage().unwrap_or(self.likely_prompt));
             Box::new(Usage { output: 0, reasoning: 0, ..known })
         });
         let tokens = Some(self.generated());
@@ -504,11 +507,6 @@ impl MessageSource {
         asked.answer = None;
     }
 
-    fn likely_prompt(&self) -> Usage {
-        let input = self.work.messages.as_ref().map_or(0, |messages| messages.likely_prompt_tokens);
-        Usage { input, ..Usage::default() }
-    }
-
     pub(super) fn usage(&self) -> Usage {
         let last = self.usage_of_last();
         let all = self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()));
@@ -517,7 +515,7 @@ impl MessageSource {
 
     /// The usage of the upstream that was asked last.
     pub(super) fn usage_of_last(&self) -> Usage {
-        self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt()))
+        self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt))
     }
 
     pub(super) fn price_tier(&self) -> PriceTier {

@@ -13,7 +13,7 @@ use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 use headrace_wire::WireLimits;
 
-use crate::generated_ids::MOST_ANSWER_TOKENS;
+use crate::generated_ids::{AnswerRecorder, MOST_ANSWER_TOKENS};
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::render::held_calls;
@@ -103,7 +103,7 @@ impl TokenSource {
         // A single worker has no other to hand over to.
         if self.kept.is_none()
             && continues != ResumeSupport::Never
-            && work.catalog.fleet().workers_of(&work.model.name) > 1
+            && work.terms.catalog.fleet().workers_of(&work.model.name) > 1
         {
             let mut kept = Box::<ResumableTokens>::default();
             kept.told.resize_with(work.choices() as usize, EmittedTokens::default);
@@ -160,7 +160,7 @@ impl TokenSource {
 
     fn begun_choice(&self, job: usize, choice: u32) -> Option<PartialTokens> {
         let told = self.kept.as_ref()?.told.get(choice as usize).filter(|told| !told.finished)?;
-        let prompt = self.work.prompts.get(self.jobs.part(job))?;
+        let prompt = self.prompt(job)?;
         let ids: Vec<u32> = prompt.iter().chain(&told.ids).copied().collect();
         let generated = u32::try_from(told.ids.len()).ok()?;
         Some(PartialTokens { choice, ids: ids.into(), generated })
@@ -179,7 +179,7 @@ impl TokenSource {
         let form = reply_form(&self.work);
         let parser = |choice| ReplyParser::new(&form, choice, CallIds::from(request));
         self.parsers = (0..self.work.choices()).map(parser).collect();
-        if self.work.keeper.is_some() {
+        if self.recorder().is_some() {
             self.said.resize_with(self.parsers.len(), Vec::new);
         }
     }
@@ -298,8 +298,8 @@ impl TokenSource {
                 if let Some(told) = self.emitted_of(choice) {
                     told.finished = true;
                 }
-                if let (Some(keeper), Some(said)) = (&self.work.keeper, self.said.get(choice as usize)) {
-                    keeper.keep(said, dossier.record.started);
+                if let (Some(recorder), Some(said)) = (self.recorder(), self.said.get(choice as usize)) {
+                    recorder.keep(said, dossier.record.started);
                 }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
                     if matches!(reason, FinishReason::StopString { .. }) && parser.is_thinking() {
@@ -431,9 +431,18 @@ impl TokenSource {
         self.kept.as_mut()?.told.get_mut(choice as usize)
     }
 
+    /// A job's prompt as ids.
+    fn prompt(&self, job: usize) -> Option<&Arc<[u32]>> {
+        self.work.rendered.prompts()?.ids.get(self.jobs.part(job))
+    }
+
+    fn recorder(&self) -> Option<&AnswerRecorder> {
+        self.work.rendered.tokens()?.recorder.as_ref()
+    }
+
     /// The length of a job's prompt.
     fn prompt_tokens(&self, job: usize) -> u64 {
-        self.work.prompts.get(self.jobs.part(job)).map_or(0, |prompt| prompt.len() as u64)
+        self.prompt(job).map_or(0, |prompt| prompt.len() as u64)
     }
 
     fn wants_prompt(&self) -> bool {
@@ -443,8 +452,8 @@ impl TokenSource {
 
     /// Adds the prompt of a job to `events`, once for each of its choices.
     fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
+        let (Some(ids), Some(lane)) = (self.prompt(job), self.work.model.lane.tokens()) else { return };
         let (work, job) = (&self.work, self.jobs.part(job));
-        let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
         let text = match &work.call.prompt {
             Prompt::Raw(items) if work.call.echo => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
@@ -486,15 +495,17 @@ fn with_thought(usage: Usage, thought: u64) -> Usage {
 /// Reasoning is parsed only in answers to conversations, and tool calls only if tools were offered. Elsewhere the same
 /// text is just text.
 fn reply_form(work: &RenderedWork) -> ReplyForm {
-    let Some(lane) = work.model.lane.tokens() else { return ReplyForm::default() };
+    let (Some(lane), Some(rendered)) = (work.model.lane.tokens(), work.rendered.tokens()) else {
+        return ReplyForm::default();
+    };
     let hidden = Arc::clone(lane.tokenizer.shown());
     let Prompt::Conversation(conversation) = &work.call.prompt else {
         return ReplyForm { hidden, ..ReplyForm::default() };
     };
-    let prompt = work.text.as_deref().unwrap_or("");
+    let prompt = rendered.text.as_deref().unwrap_or("");
     let mut offered = OfferedTools::of(conversation);
     // A server that receives the form as text may enforce less of it.
-    if work.grammar.is_some() && lane.capabilities.grammars {
+    if rendered.grammar.is_some() && lane.capabilities.grammars {
         offered = offered.held(held_calls(conversation));
     }
     ReplyForm {

@@ -29,7 +29,8 @@ pub(super) async fn diagnosed(
     if !work.call.diagnoses {
         return Ok(work);
     }
-    let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
+    let prompt = work.rendered.prompts().and_then(|prompts| prompts.ids.first());
+    let (Some(project), Some(prompt)) = (&dossier.record.project, prompt) else {
         // Only the upstream server knows what it has cached.
         let why = "the model is computed by a server of others";
         work.diagnosis = Some(match work.call.previous_answer {
