@@ -302,9 +302,9 @@ impl Rendered {
 
 impl RenderedWork {
     /// The headers that describe the name that was asked for.
-    pub(crate) fn name_headers(&self, dossier: &RequestContext) -> Vec<(&'static str, String)> {
+    pub(crate) fn name_headers(&self, context: &RequestContext) -> Vec<(&'static str, String)> {
         let (catalog, served) = (&self.terms.catalog, &self.model.name);
-        let Some(asked) = dossier.record.model_asked.as_deref() else { return Vec::new() };
+        let Some(asked) = context.record.model_asked.as_deref() else { return Vec::new() };
         let name = if catalog.has_notices() { ModelName::new(asked).ok() } else { None };
         let notice = name.as_ref().and_then(|name| catalog.notice(name, served));
         let alias = catalog.tells_aliases().then(|| alias_header(asked, served.as_str())).flatten();

@@ -169,20 +169,20 @@ fn with_messages_looked_for(
     mut places: Vec<PartRange>,
     text: &str,
 ) -> Vec<PartRange> {
-    let mut told: Vec<Option<usize>> = vec![None; conversation.messages.len()];
+    let mut ends: Vec<Option<usize>> = vec![None; conversation.messages.len()];
     for place in &places {
         if let PromptPart::Message(message) = place.part
-            && let Some(end) = told.get_mut(message)
+            && let Some(end) = ends.get_mut(message)
         {
             *end = Some(place.range.end);
         }
     }
     let (mut cursor, mut vain) = (0, 0);
-    for (at, (message, told)) in conversation.messages.iter().zip(told).enumerate() {
+    for (at, (message, ends)) in conversation.messages.iter().zip(ends).enumerate() {
         let Some(content) = message.content.as_deref().filter(|content| !content.trim().is_empty()) else {
             continue;
         };
-        match told {
+        match ends {
             Some(end) => cursor = cursor.max(end),
             None if vain >= VAIN_SEARCHES => {}
             None => match search(content, text, cursor) {

@@ -298,7 +298,7 @@ async fn encode(
     let compiling = form::is_held(&call).then(|| gateway.memory().none_yet(terms.memory.key()));
     let inputs = EncodeInputs {
         fleet: Arc::clone(terms.catalog.fleet()),
-        kept: Arc::clone(gateway.kept_ids()),
+        generated_ids: Arc::clone(gateway.kept_ids()),
         salt,
         memory: Arc::clone(&terms.memory),
         most_answer_tokens: messages::bound(gateway, model),
@@ -325,7 +325,7 @@ async fn encode(
 /// What encoding a call for a model needs.
 struct EncodeInputs {
     fleet: Arc<Fleet>,
-    kept: Arc<GeneratedIdCache>,
+    generated_ids: Arc<GeneratedIdCache>,
     salt: CacheSalt,
     memory: Arc<MemoryReservation>,
     /// The most tokens of an answer if the caller names no bound.
@@ -448,8 +448,8 @@ fn encode_prompts(
             let reasoning = Some(&call.reasoning);
             let options = RenderOptions { add_generation_prompt: true, now: inputs.now, reasoning };
             let (ids, text) = rendered(model, lane, conversation, &options, memory)?;
-            let kept = (&inputs.kept, &inputs.salt);
-            let past = with_past(model, lane, call, kept, (ids, Some(&text)), inputs.now);
+            let cache = (&inputs.generated_ids, &inputs.salt);
+            let past = with_past(model, lane, call, cache, (ids, Some(&text)), inputs.now);
             let ReusedHistory { ids, kept_answers, recorder } = past;
             let (grammar, form_ns) = inputs.grammar(model, lane, call, &text)?;
             let reasoning_budget = budget::cap(model, lane, call, (&text, grammar.is_some()))?;

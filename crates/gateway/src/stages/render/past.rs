@@ -27,7 +27,7 @@ pub(crate) fn with_past(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,
-    (kept, salt): (&Arc<GeneratedIdCache>, &CacheSalt),
+    (cache, salt): (&Arc<GeneratedIdCache>, &CacheSalt),
     (ids, text): (Vec<u32>, Option<&str>),
     now: UnixNanos,
 ) -> ReusedHistory {
@@ -35,10 +35,10 @@ pub(crate) fn with_past(
         return ReusedHistory { ids, kept_answers: None, recorder: None };
     }
     let ReusedPrompt { ids: other, answers, tokens, end } =
-        kept.continued(salt, &lane.tokenizer, (&ids, text), now);
+        cache.continued(salt, &lane.tokenizer, (&ids, text), now);
     ReusedHistory {
         ids: other.unwrap_or(ids),
         kept_answers: (answers > 0).then_some(KeptAnswers { answers, tokens }),
-        recorder: end.map(|end| AnswerRecorder::new(Arc::clone(kept), *salt, end)),
+        recorder: end.map(|end| AnswerRecorder::new(Arc::clone(cache), *salt, end)),
     }
 }
