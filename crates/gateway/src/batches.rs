@@ -375,7 +375,7 @@ impl BatchJob<'_> {
             Some(Err(LedgerRefusal::IdempotencyReplay { hold, .. })) => Ok(Some(hold)),
             Some(Err(refusal)) => Err(refusal.into()),
             _ => {
-                settle::let_go(self.gateway, hold).await;
+                settle::release_unowned(self.gateway, hold).await;
                 Ok(None)
             }
         }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use headrace_call_api::AbortReason;
 use headrace_domain::{CallOutcome, Code, FinishReason, ModelName, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
 use tokio::sync::oneshot;
@@ -25,6 +24,8 @@ use crate::state::FundedCall;
 
 // In the order of the path, then what runs when the call is over.
 mod round;
+
+mod answer_loop;
 
 mod placement;
 
@@ -51,13 +52,9 @@ mod stored;
 mod miss;
 
 use client_stream::ClientStream;
-use early_end::{cut_off, key_over, too_long};
-use event_batcher::EventBatcher;
-use placement::Placed;
 use reply::ReplyWriter;
 use round::Round;
 use settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
-use source::source_event::{LostJob, SourceEvent};
 
 pub(crate) use miss::located;
 pub(crate) use reply::reply_meta;
@@ -70,7 +67,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Everything that a request has and owes from its hold on. It is kept outside of the steps that work on it, so a panic
 /// in one of them loses nothing. No step repeats what is already done.
 pub(crate) struct CallTask {
-    dossier: RequestContext,
+    context: RequestContext,
     settlement: CallSettlement,
     line: ClientStream,
     reply: Option<ReplyWriter>,
@@ -83,7 +80,7 @@ pub(crate) struct CallTask {
     passed_over: Vec<ModelName>,
     noted: StoreProgress,
     /// While this exists the call counts as alive, and its hold is kept from expiring.
-    beat: KeptCallHandle,
+    ticker: KeptCallHandle,
 }
 
 /// How the call ended, as it was settled.
@@ -91,19 +88,20 @@ struct SettledEnd {
     ending: CallEnding,
     outcome: CallOutcome,
     cut: DeliveryCut,
-    told: bool,
+    /// The client has learned how the call ended.
+    is_announced: bool,
 }
 
 impl SettledEnd {
     /// What the ending says about the model. `None` if it says nothing.
-    fn went(&self) -> Option<CallVerdict> {
+    fn verdict(&self) -> Option<CallVerdict> {
         match (&self.ending, &self.outcome) {
             (CallEnding::Completed, CallOutcome::Completed { finish }) => {
                 let refused = finish.iter().any(|name| name == FinishReason::ContentFilter.name());
                 Some(if refused { CallVerdict::Refused } else { CallVerdict::Well })
             }
-            (CallEnding::Failed(why) | CallEnding::Refused(why), _) => {
-                CallVerdict::of_refusal(why.code, why.status)
+            (CallEnding::Failed(rejection) | CallEnding::Refused(rejection), _) => {
+                CallVerdict::of_refusal(rejection.code, rejection.status)
             }
             _ => None,
         }
@@ -129,15 +127,15 @@ enum CallEnding {
 
 /// Owns the request until it is settled, answered and traced, and its last byte is taken. Returns the shadow copy that
 /// is to be made of it.
-pub(crate) async fn carry(
+pub(crate) async fn run_call(
     gateway: Arc<Gateway>,
-    dossier: RequestContext,
+    context: RequestContext,
     funded: FundedCall,
     head: oneshot::Sender<Answer>,
 ) -> Option<Box<shadows::ShadowCopy>> {
     // Boxed, so that moving the call copies nothing.
-    let mut call = Box::new(CallTask::new(&gateway, dossier, funded, head));
-    if guarded(call.travel(&gateway)).await.is_none() {
+    let mut call = Box::new(CallTask::new(&gateway, context, funded, head));
+    if guarded(call.serve(&gateway)).await.is_none() {
         Box::pin(call.salvage(&gateway)).await;
     }
     call.close(&gateway).await
@@ -155,19 +153,19 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 impl CallTask {
     fn new(
         gateway: &Gateway,
-        dossier: RequestContext,
+        context: RequestContext,
         funded: FundedCall,
         head: oneshot::Sender<Answer>,
     ) -> Self {
         let FundedCall { work, settlement, headers } = funded;
-        let beat = gateway.beats().join(settlement.hold(), dossier.record.key.clone());
+        let ticker = gateway.beats().join(settlement.hold(), context.record.key.clone());
         let line = ClientStream::new(gateway.config(), head, headers, &work);
-        if let Some(kept) = Self::keeps(&dossier, &work) {
-            line.sender.keep(kept);
+        if let Some(copy) = Self::keeps(&context, &work) {
+            line.sender.keep(copy);
         }
         Self {
             line,
-            dossier,
+            context,
             settlement,
             reply: None,
             end: None,
@@ -176,11 +174,11 @@ impl CallTask {
             round: Round::new(work, &gateway.config().wire),
             passed_over: Vec::new(),
             noted: StoreProgress::default(),
-            beat,
+            ticker,
         }
     }
 
-    async fn travel(&mut self, gateway: &Gateway) {
+    async fn serve(&mut self, gateway: &Gateway) {
         let ending = self.round(gateway).await;
         self.finish(gateway, ending).await;
     }
@@ -193,15 +191,15 @@ impl CallTask {
             other => other,
         };
         let settled = self.settle(gateway, ending).await;
-        self.tell(settled);
+        self.announce(settled);
         self.note_end(gateway).await;
         if !self.located {
             // The call is over: no client waits for this, and its time does not count as the call's.
             self.locate(gateway).await;
-            let miss = self.dossier.record.engine.as_ref().and_then(|engine| engine.miss);
-            let ended_ns = self.dossier.line.end_ns();
-            self.dossier.record.after_ns =
-                miss.map_or(0, |_| self.dossier.elapsed_ns().saturating_sub(ended_ns));
+            let miss = self.context.record.engine.as_ref().and_then(|engine| engine.miss);
+            let ended_ns = self.context.line.end_ns();
+            self.context.record.after_ns =
+                miss.map_or(0, |_| self.context.elapsed_ns().saturating_sub(ended_ns));
         }
     }
 
@@ -209,9 +207,9 @@ impl CallTask {
     /// anything has gone out, it may start again with the same or a fallback model. Rounds share one hold and line.
     async fn round(&mut self, gateway: &Gateway) -> CallEnding {
         let ending = loop {
-            let ending = match self.round.place(gateway, &mut self.dossier) {
-                Ok(placed) => self.judged_run(gateway, &placed).await,
-                Err(why) => CallEnding::Refused(why),
+            let ending = match self.round.place(gateway, &mut self.context) {
+                Ok(placed) => self.checked_run(gateway, &placed).await,
+                Err(rejection) => CallEnding::Refused(rejection),
             };
             if matches!(ending, CallEnding::Completed) {
                 break ending;
@@ -222,7 +220,7 @@ impl CallTask {
             }
         };
         let ending = self.held(ending).await;
-        self.round.note(&mut self.dossier, self.reply.as_mut(), &ending);
+        self.round.note(&mut self.context, self.reply.as_mut(), &ending);
         ending
     }
 
@@ -237,109 +235,15 @@ impl CallTask {
         }
     }
 
-    /// Reads the source until its answers are complete or something else ends the call.
-    async fn run(&mut self, gateway: &Gateway, _: &Placed) -> CallEnding {
-        let config = gateway.config();
-        let longest = config.longest_call();
-        let period = config.period();
-        let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, None::<Duration>);
-        let Self { dossier, settlement, line, reply, round, beat, .. } = self;
-        round.source.listen(dossier.id);
-        // One answer in one encoder, however many rounds it takes.
-        let reply = reply.get_or_insert_with(|| ReplyWriter::new(&round.work, dossier));
-        let (mut events, mut ahead) = (Vec::new(), EventBatcher::default());
-        let patience = round.patience(gateway, dossier);
-        let mut has_patience = patience.is_some();
-        let mut impatient = std::pin::pin!(tokio::time::sleep(patience.unwrap_or_default()));
-        if gateway.cut_off().is_cancelled() {
-            return CallEnding::Failed(cut_off());
-        }
-        line.content_type = reply.content_type();
-        loop {
-            if line.may_begin() && (reply.is_meaningful() || waited >= Some(config.first_event_wait)) {
-                if durable {
-                    line.begin(dossier);
-                } else {
-                    settlement.durable.hurry();
-                }
-            }
-            let full = line.sender.is_full();
-            if full != round.pauses.is_paused() {
-                round.pauses.set(full, dossier.elapsed_ns());
-            }
-            tokio::select! {
-                biased;
-                () = line.reader_moved() => if let Some(why) = line.abort_reason() {
-                    // The transport's stall time is longer than ours, even if it took a last frame in between.
-                    let stalled = line.stalled(dossier.clock.monotonic_nanos());
-                    return gave_up(why, stalled.max(config.stall_timeout));
-                },
-                () = beat.next() => {
-                    if gateway.cut_off().is_cancelled() {
-                        return CallEnding::Failed(cut_off());
-                    }
-                    if let Some(refusal) = beat.key_refusal() {
-                        return CallEnding::KeyOver(key_over(&refusal));
-                    }
-                    // The first beat comes at any time within the first period, so it counts as no wait.
-                    waited = Some(waited.map_or(Duration::ZERO, |waited| waited + period));
-                    silent += period;
-                    let now_ns = dossier.clock.monotonic_nanos();
-                    if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
-                        return CallEnding::Failed(too_long(longest));
-                    }
-                    let stalled = line.stalled(now_ns);
-                    if stalled >= config.stall_timeout {
-                        return CallEnding::Stalled { waited: stalled };
-                    }
-                    if line.has_begun() && silent >= config.keep_alive {
-                        silent = Duration::ZERO;
-                        reply.keep_alive(&line.sender);
-                    }
-                }
-                said = ahead.next(&mut round.source, dossier, &mut events), if !full => match said {
-                    SourceEvent::Over => break,
-                    SourceEvent::Lost(lost) => {
-                        if let Err(why) = move_on(gateway, dossier, line, reply, round, *lost) {
-                            return CallEnding::Failed(why);
-                        }
-                    }
-                    SourceEvent::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
-                    SourceEvent::Passed(passed) => {
-                        reply.pass(passed, dossier);
-                        silent = Duration::ZERO;
-                        reply.hand_over(&line.sender, dossier);
-                    }
-                    SourceEvent::More(more) => {
-                        ahead.take_in(reply, &mut round.source, more, &mut events, dossier).await;
-                        silent = Duration::ZERO;
-                        reply.hand_over(&line.sender, dossier);
-                    }
-                },
-                // After the source. The first poll steps back for one turn, so that other calls' holds can join the
-                // write. A second poll in the same turn would request the write at once.
-                written = &mut settlement.durable, if !durable => match written {
-                    Ok(()) => durable = true,
-                    Err(failed) => return not_held(&failed),
-                },
-                () = &mut impatient, if has_patience => {
-                    has_patience = false;
-                    round.race(gateway, dossier);
-                }
-            }
-        }
-        settlement.held().await.map_or_else(|failed| not_held(&failed), |()| CallEnding::Completed)
-    }
-
     /// Encodes the end of the answer, with its cost and the place of a cache miss if the caller asked for them.
     async fn encode_end(&mut self, gateway: &Gateway) {
-        let used = self.dossier.record.usage;
+        let used = self.context.record.usage;
         let mut explained = None;
         if self.round.work.call.explain {
             self.locate(gateway).await;
-            self.dossier.record.cost = self.settlement.price(&used, &self.dossier);
-            self.dossier.note_times();
-            let mut block = gateway.parts().records.block(&self.dossier.record);
+            self.context.record.cost = self.settlement.price(&used, &self.context);
+            self.context.note_times();
+            let mut block = gateway.parts().records.block(&self.context.record);
             if let Some(fields) = block.as_object_mut() {
                 // Written as in the trace. How the call as a whole ended is not known yet.
                 let finish = serde_json::json!({ "finish_reasons": self.finish_names() });
@@ -348,9 +252,9 @@ impl CallTask {
             explained = Some(block);
         }
         if let Some(reply) = &mut self.reply {
-            self.end = Some(reply.finish(&used, explained, self.dossier.clock.now()).await);
+            self.end = Some(reply.finish(&used, explained, self.context.clock.now()).await);
         }
-        self.dossier.end_stage(Stage::Deliver);
+        self.context.end_stage(Stage::Deliver);
     }
 
     /// Ends the hold, once. What the transport has not taken is discarded: nothing unpaid goes out afterwards.
@@ -358,109 +262,109 @@ impl CallTask {
         if let Some(settled) = self.settlement.settled() {
             return settled;
         }
-        let used = self.dossier.record.usage;
+        let used = self.context.record.usage;
         let cut = match ending {
             CallEnding::Completed => DeliveryCut::default(),
             _ => self.line.sender.cut(),
         };
-        let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
-        if let CallEnding::Failed(why) = &ending {
-            self.dossier.record.failed_with = Some(why.failure());
+        let (bill, outcome) = bill_of(&ending, used, cut.tokens, self.finish_names());
+        if let CallEnding::Failed(rejection) = &ending {
+            self.context.record.failed_with = Some(rejection.failure());
         }
-        let bill = bill.map(|bill| if self.dossier.copy().is_some() { bill.on_the_house() } else { bill });
-        self.ended = Some(SettledEnd { ending, outcome, cut, told: false });
+        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.on_the_house() } else { bill });
+        self.ended = Some(SettledEnd { ending, outcome, cut, is_announced: false });
         let settled = match bill {
-            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier).await,
+            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.context).await,
             None => self.settlement.release(gateway, ReleaseReason::Refused).await,
         };
         if let (Some(message), Some(ended)) = (self.settlement.unpaid(), &mut self.ended) {
             ended.outcome = CallOutcome::Failed { stage: Stage::Settle, message };
         }
-        self.dossier.end_stage(Stage::Settle);
+        self.context.end_stage(Stage::Settle);
         settled
     }
 
     /// Completes or fails the answer, once. Needs a [`SettledProof`]: a client with its whole answer finds no money held.
-    fn tell(&mut self, _: SettledProof) {
-        let Self { dossier, line, reply, end, ended, .. } = self;
-        let Some(ended) = ended.as_mut().filter(|ended| !ended.told) else { return };
-        ended.told = true;
+    fn announce(&mut self, _: SettledProof) {
+        let Self { context, line, reply, end, ended, .. } = self;
+        let Some(ended) = ended.as_mut().filter(|ended| !ended.is_announced) else { return };
+        ended.is_announced = true;
         match &ended.ending {
             CallEnding::Completed => {
                 let tokens = reply.as_ref().map_or(0, ReplyWriter::written);
-                line.complete(dossier, end.take().unwrap_or_default(), tokens);
+                line.complete(context, end.take().unwrap_or_default(), tokens);
             }
-            CallEnding::Failed(why) | CallEnding::Refused(why) | CallEnding::KeyOver(why) => {
-                line.fail(reply.as_mut(), dossier, why, ended.cut)
-            }
+            CallEnding::Failed(rejection)
+            | CallEnding::Refused(rejection)
+            | CallEnding::KeyOver(rejection) => line.fail(reply.as_mut(), context, rejection, ended.cut),
             CallEnding::ClientGone | CallEnding::Stalled { .. } => line.sender.break_off(),
         }
-        dossier.end_stage(Stage::Deliver);
+        context.end_stage(Stage::Deliver);
     }
 
     /// Finishes a call after a step panicked. Each part is guarded by itself, and the money comes first.
     async fn salvage(&mut self, gateway: &Gateway) {
-        tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
+        tracing::error!(request = %self.context.id, "a call panicked; it is settled as failed");
         guarded(self.round.source.cancel()).await;
         let broken = || CallEnding::Failed(panicked());
-        attempt(|| self.round.note(&mut self.dossier, self.reply.as_mut(), &broken()));
+        attempt(|| self.round.note(&mut self.context, self.reply.as_mut(), &broken()));
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
         if guarded(self.settle(gateway, ending)).await.is_none() {
             guarded(self.settlement.release(gateway, ReleaseReason::Failed)).await;
         }
         if let Some(settled) = self.settlement.settled() {
-            attempt(|| self.tell(settled));
+            attempt(|| self.announce(settled));
         }
         guarded(self.note_end(gateway)).await;
         // If sending the last event itself panicked, an error is still better than no answer.
-        let why = panicked();
-        if self.line.refuse(&self.dossier, &why)
+        let rejection = panicked();
+        if self.line.refuse(&self.context, &rejection)
             && let Some(ended) = &mut self.ended
         {
-            ended.outcome = failed(&why);
+            ended.outcome = failed(&rejection);
         }
     }
 
-    /// How each choice ended ([`Round::finish_name`]).
+    /// How each choice ended.
     fn finish_names(&self) -> Vec<String> {
         let names = self.reply.as_ref().map(ReplyWriter::finish_names).unwrap_or_default();
-        let named = |(at, &name): (usize, &&'static str)| self.round.finish_name(at, name).into_owned();
-        names.iter().enumerate().map(named).collect()
+        let named = names.iter().enumerate();
+        named.map(|(choice, name)| self.round.source.finish_name(choice, name).into_owned()).collect()
     }
 
     /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns
     /// the shadow copy that is to be made of the call.
     async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::ShadowCopy>> {
-        let Self { mut dossier, mut settlement, mut line, ended, reply, round, mut beat, .. } = *self;
+        let Self { mut context, mut settlement, mut line, ended, reply, round, mut ticker, .. } = *self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
-        let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
-        let went = ended.as_ref().and_then(SettledEnd::went);
+        let (stub, clock) = (context.stub(), Arc::clone(&context.clock));
+        let verdict = ended.as_ref().and_then(SettledEnd::verdict);
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
-        attempt(|| dossier.seal(outcome));
-        if let (Some(trial), Some(went)) = (dossier.trial.take(), went) {
-            attempt(|| trial.ended(went, &dossier.record, gateway.parts().clock.now()));
+        attempt(|| context.seal(outcome));
+        if let (Some(trial), Some(verdict)) = (context.trial.take(), verdict) {
+            attempt(|| trial.ended(verdict, &context.record, gateway.parts().clock.now()));
         }
-        let (shadow, kept) = (dossier.shadow.take(), line.sender.kept());
+        let (shadow, sent) = (context.shadow.take(), line.sender.kept());
         let copying = (gateway.is_draining(), gateway.parts().cache_secret);
         let copy = match shadow {
             None => None,
             Some(_) => {
-                Box::pin(guarded(shadows::ended(copying, shadow, kept, &mut dossier.record))).await.flatten()
+                Box::pin(guarded(shadows::ended(copying, shadow, sent, &mut context.record))).await.flatten()
             }
         };
-        if attempt(|| traces.record(dossier.record)).is_none() {
+        if attempt(|| traces.record(context.record)).is_none() {
             attempt(|| traces.record(stub.panicked(clock)));
         }
         let taken_ns = settlement.taken_ns;
-        let lines = guarded(see_off(gateway, &mut line, &mut beat, taken_ns));
-        let books = async {
+        let lines = guarded(see_off(gateway, &mut line, &mut ticker, taken_ns));
+        let settled = async {
             // Tried again if it panics. The settlement has been sent: only its way to the disk is watched.
             if guarded(settlement.written(gateway, SettleHaste::Watches)).await.is_none() {
                 guarded(settlement.written(gateway, SettleHaste::Watches)).await;
             }
         };
-        tokio::join!(lines, books);
+        tokio::join!(lines, settled);
         copy
     }
 
@@ -470,8 +374,8 @@ impl CallTask {
             return;
         }
         let Some((prompt, miss)) = self.round.first_miss() else { return };
-        let Some(engine) = &mut self.dossier.record.engine else { return };
-        let now = self.dossier.record.started;
+        let Some(engine) = &mut self.context.record.engine else { return };
+        let now = self.context.record.started;
         let work = Arc::clone(&self.round.work);
         let locate = move || attempt(|| miss::located(&work, prompt, miss, now)).unwrap_or(miss);
         engine.miss = Some(if self.round.work.body_bytes <= gateway.config().render_inline_bytes {
@@ -483,29 +387,8 @@ impl CallTask {
     }
 }
 
-/// Moves a lost part of the call to another worker, unseen by the client or with a remark in the stream.
-fn move_on(
-    gateway: &Gateway,
-    dossier: &mut RequestContext,
-    line: &ClientStream,
-    reply: &mut ReplyWriter,
-    round: &mut Round,
-    mut lost: LostJob,
-) -> Result<(), Rejection> {
-    if lost.unless_seen && !line.has_begun() {
-        line.sender.cut();
-        *reply = ReplyWriter::new(&round.work, dossier);
-        round.source.unsaid();
-        lost.may_move = true;
-    }
-    let before = dossier.record.continued.len();
-    round.place_again(gateway, dossier, lost)?;
-    reply.remark(dossier.record.continued.get(before..).unwrap_or_default(), &line.sender);
-    Ok(())
-}
-
 /// Keeps the answer until its last byte is taken. If the reader stops, the remaining bytes are discarded.
-async fn see_off(gateway: &Gateway, line: &mut ClientStream, beat: &mut KeptCallHandle, taken_ns: u64) {
+async fn see_off(gateway: &Gateway, line: &mut ClientStream, ticker: &mut KeptCallHandle, taken_ns: u64) {
     let config = gateway.config();
     let clock = &gateway.parts().clock;
     let began_ns = clock.monotonic_nanos();
@@ -514,7 +397,7 @@ async fn see_off(gateway: &Gateway, line: &mut ClientStream, beat: &mut KeptCall
         tokio::select! {
             biased;
             () = line.reader_moved() => {}
-            () = beat.next() => {
+            () = ticker.next() => {
                 if gateway.cut_off().is_cancelled() {
                     let since = *closing_since.get_or_insert_with(tokio::time::Instant::now);
                     if since.elapsed() >= LAST_WORDS {
@@ -538,7 +421,7 @@ async fn see_off(gateway: &Gateway, line: &mut ClientStream, beat: &mut KeptCall
 
 /// What the client pays and what is lost (`docs/internals/ledger.md`, "What is charged"), and the outcome for the trace.
 /// The bill is `None` if nothing happened.
-fn reckon(
+fn bill_of(
     ending: &CallEnding,
     used: Usage,
     delivered: u64,
@@ -563,39 +446,31 @@ fn reckon(
         CallEnding::ClientGone => {
             (bill(used, nothing, SettleOutcome::Cancelled), cancelled("the client went away".to_owned()))
         }
-        CallEnding::KeyOver(why) => {
-            (bill(used, nothing, SettleOutcome::Cancelled), cancelled(why.traced().message))
+        CallEnding::KeyOver(rejection) => {
+            (bill(used, nothing, SettleOutcome::Cancelled), cancelled(rejection.traced().message))
         }
         CallEnding::Stalled { waited } => (
             bill(written, unwritten, SettleOutcome::Cancelled),
             cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
         // The caller's own form ended the answer, so its usage is charged as if the client had cancelled.
-        CallEnding::Failed(why) if why.code == Code::FormLost => {
-            (bill(used, nothing, SettleOutcome::Failed), failed(why))
+        CallEnding::Failed(rejection) if rejection.code == Code::FormLost => {
+            (bill(used, nothing, SettleOutcome::Failed), failed(rejection))
         }
-        CallEnding::Failed(why) => {
+        CallEnding::Failed(rejection) => {
             let (charged, lost) = if delivered > 0 { (written, unwritten) } else { (nothing, used) };
-            (bill(charged, lost, SettleOutcome::Failed), failed(why))
+            (bill(charged, lost, SettleOutcome::Failed), failed(rejection))
         }
-        CallEnding::Refused(why) => (None, CallOutcome::Refused(why.traced())),
+        CallEnding::Refused(rejection) => (None, CallOutcome::Refused(rejection.traced())),
     }
 }
 
-fn failed(why: &Rejection) -> CallOutcome {
-    CallOutcome::Failed { stage: why.stage, message: why.traced().message }
+fn failed(rejection: &Rejection) -> CallOutcome {
+    CallOutcome::Failed { stage: rejection.stage, message: rejection.traced().message }
 }
 
 fn not_held(failed: &headrace_ledger::JournalFailed) -> CallEnding {
     CallEnding::Refused(Rejection::journal_unavailable(&failed.why))
-}
-
-fn gave_up(why: AbortReason, waited: Duration) -> CallEnding {
-    match why {
-        AbortReason::ClientGone => CallEnding::ClientGone,
-        AbortReason::ReaderStalled => CallEnding::Stalled { waited },
-        AbortReason::ShuttingDown => CallEnding::Failed(cut_off()),
-    }
 }
 
 fn panicked() -> Rejection {

@@ -254,7 +254,7 @@ async fn own(
     match AssertUnwindSafe(taken).catch_unwind().await {
         // Boxed, so that starting the task does not copy the space for everything that a call may need.
         Ok(Some((dossier, funded, head))) => {
-            let copy = Box::pin(call_task::carry(Arc::clone(&gateway), dossier, funded, head)).await;
+            let copy = Box::pin(call_task::run_call(Arc::clone(&gateway), dossier, funded, head)).await;
             if let Some((copy, lane)) = copy.and_then(shadows::ShadowCopy::enter) {
                 tokio::spawn(copies(gateway, lane, copy));
             }
@@ -263,7 +263,7 @@ async fn own(
         Err(_) => {
             leave_trace(&gateway, stub);
             // It is unknown whether the ledger took the hold. Boxed, so that other tasks reserve no space for it.
-            Box::pin(call_task::settle::let_go(&gateway, hold)).await;
+            Box::pin(call_task::settle::release_unowned(&gateway, hold)).await;
         }
     }
 }

@@ -10,7 +10,7 @@ use headrace_domain::{
     BilledPrices, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Prompt, Residency, Sampling,
     UnixNanos,
 };
-use headrace_engine_api::{ReasoningBudget, SharedGrammar};
+use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
 use headrace_wire::{BadRequest, CacheDiagnosis};
@@ -120,7 +120,34 @@ pub(crate) struct RenderedCall {
     pub(crate) work: Box<RenderedWork>,
 }
 
-/// The work of a call for a worker.
+/// A call as it was read for its model. Stage `render` starts from it.
+pub(crate) struct ReadCall {
+    pub(crate) call: Box<Call>,
+    /// See [`RequestMemory::body_bytes`].
+    pub(crate) body_bytes: usize,
+    /// See [`RequestMemory::tree_bytes`].
+    pub(crate) tree_bytes: u64,
+    /// See [`RequestMemory::body`].
+    pub(crate) body: Option<Bytes>,
+}
+
+/// The terms of a call. They stay the same if the call is rendered again.
+#[derive(Clone)]
+pub(crate) struct CallTerms {
+    /// The catalogue that serves the call to its end, even if a reload replaces it meanwhile.
+    pub(crate) catalog: Arc<Catalog>,
+    /// The memory that the call may take, held until the last byte of its answer has gone.
+    pub(crate) memory: Arc<MemoryReservation>,
+    pub(crate) tenant: Tenant,
+    /// The organisation's weight at an engine.
+    pub(crate) weight: u32,
+    /// The regions in which the call may be processed.
+    pub(crate) residency: Residency,
+    /// Whether an upstream's words about the call may be kept in its trace. They may repeat the caller's text.
+    pub(crate) keeps_words: bool,
+}
+
+/// The work of a call for the workers of one model. Stage `render` builds it, in one place.
 pub(crate) struct RenderedWork {
     pub(crate) call: Box<Call>,
     /// As [`RequestMemory::body_bytes`]. Decides whether work on the call's text stays on the event loop.
@@ -129,37 +156,51 @@ pub(crate) struct RenderedWork {
     pub(crate) tree_bytes: u64,
     /// The body of a call that was parsed to be rendered and may fall back to a model with a message backend.
     pub(crate) body: Option<Bytes>,
-    /// The memory that the call may take, held until the last byte of its answer has gone.
-    pub(crate) memory: Arc<MemoryReservation>,
-    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) terms: CallTerms,
     pub(crate) model: Arc<ServedModel>,
-    /// The token ids of each prompt, in the caller's order. Empty for a message backend.
-    pub(crate) prompts: Vec<Arc<[u32]>>,
-    /// The call as it is sent upstream. Set only for a message backend.
-    pub(crate) messages: Option<RelayedMessages>,
-    /// The text that the template produced from a conversation.
+    pub(crate) sampling: Sampling,
+    pub(crate) salt: CacheSalt,
+    /// The diagnosis of cache misses, if the client asks for one.
+    pub(crate) diagnosis: Option<CacheDiagnosis>,
+    pub(crate) rendered: Rendered,
+}
+
+/// The part of the work that depends on the kind of the model's backend.
+pub(crate) enum Rendered {
+    /// Prompts for engines that generate.
+    Tokens(RenderedTokens),
+    /// Texts for engines that encode.
+    Vectors(RenderedVectors),
+    /// A body for other providers' servers.
+    Messages(RelayedMessages),
+}
+
+/// Prompts to be continued, and how.
+pub(crate) struct RenderedTokens {
+    pub(crate) prompts: EnginePrompts,
+    /// The text that the template produced from a conversation. `None` for raw prompts.
     pub(crate) text: Option<String>,
     /// The grammar that the answers must match, if any.
     pub(crate) grammar: Option<SharedGrammar>,
     /// The reasoning budget, if there is one.
-    pub(crate) thought: Option<Arc<ReasoningBudget>>,
+    pub(crate) reasoning_budget: Option<Arc<ReasoningBudget>>,
     /// The parts of the prompt that the client asks to keep in the prefix cache.
     pub(crate) pins: Arc<[CachePin]>,
-    /// Keeps the generated ids of the answers, if they can be reused.
-    pub(crate) keeper: Option<AnswerRecorder>,
-    /// The diagnosis of cache misses, if the client asks for one.
-    pub(crate) diagnosis: Option<CacheDiagnosis>,
-    pub(crate) sampling: Sampling,
-    pub(crate) salt: CacheSalt,
+    /// Records the generated ids of the answers, if they can be reused.
+    pub(crate) recorder: Option<AnswerRecorder>,
+}
+
+/// Texts to be encoded.
+pub(crate) struct RenderedVectors {
+    pub(crate) texts: EnginePrompts,
+}
+
+/// Prompts as engines get them.
+pub(crate) struct EnginePrompts {
+    /// The token ids of each prompt, in the caller's order.
+    pub(crate) ids: Vec<Arc<[u32]>>,
     /// The block keys of each prompt, one list per prompt. Empty before the stage `cache`.
     pub(crate) keys: Vec<PrefixKeys>,
-    pub(crate) tenant: headrace_engine_api::Tenant,
-    /// The regions in which the call may be processed.
-    pub(crate) residency: Residency,
-    /// Whether an upstream's words about the call may be kept in its trace. They may repeat the caller's text.
-    pub(crate) keeps_words: bool,
-    /// The organisation's weight at an engine.
-    pub(crate) weight: u32,
 }
 
 /// A call as it is sent to other providers' servers.
@@ -201,11 +242,69 @@ pub(crate) struct FundedCall {
     pub(crate) headers: Vec<(&'static str, String)>,
 }
 
+impl EnginePrompts {
+    /// Prompts whose keys are not computed yet.
+    pub(crate) const fn new(ids: Vec<Arc<[u32]>>) -> Self {
+        Self { ids, keys: Vec::new() }
+    }
+
+    /// The ids of a prompt, and the keys of its blocks.
+    pub(crate) fn get(&self, part: usize) -> Option<(&Arc<[u32]>, &PrefixKeys)> {
+        self.ids.get(part).zip(self.keys.get(part))
+    }
+
+    /// The tokens of all prompts together.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.ids.iter().map(|ids| ids.len() as u64).sum()
+    }
+
+    /// The tokens of the longest prompt.
+    pub(crate) fn longest(&self) -> usize {
+        self.ids.iter().map(|ids| ids.len()).max().unwrap_or(0)
+    }
+}
+
+impl Rendered {
+    /// The prompts for engines. `None` for a message backend.
+    pub(crate) const fn prompts(&self) -> Option<&EnginePrompts> {
+        match self {
+            Self::Tokens(RenderedTokens { prompts, .. })
+            | Self::Vectors(RenderedVectors { texts: prompts }) => Some(prompts),
+            Self::Messages(_) => None,
+        }
+    }
+
+    /// Like [`Self::prompts`].
+    pub(crate) const fn prompts_mut(&mut self) -> Option<&mut EnginePrompts> {
+        match self {
+            Self::Tokens(RenderedTokens { prompts, .. })
+            | Self::Vectors(RenderedVectors { texts: prompts }) => Some(prompts),
+            Self::Messages(_) => None,
+        }
+    }
+
+    /// The prompts for engines that generate. `None` for other backends.
+    pub(crate) const fn tokens(&self) -> Option<&RenderedTokens> {
+        match self {
+            Self::Tokens(tokens) => Some(tokens),
+            Self::Vectors(_) | Self::Messages(_) => None,
+        }
+    }
+
+    /// The call as it is sent to other providers' servers. `None` for engines.
+    pub(crate) const fn messages(&self) -> Option<&RelayedMessages> {
+        match self {
+            Self::Messages(messages) => Some(messages),
+            Self::Tokens(_) | Self::Vectors(_) => None,
+        }
+    }
+}
+
 impl RenderedWork {
     /// The headers that describe the name that was asked for.
-    pub(crate) fn name_headers(&self, dossier: &RequestContext) -> Vec<(&'static str, String)> {
-        let (catalog, served) = (&self.catalog, &self.model.name);
-        let Some(asked) = dossier.record.model_asked.as_deref() else { return Vec::new() };
+    pub(crate) fn name_headers(&self, context: &RequestContext) -> Vec<(&'static str, String)> {
+        let (catalog, served) = (&self.terms.catalog, &self.model.name);
+        let Some(asked) = context.record.model_asked.as_deref() else { return Vec::new() };
         let name = if catalog.has_notices() { ModelName::new(asked).ok() } else { None };
         let notice = name.as_ref().and_then(|name| catalog.notice(name, served));
         let alias = catalog.tells_aliases().then(|| alias_header(asked, served.as_str())).flatten();
@@ -215,13 +314,16 @@ impl RenderedWork {
 
     /// All prompt tokens. For a message backend, their upper estimate.
     pub(crate) fn prompt_tokens(&self) -> u64 {
-        let counted: u64 = self.prompts.iter().map(|ids| ids.len() as u64).sum();
-        self.messages.as_ref().map_or(counted, |messages| messages.most_prompt_tokens)
+        match &self.rendered {
+            Rendered::Tokens(RenderedTokens { prompts, .. })
+            | Rendered::Vectors(RenderedVectors { texts: prompts }) => prompts.tokens(),
+            Rendered::Messages(messages) => messages.most_prompt_tokens,
+        }
     }
 
     /// The number of parts that are submitted separately: one per prompt, or one for a message backend.
     pub(crate) fn parts(&self) -> usize {
-        if self.messages.is_some() { 1 } else { self.prompts.len() }
+        self.rendered.prompts().map_or(1, |prompts| prompts.ids.len())
     }
 
     /// The number of answers, over all prompts.
@@ -231,8 +333,8 @@ impl RenderedWork {
 
     /// The number of prompts that are answered. The one body of a message call may hold several.
     fn answered_prompts(&self) -> u32 {
-        match &self.call.prompt {
-            Prompt::Relayed(relayed) if self.messages.is_some() => relayed.prompts,
+        match (&self.call.prompt, &self.rendered) {
+            (Prompt::Relayed(relayed), Rendered::Messages(_)) => relayed.prompts,
             _ => u32::try_from(self.parts()).unwrap_or(u32::MAX),
         }
     }

@@ -58,7 +58,7 @@ impl ClientStream {
         headers: Vec<(&'static str, String)>,
         work: &RenderedWork,
     ) -> Self {
-        let memory = Arc::clone(&work.memory);
+        let memory = Arc::clone(&work.terms.memory);
         let (sender, delivery) = delivery::channel(config.delivery_buffer_bytes, memory);
         Self {
             head: Some(head),
@@ -82,15 +82,15 @@ impl ClientStream {
     }
 
     /// Sends the status line and headers, and with them the reader's end of the stream.
-    pub(super) fn begin(&mut self, dossier: &RequestContext) {
-        self.send(dossier, AnswerBody::Stream);
+    pub(super) fn begin(&mut self, context: &RequestContext) {
+        self.send(context, AnswerBody::Stream);
     }
 
-    fn send(&mut self, dossier: &RequestContext, body: impl FnOnce(Delivery) -> AnswerBody) {
-        let now_ns = dossier.clock.monotonic_nanos();
+    fn send(&mut self, context: &RequestContext, body: impl FnOnce(Delivery) -> AnswerBody) {
+        let now_ns = context.clock.monotonic_nanos();
         let mut headers = std::mem::take(&mut self.headers);
-        headers.extend(dossier.id_headers());
-        let record = &dossier.record;
+        headers.extend(context.id_headers());
+        let record = &context.record;
         // If the name leads to several models, the header says which one answers.
         if let Some(model) =
             record.model_served.as_ref().filter(|_| record.model_asked != record.model_served)
@@ -136,14 +136,14 @@ impl ClientStream {
     }
 
     /// Sends the end of an answer that ended well. If the answer is not streamed, that is all of it.
-    pub(super) fn complete(&mut self, dossier: &RequestContext, mut end: BytesMut, tokens: u64) {
+    pub(super) fn complete(&mut self, context: &RequestContext, mut end: BytesMut, tokens: u64) {
         let bytes = u64::try_from(end.len()).unwrap_or(u64::MAX);
         self.sender.push(&mut end, tokens);
         self.sender.finish();
         if self.streamed {
-            self.begin(dossier);
+            self.begin(context);
         } else {
-            self.send(dossier, |body| AnswerBody::Long { body, bytes });
+            self.send(context, |body| AnswerBody::Long { body, bytes });
         }
     }
 
@@ -153,14 +153,14 @@ impl ClientStream {
     pub(super) fn fail(
         &mut self,
         reply: Option<&mut ReplyWriter>,
-        dossier: &RequestContext,
-        why: &Rejection,
+        context: &RequestContext,
+        rejection: &Rejection,
         cut: DeliveryCut,
     ) {
         if self.head.is_some() {
-            self.refuse(dossier, why);
+            self.refuse(context, rejection);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
-            let mut event = reply.fail(&why.facts(dossier));
+            let mut event = reply.fail(&rejection.facts(context));
             // If the end was already encoded there is no error event, and the remainder must not look complete.
             if !event.is_empty() {
                 self.sender.push(&mut event, cut.tokens);
@@ -170,8 +170,8 @@ impl ClientStream {
     }
 
     /// Sends an error's status and body. Returns `false` if the head of another answer has gone out.
-    pub(super) fn refuse(&mut self, dossier: &RequestContext, why: &Rejection) -> bool {
-        let answer = why.answer(dossier);
+    pub(super) fn refuse(&mut self, context: &RequestContext, rejection: &Rejection) -> bool {
+        let answer = rejection.answer(context);
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
     }
 }

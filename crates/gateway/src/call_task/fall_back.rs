@@ -18,24 +18,24 @@ impl CallTask {
     /// Replaces the model with which the round ended by a fallback model. Returns `false` if no model may or can take
     /// over: then the ending is final.
     pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
-        let (CallEnding::Refused(why) | CallEnding::Failed(why)) = ending else { return false };
+        let (CallEnding::Refused(rejection) | CallEnding::Failed(rejection)) = ending else { return false };
         if !self.may_begin_anew() {
             return false;
         }
-        let Some(mut next) = self.next(why) else { return false };
+        let Some(mut next) = self.next(rejection) else { return false };
         // A discarded round is not charged. Only its times and attempts are recorded.
-        self.round.time(&mut self.dossier, self.reply.as_mut(), ending);
+        self.round.time(&mut self.context, self.reply.as_mut(), ending);
         loop {
             self.passed_over.push(next.name.clone());
-            match self.made_for(gateway, Arc::clone(&next)).await {
+            match self.work_for(gateway, Arc::clone(&next)).await {
                 Ok(work) => {
-                    self.watched_failure(gateway, why);
-                    self.goes_over(gateway, work);
+                    self.note_failed_trial(gateway, rejection);
+                    self.begin_again_with(gateway, work);
                     return true;
                 }
-                Err(unfit) => passes_over(&mut self.dossier, &next, &unfit),
+                Err(unfit) => passes_over(&mut self.context, &next, &unfit),
             }
-            let Some(further) = self.next(why) else { return false };
+            let Some(further) = self.next(rejection) else { return false };
             next = further;
         }
     }
@@ -52,40 +52,40 @@ impl CallTask {
 
     /// The next model that was not tried. The first failure decides, not the reason why other models could not take
     /// over.
-    fn next(&self, why: &Rejection) -> Option<Arc<ServedModel>> {
+    fn next(&self, rejection: &Rejection) -> Option<Arc<ServedModel>> {
         let work = &self.round.work;
-        let (ending, tried) = ((why.code, why.stage), &self.passed_over);
-        work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
+        let (ending, tried) = ((rejection.code, rejection.stage), &self.passed_over);
+        work.terms.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.terms.residency)
     }
 
     /// Renders the call for another model, and takes limits and money for it.
-    async fn made_for(
+    async fn work_for(
         &mut self,
         gateway: &Gateway,
         model: Arc<ServedModel>,
-    ) -> Result<RenderedWork, Rejection> {
+    ) -> Result<Box<RenderedWork>, Rejection> {
         let failed = Arc::clone(&self.round.work);
-        let work = failed.for_model(gateway, model, &mut self.dossier).await?;
+        let work = failed.for_model(gateway, model, &mut self.context).await?;
         let quoted = quoted(&work, gateway.parts().clock.now())?;
-        self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.dossier).await?;
+        self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.context).await?;
         Ok(work)
     }
 
     /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
-    fn watched_failure(&mut self, gateway: &Gateway, why: &Rejection) {
-        let Some(went) = CallVerdict::of_refusal(why.code, why.status) else { return };
-        if let Some(trial) = self.dossier.trial.take() {
-            trial.ended(went, &self.dossier.record, gateway.parts().clock.now());
+    fn note_failed_trial(&mut self, gateway: &Gateway, rejection: &Rejection) {
+        let Some(verdict) = CallVerdict::of_refusal(rejection.code, rejection.status) else { return };
+        if let Some(trial) = self.context.trial.take() {
+            trial.ended(verdict, &self.context.record, gateway.parts().clock.now());
         }
     }
 
     /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
-    fn goes_over(&mut self, gateway: &Gateway, work: RenderedWork) {
+    fn begin_again_with(&mut self, gateway: &Gateway, work: Box<RenderedWork>) {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());
-        self.dossier.served_by(&work.model);
-        let now = self.dossier.clock.now();
-        let record = &mut self.dossier.record;
+        self.context.served_by(&work.model);
+        let now = self.context.clock.now();
+        let record = &mut self.context.record;
         record.billed = Some(Box::new(work.held_for(now)));
         record.upstream = None;
         for attempt in record.attempts.iter_mut().filter(|attempt| attempt.model.is_none()) {
@@ -95,6 +95,6 @@ impl CallTask {
             round.model = Some(Arc::clone(&failed));
         }
         self.reply = None;
-        self.round = Round::new(Arc::new(work), &gateway.config().wire);
+        self.round = Round::new(Arc::from(work), &gateway.config().wire);
     }
 }

@@ -18,25 +18,25 @@ const MOST_ASKED_AGAIN: usize = 2;
 
 impl CallTask {
     /// Like [`Self::noted_run`], and checks a complete answer if there is a form to check it against.
-    pub(super) async fn judged_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
+    pub(super) async fn checked_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
         let ending = self.noted_run(gateway, placed).await;
         if !matches!(ending, CallEnding::Completed) {
             return ending;
         }
-        let Some(heard) = self.round.source.heard() else { return ending };
+        let Some(text) = self.round.source.take_checked_text() else { return ending };
         // Boxed, so that the futures of other calls reserve no space for it.
-        let Err(violation) = Box::pin(heard.judged()).await else { return ending };
-        let failed = CallEnding::Failed(violation.clone());
-        self.round.time(&mut self.dossier, self.reply.as_mut(), &failed);
-        self.note_off_form(&violation);
+        let Err(rejection) = Box::pin(text.check()).await else { return ending };
+        let failed = CallEnding::Failed(rejection.clone());
+        self.round.time(&mut self.context, self.reply.as_mut(), &failed);
+        self.note_off_form(&rejection);
         failed
     }
 
     /// Turns the answered attempts into failed ones.
-    fn note_off_form(&mut self, why: &Rejection) {
-        let attempts = self.dossier.record.attempts.iter_mut();
+    fn note_off_form(&mut self, rejection: &Rejection) {
+        let attempts = self.context.record.attempts.iter_mut();
         for attempt in attempts.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
-            let (code, why) = (why.code.name().to_owned(), why.traced().message);
+            let (code, why) = (rejection.code.name().to_owned(), rejection.traced().message);
             attempt.outcome = AttemptOutcome::Failed { code, why };
         }
     }
@@ -44,9 +44,9 @@ impl CallTask {
     /// Starts the round again if its answer violated the form, the policy says to retry, nothing of it has gone out,
     /// and retries are left. The discarded work is not charged.
     pub(super) fn asks_again(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
-        let CallEnding::Failed(why) = ending else { return false };
+        let CallEnding::Failed(rejection) = ending else { return false };
         let work = &self.round.work;
-        let wanted = why.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
+        let wanted = rejection.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
         if !wanted || !self.may_begin_anew() {
             return false;
         }
@@ -54,8 +54,8 @@ impl CallTask {
             AttemptOutcome::Failed { code, .. } => code == Code::AnswerOffForm.name(),
             _ => false,
         };
-        let tried = self.dossier.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
-        if tried > MOST_ASKED_AGAIN || !work.catalog.fleet().try_take_retry(&work.model.name) {
+        let tried = self.context.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
+        if tried > MOST_ASKED_AGAIN || !work.terms.catalog.fleet().try_take_retry(&work.model.name) {
             return false;
         }
         self.reply = None;

@@ -37,7 +37,8 @@ pub(crate) fn located(work: &RenderedWork, prompt: usize, miss: CacheMiss, now: 
 
 fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -> Option<PromptPlace> {
     let token = miss.token as usize;
-    let tokens = work.prompts.get(prompt)?;
+    let rendered = work.rendered.tokens()?;
+    let tokens = rendered.prompts.ids.get(prompt)?;
     let before = tokens.get(..token)?;
     let TokenBackend { tokenizer, template, .. } = work.model.lane.tokens()?;
     let in_common = || match (miss.other, tokens.get(token)) {
@@ -46,7 +47,7 @@ fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -
     };
     match &work.call.prompt {
         Prompt::Conversation(conversation) => {
-            let text = work.text.as_deref()?;
+            let text = rendered.text.as_deref()?;
             let offset = offset_of(tokenizer, before, text, false)?;
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
             let conversation = &*shown(&work.model, conversation);
@@ -168,20 +169,20 @@ fn with_messages_looked_for(
     mut places: Vec<PartRange>,
     text: &str,
 ) -> Vec<PartRange> {
-    let mut told: Vec<Option<usize>> = vec![None; conversation.messages.len()];
+    let mut ends: Vec<Option<usize>> = vec![None; conversation.messages.len()];
     for place in &places {
         if let PromptPart::Message(message) = place.part
-            && let Some(end) = told.get_mut(message)
+            && let Some(end) = ends.get_mut(message)
         {
             *end = Some(place.range.end);
         }
     }
     let (mut cursor, mut vain) = (0, 0);
-    for (at, (message, told)) in conversation.messages.iter().zip(told).enumerate() {
+    for (at, (message, ends)) in conversation.messages.iter().zip(ends).enumerate() {
         let Some(content) = message.content.as_deref().filter(|content| !content.trim().is_empty()) else {
             continue;
         };
-        match told {
+        match ends {
             Some(end) => cursor = cursor.max(end),
             None if vain >= VAIN_SEARCHES => {}
             None => match search(content, text, cursor) {

@@ -20,12 +20,13 @@ use crate::Gateway;
 use crate::policy::OnBreak;
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::state::{RelayedMessages, RenderedWork};
+use crate::state::{RelayedMessages, Rendered, RenderedTokens, RenderedVectors, RenderedWork};
 
 use super::relay_attempt;
 use super::source::AnswerSource;
 use super::source::asked_server::AskedServer;
 use super::source::jobs::SubmittedJob;
+use super::source::messages::MessageSource;
 use super::source::source_event::LostJob;
 use super::source::tokens::PartialTokens;
 
@@ -80,7 +81,7 @@ impl Attempts {
     /// Notes the price of the worker that gets a job.
     fn costed(&mut self, job: usize, placement: &Placement, gateway: &Gateway, work: &RenderedWork) {
         let quote = placement.target().and_then(|(upstream, model)| {
-            work.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
+            work.terms.catalog.costs().quote(upstream, model, gateway.parts().clock.now())
         });
         match quote {
             Some(quote) => drop(self.costs.insert(job, quote)),
@@ -125,7 +126,7 @@ pub(super) struct JobSubmission<'a> {
     pub(super) prompt: &'a Arc<[u32]>,
     /// The keys of the prompt's blocks.
     pub(super) keys: &'a PrefixKeys,
-    pub(super) onward: Option<ResumePoint<'a>>,
+    pub(super) resume: Option<ResumePoint<'a>>,
 }
 
 /// An answer that another worker began and this one is to continue.
@@ -141,17 +142,18 @@ impl ResumePoint<'_> {
     /// Whether this worker continues the answer as the first one would have.
     fn is_unchanged_by(&self, placement: &Placement, work: &RenderedWork) -> bool {
         // A server that receives the form as text would apply it from its beginning again.
-        let goes_on = |engine: &Capabilities| {
-            engine.continue_of(self.began, &work.sampling) && (engine.grammars || work.grammar.is_none())
+        let continued_choice = |engine: &Capabilities| {
+            let has_grammar = work.rendered.tokens().is_some_and(|tokens| tokens.grammar.is_some());
+            engine.continue_of(self.began, &work.sampling) && (engine.grammars || !has_grammar)
         };
-        placement.capabilities().is_some_and(goes_on)
+        placement.capabilities().is_some_and(continued_choice)
     }
 }
 
 /// Everything that placing needs.
 pub(super) struct PlacementContext<'a> {
     pub(super) gateway: &'a Gateway,
-    pub(super) dossier: &'a mut RequestContext,
+    pub(super) context: &'a mut RequestContext,
     pub(super) work: &'a RenderedWork,
     pub(super) source: &'a mut AnswerSource,
     pub(super) tries: &'a mut Attempts,
@@ -161,15 +163,15 @@ impl PlacementContext<'_> {
     /// Submits every prompt to a worker. After an error some prompts may have been taken nevertheless, so the source
     /// must be cancelled.
     pub(super) fn all(mut self) -> Result<Placed, Rejection> {
-        self.dossier.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
-        self.tries.first_index = self.dossier.record.attempts.len();
+        self.context.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
+        self.tries.first_index = self.context.record.attempts.len();
         // A panic of an engine here is the engine's failure, not the call's.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.parts()).try_for_each(|part| self.part(part, None))
         }));
-        if let Err(why) = placed.unwrap_or_else(|_| Err(panicked())) {
-            self.dossier.end_stage(Stage::Place);
-            return Err(why);
+        if let Err(rejection) = placed.unwrap_or_else(|_| Err(panicked())) {
+            self.context.end_stage(Stage::Place);
+            return Err(rejection);
         }
         Ok(Placed(()))
     }
@@ -179,195 +181,230 @@ impl PlacementContext<'_> {
     /// # Errors
     /// The rejection for the client: no other worker takes the prompt, or another attempt would be visible or do harm.
     pub(super) fn again(mut self, lost: LostJob) -> Result<(), Rejection> {
-        let LostJob { part, job, why, cause, may_move, broke, .. } = lost;
+        let LostJob { part, job, rejection, cause, may_move, broke, .. } = lost;
         let paid = self.tries.paid(self.source, job);
         let placement = self.source.take_back(job);
-        self.failed(part, placement.as_ref(), &why, cause, paid);
-        let Some(placement) = placement.filter(|_| may_move) else { return Err(why) };
-        let begun = self.source.begun(job, self.dossier);
-        if begun.as_ref().is_some_and(Vec::is_empty) {
+        self.failed(part, placement.as_ref(), &rejection, cause, paid);
+        let Some(placement) = placement.filter(|_| may_move) else { return Err(rejection) };
+        let engine = self.source.as_engine_mut();
+        let unfinished = engine.and_then(|engine| engine.unfinished_answers(job, self.context));
+        if unfinished.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
         let began = placement.capabilities().cloned();
         let broken = self.tries.add(part, placement, broke);
         // The lost work must be computed again, and retries must not multiply an overload.
-        let may_retry = || self.work.catalog.fleet().try_take_retry(&self.work.model.name);
+        let may_retry = || self.work.terms.catalog.fleet().try_take_retry(&self.work.model.name);
         if broken >= MOST_BROKEN || !may_retry() {
-            return Err(why);
+            return Err(rejection);
         }
-        let placed = catch_unwind(AssertUnwindSafe(|| match (begun, began) {
-            (Some(begun), Some(began)) => self.onward(part, job, &begun, &began, why),
-            _ => self.part(part, Some(why)),
+        let placed = catch_unwind(AssertUnwindSafe(|| match (unfinished, began) {
+            (Some(unfinished), Some(began)) => {
+                self.resume_elsewhere(part, job, &unfinished, &began, rejection)
+            }
+            _ => self.part(part, Some(rejection)),
         }));
         placed.unwrap_or_else(|_| Err(panicked()))
     }
 
     /// Submits unfinished answers to workers that continue them.
-    fn onward(
+    fn resume_elsewhere(
         &mut self,
         part: usize,
         job: usize,
-        begun: &[PartialTokens],
+        unfinished: &[PartialTokens],
         began: &Capabilities,
-        why: Rejection,
+        rejection: Rejection,
     ) -> Result<(), Rejection> {
-        let Some(keys) = self.work.keys.get(part) else { return Err(why) };
+        let prompts = self.work.rendered.prompts();
+        let Some((_, keys)) = prompts.and_then(|prompts| prompts.get(part)) else { return Err(rejection) };
         let mut at = job;
-        for answer in begun {
-            let onward = Some(ResumePoint { choice: answer.choice, generated: answer.generated, began });
-            self.hand(&JobSubmission { part, at, prompt: &answer.ids, keys, onward }, Some(why.clone()))?;
-            at = self.source.jobs();
+        for answer in unfinished {
+            let resume = Some(ResumePoint { choice: answer.choice, generated: answer.generated, began });
+            self.submit(
+                &JobSubmission { part, at, prompt: &answer.ids, keys, resume },
+                Some(rejection.clone()),
+            )?;
+            at = self.next_job();
         }
         Ok(())
     }
 
-    /// Submits a prompt to the most suitable worker, and to the next one whenever one refuses it. If no worker is left,
-    /// `told` is the rejection for the client, if there is one already.
-    fn part(&mut self, part: usize, told: Option<Rejection>) -> Result<(), Rejection> {
-        let work = self.work;
-        if let Some(messages) = &work.messages {
-            return self.messages(messages, told);
-        }
-        let (Some(prompt), Some(keys)) = (work.prompts.get(part), work.keys.get(part)) else { return Ok(()) };
-        self.hand(&JobSubmission { part, at: part, prompt, keys, onward: None }, told)
+    /// The index of the next job that is added.
+    pub(super) fn next_job(&self) -> usize {
+        self.source.as_engine().map_or(0, |engine| engine.jobs().len())
     }
 
-    fn hand(&mut self, handing: &JobSubmission<'_>, mut told: Option<Rejection>) -> Result<(), Rejection> {
-        let (work, part) = (self.work, handing.part);
-        let prompts = work.prompts.len();
-        while let Some(placement) = self.candidate(handing) {
-            let mut placement = placement.called_by(self.work.tenant.0);
-            let mut job = self.job(handing);
+    /// Submits a prompt to the most suitable worker, and to the next one whenever one refuses it. If no worker is left,
+    /// `first` is the rejection for the client, if there is one already.
+    fn part(&mut self, part: usize, first: Option<Rejection>) -> Result<(), Rejection> {
+        let work = self.work;
+        match &work.rendered {
+            Rendered::Messages(messages) => self.messages(messages, first),
+            Rendered::Tokens(RenderedTokens { prompts, .. })
+            | Rendered::Vectors(RenderedVectors { texts: prompts }) => {
+                let Some((prompt, keys)) = prompts.get(part) else { return Ok(()) };
+                self.submit(&JobSubmission { part, at: part, prompt, keys, resume: None }, first)
+            }
+        }
+    }
+
+    fn submit(
+        &mut self,
+        submission: &JobSubmission<'_>,
+        mut first: Option<Rejection>,
+    ) -> Result<(), Rejection> {
+        let (work, part) = (self.work, submission.part);
+        let prompts = work.parts();
+        while let Some(placement) = self.candidate(submission) {
+            let mut placement = placement.called_by(self.work.terms.tenant.0);
+            let mut job = self.job(submission);
             // The engine's time begins here, on its own threads. This task may learn only later that the job was taken.
-            let submitted_ns = self.dossier.elapsed_ns();
+            let submitted_ns = self.context.elapsed_ns();
             // No other worker has a part of the call yet, so all the time until here was spent on placing it.
-            if handing.onward.is_none() && (self.source.is_empty() || prompts == 1) {
-                self.dossier.line.mark(Stage::Place, submitted_ns);
+            if submission.resume.is_none() && (self.source.is_empty() || prompts == 1) {
+                self.context.line.mark(Stage::Place, submitted_ns);
             }
             self.begin(part, &placement, submitted_ns);
             job.trace = self.trace(&placement);
-            self.dossier.is_in(Stage::Queue);
-            self.tries.costed(handing.at, &placement, self.gateway, work);
+            self.context.is_in(Stage::Queue);
+            self.tries.costed(submission.at, &placement, self.gateway, work);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
-                    self.note_continued(handing, &placement);
-                    self.dossier.record.upstream = placement.target().map(|(upstream, _)| upstream.into());
-                    let onward = handing.onward.as_ref();
-                    let (at, goes_on) = (handing.at, onward.map(|onward| onward.choice));
-                    let generated = onward.map_or(0, |onward| onward.generated);
-                    self.source.put(SubmittedJob {
+                    self.note_continued(submission, &placement);
+                    self.context.record.upstream = placement.target().map(|(upstream, _)| upstream.into());
+                    let resume = submission.resume.as_ref();
+                    let (at, continued_choice) = (submission.at, resume.map(|resume| resume.choice));
+                    let generated = resume.map_or(0, |resume| resume.generated);
+                    let job = SubmittedJob {
                         part,
                         at,
-                        goes_on,
+                        continued_choice,
                         generated,
                         ticket,
                         placement,
                         submitted_ns,
-                    });
+                    };
+                    if let Some(engine) = self.source.as_engine_mut() {
+                        engine.add_job(job);
+                    }
                     return Ok(());
                 }
                 Ok(Err(refusal)) => refusal,
                 Err(_) => {
-                    let why = panicked();
-                    self.failed(part, Some(&placement), &why, "it panicked on the job".to_owned(), None);
-                    return Err(why);
+                    let rejection = panicked();
+                    self.failed(
+                        part,
+                        Some(&placement),
+                        &rejection,
+                        "it panicked on the job".to_owned(),
+                        None,
+                    );
+                    return Err(rejection);
                 }
             };
             placement.ended(&WorkerOutcome::from(&refusal));
             let (cause, may_move) = (refusal.to_string(), !is_of_the_call(&refusal));
-            let why = Rejection::from(refusal);
-            let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: cause };
+            let rejection = Rejection::from(refusal);
+            let outcome = AttemptOutcome::Refused { code: rejection.code.name().to_owned(), why: cause };
             self.end(part, Some(&placement), outcome, None);
             if !may_move {
-                return Err(why);
+                return Err(rejection);
             }
             self.tries.of(part).add(placement);
-            told = Some(match told {
+            first = Some(match first {
                 // A refusal that says when to try again is more useful. Otherwise the refusal of the most suitable
                 // worker remains.
-                Some(first) if first.retry_after.is_some() || why.retry_after.is_none() => first,
-                _ => why,
+                Some(first) if first.retry_after.is_some() || rejection.retry_after.is_none() => first,
+                _ => rejection,
             });
         }
-        Err(told.unwrap_or_else(|| nobody(work)))
+        Err(first.unwrap_or_else(|| no_worker(work)))
     }
 
     /// Records that a worker continues an answer, but not as the lost worker would have.
-    fn note_continued(&mut self, handing: &JobSubmission<'_>, placement: &Placement) {
-        let other = |onward: &&ResumePoint<'_>| !onward.is_unchanged_by(placement, self.work);
-        if let Some(onward) = handing.onward.as_ref().filter(other) {
-            let (choice, after_tokens) = (onward.choice, onward.generated.into());
+    fn note_continued(&mut self, submission: &JobSubmission<'_>, placement: &Placement) {
+        let other = |resume: &&ResumePoint<'_>| !resume.is_unchanged_by(placement, self.work);
+        if let Some(resume) = submission.resume.as_ref().filter(other) {
+            let (choice, after_tokens) = (resume.choice, resume.generated.into());
             let worker = Arc::clone(placement.worker_id());
-            self.dossier.record.continued.push(ContinuedAnswer { choice, after_tokens, worker });
+            self.context.record.continued.push(ContinuedAnswer { choice, after_tokens, worker });
         }
     }
 
     /// Asks the most suitable target for a relayed call. Whether it answers shows later.
-    fn messages(&mut self, messages: &RelayedMessages, mut told: Option<Rejection>) -> Result<(), Rejection> {
-        let (work, nobody_yet) = (self.work, TriedWorkers::default());
+    fn messages(
+        &mut self,
+        messages: &RelayedMessages,
+        mut first: Option<Rejection>,
+    ) -> Result<(), Rejection> {
+        let (work, none_tried) = (self.work, TriedWorkers::default());
         loop {
-            let tried = self.tries.in_vain.get(&0).map_or(&nobody_yet, |in_vain| &in_vain.tried);
+            let tried = self.tries.in_vain.get(&0).map_or(&none_tried, |in_vain| &in_vain.tried);
             let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
             let trail = PrefixHashes { marks: &messages.trail, tokens };
-            let placement = work.catalog.fleet().place_near(&work.model.name, trail, tried, &work.residency);
-            let Some(placement) = placement.map(|placement| placement.called_by(work.tenant.0)) else {
-                return Err(told.unwrap_or_else(|| no_target(work)));
+            let placement =
+                work.terms.catalog.fleet().place_near(&work.model.name, trail, tried, &work.terms.residency);
+            let Some(placement) = placement.map(|placement| placement.called_by(work.terms.tenant.0)) else {
+                return Err(first.unwrap_or_else(|| no_target(work)));
             };
-            let submitted_ns = self.dossier.elapsed_ns();
-            self.dossier.line.mark(Stage::Place, submitted_ns);
+            let submitted_ns = self.context.elapsed_ns();
+            self.context.line.mark(Stage::Place, submitted_ns);
             self.begin(0, &placement, submitted_ns);
-            self.dossier.is_in(Stage::Upstream);
+            self.context.is_in(Stage::Upstream);
             self.tries.costed(0, &placement, self.gateway, work);
             let Some(relay) = placement.relay().map(Arc::clone) else {
                 self.failed(
                     0,
                     Some(&placement),
-                    &nobody(work),
+                    &no_worker(work),
                     "it takes tokens, not messages".to_owned(),
                     None,
                 );
                 self.tries.of(0).add(placement);
                 continue;
             };
-            let begun = self.source.text_begun();
-            match relay_attempt::ask(self.gateway, self.dossier, work, messages, &*relay, begun.as_ref()) {
-                Ok(asking) => {
-                    self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
-                    if let Some(begun) = begun {
-                        let (worker, after_tokens) = (Arc::clone(placement.worker_id()), begun.generated);
-                        self.dossier.record.continued.push(ContinuedAnswer {
+            let partial = self.source.as_relay().and_then(MessageSource::partial_text);
+            match relay_attempt::ask(self.gateway, self.context, work, messages, &*relay, partial.as_ref()) {
+                Ok(attempt) => {
+                    self.context.record.upstream = Some(Arc::clone(&relay.facts().upstream));
+                    if let Some(partial) = partial {
+                        let (worker, after_tokens) = (Arc::clone(placement.worker_id()), partial.generated);
+                        self.context.record.continued.push(ContinuedAnswer {
                             choice: 0,
                             after_tokens,
                             worker,
                         });
                     }
-                    self.source.ask(AskedServer::new(relay.facts(), asking, placement));
+                    if let Some(source) = self.source.as_relay_mut() {
+                        source.ask(AskedServer::new(relay.facts(), attempt, placement));
+                    }
                     return Ok(());
                 }
-                Err(why) => {
-                    let (code, why_not) = (why.code.name().to_owned(), why.message.clone());
-                    self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: why_not }, None);
-                    told = told.or(Some(why));
+                Err(rejection) => {
+                    let (code, reason) = (rejection.code.name().to_owned(), rejection.message.clone());
+                    self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: reason }, None);
+                    first = first.or(Some(rejection));
                 }
             }
             self.tries.of(0).add(placement);
         }
     }
 
-    fn candidate(&mut self, handing: &JobSubmission<'_>) -> Option<Placement> {
+    fn candidate(&mut self, submission: &JobSubmission<'_>) -> Option<Placement> {
         let work = self.work;
-        let (fleet, model, within) = (work.catalog.fleet(), &work.model.name, &work.residency);
-        let Some(onward) = &handing.onward else {
-            return match self.tries.in_vain.get(&handing.part) {
-                Some(in_vain) => fleet.place(model, handing.keys, &in_vain.tried, within),
-                None => fleet.place(model, handing.keys, &TriedWorkers::default(), within),
+        let (fleet, model, within) = (work.terms.catalog.fleet(), &work.model.name, &work.terms.residency);
+        let Some(resume) = &submission.resume else {
+            return match self.tries.in_vain.get(&submission.part) {
+                Some(in_vain) => fleet.place(model, submission.keys, &in_vain.tried, within),
+                None => fleet.place(model, submission.keys, &TriedWorkers::default(), within),
             };
         };
-        let tried = self.tries.of(handing.part);
+        let tried = self.tries.of(submission.part);
         let mut unlike = tried.clone();
-        while let Some(placement) = fleet.place(model, handing.keys, &unlike, within) {
-            if onward.is_unchanged_by(&placement, work) {
+        while let Some(placement) = fleet.place(model, submission.keys, &unlike, within) {
+            if resume.is_unchanged_by(&placement, work) {
                 return Some(placement);
             }
             unlike.add(placement);
@@ -377,7 +414,7 @@ impl PlacementContext<'_> {
         }
         // Any worker that accepts generated ids is better than no end of the answer.
         loop {
-            let placement = fleet.place(model, handing.keys, tried, within)?;
+            let placement = fleet.place(model, submission.keys, tried, within)?;
             if placement.capabilities().is_some_and(|engine| engine.continues != ResumeSupport::Never) {
                 return Some(placement);
             }
@@ -387,7 +424,7 @@ impl PlacementContext<'_> {
 
     pub(super) fn begin(&mut self, part: usize, placement: &Placement, start_ns: u64) {
         self.tries.start_ns.get_or_insert(start_ns);
-        let attempts = &mut self.dossier.record.attempts;
+        let attempts = &mut self.context.record.attempts;
         if attempts.len() < ATTEMPTS_KEPT {
             let (prompt, worker) =
                 (u32::try_from(part).unwrap_or(u32::MAX), Arc::clone(placement.worker_id()));
@@ -408,11 +445,11 @@ impl PlacementContext<'_> {
         &mut self,
         part: usize,
         placement: Option<&Placement>,
-        why: &Rejection,
+        rejection: &Rejection,
         cause: String,
         paid: Option<NanoDollars>,
     ) {
-        let code = why.code.name().to_owned();
+        let code = rejection.code.name().to_owned();
         self.end(part, placement, AttemptOutcome::Failed { code, why: cause }, paid);
     }
 
@@ -424,13 +461,13 @@ impl PlacementContext<'_> {
         outcome: AttemptOutcome,
         paid: Option<NanoDollars>,
     ) {
-        let now_ns = self.dossier.elapsed_ns();
+        let now_ns = self.context.elapsed_ns();
         let is_this = |attempt: &&mut Attempt| {
             is_under_way(attempt)
                 && attempt.prompt as usize == part
                 && placement.is_none_or(|placement| *placement.worker_id() == attempt.worker)
         };
-        if let Some(attempt) = self.dossier.record.attempts.iter_mut().find(is_this) {
+        if let Some(attempt) = self.context.record.attempts.iter_mut().find(is_this) {
             finish(attempt, now_ns, outcome, paid);
         }
     }
@@ -438,44 +475,43 @@ impl PlacementContext<'_> {
     /// The `traceparent` that the worker of the latest attempt gets. `None` if the worker is not a configured upstream.
     pub(super) fn trace(&self, placement: &Placement) -> Option<Arc<str>> {
         placement.target()?;
-        self.gateway.parts().records.traceparent(&self.dossier.record).map(Arc::from)
+        self.gateway.parts().records.traceparent(&self.context.record).map(Arc::from)
     }
 
-    pub(super) fn job(&self, handing: &JobSubmission<'_>) -> Job {
-        let Self { gateway, dossier, work, .. } = self;
-        let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
-        let sampling = work.sampling.clone();
-        let deadline = || work.call.timeout.map(|timeout| dossier.deadline_ns(timeout));
-        let (first_choice, generated, sampling, keys, start_deadline_ns) = match &handing.onward {
-            None => (first, 0, sampling, Some(handing.keys.clone()), deadline()),
+    pub(super) fn job(&self, submission: &JobSubmission<'_>) -> Job {
+        let Self { gateway, context, work, .. } = self;
+        let first = u32::try_from(submission.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
+        let (sampling, tokens) = (work.sampling.clone(), work.rendered.tokens());
+        let deadline = || work.call.timeout.map(|timeout| context.deadline_ns(timeout));
+        let (first_choice, generated, sampling, keys, start_deadline_ns) = match &submission.resume {
+            None => (first, 0, sampling, Some(submission.keys.clone()), deadline()),
             // The prompt's scores have been sent already, and the start deadline was met.
-            Some(onward) => {
+            Some(resume) => {
                 let one = Sampling { n: 1, prompt_logprobs: None, ..sampling };
-                (onward.choice, onward.generated, one, None, None)
+                (resume.choice, resume.generated, one, None, None)
             }
         };
         Job {
-            request: dossier.id,
+            request: context.id,
             first_choice,
-            prompt: Arc::clone(handing.prompt),
+            prompt: Arc::clone(submission.prompt),
             generated,
             sampling,
-            pins: Arc::clone(&work.pins),
-            grammar: work.grammar.clone(),
-            thought: work.thought.clone(),
+            pins: tokens.map_or_else(Arc::default, |tokens| Arc::clone(&tokens.pins)),
+            grammar: tokens.and_then(|tokens| tokens.grammar.clone()),
+            thought: tokens.and_then(|tokens| tokens.reasoning_budget.clone()),
             salt: work.salt,
             keys,
-            tenant: work.tenant,
-            weight: work.weight,
+            tenant: work.terms.tenant,
+            weight: work.terms.weight,
             priority: match work.call.tier {
-                ServiceTier::Standard if dossier.copy().is_none() => Priority::Normal,
+                ServiceTier::Standard if context.copy().is_none() => Priority::Normal,
                 ServiceTier::Standard => Priority::Idle,
                 ServiceTier::Flex | ServiceTier::Batch => Priority::Idle,
             },
             start_deadline_ns,
             trace: None,
-            unread_bytes: (gateway.config().delivery_buffer_bytes / work.prompts.len())
-                .max(LEAST_UNREAD_BYTES),
+            unread_bytes: (gateway.config().delivery_buffer_bytes / work.parts()).max(LEAST_UNREAD_BYTES),
         }
     }
 }
@@ -517,16 +553,16 @@ fn is_of_the_call(refusal: &SubmitRefusal) -> bool {
     }
 }
 
-pub(super) fn nobody(work: &RenderedWork) -> Rejection {
+pub(super) fn no_worker(work: &RenderedWork) -> Rejection {
     let message = format!("No worker serves `{}` now. Nothing was charged.", work.model.name);
-    let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
+    let readiness = work.terms.catalog.fleet().readiness(&work.model.name, &work.terms.residency);
     let soonest = readiness.and_then(|ready| ready.retry_after);
     Rejection::new(Code::EngineUnavailable, message).retry_after(soonest.unwrap_or(Duration::from_secs(1)))
 }
 
 /// The rejection if all targets of a model failed recently, are full, or were taken out of service.
 fn no_target(work: &RenderedWork) -> Rejection {
-    let readiness = work.catalog.fleet().readiness(&work.model.name, &work.residency);
+    let readiness = work.terms.catalog.fleet().readiness(&work.model.name, &work.terms.residency);
     let wait = readiness.and_then(|readiness| readiness.retry_after).unwrap_or(Duration::from_secs(1));
     let message = format!("No upstream of `{}` takes calls now. Nothing was charged.", work.model.name);
     Rejection::new(Code::UpstreamOverloaded, message).at(Stage::Place).retry_after(wait)

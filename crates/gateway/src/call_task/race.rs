@@ -10,12 +10,13 @@ use headrace_domain::{AttemptOutcome, PriceTier, Usage};
 use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
 
 use crate::rejection::Rejection;
-use crate::state::RelayedMessages;
+use crate::state::{RelayedMessages, Rendered, RenderedTokens, RenderedVectors};
 
-use super::placement::{JobSubmission, PlacementContext, nobody, panicked};
+use super::placement::{JobSubmission, PlacementContext, no_worker, panicked};
 use super::relay_attempt;
 use super::source::asked_server::AskedServer;
 use super::source::jobs::SubmittedJob;
+use super::source::messages::MessageSource;
 use super::source::source_event::LostRace;
 
 impl PlacementContext<'_> {
@@ -23,57 +24,55 @@ impl PlacementContext<'_> {
     pub(super) fn patience(&self) -> Option<Duration> {
         let model = &self.work.model;
         let hedge = model.policy.hedge.as_ref()?;
-        let (fleet, first) = (self.work.catalog.fleet(), self.source.only_one()?);
-        fleet.record_and_get_hedge_delay(&model.name, first, hedge, &self.work.residency)
+        let (fleet, first) = (self.work.terms.catalog.fleet(), self.source.only_worker()?);
+        fleet.record_and_get_hedge_delay(&model.name, first, hedge, &self.work.terms.residency)
     }
 
     /// Sends the call to a second worker, if one takes it. The first worker continues in any case.
     pub(super) fn race(mut self) {
         let work = self.work;
-        let (fleet, model) = (work.catalog.fleet(), &work.model.name);
-        let Some(first) = self.source.only_one() else { return };
+        let (fleet, model) = (work.terms.catalog.fleet(), &work.model.name);
+        let Some(first) = self.source.only_worker() else { return };
         let mut passed = self.tries.of(0).clone();
         passed.add_busy(first);
         if !fleet.try_take_race(model) {
             return;
         }
-        match (&work.messages, work.prompts.first(), work.keys.first()) {
-            (Some(messages), ..) => {
+        match &work.rendered {
+            Rendered::Messages(messages) => {
                 let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
                 let trail = PrefixHashes { marks: &messages.trail, tokens };
-                let second = fleet.place_near(model, trail, &passed, &work.residency);
-                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
+                let second = fleet.place_near(model, trail, &passed, &work.terms.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.terms.tenant.0)) {
                     self.ask_too(messages, second);
                 }
             }
-            (None, Some(prompt), Some(keys)) => {
-                let second = fleet.place(model, keys, &passed, &work.residency);
-                if let Some(second) = second.map(|second| second.called_by(work.tenant.0)) {
-                    let at = self.source.jobs();
-                    self.hand_too(&JobSubmission { part: 0, at, prompt, keys, onward: None }, second);
+            Rendered::Tokens(RenderedTokens { prompts, .. })
+            | Rendered::Vectors(RenderedVectors { texts: prompts }) => {
+                let Some((prompt, keys)) = prompts.get(0) else { return };
+                let second = fleet.place(model, keys, &passed, &work.terms.residency);
+                if let Some(second) = second.map(|second| second.called_by(work.terms.tenant.0)) {
+                    let at = self.next_job();
+                    self.submit_second(&JobSubmission { part: 0, at, prompt, keys, resume: None }, second);
                 }
             }
-            _ => {}
         }
     }
 
-    fn hand_too(&mut self, handing: &JobSubmission<'_>, mut placement: Placement) {
-        let (mut job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
+    fn submit_second(&mut self, submission: &JobSubmission<'_>, mut placement: Placement) {
+        let (mut job, submitted_ns) = (self.job(submission), self.context.elapsed_ns());
         self.begin(0, &placement, submitted_ns);
         job.trace = self.trace(&placement);
         self.tries.race(&placement, self.gateway, self.work);
-        let why = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
+        let rejection = match catch_unwind(AssertUnwindSafe(|| placement.submit(job))) {
             Ok(Ok(ticket)) => {
-                let (part, at, goes_on, generated) = (0, handing.at, None, 0);
-                return self.source.race(SubmittedJob {
-                    part,
-                    at,
-                    goes_on,
-                    generated,
-                    ticket,
-                    placement,
-                    submitted_ns,
-                });
+                let (part, at, continued_choice, generated) = (0, submission.at, None, 0);
+                let second =
+                    SubmittedJob { part, at, continued_choice, generated, ticket, placement, submitted_ns };
+                if let Some(engine) = self.source.as_engine_mut() {
+                    engine.race(second);
+                }
+                return;
             }
             Ok(Err(refusal)) => {
                 placement.ended(&WorkerOutcome::from(&refusal));
@@ -81,26 +80,31 @@ impl PlacementContext<'_> {
             }
             Err(_) => panicked(),
         };
-        self.not_taken(placement, &why);
+        self.not_taken(placement, &rejection);
     }
 
     fn ask_too(&mut self, messages: &RelayedMessages, placement: Placement) {
-        let submitted_ns = self.dossier.elapsed_ns();
+        let submitted_ns = self.context.elapsed_ns();
         self.begin(0, &placement, submitted_ns);
         self.tries.race(&placement, self.gateway, self.work);
         let Some(relay) = placement.relay().map(Arc::clone) else {
-            return self.not_taken(placement, &nobody(self.work));
+            return self.not_taken(placement, &no_worker(self.work));
         };
-        match relay_attempt::ask(self.gateway, self.dossier, self.work, messages, &*relay, None) {
-            Ok(asking) => self.source.ask_too(AskedServer::new(relay.facts(), asking, placement)),
-            Err(why) => self.not_taken(placement, &why),
+        match relay_attempt::ask(self.gateway, self.context, self.work, messages, &*relay, None) {
+            Ok(attempt) => {
+                if let Some(source) = self.source.as_relay_mut() {
+                    source.ask_too(AskedServer::new(relay.facts(), attempt, placement));
+                }
+            }
+            Err(rejection) => self.not_taken(placement, &rejection),
         }
     }
 
-    fn not_taken(&mut self, placement: Placement, why: &Rejection) {
-        let (code, told) = (why.code.name().to_owned(), why.kept.as_ref().unwrap_or(&why.message));
+    fn not_taken(&mut self, placement: Placement, rejection: &Rejection) {
+        let reason = rejection.kept.as_ref().unwrap_or(&rejection.message).clone();
+        let outcome = AttemptOutcome::Refused { code: rejection.code.name().to_owned(), why: reason };
         self.tries.left(&placement, &Usage::default(), PriceTier::Standard);
-        self.end(0, Some(&placement), AttemptOutcome::Refused { code, why: told.clone() }, None);
+        self.end(0, Some(&placement), outcome, None);
         self.tries.of(0).add(placement);
     }
 
@@ -114,14 +118,14 @@ impl PlacementContext<'_> {
                 self.end(0, Some(&placement), AttemptOutcome::Outrun, paid);
             }
             Some(lost) => {
-                self.failed(lost.part, Some(&placement), &lost.why, lost.cause, paid);
+                self.failed(lost.part, Some(&placement), &lost.rejection, lost.cause, paid);
                 self.tries.add(lost.part, placement, lost.broke);
             }
         }
-        if let Some(upstream) = self.source.upstream() {
-            self.dossier.record.upstream = Some(Arc::clone(upstream));
-        } else if let Some(left) = self.source.only_one() {
-            self.dossier.record.upstream = left.target().map(|(upstream, _)| upstream.into());
+        if let Some(server) = self.source.as_relay().and_then(MessageSource::server) {
+            self.context.record.upstream = Some(Arc::clone(server.upstream()));
+        } else if let Some(winner) = self.source.only_worker() {
+            self.context.record.upstream = winner.target().map(|(upstream, _)| upstream.into());
         }
     }
 }

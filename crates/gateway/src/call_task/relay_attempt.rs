@@ -36,11 +36,11 @@ pub(crate) struct RelayAttempt {
 /// servers' answers.
 pub(super) fn ask(
     gateway: &Gateway,
-    dossier: &RequestContext,
+    context: &RequestContext,
     work: &RenderedWork,
     messages: &RelayedMessages,
     relay: &dyn MessageRelay,
-    begun: Option<&PartialText>,
+    partial: Option<&PartialText>,
 ) -> Result<RelayAttempt, Rejection> {
     let facts = relay.facts();
     if messages.cleared.as_ref().is_some_and(|cleared| !cleared.contains(&facts.upstream)) {
@@ -59,27 +59,27 @@ pub(super) fn ask(
         label: label(facts, call, &work.salt),
     };
     let mut body = edited(call, &edits)?;
-    if let Some(begun) = begun {
-        let left = u64::from(work.sampling.max_tokens).saturating_sub(begun.generated);
+    if let Some(partial) = partial {
+        let left = u64::from(work.sampling.max_tokens).saturating_sub(partial.generated);
         body = u32::try_from(left)
             .ok()
-            .and_then(|left| resumed_at(facts, &body, begun, left))
-            .ok_or_else(no_way_on)?;
+            .and_then(|left| resumed_at(facts, &body, partial, left))
+            .ok_or_else(not_continued)?;
     }
     let hides = facts.cache == PrefixCache::Hidden && !messages.shows_shared_cache;
     let conceal = CacheConcealment(hides.then(|| (facts.dialect, concealed_class(facts.dialect, &body))));
     // What a header switches on in one dialect cannot be expressed in a body of another, and was rejected before.
     let as_asked = own && messages.chat.is_none();
-    let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
+    let mut headers = if as_asked { context.dialect_headers.clone() } else { Vec::new() };
     headers
-        .extend(gateway.parts().records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
+        .extend(gateway.parts().records.traceparent(&context.record).map(|parent| ("traceparent", parent)));
     // The block of timings fits only into answers that are written here.
     let as_is = as_asked && !call.explain && !messages.may_resume;
-    let allowance = AnswerAllowance::new(work, dossier, as_is);
+    let allowance = AnswerAllowance::new(work, context, as_is);
     let ask = RelayAsk {
-        request: dossier.id,
-        tenant: work.tenant,
-        weight: work.weight,
+        request: context.id,
+        tenant: work.terms.tenant,
+        weight: work.terms.weight,
         endpoint: call.endpoint,
         body,
         stream: call.stream,
@@ -107,16 +107,16 @@ pub(crate) fn label(facts: &RelayFacts, call: &Call, salt: &CacheSalt) -> Option
 }
 
 /// The body that makes a target continue an answer. `None` if the target does not, or no tokens are left.
-fn resumed_at(facts: &RelayFacts, body: &[u8], begun: &PartialText, max_tokens: u32) -> Option<Bytes> {
+fn resumed_at(facts: &RelayFacts, body: &[u8], partial: &PartialText, max_tokens: u32) -> Option<Bytes> {
     let flagged = match facts.resumes {
         MessageResume::Never => return None,
         MessageResume::LastTurn => false,
         MessageResume::LastTurnFlagged => true,
     };
-    (max_tokens > 0).then(|| resumed(body, &SoFar { text: &begun.text, max_tokens, flagged }))?
+    (max_tokens > 0).then(|| resumed(body, &SoFar { text: &partial.text, max_tokens, flagged }))?
 }
 
-fn no_way_on() -> Rejection {
+fn not_continued() -> Rejection {
     let message = "The upstream does not continue an answer that another server began.";
     Rejection::new(Code::UpstreamFailed, message)
 }

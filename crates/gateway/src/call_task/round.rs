@@ -2,7 +2,6 @@
 //! record, its hold, the line to its client, its settlement) is kept outside, and rounds add to it. Must not know
 //! money, or what follows a round.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,12 @@ use super::CallEnding;
 use super::placement::{self, Attempts, Placed, PlacementContext};
 use super::reply::ReplyWriter;
 use super::source::AnswerSource;
+use super::source::asked_server::AskedServer;
+use super::source::jobs::CallJobs;
+use super::source::messages::MessageSource;
 use super::source::source_event::{LostJob, LostRace};
+use super::source::source_report::{SourceTimes, SourceUsage};
+use super::source::tokens::TokenSource;
 
 /// See the top of the file.
 pub(super) struct Round {
@@ -54,50 +58,50 @@ impl Round {
     pub(super) fn place(
         &mut self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<Placed, Rejection> {
-        self.placing(gateway, dossier).all()
+        self.placing(gateway, context).all()
     }
 
     /// Submits a lost prompt to another worker.
     pub(super) fn place_again(
         &mut self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
         lost: LostJob,
     ) -> Result<(), Rejection> {
-        self.placing(gateway, dossier).again(lost)
+        self.placing(gateway, context).again(lost)
     }
 
     /// How long its call may wait for the first output before a second worker is asked as well.
-    pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut RequestContext) -> Option<Duration> {
-        self.placing(gateway, dossier).patience()
+    pub(super) fn patience(&mut self, gateway: &Gateway, context: &mut RequestContext) -> Option<Duration> {
+        self.placing(gateway, context).patience()
     }
 
     /// Sends its call to a second worker, which races with the first.
-    pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut RequestContext) {
-        self.placing(gateway, dossier).race();
+    pub(super) fn race(&mut self, gateway: &Gateway, context: &mut RequestContext) {
+        self.placing(gateway, context).race();
     }
 
     /// Ends the race for the worker that no longer has the call.
-    pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut RequestContext, outrun: LostRace) {
-        self.placing(gateway, dossier).outrun(outrun);
+    pub(super) fn outrun(&mut self, gateway: &Gateway, context: &mut RequestContext, outrun: LostRace) {
+        self.placing(gateway, context).outrun(outrun);
     }
 
     fn placing<'a>(
         &'a mut self,
         gateway: &'a Gateway,
-        dossier: &'a mut RequestContext,
+        context: &'a mut RequestContext,
     ) -> PlacementContext<'a> {
         let Self { work, source, tries, .. } = self;
-        PlacementContext { gateway, dossier, work, source, tries }
+        PlacementContext { gateway, context, work, source, tries }
     }
 
     /// Adds the round, which ended with `ending`, to the call's record, once: its usage, how its attempts ended, and the
     /// engines' own times, placed between what was seen here.
     pub(super) fn note(
         &mut self,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
         reply: Option<&mut ReplyWriter>,
         ending: &CallEnding,
     ) {
@@ -105,33 +109,36 @@ impl Round {
             return;
         }
         let source = &self.source;
-        let record = &mut dossier.record;
+        let record = &mut context.record;
         // First, before anything that could fail: this is what the client pays for.
-        record.usage = record.usage.plus(&source.usage());
+        let SourceUsage { usage, known_by, why_estimated } = source.usage();
+        record.usage = record.usage.plus(&usage);
         // A batch request has the batch price, even if the upstream reports another tier.
         let is_batch = self.work.call.tier == ServiceTier::Batch;
         record.price_tier = if is_batch { PriceTier::Batch } else { source.price_tier() };
-        record.usage_source = source.usage_source();
-        record.why_estimated = source.why_estimated().map(Into::into);
-        record.answer_notes = source.answer_notes();
-        record.upstream_model = source.answered_as().map(str::to_owned);
-        record.upstream_id = source.answer_id().map(str::to_owned);
-        if let Some(mut engine) = source.engine().filter(|engine| engine.steps > 0) {
-            engine.miss = source.first_miss().map(|(_, miss)| miss);
+        record.usage_source = known_by;
+        record.why_estimated = why_estimated.map(Into::into);
+        let server = source.as_relay().and_then(MessageSource::server);
+        record.answer_notes = server.map_or_else(Vec::new, AskedServer::notes);
+        record.upstream_model = server.and_then(AskedServer::answered_as).map(str::to_owned);
+        record.upstream_id = server.and_then(AskedServer::answer_id).map(str::to_owned);
+        let jobs = source.as_engine().map(TokenSource::jobs);
+        if let Some(mut engine) = jobs.and_then(CallJobs::engine).filter(|engine| engine.steps > 0) {
+            engine.miss = jobs.and_then(CallJobs::first_miss).map(|(_, miss)| miss);
             record.engine = Some(match record.engine.take() {
                 Some(before) => before.with(&engine),
                 None => engine,
             });
         }
-        dossier.record.first_token_ns = dossier.record.first_token_ns.or(source.first_token_ns());
-        self.time(dossier, reply, ending);
+        context.record.first_token_ns = context.record.first_token_ns.or(source.times().first_token_ns);
+        self.time(context, reply, ending);
     }
 
     /// Adds to the call's record, once, how the attempts and the round ended and how the time was spent. Of a round that
     /// another model replaces unseen, nothing more is recorded.
     pub(super) fn time(
         &mut self,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
         reply: Option<&mut ReplyWriter>,
         ending: &CallEnding,
     ) {
@@ -140,29 +147,30 @@ impl Round {
         }
         let outcome = self.outcome(reply.as_deref(), ending);
         let Self { source, tries, pauses, work, .. } = self;
-        let until_ns = dossier.elapsed_ns();
-        placement::close(&mut dossier.record.attempts, source, tries, until_ns);
-        for attempt in &mut dossier.record.attempts {
+        let until_ns = context.elapsed_ns();
+        placement::close(&mut context.record.attempts, source, tries, until_ns);
+        for attempt in &mut context.record.attempts {
             without_own_words(&mut attempt.outcome, &work.call);
         }
-        if !self.work.keeps_words {
-            dossier.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
+        if !self.work.terms.keeps_words {
+            context.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
         }
-        dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);
+        context.record.paid = Attempt::paid_for(&context.record.attempts);
         if source.is_empty() {
-            return dossier.line.mark(Stage::Place, until_ns);
+            return context.line.mark(Stage::Place, until_ns);
         }
-        add_round(dossier, source, tries, until_ns, outcome);
-        let seen = EngineSeen { first_token_ns: source.first_token_ns(), until_ns, pauses };
-        match source.runs() {
-            Some(runs) => dossier.line.engine(runs, &seen),
-            None => dossier.line.upstream(&seen),
+        add_round(context, source, tries, until_ns, outcome);
+        let SourceTimes { first_token_ns, postprocess_ns } = source.times();
+        let seen = EngineSeen { first_token_ns, until_ns, pauses };
+        match source.as_engine() {
+            Some(engine) => context.line.engine(engine.jobs().runs(), &seen),
+            None => context.line.upstream(&seen),
         }
-        let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, ReplyWriter::take_deliver_ns));
+        let deliver_ns = reply.map_or(0, ReplyWriter::take_deliver_ns);
         // This work ran beside decoding. What exceeds the decoding time ran after it.
-        for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
-            let left = dossier.line.share(stage, Stage::Decode, took);
-            dossier.line.share(stage, Stage::Handover, left);
+        for (stage, took) in [(Stage::Postprocess, postprocess_ns), (Stage::Deliver, deliver_ns)] {
+            let left = context.line.share(stage, Stage::Decode, took);
+            context.line.share(stage, Stage::Handover, left);
         }
     }
 
@@ -171,7 +179,7 @@ impl Round {
         match ending {
             CallEnding::Completed => {
                 let name = reply.and_then(|reply| reply.finish_names().first().copied());
-                RoundOutcome::Answered { finish: name.map(|name| self.finish_name(0, name)) }
+                RoundOutcome::Answered { finish: name.map(|name| self.source.finish_name(0, name)) }
             }
             CallEnding::Failed(rejection) | CallEnding::Refused(rejection) => {
                 RoundOutcome::Failed { code: rejection.code.name().into() }
@@ -182,30 +190,21 @@ impl Round {
         }
     }
 
-    /// How a choice ended. `name` is the finish reason in its answer. A suffix after a colon says why a text that looked
-    /// like a tool call stayed text, or that a stop string ended the reasoning.
-    pub(super) fn finish_name(&self, choice: usize, name: &'static str) -> Cow<'static, str> {
-        match self.source.fault(choice) {
-            Some(fault) => format!("{name}:{fault}").into(),
-            None => self.source.finish_name(choice).unwrap_or(name).into(),
-        }
-    }
-
     /// The first of its prompts whose blocks were not all in the cache, and why.
     pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
-        self.source.first_miss()
+        self.source.as_engine()?.jobs().first_miss()
     }
 }
 
 /// Adds a round that a worker took to the call's trace. Its attempts have ended at `until_ns`.
 fn add_round(
-    dossier: &mut RequestContext,
+    context: &mut RequestContext,
     source: &AnswerSource,
     tries: &Attempts,
     until_ns: u64,
     outcome: RoundOutcome,
 ) {
-    let record = &mut dossier.record;
+    let record = &mut context.record;
     let attempts = record.attempts.get(tries.first_index..).unwrap_or_default();
     let answered = attempts.iter().rev().find(|attempt| attempt.outcome == AttemptOutcome::Answered);
     let start_ns = tries.start_ns.unwrap_or(until_ns);
@@ -215,8 +214,8 @@ fn add_round(
         worker: answered.or(attempts.last()).map(|attempt| Arc::clone(&attempt.worker)),
         start_ns,
         duration_ns: until_ns.saturating_sub(start_ns),
-        usage: source.usage(),
-        engine: source.runs().and_then(|mut runs| runs.next()).map(|run| RoundTimes {
+        usage: source.usage().usage,
+        engine: source.as_engine().and_then(|engine| engine.jobs().runs().next()).map(|run| RoundTimes {
             queue_ns: run.queue_ns,
             prefill_ns: run.prefill_ns,
             decode_ns: run.decode_ns,
@@ -240,7 +239,7 @@ fn without_own_words(outcome: &mut AttemptOutcome, call: &Call) {
         return;
     }
     if let Some((status, words)) = why.split_once(": ") {
-        let kept = unrepeated(words, call).filter(|kept| !kept.is_empty());
-        *why = kept.map_or_else(|| status.to_owned(), |kept| format!("{status}: {kept}"));
+        let own = unrepeated(words, call).filter(|own| !own.is_empty());
+        *why = own.map_or_else(|| status.to_owned(), |own| format!("{status}: {own}"));
     }
 }

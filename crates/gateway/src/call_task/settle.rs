@@ -87,7 +87,7 @@ impl CallSettlement {
         gateway: &Gateway,
         (failed, next): (&ServedModel, &ServedModel),
         (quote, amount): (Quote, NanoDollars),
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<(), Rejection> {
         let parts = gateway.parts();
         let now = parts.clock.now();
@@ -96,10 +96,10 @@ impl CallSettlement {
             let scopes = [(scope.clone(), next.limits)];
             let entered = lease.enter(&scopes, now);
             entered.map_err(|refusal| {
-                Rejection::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
+                Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)
             })?;
         }
-        let more = amount.checked_sub(dossier.record.held).unwrap_or(NanoDollars::ZERO);
+        let more = amount.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO);
         if more > NanoDollars::ZERO {
             let extend = LedgerOperation::Extend { hold: self.hold, amount: more };
             let mut transacted = parts.books.decide(vec![extend], now).await;
@@ -110,11 +110,11 @@ impl CallSettlement {
             // Entries that were written before it reach the disk with it, so it covers the hold as well.
             self.durable = transacted.durable;
             self.durable.at_leisure();
-            dossier.record.held = amount;
+            context.record.held = amount;
         }
         self.quote = quote;
         self.leave(&Scope::Model(failed.name.clone()), now);
-        dossier.end_stage(Stage::Hold);
+        context.end_stage(Stage::Hold);
         Ok(())
     }
 
@@ -137,9 +137,9 @@ impl CallSettlement {
     }
 
     /// The price of a usage, which is never more than the hold.
-    pub(crate) fn price(&self, usage: &Usage, dossier: &RequestContext) -> NanoDollars {
-        let rates = self.quote.rates(dossier.record.price_tier, usage.prompt_tokens());
-        rates.cost(usage).unwrap_or(NanoDollars::MAX).min(dossier.record.held)
+    pub(crate) fn price(&self, usage: &Usage, context: &RequestContext) -> NanoDollars {
+        let rates = self.quote.rates(context.record.price_tier, usage.prompt_tokens());
+        rates.cost(usage).unwrap_or(NanoDollars::MAX).min(context.record.held)
     }
 
     /// How the hold had ended before the call did, which means that the call was not paid for. `None` if it had not.
@@ -162,23 +162,23 @@ impl CallSettlement {
         SettledProof(())
     }
 
-    /// Charges the bill, gives the unused part of the limits back and writes both into the dossier.
+    /// Charges the bill, gives the unused part of the limits back and writes both into the context.
     pub(crate) async fn settle(
         &mut self,
         gateway: &Gateway,
         bill: &CallBill,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> SettledProof {
-        dossier.is_in(Stage::Settle);
+        context.is_in(Stage::Settle);
         let used = bill.charged.plus(&bill.lost);
         // The charged and the lost part of one call have the same prices, which depend on the length of its whole
         // prompt.
-        let rates = self.quote.rates(dossier.record.price_tier, used.prompt_tokens());
+        let rates = self.quote.rates(context.record.price_tier, used.prompt_tokens());
         let cost = |usage: &Usage| rates.cost(usage).unwrap_or(NanoDollars::MAX);
         let (expected, loss, all) =
-            (cost(&bill.charged).min(dossier.record.held), cost(&bill.lost), cost(&used));
+            (cost(&bill.charged).min(context.record.held), cost(&bill.lost), cost(&used));
         let lines = lines(&rates, &bill.charged, self.hold);
-        if let Some(billed) = &mut dossier.record.billed {
+        if let Some(billed) = &mut context.record.billed {
             billed.lines = billed_lines(&rates, &self.quote.usual(), bill);
             billed.prompt_prices =
                 Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
@@ -189,9 +189,9 @@ impl CallSettlement {
             LedgerOperation::Settle { hold, lines, loss, outcome: bill.outcome, answer: None },
         )
         .await;
-        dossier.record.usage = used;
+        context.record.usage = used;
         // If the ledger cannot take the settlement now, it takes it later with the amounts computed here.
-        (dossier.record.cost, dossier.record.loss) =
+        (context.record.cost, context.record.loss) =
             match self.sent.as_ref().and_then(PendingSettlement::verdict) {
                 Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
                 Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
@@ -202,9 +202,9 @@ impl CallSettlement {
                 _ => (NanoDollars::ZERO, all),
             };
         if let Some(lease) = self.lease.take() {
-            lease.settle(dossier.record.usage.total(), gateway.parts().clock.now());
+            lease.settle(context.record.usage.total(), gateway.parts().clock.now());
         }
-        if dossier.batch.is_some() {
+        if context.batch.is_some() {
             // The reader of this answer's end records that the request ended. The charge must be on the disk before
             // that.
             self.written(gateway, SettleHaste::Waits).await;
@@ -255,7 +255,7 @@ fn billed_lines(rates: &CallPrices<'_>, usual: &CallPrices<'_>, bill: &CallBill)
 }
 
 /// Ends a hold without a charge if it is unknown whether it was taken.
-pub(crate) async fn let_go(gateway: &Gateway, hold: HoldId) {
+pub(crate) async fn release_unowned(gateway: &Gateway, hold: HoldId) {
     let mut release =
         PendingSettlement::send(gateway, LedgerOperation::Release { hold, why: ReleaseReason::Failed });
     write(gateway, hold, &mut release, SettleHaste::Watches).await;

@@ -28,10 +28,10 @@ const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
 impl CallTask {
     /// A buffer for a copy of everything that goes out, if it is needed when the call has ended: for a batch, or to
     /// compare a shadow copy.
-    pub(super) fn keeps(dossier: &RequestContext, work: &RenderedWork) -> Option<DeliveredCopy> {
-        match &dossier.batch {
-            Some(_) => Some(DeliveredCopy::new(Arc::clone(&work.memory), MOST_LINE_ANSWER_BYTES)),
-            None => dossier.shadow.as_deref().and_then(ShadowRole::keeps),
+    pub(super) fn keeps(context: &RequestContext, work: &RenderedWork) -> Option<DeliveredCopy> {
+        match &context.batch {
+            Some(_) => Some(DeliveredCopy::new(Arc::clone(&work.terms.memory), MOST_LINE_ANSWER_BYTES)),
+            None => context.shadow.as_deref().and_then(ShadowRole::keeps),
         }
     }
 
@@ -40,18 +40,18 @@ impl CallTask {
     pub(super) async fn noted_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
         let work = &self.round.work;
         let notes =
-            self.noted == StoreProgress::Nothing && work.call.stream && keep::is_kept(&self.dossier, work);
+            self.noted == StoreProgress::Nothing && work.call.stream && keep::is_kept(&self.context, work);
         // Boxed, so that the futures of other calls reserve no space for it.
-        if notes && let Err(why) = Box::pin(self.note(gateway)).await {
-            return CallEnding::Failed(why);
+        if notes && let Err(rejection) = Box::pin(self.note(gateway)).await {
+            return CallEnding::Failed(rejection);
         }
         self.run(gateway, placed).await
     }
 
     async fn note(&mut self, gateway: &Gateway) -> Result<(), Rejection> {
         let work = Arc::clone(&self.round.work);
-        let body = response_begun(&work.call, reply_meta(&work, &self.dossier), "in_progress");
-        let noting = keep::note(gateway, &self.dossier, &work, body);
+        let body = response_begun(&work.call, reply_meta(&work, &self.context), "in_progress");
+        let noting = keep::note(gateway, &self.context, &work, body);
         let noted = tokio::time::timeout(NOTE_WITHIN, noting).await;
         let late = || {
             let message = "What clients store cannot be written in time. Try again, or send `store: false`.";
@@ -65,7 +65,7 @@ impl CallTask {
     /// Encodes the end of an answer and stores it before it goes out. An answer that cannot be stored fails.
     pub(super) async fn complete(&mut self, gateway: &Gateway) -> CallEnding {
         match self.complete_response(gateway).await {
-            CallEnding::Completed if self.dossier.batch.is_some() => {
+            CallEnding::Completed if self.context.batch.is_some() => {
                 let noted = Box::pin(self.note_line(gateway)).await;
                 noted.map_or_else(CallEnding::Failed, |()| CallEnding::Completed)
             }
@@ -75,15 +75,15 @@ impl CallTask {
 
     /// Stores the whole answer to a batch request before it is paid for, so that a crash after this does not lose it.
     async fn note_line(&mut self, gateway: &Gateway) -> Result<(), Rejection> {
-        let Some(line) = &self.dossier.batch else { return Ok(()) };
-        let Some(begun) = self.line.sender.kept() else {
+        let Some(line) = &self.context.batch else { return Ok(()) };
+        let Some(sent) = self.line.sender.kept() else {
             let message = "The answer is longer than one of a batch may be.";
             self.end = None;
             return Err(Rejection::new(Code::ObjectsFull, message));
         };
-        let mut whole = String::from_utf8_lossy(&begun).into_owned();
+        let mut whole = String::from_utf8_lossy(&sent).into_owned();
         whole.push_str(&String::from_utf8_lossy(self.end.as_deref().unwrap_or_default()));
-        let (batch, at, request) = (line.batch.clone(), line.at, self.dossier.id.to_string());
+        let (batch, at, request) = (line.batch.clone(), line.at, self.context.id.to_string());
         let noting =
             gateway.objects().ask_files(move |store| store.note_answer(&batch, at, &request, &whole));
         let noted = noting.await;
@@ -98,19 +98,19 @@ impl CallTask {
         let Some(body) = self.reply.as_mut().and_then(ReplyWriter::kept) else {
             return CallEnding::Completed;
         };
-        keep::for_next_turn(gateway, &self.dossier, &self.round.work, &body);
-        if !keep::is_kept(&self.dossier, &self.round.work) {
+        keep::for_next_turn(gateway, &self.context, &self.round.work, &body);
+        if !keep::is_kept(&self.context, &self.round.work) {
             return CallEnding::Completed;
         }
         let work = Arc::clone(&self.round.work);
-        match Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
+        match Box::pin(keep::end(gateway, &self.context, &work, &body)).await {
             Ok(()) => {
                 self.noted = StoreProgress::Ended;
                 CallEnding::Completed
             }
-            Err(why) => {
+            Err(rejection) => {
                 self.end = None;
-                CallEnding::Failed(why)
+                CallEnding::Failed(rejection)
             }
         }
     }
@@ -126,12 +126,12 @@ impl CallTask {
             _ => "failed",
         };
         let work = Arc::clone(&self.round.work);
-        let told = self.reply.as_mut().and_then(ReplyWriter::kept);
-        let body = told.unwrap_or_else(|| {
-            response_begun(&work.call, reply_meta(&work, &self.dossier), status).into_bytes().into()
+        let stored = self.reply.as_mut().and_then(ReplyWriter::kept);
+        let body = stored.unwrap_or_else(|| {
+            response_begun(&work.call, reply_meta(&work, &self.context), status).into_bytes().into()
         });
-        if let Err(why) = Box::pin(keep::end(gateway, &self.dossier, &work, &body)).await {
-            tracing::error!(request = %self.dossier.id, why = why.message, "how a response ended could not be stored");
+        if let Err(rejection) = Box::pin(keep::end(gateway, &self.context, &work, &body)).await {
+            tracing::error!(request = %self.context.id, why = rejection.message, "how a response ended could not be stored");
         }
     }
 }

@@ -9,7 +9,7 @@ use headrace_ledger::LedgerOperation;
 use tokio::sync::oneshot;
 
 use super::round::Round;
-use super::{CallEnding, CallTask, reckon};
+use super::{CallEnding, CallTask, bill_of};
 use crate::rejection::Rejection;
 use crate::stages::{EnteredCall, decide, enter};
 use crate::world::{Arrival, Setup, World, chat_body, read};
@@ -20,22 +20,22 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
     let entered = enter(&gateway, Endpoint::ChatCompletions, head.caller, None, |_| ());
-    let Ok(EnteredCall { admitted, mut dossier, .. }) = entered else { panic!("it is let in") };
-    let rendered = decide(&gateway, admitted, body, &mut dossier).await.unwrap();
-    let funded = rendered.hold(&gateway, &mut dossier).await.unwrap();
+    let Ok(EnteredCall { admitted, dossier: mut context, .. }) = entered else { panic!("it is let in") };
+    let rendered = decide(&gateway, admitted, body, &mut context).await.unwrap();
+    let funded = rendered.hold(&gateway, &mut context).await.unwrap();
     let (head, answer) = oneshot::channel();
-    let mut call = CallTask::new(&gateway, dossier, funded, head);
+    let mut call = CallTask::new(&gateway, context, funded, head);
 
     assert!(matches!(call.round(&gateway).await, CallEnding::Completed));
-    let once = call.dossier.record.usage;
+    let once = call.context.record.usage;
     assert!(once.input > 0 && once.output > 0, "{once:?}");
 
     // Another round of the same prompts costs at most as much again: the hold grows under its own id.
-    let amount = call.dossier.record.held;
+    let amount = call.context.record.held;
     let extend = LedgerOperation::Extend { hold: call.settlement.hold(), amount };
     let extended = world.ledger.transact(vec![extend], world.clock.now());
     extended.verdicts.into_iter().for_each(|verdict| drop(verdict.into_result().unwrap()));
-    call.dossier.record.held = amount.checked_add(amount).unwrap();
+    call.context.record.held = amount.checked_add(amount).unwrap();
     call.round = Round::new(Arc::clone(&call.round.work), &gateway.config().wire);
     let ending = call.round(&gateway).await;
     call.finish(&gateway, ending).await;
@@ -66,7 +66,7 @@ fn of_an_answer_that_stalls_nothing_is_paid_for_that_was_not_delivered() {
     let used = Usage { input: 7, reasoning: 30, output: 12, ..Usage::default() };
     for (delivered, reasoning, output) in [(0, 0, 0), (10, 10, 0), (30, 30, 0), (35, 30, 5), (99, 30, 12)] {
         let stalled = CallEnding::Stalled { waited: std::time::Duration::from_secs(30) };
-        let (Some(bill), _) = reckon(&stalled, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        let (Some(bill), _) = bill_of(&stalled, used, delivered, Vec::new()) else { panic!("{delivered}") };
         assert_eq!(bill.charged, Usage { reasoning, output, ..used }, "{delivered}");
         assert_eq!(
             bill.charged.plus(&bill.lost),
@@ -82,10 +82,10 @@ fn an_answer_that_its_own_form_ends_is_charged_what_it_used() {
     let failed = |error: JobError| CallEnding::Failed(Rejection::job_failed(&error));
     for delivered in [0, 5] {
         let lost = failed(JobError::Form { why: "it took too much work".to_owned() });
-        let (Some(bill), _) = reckon(&lost, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        let (Some(bill), _) = bill_of(&lost, used, delivered, Vec::new()) else { panic!("{delivered}") };
         assert_eq!((bill.charged, bill.lost), (used, Usage::default()), "{delivered}");
         let ours = failed(JobError::from(GrammarFailed::panicked()));
-        let (Some(bill), _) = reckon(&ours, used, delivered, Vec::new()) else { panic!("{delivered}") };
+        let (Some(bill), _) = bill_of(&ours, used, delivered, Vec::new()) else { panic!("{delivered}") };
         assert_ne!(bill.charged, used, "{delivered}: a panic is not the caller's");
         assert_eq!(bill.charged.plus(&bill.lost), used);
     }

@@ -74,12 +74,12 @@ impl RelayedCount {
                         }
                         Err(fault) => {
                             // The server's message may repeat the question.
-                            let code = fault.why.code.name();
+                            let code = fault.rejection.code.name();
                             tracing::warn!(upstream = &*facts.upstream, code, "a count failed");
                             if !fault.may_move {
-                                return Err(fault.why);
+                                return Err(fault.rejection);
                             }
-                            first.get_or_insert(fault.why);
+                            first.get_or_insert(fault.rejection);
                         }
                     }
                 }

@@ -17,19 +17,22 @@ impl RenderedCall {
     pub(crate) async fn cache(
         self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<KeyedCall, Rejection> {
         let Self { principal, mut work } = self;
         work.hash();
-        let work = diagnose::diagnosed(work, gateway, dossier).await?;
-        dossier.record.cache_diagnosis = work.diagnosis.as_ref().map(diagnose::traced);
-        dossier.end_stage(Stage::Cache);
+        let work = diagnose::diagnosed(work, gateway, context).await?;
+        context.record.cache_diagnosis = work.diagnosis.as_ref().map(diagnose::traced);
+        context.end_stage(Stage::Cache);
         Ok(KeyedCall { principal, work: Arc::from(work) })
     }
 }
 
 impl RenderedWork {
+    /// Computes the block keys of the prompts.
     pub(super) fn hash(&mut self) {
-        self.keys = self.prompts.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
+        if let Some(prompts) = self.rendered.prompts_mut() {
+            prompts.keys = prompts.ids.iter().map(|ids| PrefixKeys::of(&self.salt, ids)).collect();
+        }
     }
 }

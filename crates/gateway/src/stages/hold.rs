@@ -22,14 +22,14 @@ impl KeyedCall {
     pub(crate) async fn hold(
         mut self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<FundedCall, Rejection> {
         let parts = gateway.parts();
         let model = &self.work.model;
         let now = parts.clock.now();
         self.principal.check_key(&parts.directory, now)?;
         let (quote, most) = quoted(&self.work, now)?;
-        let copy = dossier.shadow.as_deref_mut().and_then(ShadowRole::copy_mut);
+        let copy = context.shadow.as_deref_mut().and_then(ShadowRole::copy_mut);
         // A shadow copy costs its caller nothing, so its hold is zero. The shadow's budget pays for it.
         let (amount, is_copy) = match copy {
             None => (most, false),
@@ -53,11 +53,11 @@ impl KeyedCall {
             return Err(Rejection::limited(
                 refusal,
                 &parts.limits.standing(&scopes, now),
-                dossier.dialect,
+                context.dialect,
                 now,
             ));
         }
-        let (hold, taken_ns) = (dossier.id.hold(), parts.clock.monotonic_nanos());
+        let (hold, taken_ns) = (context.id.hold(), parts.clock.monotonic_nanos());
         let command = LedgerOperation::Hold {
             hold,
             org: self.principal.org.clone(),
@@ -66,21 +66,21 @@ impl KeyedCall {
             owner: parts.owner,
             expires: now.after(gateway.config().hold_lifetime),
             // A batch request is paid for once, however often it is started.
-            idempotency: dossier.batch.as_ref().map(|line| line.claim()),
+            idempotency: context.batch.as_ref().map(|line| line.claim()),
         };
-        let mut headers = rate_headers(&self.principal.lease.standing(now), dossier.dialect, now);
-        headers.extend(self.work.name_headers(dossier));
+        let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
+        headers.extend(self.work.name_headers(context));
         let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
             self.principal.lease.release(now);
-            if let (LedgerRefusal::IdempotencyReplay { hold, .. }, Some(line)) = (&refusal, &dossier.batch) {
+            if let (LedgerRefusal::IdempotencyReplay { hold, .. }, Some(line)) = (&refusal, &context.batch) {
                 line.was_paid(*hold);
             }
             return Err(refusal.into());
         }
-        dossier.record.held = amount;
-        dossier.record.billed = Some(Box::new(self.work.held_for(now)));
-        dossier.end_stage(Stage::Hold);
+        context.record.held = amount;
+        context.record.billed = Some(Box::new(self.work.held_for(now)));
+        context.end_stage(Stage::Hold);
         let settlement = CallSettlement::new(hold, self.principal.lease, quote, taken_ns, transacted.durable);
         Ok(FundedCall { work: self.work, settlement, headers })
     }
@@ -89,11 +89,12 @@ impl KeyedCall {
 /// The prices of the work's model, and the most that the work can cost.
 pub(crate) fn quoted(work: &RenderedWork, now: UnixNanos) -> Result<(Quote, NanoDollars), Rejection> {
     let name = &work.model.name;
-    let quote = work.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
+    let quote = work.terms.catalog.prices().quote(name, now).ok_or_else(|| unpriced(name.as_str()))?;
     // A relay upstream reports its own service tier. The batch tier is decided here, whichever upstream answers.
-    let is_known = work.messages.is_none() || work.call.tier == ServiceTier::Batch;
+    let messages = work.rendered.messages();
+    let is_known = messages.is_none() || work.call.tier == ServiceTier::Batch;
     let tier = is_known.then(|| work.call.tier.into());
-    let searches = work.messages.as_ref().map_or(0, |messages| messages.most_searches);
+    let searches = messages.map_or(0, |messages| messages.most_searches);
     let amount = quote.hold_for(tier, work.prompt_tokens(), work.most_output_tokens());
     let amount = amount.and_then(|amount| match searches {
         0 => Ok(amount),

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use headrace_call_api::MemoryReservation;
 use headrace_domain::{
-    CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Residency, Sampling, SamplingDefaults,
-    Stage, UnixNanos,
+    CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage, UnixNanos,
 };
-use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
+use headrace_engine_api::{SharedGrammar, Tenant};
 use headrace_fleet::Fleet;
 use headrace_grammar::FormOwner;
+use headrace_identity::Principal;
 use headrace_prompt::RenderOptions;
 use headrace_wire::{CacheDiagnosis, WireLimits};
 use parking_lot::Mutex;
@@ -20,12 +20,17 @@ use parking_lot::Mutex;
 use crate::Gateway;
 use crate::backend::{Backend, TokenBackend};
 use crate::catalog::{Catalog, ServedModel};
-use crate::generated_ids::{AnswerRecorder, GeneratedIdCache};
+use crate::generated_ids::GeneratedIdCache;
 use crate::memory::TokenizerMemory;
 use crate::rejection::Rejection;
+use crate::render_gate::RenderPermit;
 use crate::request_context::RequestContext;
-use crate::state::{ModeratedCall, RelayedMessages, RenderedCall, RenderedWork, RequestMemory, RoutedCall};
+use crate::state::{
+    CallTerms, EnginePrompts, ModeratedCall, ReadCall, Rendered, RenderedCall, RenderedTokens,
+    RenderedVectors, RenderedWork, RequestMemory, RoutedCall,
+};
 
+use past::ReusedHistory;
 use reread::{RereadCall, read_for};
 use screen::{RelayScreen, ScreenClearance};
 
@@ -69,162 +74,167 @@ impl ModeratedCall {
     pub(crate) async fn render(
         self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<RenderedCall, Rejection> {
-        let RoutedCall { principal, mut call, mut taken, catalog, mut model } = self.0;
+        let RoutedCall { principal, call, taken, catalog, mut model } = self.0;
+        let RequestMemory { body_bytes, tree_bytes, memory, mut turn, body } = taken;
+        let terms = CallTerms::new(gateway, &principal, catalog, memory);
+        let mut read = ReadCall { call, body_bytes, tree_bytes, body };
         let mut passed_over = Vec::new();
-        let (written, salt) = loop {
-            let salt = salt(gateway, &principal.project, &model, &call);
-            let long = taken.turn.is_some();
-            raw::may_spell(&model, &call, &principal.key)?;
-            let own = (salt, Arc::clone(&taken.memory), tenant_number(principal.org.as_str()));
-            let written = write(gateway, &catalog, &model, call, own, taken, long).await?;
-            (call, taken) = (written.call, written.kept);
-            match written.encoded.and_then(|encoded| encoded.resolved(gateway, &model, &call, dossier)) {
-                Ok(written) => break (written, salt),
+        let mut prepared = loop {
+            let attempt = prepare(gateway, &terms, &model, &principal.project, read.call, turn, context);
+            let RenderAttempt { call, turn: returned, outcome } = attempt.await?;
+            (read.call, turn) = (call, returned);
+            match outcome {
+                Ok(prepared) => break prepared,
                 // A prompt that is too long for one model may fit another one that the name leads to.
-                Err(why) => loop {
-                    let (ending, within) = ((why.code, why.stage), &principal.regions);
-                    let next = catalog.fallback(&call.model, ending, &model, &passed_over, within);
-                    let Some(next) = next else { return Err(why) };
+                Err(rejection) => loop {
+                    let (ending, within) = ((rejection.code, rejection.stage), &terms.residency);
+                    let next = terms.catalog.fallback(&read.call.model, ending, &model, &passed_over, within);
+                    let Some(next) = next else { return Err(rejection) };
                     passed_over.push(next.name.clone());
-                    match read_for(gateway, &next, &call, taken.body.as_ref(), &taken.memory).await {
+                    match read_for(gateway, &next, &read.call, read.body.as_ref(), &terms.memory).await {
                         Ok(None) => {}
-                        Ok(Some(RereadCall { call: read, body, tree_bytes })) => {
-                            call = read;
-                            (taken.body, taken.tree_bytes) = (Some(body), tree_bytes);
+                        Ok(Some(RereadCall { call, body, tree_bytes })) => {
+                            read = ReadCall { call, body_bytes, tree_bytes, body: Some(body) };
                         }
                         Err(unfit) => {
-                            passes_over(dossier, &next, &unfit);
+                            passes_over(context, &next, &unfit);
                             continue;
                         }
                     }
-                    dossier.served_by(&next);
+                    context.served_by(&next);
                     passed_over.push(std::mem::replace(&mut model, next).name.clone());
                     break;
                 },
             }
         };
-        let RequestMemory { body_bytes, tree_bytes, memory, turn, body } = taken;
         drop(turn);
-        let (EncodedPrompt { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
-            written;
-        screened(gateway, (&catalog, &model), &call, messages.as_mut(), &principal.regions, dossier).await?;
-        dossier.record.kept_answers = past.told;
-        dossier.record.form_ns = dossier.record.form_ns.saturating_add(form_ns);
-        let tenant = Tenant(tenant_number(principal.org.as_str()));
-        let weight = catalog.weight(&principal.org);
-        let (keys, residency) = (Vec::new(), principal.regions.clone());
-        let keeps_words = residency.allows(gateway.config().region.as_ref());
-        let work = Box::new(RenderedWork {
-            call,
-            body_bytes,
-            tree_bytes,
-            body,
-            memory,
-            catalog,
-            model,
-            prompts,
-            messages,
-            text,
-            grammar,
-            thought,
-            pins,
-            keeper: past.keeper,
-            diagnosis: None,
-            sampling,
-            salt,
-            keys,
-            tenant,
-            residency,
-            keeps_words,
-            weight,
-        });
-        take_memory(gateway, &work)?;
-        dossier.end_stage(Stage::Render);
+        screen(gateway, &terms, &model, &read.call, &mut prepared.rendered, context).await?;
+        let work = RenderedWork::build(gateway, terms, read, model, prepared, context)?;
         Ok(RenderedCall { principal, work })
     }
 }
 
+impl CallTerms {
+    fn new(
+        gateway: &Gateway,
+        principal: &Principal,
+        catalog: Arc<Catalog>,
+        memory: Arc<MemoryReservation>,
+    ) -> Self {
+        let residency = principal.regions.clone();
+        Self {
+            tenant: Tenant(tenant_number(principal.org.as_str())),
+            weight: catalog.weight(&principal.org),
+            keeps_words: residency.allows(gateway.config().region.as_ref()),
+            residency,
+            catalog,
+            memory,
+        }
+    }
+}
+
 impl RenderedWork {
+    /// Makes the work of a call. Records what rendering found, and reserves the memory that the call may need.
+    ///
+    /// # Errors
+    /// The call may need more memory than there is for it.
+    fn build(
+        gateway: &Gateway,
+        terms: CallTerms,
+        read: ReadCall,
+        model: Arc<ServedModel>,
+        prepared: PreparedCall,
+        context: &mut RequestContext,
+    ) -> Result<Box<Self>, Rejection> {
+        let ReadCall { call, body_bytes, tree_bytes, body } = read;
+        let PreparedCall { rendered, sampling, salt, form_ns, kept_answers } = prepared;
+        context.record.kept_answers = kept_answers;
+        context.record.form_ns = context.record.form_ns.saturating_add(form_ns);
+        let diagnosis = None;
+        let work = Box::new(Self {
+            call,
+            body_bytes,
+            tree_bytes,
+            body,
+            terms,
+            model,
+            sampling,
+            salt,
+            diagnosis,
+            rendered,
+        });
+        take_memory(gateway, &work)?;
+        context.end_stage(Stage::Render);
+        Ok(work)
+    }
+
     /// Renders the same call for another model, and reserves the memory that it may take there.
     pub(crate) async fn for_model(
         &self,
         gateway: &Gateway,
         model: Arc<ServedModel>,
-        dossier: &mut RequestContext,
-    ) -> Result<Self, Rejection> {
-        let long = self.body_bytes > gateway.config().render_inline_bytes;
-        let turn = match long {
-            true => Some(gateway.turns().enter(self.memory.key(), self.body_bytes).await?),
+        context: &mut RequestContext,
+    ) -> Result<Box<Self>, Rejection> {
+        let memory = &self.terms.memory;
+        let turn = match self.body_bytes > gateway.config().render_inline_bytes {
+            true => Some(gateway.turns().enter(memory.key(), self.body_bytes).await?),
             false => None,
         };
-        let read = read_for(gateway, &model, &self.call, self.body.as_ref(), &self.memory).await?;
-        let (call, body, tree_bytes) = match read {
+        let reread = read_for(gateway, &model, &self.call, self.body.as_ref(), memory).await?;
+        let (call, body, tree_bytes) = match reread {
             Some(RereadCall { call, body, tree_bytes }) => (call, Some(body), tree_bytes),
             None => (self.call.clone(), self.body.clone(), self.tree_bytes),
         };
-        raw::may_spell(&model, &call, self.memory.key())?;
-        let project = dossier.record.project.as_ref().ok_or_else(|| failed("the call has no project"))?;
-        let salt = salt(gateway, project, &model, &call);
-        let own = (salt, Arc::clone(&self.memory), self.tenant.0);
-        let written = write(gateway, &self.catalog, &model, call, own, turn, long).await?;
-        let (call, encoded) = (written.call, written.encoded?);
-        let (EncodedPrompt { prompts, text, grammar, form_ns, thought, pins, past, mut messages }, sampling) =
-            encoded.resolved(gateway, &model, &call, dossier)?;
-        let served = (&*self.catalog, &*model);
-        screened(gateway, served, &call, messages.as_mut(), &self.residency, dossier).await?;
-        dossier.record.kept_answers = past.told;
-        dossier.record.form_ns = dossier.record.form_ns.saturating_add(form_ns);
-        let mut work = Self {
-            body_bytes: self.body_bytes,
-            tree_bytes,
-            body,
-            memory: Arc::clone(&self.memory),
-            catalog: Arc::clone(&self.catalog),
-            prompts,
-            messages,
-            text,
-            grammar,
-            thought,
-            pins,
-            keeper: past.keeper,
-            diagnosis: self.diagnosis.as_ref().map(|_| ANOTHER_MODEL),
-            sampling,
-            salt,
-            keys: Vec::new(),
-            tenant: self.tenant,
-            residency: self.residency.clone(),
-            keeps_words: self.keeps_words,
-            weight: self.weight,
-            call,
-            model,
-        };
-        take_memory(gateway, &work)?;
-        dossier.end_stage(Stage::Render);
+        let read = ReadCall { call, body_bytes: self.body_bytes, tree_bytes, body };
+        let mut work = self.rerender(gateway, model, read, turn, context).await?;
+        work.diagnosis = self.diagnosis.as_ref().map(|_| ANOTHER_MODEL);
+        Ok(work)
+    }
+
+    /// Renders a call that was read again or changed, under the terms of this one. `turn` is its turn at the gate for
+    /// long bodies, if it has one.
+    async fn rerender(
+        &self,
+        gateway: &Gateway,
+        model: Arc<ServedModel>,
+        mut read: ReadCall,
+        turn: Option<RenderPermit>,
+        context: &mut RequestContext,
+    ) -> Result<Box<Self>, Rejection> {
+        let project = context.record.project.as_ref().ok_or_else(|| failed("the call has no project"))?;
+        let attempt = prepare(gateway, &self.terms, &model, project, read.call, turn, context);
+        let RenderAttempt { call, turn, outcome } = attempt.await?;
+        let mut prepared = outcome?;
+        drop(turn);
+        read.call = call;
+        screen(gateway, &self.terms, &model, &read.call, &mut prepared.rendered, context).await?;
+        let mut work = Self::build(gateway, self.terms.clone(), read, model, prepared, context)?;
         work.hash();
-        dossier.end_stage(Stage::Cache);
+        context.end_stage(Stage::Cache);
         Ok(work)
     }
 }
 
 /// Judges what a relayed call asks for besides tokens, and notes which servers it may be sent to.
-async fn screened(
+async fn screen(
     gateway: &Gateway,
-    (catalog, model): (&Catalog, &ServedModel),
+    terms: &CallTerms,
+    model: &ServedModel,
     call: &Call,
-    messages: Option<&mut RelayedMessages>,
-    regions: &Residency,
-    dossier: &RequestContext,
+    rendered: &mut Rendered,
+    context: &RequestContext,
 ) -> Result<(), Rejection> {
-    let Some(messages) = messages else { return Ok(()) };
+    let Rendered::Messages(messages) = rendered else { return Ok(()) };
     let parts = gateway.parts();
     messages.shows_shared_cache = !parts.directory.has_several_orgs();
     let Some(relayed) = ScreenClearance::body(messages.chat.as_deref().unwrap_or(call)) else {
         return Ok(());
     };
-    let headers = if messages.chat.is_none() { &*dossier.dialect_headers } else { &[] };
-    let screen = RelayScreen { catalog, model, call, relayed, regions, headers, now: parts.clock.now() };
+    let headers = if messages.chat.is_none() { &*context.dialect_headers } else { &[] };
+    let (catalog, regions, now) = (&*terms.catalog, &terms.residency, parts.clock.now());
+    let screen = RelayScreen { catalog, model, call, relayed, regions, headers, now };
     // Most calls have nothing to judge. For the others, host names may have to be looked up.
     if screen.is_needed() {
         let cleared = Box::pin(screen.clear()).await?;
@@ -235,53 +245,87 @@ async fn screened(
     Ok(())
 }
 
-/// A call as it is sent to a model, or why it cannot be sent, with the value `kept` for the caller meanwhile.
-struct WrittenCall<T> {
+/// An attempt to render a call for a model. The call and its turn come back, whatever the outcome.
+struct RenderAttempt<T> {
     call: Box<Call>,
-    encoded: Result<EncodedPrompt, Rejection>,
-    kept: T,
+    /// The turn at the gate for long bodies. `None` for a short body.
+    turn: Option<RenderPermit>,
+    outcome: Result<T, Rejection>,
 }
 
-async fn write<T: Send + 'static>(
+/// A call that a model can take.
+struct PreparedCall {
+    rendered: Rendered,
+    sampling: Sampling,
+    salt: CacheSalt,
+    /// See [`EncodedCall::form_ns`].
+    form_ns: u64,
+    kept_answers: Option<KeptAnswers>,
+}
+
+/// Encodes a call for a model, and resolves its sampling parameters.
+///
+/// # Errors
+/// The call may not spell out control tokens, or its rendering was stopped. No other model is tried then.
+async fn prepare(
     gateway: &Gateway,
-    catalog: &Catalog,
+    terms: &CallTerms,
+    model: &Arc<ServedModel>,
+    project: &ProjectId,
+    call: Box<Call>,
+    turn: Option<RenderPermit>,
+    context: &RequestContext,
+) -> Result<RenderAttempt<PreparedCall>, Rejection> {
+    let salt = salt_of(&gateway.parts().cache_secret, project, model, &call);
+    raw::may_spell(model, &call, terms.memory.key())?;
+    let RenderAttempt { call, turn, outcome } = encode(gateway, terms, model, call, salt, turn).await?;
+    let outcome = outcome.and_then(|EncodedCall { rendered, form_ns, kept_answers }| {
+        let sampling = sampling(gateway, model, &call, &rendered, context.drawn_bits())?;
+        Ok(PreparedCall { rendered, sampling, salt, form_ns, kept_answers })
+    });
+    Ok(RenderAttempt { call, turn, outcome })
+}
+
+/// Encodes a call, off the event loop if that may take long.
+async fn encode(
+    gateway: &Gateway,
+    terms: &CallTerms,
     model: &Arc<ServedModel>,
     call: Box<Call>,
-    (salt, memory, tenant): (CacheSalt, Arc<MemoryReservation>, u64),
-    kept: T,
-    long: bool,
-) -> Result<WrittenCall<T>, Rejection> {
-    let compiling = form::is_held(&call).then(|| gateway.memory().none_yet(memory.key()));
-    let means = RenderContext {
-        fleet: Arc::clone(catalog.fleet()),
-        kept: Arc::clone(gateway.kept_ids()),
+    salt: CacheSalt,
+    turn: Option<RenderPermit>,
+) -> Result<RenderAttempt<EncodedCall>, Rejection> {
+    let compiling = form::is_held(&call).then(|| gateway.memory().none_yet(terms.memory.key()));
+    let inputs = EncodeInputs {
+        fleet: Arc::clone(terms.catalog.fleet()),
+        generated_ids: Arc::clone(gateway.kept_ids()),
         salt,
-        memory,
+        memory: Arc::clone(&terms.memory),
         most_answer_tokens: messages::bound(gateway, model),
         limits: gateway.config().wire.clone(),
         now: gateway.parts().clock.now(),
-        tenant,
+        tenant: terms.tenant.0,
         compiling: Mutex::new(compiling),
     };
     // Compiling a grammar, and rendering several times to shorten a conversation, may take as long as a long prompt.
-    if !long && !form::is_held(&call) && !shorten::is_asked(&call) {
-        let (call, encoded) = put(model, call, &means);
-        return Ok(WrittenCall { call, encoded, kept });
+    if turn.is_none() && !form::is_held(&call) && !shorten::is_asked(&call) {
+        let (call, outcome) = shorten_and_encode(model, call, &inputs);
+        return Ok(RenderAttempt { call, turn, outcome });
     }
-    // A long prompt takes milliseconds: the threads of the event loop must stay free for health checks. What was taken
-    // stays reserved meanwhile, even if the client goes away.
+    // A long prompt takes milliseconds: the threads of the event loop must stay free for health checks. The memory and
+    // the turn stay taken meanwhile, even if the client goes away.
     let model = Arc::clone(model);
-    let rendering = tokio::task::spawn_blocking(move || {
-        let (call, encoded) = put(&model, call, &means);
-        WrittenCall { call, encoded, kept }
+    let encoding = tokio::task::spawn_blocking(move || {
+        let (call, outcome) = shorten_and_encode(&model, call, &inputs);
+        RenderAttempt { call, turn, outcome }
     });
-    rendering.await.map_err(|_| failed("the rendering was stopped"))
+    encoding.await.map_err(|_| failed("the rendering was stopped"))
 }
 
-/// What rendering a call for a model needs.
-struct RenderContext {
+/// What encoding a call for a model needs.
+struct EncodeInputs {
     fleet: Arc<Fleet>,
-    kept: Arc<GeneratedIdCache>,
+    generated_ids: Arc<GeneratedIdCache>,
     salt: CacheSalt,
     memory: Arc<MemoryReservation>,
     /// The most tokens of an answer if the caller names no bound.
@@ -294,7 +338,7 @@ struct RenderContext {
     compiling: Mutex<Option<MemoryReservation>>,
 }
 
-impl RenderContext {
+impl EncodeInputs {
     /// The grammar of a call's answers, and the nanoseconds that compiling it took.
     fn grammar(
         &self,
@@ -303,9 +347,9 @@ impl RenderContext {
         call: &Call,
         prompt: &str,
     ) -> Result<(Option<SharedGrammar>, u64), Rejection> {
-        let begun = form::is_held(call).then(Instant::now);
+        let from = form::is_held(call).then(Instant::now);
         let grammar = self.form_of(|owner| form::grammar(model, lane, call, prompt, owner))?;
-        let nanos = begun.map_or(0, |begun| u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        let nanos = from.map_or(0, |from| u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
         Ok((grammar, nanos))
     }
 
@@ -320,10 +364,6 @@ impl RenderContext {
     }
 }
 
-fn salt(gateway: &Gateway, project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
-    salt_of(&gateway.parts().cache_secret, project, model, call)
-}
-
 /// The cache salt of a call. Calls with the same salt may share cached prefixes.
 pub(crate) fn salt_of(secret: &[u8; 32], project: &ProjectId, model: &ServedModel, call: &Call) -> CacheSalt {
     CacheSalt::derive(secret, project.as_str(), model.name.as_str(), call.cache_salt.as_deref())
@@ -336,152 +376,137 @@ fn take_memory(gateway: &Gateway, work: &RenderedWork) -> Result<(), Rejection> 
     if estimate.bytes() > bound {
         return Err(estimate.refusal(work, bound));
     }
-    gateway.memory().resize(&work.memory, estimate.bytes()).map_err(|full| full.at(Stage::Render))
+    gateway.memory().resize(&work.terms.memory, estimate.bytes()).map_err(|full| full.at(Stage::Render))
 }
 
-/// The rendered call, ready to send.
-struct EncodedPrompt {
-    /// The prompts as ids.
-    prompts: Vec<Arc<[u32]>>,
-    /// A conversation as the template wrote it.
-    text: Option<String>,
-    /// The grammar that constrains its answers.
-    grammar: Option<SharedGrammar>,
-    /// Nanoseconds that compiling `grammar` took.
+/// A call in the form in which its model takes it.
+struct EncodedCall {
+    rendered: Rendered,
+    /// Nanoseconds that compiling its grammar took.
     form_ns: u64,
-    /// Reasoning budget, if the call has one.
-    thought: Option<Arc<ReasoningBudget>>,
-    /// The prefixes of the prompt that are to be kept in a cache.
-    pins: Arc<[CachePin]>,
-    /// Reused ids of earlier answers, and where to keep the ids of its own.
-    past: ReusedIds,
-    /// The relayed call.
-    messages: Option<RelayedMessages>,
+    /// The earlier answers in its prompt whose generated ids are reused.
+    kept_answers: Option<KeptAnswers>,
 }
 
-/// See [`past`].
-#[derive(Default)]
-struct ReusedIds {
-    told: Option<KeptAnswers>,
-    keeper: Option<AnswerRecorder>,
-}
-
-impl EncodedPrompt {
-    /// Prompts, and nothing else.
-    fn of(prompts: Vec<Arc<[u32]>>) -> Self {
-        let (pins, past) = (Arc::default(), ReusedIds::default());
-        Self { prompts, text: None, grammar: None, form_ns: 0, thought: None, pins, past, messages: None }
-    }
-
-    /// Adds the sampling parameters, resolved for the model.
-    fn resolved(
-        self,
-        gateway: &Gateway,
-        model: &ServedModel,
-        call: &Call,
-        dossier: &RequestContext,
-    ) -> Result<(Self, Sampling), Rejection> {
-        let sampling = match &model.lane {
-            Backend::Tokens(lane) => {
-                resolve(gateway, model, lane, call, &self.prompts, dossier.drawn_bits())?
-            }
-            // An encoder samples nothing.
-            Backend::Vectors(_) => call.sampling.resolve(&SamplingDefaults::default(), 0, 0),
-            Backend::Messages(_) => messages::resolve(gateway, model, call),
-        };
-        Ok((self, sampling))
+impl EncodedCall {
+    /// A call without a grammar and without earlier answers.
+    const fn of(rendered: Rendered) -> Self {
+        Self { rendered, form_ns: 0, kept_answers: None }
     }
 }
 
 /// Shortens the conversation to the available space if the call asks for that, and encodes it.
-fn put(
+fn shorten_and_encode(
     model: &ServedModel,
     call: Box<Call>,
-    means: &RenderContext,
-) -> (Box<Call>, Result<EncodedPrompt, Rejection>) {
+    inputs: &EncodeInputs,
+) -> (Box<Call>, Result<EncodedCall, Rejection>) {
     match text_alone(model, &call) {
         Ok(()) => {}
-        Err(why) => return (call, Err(why)),
+        Err(rejection) => return (call, Err(rejection)),
     }
-    match shorten::shortened(model, call, (means.now, TokenizerMemory(&means.memory)), &means.limits) {
+    match shorten::shortened(model, call, (inputs.now, TokenizerMemory(&inputs.memory)), &inputs.limits) {
         Ok(call) => {
-            let encoded = encode(model, &call, means);
+            let encoded = encode_by_backend(model, &call, inputs);
             (call, encoded)
         }
-        Err((call, why)) => (call, Err(why)),
+        Err((call, rejection)) => (call, Err(rejection)),
     }
 }
 
-fn encode(model: &ServedModel, call: &Call, means: &RenderContext) -> Result<EncodedPrompt, Rejection> {
+fn encode_by_backend(
+    model: &ServedModel,
+    call: &Call,
+    inputs: &EncodeInputs,
+) -> Result<EncodedCall, Rejection> {
     match &model.lane {
-        Backend::Tokens(lane) => tokens(model, lane, call, means),
+        Backend::Tokens(lane) => encode_prompts(model, lane, call, inputs),
         Backend::Vectors(lane) => {
-            let most_tokens = means.limits.max_encode_tokens;
-            let prompts = texts::encode(model, lane, call, most_tokens, TokenizerMemory(&means.memory))?;
-            Ok(EncodedPrompt::of(prompts))
+            let most_tokens = inputs.limits.max_encode_tokens;
+            let texts = texts::encode(model, lane, call, most_tokens, TokenizerMemory(&inputs.memory))?;
+            Ok(EncodedCall::of(Rendered::Vectors(RenderedVectors { texts: EnginePrompts::new(texts) })))
         }
         Backend::Messages(_) => {
-            let RenderContext { fleet, salt, most_answer_tokens, limits, .. } = means;
+            let EncodeInputs { fleet, salt, most_answer_tokens, limits, .. } = inputs;
             let messages = messages::prepare(model, fleet, call, salt, *most_answer_tokens, limits)?;
-            Ok(EncodedPrompt { messages: Some(messages), ..EncodedPrompt::of(Vec::new()) })
+            Ok(EncodedCall::of(Rendered::Messages(messages)))
         }
     }
 }
 
-fn tokens(
+fn encode_prompts(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,
-    means: &RenderContext,
-) -> Result<EncodedPrompt, Rejection> {
+    inputs: &EncodeInputs,
+) -> Result<EncodedCall, Rejection> {
     held::check(model, lane, call)?;
     could_fit(model, call)?;
+    let memory = TokenizerMemory(&inputs.memory);
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let reasoning = Some(&call.reasoning);
-            let options = RenderOptions { add_generation_prompt: true, now: means.now, reasoning };
-            let (ids, text) = rendered(model, lane, conversation, &options, TokenizerMemory(&means.memory))?;
-            let kept = (&means.kept, &means.salt);
-            let past::ReusedHistory { ids, told, keeper } =
-                with_past(model, lane, call, kept, (ids, Some(&text)), means.now);
-            let (grammar, form_ns) = means.grammar(model, lane, call, &text)?;
-            let thought = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
+            let options = RenderOptions { add_generation_prompt: true, now: inputs.now, reasoning };
+            let (ids, text) = rendered(model, lane, conversation, &options, memory)?;
+            let cache = (&inputs.generated_ids, &inputs.salt);
+            let past = with_past(model, lane, call, cache, (ids, Some(&text)), inputs.now);
+            let ReusedHistory { ids, kept_answers, recorder } = past;
+            let (grammar, form_ns) = inputs.grammar(model, lane, call, &text)?;
+            let reasoning_budget = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
             let pins = pins::pins(lane, call, &text, &ids);
-            let prompts = vec![ids.into()];
-            let past = ReusedIds { told, keeper };
-            Ok(EncodedPrompt {
-                text: Some(text),
-                grammar,
-                form_ns,
-                thought,
-                pins,
-                past,
-                ..EncodedPrompt::of(prompts)
-            })
+            let prompts = EnginePrompts::new(vec![ids.into()]);
+            let text = Some(text);
+            let tokens = RenderedTokens { prompts, text, grammar, reasoning_budget, pins, recorder };
+            Ok(EncodedCall { rendered: Rendered::Tokens(tokens), form_ns, kept_answers })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let room = TokenizerMemory(&means.memory);
-            let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, room));
-            let (grammar, form_ns) = means.grammar(model, lane, call, "")?;
-            let prompts = each.collect::<Result<_, _>>()?;
-            Ok(EncodedPrompt { grammar, form_ns, ..EncodedPrompt::of(prompts) })
+            let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, memory));
+            let (grammar, form_ns) = inputs.grammar(model, lane, call, "")?;
+            let tokens = RenderedTokens {
+                prompts: EnginePrompts::new(each.collect::<Result<_, _>>()?),
+                text: None,
+                grammar,
+                reasoning_budget: None,
+                pins: Arc::default(),
+                recorder: None,
+            };
+            Ok(EncodedCall { rendered: Rendered::Tokens(tokens), form_ns, kept_answers: None })
         }
     }
 }
 
-/// Fills in what the caller left open and checks it against the model's window and vocabulary.
+/// The sampling parameters of a call, resolved for the model.
+fn sampling(
+    gateway: &Gateway,
+    model: &ServedModel,
+    call: &Call,
+    rendered: &Rendered,
+    request_bits: u128,
+) -> Result<Sampling, Rejection> {
+    match &model.lane {
+        Backend::Tokens(lane) => {
+            let longest = rendered.prompts().map_or(0, EnginePrompts::longest);
+            resolve(gateway, model, lane, call, longest, request_bits)
+        }
+        // An encoder samples nothing.
+        Backend::Vectors(_) => Ok(call.sampling.resolve(&SamplingDefaults::default(), 0, 0)),
+        Backend::Messages(_) => Ok(messages::resolve(gateway, model, call)),
+    }
+}
+
+/// Fills in what the caller left open and checks it against the model's window and vocabulary. The longest prompt has
+/// `longest` tokens.
 fn resolve(
     gateway: &Gateway,
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,
-    prompts: &[Arc<[u32]>],
+    longest: usize,
     request_bits: u128,
 ) -> Result<Sampling, Rejection> {
     let window = lane.capabilities.context_window;
-    let longest = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
     let longest = u32::try_from(longest).unwrap_or(u32::MAX);
     let scoring_only = call.sampling.max_tokens == Some(0);
     if longest > window || (longest == window && !scoring_only) {

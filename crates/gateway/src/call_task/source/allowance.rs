@@ -76,7 +76,7 @@ struct KeptBytes {
 
 impl AnswerAllowance {
     /// The bounds of an answer to `work`. With `as_is` it goes out as it comes, otherwise it is read and written anew.
-    pub(crate) fn new(work: &RenderedWork, dossier: &RequestContext, as_is: bool) -> Self {
+    pub(crate) fn new(work: &RenderedWork, context: &RequestContext, as_is: bool) -> Self {
         let (stream, choices) = (work.call.stream, u64::from(work.choices()));
         let (tokens, request) = (work.most_output_tokens(), work.body_bytes as u64);
         let vectors = match work.call.endpoint {
@@ -92,8 +92,8 @@ impl AnswerAllowance {
         let text = TIMES.saturating_mul(TEXT_BYTES_PER_TOKEN).saturating_mul(tokens);
         let is_kept = !stream
             || work.call.endpoint == Endpoint::Responses
-            || dossier.turns.is_some()
-            || work.messages.as_ref().is_some_and(|messages| messages.may_resume);
+            || context.turns.is_some()
+            || work.rendered.messages().is_some_and(|messages| messages.may_resume);
         // A whole answer that is read has six: itself, its texts, the events, the encoder's copy, the JSON, the stored
         // one. An event of a stream is in a buffer of twice its size, and is read and written before the next one.
         let copies = match (as_is, stream) {
@@ -104,10 +104,11 @@ impl AnswerAllowance {
         };
         // The answer of a batch request is kept, assembled, and handed to the store. An answer that is checked is read
         // into events, and its text is kept.
-        let of_batch = if dossier.batch.is_some() { 3 } else { 0 };
+        let of_batch = if context.batch.is_some() { 3 } else { 0 };
         let of_judged = if work.model.policy.off_form == OffForm::Pass { 0 } else { 2 };
         let copies = copies + of_batch + of_judged;
-        let account = AnswerAccount { reserved: Arc::clone(&work.memory), copies, state: Mutex::default() };
+        let account =
+            AnswerAccount { reserved: Arc::clone(&work.terms.memory), copies, state: Mutex::default() };
         Self {
             account: Arc::new(account),
             most_bytes: TIMES.saturating_mul(asked),
@@ -128,7 +129,7 @@ impl AnswerAllowance {
     /// The memory of the key is full.
     pub(super) fn read_whole(&self, bytes: usize) -> Result<(), Rejection> {
         let sizes = |KeptBytes { raw, text }| KeptBytes { raw, text: text.saturating_add(bytes as u64) };
-        self.account.take(sizes).map_err(|_| self.why())
+        self.account.take(sizes).map_err(|_| self.rejection())
     }
 
     /// Checks an answer that has `tokens` so far. `text` bytes of it have just been read.
@@ -139,13 +140,13 @@ impl AnswerAllowance {
         if tokens > self.most_tokens {
             return Err(too_long(tokens, self.most_tokens));
         }
-        if let Some((said, paid)) = &mut self.text {
-            *said = said.saturating_add(text as u64);
-            if *said > *paid {
-                let next = said.checked_next_multiple_of(TEXT_STEP_BYTES).unwrap_or(*said);
+        if let Some((read, paid)) = &mut self.text {
+            *read = read.saturating_add(text as u64);
+            if *read > *paid {
+                let next = read.checked_next_multiple_of(TEXT_STEP_BYTES).unwrap_or(*read);
                 let more = next - std::mem::replace(paid, next);
                 let sizes = |KeptBytes { raw, text }| KeptBytes { raw, text: text.saturating_add(more) };
-                self.account.take(sizes).map_err(|_| self.why())?;
+                self.account.take(sizes).map_err(|_| self.rejection())?;
             }
         }
         Ok(())
@@ -158,7 +159,7 @@ impl AnswerAllowance {
     }
 
     /// The rejection if there was no memory.
-    pub(super) fn why(&self) -> Rejection {
+    pub(super) fn rejection(&self) -> Rejection {
         let AnswerAccount { reserved, state, .. } = &*self.account;
         let full = state.lock().full.clone();
         match full.map(|no_room| NoMemory::of(reserved, no_room)) {

@@ -1,11 +1,12 @@
 //! An upstream that was asked, and its answer so far. Must not know what becomes of the answer.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use headrace_domain::Usage;
+use headrace_domain::{FinishReason, Usage};
 use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
 use headrace_fleet::{Placement, WorkerOutcome};
 use headrace_wire::relay::{KnownUsage, ReplyReader};
@@ -39,7 +40,7 @@ pub(crate) struct AskedServer {
     /// client must not see both.
     pub(super) opening: BytesMut,
     /// It has begun to answer, so its work is paid for.
-    pub(super) heard: bool,
+    pub(super) answering: bool,
     /// Output that a client may see went out.
     pub(super) shown: bool,
     /// Its last event has arrived.
@@ -51,8 +52,8 @@ pub(crate) struct AskedServer {
 }
 
 impl AskedServer {
-    pub(crate) fn new(facts: &RelayFacts, asking: RelayAttempt, placement: Placement) -> Self {
-        let RelayAttempt { answer, reader, as_is, allowance, conceal } = asking;
+    pub(crate) fn new(facts: &RelayFacts, attempt: RelayAttempt, placement: Placement) -> Self {
+        let RelayAttempt { answer, reader, as_is, allowance, conceal } = attempt;
         Self {
             facts: facts.clone(),
             answer: Some(answer),
@@ -63,12 +64,37 @@ impl AskedServer {
             as_is,
             conceal,
             opening: BytesMut::new(),
-            heard: false,
+            answering: false,
             shown: false,
             ended: false,
             whole_since: None,
             reported_since: None,
         }
+    }
+
+    /// The name of the upstream.
+    pub(crate) const fn upstream(&self) -> &Arc<str> {
+        &self.facts.upstream
+    }
+
+    /// The id that the upstream gave its answer.
+    pub(crate) fn answer_id(&self) -> Option<&str> {
+        self.reader.upstream_id()
+    }
+
+    /// The model that answered, according to the upstream.
+    pub(crate) fn answered_as(&self) -> Option<&str> {
+        self.reader.model()
+    }
+
+    /// The oddities of the answer that did not end it, each as `kind: detail`.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.reader.notes().iter().map(ToString::to_string).collect()
+    }
+
+    /// How a choice ended, according to the upstream.
+    pub(super) fn finish_name(&self, choice: usize) -> Option<&'static str> {
+        self.reader.finish(u32::try_from(choice).ok()?).map(FinishReason::name)
     }
 
     /// Returns the next event. After the end of an answer it does not wait. Once its content is complete, an answer is
@@ -106,7 +132,7 @@ impl AskedServer {
     }
 
     /// Breaks its answer off, and takes its placement.
-    pub(super) fn let_go(&mut self) -> Option<Placement> {
+    pub(super) fn abandon(&mut self) -> Option<Placement> {
         self.answer = None;
         self.placement.take()
     }
@@ -132,7 +158,7 @@ impl AskedServer {
     pub(super) fn usage(&self, likely_prompt: Usage) -> Usage {
         let KnownUsage { mut usage, has_prompt, has_answer, total } = self.reader.known_usage();
         let is_complete = has_prompt && has_answer;
-        if !self.heard && !is_complete {
+        if !self.answering && !is_complete {
             return Usage::default();
         }
         if !(has_answer && self.is_final()) {
@@ -148,10 +174,10 @@ impl AskedServer {
         usage
     }
 
-    /// Says why a part of the usage is an estimate. `None` if all of it is the upstream's own.
+    /// Why a part of the usage is an estimate. `None` if all of it is the upstream's own.
     pub(super) fn why_estimated(&self) -> Option<&'static str> {
         match self.reader.usage_gap() {
-            _ if !self.heard => None,
+            _ if !self.answering => None,
             None if self.is_final() => None,
             None => Some("the answer broke off before its last usage report"),
             Some(gap) => Some(gap),

@@ -12,12 +12,12 @@ use headrace_wire::relay::{FailureClass, FaultKind, ReplyFault, failure};
 use crate::rejection::Rejection;
 
 /// The retry time if an upstream is full and names none.
-const UNTOLD_WAIT: Duration = Duration::from_secs(1);
+const USUAL_WAIT: Duration = Duration::from_secs(1);
 
 /// What went wrong.
 pub(crate) struct SourceFault {
     /// The rejection for the client if no other target answers.
-    pub(crate) why: Rejection,
+    pub(crate) rejection: Rejection,
     /// For operators, in the upstream's words.
     pub(crate) cause: String,
     /// Another target may succeed.
@@ -29,7 +29,7 @@ pub(crate) struct SourceFault {
 impl SourceFault {
     fn moving(code: Code, message: &str, cause: String) -> Self {
         let message = format!("{message} What was not delivered is not charged.");
-        Self { why: Rejection::new(code, message), cause, may_move: true, broke: false }
+        Self { rejection: Rejection::new(code, message), cause, may_move: true, broke: false }
     }
 
     /// What the fault says about the server that gave the answer.
@@ -42,7 +42,7 @@ impl SourceFault {
 
     fn retry_after(mut self, wait: Option<Duration>) -> Self {
         if let Some(wait) = wait {
-            self.why = self.why.retry_after(wait);
+            self.rejection = self.rejection.retry_after(wait);
         }
         self
     }
@@ -72,7 +72,7 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> SourceFault {
         RelayError::Unavailable { retry_after, .. } => {
             let message = "The upstream of the model takes no calls now.";
             SourceFault::moving(Code::UpstreamOverloaded, message, cause)
-                .retry_after(Some(retry_after.unwrap_or(UNTOLD_WAIT)))
+                .retry_after(Some(retry_after.unwrap_or(USUAL_WAIT)))
         }
         RelayError::Status { status, body, retry_after } => of_status(*status, body, *retry_after, dialect),
         RelayError::TooLarge { what, limit } => {
@@ -85,9 +85,9 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> SourceFault {
         }
         // Another target would fill the same memory. The caller of this function knows which bound it is.
         RelayError::NoMemory => {
-            let why = Rejection::new(Code::MemoryFull, "The memory for calls is full. Try again.")
+            let rejection = Rejection::new(Code::MemoryFull, "The memory for calls is full. Try again.")
                 .at(Stage::Upstream);
-            SourceFault { why, cause, may_move: false, broke: false }
+            SourceFault { rejection, cause, may_move: false, broke: false }
         }
         RelayError::Redirect { .. } | RelayError::NotTheDialect { .. } | RelayError::Cut { .. } => {
             SourceFault::moving(
@@ -101,27 +101,27 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> SourceFault {
 
 /// The fault of an answer that exceeds what was requested or the memory for it. Its message has no words of the
 /// upstream.
-pub(super) fn of_bounds(why: Rejection) -> SourceFault {
-    let (cause, may_move) = (why.message.clone(), why.code == Code::UpstreamAnswerTooLarge);
-    SourceFault { why, cause, may_move, broke: false }
+pub(super) fn of_bounds(rejection: Rejection) -> SourceFault {
+    let (cause, may_move) = (rejection.message.clone(), rejection.code == Code::UpstreamAnswerTooLarge);
+    SourceFault { rejection, cause, may_move, broke: false }
 }
 
 /// The fault of an answer that is an error.
 fn of_status(status: u16, body: &[u8], retry_after: Option<Duration>, dialect: Dialect) -> SourceFault {
-    let told = failure(dialect, status, body);
-    let cause = format!("status {status}: {}", told.message);
-    of_class(told.class, &told.message, cause, told.param.as_deref()).retry_after(retry_after)
+    let failure = failure(dialect, status, body);
+    let cause = format!("status {status}: {}", failure.message);
+    of_class(failure.class, &failure.message, cause, failure.param.as_deref()).retry_after(retry_after)
 }
 
 fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>) -> SourceFault {
     let caller = |code: Code| {
-        let mut why =
+        let mut rejection =
             Rejection::new(code, format!("The upstream rejected the request: {words}")).at(Stage::Upstream);
         // The upstream's words may repeat the caller's.
-        why = why.keeping("The upstream rejected the request.");
-        why.param = param.map(str::to_owned);
+        rejection = rejection.keeping("The upstream rejected the request.");
+        rejection.param = param.map(str::to_owned);
         // The cause may repeat the caller's words, which no trace keeps. They are removed when the attempt is recorded.
-        SourceFault { why, cause: cause.clone(), may_move: false, broke: false }
+        SourceFault { rejection, cause: cause.clone(), may_move: false, broke: false }
     };
     match class {
         FailureClass::BadRequest => caller(Code::UpstreamRefused),
@@ -133,7 +133,7 @@ fn of_class(class: FailureClass, words: &str, cause: String, param: Option<&str>
             "The upstream of the model is full, or our share of it.",
             cause,
         )
-        .retry_after(Some(UNTOLD_WAIT)),
+        .retry_after(Some(USUAL_WAIT)),
         FailureClass::AuthOfOurs | FailureClass::NotFound | FailureClass::Quota => SourceFault::moving(
             Code::UpstreamMisconfigured,
             "The upstream of the model does not serve us: its operator has to look.",

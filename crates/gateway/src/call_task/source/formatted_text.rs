@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use headrace_domain::{Code, FinishReason, Prompt, ReplyEvent, ResponseFormat, Stage};
-use headrace_grammar::checked::{MAX_JUDGED_BYTES, ValidationResult, check, is_checked};
+use headrace_grammar::checked::{self, MAX_JUDGED_BYTES, ValidationResult, is_checked};
 use headrace_wire::WireLimits;
 use headrace_wire::relay::form_asked;
 
@@ -73,7 +73,7 @@ impl FormattedText {
     }
 
     /// Forgets output that was taken back.
-    pub(super) fn unsaid(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.choices.iter_mut().for_each(|choice| *choice = FormattedChoice::default());
     }
 
@@ -85,20 +85,22 @@ impl FormattedText {
     ///
     /// # Errors
     /// The first answer that violates the form.
-    pub(crate) async fn judged(self) -> Result<(), Rejection> {
-        let judging = tokio::task::spawn_blocking(move || {
+    pub(crate) async fn check(self) -> Result<(), Rejection> {
+        let checking = tokio::task::spawn_blocking(move || {
             let Self { form, choices } = self;
             let whole =
                 |choice: &FormattedChoice| choice.finish == Some(FinishReason::Stop) && !choice.is_other;
-            let judged =
-                choices.iter().filter(|choice| whole(choice)).map(|choice| check(&form, &choice.text));
-            judged.into_iter().find_map(|checked| match checked {
+            let results = choices
+                .iter()
+                .filter(|choice| whole(choice))
+                .map(|choice| checked::check(&form, &choice.text));
+            results.into_iter().find_map(|result| match result {
                 ValidationResult::Off { path, keyword } => Some((path, keyword)),
                 ValidationResult::Fits | ValidationResult::Unknown { .. } => None,
             })
         });
         // If the check panics, it has found nothing.
-        match judging.await.ok().flatten() {
+        match checking.await.ok().flatten() {
             None => Ok(()),
             Some((path, keyword)) => Err(off_form(&path, &keyword)),
         }

@@ -14,7 +14,7 @@ const RECEIPT_WAIT: Duration = Duration::from_secs(10);
 
 /// All jobs of a call.
 #[derive(Default)]
-pub(super) struct CallJobs {
+pub(crate) struct CallJobs {
     jobs: Vec<OneJob>,
     /// Where the next poll begins, so that no job starves another.
     next: usize,
@@ -27,7 +27,7 @@ pub(crate) struct SubmittedJob {
     /// Index of the job slot that this job fills.
     pub(crate) at: usize,
     /// The choice that it continues for another worker. If set, it generates nothing else.
-    pub(crate) goes_on: Option<u32>,
+    pub(crate) continued_choice: Option<u32>,
     pub(crate) ticket: JobTicket,
     pub(crate) placement: Placement,
     /// How many of the last ids of its prompt belong to that choice.
@@ -50,9 +50,9 @@ struct OneJob {
     /// The worker. While this is set, the job counts as dispatched and the worker's figures are updated.
     placement: Option<Placement>,
     /// The job has started, at this worker or an earlier one.
-    begun: bool,
+    started: bool,
     /// The choice that it continues for another worker. If set, it generates nothing else.
-    goes_on: Option<u32>,
+    continued_choice: Option<u32>,
     /// Output that a client may see has come.
     shown: bool,
     /// Prompt tokens found in the engine's cache. `None` until the engine starts on the prompt.
@@ -84,8 +84,8 @@ impl OneJob {
                     why: "it stopped without a word".to_owned(),
                 }
             }
-            Some(said) => {
-                if let JobEvent::Tokens { ids, .. } = said {
+            Some(event) => {
+                if let JobEvent::Tokens { ids, .. } = event {
                     self.generated.1 += ids.len() as u64;
                 }
                 if !std::mem::replace(&mut self.shown, true)
@@ -104,8 +104,9 @@ impl OneJob {
 
 impl CallJobs {
     /// Adds a job in slot `at`, in place of one that failed, or at the end.
-    pub(super) fn put(&mut self, handed: SubmittedJob) {
-        let SubmittedJob { part, at, goes_on, generated, ticket, placement, submitted_ns } = handed;
+    pub(super) fn add(&mut self, submitted: SubmittedJob) {
+        let SubmittedJob { part, at, continued_choice, generated, ticket, placement, submitted_ns } =
+            submitted;
         let (events, control) = ticket.split();
         let placement = Some(placement);
         let mut job = OneJob {
@@ -116,8 +117,8 @@ impl CallJobs {
             submitted_ns,
             answered_ns: None,
             placement,
-            begun: goes_on.is_some(),
-            goes_on,
+            started: continued_choice.is_some(),
+            continued_choice,
             shown: false,
             cached: None,
             generated: (u64::from(generated), 0),
@@ -125,7 +126,7 @@ impl CallJobs {
         match self.jobs.get_mut(at) {
             None => self.jobs.push(job),
             Some(former) => {
-                job.begun |= former.begun;
+                job.started |= former.started;
                 *former = job;
             }
         }
@@ -142,21 +143,21 @@ impl CallJobs {
     }
 
     /// The number of jobs.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// Notes that the job's first step begins. Returns `false` if its prompt was begun before, by this slot or another.
+    /// Notes that the job's first step begins. Returns `false` if its prompt was started before, by this slot or another.
     pub(super) fn begin(&mut self, job: usize) -> bool {
         let part = self.part(job);
-        let before = self.jobs.iter().any(|other| other.part == part && other.begun);
-        self.jobs.get_mut(job).is_some_and(|job| !std::mem::replace(&mut job.begun, true) && !before)
+        let before = self.jobs.iter().any(|other| other.part == part && other.started);
+        self.jobs.get_mut(job).is_some_and(|job| !std::mem::replace(&mut job.started, true) && !before)
     }
 
     /// The worker of the only job, as long as no output has come that a client may see.
-    pub(super) fn only_one(&self) -> Option<&Placement> {
+    pub(super) fn only_worker(&self) -> Option<&Placement> {
         match self.jobs.as_slice() {
-            [only] if !only.shown && only.goes_on.is_none() && only.report.is_none() => {
+            [only] if !only.shown && only.continued_choice.is_none() && only.report.is_none() => {
                 only.placement.as_ref()
             }
             _ => None,
@@ -164,14 +165,14 @@ impl CallJobs {
     }
 
     /// Drops one of two jobs for the same prompt, which cancels it. The other one moves to index 0.
-    pub(super) fn leave(&mut self, job: usize) -> Option<Placement> {
-        let left = self.jobs.swap_remove(job);
+    pub(super) fn remove(&mut self, job: usize) -> Option<Placement> {
+        let removed = self.jobs.swap_remove(job);
         self.next = 0;
-        left.placement
+        removed.placement
     }
 
     /// Notes that a job was answered to its end.
-    pub(super) fn answered(&mut self, job: usize, at_ns: u64) {
+    pub(super) fn note_answered(&mut self, job: usize, at_ns: u64) {
         if let Some(job) = self.jobs.get_mut(job) {
             job.answered_ns = Some(at_ns);
         }
@@ -186,12 +187,12 @@ impl CallJobs {
 
     /// Whether output has come that a client may see, from the job or from the answer that it continues.
     pub(super) fn has_shown(&self, job: usize) -> bool {
-        self.jobs.get(job).is_some_and(|job| job.shown || job.goes_on.is_some())
+        self.jobs.get(job).is_some_and(|job| job.shown || job.continued_choice.is_some())
     }
 
     /// The choice that it continues for another worker.
     pub(super) fn choice(&self, job: usize) -> Option<u32> {
-        self.jobs.get(job)?.goes_on
+        self.jobs.get(job)?.continued_choice
     }
 
     /// Whether no engine has taken any job.
@@ -200,7 +201,7 @@ impl CallJobs {
     }
 
     /// How the engines timed the jobs that have ended.
-    pub(super) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
         let reports =
             self.jobs.iter().filter_map(|job| Some((job.submitted_ns, &job.report.as_ref()?.engine)));
         reports.map(|(submitted_ns, engine)| EngineRun {
@@ -244,8 +245,8 @@ impl CallJobs {
     }
 
     /// The first prompt whose blocks were not all in the cache, and why.
-    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
-        let mut own = self.jobs.iter().filter(|job| job.goes_on.is_none());
+    pub(crate) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
+        let mut own = self.jobs.iter().filter(|job| job.continued_choice.is_none());
         own.find_map(|job| Some((job.part, job.report.as_ref()?.engine.miss?)))
     }
 
@@ -259,8 +260,8 @@ impl CallJobs {
     pub(super) fn usage_of(&self, job: usize, prompt_tokens: u64) -> Usage {
         let Some(job) = self.jobs.get(job) else { return Usage::default() };
         let reported = job.report.as_ref().map(|report| report.usage).unwrap_or_default();
-        let (before, came) = job.generated;
-        let output = reported.output.max(came.saturating_sub(reported.reasoning));
+        let (before, received) = job.generated;
+        let output = reported.output.max(received.saturating_sub(reported.reasoning));
         let prompt = prompt_tokens + before;
         match job.cached {
             Some(cached) if reported.prompt_tokens() < prompt => {
@@ -278,7 +279,7 @@ impl CallJobs {
     }
 
     /// What engines report about the jobs: the times of the first one, the sums of all.
-    pub(super) fn engine(&self) -> Option<EngineTrace> {
+    pub(crate) fn engine(&self) -> Option<EngineTrace> {
         let mut engines = self.reports().map(|report| &report.engine);
         let first = engines.next()?.clone();
         Some(engines.fold(first, |sum, engine| sum.with(engine)))

@@ -2,6 +2,7 @@
 //! one in another dialect is read into reply events. In both cases its usage, its end and its faults are read here.
 //! Must not know sockets or money.
 
+use std::borrow::Cow;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -9,25 +10,26 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use headrace_domain::{Endpoint, FinishReason, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
+use headrace_domain::{Endpoint, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
 use headrace_engine_api::{AbandonPolicy, RelayError, RelayEvent, RelayedEvent};
 use headrace_fleet::{Placement, WorkerOutcome};
 use headrace_wire::WireLimits;
 use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, end_of_stream};
 
 use crate::request_context::RequestContext;
-use crate::state::RenderedWork;
+use crate::state::{RelayedMessages, RenderedWork};
 
 use super::asked_server::AskedServer;
 use super::faults;
 use super::formatted_text::FormattedText;
 use super::resume::{PartialText, TextResume};
 use super::source_event::{LostJob, LostRace, RawPiece, ReplyProgress, SourceEvent};
+use super::source_report::{SourceTimes, SourceUsage};
 
 /// The most bytes of a passed-on answer that go out together, if they have already arrived.
-const TOGETHER: usize = 16 * 1024;
+const MOST_JOINED_BYTES: usize = 16 * 1024;
 /// How long an abandoned answer is still read, for upstreams with [`AbandonPolicy::Drain`].
-const DRAINING: Duration = Duration::from_secs(30);
+const DRAIN_WAIT: Duration = Duration::from_secs(30);
 
 /// The most bytes that are kept of what precedes the answer's first content.
 const OPENING_BYTES: usize = 16 * 1024;
@@ -35,6 +37,8 @@ const OPENING_BYTES: usize = 16 * 1024;
 /// See the top of the file.
 pub(crate) struct MessageSource {
     work: Arc<RenderedWork>,
+    /// The estimated usage of the prompt.
+    likely_prompt: Usage,
     /// The upstream that was asked last.
     asked: Option<AskedServer>,
     /// The second upstream of a race, until one of the two produces output.
@@ -42,50 +46,51 @@ pub(crate) struct MessageSource {
     /// Set if another upstream may continue an answer that breaks off.
     resume: Option<Box<TextResume>>,
     /// The prompt's usage has been sent.
-    begun: bool,
-    first_token_ns: Option<u64>,
-    postprocess_ns: u64,
+    prompt_is_sent: bool,
+    times: SourceTimes,
     /// An item that came after a batch and is to be returned next.
-    kept: Option<SourceEvent>,
-    /// The answers' texts, if they are to be checked against a form (`heard`), and the events of an answer that is
-    /// passed on (`overheard`).
-    heard: Option<Box<FormattedText>>,
-    overheard: Vec<ReplyEvent>,
+    pending: Option<SourceEvent>,
+    /// The answers' texts, if they are to be checked against a form.
+    checked_text: Option<Box<FormattedText>>,
+    /// The events of an answer that is passed on, if its text is to be checked.
+    passed_events: Vec<ReplyEvent>,
 }
 
 impl MessageSource {
-    pub(super) fn new(work: Arc<RenderedWork>, limits: &WireLimits) -> Self {
-        let resume = work.messages.as_ref().filter(|messages| messages.may_resume).map(|_| Box::default());
+    pub(super) fn new(work: Arc<RenderedWork>, messages: &RelayedMessages, limits: &WireLimits) -> Self {
+        let resume = messages.may_resume.then(Box::default);
+        let likely_prompt = Usage { input: messages.likely_prompt_tokens, ..Usage::default() };
         Self {
-            heard: FormattedText::of(&work, limits).map(Box::new),
-            overheard: Vec::new(),
+            checked_text: FormattedText::of(&work, limits).map(Box::new),
+            passed_events: Vec::new(),
             work,
+            likely_prompt,
             asked: None,
             rival: None,
             resume,
-            begun: false,
-            first_token_ns: None,
-            postprocess_ns: 0,
-            kept: None,
+            prompt_is_sent: false,
+            times: SourceTimes::default(),
+            pending: None,
         }
     }
 
     /// Sets the upstream that was asked, for a new answer or to continue an unfinished one.
-    pub(super) fn ask(&mut self, asked: AskedServer) {
-        if self.resume.as_ref().is_some_and(|resume| resume.may_go_on()) {
-            let (usage, generated) = (self.usage(), self.generated());
+    pub(crate) fn ask(&mut self, asked: AskedServer) {
+        if self.resume.as_ref().is_some_and(|resume| resume.can_continue()) {
+            let (usage, generated) = (self.known_usage(), self.generated());
             let reported = self.is_known();
             if let Some(resume) = &mut self.resume {
-                resume.goes_on(usage, reported, generated);
+                resume.continue_elsewhere(usage, reported, generated);
             }
         }
-        self.kept = None;
+        self.pending = None;
         self.asked = Some(asked);
     }
 
-    pub(super) fn text_begun(&self) -> Option<PartialText> {
+    /// The text of an answer that broke off, for another upstream to continue.
+    pub(crate) fn partial_text(&self) -> Option<PartialText> {
         let generated = self.asked.as_ref().map_or(0, |asked| asked.reader.generated());
-        self.resume.as_ref()?.begun(generated)
+        self.resume.as_ref()?.partial(generated)
     }
 
     /// Tokens of the answer, including those of all upstreams that broke off.
@@ -99,28 +104,30 @@ impl MessageSource {
         self.asked.as_ref().is_some_and(|asked| asked.reader.usage().is_some())
     }
 
-    pub(super) fn only_one(&self) -> Option<&Placement> {
+    pub(super) fn only_worker(&self) -> Option<&Placement> {
         let asked =
             self.asked.as_ref().filter(|asked| !asked.shown && !asked.ended && self.rival.is_none())?;
-        if self.resume.as_ref().is_some_and(|resume| resume.has_begun()) {
+        if self.resume.as_ref().is_some_and(|resume| resume.has_output()) {
             return None;
         }
         asked.placement.as_ref()
     }
 
-    pub(super) fn ask_too(&mut self, asked: AskedServer) {
+    /// Adds a second upstream that was asked. The one that produces the first output keeps the call.
+    pub(crate) fn ask_too(&mut self, asked: AskedServer) {
         self.rival = Some(Box::new(asked));
     }
 
-    pub(super) fn upstream(&self) -> Option<&Arc<str>> {
-        self.asked.as_ref().map(|asked| &asked.facts.upstream)
+    /// The upstream that has the call.
+    pub(crate) const fn server(&self) -> Option<&AskedServer> {
+        self.asked.as_ref()
     }
 
-    pub(super) fn take_back(&mut self) -> Option<Placement> {
-        self.asked.as_mut()?.let_go()
+    pub(super) fn take_back(&mut self, _: usize) -> Option<Placement> {
+        self.asked.as_mut()?.abandon()
     }
 
-    pub(super) fn answered_ns(&self) -> Option<u64> {
+    pub(super) fn answered_ns(&self, _: usize) -> Option<u64> {
         self.asked.as_ref()?.answered_ns
     }
 
@@ -132,40 +139,54 @@ impl MessageSource {
     /// on goes out together as far as it has arrived: each piece alone would cost a wake-up and a write.
     pub(super) async fn next(
         &mut self,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> SourceEvent {
         // Read once for everything that came together: reading the clock costs as much as handling a short event.
         let mut from = None;
-        let mut said = self.step(dossier, events, &mut from).await;
-        if let SourceEvent::Passed(passed) = &mut said
+        let mut event = self.step(context, events, &mut from).await;
+        if let SourceEvent::Passed(passed) = &mut event
             && !passed.last
         {
-            self.together(passed, dossier, events, &mut from);
+            self.join_pieces(passed, context, events, &mut from);
         }
-        let to = dossier.clock.monotonic_nanos();
-        self.postprocess_ns += from.map_or(0, |from| to.saturating_sub(from));
-        said.is_here_at(to);
-        said
+        let to = context.clock.monotonic_nanos();
+        self.times.postprocess_ns += from.map_or(0, |from| to.saturating_sub(from));
+        event.set_arrival(to);
+        event
+    }
+
+    pub(super) fn next_ready(
+        &mut self,
+        _: u64,
+        context: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Option<SourceEvent> {
+        self.next(context, events).now_or_never()
+    }
+
+    /// Each item was timed when it came.
+    pub(super) const fn time_batch(&self, _: u64, at_ns: u64, _: &RequestContext) -> u64 {
+        at_ns
     }
 
     /// Adds the pieces that have already arrived.
-    fn together(
+    fn join_pieces(
         &mut self,
         passed: &mut RawPiece,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
         from: &mut Option<u64>,
     ) {
         let mut pieces = BytesMut::new();
-        while passed.bytes.len().max(pieces.len()) < TOGETHER {
-            let next = self.step(dossier, events, from).now_or_never();
+        while passed.bytes.len().max(pieces.len()) < MOST_JOINED_BYTES {
+            let next = self.step(context, events, from).now_or_never();
             let Some(SourceEvent::Passed(more)) = next else {
-                self.kept = next;
+                self.pending = next;
                 break;
             };
             if more.last {
-                self.kept = Some(SourceEvent::Passed(more));
+                self.pending = Some(SourceEvent::Passed(more));
                 break;
             }
             if pieces.is_empty() {
@@ -183,31 +204,31 @@ impl MessageSource {
     /// The next item. Sets `from` to the time when its first event arrived, unless it is already set.
     async fn step(
         &mut self,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
         from: &mut Option<u64>,
     ) -> SourceEvent {
-        if let Some(kept) = self.kept.take() {
-            return kept;
+        if let Some(pending) = self.pending.take() {
+            return pending;
         }
-        if let Some(said) = self.raced(dossier, events).await {
-            return said;
+        if let Some(event) = self.raced(context, events).await {
+            return event;
         }
         loop {
             let Some(asked) = &mut self.asked else { return SourceEvent::Over };
             let came = asked.next().await;
-            let here_ns = *from.get_or_insert_with(|| dossier.clock.monotonic_nanos());
-            if let Some(said) = self.take(came, dossier, events) {
-                return said;
+            let here_ns = *from.get_or_insert_with(|| context.clock.monotonic_nanos());
+            if let Some(event) = self.take(came, context, events) {
+                return event;
             }
             // The time spent waiting from here on is not work.
-            self.postprocess_ns += dossier.clock.monotonic_nanos().saturating_sub(here_ns);
+            self.times.postprocess_ns += context.clock.monotonic_nanos().saturating_sub(here_ns);
             *from = None;
         }
     }
 
     /// Reads two racing answers until one of them has output or fails. Returns `None` if there is only one.
-    async fn raced(&mut self, dossier: &RequestContext, events: &mut Vec<ReplyEvent>) -> Option<SourceEvent> {
+    async fn raced(&mut self, context: &RequestContext, events: &mut Vec<ReplyEvent>) -> Option<SourceEvent> {
         loop {
             let (asked, rival) = (self.asked.as_mut()?, self.rival.as_mut()?);
             let (is_rival, came) = poll_fn(|cx| match asked.poll(cx) {
@@ -218,28 +239,32 @@ impl MessageSource {
             if is_rival {
                 std::mem::swap(asked, rival);
             }
-            let said = self.take(came, dossier, events);
-            let failed = match said {
+            let taken = self.take(came, context, events);
+            let failed = match taken {
                 None => continue,
                 Some(SourceEvent::Lost(lost)) => Some(lost),
                 Some(SourceEvent::More(more)) if !more.meaningful && !self.has_ended() => {
                     // It only opens an answer. It is discarded, because the other upstream may yet be the one that
                     // answers.
                     events.clear();
-                    self.begun = false;
+                    self.prompt_is_sent = false;
                     continue;
                 }
-                Some(said) => {
-                    self.kept = Some(said);
+                Some(event) => {
+                    self.pending = Some(event);
                     None
                 }
             };
-            let mut left = self.rival.take()?;
+            let mut loser = self.rival.take()?;
             if failed.is_some() {
-                std::mem::swap(self.asked.as_mut()?, &mut left);
+                std::mem::swap(self.asked.as_mut()?, &mut loser);
             }
-            let used = left.usage(self.likely_prompt());
-            return Some(SourceEvent::Outrun(Box::new(LostRace { placement: left.let_go()?, used, failed })));
+            let used = loser.usage(self.likely_prompt);
+            return Some(SourceEvent::Outrun(Box::new(LostRace {
+                placement: loser.abandon()?,
+                used,
+                failed,
+            })));
         }
     }
 
@@ -250,62 +275,62 @@ impl MessageSource {
     /// Processes an event. Returns `None` if nothing of it is for the client.
     fn take(
         &mut self,
-        came: Option<RelayEvent>,
-        dossier: &RequestContext,
+        event: Option<RelayEvent>,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> Option<SourceEvent> {
         let asked = self.asked.as_mut()?;
-        match came {
+        match event {
             Some(RelayEvent::Head(_)) => {
-                asked.heard = true;
+                asked.answering = true;
                 None
             }
             // Anything after the end of an answer does not belong to it.
             Some(RelayEvent::Event(_) | RelayEvent::Whole(_)) if asked.ended => None,
-            Some(RelayEvent::Event(event)) => self.event(&event, dossier, events),
+            Some(RelayEvent::Event(event)) => self.event(&event, context, events),
             Some(RelayEvent::Whole(body)) => {
                 // If an upstream does not stream, its answer is written as a stream here.
                 if self.work.call.stream {
                     asked.as_is = false;
-                    if let Err(why) = asked.allowance.read_whole(body.len()) {
-                        return Some(SourceEvent::Lost(self.lost(faults::of_bounds(why))));
+                    if let Err(rejection) = asked.allowance.read_whole(body.len()) {
+                        return Some(SourceEvent::Lost(self.lost(faults::of_bounds(rejection))));
                     }
                 }
                 let before = events.len();
-                let out = match (asked.as_is, &self.heard) {
+                let out = match (asked.as_is, &self.checked_text) {
                     (false, _) => Some(&mut *events),
-                    (true, Some(_)) => Some(&mut self.overheard),
+                    (true, Some(_)) => Some(&mut self.passed_events),
                     (true, None) => None,
                 };
                 let conceal = asked.conceal;
                 match asked.reader.whole(&body, out) {
                     Ok(facts) => {
                         asked.ended = true;
-                        let told = events.get(before..).unwrap_or_default();
-                        if let Err(lost) = self.within_bounds(told) {
+                        let new_events = events.get(before..).unwrap_or_default();
+                        if let Err(lost) = self.within_bounds(new_events) {
                             return Some(SourceEvent::Lost(lost));
                         }
-                        self.hear(told);
-                        self.raw_event(&facts, conceal.whole(body), dossier)
+                        self.keep_text(new_events);
+                        self.raw_event(&facts, conceal.whole(body), context)
                     }
                     Err(fault) => Some(SourceEvent::Lost(self.misread(&fault))),
                 }
             }
-            Some(RelayEvent::Failed(_)) if asked.ended => Some(self.over(dossier)),
+            Some(RelayEvent::Failed(_)) if asked.ended => Some(self.end(context)),
             // The content is complete, so the way in which its transport ended does not matter.
             Some(RelayEvent::Failed(_)) if asked.reader.has_finished() && asked.reader.end().is_ok() => {
-                Some(self.all_came(dossier))
+                Some(self.complete(context))
             }
             Some(RelayEvent::Failed(error)) => {
                 let mut lost = faults::of_relay(&error, asked.facts.dialect);
                 if error == RelayError::NoMemory {
-                    lost.why = asked.allowance.why();
+                    lost.rejection = asked.allowance.rejection();
                 }
                 asked.ended_as(&WorkerOutcome::from(&error));
                 Some(SourceEvent::Lost(self.lost(lost)))
             }
             None => match asked.reader.end() {
-                Ok(()) => Some(self.all_came(dossier)),
+                Ok(()) => Some(self.complete(context)),
                 Err(fault) => Some(SourceEvent::Lost(self.misread(&fault))),
             },
         }
@@ -314,14 +339,14 @@ impl MessageSource {
     fn event(
         &mut self,
         event: &RelayedEvent,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> Option<SourceEvent> {
         let asked = self.asked.as_mut()?;
         let before = events.len();
-        let out = match (asked.as_is, &self.heard) {
+        let out = match (asked.as_is, &self.checked_text) {
             (false, _) => Some(&mut *events),
-            (true, Some(_)) => Some(&mut self.overheard),
+            (true, Some(_)) => Some(&mut self.passed_events),
             (true, None) => None,
         };
         let facts = match asked.reader.event(&event.name, &event.data, out) {
@@ -335,14 +360,14 @@ impl MessageSource {
             return None;
         }
         asked.ended |= facts.kind == EventKind::End;
-        let told = events.get(before..).unwrap_or_default();
-        if let Err(lost) = self.within_bounds(told) {
+        let new_events = events.get(before..).unwrap_or_default();
+        if let Err(lost) = self.within_bounds(new_events) {
             return Some(SourceEvent::Lost(lost));
         }
-        self.hear(told);
+        self.keep_text(new_events);
         // The usage was requested for the bill, not by the caller.
         let for_us = facts.kind == EventKind::UsageOnly && !self.work.call.include_usage;
-        if for_us { None } else { self.raw_event(&facts, self.whole_end(&facts, event), dossier) }
+        if for_us { None } else { self.raw_event(&facts, self.whole_end(&facts, event), context) }
     }
 
     /// An event as it came. The last event of a response also gets what ends every stream, which its server may leave
@@ -359,27 +384,27 @@ impl MessageSource {
 
     /// Checks the answer with these events against its bounds. An answer that is cut is not read further, because its
     /// upstream might never end it.
-    fn within_bounds(&mut self, told: &[ReplyEvent]) -> Result<(), Box<LostJob>> {
+    fn within_bounds(&mut self, new_events: &[ReplyEvent]) -> Result<(), Box<LostJob>> {
         let Some(asked) = &mut self.asked else { return Ok(()) };
-        let text = told.iter().map(ReplyEvent::text_bytes).sum();
-        let Err(why) = asked.allowance.check(asked.reader.generated(), text) else { return Ok(()) };
+        let text = new_events.iter().map(ReplyEvent::text_bytes).sum();
+        let Err(rejection) = asked.allowance.check(asked.reader.generated(), text) else { return Ok(()) };
         asked.answer = None;
-        let fault = faults::of_bounds(why);
+        let fault = faults::of_bounds(rejection);
         asked.ended_as(&fault.outcome());
         Err(self.lost(fault))
     }
 
     /// Keeps the text that is to be checked: from `raw_event`, or from the events of an answer that is passed on.
-    fn hear(&mut self, told: &[ReplyEvent]) {
-        if let Some(heard) = &mut self.heard {
-            heard.take(told);
-            heard.take(&self.overheard);
-            self.overheard.clear();
+    fn keep_text(&mut self, new_events: &[ReplyEvent]) {
+        if let Some(checked_text) = &mut self.checked_text {
+            checked_text.take(new_events);
+            checked_text.take(&self.passed_events);
+            self.passed_events.clear();
         }
     }
 
-    pub(super) fn heard(&mut self) -> Option<Box<FormattedText>> {
-        self.heard.take()
+    pub(super) fn take_checked_text(&mut self) -> Option<Box<FormattedText>> {
+        self.checked_text.take()
     }
 
     /// The item for the client.
@@ -387,15 +412,14 @@ impl MessageSource {
         &mut self,
         facts: &EventFacts,
         bytes: Bytes,
-        dossier: &RequestContext,
+        context: &RequestContext,
     ) -> Option<SourceEvent> {
         let meaningful = facts.meaningful;
-        if meaningful && self.first_token_ns.is_none() {
-            self.first_token_ns = Some(dossier.elapsed_ns());
-            dossier.is_in(Stage::Decode);
+        if meaningful && self.times.first_token_ns.is_none() {
+            self.times.first_token_ns = Some(context.elapsed_ns());
+            context.is_in(Stage::Decode);
         }
-        dossier.publish_token_count(self.generated());
-        let likely = self.likely_prompt();
+        context.publish_token_count(self.generated());
         let asked = self.asked.as_mut()?;
         if meaningful && let Some(placement) = &mut asked.placement {
             placement.began();
@@ -415,8 +439,8 @@ impl MessageSource {
             return Some(SourceEvent::Passed(RawPiece { bytes, tokens, last, meaningful, at_ns: 0 }));
         }
         asked.shown |= meaningful;
-        let prompt = (!std::mem::replace(&mut self.begun, true)).then(|| {
-            let known = asked.conceal.usage(asked.reader.usage().unwrap_or(likely));
+        let prompt = (!std::mem::replace(&mut self.prompt_is_sent, true)).then(|| {
+            let known = asked.conceal.usage(asked.reader.usage().unwrap_or(self.likely_prompt));
             Box::new(Usage { output: 0, reasoning: 0, ..known })
         });
         let tokens = Some(self.generated());
@@ -424,9 +448,9 @@ impl MessageSource {
     }
 
     /// Ends the answer after its transport has ended.
-    fn all_came(&mut self, dossier: &RequestContext) -> SourceEvent {
+    fn complete(&mut self, context: &RequestContext) -> SourceEvent {
         let Some(asked) = self.asked.as_mut().filter(|asked| asked.as_is && !asked.ended) else {
-            return self.over(dossier);
+            return self.end(context);
         };
         // Only the final event is missing. Without it the answer would look cut off.
         asked.ended = true;
@@ -435,8 +459,8 @@ impl MessageSource {
         SourceEvent::Passed(RawPiece { bytes, tokens, last: true, meaningful: false, at_ns: 0 })
     }
 
-    fn over(&mut self, dossier: &RequestContext) -> SourceEvent {
-        let now_ns = dossier.elapsed_ns();
+    fn end(&mut self, context: &RequestContext) -> SourceEvent {
+        let now_ns = context.elapsed_ns();
         if let Some(asked) = &mut self.asked {
             asked.ended = true;
             asked.answered_ns = Some(now_ns);
@@ -455,33 +479,37 @@ impl MessageSource {
     }
 
     fn lost(&mut self, fault: faults::SourceFault) -> Box<LostJob> {
-        let faults::SourceFault { mut why, cause, mut may_move, broke } = fault;
+        let faults::SourceFault { mut rejection, cause, mut may_move, broke } = fault;
         let shown = self.asked.as_ref().is_some_and(|asked| asked.shown);
-        let mut goes_on = false;
-        if let Some(resume) = self.resume.as_mut().filter(|resume| resume.has_begun()) {
+        let mut can_continue = false;
+        if let Some(resume) = self.resume.as_mut().filter(|resume| resume.has_output()) {
             // An upstream that failed to continue the answer has not changed it, so another one may try.
             may_move |= resume.is_resumed() && !shown;
-            goes_on = resume.may_go_on();
-            why = resume.broke(why);
+            can_continue = resume.can_continue();
+            rejection = resume.note_failure(rejection);
         }
-        let (may_move, unless_seen) = (may_move && (!shown || goes_on), may_move && shown);
-        Box::new(LostJob { part: 0, job: 0, why, cause, may_move, unless_seen, broke })
+        let (may_move, may_move_if_unseen) = (may_move && (!shown || can_continue), may_move && shown);
+        Box::new(LostJob { part: 0, job: 0, rejection, cause, may_move, may_move_if_unseen, broke })
     }
 
-    /// Resets the source after its output was taken back before any of it left.
-    pub(super) fn unsaid(&mut self) {
-        (self.begun, self.first_token_ns) = (false, None);
-        self.heard.iter_mut().for_each(|heard| heard.unsaid());
+    /// Resets the source after its whole output was taken back before any of it left.
+    pub(crate) fn discard_output(&mut self) {
+        (self.prompt_is_sent, self.times.first_token_ns) = (false, None);
+        self.checked_text.iter_mut().for_each(|checked_text| checked_text.clear());
         if let Some(resume) = &mut self.resume {
             **resume = TextResume::default();
         }
+    }
+
+    pub(super) fn running(&self) -> Vec<(usize, usize)> {
+        vec![(0, 0)]
     }
 
     /// Abandons an answer that is no longer needed.
     pub(super) async fn cancel(&mut self) {
         self.rival = None;
         let Some(asked) = &mut self.asked else { return };
-        let drained = asked.facts.abandoned == AbandonPolicy::Drain && asked.heard && !asked.ended;
+        let drained = asked.facts.abandoned == AbandonPolicy::Drain && asked.answering && !asked.ended;
         if drained {
             let reading = async {
                 while let Some(came) = asked.next().await {
@@ -499,25 +527,29 @@ impl MessageSource {
                 }
             };
             // The usage known by then is billed.
-            let _ = tokio::time::timeout(DRAINING, reading).await;
+            let _ = tokio::time::timeout(DRAIN_WAIT, reading).await;
         }
         asked.answer = None;
     }
 
-    fn likely_prompt(&self) -> Usage {
-        let input = self.work.messages.as_ref().map_or(0, |messages| messages.likely_prompt_tokens);
-        Usage { input, ..Usage::default() }
+    pub(super) fn usage(&self) -> SourceUsage {
+        let why_estimated = self.why_estimated();
+        let known_by = match why_estimated {
+            None => UsageSource::Reported,
+            Some(_) => UsageSource::Estimated,
+        };
+        SourceUsage { usage: self.known_usage(), known_by, why_estimated }
     }
 
-    pub(super) fn usage(&self) -> Usage {
-        let last = self.usage_of_last();
+    fn known_usage(&self) -> Usage {
+        let last = self.usage_of(0);
         let all = self.resume.as_ref().map_or(last, |resume| resume.usage(last, self.is_known()));
         self.asked.as_ref().map_or(all, |asked| asked.conceal.usage(all))
     }
 
     /// The usage of the upstream that was asked last.
-    pub(super) fn usage_of_last(&self) -> Usage {
-        self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt()))
+    pub(super) fn usage_of(&self, _: usize) -> Usage {
+        self.asked.as_ref().map_or_else(Usage::default, |asked| asked.usage(self.likely_prompt))
     }
 
     pub(super) fn price_tier(&self) -> PriceTier {
@@ -525,15 +557,8 @@ impl MessageSource {
         named.map_or_else(|| self.work.call.tier.into(), PriceTier::reported)
     }
 
-    pub(super) fn usage_source(&self) -> UsageSource {
-        match self.why_estimated() {
-            None => UsageSource::Reported,
-            Some(_) => UsageSource::Estimated,
-        }
-    }
-
-    /// Says why a part of the usage is an estimate. `None` if all of it is the upstream's own.
-    pub(super) fn why_estimated(&self) -> Option<&'static str> {
+    /// Why a part of the usage is an estimate. `None` if all of it is the upstream's own.
+    fn why_estimated(&self) -> Option<&'static str> {
         if self.resume.as_ref().is_some_and(|resume| resume.is_resumed()) {
             return Some("several upstreams made the answer, each from where the one before broke off");
         }
@@ -543,30 +568,13 @@ impl MessageSource {
         }
     }
 
-    /// The oddities of the answer that did not end it, each as `kind: detail`.
-    pub(super) fn notes(&self) -> Vec<String> {
-        let notes = self.asked.as_ref().map_or(&[][..], |asked| asked.reader.notes());
-        notes.iter().map(ToString::to_string).collect()
+    pub(super) const fn times(&self) -> SourceTimes {
+        self.times
     }
 
-    pub(super) fn first_token_ns(&self) -> Option<u64> {
-        self.first_token_ns
-    }
-
-    pub(super) fn postprocess_ns(&self) -> u64 {
-        self.postprocess_ns
-    }
-
-    pub(super) fn finish_name(&self, choice: usize) -> Option<&'static str> {
-        let choice = u32::try_from(choice).ok()?;
-        self.asked.as_ref()?.reader.finish(choice).map(FinishReason::name)
-    }
-
-    pub(super) fn answer_id(&self) -> Option<&str> {
-        self.asked.as_ref()?.reader.upstream_id()
-    }
-
-    pub(super) fn answered_as(&self) -> Option<&str> {
-        self.asked.as_ref()?.reader.model()
+    /// The encoder has not seen the end of an answer that was passed on as it came.
+    pub(super) fn finish_name(&self, choice: usize, encoded: &'static str) -> Cow<'static, str> {
+        let reported = self.asked.as_ref().and_then(|asked| asked.finish_name(choice));
+        reported.unwrap_or(encoded).into()
     }
 }

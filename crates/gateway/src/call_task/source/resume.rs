@@ -13,11 +13,11 @@ pub(super) struct TextResume {
     /// There was output other than text, or the answer ended.
     beyond_text: bool,
     /// The first failure.
-    broke: Option<Rejection>,
+    first_failure: Option<Rejection>,
     /// The usage of the servers that have broken off.
     before: Option<EarlierUsage>,
     /// Trailing white space that the client has, and that the continuing server was not sent.
-    kept_back: String,
+    withheld: String,
 }
 
 struct EarlierUsage {
@@ -43,12 +43,12 @@ impl TextResume {
                 self.beyond_text = true;
                 continue;
             };
-            while let (Some(kept), Some(next)) = (self.kept_back.chars().next(), text.chars().next()) {
-                if kept != next {
-                    self.kept_back.clear();
+            while let (Some(expected), Some(next)) = (self.withheld.chars().next(), text.chars().next()) {
+                if expected != next {
+                    self.withheld.clear();
                     break;
                 }
-                self.kept_back.remove(0);
+                self.withheld.remove(0);
                 text.remove(0);
             }
             self.text.push_str(text);
@@ -56,18 +56,18 @@ impl TextResume {
     }
 
     /// Whether there is text to continue.
-    pub(super) fn may_go_on(&self) -> bool {
+    pub(super) fn can_continue(&self) -> bool {
         !self.beyond_text && !self.text.trim_end().is_empty()
     }
 
     /// Whether there is any output.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn has_output(&self) -> bool {
         self.beyond_text || !self.text.is_empty()
     }
 
     /// Notes a failure. Returns the first one, which the client gets if no server continues.
-    pub(super) fn broke(&mut self, why: Rejection) -> Rejection {
-        self.broke.get_or_insert(why).clone()
+    pub(super) fn note_failure(&mut self, rejection: Rejection) -> Rejection {
+        self.first_failure.get_or_insert(rejection).clone()
     }
 
     /// Whether an earlier server broke off.
@@ -82,8 +82,8 @@ impl TextResume {
 
     /// The text so far, without trailing white space: a server may reject a turn that ends with it. The server's text
     /// then begins with that white space.
-    pub(super) fn begun(&self, generated: u64) -> Option<PartialText> {
-        self.may_go_on().then(|| PartialText {
+    pub(super) fn partial(&self, generated: u64) -> Option<PartialText> {
+        self.can_continue().then(|| PartialText {
             text: self.text.trim_end().to_owned(),
             generated: self.generated().saturating_add(generated),
         })
@@ -91,10 +91,10 @@ impl TextResume {
 
     /// Notes that another server continues. `usage` is that of all servers before, which generated `generated` tokens
     /// as counted here.
-    pub(super) fn goes_on(&mut self, usage: Usage, reported: bool, generated: u64) {
+    pub(super) fn continue_elsewhere(&mut self, usage: Usage, reported: bool, generated: u64) {
         let reported = reported || self.before.as_ref().is_some_and(|before| before.reported);
         self.before = Some(EarlierUsage { usage, reported, generated });
-        self.kept_back = self.text.get(self.text.trim_end().len()..).unwrap_or_default().to_owned();
+        self.withheld = self.text.get(self.text.trim_end().len()..).unwrap_or_default().to_owned();
     }
 
     /// The usage of the answer over all its parts: the prompt once, and each part's tokens once.
@@ -121,18 +121,18 @@ mod tests {
         ReplyEvent::Text { choice: 0, text: text.to_owned(), ids: Vec::new(), logprobs: Vec::new() }
     }
 
-    fn said(resume: &mut TextResume, texts: &[&str]) -> String {
-        let mut events: Vec<_> = texts.iter().map(|said| text(said)).collect();
+    fn shown(resume: &mut TextResume, texts: &[&str]) -> String {
+        let mut events: Vec<_> = texts.iter().map(|new| text(new)).collect();
         resume.take(&mut events);
-        let told = |event: &ReplyEvent| match event {
+        let shown = |event: &ReplyEvent| match event {
             ReplyEvent::Text { text, .. } => text.clone(),
             _ => String::new(),
         };
-        events.iter().map(told).collect()
+        events.iter().map(shown).collect()
     }
 
     #[test]
-    fn white_space_at_a_break_is_said_once() {
+    fn white_space_at_a_break_is_shown_once() {
         for (before, behind, expected) in [
             ("so \n", &[" \n", "far"][..], "so \nfar"),
             ("so \n", &[" ", "\nfar"], "so \nfar"),
@@ -142,44 +142,44 @@ mod tests {
             ("so ", &["\nfar  "], "so \nfar  "),
         ] {
             let mut resume = TextResume::default();
-            let first = said(&mut resume, &[before]);
-            assert_eq!(resume.begun(3).unwrap().text, "so");
-            resume.goes_on(Usage::default(), false, 3);
-            assert_eq!(first + &said(&mut resume, behind), expected);
-            assert_eq!(resume.begun(2).unwrap().text, expected.trim_end());
-            assert_eq!(resume.begun(2).unwrap().generated, 5);
+            let first = shown(&mut resume, &[before]);
+            assert_eq!(resume.partial(3).unwrap().text, "so");
+            resume.continue_elsewhere(Usage::default(), false, 3);
+            assert_eq!(first + &shown(&mut resume, behind), expected);
+            assert_eq!(resume.partial(2).unwrap().text, expected.trim_end());
+            assert_eq!(resume.partial(2).unwrap().generated, 5);
         }
     }
 
     #[test]
-    fn only_text_that_has_begun_and_not_ended_goes_on() {
+    fn only_text_that_has_begun_and_not_ended_is_continued() {
         let mut resume = TextResume::default();
-        assert!(!resume.may_go_on() && !resume.has_begun());
-        said(&mut resume, &[" \n"]);
-        assert!(!resume.may_go_on() && resume.has_begun());
-        said(&mut resume, &["a"]);
-        assert!(resume.may_go_on());
+        assert!(!resume.can_continue() && !resume.has_output());
+        shown(&mut resume, &[" \n"]);
+        assert!(!resume.can_continue() && resume.has_output());
+        shown(&mut resume, &["a"]);
+        assert!(resume.can_continue());
         resume.take(&mut [ReplyEvent::RedactedReasoning { choice: 0, data: "x".to_owned() }]);
-        assert!(!resume.may_go_on() && resume.begun(1).is_none());
-        let why = |message: &str| Rejection::new(Code::UpstreamFailed, message);
-        assert_eq!(resume.broke(why("first")).message, "first");
-        assert_eq!(resume.broke(why("second")).message, "first");
+        assert!(!resume.can_continue() && resume.partial(1).is_none());
+        let rejection = |message: &str| Rejection::new(Code::UpstreamFailed, message);
+        assert_eq!(resume.note_failure(rejection("first")).message, "first");
+        assert_eq!(resume.note_failure(rejection("second")).message, "first");
     }
 
     #[test]
     fn each_token_counts_once() {
         let usage = |input, output| Usage { input, output, ..Usage::default() };
-        let told = |usage: Usage| (usage.input, usage.cached_input, usage.output);
+        let counts = |usage: Usage| (usage.input, usage.cached_input, usage.output);
         let mut resume = TextResume::default();
-        assert_eq!(told(resume.usage(usage(5, 2), true)), (5, 0, 2));
+        assert_eq!(counts(resume.usage(usage(5, 2), true)), (5, 0, 2));
         // No server has reported the prompt: 20 is an estimate.
-        resume.goes_on(usage(20, 4), false, 4);
-        assert_eq!(told(resume.usage(usage(20, 0), false)), (20, 0, 4));
+        resume.continue_elsewhere(usage(20, 4), false, 4);
+        assert_eq!(counts(resume.usage(usage(20, 0), false)), (20, 0, 4));
         let now = Usage { cached_input: 8, ..usage(10, 3) };
-        assert_eq!(told(resume.usage(now, true)), (6, 8, 7));
+        assert_eq!(counts(resume.usage(now, true)), (6, 8, 7));
         // A server has reported it, and a second one continues.
-        resume.goes_on(usage(15, 7), true, 7);
-        assert_eq!(told(resume.usage(usage(99, 2), true)), (15, 0, 9));
+        resume.continue_elsewhere(usage(15, 7), true, 7);
+        assert_eq!(counts(resume.usage(usage(99, 2), true)), (15, 0, 9));
         assert_eq!((resume.generated(), resume.is_resumed()), (7, true));
     }
 }

@@ -22,7 +22,7 @@ pub(crate) enum SourceEvent {
 
 impl SourceEvent {
     /// Sets when output for the client arrived.
-    pub(crate) fn is_here_at(&mut self, ns: u64) {
+    pub(crate) fn set_arrival(&mut self, ns: u64) {
         match self {
             Self::More(more) => more.at_ns = ns,
             Self::Passed(passed) => passed.at_ns = ns,
@@ -84,14 +84,14 @@ pub(crate) struct LostJob {
     /// Index of the job.
     pub(crate) job: usize,
     /// The rejection for the client if no other worker answers.
-    pub(crate) why: Rejection,
+    pub(crate) rejection: Rejection,
     /// What went wrong, in the words of the worker that had it.
     pub(crate) cause: String,
     /// Another worker may succeed. If the client may have seen a part of the answer, that worker continues it.
     pub(crate) may_move: bool,
     /// Another worker may succeed, and the call has no output but this part's. If none of it has left, it can be taken
     /// back.
-    pub(crate) unless_seen: bool,
+    pub(crate) may_move_if_unseen: bool,
     /// The worker broke instead of ending by itself.
     pub(crate) broke: bool,
 }

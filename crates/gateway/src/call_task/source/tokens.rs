@@ -1,19 +1,21 @@
 //! The token source: the jobs of a call in engines, and its replies parsed. Its input is ids and deliverable text; tool
 //! calls are extracted from the text here (stage `postprocess`). Must not know dialects, bytes or money.
 
+use std::borrow::Cow;
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use headrace_domain::{
-    CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, FinishReason, PriceTier, Prompt, PromptItem,
-    ReplyEvent, RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
+    Call, Code, EncodeWish, FinishReason, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId, ShownPrompt,
+    Stage, ToEncode, TokenLogprob, Usage, UsageSource,
 };
 use headrace_engine_api::{JobError, JobEvent, ResumeSupport, SubmitRefusal};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 use headrace_wire::WireLimits;
 
-use crate::generated_ids::MOST_ANSWER_TOKENS;
+use crate::generated_ids::{AnswerRecorder, MOST_ANSWER_TOKENS};
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::render::held_calls;
@@ -22,6 +24,7 @@ use crate::state::RenderedWork;
 use super::formatted_text::FormattedText;
 use super::jobs::{CallJobs, SubmittedJob};
 use super::source_event::{LostJob, LostRace, ReplyProgress, SourceEvent};
+use super::source_report::{SourceTimes, SourceUsage};
 
 /// See the top of the file.
 pub(crate) struct TokenSource {
@@ -35,28 +38,27 @@ pub(crate) struct TokenSource {
     /// The usage of the prompt, as far as it was known when the first event came.
     prompt: Option<Usage>,
     /// The generated ids, if another worker could continue from them. Otherwise nothing is kept.
-    kept: Option<Box<ResumableTokens>>,
+    resumable: Option<Box<ResumableTokens>>,
     /// The answers' texts, if they are to be checked against a form.
-    heard: Option<Box<FormattedText>>,
+    checked_text: Option<Box<FormattedText>>,
     /// The ids of each answer, if they go into the generated-id cache.
-    said: Vec<Vec<u32>>,
+    recorded: Vec<Vec<u32>>,
     /// Two workers have the call, and neither has produced output.
     racing: bool,
     /// The first output of the faster worker.
-    first: Option<Box<JobEvent>>,
+    first_output: Option<Box<JobEvent>>,
     /// Ids generated so far, over all choices.
     generated: u64,
-    first_token_ns: Option<u64>,
-    postprocess_ns: u64,
+    times: SourceTimes,
 }
 
 /// What another worker needs to continue.
 #[derive(Default)]
 struct ResumableTokens {
     /// One for each choice.
-    told: Vec<EmittedTokens>,
+    emitted: Vec<EmittedTokens>,
     /// The prompt usage of all jobs that began, each prompt counted once.
-    begun: Usage,
+    prompts: Usage,
     /// An answer was begun by one worker and continued by another.
     moved_on: bool,
 }
@@ -80,47 +82,47 @@ pub(crate) struct PartialTokens {
 impl TokenSource {
     pub(super) fn new(work: Arc<RenderedWork>, limits: &WireLimits) -> Self {
         Self {
-            heard: FormattedText::of(&work, limits).map(Box::new),
+            checked_text: FormattedText::of(&work, limits).map(Box::new),
             work,
             jobs: CallJobs::default(),
             parsers: Vec::new(),
             cut_thoughts: Vec::new(),
             prompt: None,
-            kept: None,
-            said: Vec::new(),
+            resumable: None,
+            recorded: Vec::new(),
             racing: false,
-            first: None,
+            first_output: None,
             generated: 0,
-            first_token_ns: None,
-            postprocess_ns: 0,
+            times: SourceTimes::default(),
         }
     }
 
-    pub(super) fn put(&mut self, handed: SubmittedJob) {
-        let continues =
-            handed.placement.capabilities().map_or(ResumeSupport::Never, |engine| engine.continues);
+    /// Adds a job for a prompt that a worker has taken. Prompts come in order; a lost one is added again.
+    pub(crate) fn add_job(&mut self, job: SubmittedJob) {
+        let continues = job.placement.capabilities().map_or(ResumeSupport::Never, |engine| engine.continues);
         let work = &self.work;
         // A single worker has no other to hand over to.
-        if self.kept.is_none()
+        if self.resumable.is_none()
             && continues != ResumeSupport::Never
-            && work.catalog.fleet().workers_of(&work.model.name) > 1
+            && work.terms.catalog.fleet().workers_of(&work.model.name) > 1
         {
-            let mut kept = Box::<ResumableTokens>::default();
-            kept.told.resize_with(work.choices() as usize, EmittedTokens::default);
-            self.kept = Some(kept);
+            let mut resumable = Box::<ResumableTokens>::default();
+            resumable.emitted.resize_with(work.choices() as usize, EmittedTokens::default);
+            self.resumable = Some(resumable);
         }
-        if let Some(kept) = &mut self.kept {
-            kept.moved_on |= handed.goes_on.is_some();
+        if let Some(resumable) = &mut self.resumable {
+            resumable.moved_on |= job.continued_choice.is_some();
         }
-        self.jobs.put(handed);
+        self.jobs.add(job);
     }
 
-    pub(super) fn only_one(&self) -> Option<&Placement> {
-        self.jobs.only_one().filter(|_| self.work.parts() == 1)
+    pub(super) fn only_worker(&self) -> Option<&Placement> {
+        self.jobs.only_worker().filter(|_| self.work.parts() == 1)
     }
 
-    pub(super) fn race(&mut self, handed: SubmittedJob) {
-        self.put(handed);
+    /// Adds a second worker that has taken the call. The worker that produces the first output keeps it.
+    pub(crate) fn race(&mut self, second: SubmittedJob) {
+        self.add_job(second);
         self.racing = true;
     }
 
@@ -128,24 +130,31 @@ impl TokenSource {
         self.jobs.take_back(job)
     }
 
-    pub(super) fn jobs(&self) -> usize {
-        self.jobs.len()
+    /// The jobs of the call.
+    pub(crate) const fn jobs(&self) -> &CallJobs {
+        &self.jobs
     }
 
-    pub(super) fn begun(&mut self, job: usize, dossier: &RequestContext) -> Option<Vec<PartialTokens>> {
+    /// The unfinished answers of a lost job, which another worker can continue. `None` if the job can start again
+    /// unseen.
+    pub(crate) fn unfinished_answers(
+        &mut self,
+        job: usize,
+        context: &RequestContext,
+    ) -> Option<Vec<PartialTokens>> {
         if !self.jobs.has_shown(job) {
             return None;
         }
-        let begun: Vec<PartialTokens> =
-            self.choices_of(job).filter_map(|choice| self.begun_choice(job, choice)).collect();
-        if begun.is_empty() {
+        let unfinished: Vec<PartialTokens> =
+            self.choices_of(job).filter_map(|choice| self.unfinished_answer(job, choice)).collect();
+        if unfinished.is_empty() {
             // Only its final event is missing.
-            if let Some(kept) = &mut self.kept {
-                kept.moved_on = true;
+            if let Some(resumable) = &mut self.resumable {
+                resumable.moved_on = true;
             }
-            self.jobs.answered(job, dossier.elapsed_ns());
+            self.jobs.note_answered(job, context.elapsed_ns());
         }
-        Some(begun)
+        Some(unfinished)
     }
 
     /// The choices that a job is to answer.
@@ -158,11 +167,12 @@ impl TokenSource {
         }
     }
 
-    fn begun_choice(&self, job: usize, choice: u32) -> Option<PartialTokens> {
-        let told = self.kept.as_ref()?.told.get(choice as usize).filter(|told| !told.finished)?;
-        let prompt = self.work.prompts.get(self.jobs.part(job))?;
-        let ids: Vec<u32> = prompt.iter().chain(&told.ids).copied().collect();
-        let generated = u32::try_from(told.ids.len()).ok()?;
+    fn unfinished_answer(&self, job: usize, choice: u32) -> Option<PartialTokens> {
+        let emitted =
+            self.resumable.as_ref()?.emitted.get(choice as usize).filter(|emitted| !emitted.finished)?;
+        let prompt = self.prompt(job)?;
+        let ids: Vec<u32> = prompt.iter().chain(&emitted.ids).copied().collect();
+        let generated = u32::try_from(emitted.ids.len()).ok()?;
         Some(PartialTokens { choice, ids: ids.into(), generated })
     }
 
@@ -174,13 +184,34 @@ impl TokenSource {
         self.jobs.is_empty()
     }
 
-    /// Makes the parsers, which may take a while with tools.
-    pub(super) fn listen(&mut self, request: RequestId) {
+    /// Makes the parsers, which may take a while with tools. The workers that took the call are already running.
+    pub(crate) fn make_parsers(&mut self, request: RequestId) {
         let form = reply_form(&self.work);
         let parser = |choice| ReplyParser::new(&form, choice, CallIds::from(request));
         self.parsers = (0..self.work.choices()).map(parser).collect();
-        if self.work.keeper.is_some() {
-            self.said.resize_with(self.parsers.len(), Vec::new);
+        if self.recorder().is_some() {
+            self.recorded.resize_with(self.parsers.len(), Vec::new);
+        }
+    }
+
+    pub(super) fn next(
+        &mut self,
+        context: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> impl Future<Output = SourceEvent> {
+        poll_fn(move |cx| self.poll_next(cx, None, context, events))
+    }
+
+    pub(super) fn next_ready(
+        &mut self,
+        from_ns: u64,
+        context: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Option<SourceEvent> {
+        let cx = &mut Context::from_waker(Waker::noop());
+        match self.poll_next(cx, Some(from_ns), context, events) {
+            Poll::Ready(event) => Some(event),
+            Poll::Pending => None,
         }
     }
 
@@ -190,17 +221,17 @@ impl TokenSource {
         &mut self,
         cx: &mut Context<'_>,
         timed_ns: Option<u64>,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> Poll<SourceEvent> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(self.take(0, *first, timed_ns, dossier, events));
+        if let Some(first) = self.first_output.take() {
+            return Poll::Ready(self.take(0, *first, timed_ns, context, events));
         }
         self.jobs.poll_next(cx).map(|next| match next {
             None => SourceEvent::Over,
-            Some((job, event)) if self.racing => self.raced(job, event, timed_ns, dossier, events),
+            Some((job, event)) if self.racing => self.raced(job, event, timed_ns, context, events),
             Some((job, None)) => SourceEvent::Lost(self.lost(job, None)),
-            Some((job, Some(event))) => self.take(job, event, timed_ns, dossier, events),
+            Some((job, Some(event))) => self.take(job, event, timed_ns, context, events),
         })
     }
 
@@ -210,23 +241,23 @@ impl TokenSource {
         job: usize,
         event: Option<JobEvent>,
         timed_ns: Option<u64>,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> SourceEvent {
         let failed = match &event {
             Some(JobEvent::Started { .. }) => {
                 return event
-                    .map_or(SourceEvent::Over, |event| self.take(job, event, timed_ns, dossier, events));
+                    .map_or(SourceEvent::Over, |event| self.take(job, event, timed_ns, context, events));
             }
             Some(JobEvent::Failed { error, .. }) => Some(self.lost(job, Some(error))),
             None => Some(self.lost(job, None)),
             Some(_) => None,
         };
         self.racing = false;
-        let leaves = if failed.is_some() { job } else { 1 - job.min(1) };
-        self.first = event.filter(|_| failed.is_none()).map(Box::new);
-        let used = self.usage_of(leaves);
-        match self.jobs.leave(leaves) {
+        let loser = if failed.is_some() { job } else { 1 - job.min(1) };
+        self.first_output = event.filter(|_| failed.is_none()).map(Box::new);
+        let used = self.usage_of(loser);
+        match self.jobs.remove(loser) {
             Some(placement) => SourceEvent::Outrun(Box::new(LostRace { placement, used, failed })),
             None => SourceEvent::Over,
         }
@@ -238,31 +269,16 @@ impl TokenSource {
         job: usize,
         event: JobEvent,
         timed_ns: Option<u64>,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> SourceEvent {
-        let from = timed_ns.unwrap_or_else(|| dossier.clock.monotonic_nanos());
+        let from = timed_ns.unwrap_or_else(|| context.clock.monotonic_nanos());
         let before = events.len();
-        let (mut cached, mut begun, mut meaningful) = (0, true, true);
+        let (mut cached, mut has_started, mut meaningful) = (0, true, true);
         match event {
             JobEvent::Started { cached_tokens } => {
                 (cached, meaningful) = (u64::from(cached_tokens), false);
-                if self.first_token_ns.is_none() {
-                    dossier.is_in(Stage::Prefill);
-                }
-                let wants_ids = self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none();
-                // A prompt that moved to another worker begins again there, but is counted once.
-                if self.jobs.begin(job) {
-                    let tokens = self.prompt_tokens(job);
-                    let cached_input = cached.min(tokens);
-                    let input = tokens - cached_input;
-                    if let Some(kept) = &mut self.kept {
-                        kept.begun = kept.begun.plus(&Usage { input, cached_input, ..Usage::default() });
-                    }
-                    if wants_ids {
-                        self.show_prompt(job, Vec::new(), events);
-                    }
-                }
+                self.start(job, cached, context, events);
             }
             JobEvent::Scored(scores) => {
                 if self.wants_prompt() {
@@ -271,78 +287,111 @@ impl TokenSource {
             }
             JobEvent::Tokens { choice, ids, text, logprobs } => {
                 self.generated += ids.len() as u64;
-                dossier.publish_token_count(self.generated);
-                if self.first_token_ns.is_none() {
-                    self.first_token_ns = Some(dossier.elapsed_ns());
-                    dossier.is_in(Stage::Decode);
+                context.publish_token_count(self.generated);
+                self.note_output(context);
+                if let Some(emitted) = self.emitted_of(choice) {
+                    emitted.ids.extend_from_slice(&ids);
                 }
-                if let Some(told) = self.emitted_of(choice) {
-                    told.ids.extend_from_slice(&ids);
-                }
-                if let Some(said) = self.said.get_mut(choice as usize).filter(|said| is_kept(said)) {
-                    said.extend_from_slice(&ids);
+                let recorded = self.recorded.get_mut(choice as usize);
+                if let Some(recorded) = recorded.filter(|ids| is_recorded(ids)) {
+                    recorded.extend_from_slice(&ids);
                 }
                 if let Some(parser) = self.parsers.get_mut(choice as usize) {
                     parser.push(text, ids, logprobs, events);
                 }
             }
             JobEvent::Encoded(values) => {
-                if self.first_token_ns.is_none() {
-                    self.first_token_ns = Some(dossier.elapsed_ns());
-                    dossier.is_in(Stage::Decode);
-                }
+                self.note_output(context);
                 let choice = u32::try_from(self.jobs.part(job)).unwrap_or(u32::MAX);
-                events.push(ReplyEvent::Encoded { choice, values: cut(&self.work.call, values) });
+                events.push(ReplyEvent::Encoded { choice, values: shortened(&self.work.call, values) });
             }
-            JobEvent::Finished { choice, reason } => {
-                if let Some(told) = self.emitted_of(choice) {
-                    told.finished = true;
-                }
-                if let (Some(keeper), Some(said)) = (&self.work.keeper, self.said.get(choice as usize)) {
-                    keeper.keep(said, dossier.record.started);
-                }
-                if let Some(parser) = self.parsers.get_mut(choice as usize) {
-                    if matches!(reason, FinishReason::StopString { .. }) && parser.is_thinking() {
-                        self.cut_thoughts.push(choice as usize);
-                    }
-                    parser.finish(reason, events);
-                }
-            }
+            JobEvent::Finished { choice, reason } => self.finish(choice, reason, context, events),
             JobEvent::Done(_) => {
-                (begun, meaningful) = (false, false);
-                self.jobs.answered(job, dossier.elapsed_ns());
+                (has_started, meaningful) = (false, false);
+                self.jobs.note_answered(job, context.elapsed_ns());
             }
             JobEvent::Failed { error, .. } => return SourceEvent::Lost(self.lost(job, Some(&error))),
         }
-        if let (Some(heard), Some(new)) = (&mut self.heard, events.get(before..)) {
-            heard.take(new);
+        if let (Some(text), Some(new)) = (&mut self.checked_text, events.get(before..)) {
+            text.take(new);
         }
-        let prompt = if begun { self.begin(cached).map(Box::new) } else { None };
+        let prompt = if has_started { self.begin(cached).map(Box::new) } else { None };
         let at_ns = match timed_ns {
             Some(from) => from,
-            None => self.took_in(from, dossier),
+            None => self.time_batch(from, from, context),
         };
         SourceEvent::More(ReplyProgress { prompt, tokens: None, meaningful, at_ns })
     }
 
+    /// Takes the start of a job, with `cached` tokens of its prompt from the cache.
+    fn start(&mut self, job: usize, cached: u64, context: &RequestContext, events: &mut Vec<ReplyEvent>) {
+        if self.times.first_token_ns.is_none() {
+            context.is_in(Stage::Prefill);
+        }
+        // A prompt that moved to another worker begins again there, but is counted once.
+        if !self.jobs.begin(job) {
+            return;
+        }
+        let tokens = self.prompt_tokens(job);
+        let cached_input = cached.min(tokens);
+        let usage = Usage { input: tokens - cached_input, cached_input, ..Usage::default() };
+        if let Some(resumable) = &mut self.resumable {
+            resumable.prompts = resumable.prompts.plus(&usage);
+        }
+        // With its log-probabilities, the prompt is shown once they have come.
+        if self.wants_prompt() && self.work.sampling.prompt_logprobs.is_none() {
+            self.show_prompt(job, Vec::new(), events);
+        }
+    }
+
+    /// Notes when the first output came.
+    fn note_output(&mut self, context: &RequestContext) {
+        if self.times.first_token_ns.is_none() {
+            self.times.first_token_ns = Some(context.elapsed_ns());
+            context.is_in(Stage::Decode);
+        }
+    }
+
+    /// Takes the end of a choice.
+    fn finish(
+        &mut self,
+        choice: u32,
+        reason: FinishReason,
+        context: &RequestContext,
+        events: &mut Vec<ReplyEvent>,
+    ) {
+        if let Some(emitted) = self.emitted_of(choice) {
+            emitted.finished = true;
+        }
+        if let (Some(recorder), Some(ids)) = (self.recorder(), self.recorded.get(choice as usize)) {
+            recorder.keep(ids, context.record.started);
+        }
+        if let Some(parser) = self.parsers.get_mut(choice as usize) {
+            if matches!(reason, FinishReason::StopString { .. }) && parser.is_thinking() {
+                self.cut_thoughts.push(choice as usize);
+            }
+            parser.finish(reason, events);
+        }
+    }
+
     /// Adds the time since `from_ns` to the stage `postprocess`. Returns the present time.
-    pub(super) fn took_in(&mut self, from_ns: u64, dossier: &RequestContext) -> u64 {
-        let now_ns = dossier.clock.monotonic_nanos();
-        self.postprocess_ns += now_ns.saturating_sub(from_ns);
+    pub(super) fn time_batch(&mut self, from_ns: u64, _: u64, context: &RequestContext) -> u64 {
+        let now_ns = context.clock.monotonic_nanos();
+        self.times.postprocess_ns += now_ns.saturating_sub(from_ns);
         now_ns
     }
 
     /// Describes a job that ended without its answer. Without an error, its engine is gone.
     fn lost(&self, job: usize, error: Option<&JobError>) -> Box<LostJob> {
-        let (why, cause) = match error {
+        let (rejection, cause) = match error {
             Some(error) => (Rejection::job_failed(error), error.to_string()),
             None => (engine_died(), "the engine stopped without a word".to_owned()),
         };
-        let unseen_or_known = !self.jobs.has_shown(job) || self.kept.is_some();
+        let unseen_or_known = !self.jobs.has_shown(job) || self.resumable.is_some();
         let may_move = !error.is_some_and(is_of_the_call) && unseen_or_known;
         let broke = !matches!(error, Some(JobError::ShuttingDown | JobError::Refused(_)));
         let part = self.jobs.part(job);
-        Box::new(LostJob { part, job, why, cause, may_move, unless_seen: false, broke })
+        Box::new(LostJob { part, job, rejection, cause, may_move, may_move_if_unseen: false, broke })
     }
 
     /// Returns the prompt's usage with the first output, and `None` afterwards.
@@ -356,8 +405,8 @@ impl TokenSource {
         self.prompt
     }
 
-    pub(super) fn heard(&mut self) -> Option<Box<FormattedText>> {
-        self.heard.take()
+    pub(super) fn take_checked_text(&mut self) -> Option<Box<FormattedText>> {
+        self.checked_text.take()
     }
 
     pub(super) async fn cancel(&mut self) {
@@ -368,17 +417,21 @@ impl TokenSource {
         self.work.call.tier.into()
     }
 
+    pub(super) fn usage(&self) -> SourceUsage {
+        SourceUsage { usage: self.counted_usage(), known_by: UsageSource::Counted, why_estimated: None }
+    }
+
     /// The usage that engines report, but at least what came: an engine that died, or stopped too slowly, has reported
     /// nothing. The parsers count reasoning tokens.
-    pub(super) fn usage(&self) -> Usage {
+    fn counted_usage(&self) -> Usage {
         let thought = self.parsers.iter().map(ReplyParser::reasoning_tokens).sum();
         with_thought(self.generated_usage(), thought)
     }
 
     fn generated_usage(&self) -> Usage {
-        if let Some(kept) = self.kept.as_ref().filter(|kept| kept.moved_on) {
+        if let Some(resumable) = self.resumable.as_ref().filter(|resumable| resumable.moved_on) {
             // Work that was done twice is counted once.
-            return Usage { output: self.generated, ..kept.begun };
+            return Usage { output: self.generated, ..resumable.prompts };
         }
         let reported = self.jobs.usage();
         if reported.output >= self.generated {
@@ -399,27 +452,20 @@ impl TokenSource {
         self.jobs.running()
     }
 
-    pub(super) fn engine(&self) -> Option<EngineTrace> {
-        self.jobs.engine()
+    pub(super) const fn times(&self) -> SourceTimes {
+        self.times
     }
 
-    pub(super) fn runs(&self) -> impl Iterator<Item = EngineRun> + Clone {
-        self.jobs.runs()
+    /// The name may have a suffix after a colon: why a text that looked like a tool call stayed text, or that a stop
+    /// string ended the reasoning.
+    pub(super) fn finish_name(&self, choice: usize, encoded: &'static str) -> Cow<'static, str> {
+        match self.parse_fault(choice) {
+            Some(fault) => format!("{encoded}:{fault}").into(),
+            None => encoded.into(),
+        }
     }
 
-    pub(super) fn first_miss(&self) -> Option<(usize, CacheMiss)> {
-        self.jobs.first_miss()
-    }
-
-    pub(super) fn first_token_ns(&self) -> Option<u64> {
-        self.first_token_ns
-    }
-
-    pub(super) fn postprocess_ns(&self) -> u64 {
-        self.postprocess_ns
-    }
-
-    pub(super) fn fault(&self, choice: usize) -> Option<&'static str> {
+    fn parse_fault(&self, choice: usize) -> Option<&'static str> {
         if self.cut_thoughts.contains(&choice) {
             return Some("stop_string_in_thought");
         }
@@ -428,12 +474,21 @@ impl TokenSource {
 
     /// The output of a choice, if it is kept.
     fn emitted_of(&mut self, choice: u32) -> Option<&mut EmittedTokens> {
-        self.kept.as_mut()?.told.get_mut(choice as usize)
+        self.resumable.as_mut()?.emitted.get_mut(choice as usize)
+    }
+
+    /// A job's prompt as ids.
+    fn prompt(&self, job: usize) -> Option<&Arc<[u32]>> {
+        self.work.rendered.prompts()?.ids.get(self.jobs.part(job))
+    }
+
+    fn recorder(&self) -> Option<&AnswerRecorder> {
+        self.work.rendered.tokens()?.recorder.as_ref()
     }
 
     /// The length of a job's prompt.
     fn prompt_tokens(&self, job: usize) -> u64 {
-        self.work.prompts.get(self.jobs.part(job)).map_or(0, |prompt| prompt.len() as u64)
+        self.prompt(job).map_or(0, |prompt| prompt.len() as u64)
     }
 
     fn wants_prompt(&self) -> bool {
@@ -443,8 +498,8 @@ impl TokenSource {
 
     /// Adds the prompt of a job to `events`, once for each of its choices.
     fn show_prompt(&self, job: usize, logprobs: Vec<TokenLogprob>, events: &mut Vec<ReplyEvent>) {
+        let (Some(ids), Some(lane)) = (self.prompt(job), self.work.model.lane.tokens()) else { return };
         let (work, job) = (&self.work, self.jobs.part(job));
-        let (Some(ids), Some(lane)) = (work.prompts.get(job), work.model.lane.tokens()) else { return };
         let text = match &work.call.prompt {
             Prompt::Raw(items) if work.call.dialect.echo() => match items.get(job) {
                 Some(PromptItem::Text(text)) => text.clone(),
@@ -461,20 +516,20 @@ impl TokenSource {
 }
 
 /// Whether more of an answer is kept. An answer that is too long is not kept at all.
-const fn is_kept(said: &[u32]) -> bool {
-    said.len() <= MOST_ANSWER_TOKENS
+const fn is_recorded(ids: &[u32]) -> bool {
+    ids.len() <= MOST_ANSWER_TOKENS
 }
 
 /// The first values of a vector, normalized to length 1, if the caller asks for fewer dimensions than the model has.
-fn cut(call: &Call, values: Arc<[f32]>) -> Arc<[f32]> {
+fn shortened(call: &Call, values: Arc<[f32]>) -> Arc<[f32]> {
     let Prompt::Encode(ToEncode { wish: EncodeWish::Vectors(wish), .. }) = &call.prompt else {
         return values;
     };
-    let kept = wish.dimensions.and_then(|most| values.get(..most as usize));
-    let Some(kept) = kept.filter(|kept| kept.len() < values.len()) else { return values };
-    let length = kept.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+    let shortened = wish.dimensions.and_then(|most| values.get(..most as usize));
+    let Some(shortened) = shortened.filter(|shortened| shortened.len() < values.len()) else { return values };
+    let length = shortened.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
     let length = if length > 0.0 { length } else { 1.0 };
-    kept.iter().map(|value| (f64::from(*value) / length) as f32).collect()
+    shortened.iter().map(|value| (f64::from(*value) / length) as f32).collect()
 }
 
 /// The same tokens, `thought` of them as reasoning.
@@ -486,15 +541,17 @@ fn with_thought(usage: Usage, thought: u64) -> Usage {
 /// Reasoning is parsed only in answers to conversations, and tool calls only if tools were offered. Elsewhere the same
 /// text is just text.
 fn reply_form(work: &RenderedWork) -> ReplyForm {
-    let Some(lane) = work.model.lane.tokens() else { return ReplyForm::default() };
+    let (Some(lane), Some(rendered)) = (work.model.lane.tokens(), work.rendered.tokens()) else {
+        return ReplyForm::default();
+    };
     let hidden = Arc::clone(lane.tokenizer.shown());
     let Prompt::Conversation(conversation) = &work.call.prompt else {
         return ReplyForm { hidden, ..ReplyForm::default() };
     };
-    let prompt = work.text.as_deref().unwrap_or("");
+    let prompt = rendered.text.as_deref().unwrap_or("");
     let mut offered = OfferedTools::of(conversation);
     // A server that receives the form as text may enforce less of it.
-    if work.grammar.is_some() && lane.capabilities.grammars {
+    if rendered.grammar.is_some() && lane.capabilities.grammars {
         offered = offered.held(held_calls(conversation));
     }
     ReplyForm {

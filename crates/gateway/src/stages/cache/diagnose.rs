@@ -24,11 +24,12 @@ use crate::state::RenderedWork;
 pub(super) async fn diagnosed(
     mut work: Box<RenderedWork>,
     gateway: &Gateway,
-    dossier: &RequestContext,
+    context: &RequestContext,
 ) -> Result<Box<RenderedWork>, Rejection> {
     let Some(comparison) = work.call.dialect.comparison() else { return Ok(work) };
     let previous = comparison.previous_answer.clone();
-    let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
+    let prompt = work.rendered.prompts().and_then(|prompts| prompts.ids.first());
+    let (Some(project), Some(prompt)) = (&context.record.project, prompt) else {
         // Only the upstream server knows what it has cached.
         let why = "the model is computed by a server of others";
         work.diagnosis = Some(match previous {
@@ -37,12 +38,12 @@ pub(super) async fn diagnosed(
         });
         return Ok(work);
     };
-    let now = dossier.record.started;
+    let now = context.record.started;
     let (project, model) = (project.clone(), work.model.name.clone());
     let own = AnswerOrigin { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
     let named = previous.as_deref().map(headrace_wire::named_request);
     let past = named.map(|id| gateway.pasts().get(id?, &own.project, now));
-    gateway.pasts().put(dossier.id, own.clone());
+    gateway.pasts().put(context.id, own.clone());
     let long = work.body_bytes > gateway.config().render_inline_bytes;
     let past = match past {
         None => {

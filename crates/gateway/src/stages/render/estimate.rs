@@ -3,10 +3,9 @@
 
 use headrace_domain::{Code, Endpoint, Prompt};
 
-use crate::backend::{Backend, EncoderOutput, VectorBackend};
 use crate::memory::mib;
 use crate::rejection::Rejection;
-use crate::state::RenderedWork;
+use crate::state::{EnginePrompts, Rendered, RenderedWork};
 
 /// Bytes of memory per body byte for reading and rendering: the text as parsed, masked, rendered and in ids.
 const READING: u64 = 32;
@@ -108,7 +107,7 @@ impl MemoryEstimate {
             choices: prompts.saturating_mul(n),
             prompts,
             // A relayed call has no token ids here.
-            prompt_tokens: if work.messages.is_some() { 0 } else { work.prompt_tokens() },
+            prompt_tokens: work.rendered.prompts().map_or(0, EnginePrompts::tokens),
             max_tokens: u64::from(sampling.max_tokens),
             scores: at_each(sampling.logprobs),
             prompt_scores: at_each(sampling.prompt_logprobs),
@@ -116,7 +115,8 @@ impl MemoryEstimate {
             unread: unread as u64,
         };
         let stop_bytes: u64 = sampling.stop.iter().map(|stop| stop.len() as u64).sum();
-        let text = work.text.as_ref().map_or(0, |text| text.len() as u64);
+        let text = work.rendered.tokens().and_then(|tokens| tokens.text.as_ref());
+        let text = text.map_or(0, |text| text.len() as u64);
         let echoed = if call.dialect.echo() { ECHOED.saturating_mul(echo_bytes(work)) } else { 0 };
         let ids = if call.return_token_ids { WRITTEN_ID.saturating_mul(asked.prompt_tokens) } else { 0 };
         Self {
@@ -211,16 +211,15 @@ impl EstimateInput {
 /// Memory in bytes for constraining one choice to its form.
 fn form_bytes(work: &RenderedWork) -> u64 {
     let ids = work.model.lane.tokens().map_or(0, |lane| u64::from(lane.capabilities.vocab));
-    work.grammar.as_ref().map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
+    let grammar = work.rendered.tokens().and_then(|tokens| tokens.grammar.as_ref());
+    grammar.map_or(0, |grammar| grammar.state_bytes() as u64 + ids / MASKED_IDS_PER_BYTE)
 }
 
 /// Bytes of the vectors of all texts.
 fn vectors(work: &RenderedWork) -> u64 {
-    let Backend::Vectors(VectorBackend { makes: EncoderOutput::Vectors { width }, .. }) = &work.model.lane
-    else {
-        return 0;
-    };
-    VECTOR_NUMBER.saturating_mul(u64::from(*width)).saturating_mul(work.prompts.len() as u64)
+    let Rendered::Vectors(vectors) = &work.rendered else { return 0 };
+    let width = work.model.lane.vector_width().unwrap_or(0);
+    VECTOR_NUMBER.saturating_mul(u64::from(width)).saturating_mul(vectors.texts.ids.len() as u64)
 }
 
 /// Bytes of all prompts as text.

@@ -29,7 +29,7 @@ pub(super) fn grammar(
     if let Some(CallForm { form, param, is_optional: true }) = calls {
         let compiled = compile(lane, owner, thought(lane, prompt), &Arc::new(form), param);
         return match compiled {
-            Err(why) if why.code == Code::FormsBusy => Err(why),
+            Err(rejection) if rejection.code == Code::FormsBusy => Err(rejection),
             // Unconstrained calls are acceptable: they are parsed and checked when they are complete.
             compiled => Ok(compiled.ok()),
         };

@@ -145,9 +145,9 @@ fn in_dialect(
         Dialect::Anthropic => Endpoint::Messages,
     };
     let (prompt, include_usage) = (Prompt::Relayed(RelayedBody { body, ..relayed.clone() }), true);
-    let mut said = Call { endpoint, prompt, include_usage, ..call.clone() };
-    said.sampling.max_tokens.get_or_insert(max_tokens);
-    Ok(said)
+    let mut in_dialect = Call { endpoint, prompt, include_usage, ..call.clone() };
+    in_dialect.sampling.max_tokens.get_or_insert(max_tokens);
+    Ok(in_dialect)
 }
 
 fn estimated(relayed: &RelayedBody, translated: Option<Box<Result<Call, BadRequest>>>) -> RelayedMessages {

@@ -14,12 +14,12 @@ use crate::policy::PastAnswers;
 pub(crate) struct ReusedHistory {
     pub(crate) ids: Vec<u32>,
     /// The earlier answers that are reused with their generated ids, if those differ from what their text encodes to.
-    pub(crate) told: Option<KeptAnswers>,
-    /// Where to keep the ids of its own answers.
-    pub(crate) keeper: Option<AnswerRecorder>,
+    pub(crate) kept_answers: Option<KeptAnswers>,
+    /// Records the ids of its own answers, if they can be reused.
+    pub(crate) recorder: Option<AnswerRecorder>,
 }
 
-/// The prompt with earlier answers as they were generated. `said` is its text.
+/// The prompt with earlier answers as they were generated. `text` is its text.
 ///
 /// A call with a seed wants the answer that everyone gets for the same request, so its prompt is what its text encodes
 /// to.
@@ -27,18 +27,18 @@ pub(crate) fn with_past(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,
-    (kept, salt): (&Arc<GeneratedIdCache>, &CacheSalt),
-    (ids, said): (Vec<u32>, Option<&str>),
+    (cache, salt): (&Arc<GeneratedIdCache>, &CacheSalt),
+    (ids, text): (Vec<u32>, Option<&str>),
     now: UnixNanos,
 ) -> ReusedHistory {
     if model.policy.past_answers == PastAnswers::AsText || call.sampling.seed.is_some() {
-        return ReusedHistory { ids, told: None, keeper: None };
+        return ReusedHistory { ids, kept_answers: None, recorder: None };
     }
     let ReusedPrompt { ids: other, answers, tokens, end } =
-        kept.continued(salt, &lane.tokenizer, (&ids, said), now);
+        cache.continued(salt, &lane.tokenizer, (&ids, text), now);
     ReusedHistory {
         ids: other.unwrap_or(ids),
-        told: (answers > 0).then_some(KeptAnswers { answers, tokens }),
-        keeper: end.map(|end| AnswerRecorder::new(Arc::clone(kept), *salt, end)),
+        kept_answers: (answers > 0).then_some(KeptAnswers { answers, tokens }),
+        recorder: end.map(|end| AnswerRecorder::new(Arc::clone(cache), *salt, end)),
     }
 }

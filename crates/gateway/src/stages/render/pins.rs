@@ -61,8 +61,8 @@ fn end_of(
     match at {
         // Tools and instructions precede the messages.
         CacheMarkAt::Head => {
-            let mut said = conversation.messages.iter().zip(places).filter(|(m, _)| m.role != Role::System);
-            said.find_map(|(_, place)| *place).map(|(start, _)| start)
+            let mut shown = conversation.messages.iter().zip(places).filter(|(m, _)| m.role != Role::System);
+            shown.find_map(|(_, place)| *place).map(|(start, _)| start)
         }
         CacheMarkAt::Message(index) => {
             last(&|at| matches!(call.origin(at), MessageOrigin::Message { index: own, .. } if own == index))

@@ -60,7 +60,7 @@ pub(crate) async fn read_for(
     } else {
         read(endpoint, wants_body, body.clone(), limits)?
     };
-    if let Some(ask) = &read.response
+    if let Some(ask) = read.dialect.response()
         && (ask.previous.is_some() || ask.conversation.is_some())
     {
         return Err(kept_elsewhere(model));
@@ -74,17 +74,17 @@ pub(crate) async fn read_for(
 
 /// Records an attempt for a model that could not take the call in place of another. The reason repeats no word of the
 /// call.
-pub(crate) fn passes_over(dossier: &mut RequestContext, model: &ServedModel, why: &Rejection) {
-    let reason = match &why.param {
+pub(crate) fn passes_over(context: &mut RequestContext, model: &ServedModel, rejection: &Rejection) {
+    let reason = match &rejection.param {
         Some(param) => format!("the model cannot take this call: `{param}`"),
         None => "the model cannot take this call".to_owned(),
     };
     let name: Arc<str> = model.name.as_str().into();
-    let outcome = AttemptOutcome::Refused { code: why.code.name().to_owned(), why: reason };
-    let (start_ns, worker) = (dossier.elapsed_ns(), Arc::clone(&name));
+    let outcome = AttemptOutcome::Refused { code: rejection.code.name().to_owned(), why: reason };
+    let (start_ns, worker) = (context.elapsed_ns(), Arc::clone(&name));
     let attempt =
         Attempt { prompt: 0, worker, model: Some(name), start_ns, duration_ns: 0, outcome, paid: None };
-    dossier.record.attempts.push(attempt);
+    context.record.attempts.push(attempt);
 }
 
 fn read(

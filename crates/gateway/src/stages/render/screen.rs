@@ -136,8 +136,8 @@ impl RelayScreen<'_> {
                     let message = format!(
                         "`{place}.max_uses`: it is required, as each search is paid for. Say how many searches the call may make."
                     );
-                    let why = Rejection::new(Code::MissingRequiredParameter, message).at(Stage::Render);
-                    return Err(why.with_param(&format!("{place}.max_uses")));
+                    let rejection = Rejection::new(Code::MissingRequiredParameter, message).at(Stage::Render);
+                    return Err(rejection.with_param(&format!("{place}.max_uses")));
                 }
             },
         })

@@ -46,7 +46,7 @@ pub(crate) fn shortened(
         cleared(model, &mut call, (now, room)).and_then(|()| cut(model, &mut call, (now, room), limits));
     match done {
         Ok(()) => Ok(call),
-        Err(why) => Err((call, why)),
+        Err(rejection) => Err((call, rejection)),
     }
 }
 

@@ -84,9 +84,9 @@ pub(crate) fn rendered(
         false => template.render(conversation, options),
     };
     let rendered = rendered.map_err(|error| {
-        let why = Rejection::new(Code::TemplateError, error.to_string()).with_param("messages");
+        let rejection = Rejection::new(Code::TemplateError, error.to_string()).with_param("messages");
         // The template's message may repeat the caller's messages.
-        why.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
+        rejection.keeping(format!("The chat template of `{}` did not take the messages.", model.name))
     })?;
     let ids = room.encode(usize::MAX, |bounds| {
         lane.tokenizer.encode_segments_within(&rendered.segments(), false, bounds)
