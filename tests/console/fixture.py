@@ -57,7 +57,7 @@ def request_row(at):
 
 
 def trace(request_id):
-    names = ["completed", "cancelled", "failed", "refused", "slow-upload", "moved-on"]
+    names = ["completed", "cancelled", "failed", "refused", "slow-upload", "fell-back"]
     at = int(request_id[4:], 16) if re.fullmatch(r"req_[0-9a-f]{32}", request_id) else 0
     told = json.loads((TRACES / f"{names[at % len(names)]}.api.json").read_text())
     told["id"] = request_id

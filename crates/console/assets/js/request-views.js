@@ -249,11 +249,7 @@ function rounds(list) {
           cell: (round) => [
             badge(
               round.outcome?.kind ?? '–',
-              round.outcome?.kind === 'answered'
-                ? 'good'
-                : round.outcome?.kind === 'failed'
-                  ? 'bad'
-                  : '',
+              round.outcome?.kind === 'answered' ? 'good' : round.outcome?.kind === 'failed' ? 'bad' : '',
             ),
             ' ',
             round.outcome?.code ?? round.outcome?.finish_reason,

@@ -439,8 +439,9 @@ fn check(
     join: fn(&[Value]) -> Value,
 ) -> Result<(), TestCaseError> {
     let (streaming, whole) = (call(endpoint, asked, true), call(endpoint, asked, false));
-    let with_prompt =
-        streaming.echo || streaming.return_token_ids || streaming.sampling.prompt_logprobs.is_some();
+    let with_prompt = streaming.dialect.echo()
+        || streaming.return_token_ids
+        || streaming.sampling.prompt_logprobs.is_some();
     let mut widths = widths.iter().copied().cycle();
     let mut cut = || widths.next().unwrap_or(0);
     let all = |cuts: &mut dyn FnMut() -> usize| -> Vec<Vec<ReplyEvent>> {

@@ -3,7 +3,8 @@
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{
-    Call, Conversation, Dialect, Endpoint, FinishReason, Message, Prompt, ReplyEvent, RequestId, Role, Usage,
+    Call, Conversation, Dialect, DialectExtras, Endpoint, FinishReason, Message, Prompt, ReplyEvent,
+    RequestId, Role, Usage,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -45,8 +46,10 @@ fn events(pieces: &[Piece]) -> Vec<ReplyEvent> {
 fn written(endpoint: Endpoint, stream: bool, events: &[ReplyEvent]) -> Bytes {
     let messages = vec![Message::text(Role::User, "p")];
     let prompt = Prompt::Conversation(Conversation { messages, ..Conversation::default() });
-    let response = (endpoint == Endpoint::Responses).then(Default::default);
-    let call = Call { stream, response, ..Call::of_prompt(endpoint, "m".into(), prompt) };
+    let is_response = endpoint == Endpoint::Responses;
+    let dialect =
+        if is_response { DialectExtras::Responses(Default::default()) } else { DialectExtras::None };
+    let call = Call { stream, dialect, ..Call::of_prompt(endpoint, "m".into(), prompt) };
     let meta = ReplyMeta {
         request_id: RequestId::from_bits(7),
         created_unix_s: 1,

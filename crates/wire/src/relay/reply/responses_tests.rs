@@ -4,7 +4,8 @@
 
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{
-    Call, Conversation, Endpoint, FinishReason, Message, Prompt, ReplyEvent, RequestId, Role, Usage,
+    Call, Conversation, DialectExtras, Endpoint, FinishReason, Message, Prompt, ReplyEvent, RequestId, Role,
+    Usage,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -289,7 +290,7 @@ proptest! {
         let messages = vec![Message::text(Role::User, "p")];
         let prompt = Prompt::Conversation(Conversation { messages, ..Conversation::default() });
         for stream in [true, false] {
-            let call = Call { stream, response: Some(Default::default()), ..Call::of_prompt(Endpoint::Responses, "m".into(), prompt.clone()) };
+            let call = Call { stream, dialect: DialectExtras::Responses(Default::default()), ..Call::of_prompt(Endpoint::Responses, "m".into(), prompt.clone()) };
             let meta = ReplyMeta {
                 request_id: RequestId::from_bits(7),
                 created_unix_s: 1,
