@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 
 use headrace_domain::{ConnectionTrace, UnixNanos};
 
-use crate::Target;
+use crate::RequestTarget;
 
 /// The head of a request. Its body may still be arriving.
 #[derive(Debug, Clone)]
 pub struct RequestHead {
     /// What the request asks for.
-    pub target: Target,
+    pub target: RequestTarget,
     /// Who sent it, over which connection, and when.
     pub caller: CallerInfo,
 }

@@ -21,7 +21,7 @@ pub use body::{BodyPieces, BodyRefusal, BodySource};
 pub use head::{CallerInfo, Credentials, DIALECT_HEADERS, PeerAddress, RequestHead};
 pub use internal_api::{InternalAnswer, InternalAnswerFuture, InternalApi, InternalHead, InternalRequest};
 pub use memory::{MemoryAccount, MemoryReservation, NoRoom};
-pub use target::{ObjectMethod, ObjectOperation, Question, SessionId, Target};
+pub use target::{ObjectMethod, ObjectOperation, Question, RequestTarget, SessionId};
 
 use headrace_domain::KeyId;
 
@@ -31,7 +31,7 @@ pub trait CallService: Send + Sync + 'static {
     type Stream: AnswerFrames;
 
     /// An admitted request. A type of the service, so that a request is served without another allocation.
-    type Admission: Admitted;
+    type Admission: RequestAdmission;
 
     /// Admits or refuses a request by its head. The error is the refusal. The body of a refused request is left unread.
     fn admit(self: &Arc<Self>, head: RequestHead) -> Result<Self::Admission, CallAnswer<Self::Stream>>;
@@ -54,11 +54,11 @@ pub trait CallService: Send + Sync + 'static {
 }
 
 /// A request that was admitted by its head. Dropping it means that the client went away, and releases what it reserved.
-pub trait Admitted: Send + 'static {
+pub trait RequestAdmission: Send + 'static {
     /// Returns the key whose share of memory the body counts against.
     fn payer(&self) -> &KeyId;
 
-    /// Returns the session of an admitted handshake ([`Target::SocketHandshake`]). It ends when the admission is
+    /// Returns the session of an admitted handshake ([`RequestTarget::SocketHandshake`]). It ends when the admission is
     /// dropped.
     fn session(&self) -> Option<SessionId> {
         None
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn data_that_crosses_between_edge_and_service_is_plain() {
         is_plain::<RequestHead>();
-        is_plain::<Target>();
+        is_plain::<RequestTarget>();
         is_plain::<CallerInfo>();
         is_plain::<Credentials>();
         is_plain::<PeerAddress>();

@@ -5,7 +5,7 @@ use headrace_domain::{Dialect, Endpoint};
 
 /// What a request asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum RequestTarget {
     /// A call. Its parameters are in the body.
     Call(Endpoint),
     /// A question about tokens. The question itself is in the body.

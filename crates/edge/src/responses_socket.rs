@@ -16,7 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use headrace_call_api::{
     AbortReason, AnswerBody, AnswerFrames, BodyRefusal, CallAnswer, CallService, CallerInfo,
-    MemoryReservation, RequestHead, Target, TransportOutlet,
+    MemoryReservation, RequestHead, RequestTarget, TransportOutlet,
 };
 use headrace_domain::ConnectionTrace;
 use tokio::io::AsyncWriteExt;
@@ -293,7 +293,7 @@ impl<F: CallService> ResponsesSocket<'_, F> {
             connection: Some(ConnectionTrace { requests_before, open_ns: self.activity.age_ns() }),
             ..self.caller.info.clone()
         };
-        let target = Target::SocketTurn { session: self.caller.session, message: Bytes::from(text) };
+        let target = RequestTarget::SocketTurn { session: self.caller.session, message: Bytes::from(text) };
         let admission = match service.admit(RequestHead { target, caller }) {
             Ok(admission) => admission,
             Err(refusal) => return self.send_refusal(socket, refusal).await,

@@ -1,7 +1,7 @@
 //! Every path that the edge answers, in one table. Any other path is 404. Each route states the credential that it
 //! needs.
 
-use headrace_call_api::{ObjectMethod, ObjectOperation, Question, Target};
+use headrace_call_api::{ObjectMethod, ObjectOperation, Question, RequestTarget};
 use headrace_domain::{Dialect, Endpoint};
 use http::Method;
 use http::request::Parts;
@@ -52,17 +52,17 @@ impl RouteTarget {
         head: &Parts,
         rest: &str,
         dialect: impl FnOnce() -> Dialect,
-    ) -> Option<Target> {
+    ) -> Option<RequestTarget> {
         Some(match self {
-            Self::Call(endpoint) => Target::Call(endpoint),
-            Self::Question(question) => Target::Question(question),
+            Self::Call(endpoint) => RequestTarget::Call(endpoint),
+            Self::Question(question) => RequestTarget::Question(question),
             Self::Models => {
                 let query = query_fields(head.uri.query()).unwrap_or_default();
-                Target::ModelList { dialect: dialect(), query }
+                RequestTarget::ModelList { dialect: dialect(), query }
             }
-            Self::Model => Target::Model { dialect: dialect(), name: percent_decoded(rest)? },
-            Self::Request => Target::RequestTrace { id: percent_decoded(rest)? },
-            Self::Objects => Target::Object(ObjectOperation {
+            Self::Model => RequestTarget::Model { dialect: dialect(), name: percent_decoded(rest)? },
+            Self::Request => RequestTarget::RequestTrace { id: percent_decoded(rest)? },
+            Self::Objects => RequestTarget::Object(ObjectOperation {
                 method: match head.method {
                     Method::POST => ObjectMethod::Post,
                     Method::DELETE => ObjectMethod::Delete,

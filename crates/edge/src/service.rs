@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, CallAnswer, CallService, CallerInfo, InternalApi, InternalHead, MemoryAccount, PeerAddress,
-    RequestHead, Target,
+    CallAnswer, CallService, CallerInfo, InternalApi, InternalHead, MemoryAccount, PeerAddress,
+    RequestAdmission, RequestHead, RequestTarget,
 };
 use headrace_domain::{Clock, ConnectionTrace, Dialect, Endpoint};
 use http::header::{self, HeaderValue};
@@ -66,7 +66,7 @@ impl<F: CallService> EdgeShared<F> {
 
     /// Returns whether the caller's key is valid. Nothing is counted.
     pub(crate) fn has_valid_key(&self, caller: CallerInfo) -> bool {
-        self.service.admit(RequestHead { target: Target::KeyCheck, caller }).is_ok()
+        self.service.admit(RequestHead { target: RequestTarget::KeyCheck, caller }).is_ok()
     }
 }
 
@@ -210,7 +210,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
     }
 
     /// Returns the call service's answer. A request is admitted before its body is requested.
-    async fn serve(&mut self, target: Target) -> CallAnswer<F::Stream> {
+    async fn serve(&mut self, target: RequestTarget) -> CallAnswer<F::Stream> {
         let EdgeShared { service, limits, memory, stats, .. } = self.shared;
         let reply = match service.admit(RequestHead { target, caller: self.caller() }) {
             Ok(admission) => {
@@ -257,7 +257,7 @@ impl<F: CallService> RequestInProgress<'_, F> {
         if self.activity.is_refused_too_often() && !self.shared.has_valid_key(info.clone()) {
             return self.cut_short();
         }
-        let head = RequestHead { target: Target::SocketHandshake, caller: info.clone() };
+        let head = RequestHead { target: RequestTarget::SocketHandshake, caller: info.clone() };
         let admission = match service.admit(head) {
             Ok(admission) => admission,
             Err(refusal) => {

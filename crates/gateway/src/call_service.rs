@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    Admitted, BodyRefusal, BodySource, CallService, CallerInfo, RequestHead, SessionId, Target,
+    BodyRefusal, BodySource, CallService, CallerInfo, RequestAdmission, RequestHead, RequestTarget, SessionId,
 };
 use headrace_domain::{Code, Dialect, Endpoint, KeyId};
 use headrace_identity::Principal;
 use headrace_wire::turn_body;
 
 use crate::look_up::{LookUp, LookUpSubject};
+use crate::objects::newest::SocketSession;
 use crate::objects::{ObjectRequest, dialect_of};
 use crate::questions::AdmittedQuestion;
 use crate::rejection::Rejection;
@@ -21,7 +22,7 @@ use crate::stages::{self, EnteredCall};
 use crate::{Answer, Delivery, Gateway};
 
 /// A request that the gateway admitted by its head.
-pub struct Admission(AdmittedTarget);
+pub struct GatewayAdmission(AdmittedTarget);
 
 enum AdmittedTarget {
     Call(EnteredCall),
@@ -30,11 +31,11 @@ enum AdmittedTarget {
     Question(AdmittedQuestion),
     Object(ObjectRequest),
     LookUp(LookUp),
-    Session(OpenSession),
+    Session(OpenSession<SocketSession>),
     Key(Arc<Principal>),
 }
 
-impl Admitted for Admission {
+impl RequestAdmission for GatewayAdmission {
     fn payer(&self) -> &KeyId {
         match &self.0 {
             AdmittedTarget::Call(entered) | AdmittedTarget::SocketTurn(entered, _) => entered.key(),
@@ -53,13 +54,13 @@ impl Admitted for Admission {
 
 impl CallService for Gateway {
     type Stream = Delivery;
-    type Admission = Admission;
+    type Admission = GatewayAdmission;
 
-    fn admit(self: &Arc<Self>, head: RequestHead) -> Result<Admission, Answer> {
+    fn admit(self: &Arc<Self>, head: RequestHead) -> Result<GatewayAdmission, Answer> {
         self.admit_for(None, head)
     }
 
-    async fn serve<B: BodySource>(self: &Arc<Self>, admission: Admission, body: B) -> Answer {
+    async fn serve<B: BodySource>(self: &Arc<Self>, admission: GatewayAdmission, body: B) -> Answer {
         // Boxed, because a connection reserves space for the future that it awaits for as long as it is open.
         match admission.0 {
             AdmittedTarget::Call(entered) => Box::pin(stages::travel(self, entered, body)).await,
@@ -87,51 +88,55 @@ impl Gateway {
     ///
     /// # Errors
     /// The answer to a caller that is not admitted.
-    pub fn admit_as(&self, principal: Arc<Principal>, head: RequestHead) -> Result<Admission, Answer> {
+    pub fn admit_as(&self, principal: Arc<Principal>, head: RequestHead) -> Result<GatewayAdmission, Answer> {
         self.admit_for(Some(principal), head)
     }
 
     /// Admits a request for `principal`, or for the principal of the caller's credentials.
-    fn admit_for(&self, principal: Option<Arc<Principal>>, head: RequestHead) -> Result<Admission, Answer> {
+    fn admit_for(
+        &self,
+        principal: Option<Arc<Principal>>,
+        head: RequestHead,
+    ) -> Result<GatewayAdmission, Answer> {
         let RequestHead { target, caller } = head;
         let admitted = match target {
-            Target::Call(endpoint) => {
+            RequestTarget::Call(endpoint) => {
                 AdmittedTarget::Call(stages::enter(self, endpoint, caller, principal, |_| ())?)
             }
-            Target::Question(question) => {
+            RequestTarget::Question(question) => {
                 let identified = self.identify(&caller.credentials, principal, question.dialect());
                 let headers = caller.dialect_headers;
                 AdmittedTarget::Question(self.admit_question(question, identified, headers)?)
             }
-            Target::Object(operation) => {
+            RequestTarget::Object(operation) => {
                 let identified = self.identify(&caller.credentials, principal, dialect_of(&operation.path));
                 AdmittedTarget::Object(self.admit_object(operation, identified)?)
             }
-            Target::ModelList { dialect, query } => {
+            RequestTarget::ModelList { dialect, query } => {
                 let identified = self.identify(&caller.credentials, principal, dialect);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::ModelList { query }, identified)?)
             }
-            Target::Model { dialect, name } => {
+            RequestTarget::Model { dialect, name } => {
                 let identified = self.identify(&caller.credentials, principal, dialect);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::Model { name }, identified)?)
             }
-            Target::RequestTrace { id } => {
+            RequestTarget::RequestTrace { id } => {
                 let identified = self.identify(&caller.credentials, principal, Dialect::OpenAi);
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::RequestTrace { id }, identified)?)
             }
-            Target::SocketHandshake => {
+            RequestTarget::SocketHandshake => {
                 let entered = stages::enter(self, Endpoint::Responses, caller, principal, |_| ())?;
                 AdmittedTarget::Session(self.sessions().open(entered.key().clone()))
             }
-            Target::SocketTurn { session, message } => {
+            RequestTarget::SocketTurn { session, message } => {
                 self.admit_turn(session, &message, caller, principal)?
             }
-            Target::KeyCheck => {
+            RequestTarget::KeyCheck => {
                 let valid = principal.or_else(|| self.find_principal(&caller.credentials).ok());
                 AdmittedTarget::Key(valid.ok_or_else(|| Answer::json(401, Bytes::new()))?)
             }
         };
-        Ok(Admission(admitted))
+        Ok(GatewayAdmission(admitted))
     }
 
     /// Admits a message of a responses socket as a call. After a refusal, no call may continue from the response that

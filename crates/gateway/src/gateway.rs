@@ -19,6 +19,7 @@ use crate::generated_ids::GeneratedIdCache;
 use crate::hold_keeper::HoldKeeper;
 use crate::in_flight::{InFlightCall, InFlightTable};
 use crate::memory::CallMemory;
+use crate::objects::newest::SocketSession;
 use crate::render_gate::RenderGate;
 use crate::shadows::{ShadowCopies, ShadowFigures, ShadowSpending};
 use crate::socket_sessions::SocketSessions;
@@ -45,7 +46,7 @@ pub struct Gateway {
     trace_seats: Semaphore,
     board: Arc<InFlightTable>,
     beats: Arc<HoldKeeper>,
-    sessions: Arc<SocketSessions>,
+    sessions: Arc<SocketSessions<SocketSession>>,
 }
 
 impl Gateway {
@@ -204,7 +205,7 @@ impl Gateway {
     }
 
     /// The sessions of open responses sockets.
-    pub(crate) const fn sessions(&self) -> &Arc<SocketSessions> {
+    pub(crate) const fn sessions(&self) -> &Arc<SocketSessions<SocketSession>> {
         &self.sessions
     }
 

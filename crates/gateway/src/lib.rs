@@ -46,7 +46,7 @@ extern crate self as headrace_gateway;
 
 pub use answer::{Answer, AnswerBody};
 pub use backend::{Backend, EncoderOutput, InputKinds, MessageBackend, TokenBackend, VectorBackend};
-pub use call_service::Admission;
+pub use call_service::GatewayAdmission;
 pub use canary::{CanaryNews, CanaryRollback, CanarySpec, CanaryView};
 pub use catalog::{Catalog, CatalogOffer, GatewayError, ServedModel};
 pub use config::{GatewayConfig, GatewayParts, Stored, StoredTrace, TraceLookup};

@@ -19,7 +19,7 @@ use crate::rejection::unauthenticated;
 use crate::request_context::RequestContext;
 use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
-use crate::state::caller_scopes;
+use crate::state::{IdentifiedCaller, caller_scopes};
 use crate::{Answer, Gateway};
 
 /// How long a look-up waits for the record of a call that has just ended.
@@ -28,9 +28,6 @@ const RECORD_WAIT: Duration = Duration::from_millis(500);
 const RECORD_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) type Looked = Result<Answer, Rejection>;
-
-/// The state of a new request, and its caller, or why the caller is refused.
-pub(crate) type IdentifiedCaller = (RequestContext, Result<Arc<Principal>, Rejection>);
 
 /// An admitted look-up.
 pub(crate) struct LookUp {

@@ -26,10 +26,10 @@ use headrace_call_api::{BodySource, ObjectMethod, ObjectOperation};
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, ProjectId, UnixNanos};
 use headrace_identity::{EntitlementRefusal, Principal};
 
-use crate::look_up::IdentifiedCaller;
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::authenticate::could_pay;
+use crate::state::IdentifiedCaller;
 use crate::{Answer, Gateway};
 
 /// An authenticated request for stored objects.

@@ -24,7 +24,7 @@ use headrace_wire::{
 use crate::backend::{Backend, EncoderOutput, TokenBackend, VectorBackend};
 use crate::catalog::{Catalog, ServedModel};
 use crate::generated_ids::GeneratedIdCache;
-use crate::look_up::{IdentifiedCaller, Looked, tell};
+use crate::look_up::{Looked, tell};
 use crate::memory::{NoMemory, NotEncoded, TokenizerMemory};
 use crate::objects::reads::keeping;
 use crate::rejection::Rejection;
@@ -40,6 +40,7 @@ use crate::stages::render::{
     could_fit, encodes, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, text_ids, with_past,
 };
 use crate::stages::route::region_not_allowed;
+use crate::state::IdentifiedCaller;
 use crate::{Answer, Gateway};
 
 use passed::{CountRequester, RelayedCount};

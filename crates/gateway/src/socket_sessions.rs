@@ -9,37 +9,35 @@ use headrace_call_api::SessionId;
 use headrace_domain::KeyId;
 use parking_lot::RwLock;
 
-use crate::objects::newest::SocketSession;
-
-/// The open sessions.
+/// The open sessions. `S` is the state of one, and its clones share it.
 #[derive(Default)]
-pub(crate) struct SocketSessions {
-    open: RwLock<HashMap<SessionId, SocketSession>>,
+pub(crate) struct SocketSessions<S> {
+    open: RwLock<HashMap<SessionId, S>>,
     next: AtomicU64,
 }
 
 /// An open session. Dropping it ends the session.
-pub(crate) struct OpenSession {
-    sessions: Arc<SocketSessions>,
+pub(crate) struct OpenSession<S> {
+    sessions: Arc<SocketSessions<S>>,
     id: SessionId,
     key: KeyId,
 }
 
-impl SocketSessions {
+impl<S: Clone + Default> SocketSessions<S> {
     /// Opens a session for a socket of `key`.
-    pub(crate) fn open(self: &Arc<Self>, key: KeyId) -> OpenSession {
+    pub(crate) fn open(self: &Arc<Self>, key: KeyId) -> OpenSession<S> {
         let id = SessionId::new(self.next.fetch_add(1, Ordering::Relaxed));
-        self.open.write().insert(id, SocketSession::default());
+        self.open.write().insert(id, S::default());
         OpenSession { sessions: Arc::clone(self), id, key }
     }
 
     /// Returns the state of an open session.
-    pub(crate) fn find(&self, id: SessionId) -> Option<SocketSession> {
+    pub(crate) fn find(&self, id: SessionId) -> Option<S> {
         self.open.read().get(&id).cloned()
     }
 }
 
-impl OpenSession {
+impl<S> OpenSession<S> {
     pub(crate) const fn id(&self) -> SessionId {
         self.id
     }
@@ -50,7 +48,7 @@ impl OpenSession {
     }
 }
 
-impl Drop for OpenSession {
+impl<S> Drop for OpenSession<S> {
     fn drop(&mut self) {
         self.sessions.open.write().remove(&self.id);
     }
@@ -62,7 +60,7 @@ mod tests {
 
     #[test]
     fn a_session_is_found_until_its_handshake_is_dropped() {
-        let sessions = Arc::new(SocketSessions::default());
+        let sessions = Arc::new(SocketSessions::<()>::default());
         let open = |key| sessions.open(KeyId::new(key).unwrap());
         let (first, second) = (open("a"), open("a"));
         assert_ne!(first.id(), second.id());

@@ -19,8 +19,12 @@ use crate::call_task::settle::CallSettlement;
 use crate::catalog::{Catalog, ServedModel};
 use crate::generated_ids::AnswerRecorder;
 use crate::notices::alias_header;
+use crate::rejection::Rejection;
 use crate::render_gate::RenderPermit;
 use crate::request_context::RequestContext;
+
+/// The state of a new request, and its caller or the reason to refuse it. For requests that are not calls.
+pub(crate) type IdentifiedCaller = (RequestContext, Result<Arc<Principal>, Rejection>);
 
 /// The head of the request has arrived.
 pub(crate) struct ArrivedRequest {

@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::Stream;
 use headrace_admin_http::{Pieces, PlaygroundAnswer, PlaygroundCaller, PlaygroundEndpoint};
-use headrace_call_api::{AnswerBody, AnswerFrames, CallService, CallerInfo, Question, RequestHead, Target};
+use headrace_call_api::{
+    AnswerBody, AnswerFrames, CallService, CallerInfo, Question, RequestHead, RequestTarget,
+};
 use headrace_domain::{Clock, Endpoint, KeyId};
 use headrace_gateway::{Answer, Gateway};
 use headrace_identity::{
@@ -46,10 +48,10 @@ impl PlaygroundCaller for PlaygroundRunner {
             let (Some(gateway), Some(principal)) = (gateway, principal) else { return stopping() };
             let principal = Arc::new(principal);
             let target = match ask {
-                PlaygroundEndpoint::Chat => Target::Call(Endpoint::ChatCompletions),
-                PlaygroundEndpoint::Responses => Target::Call(Endpoint::Responses),
-                PlaygroundEndpoint::Messages => Target::Call(Endpoint::Messages),
-                PlaygroundEndpoint::Tokenize => Target::Question(Question::Tokenize),
+                PlaygroundEndpoint::Chat => RequestTarget::Call(Endpoint::ChatCompletions),
+                PlaygroundEndpoint::Responses => RequestTarget::Call(Endpoint::Responses),
+                PlaygroundEndpoint::Messages => RequestTarget::Call(Endpoint::Messages),
+                PlaygroundEndpoint::Tokenize => RequestTarget::Question(Question::Tokenize),
             };
             let caller = CallerInfo::in_process(clock.now(), clock.monotonic_nanos());
             played(match gateway.admit_as(principal, RequestHead { target, caller }) {

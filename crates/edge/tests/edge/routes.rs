@@ -162,7 +162,7 @@ async fn operators_have_a_listener_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_front_is_told_where_a_call_comes_from() {
+async fn the_service_learns_where_a_call_comes_from() {
     let served = serve(config()).await;
     let mut stream = served.connect().await;
     stream.write_all(post("connection: close\r\n", "{}").as_bytes()).await.unwrap();
@@ -171,7 +171,7 @@ async fn a_front_is_told_where_a_call_comes_from() {
 }
 
 #[tokio::test]
-async fn what_clients_store_is_asked_for_by_method_path_and_query() {
+async fn operations_on_stored_objects_have_a_method_path_and_query() {
     let served = serve(config()).await;
     let key = "authorization: Bearer good\r\n";
     for (method, path, expected) in [

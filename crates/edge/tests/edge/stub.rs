@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    AbortReason, Admitted, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer,
-    CallService, Credentials, InternalApi, ObjectMethod, ObjectOperation, RequestHead, SessionId, Target,
-    TransportOutlet,
+    AbortReason, AnswerBody, AnswerFrames, BodyRefusal, BodySource, BrokenBody, CallAnswer, CallService,
+    Credentials, InternalApi, ObjectMethod, ObjectOperation, RequestAdmission, RequestHead, RequestTarget,
+    SessionId, TransportOutlet,
 };
 use headrace_domain::{KeyId, SystemClock, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, EdgeNumber, ServeReport, TlsCertificate};
@@ -56,18 +56,18 @@ pub(crate) struct Stub {
 /// An admitted request.
 pub(crate) struct Admission {
     key: KeyId,
-    target: Target,
+    target: RequestTarget,
     /// Counts the request as in flight, or its session as open.
     guard: Option<Guard>,
 }
 
-impl Admitted for Admission {
+impl RequestAdmission for Admission {
     fn payer(&self) -> &KeyId {
         &self.key
     }
 
     fn session(&self) -> Option<SessionId> {
-        (self.target == Target::SocketHandshake).then_some(SESSION)
+        (self.target == RequestTarget::SocketHandshake).then_some(SESSION)
     }
 }
 
@@ -235,29 +235,31 @@ impl CallService for Stub {
     fn admit(self: &Arc<Self>, head: RequestHead) -> Result<Admission, CallAnswer<Pieces>> {
         let RequestHead { target, caller } = head;
         let key = match &target {
-            Target::SocketHandshake | Target::KeyCheck => self.known(&caller.credentials),
+            RequestTarget::SocketHandshake | RequestTarget::KeyCheck => self.known(&caller.credentials),
             _ => known(&caller.credentials),
         };
         match &target {
-            Target::Call(_) | Target::SocketTurn { .. } => {
+            RequestTarget::Call(_) | RequestTarget::SocketTurn { .. } => {
                 self.attempts.fetch_add(1, Ordering::SeqCst);
                 *self.peer.lock().unwrap() = Some(caller.peer.address);
             }
-            Target::SocketHandshake => {
+            RequestTarget::SocketHandshake => {
                 self.handshakes.fetch_add(1, Ordering::SeqCst);
             }
             _ => {}
         }
         let key = key.ok_or_else(|| whole(401, "{}"))?;
-        if let Target::SocketTurn { session, message } = &target {
+        if let RequestTarget::SocketTurn { session, message } = &target {
             assert_eq!(*session, Some(SESSION));
             if message.starts_with(b"no turn") {
                 return Err(whole(400, "{\"error\":1}"));
             }
         }
         let counter = match &target {
-            Target::Call(_) | Target::SocketTurn { .. } | Target::Object(_) => Some(&self.in_flight),
-            Target::SocketHandshake => Some(&self.sessions),
+            RequestTarget::Call(_) | RequestTarget::SocketTurn { .. } | RequestTarget::Object(_) => {
+                Some(&self.in_flight)
+            }
+            RequestTarget::SocketHandshake => Some(&self.sessions),
             _ => None,
         };
         let guard = counter.map(|counter| {
@@ -271,9 +273,9 @@ impl CallService for Stub {
     async fn serve<B: BodySource>(self: &Arc<Self>, admission: Admission, body: B) -> CallAnswer<Pieces> {
         let Admission { target, guard, .. } = admission;
         let body = match &target {
-            Target::Call(_) | Target::Question(_) => body.read().await,
-            Target::Object(operation) if operation.method == ObjectMethod::Post => body.read().await,
-            Target::SocketTurn { message, .. } => Ok(message.clone()),
+            RequestTarget::Call(_) | RequestTarget::Question(_) => body.read().await,
+            RequestTarget::Object(operation) if operation.method == ObjectMethod::Post => body.read().await,
+            RequestTarget::SocketTurn { message, .. } => Ok(message.clone()),
             _ => Ok(Bytes::new()),
         };
         let body = match body {
@@ -282,17 +284,19 @@ impl CallService for Stub {
         };
         let text = String::from_utf8_lossy(&body);
         match target {
-            Target::Call(_) | Target::SocketTurn { .. } => self.call(guard.unwrap(), body).await,
-            Target::Question(question) => whole(200, format!("{question:?} {text}")),
-            Target::Object(ObjectOperation { method, path, query }) => {
+            RequestTarget::Call(_) | RequestTarget::SocketTurn { .. } => {
+                self.call(guard.unwrap(), body).await
+            }
+            RequestTarget::Question(question) => whole(200, format!("{question:?} {text}")),
+            RequestTarget::Object(ObjectOperation { method, path, query }) => {
                 whole(200, format!("{method:?} {path} {query:?} {text}"))
             }
-            Target::ModelList { dialect, query } => {
+            RequestTarget::ModelList { dialect, query } => {
                 whole(200, format!("\"models {dialect:?} {}\"", query.len()))
             }
-            Target::Model { dialect, name } => whole(200, format!("\"model {name} {dialect:?}\"")),
-            Target::RequestTrace { id } => whole(200, format!("\"request {id}\"")),
-            Target::SocketHandshake | Target::KeyCheck => panic!("it is not served"),
+            RequestTarget::Model { dialect, name } => whole(200, format!("\"model {name} {dialect:?}\"")),
+            RequestTarget::RequestTrace { id } => whole(200, format!("\"request {id}\"")),
+            RequestTarget::SocketHandshake | RequestTarget::KeyCheck => panic!("it is not served"),
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use headrace_call_api::{ObjectMethod, ObjectOperation, Target};
+use headrace_call_api::{ObjectMethod, ObjectOperation, RequestTarget};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, MemoryBounds};
 use headrace_objects::{ObjectLimits, ObjectStore};
@@ -41,7 +41,7 @@ fn post(path: &str, body: &Value) -> Look {
 
 async fn look(world: &World, look: Look) -> Answer {
     let Look { method, path, query, body } = look;
-    world.request(Target::Object(ObjectOperation { method, path, query }), body).await
+    world.request(RequestTarget::Object(ObjectOperation { method, path, query }), body).await
 }
 
 async fn told(answer: Answer) -> Value {

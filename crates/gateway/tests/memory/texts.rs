@@ -1,7 +1,7 @@
 //! Compares the memory that texts take in a tokenizer with the reserved amount: the texts that cost each kind of
 //! tokenizer the most.
 
-use headrace_call_api::{Question, Target};
+use headrace_call_api::{Question, RequestTarget};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, EncoderOutput, MemoryBounds};
 use serde_json::{Value, json};
@@ -114,5 +114,5 @@ async fn no_prompt_takes_more_than_was_reserved_for_it() {
 }
 
 async fn tokenize(world: &World, body: bytes::Bytes) -> Answer {
-    world.request(Target::Question(Question::Tokenize), body).await
+    world.request(RequestTarget::Question(Question::Tokenize), body).await
 }

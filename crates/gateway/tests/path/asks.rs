@@ -1,7 +1,7 @@
 //! Questions about text and tokens. The counts equal those of the corresponding calls, cost nothing, and count as
 //! requests. Also features of Anthropic's dialect: prompts read ahead, answers begun by their caller, billing headers.
 
-use headrace_call_api::{CallService, Question, Target};
+use headrace_call_api::{CallService, Question, RequestTarget};
 use headrace_domain::{CallOutcome, Endpoint, NanoDollars};
 use headrace_identity::RateLimits;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::world::{MODEL, Setup, World, header, read};
 
 /// The status and body of the answer to a question.
 async fn ask(world: &World, question: Question, body: &Value) -> (u16, Value) {
-    let answer = world.request(Target::Question(question), body.to_string()).await;
+    let answer = world.request(RequestTarget::Question(question), body.to_string()).await;
     assert!(header(&answer, "x-request-id").is_some());
     let status = answer.status;
     (status, serde_json::from_str(&read(answer).await).unwrap())
@@ -129,7 +129,7 @@ async fn bad_questions_are_refused_as_calls_are() {
         assert_eq!(trace.request_id.to_string(), error["request_id"].as_str().unwrap());
         assert!(trace.project.is_some() && trace.key.is_some() && trace.model_served.is_none());
     }
-    let mut stranger = world.head(Target::Question(Question::Tokenize));
+    let mut stranger = world.head(RequestTarget::Question(Question::Tokenize));
     stranger.caller.credentials = Default::default();
     assert_eq!(world.gateway.admit(stranger).err().unwrap().status, 401);
     assert_eq!(world.gateway.memory_taken(), 0);

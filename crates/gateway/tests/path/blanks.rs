@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use headrace_call_api::{Question, Target};
+use headrace_call_api::{Question, RequestTarget};
 use headrace_domain::{CallOutcome, Dialect, Endpoint};
 use serde_json::{Value, json};
 
@@ -157,7 +157,7 @@ async fn a_record_keeps_the_name_of_a_model_that_does_not_exist() {
             (Question::CountTokens, "messages", json!([{"role": "user", "content": "hi"}])),
         ] {
             let body = json!({"model": asked, key: value}).to_string();
-            let answer = world.request(Target::Question(question), body).await;
+            let answer = world.request(RequestTarget::Question(question), body).await;
             assert_eq!(answer.status, 404, "{question:?} {asked}");
             let record = world.last_trace();
             assert_eq!((record.model_asked.as_deref(), record.model_served.as_deref()), (kept, None));

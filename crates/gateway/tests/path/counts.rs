@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use headrace_call_api::{Question, Target};
+use headrace_call_api::{Question, RequestTarget};
 use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::RelayError;
 use headrace_gateway::Answer;
@@ -19,7 +19,7 @@ fn body() -> Value {
 }
 
 async fn count(world: &World, body: &Value) -> Answer {
-    let mut head = world.head(Target::Question(Question::CountTokens));
+    let mut head = world.head(RequestTarget::Question(Question::CountTokens));
     head.caller.dialect_headers = vec![("anthropic-beta", "token-counting-x".to_owned())];
     ask(&world.gateway, Arrival { head, body: Bytes::from(body.to_string()) }).await
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{CallService, ObjectMethod, ObjectOperation, Target};
+use headrace_call_api::{CallService, ObjectMethod, ObjectOperation, RequestTarget};
 use headrace_domain::{Clock, NanoDollars, ProjectId, TraceSink, UnixNanos};
 use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, TraceLookup};
 use headrace_identity::RateLimits;
@@ -288,7 +288,7 @@ impl Process {
     fn look(&self, world: &World, method: ObjectMethod, path: &str, body: String) -> (u16, String) {
         let operation = ObjectOperation { method, path: path.to_owned(), query: Vec::new() };
         self.runtime.block_on(async {
-            let admission = self.gateway.admit(world.head(Target::Object(operation))).ok().unwrap();
+            let admission = self.gateway.admit(world.head(RequestTarget::Object(operation))).ok().unwrap();
             let answer = self.gateway.serve(admission, Bytes::from(body)).await;
             (answer.status, read(answer).await)
         })

@@ -1,7 +1,7 @@
 //! Calls for encoders take the whole governed path: they are read, rendered, held for and charged by their input, and
 //! rejected by name.
 
-use headrace_call_api::{Question, Target};
+use headrace_call_api::{Question, RequestTarget};
 use headrace_domain::{CallOutcome, Code, Endpoint, NanoDollars};
 use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ async fn vectors_are_charged_by_their_input_and_traced() {
 async fn tokens_of_an_encoder_are_told() {
     let world = world(Setup::default());
     let ask = async |question, body: Value| {
-        let answer = world.request(Target::Question(question), body.to_string()).await;
+        let answer = world.request(RequestTarget::Question(question), body.to_string()).await;
         let status = answer.status;
         (status, serde_json::from_str::<Value>(&read(answer).await).unwrap())
     };

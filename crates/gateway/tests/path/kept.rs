@@ -1,7 +1,7 @@
 //! Earlier answers whose text encodes to other ids than were generated. The next prompt continues from the generated
 //! ids, only for the same tenant, and the trace says so.
 
-use headrace_call_api::{Question, Target};
+use headrace_call_api::{Question, RequestTarget};
 use headrace_domain::{Endpoint, KeptAnswers};
 use headrace_gateway::{ModelPolicy, PastAnswers};
 use serde_json::{Value, json};
@@ -128,7 +128,7 @@ async fn a_count_knows_former_answers_too() {
     let body = second(ANSWER, &json!({}));
     let mut counted = body.clone();
     counted.as_object_mut().unwrap().remove("max_tokens");
-    let told = world.request(Target::Question(Question::CountTokens), counted.to_string()).await;
+    let told = world.request(RequestTarget::Question(Question::CountTokens), counted.to_string()).await;
     let told: Value = serde_json::from_str(&read(told).await).unwrap();
     call(&world, Endpoint::Messages, body).await;
     assert_eq!(told, json!({"input_tokens": last_prompt(&world).len()}));

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use headrace_call_api::{Question, Target};
+use headrace_call_api::{Question, RequestTarget};
 use headrace_checkpoint::TokenizerConfig;
 use headrace_domain::{Endpoint, ModelName};
 use headrace_gateway::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
@@ -68,7 +68,7 @@ async fn a_model_without_eyes_names_the_part_and_its_place() {
         let message = error["message"].as_str().unwrap();
         assert!(message.starts_with(&format!("`{place}`: {kind}.")) && message.contains(MODEL), "{message}");
     }
-    let answer = world.request(Target::Question(Question::CountTokens), claude.to_string()).await;
+    let answer = world.request(RequestTarget::Question(Question::CountTokens), claude.to_string()).await;
     assert_eq!(answer.status, 400);
     assert!(prompts(&world).is_empty());
     assert_eq!(world.balance_when_idle().await, before);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use headrace_call_api::{AnswerFrames, CallService, Question, Target};
+use headrace_call_api::{AnswerFrames, CallService, Question, RequestTarget};
 use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, Stage, UsageSource, is_partition};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
 use headrace_gateway::AnswerBody;
@@ -406,7 +406,7 @@ async fn a_dialects_headers_go_along_in_that_dialect_and_no_other() {
 async fn tokens_of_a_model_that_somebody_else_has_are_estimated_or_unknown() {
     let server = server("gpu", Dialect::OpenAi, vec![]);
     let world = world(&[server]);
-    let asked = |question, body: Value| world.request(Target::Question(question), body.to_string());
+    let asked = |question, body: Value| world.request(RequestTarget::Question(question), body.to_string());
     let text = "word ".repeat(400);
     let count = json!({"model": "far", "messages": [{"role": "user", "content": text}], "unknown_to_us": 1});
     let answer = asked(Question::CountTokens, count).await;

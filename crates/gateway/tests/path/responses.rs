@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use headrace_call_api::{Admitted, CallService, ObjectMethod, ObjectOperation, SessionId, Target};
+use headrace_call_api::{
+    CallService, ObjectMethod, ObjectOperation, RequestAdmission, RequestTarget, SessionId,
+};
 use headrace_domain::{CallOutcome, Endpoint, NanoDollars};
-use headrace_gateway::Admission;
+use headrace_gateway::GatewayAdmission;
 use headrace_objects::ObjectLimits;
 use serde_json::{Value, json};
 
@@ -23,7 +25,7 @@ fn body(more: &Value) -> Value {
 /// The status and body of the answer to a look-up.
 async fn look(world: &World, method: ObjectMethod, path: &str) -> (u16, Value) {
     let operation = ObjectOperation { method, path: path.to_owned(), query: Vec::new() };
-    let answer = world.request(Target::Object(operation), "").await;
+    let answer = world.request(RequestTarget::Object(operation), "").await;
     let status = answer.status;
     (status, serde_json::from_str(&read(answer).await).unwrap())
 }
@@ -207,11 +209,11 @@ async fn a_stream_is_stored_before_its_id_is_told_and_as_it_ended_however_it_did
 }
 
 /// A responses socket whose handshake was admitted.
-struct Socket(Admission);
+struct Socket(GatewayAdmission);
 
 impl Socket {
     fn open(world: &World) -> Self {
-        Self(world.gateway.admit(world.head(Target::SocketHandshake)).ok().unwrap())
+        Self(world.gateway.admit(world.head(RequestTarget::SocketHandshake)).ok().unwrap())
     }
 
     fn session(&self) -> Option<SessionId> {
@@ -224,7 +226,7 @@ async fn turn(world: &World, socket: &Socket, more: &Value) -> (u16, Value) {
     let mut message = body(more);
     message["type"] = json!("response.create");
     let message = Bytes::from(message.to_string());
-    let answer = world.request(Target::SocketTurn { session: socket.session(), message }, "").await;
+    let answer = world.request(RequestTarget::SocketTurn { session: socket.session(), message }, "").await;
     let (status, text) = (answer.status, read(answer).await);
     if status != 200 {
         return (status, serde_json::from_str(&text).unwrap());
@@ -312,7 +314,7 @@ async fn what_a_turn_failed_to_go_on_from_is_not_gone_on_from_any_more() {
     let (_, first) = turn(&world, &turns, &json!({"store": false})).await;
     let next = json!({"store": false, "previous_response_id": id(&first)});
     for message in ["{".to_owned(), next.to_string()] {
-        let target = Target::SocketTurn { session: turns.session(), message: Bytes::from(message) };
+        let target = RequestTarget::SocketTurn { session: turns.session(), message: Bytes::from(message) };
         let mut stranger = world.head(target);
         stranger.caller.credentials = Default::default();
         assert_eq!(world.gateway.admit(stranger).err().unwrap().status, 401);

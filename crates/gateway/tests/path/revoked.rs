@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use headrace_call_api::{BodyRefusal, BodySource, Credentials, ObjectMethod, ObjectOperation, Target};
+use headrace_call_api::{BodyRefusal, BodySource, Credentials, ObjectMethod, ObjectOperation, RequestTarget};
 use headrace_domain::{CallOutcome, Clock, Endpoint, KeyId, NanoDollars, SystemClock};
 use headrace_gateway::Answer;
 use headrace_identity::{ExposeSecret, NewKey};
@@ -135,7 +135,7 @@ async fn look(world: &World, key: &str, path: &str, query: &[(&str, &str)]) -> A
     let query = query.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let credentials = Credentials { authorization, x_api_key: None };
     let operation = ObjectOperation { method: ObjectMethod::Get, path: path.to_owned(), query };
-    let mut head = world.head(Target::Object(operation));
+    let mut head = world.head(RequestTarget::Object(operation));
     head.caller.credentials = credentials;
     ask(&world.gateway, Arrival { head, body: bytes::Bytes::new() }).await
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{
     AnswerFrames, BodySource, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
-    Target,
+    RequestTarget,
 };
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
@@ -51,18 +51,18 @@ pub(crate) async fn ask<B: BodySource>(gateway: &Arc<Gateway>, arrival: Arrival<
 }
 
 /// The list of models, in OpenAI's dialect.
-pub(crate) fn model_list() -> Target {
-    Target::ModelList { dialect: Dialect::OpenAi, query: Vec::new() }
+pub(crate) fn model_list() -> RequestTarget {
+    RequestTarget::ModelList { dialect: Dialect::OpenAi, query: Vec::new() }
 }
 
 /// One model, in OpenAI's dialect.
-pub(crate) fn model(name: &str) -> Target {
-    Target::Model { dialect: Dialect::OpenAi, name: name.to_owned() }
+pub(crate) fn model(name: &str) -> RequestTarget {
+    RequestTarget::Model { dialect: Dialect::OpenAi, name: name.to_owned() }
 }
 
 /// The trace of a request.
-pub(crate) fn request_trace(id: &str) -> Target {
-    Target::RequestTrace { id: id.to_owned() }
+pub(crate) fn request_trace(id: &str) -> RequestTarget {
+    RequestTarget::RequestTrace { id: id.to_owned() }
 }
 
 pub(crate) const MODEL: &str = "demo";
@@ -555,11 +555,11 @@ impl World {
     }
 
     pub(crate) fn arrival(&self, endpoint: Endpoint, body: String) -> Arrival<Bytes> {
-        Arrival { head: self.head(Target::Call(endpoint)), body: Bytes::from(body) }
+        Arrival { head: self.head(RequestTarget::Call(endpoint)), body: Bytes::from(body) }
     }
 
     /// The head of a request with this world's key.
-    pub(crate) fn head(&self, target: Target) -> RequestHead {
+    pub(crate) fn head(&self, target: RequestTarget) -> RequestHead {
         let caller = CallerInfo {
             credentials: self.credentials(),
             peer: PeerAddress { address: ([127, 0, 0, 1], 1).into() },
@@ -573,7 +573,7 @@ impl World {
     }
 
     /// Sends a request with this world's key.
-    pub(crate) async fn request(&self, target: Target, body: impl Into<Bytes>) -> Answer {
+    pub(crate) async fn request(&self, target: RequestTarget, body: impl Into<Bytes>) -> Answer {
         ask(&self.gateway, Arrival { head: self.head(target), body: body.into() }).await
     }
 

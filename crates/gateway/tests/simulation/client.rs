@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use headrace_call_api::{
     AbortReason, AnswerFrames, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
-    Target,
+    RequestTarget,
 };
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
@@ -93,7 +93,7 @@ pub(crate) async fn call(
     let mut sight =
         Sight { habit, streamed, status: None, id: None, tokens: 0, end: None, text: String::new() };
     let call = async {
-        match gateway.admit(RequestHead { target: Target::Call(Endpoint::Completions), caller }) {
+        match gateway.admit(RequestHead { target: RequestTarget::Call(Endpoint::Completions), caller }) {
             Ok(admission) => gateway.serve(admission, Bytes::from(body.to_string())).await,
             Err(refusal) => refusal,
         }

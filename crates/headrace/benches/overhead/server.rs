@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use headrace_call_api::{Admitted, AnswerBody, BodySource, CallAnswer, CallService, RequestHead, Target};
+use headrace_call_api::{
+    AnswerBody, BodySource, CallAnswer, CallService, RequestAdmission, RequestHead, RequestTarget,
+};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, KeyId, ModelName, SamplingDefaults, SystemClock};
 use headrace_engine_api::{Capabilities, ResumeSupport};
@@ -83,7 +85,7 @@ fn work(rounds: u64) {
 
 struct AdmittedKey(KeyId);
 
-impl Admitted for AdmittedKey {
+impl RequestAdmission for AdmittedKey {
     fn payer(&self) -> &KeyId {
         &self.0
     }
@@ -95,7 +97,7 @@ impl CallService for Hello {
 
     fn admit(self: &Arc<Self>, head: RequestHead) -> Result<AdmittedKey, CallAnswer<Delivery>> {
         match head.target {
-            Target::Call(_) | Target::KeyCheck => Ok(AdmittedKey(self.key.clone())),
+            RequestTarget::Call(_) | RequestTarget::KeyCheck => Ok(AdmittedKey(self.key.clone())),
             _ => Err(hello()),
         }
     }

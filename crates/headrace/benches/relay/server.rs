@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use headrace_call_api::{
-    AbortReason, Admitted, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallService,
-    RequestHead, Target, TransportOutlet,
+    AbortReason, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallService, RequestAdmission,
+    RequestHead, RequestTarget, TransportOutlet,
 };
 use headrace_domain::{Clock, Endpoint, KeyId, ModelName, RequestId, SystemClock};
 use headrace_engine_api::{AnswerBounds, MessageRelay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
@@ -77,7 +77,7 @@ struct Plain {
 
 struct AdmittedCall(KeyId, Endpoint);
 
-impl Admitted for AdmittedCall {
+impl RequestAdmission for AdmittedCall {
     fn payer(&self) -> &KeyId {
         &self.0
     }
@@ -129,8 +129,8 @@ impl CallService for Plain {
 
     fn admit(self: &Arc<Self>, head: RequestHead) -> Result<AdmittedCall, CallAnswer<Passing>> {
         match head.target {
-            Target::Call(endpoint) => Ok(AdmittedCall(self.key.clone(), endpoint)),
-            Target::KeyCheck => Ok(AdmittedCall(self.key.clone(), Endpoint::ChatCompletions)),
+            RequestTarget::Call(endpoint) => Ok(AdmittedCall(self.key.clone(), endpoint)),
+            RequestTarget::KeyCheck => Ok(AdmittedCall(self.key.clone(), Endpoint::ChatCompletions)),
             _ => Err(failed()),
         }
     }
