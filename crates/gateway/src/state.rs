@@ -166,11 +166,11 @@ pub(crate) struct RenderedWork {
     pub(crate) salt: CacheSalt,
     /// The diagnosis of cache misses, if the client asks for one.
     pub(crate) diagnosis: Option<CacheDiagnosis>,
-    pub(crate) rendered: Rendered,
+    pub(crate) rendered: RenderedInput,
 }
 
 /// The part of the work that depends on the kind of the model's backend.
-pub(crate) enum Rendered {
+pub(crate) enum RenderedInput {
     /// Prompts for engines that generate.
     Tokens(RenderedTokens),
     /// Texts for engines that encode.
@@ -268,7 +268,7 @@ impl EnginePrompts {
     }
 }
 
-impl Rendered {
+impl RenderedInput {
     /// The prompts for engines. `None` for a message backend.
     pub(crate) const fn prompts(&self) -> Option<&EnginePrompts> {
         match self {
@@ -319,9 +319,9 @@ impl RenderedWork {
     /// All prompt tokens. For a message backend, their upper estimate.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         match &self.rendered {
-            Rendered::Tokens(RenderedTokens { prompts, .. })
-            | Rendered::Vectors(RenderedVectors { texts: prompts }) => prompts.tokens(),
-            Rendered::Messages(messages) => messages.most_prompt_tokens,
+            RenderedInput::Tokens(RenderedTokens { prompts, .. })
+            | RenderedInput::Vectors(RenderedVectors { texts: prompts }) => prompts.tokens(),
+            RenderedInput::Messages(messages) => messages.most_prompt_tokens,
         }
     }
 
@@ -338,7 +338,7 @@ impl RenderedWork {
     /// The number of prompts that are answered. The one body of a message call may hold several.
     fn answered_prompts(&self) -> u32 {
         match (&self.call.prompt, &self.rendered) {
-            (Prompt::Relayed(relayed), Rendered::Messages(_)) => relayed.prompts,
+            (Prompt::Relayed(relayed), RenderedInput::Messages(_)) => relayed.prompts,
             _ => u32::try_from(self.parts()).unwrap_or(u32::MAX),
         }
     }

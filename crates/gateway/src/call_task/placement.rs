@@ -20,7 +20,7 @@ use crate::Gateway;
 use crate::policy::OnBreak;
 use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::state::{RelayedMessages, Rendered, RenderedTokens, RenderedVectors, RenderedWork};
+use crate::state::{RelayedMessages, RenderedInput, RenderedTokens, RenderedVectors, RenderedWork};
 
 use super::relay_attempt;
 use super::source::AnswerSource;
@@ -240,9 +240,9 @@ impl PlacementContext<'_> {
     fn part(&mut self, part: usize, first: Option<Rejection>) -> Result<(), Rejection> {
         let work = self.work;
         match &work.rendered {
-            Rendered::Messages(messages) => self.messages(messages, first),
-            Rendered::Tokens(RenderedTokens { prompts, .. })
-            | Rendered::Vectors(RenderedVectors { texts: prompts }) => {
+            RenderedInput::Messages(messages) => self.messages(messages, first),
+            RenderedInput::Tokens(RenderedTokens { prompts, .. })
+            | RenderedInput::Vectors(RenderedVectors { texts: prompts }) => {
                 let Some((prompt, keys)) = prompts.get(part) else { return Ok(()) };
                 self.submit(&JobSubmission { part, at: part, prompt, keys, resume: None }, first)
             }

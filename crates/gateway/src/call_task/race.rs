@@ -10,7 +10,7 @@ use headrace_domain::{AttemptOutcome, PriceTier, Usage};
 use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
 
 use crate::rejection::Rejection;
-use crate::state::{RelayedMessages, Rendered, RenderedTokens, RenderedVectors};
+use crate::state::{RelayedMessages, RenderedInput, RenderedTokens, RenderedVectors};
 
 use super::placement::{JobSubmission, PlacementContext, no_worker, panicked};
 use super::relay_attempt;
@@ -39,7 +39,7 @@ impl PlacementContext<'_> {
             return;
         }
         match &work.rendered {
-            Rendered::Messages(messages) => {
+            RenderedInput::Messages(messages) => {
                 let tokens = usize::try_from(messages.likely_prompt_tokens).unwrap_or(usize::MAX);
                 let trail = PrefixHashes { marks: &messages.trail, tokens };
                 let second = fleet.place_near(model, trail, &passed, &work.terms.residency);
@@ -47,8 +47,8 @@ impl PlacementContext<'_> {
                     self.ask_too(messages, second);
                 }
             }
-            Rendered::Tokens(RenderedTokens { prompts, .. })
-            | Rendered::Vectors(RenderedVectors { texts: prompts }) => {
+            RenderedInput::Tokens(RenderedTokens { prompts, .. })
+            | RenderedInput::Vectors(RenderedVectors { texts: prompts }) => {
                 let Some((prompt, keys)) = prompts.get(0) else { return };
                 let second = fleet.place(model, keys, &passed, &work.terms.residency);
                 if let Some(second) = second.map(|second| second.called_by(work.terms.tenant.0)) {

@@ -10,7 +10,7 @@ use headrace_fleet::Placement;
 use headrace_wire::WireLimits;
 
 use crate::request_context::RequestContext;
-use crate::state::{Rendered, RenderedWork};
+use crate::state::{RenderedInput, RenderedWork};
 
 pub(crate) mod source_event;
 pub(super) mod source_report;
@@ -60,10 +60,10 @@ impl AnswerSource {
     /// The source of a call that no worker has yet. `limits` bound the response format of a relayed body.
     pub(crate) fn new(work: &Arc<RenderedWork>, limits: &WireLimits) -> Self {
         match &work.rendered {
-            Rendered::Tokens(_) | Rendered::Vectors(_) => {
+            RenderedInput::Tokens(_) | RenderedInput::Vectors(_) => {
                 Self::Tokens(Box::new(TokenSource::new(Arc::clone(work), limits)))
             }
-            Rendered::Messages(messages) => {
+            RenderedInput::Messages(messages) => {
                 Self::Messages(Box::new(MessageSource::new(Arc::clone(work), messages, limits)))
             }
         }

@@ -26,7 +26,7 @@ use crate::rejection::Rejection;
 use crate::render_gate::RenderPermit;
 use crate::request_context::RequestContext;
 use crate::state::{
-    CallTerms, EnginePrompts, ModeratedCall, ReadCall, Rendered, RenderedCall, RenderedTokens,
+    CallTerms, EnginePrompts, ModeratedCall, ReadCall, RenderedCall, RenderedInput, RenderedTokens,
     RenderedVectors, RenderedWork, RequestMemory, RoutedCall,
 };
 
@@ -223,10 +223,10 @@ async fn screen(
     terms: &CallTerms,
     model: &ServedModel,
     call: &Call,
-    rendered: &mut Rendered,
+    rendered: &mut RenderedInput,
     context: &RequestContext,
 ) -> Result<(), Rejection> {
-    let Rendered::Messages(messages) = rendered else { return Ok(()) };
+    let RenderedInput::Messages(messages) = rendered else { return Ok(()) };
     let parts = gateway.parts();
     messages.shows_shared_cache = !parts.directory.has_several_orgs();
     let Some(relayed) = ScreenClearance::body(messages.chat.as_deref().unwrap_or(call)) else {
@@ -255,7 +255,7 @@ struct RenderAttempt<T> {
 
 /// A call that a model can take.
 struct PreparedCall {
-    rendered: Rendered,
+    rendered: RenderedInput,
     sampling: Sampling,
     salt: CacheSalt,
     /// See [`EncodedCall::form_ns`].
@@ -381,7 +381,7 @@ fn take_memory(gateway: &Gateway, work: &RenderedWork) -> Result<(), Rejection> 
 
 /// A call in the form in which its model takes it.
 struct EncodedCall {
-    rendered: Rendered,
+    rendered: RenderedInput,
     /// Nanoseconds that compiling its grammar took.
     form_ns: u64,
     /// The earlier answers in its prompt whose generated ids are reused.
@@ -390,7 +390,7 @@ struct EncodedCall {
 
 impl EncodedCall {
     /// A call without a grammar and without earlier answers.
-    const fn of(rendered: Rendered) -> Self {
+    const fn of(rendered: RenderedInput) -> Self {
         Self { rendered, form_ns: 0, kept_answers: None }
     }
 }
@@ -424,12 +424,12 @@ fn encode_by_backend(
         Backend::Vectors(lane) => {
             let most_tokens = inputs.limits.max_encode_tokens;
             let texts = texts::encode(model, lane, call, most_tokens, TokenizerMemory(&inputs.memory))?;
-            Ok(EncodedCall::of(Rendered::Vectors(RenderedVectors { texts: EnginePrompts::new(texts) })))
+            Ok(EncodedCall::of(RenderedInput::Vectors(RenderedVectors { texts: EnginePrompts::new(texts) })))
         }
         Backend::Messages(_) => {
             let EncodeInputs { fleet, salt, most_answer_tokens, limits, .. } = inputs;
             let messages = messages::prepare(model, fleet, call, salt, *most_answer_tokens, limits)?;
-            Ok(EncodedCall::of(Rendered::Messages(messages)))
+            Ok(EncodedCall::of(RenderedInput::Messages(messages)))
         }
     }
 }
@@ -457,7 +457,7 @@ fn encode_prompts(
             let prompts = EnginePrompts::new(vec![ids.into()]);
             let text = Some(text);
             let tokens = RenderedTokens { prompts, text, grammar, reasoning_budget, pins, recorder };
-            Ok(EncodedCall { rendered: Rendered::Tokens(tokens), form_ns, kept_answers })
+            Ok(EncodedCall { rendered: RenderedInput::Tokens(tokens), form_ns, kept_answers })
         }
         Prompt::Encode(_) => Err(texts::generates(model)),
         Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
@@ -472,7 +472,7 @@ fn encode_prompts(
                 pins: Arc::default(),
                 recorder: None,
             };
-            Ok(EncodedCall { rendered: Rendered::Tokens(tokens), form_ns, kept_answers: None })
+            Ok(EncodedCall { rendered: RenderedInput::Tokens(tokens), form_ns, kept_answers: None })
         }
     }
 }
@@ -482,7 +482,7 @@ fn sampling(
     gateway: &Gateway,
     model: &ServedModel,
     call: &Call,
-    rendered: &Rendered,
+    rendered: &RenderedInput,
     request_bits: u128,
 ) -> Result<Sampling, Rejection> {
     match &model.lane {

@@ -5,7 +5,7 @@ use headrace_domain::{Code, Endpoint, Prompt};
 
 use crate::memory::mib;
 use crate::rejection::Rejection;
-use crate::state::{EnginePrompts, Rendered, RenderedWork};
+use crate::state::{EnginePrompts, RenderedInput, RenderedWork};
 
 /// Bytes of memory per body byte for reading and rendering: the text as parsed, masked, rendered and in ids.
 const READING: u64 = 32;
@@ -217,7 +217,7 @@ fn form_bytes(work: &RenderedWork) -> u64 {
 
 /// Bytes of the vectors of all texts.
 fn vectors(work: &RenderedWork) -> u64 {
-    let Rendered::Vectors(vectors) = &work.rendered else { return 0 };
+    let RenderedInput::Vectors(vectors) = &work.rendered else { return 0 };
     let width = work.model.lane.vector_width().unwrap_or(0);
     VECTOR_NUMBER.saturating_mul(u64::from(width)).saturating_mul(vectors.texts.ids.len() as u64)
 }
