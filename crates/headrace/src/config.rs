@@ -45,7 +45,6 @@ use headrace_gateway::{
     PastAnswers, ThinkingPolicy, ToolsOrder,
 };
 use headrace_identity::RateLimits;
-use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
@@ -449,8 +448,8 @@ impl SettingsReader {
             pinned_percent: percent("scheduler.pinned_percent"),
             pinned_percent_of_one: percent("scheduler.pinned_percent_of_one"),
         };
-        // The size of the KV cache is not known yet. Any size serves to check the other fields.
-        if let Err(problems) = config.check(&KvLayout::single(KvGroup::full(1, 1))) {
+        // The size of the KV cache is not known yet.
+        if let Err(problems) = config.check_values() {
             for problem in problems.0 {
                 self.fault(&format!("scheduler.{}", problem.field), problem.problem);
             }

@@ -84,9 +84,22 @@ impl SchedulerConfig {
     /// # Errors
     /// [`ConfigProblems`] with every bad value.
     pub fn check(&self, layout: &KvLayout) -> Result<(), ConfigProblems> {
+        self.check_for(Some(layout))
+    }
+
+    /// Checks the values alone, before the model's layout is known.
+    ///
+    /// # Errors
+    /// [`ConfigProblems`] with every bad value.
+    pub fn check_values(&self) -> Result<(), ConfigProblems> {
+        self.check_for(None)
+    }
+
+    fn check_for(&self, layout: Option<&KvLayout>) -> Result<(), ConfigProblems> {
         let mut problems = Vec::new();
-        let smallest = layout.groups().iter().map(|group| group.block_count).min().unwrap_or(0);
-        let largest = layout.groups().iter().map(|group| group.block_count).max().unwrap_or(0);
+        let groups = || layout.into_iter().flat_map(|layout| layout.groups().iter());
+        let smallest = groups().map(|group| group.block_count).min().unwrap_or(1);
+        let largest = groups().map(|group| group.block_count).max().unwrap_or(1);
         let positive = [
             ("step_tokens", self.step_tokens),
             ("max_running", self.max_running),
@@ -116,8 +129,7 @@ impl SchedulerConfig {
                 .push(ConfigProblem { field: "block_count", problem: "must be below 2^32 - 1".to_owned() });
         }
         // Block keys and cached tokens are those of blocks of this size.
-        let other = layout.groups().iter().find(|group| group.block_tokens != BLOCK_TOKENS);
-        if let Some(group) = other {
+        if let Some(group) = groups().find(|group| group.block_tokens != BLOCK_TOKENS) {
             let problem =
                 format!("the model's blocks hold {} tokens, not {BLOCK_TOKENS}", group.block_tokens);
             problems.push(ConfigProblem { field: "block_tokens", problem });

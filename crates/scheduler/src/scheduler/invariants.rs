@@ -37,7 +37,6 @@ impl Scheduler {
         for (id, sequence) in self.sequences.iter() {
             let running = sequence.state == State::Running;
             ensure!(running || sequence.blocks_held() == 0, "{id:?} waits and holds blocks");
-            ensure!(sequence.computed <= sequence.known().len(), "{id:?} is computed beyond its tokens");
             let tables = groups.layout().groups().iter().zip(sequence.tables.iter());
             for ((group, table), holders) in tables.zip(holders.iter_mut()) {
                 ensure!(
@@ -50,6 +49,7 @@ impl Scheduler {
                     *holders.entry(block).or_default() += 1;
                 }
             }
+            ensure!(sequence.computed <= sequence.known().len(), "{id:?} is computed beyond its tokens");
             for (all, own) in promised.iter_mut().zip(sequence.promised.iter()) {
                 *all += own;
             }
