@@ -457,6 +457,17 @@ pub(crate) fn post(lines: &str, body: &str) -> String {
     )
 }
 
+/// Returns where the answers in a connection's bytes begin: at `HTTP/1.`, a digit, a space and a digit. A message may
+/// name the protocol, too.
+pub(crate) fn status_lines(answers: &str) -> impl Iterator<Item = usize> {
+    let starts = answers.match_indices("HTTP/1.").map(|(at, _)| at);
+    let is_status = |at: &usize| {
+        let rest = answers.as_bytes().get(at + 7..at + 10);
+        rest.is_some_and(|rest| rest[0].is_ascii_digit() && rest[1] == b' ' && rest[2].is_ascii_digit())
+    };
+    starts.filter(is_status)
+}
+
 /// Asserts the status of an HTTP/1.1 answer.
 #[track_caller]
 pub(crate) fn assert_status(answer: &str, status: u16) {
