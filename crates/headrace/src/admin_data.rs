@@ -12,9 +12,8 @@ use headrace_admin_http::{
 use headrace_call_api::CallService;
 use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
 use headrace_gateway::{Backend, Gateway, InputKinds, ModelRoute};
-use headrace_ledger::Ledger;
+use headrace_ledger::LedgerAdmin;
 use headrace_ledger::prices::PriceConfig;
-use headrace_store::journal::verify_file;
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{MarginBy, MarginReport, TraceReader, shadow_pairs};
 use serde_json::Value;
@@ -33,7 +32,7 @@ const MOST_COPIES: usize = 20_000;
 /// Answers operators' questions about the server.
 pub(crate) struct AdminData {
     gateway: Weak<Gateway>,
-    ledger: Ledger,
+    ledger: Arc<dyn LedgerAdmin>,
     reloader: Arc<ConfigReloader>,
     data_dir: PathBuf,
 }
@@ -41,7 +40,7 @@ pub(crate) struct AdminData {
 impl AdminData {
     pub(crate) fn new(
         gateway: &Arc<Gateway>,
-        ledger: Ledger,
+        ledger: Arc<dyn LedgerAdmin>,
         reloader: &Arc<ConfigReloader>,
         data_dir: &Path,
     ) -> Self {
@@ -139,7 +138,7 @@ impl ServerAdmin for AdminData {
     }
 
     fn verify(&self) -> Result<LedgerCheck, AdminError> {
-        let report = verify_file(&datadir::ledger_file(&self.data_dir)).map_err(|error| AdminError {
+        let report = self.ledger.verify().map_err(|error| AdminError {
             code: AdminCode::LedgerUnavailable,
             message: error.to_string(),
             remedy: String::new(),

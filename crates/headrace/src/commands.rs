@@ -28,6 +28,7 @@ pub(crate) mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use headrace_admin::{
     AdminCommand, AdminError, AdminReply, AdminService, ControlError, ServerStatus, control,
@@ -183,13 +184,13 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
     let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
     let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
+    let ledger = dir.ledger_admin(ledger);
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
     let limits = config.limits;
     let defaults = move || limits;
-    let service =
-        AdminService::new(directory, ledger.clone(), dir.history(), Box::new(defaults), Box::new(stopped))
-            .with_operators(operators);
+    let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
+        .with_operators(operators);
     // An emptied ledger must not block the command that repairs it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),

@@ -8,14 +8,14 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
+use headrace_admin::{DataDirLock, LockError, SecretText};
 use headrace_domain::Clock;
 use headrace_edge::SessionSecret;
 use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
-use headrace_ledger::{JournalEvent, Ledger, LedgerError, OpenReport, Owner};
+use headrace_ledger::{Ledger, LedgerAdmin, LedgerError, LocalLedgerAdmin, OpenReport, Owner};
 use headrace_store::disk::DiskBallast;
 use headrace_store::identity::SqliteKeyStore;
-use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
+use headrace_store::journal::{CommitTimes, SqliteJournal, SqliteJournalHistory};
 use secrecy::zeroize::Zeroizing;
 
 /// File of the identity store.
@@ -223,19 +223,10 @@ impl DataDir {
         Ok((ledger, report, owner))
     }
 
-    /// Returns a function that checks whether the ledger's journal has a grant after a row.
-    pub(crate) fn history(&self) -> GrantHistory {
-        let path = ledger_file(self.path());
-        Box::new(move |row, grant| {
-            let found = find_after(&path, row, |transaction| match &transaction.event {
-                JournalEvent::Granted { org, kind, amount, reference } => {
-                    let Grant { org: of, amount: so_much, kind: from, reference: named } = grant;
-                    org == of && amount == so_much && kind == from && **reference == **named
-                }
-                _ => false,
-            });
-            found.map_err(|error| error.to_string())
-        })
+    /// Returns an opened ledger as operators use it.
+    pub(crate) fn ledger_admin(&self, ledger: Ledger) -> Arc<dyn LedgerAdmin> {
+        let history = SqliteJournalHistory::new(&ledger_file(self.path()));
+        Arc::new(LocalLedgerAdmin::new(ledger, Arc::new(history)))
     }
 
     /// Writes the first key to a file that only its owner can read, for an operator to fetch and remove.

@@ -16,7 +16,7 @@ use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
-use headrace_ledger::{CommandResult, Ledger, LedgerOperation, Owner, Receipt};
+use headrace_ledger::{CommandResult, LedgerAdmin, LedgerClient, LedgerOperation, Owner, Receipt};
 use headrace_limits::Limits;
 use headrace_store::disk::{DiskGuard, DiskSpace};
 use headrace_store::late::LateTraceStore;
@@ -161,7 +161,9 @@ struct ServerParts {
     data_dir: DataDir,
     directory: Arc<Directory>,
     operators: Arc<Operators>,
-    ledger: Ledger,
+    ledger: Arc<dyn LedgerAdmin>,
+    /// The same ledger, as calls use it.
+    ledger_client: Arc<dyn LedgerClient>,
     owner: Owner,
     limits: Limits,
     metrics: Arc<Metrics>,
@@ -235,10 +237,11 @@ impl ServerParts {
                 Some(data_dir.path().join(WORDS_CACHE)),
             )),
             clock,
-            data_dir,
             directory,
             operators,
-            ledger,
+            ledger: data_dir.ledger_admin(ledger.clone()),
+            ledger_client: Arc::new(ledger),
+            data_dir,
             owner,
             limits,
             metrics,
@@ -361,7 +364,7 @@ impl ServerParts {
         .text();
         drop((keys, admin));
         let seen = AdminSeams {
-            inside: AdminData::new(&gateway, self.ledger.clone(), &reloader, dir),
+            inside: AdminData::new(&gateway, Arc::clone(&self.ledger), &reloader, dir),
             prompts: PromptViews::new(&gateway, &reloader),
             calls,
             playground: playground::PlaygroundRunner::new(&gateway, &self.directory, &self.clock),
@@ -462,7 +465,7 @@ impl ServerParts {
                 names.join(", ")
             ));
         }
-        let setup = FirstSetup { service, directory: &self.directory, ledger: &self.ledger, now };
+        let setup = FirstSetup { service, directory: &self.directory, ledger: self.ledger.as_ref(), now };
         let play = start.manner == StartManner::Up;
         let keys = setup.run(&self.config.first_start, start.first_key.as_ref(), play)?;
         match &keys {
@@ -500,7 +503,7 @@ impl ServerParts {
             clock: Arc::clone(&self.clock),
             directory: Arc::clone(&self.directory),
             limits: self.limits.clone(),
-            books: Arc::new(self.ledger.clone()),
+            books: Arc::clone(&self.ledger_client),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
             objects: Arc::clone(&self.objects.objects),
@@ -534,8 +537,7 @@ impl ServerParts {
         let relist = move |upstream: String| lister.relist(&upstream);
         AdminService::new(
             Arc::clone(&self.directory),
-            self.ledger.clone(),
-            self.data_dir.history(),
+            Arc::clone(&self.ledger),
             Box::new(move || defaults.defaults()),
             Box::new(status),
         )
@@ -547,7 +549,7 @@ impl ServerParts {
 
     /// Starts the periodic tasks.
     fn tick(&self) -> Vec<JoinHandle<()>> {
-        let (ledger, clock) = (self.ledger.clone(), Arc::clone(&self.clock));
+        let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
         let expire = async move {
             loop {
                 tokio::time::sleep(EXPIRE_EVERY).await;
@@ -583,7 +585,7 @@ impl ServerParts {
     }
 
     fn stores(&self) -> StoreHealth {
-        let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
+        let (ledger, directory) = (Arc::clone(&self.ledger), Arc::clone(&self.directory));
         let (recorder, ballast) = (Arc::clone(&self.recorder), Arc::clone(self.data_dir.ballast()));
         let [objects, files] = self.objects.watched.clone();
         StoreHealth { ledger, directory, recorder, objects, files, ballast }
