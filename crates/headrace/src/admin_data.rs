@@ -1,7 +1,6 @@
 //! The program's own data, for operators: settings, prices, served models, holds, and sums over ledger and traces. Must
 //! not know who asks.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
@@ -14,14 +13,13 @@ use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
 use headrace_gateway::{Backend, Gateway, InputKinds, ModelRoute};
 use headrace_ledger::LedgerAdmin;
 use headrace_ledger::prices::PriceConfig;
-use headrace_store::trace::SqliteTraceReader;
+use headrace_store::StorageReader;
 use headrace_trace::{MarginBy, MarginReport, TraceReader, shadow_pairs};
 use serde_json::Value;
 
 use crate::commands::models;
 use crate::config::fields::FIELDS;
 use crate::config::sections::is_live;
-use crate::datadir;
 use crate::prompts;
 use crate::reload::ConfigReloader;
 use crate::stored::{FoundCheckpoint, LocalCheckpoint, ModelFolders};
@@ -34,7 +32,7 @@ pub(crate) struct AdminData {
     gateway: Weak<Gateway>,
     ledger: Arc<dyn LedgerAdmin>,
     reloader: Arc<ConfigReloader>,
-    data_dir: PathBuf,
+    stored: StorageReader,
 }
 
 impl AdminData {
@@ -42,14 +40,14 @@ impl AdminData {
         gateway: &Arc<Gateway>,
         ledger: Arc<dyn LedgerAdmin>,
         reloader: &Arc<ConfigReloader>,
-        data_dir: &Path,
+        stored: StorageReader,
     ) -> Self {
         let (gateway, reloader) = (Arc::downgrade(gateway), Arc::clone(reloader));
-        Self { gateway, ledger, reloader, data_dir: data_dir.to_owned() }
+        Self { gateway, ledger, reloader, stored }
     }
 
-    fn traces(&self) -> Result<SqliteTraceReader, AdminError> {
-        SqliteTraceReader::open(&datadir::trace_file(&self.data_dir)).map_err(unreadable)
+    fn traces(&self) -> Result<Arc<dyn TraceReader>, AdminError> {
+        self.stored.traces().map_err(unreadable)
     }
 }
 

@@ -35,7 +35,8 @@ use headrace_admin::{
 };
 use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
-use headrace_trace::decode_record;
+use headrace_store::{StorageReader, StoreName};
+use headrace_trace::{TraceReader, decode_record};
 
 use crate::cli::{ConfigArgs, ConfigCommand, ServerArgs};
 use crate::config::{ConfigError, ServerSettings, layered, reference};
@@ -107,16 +108,22 @@ pub(crate) fn data_dir(at: &ServerArgs) -> Result<PathBuf, CommandError> {
     Ok(configuration(at)?.data_dir)
 }
 
-/// Returns the file of the traces. A running server first stores the traces of all ended calls.
-fn traces(at: &ServerArgs) -> Result<PathBuf, CommandError> {
+/// Opens the traces. A running server first stores the traces of all ended calls.
+fn traces(at: &ServerArgs) -> Result<Arc<dyn TraceReader>, CommandError> {
+    stored_traces(at)?.traces().map_err(|error| CommandError::Other(error.to_string()))
+}
+
+/// Returns the stores of a data directory that has traces. A running server first stores the traces of all ended calls.
+fn stored_traces(at: &ServerArgs) -> Result<StorageReader, CommandError> {
     let dir = data_dir(at)?;
     recent_calls(&dir, 0);
-    let path = datadir::trace_file(&dir);
-    if path.exists() {
-        return Ok(path);
+    let stored = datadir::stored(&dir);
+    let place = stored.place(StoreName::Traces);
+    if place.exists() {
+        return Ok(stored);
     }
     let why = "name the server's data directory with --data-dir";
-    Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())))
+    Err(CommandError::Other(format!("there are no traces at {place}: {why}")))
 }
 
 /// Returns the newest calls in the memory of a running server, newest first. The server first stores the traces of all
@@ -183,8 +190,8 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
     let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
-    let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
-    let ledger = dir.ledger_admin(ledger);
+    let (opened, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
+    let ledger = opened.admin;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
     let limits = config.limits;
