@@ -290,9 +290,9 @@ impl AdminService {
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
         let Some(upstreams) = &self.upstreams else { return Err(not_running()) };
-        let told = act.as_ref().map(|act| (act.name(), act.upstream().to_owned()));
+        let named = act.as_ref().map(|act| (act.name(), act.upstream().to_owned()));
         let views = upstreams(act)?;
-        if let Some((act, upstream)) = told {
+        if let Some((act, upstream)) = named {
             self.note(act, &upstream, String::new(), actor, now)?;
         }
         Ok(AdminReply::Upstreams(views))
