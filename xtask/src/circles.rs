@@ -31,27 +31,6 @@ const MODULES: Allowed = &[
         ],
         "not split yet",
     ),
-    (
-        "upstream",
-        &[
-            "answer",
-            "ask",
-            "cache",
-            "client",
-            "fault",
-            "gate",
-            "load",
-            "names",
-            "plaintext_pool",
-            "probe",
-            "server",
-            "spec",
-            "trust",
-            "upstream",
-            "workers",
-        ],
-        "not split yet",
-    ),
     ("wire", &["encode", "relay", "request", "responses"], "not split yet"),
 ];
 

@@ -29,6 +29,11 @@ const FORBIDDEN: &[(&str, &str)] = &[
     (concat!("#[ign", "ore"), "a test that does not run shows nothing"),
 ];
 
+/// The crate that may name types of SQLite. All others open `Storage` by its URL.
+const SQLITE_PLACE: &str = "crates/store/";
+/// How the names of those types start.
+const SQLITE_TYPES: &str = concat!("Sql", "ite");
+
 /// The start of an example in a doc comment. cargo would compile each example alone. Examples belong in tests, in
 /// pages, or in [`EXAMPLE_PAGES`].
 const DOC_EXAMPLES: [&str; 2] = [concat!("///", " ```"), concat!("//!", " ```")];
@@ -104,6 +109,9 @@ fn of_text(name: &str, text: &str, broken: &mut Vec<String>) {
                 forbid(what, why);
             }
         }
+        if source && !name.starts_with(SQLITE_PLACE) && names_sqlite_type(line) {
+            forbid(SQLITE_TYPES, "only store names types of SQLite: open `Storage` by its URL");
+        }
         if shipped
             && !is_example_page(name)
             && DOC_EXAMPLES.iter().any(|begin| line.trim_start().starts_with(begin))
@@ -141,6 +149,15 @@ fn says_unsafe(line: &str) -> bool {
         .any(|what| code.contains(&format!("{} {what}", concat!("un", "safe"))))
 }
 
+/// Returns `true` if the line names a type such as the store of keys in SQLite.
+fn names_sqlite_type(line: &str) -> bool {
+    line.match_indices(SQLITE_TYPES).any(|(at, _)| {
+        let starts = !line.get(..at).unwrap_or_default().ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let rest = line.get(at + SQLITE_TYPES.len()..).unwrap_or_default();
+        starts && rest.starts_with(|c: char| c.is_ascii_uppercase())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +181,7 @@ mod tests {
             ("crates/a/src/a/mod.rs", "//! It.", "after its module"),
             ("crates/a/src/b.rs", unfinished.as_str(), "crates/a/src/b.rs:2"),
             ("crates/edge/src/b.rs", unsound.as_str(), "only the kernels"),
+            ("crates/a/tests/e.rs", concat!("use s::Sql", "iteFiles;"), "only store"),
             ("crates/a/src/d.rs", "//! It.\n/// ```\nfn f() {}", "crates/a/src/d.rs:2"),
             ("README.md", key.as_str(), "README.md:1"),
         ] {
@@ -173,6 +191,8 @@ mod tests {
         }
         let mut none = Vec::new();
         of_text("crates/kernels/src/b.rs", &unsound, &mut none);
+        of_text("crates/store/tests/e.rs", concat!("use s::Sql", "iteFiles;"), &mut none);
+        of_text("crates/a/tests/e.rs", "// SQLite, Sqlite or MySqliteX.", &mut none);
         of_text("crates/a/src/c.rs", &unsound.replace("//! It.\n", "//! It.\n// "), &mut none);
         assert!(none.is_empty(), "{none:?}");
     }

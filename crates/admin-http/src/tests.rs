@@ -10,13 +10,13 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode, header};
 use bytes::Bytes;
 use headrace_admin::{
-    AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, Grant, SecretText, ServerStatus,
+    AdminCommand, AdminError, AdminReply, AdminService, DefaultLimits, SecretText, ServerStatus,
 };
 use headrace_domain::{AdminCode, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{
     Directory, HashSecret, MemoryKeyStore, OperatorRecord, Operators, ProjectRecord, Role,
 };
-use headrace_ledger::{GrantKind, Ledger, MemoryJournal, Owner};
+use headrace_ledger::{GrantKind, Ledger, LocalLedgerAdmin, MemoryJournal, Owner};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
@@ -262,13 +262,13 @@ impl TestWorld {
         let secret = || HashSecret::new([7; 32]);
         let directory = Arc::new(Directory::open(Arc::clone(&store) as _, secret()).unwrap());
         let operators = Arc::new(Operators::open(store, &secret()).unwrap());
-        let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
+        let journal = MemoryJournal::default();
+        let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), NOW).unwrap();
         let sessions = Arc::new(OperatorSessions::new(Arc::clone(&operators)));
         let links = Arc::clone(&sessions);
         let service = AdminService::new(
             Arc::clone(&directory),
-            ledger,
-            Box::new(|_: u64, _: &Grant| Ok(false)),
+            Arc::new(LocalLedgerAdmin::new(ledger, Arc::new(journal))),
             Box::new(DefaultLimits::default),
             Box::new(ServerStatus::default),
         )

@@ -19,6 +19,6 @@ pub use places::{
     CanaryFigures, LoadView, RouteArmView, RouteView, UpstreamAct, UpstreamModelView, UpstreamView,
 };
 pub use service::{
-    AdminService, DefaultLimits, DefaultsSource, Grant, GrantHistory, LinkSource, NowSource, RecentSource,
-    ReloadSource, RouteSource, StatusSource, UpstreamSource,
+    AdminService, DefaultLimits, DefaultsSource, Grant, LinkSource, NowSource, RecentSource, ReloadSource,
+    RouteSource, StatusSource, UpstreamSource,
 };

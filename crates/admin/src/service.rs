@@ -10,7 +10,7 @@ use headrace_identity::{
     AuditEntry, Directory, EndpointAccess, ExposeSecret, KeyRecord, ModelAccess, NewKey, Operators,
     RateLimits, SecretString,
 };
-use headrace_ledger::{Ledger, LedgerOperation, Receipt};
+use headrace_ledger::{LedgerAdmin, LedgerOperation, Receipt};
 use parking_lot::Mutex;
 
 use crate::command::{AdminCommand, AdminReply, AuditView, CreditView, SecretText, ServerStatus};
@@ -59,14 +59,10 @@ pub type UpstreamSource =
 pub type RouteSource =
     Box<dyn Fn(Option<&ModelName>) -> Result<(Vec<ModelName>, Vec<RouteView>), AdminError> + Send + Sync>;
 
-/// Returns whether the ledger's journal has a grant after a row. Used for acts that a crash interrupted. Blocks.
-pub type GrantHistory = Box<dyn Fn(u64, &Grant) -> Result<bool, String> + Send + Sync>;
-
 /// Executes the commands of operators.
 pub struct AdminService {
     directory: Arc<Directory>,
-    ledger: Ledger,
-    history: GrantHistory,
+    ledger: Arc<dyn LedgerAdmin>,
     defaults: DefaultsSource,
     status: StatusSource,
     /// `None` if no server runs.
@@ -94,18 +90,16 @@ impl fmt::Debug for AdminService {
 }
 
 impl AdminService {
-    /// Makes a service for a directory and its ledger. `history` searches that ledger's journal.
+    /// Makes a service for a directory and its ledger.
     pub fn new(
         directory: Arc<Directory>,
-        ledger: Ledger,
-        history: GrantHistory,
+        ledger: Arc<dyn LedgerAdmin>,
         defaults: DefaultsSource,
         status: StatusSource,
     ) -> Self {
         Self {
             directory,
             ledger,
-            history,
             defaults,
             status,
             now: None,
@@ -296,9 +290,9 @@ impl AdminService {
         now: UnixNanos,
     ) -> Result<AdminReply, AdminError> {
         let Some(upstreams) = &self.upstreams else { return Err(not_running()) };
-        let told = act.as_ref().map(|act| (act.name(), act.upstream().to_owned()));
+        let named = act.as_ref().map(|act| (act.name(), act.upstream().to_owned()));
         let views = upstreams(act)?;
-        if let Some((act, upstream)) = told {
+        if let Some((act, upstream)) = named {
             self.note(act, &upstream, String::new(), actor, now)?;
         }
         Ok(AdminReply::Upstreams(views))

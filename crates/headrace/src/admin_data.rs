@@ -1,7 +1,6 @@
 //! The program's own data, for operators: settings, prices, served models, holds, and sums over ledger and traces. Must
 //! not know who asks.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
@@ -12,17 +11,15 @@ use headrace_admin_http::{
 use headrace_call_api::CallService;
 use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
 use headrace_gateway::{Backend, Gateway, InputKinds, ModelRoute};
-use headrace_ledger::Ledger;
+use headrace_ledger::LedgerAdmin;
 use headrace_ledger::prices::PriceConfig;
-use headrace_store::journal::verify_file;
-use headrace_store::trace::SqliteTraceReader;
+use headrace_store::StorageReader;
 use headrace_trace::{MarginBy, MarginReport, TraceReader, shadow_pairs};
 use serde_json::Value;
 
 use crate::commands::models;
 use crate::config::fields::FIELDS;
 use crate::config::sections::is_live;
-use crate::datadir;
 use crate::prompts;
 use crate::reload::ConfigReloader;
 use crate::stored::{FoundCheckpoint, LocalCheckpoint, ModelFolders};
@@ -33,24 +30,24 @@ const MOST_COPIES: usize = 20_000;
 /// Answers operators' questions about the server.
 pub(crate) struct AdminData {
     gateway: Weak<Gateway>,
-    ledger: Ledger,
+    ledger: Arc<dyn LedgerAdmin>,
     reloader: Arc<ConfigReloader>,
-    data_dir: PathBuf,
+    stored: StorageReader,
 }
 
 impl AdminData {
     pub(crate) fn new(
         gateway: &Arc<Gateway>,
-        ledger: Ledger,
+        ledger: Arc<dyn LedgerAdmin>,
         reloader: &Arc<ConfigReloader>,
-        data_dir: &Path,
+        stored: StorageReader,
     ) -> Self {
         let (gateway, reloader) = (Arc::downgrade(gateway), Arc::clone(reloader));
-        Self { gateway, ledger, reloader, data_dir: data_dir.to_owned() }
+        Self { gateway, ledger, reloader, stored }
     }
 
-    fn traces(&self) -> Result<SqliteTraceReader, AdminError> {
-        SqliteTraceReader::open(&datadir::trace_file(&self.data_dir)).map_err(unreadable)
+    fn traces(&self) -> Result<Arc<dyn TraceReader>, AdminError> {
+        self.stored.traces().map_err(unreadable)
     }
 }
 
@@ -139,7 +136,7 @@ impl ServerAdmin for AdminData {
     }
 
     fn verify(&self) -> Result<LedgerCheck, AdminError> {
-        let report = verify_file(&datadir::ledger_file(&self.data_dir)).map_err(|error| AdminError {
+        let report = self.ledger.verify().map_err(|error| AdminError {
             code: AdminCode::LedgerUnavailable,
             message: error.to_string(),
             remedy: String::new(),

@@ -1,24 +1,21 @@
 //! Calls for operators: stored traces, explanations, usage, and the current state of the server. Must not know who
 //! asks.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use headrace_admin::AdminError;
 use headrace_admin_http::{CallRecords, CallView, Ended};
 use headrace_domain::{AdminCode, Clock, ProjectId, TraceRecord, UnixNanos};
 use headrace_explain::{diff, explain_beside, why_cost};
-use headrace_store::trace::SqliteTraceReader;
+use headrace_store::StorageReader;
 use headrace_trace::{
-    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, UsageReader, operator_json,
-    trace_name,
+    CacheQuery, CallQuery, TraceError, TraceReader, TraceRecorder, UsageQuery, operator_json, trace_name,
 };
 use headrace_wire::{named_request, named_trace};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::datadir;
 use crate::key_names::KeyNames;
 use crate::live_stats::LiveStats;
 
@@ -30,24 +27,24 @@ pub(crate) struct KnownCalls {
     insight: LiveStats,
     recorder: Arc<TraceRecorder>,
     /// Has a single connection, so simultaneous readers wait for each other.
-    reader: SqliteTraceReader,
+    reader: Arc<dyn TraceReader>,
     clock: Arc<dyn Clock>,
     names: KeyNames,
 }
 
 impl KnownCalls {
-    /// Opens the traces of a server's data directory.
+    /// Opens the traces of a server's stores.
     ///
     /// # Errors
     /// Returns an error if the traces cannot be read.
     pub(crate) fn new(
-        dir: &Path,
+        stored: &StorageReader,
         insight: &LiveStats,
         recorder: &Arc<TraceRecorder>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
     ) -> Result<Self, String> {
-        let reader = SqliteTraceReader::late(&datadir::trace_file(dir));
+        let reader = stored.traces_when_read();
         let (insight, recorder, clock) = (insight.clone(), Arc::clone(recorder), Arc::clone(clock));
         Ok(Self { insight, recorder, reader, clock, names })
     }
@@ -111,7 +108,9 @@ impl CallRecords for KnownCalls {
         let Some(record) = self.find(id)? else { return Ok(None) };
         Ok(match what {
             CallView::Trace => Some(self.names.added(operator_json(&record))),
-            CallView::Explain => Some(to_json(&explain_beside(&self.reader, &record).map_err(failed)?)?),
+            CallView::Explain => {
+                Some(to_json(&explain_beside(self.reader.as_ref(), &record).map_err(failed)?)?)
+            }
             CallView::Cost => Some(to_json(&why_cost(&record))?),
             CallView::Beside => {
                 let beside = self.reader.beside(record.request_id, MOST_BESIDE).map_err(failed)?;

@@ -28,13 +28,15 @@ pub(crate) mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use headrace_admin::{
     AdminCommand, AdminError, AdminReply, AdminService, ControlError, ServerStatus, control,
 };
 use headrace_domain::{Clock, SystemClock, TraceRecord, UnixNanos};
 use headrace_identity::Revocation;
-use headrace_trace::decode_record;
+use headrace_store::{StorageReader, StoreName};
+use headrace_trace::{TraceReader, decode_record};
 
 use crate::cli::{ConfigArgs, ConfigCommand, ServerArgs};
 use crate::config::{ConfigError, ServerSettings, layered, reference};
@@ -106,16 +108,22 @@ pub(crate) fn data_dir(at: &ServerArgs) -> Result<PathBuf, CommandError> {
     Ok(configuration(at)?.data_dir)
 }
 
-/// Returns the file of the traces. A running server first stores the traces of all ended calls.
-fn traces(at: &ServerArgs) -> Result<PathBuf, CommandError> {
+/// Opens the traces. A running server first stores the traces of all ended calls.
+fn traces(at: &ServerArgs) -> Result<Arc<dyn TraceReader>, CommandError> {
+    stored_traces(at)?.traces().map_err(|error| CommandError::Other(error.to_string()))
+}
+
+/// Returns the stores of a data directory that has traces. A running server first stores the traces of all ended calls.
+fn stored_traces(at: &ServerArgs) -> Result<StorageReader, CommandError> {
     let dir = data_dir(at)?;
     recent_calls(&dir, 0);
-    let path = datadir::trace_file(&dir);
-    if path.exists() {
-        return Ok(path);
+    let stored = datadir::stored(&dir);
+    let place = stored.place(StoreName::Traces);
+    if place.exists() {
+        return Ok(stored);
     }
     let why = "name the server's data directory with --data-dir";
-    Err(CommandError::Other(format!("there are no traces at {}: {why}", path.display())))
+    Err(CommandError::Other(format!("there are no traces at {place}: {why}")))
 }
 
 /// Returns the newest calls in the memory of a running server, newest first. The server first stores the traces of all
@@ -182,14 +190,14 @@ fn alone(config: &ServerSettings, command: AdminCommand) -> Result<AdminReply, C
     let (key_hash, salt) = (config.key_hash_file.as_deref(), config.cache_salt_file.as_deref());
     let dir = DataDir::open(&config.data_dir, key_hash, salt).map_err(CommandError::DataDir)?;
     let (directory, operators) = dir.identities().map_err(CommandError::DataDir)?;
-    let (ledger, _, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
+    let (opened, _) = dir.ledger(&clock, Box::new(|_| ())).map_err(CommandError::DataDir)?;
+    let ledger = opened.admin;
     let stopped =
         || ServerStatus { version: env!("CARGO_PKG_VERSION").to_owned(), ..ServerStatus::default() };
     let limits = config.limits;
     let defaults = move || limits;
-    let service =
-        AdminService::new(directory, ledger.clone(), dir.history(), Box::new(defaults), Box::new(stopped))
-            .with_operators(operators);
+    let service = AdminService::new(directory, Arc::clone(&ledger), Box::new(defaults), Box::new(stopped))
+        .with_operators(operators);
     // An emptied ledger must not block the command that repairs it.
     let reconciled = match command {
         AdminCommand::OpenAccounts => Ok(Vec::new()),

@@ -8,41 +8,22 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use headrace_admin::{DataDirLock, Grant, GrantHistory, LockError, SecretText};
+use headrace_admin::{DataDirLock, LockError, SecretText};
 use headrace_domain::Clock;
 use headrace_edge::SessionSecret;
 use headrace_identity::{Directory, HashSecret, IdentityError, Operators};
-use headrace_ledger::{JournalEvent, Ledger, LedgerError, OpenReport, Owner};
+use headrace_ledger::{LedgerError, Owner};
 use headrace_store::disk::DiskBallast;
-use headrace_store::identity::SqliteKeyStore;
-use headrace_store::journal::{CommitTimes, SqliteJournal, find_after};
+use headrace_store::journal::CommitTimes;
+use headrace_store::{OpenedLedger, Storage, StorageReader, StorageUrl, StoreName};
 use secrecy::zeroize::Zeroizing;
 
-/// File of the identity store.
-const IDENTITY_FILE: &str = "identity.sqlite";
-/// File of the ledger's journal.
-const LEDGER_FILE: &str = "ledger.sqlite";
-/// File of the traces.
-const TRACE_FILE: &str = "traces.sqlite";
-/// File of stored responses and conversations.
-const OBJECTS_FILE: &str = "objects.sqlite";
-/// File of clients' files and batches.
-const FILES_FILE: &str = "files.sqlite";
-/// File of usage by the hour, derived from the ledger and the traces.
-const USAGE_FILE: &str = "usage.sqlite";
 /// File with the API's address, for programs that start a server on a free port.
 const ADDRESS_FILE: &str = "address";
 
-/// The path of the ledger's journal.
-pub(crate) fn ledger_file(dir: &Path) -> PathBuf {
-    dir.join(LEDGER_FILE)
-}
-
-/// The databases of a data directory, in the order in which a backup must copy them. Identities come before the ledger.
-/// A project that is created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
-pub(crate) fn databases(with_traces: bool) -> impl Iterator<Item = &'static str> {
-    let traces = with_traces.then_some(TRACE_FILE);
-    [IDENTITY_FILE, LEDGER_FILE, OBJECTS_FILE, FILES_FILE, USAGE_FILE].into_iter().chain(traces)
+/// The stores in a directory, to read them.
+pub(crate) fn stored(dir: &Path) -> StorageReader {
+    Storage::open_read_only(StorageUrl::of_folder(dir))
 }
 
 /// The folder of the secrets that hash keys and separate caches.
@@ -55,29 +36,9 @@ pub(crate) fn first_key_file(dir: &Path) -> PathBuf {
     dir.join("first-key")
 }
 
-/// The path of the traces.
-pub(crate) fn trace_file(dir: &Path) -> PathBuf {
-    dir.join(TRACE_FILE)
-}
-
-/// The path of usage by the hour.
-pub(crate) fn usage_file(dir: &Path) -> PathBuf {
-    dir.join(USAGE_FILE)
-}
-
-/// The path of stored responses and conversations.
-pub(crate) fn objects_file(dir: &Path) -> PathBuf {
-    dir.join(OBJECTS_FILE)
-}
-
-/// The path of clients' files and batches.
-pub(crate) fn files_file(dir: &Path) -> PathBuf {
-    dir.join(FILES_FILE)
-}
-
 /// Whether a directory has an identity store. It has one from its first start on.
 pub(crate) fn has_keys(dir: &Path) -> bool {
-    dir.join(IDENTITY_FILE).exists()
+    stored(dir).place(StoreName::Identities).exists()
 }
 
 /// Why a data directory cannot be used.
@@ -138,6 +99,7 @@ pub(crate) struct DataDir {
     session_secret: Zeroizing<[u8; 32]>,
     /// Disk space reserved for the ledger and the keys, for when the disk is full.
     ballast: Arc<DiskBallast>,
+    storage: Storage,
 }
 
 impl DataDir {
@@ -160,7 +122,8 @@ impl DataDir {
         let key_hash = secret(key_hash_file, &secrets.join("key-hash"))?;
         let cache_salt = secret(cache_salt_file, &secrets.join("cache-salt"))?;
         let session_secret = secret(None, &secrets.join("tls-sessions"))?;
-        Ok(Self { lock, key_hash, cache_salt, session_secret, ballast })
+        let storage = Storage::open(StorageUrl::of_folder(lock.dir()), Some(Arc::clone(&ballast)));
+        Ok(Self { lock, key_hash, cache_salt, session_secret, ballast, storage })
     }
 
     /// Opens a directory, and creates it first if necessary.
@@ -187,6 +150,11 @@ impl DataDir {
         &self.ballast
     }
 
+    /// The stores in the directory.
+    pub(crate) const fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
     /// The salt that separates the prefix caches of tenants.
     pub(crate) fn cache_salt(&self) -> [u8; 32] {
         *self.cache_salt
@@ -199,12 +167,10 @@ impl DataDir {
 
     /// Opens the identity store: the keys of callers, and the operators.
     pub(crate) fn identities(&self) -> Result<(Arc<Directory>, Arc<Operators>), DataDirError> {
-        let store = SqliteKeyStore::open(&self.path().join(IDENTITY_FILE));
-        let store = store.map_err(|error| DataDirError::Identity(error.into()))?;
-        let store = Arc::new(store.backed_by(Arc::clone(&self.ballast)));
+        let stores = self.storage.identities().map_err(|error| DataDirError::Identity(error.into()))?;
         let secret = || HashSecret::new(*self.key_hash);
-        let directory = Directory::open(Arc::clone(&store) as _, secret()).map_err(DataDirError::Identity)?;
-        let operators = Operators::open(store, &secret()).map_err(DataDirError::Identity)?;
+        let directory = Directory::open(stores.keys, secret()).map_err(DataDirError::Identity)?;
+        let operators = Operators::open(stores.operators, &secret()).map_err(DataDirError::Identity)?;
         Ok((Arc::new(directory), Arc::new(operators)))
     }
 
@@ -213,29 +179,10 @@ impl DataDir {
         &self,
         clock: &dyn Clock,
         times: CommitTimes,
-    ) -> Result<(Ledger, OpenReport, Owner), DataDirError> {
+    ) -> Result<(OpenedLedger, Owner), DataDirError> {
         let owner = Owner::new(u128::from_le_bytes(random()?));
-        let journal = SqliteJournal::open(&ledger_file(self.path()));
-        let journal = journal.map_err(|error| DataDirError::Ledger(error.into()))?.timed(times);
-        let journal = journal.backed_by(Arc::clone(&self.ballast));
-        let (ledger, report) =
-            Ledger::open(Box::new(journal), owner, clock.now()).map_err(DataDirError::Ledger)?;
-        Ok((ledger, report, owner))
-    }
-
-    /// Returns a function that checks whether the ledger's journal has a grant after a row.
-    pub(crate) fn history(&self) -> GrantHistory {
-        let path = ledger_file(self.path());
-        Box::new(move |row, grant| {
-            let found = find_after(&path, row, |transaction| match &transaction.event {
-                JournalEvent::Granted { org, kind, amount, reference } => {
-                    let Grant { org: of, amount: so_much, kind: from, reference: named } = grant;
-                    org == of && amount == so_much && kind == from && **reference == **named
-                }
-                _ => false,
-            });
-            found.map_err(|error| error.to_string())
-        })
+        let opened = self.storage.ledger(owner, clock.now(), times).map_err(DataDirError::Ledger)?;
+        Ok((opened, owner))
     }
 
     /// Writes the first key to a file that only its owner can read, for an operator to fetch and remove.
@@ -389,10 +336,9 @@ mod tests {
             let directory = data.identities().unwrap();
             let clock = headrace_domain::SystemClock::new();
             let (ledger, ..) = data.ledger(&clock, Box::new(|_| ())).unwrap();
-            let traces = headrace_store::trace::SqliteTraceStore::open(
-                &trace_file(&dir),
-                headrace_store::trace::TraceRetention::default(),
-            );
+            let guard = headrace_store::disk::DiskGuard::of(&dir, Some(0));
+            let traces =
+                data.storage().traces(headrace_store::trace::TraceRetention::default(), u64::MAX, guard);
             let address = data.publish_address("127.0.0.1:1").unwrap();
             (data, directory, ledger, traces.unwrap(), address)
         };

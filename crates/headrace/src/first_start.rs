@@ -4,7 +4,7 @@
 use headrace_admin::{AdminCommand, AdminError, AdminReply, AdminService, SecretText};
 use headrace_domain::{IdError, NanoDollars, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, ExposeSecret, SecretString};
-use headrace_ledger::{GrantKind, Ledger};
+use headrace_ledger::{GrantKind, LedgerAdmin};
 
 use crate::config::FirstStart;
 use crate::key_text::{read_key, trimmed};
@@ -44,7 +44,7 @@ pub(crate) struct FirstKey {
 pub(crate) struct FirstSetup<'a> {
     pub(crate) service: &'a AdminService,
     pub(crate) directory: &'a Directory,
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) ledger: &'a dyn LedgerAdmin,
     pub(crate) now: UnixNanos,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use headrace_engine_api::LoadReport;
 use headrace_gateway::{Gateway, ShadowFigures};
-use headrace_ledger::{JournalHealth, Ledger};
+use headrace_ledger::{JournalHealth, LedgerAdmin};
 use headrace_limits::{LimitMetrics, Limits};
 use headrace_trace::Metrics;
 use headrace_upstream::{FAILURES, ServerFigures, Upstream};
@@ -13,7 +13,7 @@ use crate::config::ServerSettings;
 use crate::local_engine::LocalEngine;
 
 /// Registers the figures of the ledger and the limits, which are read when scraped.
-pub(crate) fn register(metrics: &Metrics, ledger: &Ledger, limits: &Limits) {
+pub(crate) fn register(metrics: &Metrics, ledger: &Arc<dyn LedgerAdmin>, limits: &Limits) {
     register_ledger(metrics, ledger);
     register_limits(metrics, limits);
 }
@@ -185,7 +185,7 @@ fn register_health(metrics: &Metrics, name: &str, engine: &Arc<dyn LocalEngine>)
     metrics.register_counter("headrace_engine_restarts_total", help, &[("model", name)], Box::new(restarts));
 }
 
-fn register_ledger(metrics: &Metrics, ledger: &Ledger) {
+fn register_ledger(metrics: &Metrics, ledger: &Arc<dyn LedgerAdmin>) {
     const NANOS: f64 = 1e-9;
     type Read = fn(&JournalHealth) -> f64;
     let counters: [(&str, &str, Read); 6] = [
@@ -203,13 +203,13 @@ fn register_ledger(metrics: &Metrics, ledger: &Ledger) {
         ("headrace_journal_snapshots_total", "Snapshots written.", |h| h.snapshots as f64),
     ];
     for (metric, help, read) in counters {
-        let ledger = ledger.clone();
+        let ledger = Arc::clone(ledger);
         metrics.register_counter(metric, help, &[], Box::new(move || read(&ledger.health())));
     }
-    let up = ledger.clone();
+    let up = Arc::clone(ledger);
     let read = move || if up.health().down.is_none() { 1.0 } else { 0.0 };
     metrics.register_gauge("headrace_ledger_up", "Whether the ledger can be written.", &[], Box::new(read));
-    let holds = ledger.clone();
+    let holds = Arc::clone(ledger);
     let read = move || holds.totals().open_holds as f64;
     metrics.register_gauge("headrace_ledger_open_holds", "Holds open now.", &[], Box::new(read));
 }

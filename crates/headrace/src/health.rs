@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use headrace_admin::{ServerStatus, StoreView};
 use headrace_identity::Directory;
-use headrace_ledger::Ledger;
+use headrace_ledger::LedgerAdmin;
 use headrace_objects::{BatchStore, ObjectStore};
 use headrace_store::disk::DiskBallast;
 use headrace_trace::{Metrics, TraceRecorder};
@@ -18,7 +18,7 @@ const TEND_EVERY: Duration = Duration::from_secs(1);
 /// Everything that writes to the disk.
 #[derive(Clone)]
 pub(crate) struct StoreHealth {
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<dyn LedgerAdmin>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) recorder: Arc<TraceRecorder>,
     pub(crate) objects: WatchedStore,

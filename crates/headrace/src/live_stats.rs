@@ -1,17 +1,15 @@
 //! The operators' view of calls in flight, of the last minute and of usage. Combines the data of other crates; decides
 //! nothing.
 
-use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use headrace_domain::Clock;
 use headrace_engine_api::EngineHealth;
 use headrace_gateway::{Gateway, InFlightCall};
-use headrace_store::usage::SqliteUsage;
-use headrace_trace::{CallNow, EngineNow, LiveCalls, LiveView, MAX_CALLS_NAMED, TraceRecorder};
+use headrace_store::StorageReader;
+use headrace_trace::{CallNow, EngineNow, LiveCalls, LiveView, MAX_CALLS_NAMED, TraceRecorder, UsageReader};
 
-use crate::datadir::{ledger_file, trace_file, usage_file};
 use crate::engines::LocalEngines;
 use crate::history::{SAMPLE_EVERY, StatsHistory};
 use crate::key_names::KeyNames;
@@ -25,7 +23,7 @@ const CATCH_UP_EVERY: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(crate) struct LiveStats {
     /// Usage derived from the ledger and the traces. Its methods block.
-    pub(crate) usage: Arc<SqliteUsage>,
+    pub(crate) usage: Arc<dyn UsageReader>,
     pub(crate) live: Arc<LiveCalls>,
     gateway: Weak<Gateway>,
     engines: Arc<LocalEngines>,
@@ -36,21 +34,20 @@ pub(crate) struct LiveStats {
 }
 
 impl LiveStats {
-    /// Opens the usage store of a server's data directory.
+    /// Opens the usage of a server's stores.
     ///
     /// # Errors
     /// Returns why the usage store cannot be opened.
     pub(crate) fn new(
-        dir: &Path,
+        stored: &StorageReader,
         recorder: &TraceRecorder,
         gateway: &Arc<Gateway>,
         engines: &Arc<LocalEngines>,
         clock: &Arc<dyn Clock>,
         names: KeyNames,
     ) -> Result<Self, String> {
-        let usage = SqliteUsage::open(&usage_file(dir), &ledger_file(dir), &trace_file(dir));
         Ok(Self {
-            usage: Arc::new(usage.map_err(|error| error.to_string())?),
+            usage: stored.usage().map_err(|error| error.to_string())?,
             live: Arc::clone(recorder.live()),
             gateway: Arc::downgrade(gateway),
             engines: Arc::clone(engines),

@@ -9,8 +9,7 @@ use headrace_domain::UnixNanos;
 use headrace_gateway::Gateway;
 use headrace_objects::{BatchStore, FileLimits, ObjectLimits, ObjectStore};
 use headrace_store::disk::{DiskGuard, DiskSpace};
-use headrace_store::files::SqliteFiles;
-use headrace_store::objects::SqliteObjects;
+use headrace_store::{Storage, StorageUrl};
 
 use crate::config::ServerSettings;
 use crate::datadir::{self, DataDir};
@@ -44,15 +43,13 @@ impl ObjectStores {
         let guard = DiskGuard::of(dir, config.storage.min_free_bytes);
         let max_total_bytes = config.storage.total_on(DiskSpace::of(dir).ok());
         let limits = ObjectLimits { max_total_bytes, ..config.objects };
-        let file = datadir::objects_file(dir);
-        let objects = SqliteObjects::open_guarded(&file, limits, Some(guard.clone()));
-        let limits = FileLimits { max_total_bytes, ..config.files };
-        let files =
-            SqliteFiles::open(&datadir::files_file(dir), limits).map_err(|error| error.to_string())?;
+        // The ballast is on the data directory's disk.
         let ballast = own.is_none().then(|| Arc::clone(data_dir.ballast()));
+        let storage = Storage::open(StorageUrl::of_folder(dir), ballast);
+        let objects = storage.objects(limits, Some(guard.clone()));
+        let limits = FileLimits { max_total_bytes, ..config.files };
+        let files = storage.batches(limits, Some(guard)).map_err(|error| error.to_string())?;
         let objects = objects.map_err(|error| error.to_string())?;
-        let (objects, files): (Arc<dyn ObjectStore>, Arc<dyn BatchStore>) =
-            (Arc::new(objects), Arc::new(files.guarded(guard, ballast)));
         let watched = [WatchedStore::objects(&objects), WatchedStore::files(&files)];
         Ok(Self { objects, files, watched, _lock: lock })
     }

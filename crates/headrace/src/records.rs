@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use headrace_domain::{RequestId, TraceRecord};
 use headrace_gateway::{Stored, StoredTrace, TraceLookup};
-use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{TraceContext, TraceError, TraceReader, TraceRecorder, answer_json, record_json};
 use serde_json::Value;
 use tokio::sync::Semaphore;
@@ -16,13 +15,13 @@ const READS_AT_ONCE: usize = 1;
 /// Looks in the recorder's memory first, then in the store.
 pub(crate) struct StoredRecords {
     recorder: Arc<TraceRecorder>,
-    reader: Arc<SqliteTraceReader>,
+    reader: Arc<dyn TraceReader>,
     turns: Arc<Semaphore>,
 }
 
 impl StoredRecords {
-    pub(crate) fn new(recorder: Arc<TraceRecorder>, reader: SqliteTraceReader) -> Self {
-        Self { recorder, reader: Arc::new(reader), turns: Arc::new(Semaphore::new(READS_AT_ONCE)) }
+    pub(crate) fn new(recorder: Arc<TraceRecorder>, reader: Arc<dyn TraceReader>) -> Self {
+        Self { recorder, reader, turns: Arc::new(Semaphore::new(READS_AT_ONCE)) }
     }
 }
 
@@ -30,13 +29,13 @@ impl StoredRecords {
     /// Reads from the store, off the event loop. `None` if it cannot be read.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&SqliteTraceReader) -> Result<T, TraceError> + Send + 'static,
+        read: impl FnOnce(&dyn TraceReader) -> Result<T, TraceError> + Send + 'static,
     ) -> Option<T> {
         let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
         let reader = Arc::clone(&self.reader);
         // The caller may be gone before the record is read, so the permit is returned only when the read has ended.
         let reading = spawn_blocking(move || {
-            let found = read(&reader);
+            let found = read(reader.as_ref());
             drop(turn);
             found
         });

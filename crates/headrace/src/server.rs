@@ -16,11 +16,10 @@ use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
 use headrace_gateway::{Catalog, Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
-use headrace_ledger::{CommandResult, Ledger, LedgerOperation, Owner, Receipt};
+use headrace_ledger::{CommandResult, LedgerAdmin, LedgerClient, LedgerOperation, Owner, Receipt};
 use headrace_limits::Limits;
+use headrace_store::OpenedLedger;
 use headrace_store::disk::{DiskGuard, DiskSpace};
-use headrace_store::late::LateTraceStore;
-use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{Metrics, MetricsConfig, RecorderConfig, TraceRecorder};
 use headrace_worker::{ProcessId, TicketVerifier, WorkerEndpoint};
 use tokio::task::JoinHandle;
@@ -161,7 +160,9 @@ struct ServerParts {
     data_dir: DataDir,
     directory: Arc<Directory>,
     operators: Arc<Operators>,
-    ledger: Ledger,
+    ledger: Arc<dyn LedgerAdmin>,
+    /// The same ledger, as calls use it.
+    ledger_client: Arc<dyn LedgerClient>,
     owner: Owner,
     limits: Limits,
     metrics: Arc<Metrics>,
@@ -194,7 +195,8 @@ impl ServerParts {
         let engines = LocalEngines::new(running, workers, Arc::clone(&clock), Arc::clone(&metrics));
         let timed = Arc::clone(&metrics);
         let times = Box::new(move |took| timed.observe_journal(took));
-        let (ledger, report, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
+        let (opened, owner) = data_dir.ledger(clock.as_ref(), times).map_err(text)?;
+        let OpenedLedger { client: ledger_client, admin: ledger, report } = opened;
         if let Some(why) = &report.snapshot_refused {
             tracing::warn!(why, "the ledger's snapshot was passed over and everything replayed");
         }
@@ -214,8 +216,7 @@ impl ServerParts {
         let objects = ObjectStores::open(&data_dir, &config)?;
         let guard = DiskGuard::of(data_dir.path(), config.storage.min_free_bytes);
         let max_bytes = config.storage.traces_on(DiskSpace::of(data_dir.path()).ok());
-        let file = datadir::trace_file(data_dir.path());
-        let traces = LateTraceStore::open(&file, config.traces.retention, max_bytes, guard);
+        let traces = data_dir.storage().traces(config.traces.retention, max_bytes, guard);
         let traces = traces.map_err(|error| error.to_string())?;
         let recorder = RecorderConfig {
             queue_records: config.traces.queue_records,
@@ -223,7 +224,7 @@ impl ServerParts {
             strangers_per_second: config.traces.strangers_per_second,
             ..RecorderConfig::default()
         };
-        let recorder = TraceRecorder::start(Some(Box::new(traces)), Arc::clone(&metrics), recorder);
+        let recorder = TraceRecorder::start(Some(traces), Arc::clone(&metrics), recorder);
         let recorder = recorder.map_err(|error| error.to_string())?;
         // Longer than any call, so no call outlives its hold.
         let limits = Limits::with_lease_lifetime(config.gateway.hold_lifetime.saturating_add(LEASE_MARGIN));
@@ -235,10 +236,11 @@ impl ServerParts {
                 Some(data_dir.path().join(WORDS_CACHE)),
             )),
             clock,
-            data_dir,
             directory,
             operators,
+            data_dir,
             ledger,
+            ledger_client,
             owner,
             limits,
             metrics,
@@ -327,11 +329,11 @@ impl ServerParts {
         if let Some(door) = &door {
             edge.show_console(door.url());
         }
-        let dir = self.data_dir.path();
+        let (dir, stored) = (self.data_dir.path(), self.data_dir.storage().reader());
         let names = KeyNames::new(&self.directory);
         let insight =
-            LiveStats::new(dir, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
-        let calls = KnownCalls::new(dir, &insight, &self.recorder, &self.clock, names)?;
+            LiveStats::new(&stored, &self.recorder, &gateway, &self.engines, &self.clock, names.clone())?;
+        let calls = KnownCalls::new(&stored, &insight, &self.recorder, &self.clock, names)?;
         let (usage, service) =
             (insight.clone(), self.admin(runtime, &gateway, (&url, edge.stops_soon()), &reloader));
         let service = service.with_now(Box::new(move || insight.now().json()));
@@ -362,7 +364,7 @@ impl ServerParts {
         .text();
         drop((keys, admin));
         let seen = AdminSeams {
-            inside: AdminData::new(&gateway, self.ledger.clone(), &reloader, dir),
+            inside: AdminData::new(&gateway, Arc::clone(&self.ledger), &reloader, stored),
             prompts: PromptViews::new(&gateway, &reloader),
             calls,
             playground: playground::PlaygroundRunner::new(&gateway, &self.directory, &self.clock),
@@ -463,7 +465,7 @@ impl ServerParts {
                 names.join(", ")
             ));
         }
-        let setup = FirstSetup { service, directory: &self.directory, ledger: &self.ledger, now };
+        let setup = FirstSetup { service, directory: &self.directory, ledger: self.ledger.as_ref(), now };
         let play = start.manner == StartManner::Up;
         let keys = setup.run(&self.config.first_start, start.first_key.as_ref(), play)?;
         match &keys {
@@ -492,7 +494,7 @@ impl ServerParts {
     }
 
     fn gateway(&mut self, fronted: &UpstreamModels) -> Result<Arc<Gateway>, String> {
-        let reader = SqliteTraceReader::late(&datadir::trace_file(self.data_dir.path()));
+        let reader = self.data_dir.storage().reader().traces_when_read();
         let offer = reload::offer(&mut self.config, &self.engines.running(), fronted, &self.clock);
         let offer =
             offer.map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
@@ -501,7 +503,7 @@ impl ServerParts {
             clock: Arc::clone(&self.clock),
             directory: Arc::clone(&self.directory),
             limits: self.limits.clone(),
-            books: Arc::new(self.ledger.clone()),
+            books: Arc::clone(&self.ledger_client),
             traces: Arc::clone(&self.recorder) as Arc<dyn TraceSink>,
             records: Arc::new(StoredRecords::new(Arc::clone(&self.recorder), reader)),
             objects: Arc::clone(&self.objects.objects),
@@ -535,8 +537,7 @@ impl ServerParts {
         let relist = move |upstream: String| lister.relist(&upstream);
         AdminService::new(
             Arc::clone(&self.directory),
-            self.ledger.clone(),
-            self.data_dir.history(),
+            Arc::clone(&self.ledger),
             Box::new(move || defaults.defaults()),
             Box::new(status),
         )
@@ -548,7 +549,7 @@ impl ServerParts {
 
     /// Starts the periodic tasks.
     fn tick(&self) -> Vec<JoinHandle<()>> {
-        let (ledger, clock) = (self.ledger.clone(), Arc::clone(&self.clock));
+        let (ledger, clock) = (Arc::clone(&self.ledger), Arc::clone(&self.clock));
         let expire = async move {
             loop {
                 tokio::time::sleep(EXPIRE_EVERY).await;
@@ -584,7 +585,7 @@ impl ServerParts {
     }
 
     fn stores(&self) -> StoreHealth {
-        let (ledger, directory) = (self.ledger.clone(), Arc::clone(&self.directory));
+        let (ledger, directory) = (Arc::clone(&self.ledger), Arc::clone(&self.directory));
         let (recorder, ballast) = (Arc::clone(&self.recorder), Arc::clone(self.data_dir.ballast()));
         let [objects, files] = self.objects.watched.clone();
         StoreHealth { ledger, directory, recorder, objects, files, ballast }

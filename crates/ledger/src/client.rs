@@ -53,7 +53,7 @@ impl PendingBatch {
 
 impl fmt::Debug for PendingBatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Deciding(..)")
+        f.write_str("PendingBatch(..)")
     }
 }
 

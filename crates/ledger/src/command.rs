@@ -85,10 +85,10 @@ pub enum LedgerOperation {
         /// The reason.
         why: ReleaseReason,
     },
-    /// After a restart: releases the holds of every owner except this one, without a charge.
-    ReleaseOrphans {
-        /// The owner whose holds stay.
-        current_owner: Owner,
+    /// Releases the holds of processes that have ended, without a charge. The holds of all other owners stay.
+    ReleaseOwners {
+        /// The owners that have ended.
+        ended: Vec<Owner>,
     },
     /// Releases the holds whose expiry has passed, without a charge.
     ExpireHolds,
@@ -98,7 +98,7 @@ pub enum LedgerOperation {
 }
 
 /// A process that takes holds. Each start of a process is a new owner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(u128);
 
 impl Owner {

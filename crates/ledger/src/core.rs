@@ -2,13 +2,14 @@
 //! refusal that changes nothing. Synchronous and deterministic: no clock, no randomness, no I/O. Decisions are only in
 //! memory; `service` makes them durable.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{HoldId, NanoDollars, OrgId, ProjectId, Rounding, UnixNanos};
 
 use crate::command::{
-    ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, ProjectBudget, Receipt, ReleaseReason,
+    ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt, ReleaseReason,
     SettleOutcome, StoredAnswer,
 };
 use crate::refusal::LedgerRefusal;
@@ -132,8 +133,8 @@ impl LedgerCore {
                 self.settle(hold, lines, loss, (outcome, answer), now, out)
             }
             LedgerOperation::Release { hold, why } => self.release(hold, why, now, out),
-            LedgerOperation::ReleaseOrphans { current_owner } => {
-                let orphans = self.state.open.iter().filter(|(_, held)| held.owner != current_owner);
+            LedgerOperation::ReleaseOwners { ended } => {
+                let orphans = self.state.open.iter().filter(|(_, held)| ended.contains(&held.owner));
                 let mut holds: Vec<_> = orphans.map(|(hold, _)| *hold).collect();
                 holds.sort_unstable();
                 Ok(self.release_many(&holds, ReleaseReason::Orphaned, now, out))
@@ -460,6 +461,12 @@ impl LedgerCore {
         let mut all: Vec<_> = projects.map(|(id, project)| (project.org.clone(), id.clone())).collect();
         all.sort_unstable();
         all
+    }
+
+    /// Returns the owners of all open holds, in order and each once.
+    pub fn owners(&self) -> Vec<Owner> {
+        let owners: BTreeSet<Owner> = self.state.open.iter().map(|(_, held)| held.owner).collect();
+        owners.into_iter().collect()
     }
 
     /// Returns all open holds, oldest id first.

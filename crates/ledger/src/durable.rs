@@ -177,7 +177,7 @@ impl Drop for DurableFuture {
 
 impl fmt::Debug for DurableFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Durable").field("group", &self.group).finish_non_exhaustive()
+        f.debug_struct("DurableFuture").field("group", &self.group).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Double entry, holds and prices: a synchronous, deterministic core over a journal trait, and a service around it that
 //! commits in groups. Knows no HTTP, no keys, no engine and no database: a store implements [`Journal`].
 
+mod admin;
 mod calendar;
 mod client;
 mod codec;
@@ -22,6 +23,7 @@ mod transaction;
 mod verdict;
 pub mod verify;
 
+pub use admin::{JournalHistory, LedgerAdmin, LocalLedgerAdmin};
 pub use client::{LedgerClient, PendingBatch};
 pub use command::{
     BudgetPeriod, ChargeLine, GrantKind, IdempotencyClaim, LedgerOperation, Owner, ProjectBudget, Receipt,

@@ -5,7 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::admin::JournalHistory;
 use crate::journal::{Journal, JournalError, JournalRow, LoadedJournal, StateSnapshot};
+use crate::record::decode_row;
+use crate::transaction::Transaction;
+use crate::verify::{VerifyReport, verify};
 
 /// Rows and snapshots in memory. Clones share them, so that a test can inspect or reopen the content that a ledger
 /// wrote.
@@ -107,5 +111,20 @@ impl Journal for MemoryJournal {
 
     fn recover(&mut self) -> Result<(), JournalError> {
         if self.shared.lock().down { Err(full()) } else { Ok(()) }
+    }
+}
+
+impl JournalHistory for MemoryJournal {
+    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
+        for row in self.contents().rows.iter().filter(|row| row.sequence > after) {
+            if decode_row(row)?.iter().any(is_it) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn verify(&self) -> Result<VerifyReport, JournalError> {
+        Ok(verify(&self.contents()))
     }
 }

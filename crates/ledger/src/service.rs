@@ -103,8 +103,9 @@ pub struct BatchResult {
 }
 
 impl Ledger {
-    /// Opens a ledger over a journal: replays the journal, then releases the holds of every owner except this one.
-    /// Blocks until these releases are on the disk.
+    /// Opens a ledger over a journal: replays the journal, then releases the holds of owners that have ended. These are
+    /// all owners except this one, because one process at a time has the journal. Blocks until the releases are on the
+    /// disk.
     ///
     /// # Errors
     /// Returns an error if the journal cannot be read or written, is corrupt, breaks a rule of the ledger or has a
@@ -133,7 +134,7 @@ impl Ledger {
             .spawn(move || writer.run())
             .map_err(|error| LedgerError::Thread(error.to_string()))?;
         *ledger.handle.thread.lock() = Some(thread);
-        ledger.release_orphans(owner, now, &mut report, || {})?;
+        ledger.release_all_but(owner, now, &mut report, || {})?;
         Ok((ledger, report))
     }
 
@@ -149,7 +150,7 @@ impl Ledger {
     ) -> Result<(Self, JournalHand), LedgerError> {
         let (ledger, writer, mut report) = Self::set_up(journal, now, LedgerOptions::default())?;
         let mut hand = JournalHand(writer);
-        ledger.release_orphans(owner, now, &mut report, || hand.turn())?;
+        ledger.release_all_but(owner, now, &mut report, || hand.turn())?;
         Ok((ledger, hand))
     }
 
@@ -180,14 +181,16 @@ impl Ledger {
         Ok((Self { handle: Arc::new(handle) }, writer, report))
     }
 
-    fn release_orphans(
+    /// Releases the holds of every owner except this one.
+    fn release_all_but(
         &self,
         owner: Owner,
         now: UnixNanos,
         report: &mut OpenReport,
         turn: impl FnOnce(),
     ) -> Result<(), LedgerError> {
-        let released = self.transact(vec![LedgerOperation::ReleaseOrphans { current_owner: owner }], now);
+        let ended = self.owners().into_iter().filter(|other| *other != owner).collect();
+        let released = self.transact(vec![LedgerOperation::ReleaseOwners { ended }], now);
         turn();
         if let Err(failed) = released.durable.wait() {
             return Err(LedgerError::NotWritten(failed));
@@ -250,6 +253,11 @@ impl Ledger {
     /// Returns all open holds, oldest id first.
     pub fn open_holds(&self) -> Vec<HoldTaken> {
         self.lock().core.open_holds()
+    }
+
+    /// Returns the owners of all open holds, in order and each once.
+    pub fn owners(&self) -> Vec<Owner> {
+        self.lock().core.owners()
     }
 
     /// Returns all projects with their organisations, sorted by both names.

@@ -22,7 +22,7 @@ pub(crate) fn encode(state: &LedgerState) -> Vec<u8> {
     w.u64(state.time.get());
     let StateCounts { transactions, holds, settled, released } = state.counts;
     [transactions, holds, settled, released].into_iter().for_each(|n| w.u64(n));
-    let PlatformAccounts { paid_in, promotional, revenue, loss } = state.house;
+    let PlatformAccounts { paid_in, promotional, revenue, loss } = state.platform;
     [paid_in, promotional, revenue, loss].into_iter().for_each(|n| w.i64(n));
 
     let mut orgs: Vec<_> = state.orgs.iter().collect();
@@ -110,7 +110,7 @@ fn decode_state(payload: &[u8]) -> Result<LedgerState, MalformedBytes> {
     let mut state = LedgerState { time: UnixNanos::new(r.u64()?), ..LedgerState::default() };
     state.counts =
         StateCounts { transactions: r.u64()?, holds: r.u64()?, settled: r.u64()?, released: r.u64()? };
-    state.house =
+    state.platform =
         PlatformAccounts { paid_in: r.i64()?, promotional: r.i64()?, revenue: r.i64()?, loss: r.i64()? };
 
     for _ in 0..r.len_of()? {

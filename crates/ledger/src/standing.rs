@@ -120,10 +120,10 @@ impl LedgerState {
     pub(crate) fn totals(&self) -> LedgerTotals {
         let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
         LedgerTotals {
-            paid_in: NanoDollars::new(self.house.paid_in),
-            promotional: NanoDollars::new(self.house.promotional),
-            revenue: NanoDollars::new(self.house.revenue),
-            loss: NanoDollars::new(self.house.loss),
+            paid_in: NanoDollars::new(self.platform.paid_in),
+            promotional: NanoDollars::new(self.platform.promotional),
+            revenue: NanoDollars::new(self.platform.revenue),
+            loss: NanoDollars::new(self.platform.loss),
             available: NanoDollars::new(self.available_total),
             held: NanoDollars::new(self.held_total),
             orgs: count(self.orgs.len()),

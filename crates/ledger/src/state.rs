@@ -52,7 +52,7 @@ pub(crate) type Map<K, V> = HashMap<K, V, RandomState>;
 pub(crate) struct LedgerState {
     pub(crate) time: UnixNanos,
     pub(crate) counts: StateCounts,
-    pub(crate) house: PlatformAccounts,
+    pub(crate) platform: PlatformAccounts,
     pub(crate) available_total: i64,
     pub(crate) held_total: i64,
     pub(crate) orgs: RowTable<OrgId, OrgAccount>,
@@ -316,10 +316,10 @@ impl LedgerState {
             let never_negative =
                 |balance: i64, rule| if balance < 0 { Err(RuleBreach::Rule(rule)) } else { Ok(()) };
             match account {
-                Account::PaidIn => add(self.house.paid_in).map(|_| ())?,
-                Account::Promotional => add(self.house.promotional).map(|_| ())?,
-                Account::Revenue => add(self.house.revenue).map(|_| ())?,
-                Account::Loss => add(self.house.loss).map(|_| ())?,
+                Account::PaidIn => add(self.platform.paid_in).map(|_| ())?,
+                Account::Promotional => add(self.platform.promotional).map(|_| ())?,
+                Account::Revenue => add(self.platform.revenue).map(|_| ())?,
+                Account::Loss => add(self.platform.loss).map(|_| ())?,
                 Account::Available(org) => {
                     let place = self.orgs.place_near(org, parties.org);
                     let org = place.and_then(|place| self.orgs.at(place));
@@ -411,10 +411,10 @@ impl LedgerState {
         for MoneyEntry { account, amount } in entries {
             let amount = amount.get();
             match account {
-                Account::PaidIn => self.house.paid_in += amount,
-                Account::Promotional => self.house.promotional += amount,
-                Account::Revenue => self.house.revenue += amount,
-                Account::Loss => self.house.loss += amount,
+                Account::PaidIn => self.platform.paid_in += amount,
+                Account::Promotional => self.platform.promotional += amount,
+                Account::Revenue => self.platform.revenue += amount,
+                Account::Loss => self.platform.loss += amount,
                 Account::Available(org) => {
                     let place = self.orgs.place_near(org, parties.org);
                     if let Some(org) = place.and_then(|place| self.orgs.at_mut(place)) {

@@ -307,12 +307,39 @@ fn orphans_and_expired_holds_are_released_and_nothing_charged() {
     assert_eq!((early.receipt, early.transactions.len()), (nothing, 0));
     let expired = core.apply(LedgerOperation::ExpireHolds, at(10 * SECOND)).unwrap();
     assert_eq!(expired.receipt, Receipt::ReleasedMany { holds: vec![hold_id(4)], returned: nano(100) });
-    let orphans = run(&mut core, LedgerOperation::ReleaseOrphans { current_owner: Owner::new(8) }).unwrap();
+    let orphans = run(&mut core, LedgerOperation::ReleaseOwners { ended: vec![OWNER] }).unwrap();
     let holds = vec![hold_id(1), hold_id(2), hold_id(3)];
     assert_eq!(orphans, Receipt::ReleasedMany { holds, returned: nano(300) });
     assert_eq!(money(&core), (1000, 0, 1000));
     let how = HoldResolution::Released { why: ReleaseReason::Orphaned };
     assert_eq!(run(&mut core, settle(1, 1)), Err(LedgerRefusal::AlreadyResolved { hold: hold_id(1), how }));
+}
+
+#[test]
+fn only_the_holds_of_named_owners_are_released() {
+    let mut core = with_money(1000);
+    for (n, of) in [(1, 21), (2, 22), (3, 23), (4, 21)] {
+        let LedgerOperation::Hold { hold, org, project, amount, expires, idempotency, .. } = hold(n, 10)
+        else {
+            panic!("it is no hold")
+        };
+        let owner = Owner::new(of);
+        run(&mut core, LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency })
+            .unwrap();
+    }
+    assert_eq!(core.owners(), [21, 22, 23].map(Owner::new));
+    for (ended, released, left) in [
+        (vec![], vec![], 3),
+        (vec![99], vec![], 3),
+        (vec![22], vec![2], 2),
+        (vec![23, 21, 23], vec![1, 3, 4], 0),
+    ] {
+        let command = LedgerOperation::ReleaseOwners { ended: ended.into_iter().map(Owner::new).collect() };
+        let Receipt::ReleasedMany { holds, .. } = run(&mut core, command).unwrap() else { panic!() };
+        assert_eq!(holds, released.into_iter().map(hold_id).collect::<Vec<_>>());
+        assert_eq!(core.owners().len(), left);
+    }
+    assert_eq!(money(&core), (1000, 0, 1000));
 }
 
 #[test]
@@ -446,7 +473,7 @@ fn a_key_is_free_again_unless_its_call_was_charged() {
     // How the call ended, whether the key is free then, and the charge.
     let table = [
         (release(1), true, 0),
-        (LedgerOperation::ReleaseOrphans { current_owner: Owner::new(8) }, true, 0),
+        (LedgerOperation::ReleaseOwners { ended: vec![OWNER] }, true, 0),
         (settle_as(1, 0, 10, Failed, None), true, 0),
         (settle_as(1, 30, 10, Failed, None), true, 0),
         (settle_as(1, 0, 0, Cancelled, None), true, 0),

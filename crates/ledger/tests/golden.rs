@@ -240,6 +240,30 @@ fn is_a_bill_of(class: TokenClass, version: u32, file: &str) {
     assert!(why.contains("a class of tokens that its format does not have"), "{why}");
 }
 
+/// The checksum of the row was written by the command that released the holds of all owners but one.
+#[test]
+fn the_holds_of_ended_processes_are_released_by_the_same_row_as_ever() {
+    let journal = MemoryJournal::new();
+    let (ledger, _) = Ledger::open(Box::new(journal.clone()), OWNER, at(0)).unwrap();
+    let mut commands = vec![open("o", "p"), grant("o", 1_000)];
+    for (n, of) in [(4, 21), (1, 22), (3, 22), (2, 21), (5, 99), (6, 7)] {
+        let LedgerOperation::Hold { hold, org, project, amount, expires, idempotency, .. } = hold(n, 10)
+        else {
+            panic!("it is no hold")
+        };
+        let owner = Owner::new(of);
+        commands.push(LedgerOperation::Hold { hold, org, project, amount, owner, expires, idempotency });
+    }
+    ledger.transact(commands, at(SECOND)).durable.wait().unwrap();
+    let copy = MemoryJournal::with(journal.contents());
+    let (ledger, report) = Ledger::open(Box::new(copy.clone()), Owner::new(99), at(2 * SECOND)).unwrap();
+    assert_eq!(report.orphans, [1, 2, 3, 4, 6].map(hold_id), "in order of the holds, not of their owners");
+    assert_eq!(ledger.totals().open_holds, 1);
+    let row = copy.contents().rows.pop().unwrap();
+    assert_eq!((row.sequence, row.format_version), (2, 1));
+    assert_eq!(hex(&row.checksum), "8935e0b8f300e844cf8f8ab00f3078bf4d0206f972fbf0f31664fadb8bc170d3");
+}
+
 #[test]
 fn a_newer_format_is_refused_by_name() {
     type Age = fn(&mut LoadedJournal);

@@ -88,7 +88,7 @@ fn commands() -> impl Strategy<Value = LedgerOperation> {
             settle_as(n, used, loss, outcome, answer.then_some(b"body".as_slice()))
         }),
         2 => id.clone().prop_map(|n| LedgerOperation::Release { hold: hold_id(n), why: ReleaseReason::Failed }),
-        1 => (0u128..2).prop_map(|owner| LedgerOperation::ReleaseOrphans { current_owner: Owner::new(owner) }),
+        1 => (0u128..2).prop_map(|owner| LedgerOperation::ReleaseOwners { ended: vec![Owner::new(owner)] }),
         1 => Just(LedgerOperation::ExpireHolds),
         1 => Just(LedgerOperation::SetClock),
         3 => (id, 0i64..120).prop_map(|(n, more)| LedgerOperation::Extend { hold: hold_id(n), amount: nano(more) }),

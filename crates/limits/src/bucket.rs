@@ -14,6 +14,10 @@ const PARTS: u128 = 60_000_000_000;
 /// order.
 const OUT_OF_ORDER_NANOS: u64 = 1_000_000_000;
 
+/// Lifetime of a slice after the last grant to its bucket. What is left of it then lapses, because its source has
+/// refilled it meanwhile.
+const SLICE_NANOS: u64 = 5_000_000_000;
+
 /// Maximum number of entries in [`LowWater`]. With more open charges, a give-back may return too little but never too much.
 const MAX_LOWS: usize = 64;
 
@@ -29,8 +33,10 @@ pub(crate) struct TokenBucket {
     limit: u64,
     /// Parts missing at time `at`.
     missing: u128,
-    /// Time at which `missing` was computed.
+    /// Time at which `missing` was computed, or at which a leased bucket last got a slice.
     at: UnixNanos,
+    /// The bucket starts empty and refills from slices of a shared limit, not with time.
+    is_leased: bool,
     lows: LowWater,
 }
 
@@ -48,16 +54,21 @@ pub(crate) enum BucketWait {
 }
 
 impl TokenBucket {
+    /// Creates an empty bucket that refills from slices.
+    pub(crate) fn leased() -> Self {
+        Self { is_leased: true, ..Self::default() }
+    }
+
     /// Refills up to `now` and switches to `limit`.
     pub(crate) fn advance(&mut self, limit: u64, now: UnixNanos) {
         self.missing = self.missing_at(limit, now);
-        if limit != self.limit {
-            // Open charges were counted under the old limit. Treating all of them as refilled keeps any of them from
-            // giving back too much.
+        if limit != self.limit || self.has_lapsed(now) {
+            // Open charges were counted under the old limit or in an old slice. Treating all of them as refilled keeps
+            // any of them from giving back too much.
             self.lows.note(0);
             self.limit = limit;
         }
-        if now > self.at || self.at.get() - now.get() > OUT_OF_ORDER_NANOS {
+        if !self.is_leased && (now > self.at || self.at.get() - now.get() > OUT_OF_ORDER_NANOS) {
             self.at = now;
         }
     }
@@ -71,6 +82,9 @@ impl TokenBucket {
     ///
     /// A change of the limit keeps the time until the bucket is full, and keeps any debt as it is.
     fn missing_at(&self, limit: u64, now: UnixNanos) -> u128 {
+        if self.is_leased {
+            return self.missing_of_slices(limit, now);
+        }
         let elapsed = now.get().saturating_sub(self.at.get());
         let missing = self.missing.saturating_sub(u128::from(self.limit) * u128::from(elapsed));
         if limit == self.limit || missing == 0 {
@@ -80,6 +94,31 @@ impl TokenBucket {
         let debt = missing - within;
         let nanos_to_full = within.checked_div(u128::from(self.limit)).unwrap_or(0);
         (nanos_to_full * u128::from(limit)).saturating_add(debt)
+    }
+
+    /// Parts that are missing from a leased bucket under `limit`. Any debt stays as it is.
+    fn missing_of_slices(&self, limit: u64, now: UnixNanos) -> u128 {
+        let (before, full) = (parts(self.limit), parts(limit));
+        let left = if self.has_lapsed(now) { 0 } else { before.saturating_sub(self.missing).min(full) };
+        (full - left).saturating_add(self.missing.saturating_sub(before))
+    }
+
+    fn has_lapsed(&self, now: UnixNanos) -> bool {
+        self.is_leased && now.get().saturating_sub(self.at.get()) > SLICE_NANOS
+    }
+
+    /// Tokens that a leased bucket lacks for `cost` at `now`, rounded up.
+    pub(crate) fn lacks(&self, limit: u64, cost: u64, now: UnixNanos) -> u64 {
+        let after = self.missing_at(limit, now).saturating_add(parts(cost));
+        div_ceil(after.saturating_sub(parts(limit)), PARTS as u64)
+    }
+
+    /// Adds a slice of a shared limit. What exceeds a full bucket is lost.
+    pub(crate) fn add_slice(&mut self, tokens: u64, now: UnixNanos) {
+        if tokens > 0 {
+            self.missing = self.missing.saturating_sub(parts(tokens));
+            self.at = now;
+        }
     }
 
     /// Checks whether `cost` fits at `now`, and takes nothing.
@@ -129,9 +168,9 @@ impl TokenBucket {
         self.missing(limit, now).tokens()
     }
 
-    /// Returns `true` if nothing is missing.
-    pub(crate) const fn is_full(&self) -> bool {
-        self.missing == 0
+    /// Returns `true` if a new bucket would have the same state.
+    pub(crate) const fn is_as_new(&self) -> bool {
+        self.missing == if self.is_leased { parts(self.limit) } else { 0 }
     }
 }
 
@@ -253,7 +292,7 @@ mod tests {
         assert_eq!(bucket.fits(60, 1, at(1)), Ok(()));
         assert_eq!(bucket.missing(60, at(1)).until_full(), Duration::from_secs(59));
         bucket.advance(60, at(3_600));
-        assert!(bucket.is_full(), "idle time is not saved up");
+        assert!(bucket.is_as_new(), "idle time is not saved up");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod bucket;
 mod held;
 mod lease;
 mod limits;
+mod quota;
 mod refusal;
 mod scope;
 mod slot;
@@ -12,5 +13,6 @@ mod table;
 
 pub use lease::Lease;
 pub use limits::{LimitMetrics, Limits, RateStanding};
+pub use quota::{QuotaRequest, QuotaSource, RateRule};
 pub use refusal::LimitRefusal;
 pub use scope::{LimitSpec, Scope};

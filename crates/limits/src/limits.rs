@@ -1,5 +1,5 @@
 //! Admission: takes all of a call's limits in all of its scopes, or nothing. The counters live in memory and belong to
-//! this process. A shared store could replace them behind the same functions.
+//! this process. Their rates may come from a source that several processes share.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::bucket::{BucketWait, ChargeNumber, MissingAmount, TokenBucket};
 use crate::held::{LeaseCharges, LeaseTable, Shares, SlotCharge};
+use crate::quota::{LimitQuota, QuotaSource, fill};
 use crate::slot::{ScopeSlot, SlotCounters, SlotTable};
 use crate::table::LimitTable;
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
@@ -70,10 +71,21 @@ impl Limits {
     /// Creates empty counters whose leases expire `lifetime` after they take tokens. Choose a lifetime longer than any
     /// call may take.
     pub fn with_lease_lifetime(lifetime: Duration) -> Self {
+        Self::of(LimitQuota::Local, lifetime)
+    }
+
+    /// Creates empty counters whose limits per minute come from a source that other processes share. Concurrency is
+    /// still counted in this process alone. [`Limits::standing`] then shows what this process has leased.
+    pub fn shared(source: Arc<dyn QuotaSource>, lifetime: Duration) -> Self {
+        Self::of(LimitQuota::Shared(source), lifetime)
+    }
+
+    fn of(quota: LimitQuota, lifetime: Duration) -> Self {
         Self {
             inner: Arc::new(LimitTable {
                 slots: SlotTable::new(),
                 leases: LeaseTable::new(),
+                quota,
                 lifetime,
                 abandoned: AtomicU64::new(0),
                 expired: AtomicU64::new(0),
@@ -204,6 +216,14 @@ impl Lease {
         loop {
             let picked = self.inner.pick(&taken.shares, more);
             let Some(mut counters) = lock_all(&picked) else { continue };
+            if let LimitQuota::Shared(source) = &self.inner.quota {
+                for (pick, counters) in picked.iter().zip(&mut counters) {
+                    if !(pick.entered && only_new) {
+                        let cost = (u64::from(!pick.entered), asked);
+                        fill(source.as_ref(), (&pick.slot.scope, &pick.spec), counters, cost, now);
+                    }
+                }
+            }
             let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 match pick.entered {
@@ -262,6 +282,11 @@ impl LimitTable {
         loop {
             let picked = self.pick(&[], scopes);
             let Some(mut counters) = lock_all(&picked) else { continue };
+            if let LimitQuota::Shared(source) = &self.quota {
+                for (pick, counters) in picked.iter().zip(&mut counters) {
+                    fill(source.as_ref(), (&pick.slot.scope, &pick.spec), counters, (1, ask.tokens), now);
+                }
+            }
             let mut worst = WorstRefusal::default();
             for (pick, counters) in picked.iter().zip(&counters) {
                 worst.see(pick, counters, ask, now);
@@ -284,7 +309,7 @@ impl LimitTable {
     fn pick(&self, entered: &[SlotCharge], scopes: &[(Scope, LimitSpec)]) -> SmallVec<[SlotPick; 4]> {
         let entered = entered.iter().map(|share| (Arc::clone(&share.slot), share.spec, true));
         let limited = scopes.iter().filter(|(_, spec)| !spec.is_unlimited());
-        let limited = limited.map(|(scope, spec)| (self.slots.get(scope), *spec, false));
+        let limited = limited.map(|(scope, spec)| (self.slots.get(scope, &self.quota), *spec, false));
         let mut picked: SmallVec<[SlotPick; 4]> = entered
             .chain(limited)
             .enumerate()

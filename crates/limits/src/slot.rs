@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::Scope;
 use crate::bucket::TokenBucket;
+use crate::quota::LimitQuota;
 
 const SHARDS: usize = 16;
 
@@ -45,7 +46,7 @@ impl SlotCounters {
     fn is_idle(&mut self, now: UnixNanos) -> bool {
         self.requests.refill(now);
         self.tokens.refill(now);
-        self.active == 0 && self.requests.is_full() && self.tokens.is_full()
+        self.active == 0 && self.requests.is_as_new() && self.tokens.is_as_new()
     }
 }
 
@@ -64,8 +65,8 @@ impl SlotTable {
         Self { shards: Default::default(), next: AtomicU64::new(0) }
     }
 
-    /// Returns the slot of `scope`, and creates it if necessary.
-    pub(crate) fn get(&self, scope: &Scope) -> Arc<ScopeSlot> {
+    /// Returns the slot of `scope`. If there is none, creates it with the counters of `quota`.
+    pub(crate) fn get(&self, scope: &Scope, quota: &LimitQuota) -> Arc<ScopeSlot> {
         let shard = self.shard(scope);
         if let Some(slot) = shard.read().get(scope) {
             return Arc::clone(slot);
@@ -73,7 +74,7 @@ impl SlotTable {
         let mut shard = shard.write();
         let slot = shard.entry(scope.clone()).or_insert_with(|| {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            Arc::new(ScopeSlot { number, scope: scope.clone(), counters: Mutex::default() })
+            Arc::new(ScopeSlot { number, scope: scope.clone(), counters: Mutex::new(quota.counters()) })
         });
         Arc::clone(slot)
     }

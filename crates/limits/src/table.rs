@@ -7,6 +7,7 @@ use std::time::Duration;
 use headrace_domain::UnixNanos;
 
 use crate::held::{LeaseTable, Shares};
+use crate::quota::LimitQuota;
 use crate::slot::SlotTable;
 
 /// State that leases and admission share.
@@ -14,6 +15,7 @@ use crate::slot::SlotTable;
 pub(crate) struct LimitTable {
     pub(crate) slots: SlotTable,
     pub(crate) leases: LeaseTable,
+    pub(crate) quota: LimitQuota,
     pub(crate) lifetime: Duration,
     pub(crate) abandoned: AtomicU64,
     pub(crate) expired: AtomicU64,
@@ -26,7 +28,7 @@ impl LimitTable {
         for share in shares {
             let Some(limit) = share.spec.tokens_per_minute else { continue };
             loop {
-                let slot = self.slots.get(&share.slot.scope);
+                let slot = self.slots.get(&share.slot.scope, &self.quota);
                 let mut counters = slot.counters.lock();
                 if !counters.retired {
                     counters.tokens.advance(limit, now);

@@ -377,7 +377,7 @@ impl FileStore for SqliteFiles {
         id: &str,
         now: UnixNanos,
     ) -> Result<Option<Result<UploadRecord, UploadFault>>, ObjectError> {
-        let told = self.pair.write(async |connection| {
+        let outcome = self.pair.write(async |connection| {
             let Some(mut upload) = rows::upload(connection, project, id).await? else { return Ok(None) };
             if upload.status != UploadStatus::Pending || upload.expires <= now {
                 return Ok(Some((Err(UploadFault::NotPending), Vec::new())));
@@ -386,9 +386,9 @@ impl FileStore for SqliteFiles {
             let parts = rows::end_upload(connection, &upload).await?;
             Ok(Some((Ok(upload), parts)))
         })?;
-        let Some((told, parts)) = told else { return Ok(None) };
+        let Some((outcome, parts)) = outcome else { return Ok(None) };
         parts.iter().try_for_each(|part| self.remove(part))?;
-        Ok(Some(told))
+        Ok(Some(outcome))
     }
 
     fn read_part(&self, upload: &str, part: &str, at: u64) -> Result<Vec<u8>, ObjectError> {
@@ -404,7 +404,7 @@ impl FileStore for SqliteFiles {
         file: &str,
         now: UnixNanos,
     ) -> Result<Result<(UploadRecord, FileRecord), UploadFault>, ObjectError> {
-        let (told, left) = self.pair.write(async |connection| {
+        let (outcome, left) = self.pair.write(async |connection| {
             let Some(mut upload) = rows::upload(connection, project, id).await? else {
                 return Ok((Err(UploadFault::Missing), Vec::new()));
             };
@@ -422,7 +422,7 @@ impl FileStore for SqliteFiles {
             }
         })?;
         left.iter().try_for_each(|part| self.remove(part))?;
-        Ok(told)
+        Ok(outcome)
     }
 
     fn sweep_files(&self, now: UnixNanos) -> Result<u64, ObjectError> {

@@ -36,22 +36,22 @@ struct OpenGroup {
 /// The outcome of a group, once it is known.
 #[derive(Default)]
 struct GroupOutcome {
-    told: Mutex<Option<Result<(), ObjectError>>>,
+    result: Mutex<Option<Result<(), ObjectError>>>,
     known: Condvar,
 }
 
 impl GroupOutcome {
-    fn tell(&self, told: Result<(), ObjectError>) {
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+    fn set(&self, result: Result<(), ObjectError>) {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
         self.known.notify_all();
     }
 
     fn wait(&self) -> Result<(), ObjectError> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut result = self.result.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match &*told {
-                Some(told) => return told.clone(),
-                None => told = self.known.wait(told).unwrap_or_else(PoisonError::into_inner),
+            match &*result {
+                Some(result) => return result.clone(),
+                None => result = self.known.wait(result).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
@@ -93,10 +93,10 @@ impl GroupCommit {
         } else {
             drop(writer);
         }
-        let told = |(done, outcome): (Result<(), ObjectError>, Arc<GroupOutcome>)| {
+        let awaited = |(done, outcome): (Result<(), ObjectError>, Arc<GroupOutcome>)| {
             done.and_then(|()| outcome.wait())
         };
-        made.into_iter().map(|made| made.and_then(told)).collect()
+        made.into_iter().map(|made| made.and_then(awaited)).collect()
     }
 
     /// Runs `work` on the file itself, between two groups.
@@ -189,9 +189,9 @@ impl GroupWriterState {
         self.end(&Err(unavailable(why.to_owned())));
     }
 
-    fn end(&mut self, told: &Result<(), ObjectError>) {
+    fn end(&mut self, result: &Result<(), ObjectError>) {
         if let Some(group) = self.group.take() {
-            group.outcome.tell(told.clone());
+            group.outcome.set(result.clone());
         }
     }
 }
@@ -240,10 +240,10 @@ mod tests {
     fn each_change_is_kept_or_undone_by_itself_whoever_shares_its_commit() {
         const EACH: i64 = 40;
         let dir = tempfile::tempdir().unwrap();
-        let (grouped, told) = (GroupCommit::new(open(dir.path())), AtomicUsize::new(0));
+        let (grouped, done_count) = (GroupCommit::new(open(dir.path())), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for thread in 0..16_i64 {
-                let (grouped, told) = (&grouped, &told);
+                let (grouped, done_count) = (&grouped, &done_count);
                 scope.spawn(move || {
                     for at in 0..EACH {
                         let id = thread * EACH + at;
@@ -253,14 +253,14 @@ mod tests {
                             if id % 5 == 0 { add(connection, id, "again").await } else { Ok(()) }
                         });
                         assert_eq!(done.is_ok(), id % 5 != 0, "{id}: {done:?}");
-                        told.fetch_add(usize::from(done.is_ok()), Ordering::SeqCst);
+                        done_count.fetch_add(usize::from(done.is_ok()), Ordering::SeqCst);
                     }
                 });
             }
         });
         let kept: Vec<i64> = (0..16 * EACH).filter(|id| id % 5 != 0).collect();
         assert_eq!(ids(dir.path()), kept);
-        assert_eq!(told.into_inner(), kept.len());
+        assert_eq!(done_count.into_inner(), kept.len());
     }
 
     #[test]

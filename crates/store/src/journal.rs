@@ -2,6 +2,8 @@
 //! `verify_file` reads the same file beside a running server. Knows the shape of rows, not the meaning of their
 //! payloads.
 
+mod history;
+
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,19 +12,18 @@ use std::time::{Duration, Instant};
 
 use headrace_domain::UnixNanos;
 use headrace_ledger::verify::{JournalVerifier, VerifyReport};
-use headrace_ledger::{
-    Journal, JournalError, JournalRow, LoadedJournal, StateSnapshot, Transaction, decode_row,
-};
+use headrace_ledger::{Journal, JournalError, JournalRow, LoadedJournal, StateSnapshot};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use sqlx::{Connection, Row};
 
+pub use self::history::SqliteJournalHistory;
 use crate::disk::DiskBallast;
 use crate::sqlite::{self, Durability, FileFormat, FormatError, block_on};
 
 /// Number of snapshots kept. One is enough to start from, and the others let `verify_file` compare more often.
 const SNAPSHOTS_KEPT: i64 = 3;
 /// Rows read at a time.
-const PAGE_ROWS: i64 = 256;
+pub(crate) const PAGE_ROWS: i64 = 256;
 
 const FORMAT: FileFormat = FileFormat {
     what: "ledger journal",
@@ -380,29 +381,6 @@ impl Drop for JournalReader {
         if let Some(connection) = self.connection.take() {
             // The connection wrote nothing, so a failed close loses nothing.
             let _ = block_on(connection.close());
-        }
-    }
-}
-
-/// Searches a file for a transaction after row `sequence`, beside its writer or without one.
-///
-/// # Errors
-/// Fails if the file or one of its rows cannot be read.
-pub fn find_after(
-    path: &Path,
-    sequence: u64,
-    is_it: impl Fn(&Transaction) -> bool,
-) -> Result<bool, JournalError> {
-    let mut journal = JournalReader::open(path)?;
-    let mut after = sequence;
-    loop {
-        let rows = journal.after(after, usize::try_from(PAGE_ROWS).unwrap_or(usize::MAX))?;
-        let Some(last) = rows.last() else { return Ok(false) };
-        after = last.sequence;
-        for row in &rows {
-            if decode_row(row)?.iter().any(&is_it) {
-                return Ok(true);
-            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! SQLite implementations of the seams that `identity`, `ledger`, `objects` and `trace` define. Knows no HTTP and no
-//! engine.
+//! SQLite implementations of the seams that `identity`, `ledger`, `objects` and `trace` define. [`Storage`] opens them by
+//! URL. Knows no HTTP and no engine.
 
 pub mod backup;
 pub mod disk;
@@ -7,6 +7,8 @@ mod grouped;
 mod pair;
 mod sqlite;
 mod statement_error;
+mod storage;
+mod url;
 
 pub mod files;
 pub mod identity;
@@ -17,3 +19,5 @@ pub mod trace;
 pub mod usage;
 
 pub use sqlite::Durability;
+pub use storage::{IdentityStores, OpenedLedger, Storage, StorageReader, StoreName, StorePlace};
+pub use url::{StorageUrl, StorageUrlError};

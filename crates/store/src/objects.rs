@@ -142,8 +142,8 @@ impl ObjectStore for SqliteObjects {
         self.kept.put(response, items)
     }
 
-    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, told: Told) {
-        self.putter.put(PendingResponse { response, items, told });
+    fn put_response_then(&self, response: ResponseRecord, items: Vec<ItemRecord>, on_stored: Told) {
+        self.putter.put(PendingResponse { response, items, on_stored });
     }
 
     fn response(

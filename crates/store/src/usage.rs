@@ -77,15 +77,6 @@ impl SqliteUsage {
         Ok(Self { path: path.to_owned(), inner: Mutex::new(inner) })
     }
 
-    /// Processes the new rows of the journal and the traces. May be called at any time, so that queries need not wait
-    /// for it.
-    ///
-    /// # Errors
-    /// Fails if one of the files cannot be read or written.
-    pub fn catch_up(&self) -> Result<(), TraceError> {
-        self.lock().catch_up().map_err(|error| self.failed(error))
-    }
-
     fn lock(&self) -> MutexGuard<'_, UsageInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,6 +107,10 @@ impl UsageReader for SqliteUsage {
             Ok::<_, FormatError>(report::statement(open, project, month).await?)
         };
         inner.database.read(read).map_err(|error| failed("read", &self.path, &error))
+    }
+
+    fn catch_up(&self) -> Result<(), TraceError> {
+        self.lock().catch_up().map_err(|error| self.failed(error))
     }
 }
 

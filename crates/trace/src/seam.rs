@@ -117,4 +117,11 @@ pub trait UsageReader: Send + Sync {
     /// # Errors
     /// An error if the ledger cannot be read.
     fn statement(&self, project: &ProjectId, month: Month) -> Result<Option<MonthStatement>, TraceError>;
+
+    /// Processes what the ledger and the traces have recorded since the last call, so that queries need not wait for
+    /// it.
+    ///
+    /// # Errors
+    /// An error if the ledger or the traces cannot be read.
+    fn catch_up(&self) -> Result<(), TraceError>;
 }

@@ -18,7 +18,7 @@ use crate::fault;
 use crate::gate::{ConcurrencySlot, GateTenant};
 use crate::kind::UpstreamKind;
 use crate::load;
-use crate::load::gauge::LoadGauge;
+use crate::load_gauge::LoadGauge;
 use crate::retry_after::retry_after;
 use crate::server::UpstreamServer;
 

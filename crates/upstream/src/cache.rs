@@ -2,7 +2,6 @@
 //! missed. Must not know an index or how servers are chosen.
 
 mod batch;
-pub(crate) mod feed;
 mod order;
 mod zmtp;
 
@@ -13,10 +12,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::cache::batch::KvEvent;
 pub use crate::cache::batch::{StoredBlocks, StoredLabel};
-pub use crate::cache::feed::CacheFeed;
-use crate::cache::feed::host;
 use crate::cache::order::{EventOrder, EventPosition};
 use crate::cache::zmtp::{ZmtpPeer, ZmtpRole};
+use crate::cache_feed::{CacheFeed, host};
 use crate::server::UpstreamServer;
 
 /// How often the follower checks whether the server is still in use.

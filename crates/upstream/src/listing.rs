@@ -158,7 +158,7 @@ fn model(value: &Value) -> Option<ListedModel> {
 fn window(value: &Value) -> Option<u32> {
     let meta = value.get("meta");
     let in_meta = |name: &str| meta.and_then(|meta| meta.get(name));
-    let told = [
+    let windows = [
         value.get("max_model_len"),
         value.get("context_window"),
         value.get("context_length"),
@@ -166,7 +166,7 @@ fn window(value: &Value) -> Option<u32> {
         in_meta("n_ctx"),
         in_meta("n_ctx_train"),
     ];
-    let tokens = told.into_iter().flatten().find_map(Value::as_u64).filter(|tokens| *tokens > 0)?;
+    let tokens = windows.into_iter().flatten().find_map(Value::as_u64).filter(|tokens| *tokens > 0)?;
     u32::try_from(tokens).ok()
 }
 

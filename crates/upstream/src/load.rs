@@ -2,11 +2,9 @@
 //! there. Must not know how servers are chosen.
 
 mod ask;
-pub(crate) mod gauge;
 mod header;
 mod json;
 mod page;
-mod reading;
 
 use headrace_engine_api::{LoadReport, ReportAge};
 use http::{HeaderMap, HeaderValue};
@@ -14,8 +12,8 @@ use http::{HeaderMap, HeaderValue};
 pub(crate) use ask::follow;
 pub(crate) use header::FORMAT_HEADER;
 
-use crate::load::gauge::LoadGauge;
 use crate::load::header::LOAD_HEADER;
+use crate::load_gauge::LoadGauge;
 use crate::server::UpstreamServer;
 
 /// Returns the load of a model: the server's report, or the calls of this process if there is no report.

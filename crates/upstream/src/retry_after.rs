@@ -51,9 +51,9 @@ fn date(headers: &HeaderMap) -> Option<SystemTime> {
 /// Returns the longest reset time among exhausted limits. If none is marked as exhausted, among all limits.
 fn limits_reset(headers: &HeaderMap) -> Option<Duration> {
     let waits = |used_up: bool| {
-        let told =
+        let limits =
             LIMITS.iter().filter(move |(remaining, _)| !used_up || text(headers, remaining) == Some("0"));
-        told.filter_map(|(_, reset)| reset_of(text(headers, reset)?, headers)).max()
+        limits.filter_map(|(_, reset)| reset_of(text(headers, reset)?, headers)).max()
     };
     waits(true).or_else(|| waits(false))
 }

@@ -19,11 +19,11 @@ use crate::client::client;
 use crate::figures::ServerCounters;
 use crate::gate::ConcurrencyGate;
 use crate::kind::UpstreamKind;
-use crate::load::gauge::ServerLoads;
+use crate::load_gauge::ServerLoads;
 use crate::plaintext_pool::PlaintextPool;
 use crate::redact::SecretRedactor;
 use crate::spec::UpstreamSpec;
-use crate::workers::line::WorkerLink;
+use crate::worker_link::WorkerLink;
 
 /// The version of Anthropic's API that is used if the caller names none.
 const ANTHROPIC_VERSION: HeaderValue = HeaderValue::from_static("2023-06-01");

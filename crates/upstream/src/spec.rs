@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::address::ServerAddress;
-use crate::cache::feed::CacheFeed;
+use crate::cache_feed::CacheFeed;
 use crate::kind::UpstreamKind;
 use crate::urls::{UrlPolicy, is_public, is_public_host};
 

@@ -24,7 +24,7 @@ use tokio::sync::Notify;
 
 use crate::kind::UpstreamKind;
 use crate::load;
-use crate::load::gauge::LoadGauge;
+use crate::load_gauge::LoadGauge;
 use crate::server::UpstreamServer;
 pub use crate::tokens::model::TokenModelSpec;
 use crate::tokens::run::{JobTarget, TokenRun};

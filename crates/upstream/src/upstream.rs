@@ -19,13 +19,13 @@ use crate::gate::GateTenant;
 use crate::kind::UpstreamKind;
 use crate::listing::ModelListing;
 use crate::load;
-use crate::load::gauge::LoadGauge;
+use crate::load_gauge::LoadGauge;
 use crate::names;
 use crate::probe::{self, ProbeError};
 use crate::server::UpstreamServer;
 use crate::spec::UpstreamSpec;
 use crate::urls::UrlPolicy;
-use crate::workers::asking;
+use crate::worker_requests;
 
 /// How often a task that follows a server checks whether the server is still in use.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
@@ -120,7 +120,7 @@ impl Upstream {
     /// # Errors
     /// What the worker answered instead, or why it did not answer.
     pub async fn about(&self, now: UnixNanos) -> Result<WorkerInfo, ProbeError> {
-        asking::about(&self.server, now).await
+        worker_requests::about(&self.server, now).await
     }
 
     /// Asks a worker for the tokenizer assets of one of its models, by their digest.
@@ -128,7 +128,7 @@ impl Upstream {
     /// # Errors
     /// What the worker answered instead, or why it did not answer.
     pub async fn words(&self, digest: &str, now: UnixNanos) -> Result<PackedAssets, ProbeError> {
-        asking::words(&self.server, digest, now).await
+        worker_requests::words(&self.server, digest, now).await
     }
 
     /// Checks the server's health at the endpoint that its kind has for that.

@@ -2,8 +2,6 @@
 //! protocol. Sending jobs and reading events is in `workers/`. Must not know a template, a dialect or how an engine
 //! computes.
 
-pub(crate) mod asking;
-pub(crate) mod line;
 mod model;
 mod run;
 
@@ -18,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::load;
-use crate::load::gauge::LoadGauge;
+use crate::load_gauge::LoadGauge;
 use crate::server::UpstreamServer;
 use crate::upstream::Upstream;
 use crate::workers::model::TheirModel;

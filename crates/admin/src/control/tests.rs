@@ -2,7 +2,7 @@
 
 use headrace_domain::{KeyId, ManualClock, OrgId, ProjectId, Residency, UnixNanos};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore};
-use headrace_ledger::{Ledger, MemoryJournal, Owner};
+use headrace_ledger::{Ledger, LocalLedgerAdmin, MemoryJournal, Owner};
 
 use super::*;
 use crate::command::ServerStatus;
@@ -20,11 +20,11 @@ fn project() -> ProjectId {
 
 fn service_with_project() -> AdminService {
     let directory = Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([7; 32])).unwrap();
-    let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
+    let journal = MemoryJournal::default();
+    let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), NOW).unwrap();
     let service = AdminService::new(
         Arc::new(directory),
-        ledger,
-        Box::new(|_, _| Ok(false)),
+        Arc::new(LocalLedgerAdmin::new(ledger, Arc::new(journal))),
         Box::new(DefaultLimits::default),
         Box::new(ServerStatus::default),
     );

@@ -236,9 +236,13 @@ impl AdminService {
                 )
             })?;
             let there = match &act {
-                MoneyAct::Grant { grant, after } => (self.history)(*after, grant).map_err(|why| {
-                    AdminError::new(AdminCode::LedgerUnavailable, why, "see that its file can be read")
-                })?,
+                MoneyAct::Grant { grant: Grant { org, amount, kind, reference }, after } => {
+                    let found = self.ledger.has_grant(*after, org, *kind, *amount, reference);
+                    found.map_err(|error| {
+                        let remedy = "see that its file can be read";
+                        AdminError::new(AdminCode::LedgerUnavailable, error.to_string(), remedy)
+                    })?
+                }
                 MoneyAct::Budget { .. } => false,
                 MoneyAct::Clock { .. } => self.ledger.time() <= now,
             };

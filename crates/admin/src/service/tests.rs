@@ -4,24 +4,50 @@ use std::time::Duration;
 
 use headrace_domain::{KeyId, NanoDollars, Region};
 use headrace_identity::{HashSecret, MemoryKeyStore};
-use headrace_ledger::{BudgetPeriod, GrantKind, MemoryJournal, Owner, ProjectBudget};
+use headrace_ledger::verify::VerifyReport;
+use headrace_ledger::{
+    BudgetPeriod, GrantKind, JournalError, JournalEvent, JournalHistory, Ledger, LocalLedgerAdmin,
+    MemoryJournal, Owner, ProjectBudget, Transaction,
+};
 
 use super::*;
 
 const NOW: UnixNanos = UnixNanos::new(1_790_000_000_000_000_000);
 
+fn ledger() -> Arc<dyn LedgerAdmin> {
+    let journal = MemoryJournal::default();
+    let (ledger, _) = Ledger::open(Box::new(journal.clone()), Owner::new(1), NOW).unwrap();
+    Arc::new(LocalLedgerAdmin::new(ledger, Arc::new(journal)))
+}
+
+/// The history of a journal whose second row has a grant of $5 to `o` with reference `r`.
+struct OneGrant;
+
+impl JournalHistory for OneGrant {
+    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError> {
+        let (kind, amount) = (GrantKind::Paid, NanoDollars::new(5_000_000_000));
+        let event = JournalEvent::Granted { org: org("o"), kind, amount, reference: "r".into() };
+        Ok(after == 1 && is_it(&Transaction { time: NOW, event, entries: [].into_iter().collect() }))
+    }
+
+    fn verify(&self) -> Result<VerifyReport, JournalError> {
+        Ok(VerifyReport::default())
+    }
+}
+
 fn service() -> AdminService {
+    over(ledger())
+}
+
+fn over(ledger: Arc<dyn LedgerAdmin>) -> AdminService {
     let directory = Directory::open(Arc::new(MemoryKeyStore::default()), HashSecret::new([7; 32])).unwrap();
-    let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
     let defaults = DefaultLimits {
         key: RateLimits { requests_per_minute: Some(60), ..RateLimits::default() },
         ..DefaultLimits::default()
     };
-    let history = Box::new(|_: u64, _: &Grant| Ok(false));
     AdminService::new(
         Arc::new(directory),
         ledger,
-        history,
         Box::new(move || defaults),
         Box::new(ServerStatus::default),
     )
@@ -53,7 +79,11 @@ fn run(service: &AdminService, command: AdminCommand) -> Result<AdminReply, Admi
 }
 
 fn with_project() -> AdminService {
-    let service = service();
+    with_project_over(ledger())
+}
+
+fn with_project_over(ledger: Arc<dyn LedgerAdmin>) -> AdminService {
+    let service = over(ledger);
     run(&service, AdminCommand::CreateOrg { id: org("o"), limits: None, regions: Residency::Anywhere })
         .unwrap();
     run(&service, AdminCommand::CreateProject { id: project("p"), org: org("o"), limits: None }).unwrap();
@@ -82,8 +112,7 @@ fn an_emptied_ledger_is_refused_beside_keys() {
     let service = with_project();
     run(&service, create_key("first")).unwrap();
     assert_eq!(service.reconcile(NOW).unwrap(), []);
-    let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
-    let emptied = AdminService { ledger, ..service };
+    let emptied = AdminService { ledger: ledger(), ..service };
     let error = emptied.reconcile(NOW).unwrap_err();
     assert_eq!(error.code.name(), "ledger_emptied");
     assert!(error.message.contains("accounts in it: p."), "{error}");
@@ -94,8 +123,7 @@ fn an_emptied_ledger_is_refused_beside_keys() {
     let new = AdminCommand::CreateProject { id: project("q"), org: org("o"), limits: None };
     run(&emptied, new).unwrap();
     emptied.directory.create_key(NewKey::new(org("o"), project("q"), "k"), "tester", NOW).unwrap();
-    let (ledger, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
-    let older = AdminService { ledger, ..emptied };
+    let older = AdminService { ledger: ledger(), ..emptied };
     older.open_account(org("o"), project("p"), NOW).unwrap();
     assert_eq!(older.reconcile(NOW).unwrap(), [project("q")], "opened, and said");
 }
@@ -256,8 +284,9 @@ fn audit_21_money_moves_once_for_a_reference_and_is_told_in_the_log() {
 #[test]
 fn audit_21_what_a_crash_cut_short_is_finished_once() {
     for in_the_ledger in [false, true] {
-        let mut service = with_project();
-        service.history = Box::new(move |row, grant| Ok(in_the_ledger && row == 1 && grant.reference == "r"));
+        let (known, _) = Ledger::open(Box::new(MemoryJournal::default()), Owner::new(1), NOW).unwrap();
+        let known: Arc<dyn LedgerAdmin> = Arc::new(LocalLedgerAdmin::new(known, Arc::new(OneGrant)));
+        let service = with_project_over(if in_the_ledger { known } else { ledger() });
         // The process ended before the ledger had the act, or after that but before the conclusion.
         let act = r#"{"act":"grant","grant":{"org":"o","amount":5000000000,"kind":"paid","reference":"r"},"after":1}"#;
         let told = AuditEntry {
@@ -343,9 +372,9 @@ fn a_project_without_an_account_gets_one_at_start() {
     let service = service();
     service.directory.create_org(org("o"), RateLimits::default(), "t", NOW).unwrap();
     service.directory.create_project(project("p"), org("o"), RateLimits::default(), "t", NOW).unwrap();
-    assert!(service.ledger.standing(&org("o"), &project("p")).is_none());
+    assert!(service.ledger.standing_at(&org("o"), &project("p"), NOW).is_none());
     service.reconcile(NOW).unwrap();
-    assert!(service.ledger.standing(&org("o"), &project("p")).is_some());
+    assert!(service.ledger.standing_at(&org("o"), &project("p"), NOW).is_some());
 }
 
 #[test]

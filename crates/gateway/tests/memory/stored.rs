@@ -1,15 +1,14 @@
 //! Compares the memory that requests on stored objects take with the reserved amount: each endpoint with the input that
 //! takes the most.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use headrace_call_api::{ObjectMethod, ObjectOperation, RequestTarget};
 use headrace_domain::Endpoint;
 use headrace_gateway::{Answer, AnswerBody, MemoryBounds};
-use headrace_objects::{ObjectLimits, ObjectStore};
-use headrace_store::objects::SqliteObjects;
+use headrace_objects::ObjectLimits;
+use headrace_store::{Storage, StorageUrl};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -56,9 +55,8 @@ fn roomy() -> MemoryBounds {
 /// A world whose model takes long texts, with a long conversation and a long response.
 async fn world(dir: &TempDir, bounds: MemoryBounds) -> (World, String, String) {
     let capabilities = headrace_engine_api::Capabilities { context_window: 1 << 20, ..capabilities() };
-    let path = dir.path().join("objects.sqlite");
-    let store = SqliteObjects::open(&path, ObjectLimits::default()).unwrap();
-    let stored_in: Option<Arc<dyn ObjectStore>> = Some(Arc::new(store));
+    let storage = Storage::open(StorageUrl::of_folder(dir.path()), None);
+    let stored_in = Some(storage.objects(ObjectLimits::default(), None).unwrap());
     let setup = Setup { memory: bounds, capabilities, credit: rich(), stored_in, ..Setup::default() };
     let world = World::new(setup);
     world.script(Script::Answer);

@@ -18,7 +18,7 @@ use headrace_objects::{
     BatchKind, BatchRecord, BatchState, BatchStore, FileDraft, FileLimits, FileRecord, FileStore, LineEnd,
     LineRecord, LineResult, MemoryObjects, ObjectError, ObjectLimits, PageAsk, UploadFault, UploadRecord,
 };
-use headrace_store::files::SqliteFiles;
+use headrace_store::{Storage, StorageUrl};
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Setup, World, read};
@@ -74,7 +74,7 @@ impl Journal for Slow {
 
 /// A store whose process ends at one of its steps: the thread that reaches the step never returns.
 struct Cutting {
-    store: SqliteFiles,
+    store: Arc<dyn BatchStore>,
     cut: Option<(Cut, Sender<()>)>,
     /// The stored answers, in order.
     noted: Mutex<Vec<(u64, Value)>>,
@@ -266,7 +266,8 @@ struct Process {
 
 impl Process {
     fn start(world: &World, books: Ledger, owner: u64, dir: &Path, cut: Option<(Cut, Sender<()>)>) -> Self {
-        let store = SqliteFiles::open(&dir.join("files.db"), FileLimits::default()).unwrap();
+        let store =
+            Storage::open(StorageUrl::of_folder(dir), None).batches(FileLimits::default(), None).unwrap();
         let store = Arc::new(Cutting { store, cut, noted: Mutex::default() });
         let parts = GatewayParts {
             clock: Arc::clone(&world.clock) as Arc<dyn Clock>,

@@ -17,12 +17,12 @@ use headrace_gateway::{
 };
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
-use headrace_ledger::{GrantKind, Journal, Ledger, LedgerOperation, MemoryJournal, Owner};
+use headrace_ledger::{GrantKind, Ledger, LedgerClient, LedgerOperation, MemoryJournal, Owner};
 use headrace_limits::Limits;
 use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
-use headrace_store::journal::SqliteJournal;
-use headrace_store::objects::SqliteObjects;
-use headrace_store::trace::{SqliteTraceStore, TraceRetention};
+use headrace_store::disk::DiskGuard;
+use headrace_store::trace::TraceRetention;
+use headrace_store::{Storage, StorageUrl};
 use headrace_trace::{Metrics, MetricsConfig, RecorderConfig, TraceRecorder, TraceStore};
 
 use crate::tally::Tally;
@@ -87,13 +87,8 @@ pub(crate) fn house(
     let key = NewKey { limits: wide, secret, ..NewKey::new(org.clone(), project.clone(), "bench") };
     directory.create_key(key, "bench", now)?;
 
-    let journal: Box<dyn Journal> = if on_disk {
-        Box::new(SqliteJournal::open(&dir.join("ledger.sqlite"))?)
-    } else {
-        Box::new(MemoryJournal::discarding())
-    };
+    let storage = Storage::open(StorageUrl::of_folder(dir), None);
     let owner = Owner::new(1);
-    let (ledger, _) = Ledger::open(journal, owner, now)?;
     let amount = NanoDollars::new(i64::MAX / 4);
     let grant = LedgerOperation::Grant {
         org: org.clone(),
@@ -101,7 +96,16 @@ pub(crate) fn house(
         kind: GrantKind::Promotional,
         reference: "bench".into(),
     };
-    ledger.transact(vec![LedgerOperation::OpenProject { org, project }, grant], now).durable.wait()?;
+    let opening = vec![LedgerOperation::OpenProject { org, project }, grant];
+    let (ledger, opened): (Arc<dyn LedgerClient>, _) = if on_disk {
+        let ledger = storage.ledger(owner, now, Box::new(|_| ()))?;
+        (ledger.client, ledger.admin.transact(opening, now))
+    } else {
+        let (ledger, _) = Ledger::open(Box::new(MemoryJournal::discarding()), owner, now)?;
+        let opened = ledger.transact(opening, now);
+        (Arc::new(ledger), opened)
+    };
+    opened.durable.wait()?;
 
     let prices: Vec<PriceConfig> = serde_json::from_value(serde_json::json!([
         {"model": model.name, "input": 100_000_000, "output": 400_000_000, "cached_input": 10_000_000}
@@ -111,12 +115,12 @@ pub(crate) fn house(
         version: "bench".into(),
     }));
     let store: Option<Box<dyn TraceStore>> = if on_disk {
-        Some(Box::new(SqliteTraceStore::open(&dir.join("trace.sqlite"), TraceRetention::default())?))
+        Some(storage.traces(TraceRetention::default(), u64::MAX, DiskGuard::of(dir, Some(0)))?)
     } else {
         None
     };
     let objects: Arc<dyn ObjectStore> = if on_disk {
-        Arc::new(SqliteObjects::open(&dir.join("objects.sqlite"), ObjectLimits::default())?)
+        storage.objects(ObjectLimits::default(), None)?
     } else {
         Arc::new(MemoryObjects::new(ObjectLimits::default()))
     };
@@ -126,7 +130,7 @@ pub(crate) fn house(
         clock,
         directory: Arc::new(directory),
         limits: Limits::new(),
-        books: Arc::new(ledger),
+        books: ledger,
         traces: Arc::clone(&tally) as Arc<dyn TraceSink>,
         records: Arc::new(NoRecords),
         objects,

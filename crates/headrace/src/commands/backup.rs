@@ -5,8 +5,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use headrace_store::backup::copy_database;
-use headrace_store::journal::verify_file;
 use headrace_trace::counted;
 
 use crate::cli::backup::BackupArgs;
@@ -32,21 +30,15 @@ fn copy(args: &BackupArgs) -> Result<String, CommandError> {
     // Makes the server store the traces of all ended calls, so that the copy has them.
     recent_calls(&from, 0);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(to).map_err(|error| failed(to, &error))?;
-    let mut files = 0;
-    for name in datadir::databases(!args.no_traces) {
-        let (source, copy) = (from.join(name), to.join(name));
-        if source.exists() {
-            copy_database(&source, &copy).map_err(|error| CommandError::Other(error.to_string()))?;
-            files += 1;
-        }
-    }
+    let copied = datadir::stored(&from).copy_to(to, !args.no_traces);
+    let mut files = copied.map_err(|error| CommandError::Other(error.to_string()))?;
     for source in secret_files(&from)? {
         let name = source.strip_prefix(&from).unwrap_or(&source);
         copy_secret(&source, &to.join(name))?;
         files += 1;
     }
-    let ledger = datadir::ledger_file(to);
-    let report = verify_file(&ledger).map_err(|error| CommandError::Other(error.to_string()))?;
+    let report = datadir::stored(to).ledger().verify();
+    let report = report.map_err(|error| CommandError::Other(error.to_string()))?;
     if !report.ok() {
         let faults = counted(report.finding_count, "fault");
         let why =

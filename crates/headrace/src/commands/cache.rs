@@ -4,8 +4,7 @@
 use std::process::ExitCode;
 
 use headrace_domain::{Clock, SystemClock};
-use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{TraceError, TraceReader};
+use headrace_trace::TraceError;
 
 use crate::cli::cache::CacheArgs;
 use crate::commands::{CommandError, tell, traces};
@@ -15,8 +14,7 @@ pub(crate) fn run(args: &CacheArgs) -> ExitCode {
     let told = || {
         let failed = |error: TraceError| CommandError::Other(error.to_string());
         let query = args.query(SystemClock::new().now()).map_err(CommandError::Other)?;
-        let report =
-            SqliteTraceReader::open(&traces(&args.at)?).map_err(failed)?.cache(&query).map_err(failed)?;
+        let report = traces(&args.at)?.cache(&query).map_err(failed)?;
         Ok(if args.at.json { format!("{:#}\n", report.json()) } else { report.table() })
     };
     tell(told())

@@ -4,11 +4,10 @@
 use std::process::ExitCode;
 
 use headrace_domain::{Clock, SystemClock, UnixNanos};
-use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{MarginReport, TraceReader};
+use headrace_trace::MarginReport;
 
 use crate::cli::margin::MarginArgs;
-use crate::commands::{CommandError, tell, time, traces};
+use crate::commands::{CommandError, stored_traces, tell, time};
 
 /// Computes and prints the margin.
 pub(crate) fn run(args: &MarginArgs) -> ExitCode {
@@ -16,7 +15,7 @@ pub(crate) fn run(args: &MarginArgs) -> ExitCode {
 }
 
 fn sum(args: &MarginArgs) -> Result<String, CommandError> {
-    let path = traces(&args.at)?;
+    let stored = stored_traces(&args.at)?;
     let now = SystemClock::new().now();
     let since = args.since.map_or(UnixNanos::new(0), |when| when.at(now));
     // A call that begins now has not ended, and has no trace.
@@ -31,7 +30,7 @@ fn sum(args: &MarginArgs) -> Result<String, CommandError> {
         margin.add(record);
     };
     let failed = |error: headrace_trace::TraceError| CommandError::Other(error.to_string());
-    SqliteTraceReader::open(&path).map_err(failed)?.each(since, until, &mut add).map_err(failed)?;
+    stored.traces().map_err(failed)?.each(since, until, &mut add).map_err(failed)?;
     if args.at.json {
         return Ok(format!("{:#}\n", margin.json()));
     }

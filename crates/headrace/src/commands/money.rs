@@ -6,7 +6,7 @@ use headrace_admin::{AdminCommand, AdminReply, BudgetView, CreditView, GrantView
 use headrace_domain::NanoDollars;
 use headrace_ledger::verify::VerifyReport;
 use headrace_ledger::{BudgetPeriod, GrantKind, ProjectBudget};
-use headrace_store::journal::verify_file;
+use headrace_store::StoreName;
 use headrace_trace::counted;
 
 use crate::cli::{
@@ -126,12 +126,13 @@ fn verify(at: &ServerArgs) -> ExitCode {
         Ok(dir) => dir,
         Err(error) => return error.exit(),
     };
-    let path = datadir::ledger_file(&dir);
-    if !path.exists() {
+    let stored = datadir::stored(&dir);
+    let place = stored.place(StoreName::Ledger);
+    if !place.exists() {
         let hint = "name the data directory with --data-dir";
-        return output::fail(&format!("there is no ledger {}: {hint}", path.display()));
+        return output::fail(&format!("there is no ledger {place}: {hint}"));
     }
-    let report = match verify_file(&path) {
+    let report = match stored.ledger().verify() {
         Ok(report) => report,
         Err(error) => return output::fail(&error.to_string()),
     };

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 
 use headrace_domain::{Clock, SystemClock, TraceRecord};
-use headrace_store::trace::{SqliteTraceReader, index};
-use headrace_trace::{CallPage, TraceError, TraceReader, WaterfallOptions, table};
+use headrace_trace::{CallPage, TraceError, WaterfallOptions, table};
 
 use crate::cli::requests::RequestsArgs;
-use crate::commands::{CommandError, tell_by, time, traces};
+use crate::commands::{CommandError, stored_traces, tell_by, time};
 use crate::output;
 
 /// Searches and prints a page of calls.
@@ -16,15 +15,15 @@ pub(crate) fn run(args: &RequestsArgs) -> ExitCode {
 }
 
 fn find(args: &RequestsArgs) -> Result<String, CommandError> {
-    let path = traces(&args.at)?;
+    let stored = stored_traces(&args.at)?;
     let query = args.query(SystemClock::new().now()).map_err(CommandError::Other)?;
     let failed = |error: TraceError| CommandError::Other(error.to_string());
-    let reader = SqliteTraceReader::open(&path).map_err(failed)?;
+    let reader = stored.traces().map_err(failed)?;
     let limit = usize::from(args.limit);
     let mut page = reader.search(&query, args.after, limit).map_err(failed)?;
     if page.unindexed > 0 && page.calls.len() < limit {
         output::note("indexing the traces that an older program wrote, once");
-        index(&path).map_err(failed)?;
+        stored.index_traces().map_err(failed)?;
         page = reader.search(&query, args.after, limit).map_err(failed)?;
     }
     // One search covers a bounded number of calls, so continue until the page is full.

@@ -4,8 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use headrace_domain::{Clock, SystemClock, UnixNanos};
-use headrace_store::trace::SqliteTraceReader;
-use headrace_trace::{ShadowPair, TraceReader, shadow_pairs};
+use headrace_trace::{ShadowPair, shadow_pairs};
 
 use crate::cli::names::ShadowArgs;
 use crate::commands::{CommandError, traces};
@@ -33,13 +32,12 @@ pub(crate) fn run(args: &ShadowArgs) -> ExitCode {
 }
 
 fn find(args: &ShadowArgs) -> Result<Vec<ShadowPair>, CommandError> {
-    let path = traces(&args.at)?;
+    let reader = traces(&args.at)?;
     let failed = |error: headrace_trace::TraceError| CommandError::Other(error.to_string());
     let ago = Duration::from_secs(u64::from(args.hours) * 3600);
     let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
     let since = UnixNanos::new(SystemClock::new().now().get().saturating_sub(ago));
-    let records =
-        SqliteTraceReader::open(&path).and_then(|reader| reader.shadows(MOST, since)).map_err(failed)?;
+    let records = reader.shadows(MOST, since).map_err(failed)?;
     Ok(shadow_pairs(&records))
 }
 

@@ -5,11 +5,11 @@ use std::collections::HashSet;
 use std::iter;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::{Clock, RequestId, SystemClock, TraceRecord, UnixNanos};
 use headrace_explain::{Explanation, Trial, diff, explain_beside, why_cost};
-use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{
     TraceError, TraceReader, WaterfallOptions, operator_json, other_names, slowest_table, table, trace_name,
     waterfall,
@@ -56,7 +56,7 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
             let cost = why_cost(record);
             Ok(format_output(&cost, json, || cost.text(width)))
         } else {
-            explained(args, &traces.reader, record, width)
+            explained(args, traces.reader.as_ref(), record, width)
         };
     }
     let options = WaterfallOptions { width, color };
@@ -66,7 +66,7 @@ fn find(args: &TraceArgs) -> Result<String, CommandError> {
 /// Returns the explanation of a call, and the result of a trial if a lever is given.
 fn explained(
     args: &TraceArgs,
-    reader: &SqliteTraceReader,
+    reader: &dyn TraceReader,
     record: &TraceRecord,
     width: usize,
 ) -> Result<String, CommandError> {
@@ -89,14 +89,13 @@ struct ExplainedTrial<'a> {
 
 /// The stored traces, and the data directory of the server that may be running.
 struct TraceSource {
-    reader: SqliteTraceReader,
+    reader: Arc<dyn TraceReader>,
     data_dir: PathBuf,
 }
 
 impl TraceSource {
     fn open(at: &ServerArgs) -> Result<Self, CommandError> {
-        let reader = SqliteTraceReader::open(&traces(at)?).map_err(failed)?;
-        Ok(Self { reader, data_dir: data_dir(at)? })
+        Ok(Self { reader: traces(at)?, data_dir: data_dir(at)? })
     }
 
     fn chosen(&self, args: &TraceArgs) -> Result<Vec<TraceRecord>, CommandError> {

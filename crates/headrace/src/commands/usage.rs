@@ -1,9 +1,10 @@
 //! `headrace usage` and `headrace statement`: the ledger's charges, beside a running or a stopped server.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use headrace_domain::{Clock, SystemClock};
-use headrace_store::usage::SqliteUsage;
+use headrace_store::StoreName;
 use headrace_trace::{Month, TraceError, UsageReader};
 
 use crate::cli::ServerArgs;
@@ -42,16 +43,17 @@ pub(crate) fn statement(args: &StatementArgs) -> ExitCode {
     tell(told())
 }
 
-fn open(at: &ServerArgs) -> Result<SqliteUsage, CommandError> {
+fn open(at: &ServerArgs) -> Result<Arc<dyn UsageReader>, CommandError> {
     let dir = data_dir(at)?;
     // Makes the server settle and store all ended calls before usage is read.
     recent_calls(&dir, 0);
-    let ledger = datadir::ledger_file(&dir);
+    let stored = datadir::stored(&dir);
+    let ledger = stored.place(StoreName::Ledger);
     if !ledger.exists() {
         let why = "name the server's data directory with --data-dir";
-        return Err(CommandError::Other(format!("there is no ledger at {}: {why}", ledger.display())));
+        return Err(CommandError::Other(format!("there is no ledger at {ledger}: {why}")));
     }
-    SqliteUsage::open(&datadir::usage_file(&dir), &ledger, &datadir::trace_file(&dir)).map_err(failed)
+    stored.usage().map_err(failed)
 }
 
 fn failed(error: TraceError) -> CommandError {

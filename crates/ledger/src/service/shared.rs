@@ -183,7 +183,7 @@ impl SharedState {
             command,
             LedgerOperation::Settle { .. }
                 | LedgerOperation::Release { .. }
-                | LedgerOperation::ReleaseOrphans { .. }
+                | LedgerOperation::ReleaseOwners { .. }
                 | LedgerOperation::ExpireHolds
         );
         let queued = self.forming.transactions.len();

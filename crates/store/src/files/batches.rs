@@ -250,10 +250,10 @@ impl BatchStore for SqliteFiles {
         at: u64,
         end: LineEnd,
         status: u16,
-        told: Option<(&str, &str)>,
+        texts: Option<(&str, &str)>,
     ) -> Result<(), ObjectError> {
         self.pair.write(async |connection| {
-            let (request, answer) = told.unzip();
+            let (request, answer) = texts.unzip();
             let done = sqlx::query(
                 "UPDATE line SET ended = ?, status = ?, body = '', request = coalesce(?, request), answer = coalesce(?, answer) \
                  WHERE batch = ? AND at = ? AND ended = 0",

@@ -15,7 +15,7 @@ use crate::grouped::MOST_IN_GROUP;
 pub(super) struct PendingResponse {
     pub(super) response: ResponseRecord,
     pub(super) items: Vec<ItemRecord>,
-    pub(super) told: Told,
+    pub(super) on_stored: Told,
 }
 
 /// The storing thread. Dropping the handle first stores all waiting responses.
@@ -76,9 +76,9 @@ fn store(kept: &ObjectDatabase, group: Vec<PendingResponse>) {
     for put in group {
         if !put.items.is_empty() {
             store_together(kept, std::mem::take(&mut together));
-            (put.told)(kept.put(&put.response, &put.items));
+            (put.on_stored)(kept.put(&put.response, &put.items));
         } else if let Err(error) = kept.fits(&put.response) {
-            (put.told)(Err(error));
+            (put.on_stored)(Err(error));
         } else {
             together.push(put);
         }
@@ -90,6 +90,6 @@ fn store_together(kept: &ObjectDatabase, puts: Vec<PendingResponse>) {
     let responses: Vec<&ResponseRecord> = puts.iter().map(|put| &put.response).collect();
     let done = kept.put_each(&responses);
     for (put, done) in puts.into_iter().zip(done) {
-        (put.told)(done);
+        (put.on_stored)(done);
     }
 }

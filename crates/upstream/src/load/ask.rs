@@ -9,8 +9,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::kind::UpstreamKind;
-use crate::load::reading::LoadReadings;
 use crate::load::{json, page};
+use crate::load_reading::LoadReadings;
 use crate::probe::{self, ProbeBound, ProbeError};
 use crate::server::UpstreamServer;
 

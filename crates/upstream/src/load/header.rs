@@ -6,7 +6,7 @@
 use http::HeaderName;
 use serde_json::{Map, Value};
 
-use crate::load::reading::{PartialLoad, calls, part};
+use crate::load_reading::{PartialLoad, calls, part};
 
 /// The header that reports the load.
 pub(super) static LOAD_HEADER: HeaderName = HeaderName::from_static("endpoint-load-metrics");

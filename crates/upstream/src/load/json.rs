@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::load::reading::{LoadReading, calls, part, tokens};
+use crate::load_reading::{LoadReading, calls, part, tokens};
 
 /// One rank of SGLang's `/v1/loads`.
 #[derive(Deserialize)]

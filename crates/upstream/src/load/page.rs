@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::kind::UpstreamKind;
-use crate::load::reading::{LoadReading, LoadReadings, calls, part};
+use crate::load_reading::{LoadReading, LoadReadings, calls, part};
 
 /// Maximum number of series of the needed gauges. No real page has more.
 const MAX_SERIES: usize = 4096;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::answer::UpstreamAnswer;
 use crate::ask::PostRequest;
 use crate::gate::GateTenant;
-use crate::load::gauge::LoadGauge;
+use crate::load_gauge::LoadGauge;
 use crate::server::UpstreamServer;
 use crate::tokens::ask::TokenAsk;
 use crate::tokens::choice::{ChoiceRules, TokenChoice};

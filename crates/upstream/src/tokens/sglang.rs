@@ -144,20 +144,21 @@ impl SglangReader {
         let new = new.ok_or_else(|| "fewer tokens than it had before".to_owned())?;
         // The token that ended the answer may be counted but left out.
         let without = |count: usize| finish == Some(FinishReason::Stop) && ids.len() + 1 == count;
-        let told = ids.len();
-        let new = if told == meta.completion_tokens || without(meta.completion_tokens) && told >= self.seen {
-            told - self.seen
-        } else if told == new || without(new) {
-            told
+        let count = ids.len();
+        let new = if count == meta.completion_tokens || without(meta.completion_tokens) && count >= self.seen
+        {
+            count - self.seen
+        } else if count == new || without(new) {
+            count
         } else {
             return Err(format!(
-                "{told} ids of {} tokens, of which {} were known",
+                "{count} ids of {} tokens, of which {} were known",
                 meta.completion_tokens, self.seen
             ));
         };
         self.seen += new;
         let cached = tokens_of(meta.cached_tokens.as_ref());
-        let from = told - new;
+        let from = count - new;
         let ids = ids.split_off(from);
         let scores = scores(meta.output_token_logprobs, meta.output_top_logprobs, &ids, from)?;
         Ok(TokenPiece { ids, scores, finish, cached, ..TokenPiece::default() })

@@ -200,12 +200,12 @@ fn read_scores(scores: AnyScores) -> Vec<TokenScore> {
     };
     let mut tops = scores.top_logprobs.into_iter();
     let one = |chosen: Option<f32>| {
-        let told = tops.next().flatten().unwrap_or_default();
+        let top = tops.next().flatten().unwrap_or_default();
         let alternative = |(name, logprob): (&String, &Value)| {
             let id = name.strip_prefix("token_id:")?.parse().ok()?;
             Some((id, logprob.as_f64()? as f32))
         };
-        TokenScore::new(chosen, told.iter().filter_map(alternative).collect())
+        TokenScore::new(chosen, top.iter().filter_map(alternative).collect())
     };
     scores.token_logprobs.into_iter().map(one).collect()
 }

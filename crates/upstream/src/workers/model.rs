@@ -5,7 +5,7 @@ use std::sync::Arc;
 use headrace_domain::Clock;
 use headrace_engine_api::Capabilities;
 
-use crate::workers::line::WorkerModelState;
+use crate::worker_link::WorkerModelState;
 
 /// Facts about a model at a worker.
 pub(crate) struct TheirModel {

@@ -21,7 +21,7 @@ use crate::body::{BoundedWait, poll_bytes};
 use crate::fault;
 use crate::gate::GateTenant;
 use crate::server::UpstreamServer;
-use crate::workers::asking::{WorkerAnswer, WorkerRefusal, ask};
+use crate::worker_requests::{WorkerAnswer, WorkerRefusal, ask};
 use crate::workers::model::TheirModel;
 
 /// One job.

@@ -8,16 +8,16 @@ const MOST_TOKENS: f64 = 1e12;
 
 /// The load of one model, or of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct LoadReading {
-    pub(super) running: u32,
-    pub(super) waiting: u32,
-    pub(super) waiting_tokens: u64,
+pub(crate) struct LoadReading {
+    pub(crate) running: u32,
+    pub(crate) waiting: u32,
+    pub(crate) waiting_tokens: u64,
     /// Share of the KV memory in use, in thousandths.
-    pub(super) cache_used: Option<u16>,
+    pub(crate) cache_used: Option<u16>,
 }
 
 impl LoadReading {
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self {
             running: self.running.saturating_add(other.running),
             waiting: self.waiting.saturating_add(other.waiting),
@@ -30,19 +30,19 @@ impl LoadReading {
 
 /// The content of one report: loads by model name, and loads without a name.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(super) struct LoadReadings {
-    pub(super) by_model: Vec<(String, LoadReading)>,
-    pub(super) unnamed: Option<LoadReading>,
+pub(crate) struct LoadReadings {
+    pub(crate) by_model: Vec<(String, LoadReading)>,
+    pub(crate) unnamed: Option<LoadReading>,
 }
 
 impl LoadReadings {
-    pub(super) fn unnamed(reading: LoadReading) -> Self {
+    pub(crate) fn unnamed(reading: LoadReading) -> Self {
         Self { by_model: Vec::new(), unnamed: Some(reading) }
     }
 
     /// Returns the load of one model. A name that the report does not contain, such as an adapter's, has the load of
     /// the whole server.
-    pub(super) fn of(&self, model: &str) -> Option<LoadReading> {
+    pub(crate) fn of(&self, model: &str) -> Option<LoadReading> {
         let named = self.by_model.iter().find(|(name, _)| name == model).map(|(_, reading)| *reading);
         let all = || {
             let named = self.by_model.iter().map(|(_, reading)| *reading);
@@ -54,24 +54,24 @@ impl LoadReadings {
 
 /// The report in the head of an answer. Most are partial.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(super) struct PartialLoad {
-    pub(super) running: Option<u32>,
-    pub(super) waiting: Option<u32>,
-    pub(super) cache_used: Option<u16>,
+pub(crate) struct PartialLoad {
+    pub(crate) running: Option<u32>,
+    pub(crate) waiting: Option<u32>,
+    pub(crate) cache_used: Option<u16>,
 }
 
 /// Converts a number of calls. Returns `None` if it is not plausible.
-pub(super) fn calls(value: f64) -> Option<u32> {
+pub(crate) fn calls(value: f64) -> Option<u32> {
     (0.0..=MOST_CALLS).contains(&value).then_some(value as u32)
 }
 
 /// Converts a number of tokens. Returns `None` if it is not plausible.
-pub(super) fn tokens(value: f64) -> Option<u64> {
+pub(crate) fn tokens(value: f64) -> Option<u64> {
     (0.0..=MOST_TOKENS).contains(&value).then_some(value as u64)
 }
 
 /// Converts a share from 0 to 1 to thousandths. Returns `None` if it is not plausible. Values slightly above 1, which
 /// some full servers report, count as 1.
-pub(super) fn part(value: f64) -> Option<u16> {
+pub(crate) fn part(value: f64) -> Option<u16> {
     (0.0..=1.5).contains(&value).then(|| (value.min(1.0) * 1000.0).round() as u16)
 }

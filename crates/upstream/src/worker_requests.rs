@@ -19,7 +19,7 @@ use crate::body::read_some;
 use crate::fault;
 use crate::probe::ProbeError;
 use crate::server::UpstreamServer;
-use crate::workers::line::{OnConnection, WorkerLink};
+use crate::worker_link::{OnConnection, WorkerLink};
 
 /// The header with the parent span of the worker's spans.
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -63,14 +63,14 @@ pub(crate) async fn ask(
     let process = line.process();
     let once = WorkerAttempt { server, line, trace, now, within };
     let first = once.ask(process, asked.clone(), body.clone(), until).await;
-    let Err(NotTaken { unanswered, told: Some(told) }) = first else {
+    let Err(NotTaken { unanswered, process: Some(reported) }) = first else {
         return first.map_err(|not_taken| not_taken.unanswered);
     };
-    line.told_process(told);
-    if told == process {
+    line.set_process(reported);
+    if reported == process {
         return Err(unanswered);
     }
-    once.ask(told, asked, body, until).await.map_err(|not_taken| not_taken.unanswered)
+    once.ask(reported, asked, body, until).await.map_err(|not_taken| not_taken.unanswered)
 }
 
 /// The parts of a request that stay the same when it is repeated.
@@ -82,16 +82,16 @@ struct WorkerAttempt<'a> {
     within: Duration,
 }
 
-/// A request without an answer. `into_probe_error` is set if the worker refused the ticket. It then holds the worker's process id,
-/// or `Some(None)` if the worker sent none, as older ones do.
+/// A request without an answer. `process` is set if the worker refused the ticket. It then holds the worker's process
+/// id, or `Some(None)` if the worker sent none, as older ones do.
 struct NotTaken {
     unanswered: WorkerRefusal,
-    told: Option<Option<ProcessId>>,
+    process: Option<Option<ProcessId>>,
 }
 
 impl From<WorkerRefusal> for NotTaken {
     fn from(unanswered: WorkerRefusal) -> Self {
-        Self { unanswered, told: None }
+        Self { unanswered, process: None }
     }
 }
 
@@ -140,7 +140,7 @@ impl WorkerAttempt<'_> {
         }
         let refusal = serde_json::from_slice(&said).unwrap_or_else(|_| not_a_worker(status));
         let challenge = head.headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
-        let told = match (challenge.and_then(ProcessId::of_challenge), &refusal) {
+        let process = match (challenge.and_then(ProcessId::of_challenge), &refusal) {
             (Some(process), _) => Some(Some(process)),
             (None, JobRefusal::Ticket) => Some(None),
             (None, _) => None,
@@ -149,7 +149,7 @@ impl WorkerAttempt<'_> {
             JobRefusal::Ticket => JobRefusal::Unavailable { why: no_ticket(&head.headers, now) },
             other => other,
         };
-        Err(NotTaken { unanswered: WorkerRefusal::Refused(status, refusal), told })
+        Err(NotTaken { unanswered: WorkerRefusal::Refused(status, refusal), process })
     }
 }
 

@@ -22,7 +22,7 @@ impl CacheFeed {
 }
 
 /// Returns host and port of an address.
-pub(super) fn host(address: &str) -> Result<&str, String> {
+pub(crate) fn host(address: &str) -> Result<&str, String> {
     let host = address.strip_prefix("tcp://");
     let port = host.and_then(|host| host.rsplit_once(':')).and_then(|(name, port)| {
         let named = !name.is_empty() && !name.contains(['*', '/', ' ']);

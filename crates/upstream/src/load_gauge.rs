@@ -9,7 +9,7 @@ use headrace_engine_api::{LoadReport, ReportAge};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::load::reading::{LoadReading, LoadReadings, PartialLoad};
+use crate::load_reading::{LoadReading, LoadReadings, PartialLoad};
 
 /// A complete report younger than this is not replaced by a partial one.
 const FRESH: Duration = Duration::from_secs(3);
@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_secs(3);
 pub(crate) struct ServerLoads {
     gauges: Mutex<Vec<(String, Arc<LoadGauge>)>>,
     /// Index of the endpoint to poll, among those of the server's kind.
-    pub(super) place: AtomicUsize,
+    pub(crate) place: AtomicUsize,
     /// Why the load is unknown, as of the last poll.
     fault: Mutex<Option<String>>,
 }
@@ -45,7 +45,7 @@ impl ServerLoads {
     }
 
     /// Records the result of a poll that began at `asked`.
-    pub(super) fn record_answer(&self, asked: Instant, said: Result<LoadReadings, String>) {
+    pub(crate) fn record_answer(&self, asked: Instant, said: Result<LoadReadings, String>) {
         *self.fault.lock() = said.as_ref().err().cloned();
         let Ok(readings) = said else { return };
         for (model, gauge) in &*self.gauges.lock() {
@@ -87,7 +87,7 @@ impl LoadGauge {
 
     /// Applies a report from the head of an answer. If it lacks the number of running calls, the calls of this process
     /// count instead, and a recent complete report takes precedence.
-    pub(super) fn tell_of_header(&self, part: &PartialLoad, running_here: impl FnOnce() -> u32) {
+    pub(crate) fn tell_of_header(&self, part: &PartialLoad, running_here: impl FnOnce() -> u32) {
         let now = Instant::now();
         let whole = part.running.is_some();
         if !whole && self.age(now).is_some_and(|age| age < FRESH) {
@@ -109,7 +109,7 @@ impl LoadGauge {
     }
 
     /// Returns the last report, or `None` if there is none.
-    pub(super) fn report(&self) -> Option<LoadReport> {
+    pub(crate) fn report(&self) -> Option<LoadReport> {
         let age = self.age(Instant::now())?;
         let calls = self.calls.load(Ordering::Relaxed);
         Some(LoadReport {

@@ -124,7 +124,7 @@ impl WorkerLink {
     }
 
     /// Records the process id that the worker reported, or `None` if it refused a ticket without one.
-    pub(crate) fn told_process(&self, process: Option<ProcessId>) {
+    pub(crate) fn set_process(&self, process: Option<ProcessId>) {
         *self.process.lock() = process;
     }
 

@@ -1,0 +1,153 @@
+//! The ledger as operators use it: totals, holds, balances, decisions that they wait for, and its journal. Knows neither
+//! where the ledger is kept nor who asks.
+
+use std::sync::Arc;
+
+use headrace_domain::{NanoDollars, OrgId, ProjectId, UnixNanos};
+
+use crate::command::{GrantKind, LedgerOperation};
+use crate::journal::{JournalError, LedgerError};
+use crate::service::{BatchResult, JournalHealth, Ledger};
+use crate::standing::{LedgerTotals, SpendableBalance};
+use crate::transaction::{HoldTaken, JournalEvent, Transaction};
+use crate::verify::VerifyReport;
+
+/// The ledger for operators. Calls may block on a disk or a network, except [`LedgerAdmin::health`].
+pub trait LedgerAdmin: Send + Sync {
+    /// Decides a batch at `now`, each command on the outcome of the earlier ones. Either all of the batch is written or
+    /// nothing.
+    fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult;
+
+    /// Returns the totals over the whole ledger.
+    fn totals(&self) -> LedgerTotals;
+
+    /// Returns all open holds, oldest id first.
+    fn open_holds(&self) -> Vec<HoldTaken>;
+
+    /// Returns all projects with their organisations, sorted by both names.
+    fn projects(&self) -> Vec<(OrgId, ProjectId)>;
+
+    /// Returns the amounts that an organisation and a project can spend at `now`. `None` if the organisation has no such
+    /// project.
+    fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance>;
+
+    /// Returns the time of the newest transaction.
+    fn time(&self) -> UnixNanos;
+
+    /// Returns the health of the ledger, as it is known in this process.
+    fn health(&self) -> JournalHealth;
+
+    /// Returns whether the journal has a grant after row `after`.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be read.
+    fn has_grant(
+        &self,
+        after: u64,
+        org: &OrgId,
+        kind: GrantKind,
+        amount: NanoDollars,
+        reference: &str,
+    ) -> Result<bool, JournalError>;
+
+    /// Checks every invariant of the ledger from its first row. The server may be running.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be read. Faults in its content are in the report.
+    fn verify(&self) -> Result<VerifyReport, JournalError>;
+
+    /// Writes everything that is pending and refuses commands from now on. Other handles of the ledger refuse, too.
+    ///
+    /// # Errors
+    /// Returns an error if pending changes could not be written.
+    fn close(&self) -> Result<(), LedgerError>;
+}
+
+/// Reads a journal beside its writer, or without one.
+pub trait JournalHistory: Send + Sync {
+    /// Returns whether a transaction after row `after` passes `is_it`.
+    ///
+    /// # Errors
+    /// Returns an error if the journal or one of its rows cannot be read.
+    fn has_after(&self, after: u64, is_it: &dyn Fn(&Transaction) -> bool) -> Result<bool, JournalError>;
+
+    /// Checks every invariant of the ledger from its first row, as of one moment.
+    ///
+    /// # Errors
+    /// Returns an error if the journal cannot be read. Faults in its content are in the report.
+    fn verify(&self) -> Result<VerifyReport, JournalError>;
+}
+
+/// A ledger of this process, with its journal to read.
+#[derive(Clone)]
+pub struct LocalLedgerAdmin {
+    ledger: Ledger,
+    history: Arc<dyn JournalHistory>,
+}
+
+impl LocalLedgerAdmin {
+    /// Joins a ledger with a reader of its journal.
+    pub fn new(ledger: Ledger, history: Arc<dyn JournalHistory>) -> Self {
+        Self { ledger, history }
+    }
+}
+
+impl std::fmt::Debug for LocalLedgerAdmin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalLedgerAdmin").field("ledger", &self.ledger).finish_non_exhaustive()
+    }
+}
+
+impl LedgerAdmin for LocalLedgerAdmin {
+    fn transact(&self, batch: Vec<LedgerOperation>, now: UnixNanos) -> BatchResult {
+        self.ledger.transact(batch, now)
+    }
+
+    fn totals(&self) -> LedgerTotals {
+        self.ledger.totals()
+    }
+
+    fn open_holds(&self) -> Vec<HoldTaken> {
+        self.ledger.open_holds()
+    }
+
+    fn projects(&self) -> Vec<(OrgId, ProjectId)> {
+        self.ledger.projects()
+    }
+
+    fn standing_at(&self, org: &OrgId, project: &ProjectId, now: UnixNanos) -> Option<SpendableBalance> {
+        self.ledger.standing_at(org, project, now)
+    }
+
+    fn time(&self) -> UnixNanos {
+        self.ledger.time()
+    }
+
+    fn health(&self) -> JournalHealth {
+        self.ledger.health()
+    }
+
+    fn has_grant(
+        &self,
+        after: u64,
+        org: &OrgId,
+        kind: GrantKind,
+        amount: NanoDollars,
+        reference: &str,
+    ) -> Result<bool, JournalError> {
+        self.history.has_after(after, &|transaction| match &transaction.event {
+            JournalEvent::Granted { org: to, kind: from, amount: granted, reference: named } => {
+                (to, *from, *granted, &**named) == (org, kind, amount, reference)
+            }
+            _ => false,
+        })
+    }
+
+    fn verify(&self) -> Result<VerifyReport, JournalError> {
+        self.history.verify()
+    }
+
+    fn close(&self) -> Result<(), LedgerError> {
+        self.ledger.clone().close()
+    }
+}

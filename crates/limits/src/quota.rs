@@ -1,0 +1,105 @@
+//! Where the rate limits of a process come from: from time alone, or in slices from a source that several processes
+//! share. Must not know how admission is decided or how a source counts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use headrace_domain::UnixNanos;
+
+use crate::bucket::TokenBucket;
+use crate::slot::SlotCounters;
+use crate::{LimitSpec, Scope};
+
+/// A rule with a limit per minute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RateRule {
+    /// Requests per minute.
+    Requests,
+    /// Tokens per minute, input and output together.
+    Tokens,
+}
+
+/// A request for a slice of a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct QuotaRequest<'a> {
+    /// The scope that the limit applies to.
+    pub scope: &'a Scope,
+    /// The rule, which defines the unit of all amounts.
+    pub rule: RateRule,
+    /// The limit per minute, over all processes.
+    pub limit: u64,
+    /// The amount that a call lacks now. At least one.
+    pub wanted: u64,
+    /// The time of the call.
+    pub now: UnixNanos,
+}
+
+/// Hands out the rate limits of several processes in slices. Over all processes, no more than a minute's worth may be
+/// granted at once, and no more than the limit per minute after that.
+///
+/// A process uses each granted unit at most once. It asks only if its slice is too small for a call, and it forgets the
+/// rest of a slice a few seconds after the last grant.
+pub trait QuotaSource: Send + Sync {
+    /// Takes a slice from the limit and returns its size. The caller can use it at once. A slice below `wanted` refuses
+    /// the call. A larger one spares further requests.
+    ///
+    /// Admission waits for this, so it must return at once. A source behind a network grants what it fetched before, and
+    /// fetches more meanwhile.
+    fn lease(&self, request: QuotaRequest<'_>) -> u64;
+}
+
+/// The source of a process's rate limits.
+#[derive(Clone)]
+pub(crate) enum LimitQuota {
+    /// All of each limit belongs to this process: buckets refill with time.
+    Local,
+    /// Buckets refill from slices.
+    Shared(Arc<dyn QuotaSource>),
+}
+
+impl fmt::Debug for LimitQuota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "Local",
+            Self::Shared(_) => "Shared(..)",
+        })
+    }
+}
+
+impl LimitQuota {
+    /// Returns empty counters for a scope.
+    pub(crate) fn counters(&self) -> SlotCounters {
+        match self {
+            Self::Local => SlotCounters::default(),
+            Self::Shared(_) => SlotCounters {
+                requests: TokenBucket::leased(),
+                tokens: TokenBucket::leased(),
+                ..SlotCounters::default()
+            },
+        }
+    }
+}
+
+/// Leases what a call of `requests` requests and `tokens` tokens lacks in one scope.
+pub(crate) fn fill(
+    source: &dyn QuotaSource,
+    (scope, spec): (&Scope, &LimitSpec),
+    counters: &mut SlotCounters,
+    (requests, tokens): (u64, u64),
+    now: UnixNanos,
+) {
+    let rules = [
+        (RateRule::Requests, &mut counters.requests, spec.requests_per_minute.map(u64::from), requests),
+        (RateRule::Tokens, &mut counters.tokens, spec.tokens_per_minute, tokens),
+    ];
+    for (rule, bucket, limit, cost) in rules {
+        let Some(limit) = limit.filter(|_| cost > 0) else { continue };
+        bucket.advance(limit, now);
+        let wanted = bucket.lacks(limit, cost, now);
+        // A cost above the limit never fits, so its units would be lost.
+        if wanted > 0 && cost <= limit {
+            let granted = source.lease(QuotaRequest { scope, rule, limit, wanted, now });
+            bucket.add_slice(granted, now);
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! All stores of a program, opened by the URL of their place. Callers get the traits of other crates and need not know
+//! which database is behind them. Must not know calls, limits or who uses a store.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use headrace_domain::UnixNanos;
+use headrace_identity::{KeyStore, OperatorStore, StoreError};
+use headrace_ledger::{
+    JournalHistory, Ledger, LedgerAdmin, LedgerClient, LedgerError, LocalLedgerAdmin, OpenReport, Owner,
+};
+use headrace_objects::{BatchStore, FileLimits, ObjectError, ObjectLimits, ObjectStore};
+use headrace_trace::{TraceError, TraceReader, TraceStore, UsageReader};
+
+use crate::backup::{CopyError, copy_database};
+use crate::disk::{DiskBallast, DiskGuard};
+use crate::files::SqliteFiles;
+use crate::identity::SqliteKeyStore;
+use crate::journal::{CommitTimes, SqliteJournal, SqliteJournalHistory};
+use crate::late::LateTraceStore;
+use crate::objects::SqliteObjects;
+use crate::trace::{SqliteTraceReader, TraceRetention, index};
+use crate::url::StorageUrl;
+use crate::usage::SqliteUsage;
+
+/// The stores of a program, for its only writer. Each store opens when it is asked for, so that a program touches only
+/// the stores that it needs.
+#[derive(Debug, Clone)]
+pub struct Storage {
+    url: StorageUrl,
+    /// Releases space for the ledger, the identities and removals if the disk is full.
+    ballast: Option<Arc<DiskBallast>>,
+}
+
+/// The stores of a program, read beside its writer or without one.
+#[derive(Debug, Clone)]
+pub struct StorageReader {
+    url: StorageUrl,
+}
+
+/// A store of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreName {
+    /// Keys, projects, organisations, operators and the audit log.
+    Identities,
+    /// The ledger's journal.
+    Ledger,
+    /// Stored responses and conversations.
+    Objects,
+    /// Clients' files and batches.
+    Files,
+    /// Usage by the hour, derived from the ledger and the traces.
+    Usage,
+    /// Traces of ended calls.
+    Traces,
+}
+
+/// The place of one store, as texts show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StorePlace {
+    path: PathBuf,
+}
+
+/// The stores of identities.
+pub struct IdentityStores {
+    /// Keys, projects, organisations and the audit log.
+    pub keys: Arc<dyn KeyStore>,
+    /// Operators.
+    pub operators: Arc<dyn OperatorStore>,
+}
+
+/// An opened ledger.
+pub struct OpenedLedger {
+    /// The ledger as calls use it.
+    pub client: Arc<dyn LedgerClient>,
+    /// The same ledger as operators use it.
+    pub admin: Arc<dyn LedgerAdmin>,
+    /// The results of opening it.
+    pub report: OpenReport,
+}
+
+impl fmt::Debug for IdentityStores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdentityStores").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for OpenedLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenedLedger").field("report", &self.report).finish_non_exhaustive()
+    }
+}
+
+impl StoreName {
+    /// All stores, in the order in which a copy must be made. Identities come before the ledger. A project that is
+    /// created meanwhile is then at most in the ledger's copy, so no copied key lacks an account.
+    const ALL: [Self; 6] =
+        [Self::Identities, Self::Ledger, Self::Objects, Self::Files, Self::Usage, Self::Traces];
+
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Identities => "identity.sqlite",
+            Self::Ledger => "ledger.sqlite",
+            Self::Objects => "objects.sqlite",
+            Self::Files => "files.sqlite",
+            Self::Usage => "usage.sqlite",
+            Self::Traces => "traces.sqlite",
+        }
+    }
+
+    fn path(self, url: &StorageUrl) -> PathBuf {
+        url.folder().join(self.file())
+    }
+}
+
+impl StorePlace {
+    /// Returns whether the store exists.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+}
+
+impl fmt::Display for StorePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
+    }
+}
+
+impl Storage {
+    /// Opens the stores at a place. With a ballast, the ledger, the identities and removals use its space if the disk
+    /// is full.
+    pub fn open(url: StorageUrl, ballast: Option<Arc<DiskBallast>>) -> Self {
+        Self { url, ballast }
+    }
+
+    /// Opens the stores at a place to read them.
+    pub fn open_read_only(url: StorageUrl) -> StorageReader {
+        StorageReader { url }
+    }
+
+    /// Returns a reader of the same stores.
+    pub fn reader(&self) -> StorageReader {
+        Self::open_read_only(self.url.clone())
+    }
+
+    /// Opens the stores of identities, and creates them if they are missing.
+    ///
+    /// # Errors
+    /// [`StoreError::Newer`] if a newer program wrote the store. Other errors if it cannot be opened.
+    pub fn identities(&self) -> Result<IdentityStores, StoreError> {
+        let mut store = SqliteKeyStore::open(&self.path(StoreName::Identities))?;
+        if let Some(ballast) = &self.ballast {
+            store = store.backed_by(Arc::clone(ballast));
+        }
+        let store = Arc::new(store);
+        Ok(IdentityStores { keys: Arc::clone(&store) as _, operators: store })
+    }
+
+    /// Opens the ledger for an owner, and creates it if it is missing. Releases the holds of owners that have ended.
+    /// `times` receives the duration of each commit.
+    ///
+    /// # Errors
+    /// Returns an error if the ledger cannot be read or written, is corrupt, or has a newer format.
+    pub fn ledger(
+        &self,
+        owner: Owner,
+        now: UnixNanos,
+        times: CommitTimes,
+    ) -> Result<OpenedLedger, LedgerError> {
+        let mut journal = SqliteJournal::open(&self.path(StoreName::Ledger))?.timed(times);
+        if let Some(ballast) = &self.ballast {
+            journal = journal.backed_by(Arc::clone(ballast));
+        }
+        let (ledger, report) = Ledger::open(Box::new(journal), owner, now)?;
+        let admin = LocalLedgerAdmin::new(ledger.clone(), self.reader().ledger());
+        Ok(OpenedLedger { client: Arc::new(ledger), admin: Arc::new(admin), report })
+    }
+
+    /// Opens the store of responses and conversations, and creates it if it is missing. With a guard, the disk's
+    /// reserve stays free.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if the place holds another kind of store.
+    pub fn objects(
+        &self,
+        limits: ObjectLimits,
+        guard: Option<DiskGuard>,
+    ) -> Result<Arc<dyn ObjectStore>, ObjectError> {
+        let store = SqliteObjects::open_guarded(&self.path(StoreName::Objects), limits, guard)?;
+        Ok(Arc::new(store))
+    }
+
+    /// Opens the store of files and batches, and creates it if it is missing. With a guard, the disk's reserve stays
+    /// free.
+    ///
+    /// # Errors
+    /// [`ObjectError::Unavailable`] if the place holds another kind of store.
+    pub fn batches(
+        &self,
+        limits: FileLimits,
+        guard: Option<DiskGuard>,
+    ) -> Result<Arc<dyn BatchStore>, ObjectError> {
+        let mut store = SqliteFiles::open(&self.path(StoreName::Files), limits)?;
+        if let Some(guard) = guard {
+            store = store.guarded(guard, self.ballast.clone());
+        }
+        Ok(Arc::new(store))
+    }
+
+    /// Opens the store of traces now, or in a later write if the disk prevents it. The oldest records are removed if the
+    /// store reaches `max_bytes`.
+    ///
+    /// # Errors
+    /// `Config` for a retention that keeps nothing, and `NewerFormat` for a store of a newer program.
+    pub fn traces(
+        &self,
+        retention: TraceRetention,
+        max_bytes: u64,
+        guard: DiskGuard,
+    ) -> Result<Box<dyn TraceStore>, TraceError> {
+        let path = self.path(StoreName::Traces);
+        Ok(Box::new(LateTraceStore::open(&path, retention, max_bytes, guard)?))
+    }
+
+    fn path(&self, store: StoreName) -> PathBuf {
+        store.path(&self.url)
+    }
+}
+
+impl StorageReader {
+    /// Returns the place of a store, which need not exist.
+    pub fn place(&self, store: StoreName) -> StorePlace {
+        StorePlace { path: store.path(&self.url) }
+    }
+
+    /// Returns a reader of the ledger's journal. The journal is opened anew for each question.
+    pub fn ledger(&self) -> Arc<dyn JournalHistory> {
+        Arc::new(SqliteJournalHistory::new(&self.path(StoreName::Ledger)))
+    }
+
+    /// Opens the traces.
+    ///
+    /// # Errors
+    /// Returns an error if there are none, or they cannot be read.
+    pub fn traces(&self) -> Result<Arc<dyn TraceReader>, TraceError> {
+        Ok(Arc::new(SqliteTraceReader::open(&self.path(StoreName::Traces))?))
+    }
+
+    /// Returns a reader that opens the traces on its first read, and tries again while that fails.
+    pub fn traces_when_read(&self) -> Arc<dyn TraceReader> {
+        Arc::new(SqliteTraceReader::late(&self.path(StoreName::Traces)))
+    }
+
+    /// Indexes the traces that an older program wrote, so that searches find them. Only for traces that no server has
+    /// open. A server that opens them does this itself.
+    ///
+    /// # Errors
+    /// Returns an error if the traces cannot be read or written.
+    pub fn index_traces(&self) -> Result<(), TraceError> {
+        index(&self.path(StoreName::Traces))
+    }
+
+    /// Opens usage, which is derived from the ledger and the traces. Several processes may have it open.
+    ///
+    /// # Errors
+    /// Returns an error if the place holds another kind of store, or that of a newer program.
+    pub fn usage(&self) -> Result<Arc<dyn UsageReader>, TraceError> {
+        let [usage, ledger, traces] =
+            [StoreName::Usage, StoreName::Ledger, StoreName::Traces].map(|store| self.path(store));
+        Ok(Arc::new(SqliteUsage::open(&usage, &ledger, &traces)?))
+    }
+
+    /// Copies all stores that exist to an empty folder, and returns their number. Each copy is consistent, even while a
+    /// server writes.
+    ///
+    /// # Errors
+    /// Returns an error if a store cannot be read or its copy cannot be written.
+    pub fn copy_to(&self, folder: &Path, with_traces: bool) -> Result<u64, CopyError> {
+        let to = StorageUrl::of_folder(folder);
+        let mut copied = 0;
+        for store in StoreName::ALL {
+            let source = self.path(store);
+            if source.exists() && (with_traces || store != StoreName::Traces) {
+                copy_database(&source, &store.path(&to))?;
+                copied += 1;
+            }
+        }
+        Ok(copied)
+    }
+
+    fn path(&self, store: StoreName) -> PathBuf {
+        store.path(&self.url)
+    }
+}
