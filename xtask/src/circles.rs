@@ -52,7 +52,6 @@ const MODULES: Allowed = &[
         ],
         "not split yet",
     ),
-    ("wire", &["encode", "relay", "request", "responses"], "not split yet"),
 ];
 
 /// The folder of the console's JavaScript.

@@ -38,6 +38,7 @@ const fn rule(name: &'static str, part: Part, may_use: &'static [&'static str]) 
 const CRATES: &[CrateRule] = &[
     rule("domain", Ground, &[]),
     rule("wire", Ground, &[]),
+    rule("relay", Ground, &["wire"]),
     rule("quant", Ground, &[]),
     rule("checkpoint", Ground, &["quant"]),
     rule("tokenizer", Ground, &["checkpoint"]),
@@ -59,12 +60,13 @@ const CRATES: &[CrateRule] = &[
     rule("objects", Gateway, &[]),
     rule("fleet", Gateway, &["engine-api"]),
     rule("worker", Gateway, &["engine-api", "call-api"]),
-    rule("upstream", Gateway, &["engine-api", "wire", "tokenizer", "worker"]),
+    rule("upstream", Gateway, &["engine-api", "wire", "relay", "tokenizer", "worker"]),
     rule(
         "gateway",
         Gateway,
         &[
             "wire",
+            "relay",
             "checkpoint",
             "tokenizer",
             "prompt",
@@ -95,6 +97,7 @@ const CRATES: &[CrateRule] = &[
         Around,
         &[
             "wire",
+            "relay",
             "quant",
             "checkpoint",
             "tokenizer",

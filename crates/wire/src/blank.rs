@@ -12,7 +12,7 @@ use crate::fault::{FieldFault, Read};
 const SEEN: &str = "it is empty, or holds only white space and characters that are not visible";
 
 /// The fault for a blank message of the user.
-pub(crate) fn message() -> FieldFault {
+pub fn message() -> FieldFault {
     FieldFault::new(
         Code::EmptyString,
         format!("{SEEN}; write what the model is to read, or leave the message out (nothing was charged)"),
@@ -20,19 +20,19 @@ pub(crate) fn message() -> FieldFault {
 }
 
 /// The fault for a blank text block.
-pub(crate) fn block() -> FieldFault {
+pub fn block() -> FieldFault {
     FieldFault::new(Code::EmptyString, format!("{SEEN}; leave the block out (nothing was charged)"))
 }
 
 /// The fault for a conversation in which all messages are blank.
-pub(crate) fn conversation() -> FieldFault {
+pub fn conversation() -> FieldFault {
     let message = "no message says anything: each is empty, or holds only white space and characters that are not visible; add a \
                    message of role `user` with text (nothing was charged)";
     FieldFault::new(Code::EmptyString, message)
 }
 
 /// The fault for a blank prompt, or for a blank text to encode or to moderate.
-pub(crate) fn text() -> FieldFault {
+pub fn text() -> FieldFault {
     FieldFault::new(
         Code::EmptyPrompt,
         format!(

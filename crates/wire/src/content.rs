@@ -137,7 +137,7 @@ pub(crate) fn no_such_part() -> FieldFault {
 
 /// The fault for a file's id if the content must go to an upstream. Upstreams do not have the files that are stored
 /// here.
-pub(crate) fn stored_file() -> FieldFault {
+pub fn stored_file() -> FieldFault {
     let message = "no upstream knows the id of a file, as files that are stored here are not sent along; send the content itself, in \
                    base64 (nothing was charged)";
     FieldFault::new(Code::UnsupportedContent, message)

@@ -117,7 +117,7 @@ pub(crate) fn some<T>(list: Vec<T>) -> Read<Vec<T>> {
 
 /// # Errors
 /// A list has no texts.
-pub(crate) fn not_empty(texts: usize) -> Read<()> {
+pub fn not_empty(texts: usize) -> Read<()> {
     if texts == 0 { Err(FieldFault::new(Code::EmptyArray, "it must not be empty")) } else { Ok(()) }
 }
 

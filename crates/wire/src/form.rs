@@ -19,7 +19,7 @@ pub(crate) const fn json_form(name: Option<String>, schema: Value, strict: bool)
 }
 
 /// Reads OpenAI's `response_format`, including vLLM's structural tags. `None` if it is plain text.
-pub(crate) fn response_format(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<ResponseFormat>> {
+pub fn response_format(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Option<ResponseFormat>> {
     let (mut kind, mut described, mut schema, mut tags) = (None, None, None, StructuralTags::default());
     r.object(|r, key| {
         match key.as_ref() {
@@ -84,7 +84,7 @@ pub(crate) fn any_schema(r: &mut JsonReader<'_>) -> Read<Value> {
 }
 
 /// Reads Anthropic's format of an answer.
-pub(crate) fn anthropic_format(r: &mut JsonReader<'_>) -> Read<ResponseFormat> {
+pub fn anthropic_format(r: &mut JsonReader<'_>) -> Read<ResponseFormat> {
     let (mut typed, mut schema) = (false, None);
     r.object(|r, key| {
         match key.as_ref() {
@@ -119,7 +119,7 @@ struct StructuredOutputs {
 }
 
 /// Reads vLLM's `structured_outputs`: exactly one kind of constraint, and its white space.
-pub(crate) fn structured_outputs(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ResponseFormat> {
+pub fn structured_outputs(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ResponseFormat> {
     let mut outputs = StructuredOutputs::default();
     r.object(|r, key| {
         let form = match key.as_ref() {

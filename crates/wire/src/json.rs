@@ -13,12 +13,18 @@ use crate::fault::{FieldFault, Read};
 
 /// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ValueKind {
+pub enum ValueKind {
+    /// `null`.
     Null,
+    /// `true` or `false`.
     Bool,
+    /// A number.
     Number,
+    /// A string.
     String,
+    /// An array.
     Array,
+    /// An object.
     Object,
 }
 
@@ -50,7 +56,7 @@ impl ValueKind {
 const DEEPEST: usize = 512;
 
 /// Reads one JSON text from front to back. Builds only the values that the caller asks for.
-pub(crate) struct JsonReader<'a> {
+pub struct JsonReader<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -63,7 +69,7 @@ pub(crate) struct JsonReader<'a> {
 impl<'a> JsonReader<'a> {
     /// Creates a reader of `body`, which must be UTF-8. `max_free_form` limits the values that [`Self::count_value`]
     /// counts.
-    pub(crate) fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
+    pub fn new(body: &'a [u8], max_depth: usize, max_free_form: usize) -> Read<Self> {
         let text = simdutf8::compat::from_utf8(body).map_err(|error| {
             FieldFault::new(
                 Code::InvalidJson,
@@ -76,7 +82,7 @@ impl<'a> JsonReader<'a> {
 
     /// Creates a reader of a JSON text from inside a string of this one, with the same depth limit and the remaining
     /// budget.
-    pub(crate) const fn inner<'b>(&self, text: &'b str) -> JsonReader<'b> {
+    pub const fn inner<'b>(&self, text: &'b str) -> JsonReader<'b> {
         JsonReader {
             text,
             at: 0,
@@ -88,12 +94,12 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Takes over the budget that remains after an [`Self::inner`] text was read.
-    pub(crate) const fn resume(&mut self, inner: &JsonReader<'_>) {
+    pub const fn resume(&mut self, inner: &JsonReader<'_>) {
         self.free_form_left = inner.free_form_left;
     }
 
     /// Counts one value of a free-form object against the request's budget.
-    pub(crate) fn count_value(&mut self) -> Read<()> {
+    pub fn count_value(&mut self) -> Read<()> {
         self.free_form_left = self.free_form_left.checked_sub(1).ok_or_else(|| {
             FieldFault::new(
                 Code::ObjectAboveMaxProperties,
@@ -104,18 +110,18 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Number of bytes read so far.
-    pub(crate) const fn position(&self) -> usize {
+    pub const fn position(&self) -> usize {
         self.at
     }
 
     /// Fails if anything but white space follows.
-    pub(crate) fn end(&mut self) -> Read<()> {
+    pub fn end(&mut self) -> Read<()> {
         self.skip_space();
         if self.at == self.text.len() { Ok(()) } else { Err(self.syntax("something follows the value")) }
     }
 
     /// Returns the kind of the next value, and moves to its first byte.
-    pub(crate) fn kind(&mut self) -> Read<ValueKind> {
+    pub fn kind(&mut self) -> Read<ValueKind> {
         self.skip_space();
         match self.byte() {
             Some(b'n') => Ok(ValueKind::Null),
@@ -130,7 +136,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads `null` as `None`, and any other value with `read`.
-    pub(crate) fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
+    pub fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<Option<T>> {
         if self.kind()? == ValueKind::Null {
             self.literal("null")?;
             return Ok(None);
@@ -139,7 +145,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads `true` or `false`.
-    pub(crate) fn bool(&mut self) -> Read<bool> {
+    pub fn bool(&mut self) -> Read<bool> {
         self.require(ValueKind::Bool)?;
         let value = self.byte() == Some(b't');
         self.literal(if value { "true" } else { "false" })?;
@@ -147,7 +153,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads a number and returns it as written.
-    pub(crate) fn number(&mut self) -> Read<&'a str> {
+    pub fn number(&mut self) -> Read<&'a str> {
         self.require(ValueKind::Number)?;
         let start = self.at;
         self.eat(b'-');
@@ -167,7 +173,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads a string and unescapes it. Borrowed if it has no escapes.
-    pub(crate) fn string(&mut self) -> Read<Cow<'a, str>> {
+    pub fn string(&mut self) -> Read<Cow<'a, str>> {
         self.require(ValueKind::String)?;
         self.at += 1;
         let start = self.at;
@@ -203,11 +209,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads an array of at most `max` items. `each` reads the item at its index.
-    pub(crate) fn array(
-        &mut self,
-        max: usize,
-        mut each: impl FnMut(&mut Self, usize) -> Read<()>,
-    ) -> Read<()> {
+    pub fn array(&mut self, max: usize, mut each: impl FnMut(&mut Self, usize) -> Read<()>) -> Read<()> {
         self.require(ValueKind::Array)?;
         self.enter()?;
         if !self.closes(b']') {
@@ -231,7 +233,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Fails unless the next value is of this kind.
-    pub(crate) fn require(&mut self, kind: ValueKind) -> Read<()> {
+    pub fn require(&mut self, kind: ValueKind) -> Read<()> {
         self.skip_space();
         if self.byte().is_some_and(|byte| kind.begins_with(byte)) {
             return Ok(());
@@ -359,7 +361,7 @@ impl<'a> JsonReader<'a> {
 }
 
 /// The number of leading bytes that mean themselves in a string: no `"`, no `\\` and no control character.
-pub(crate) fn plain_run(bytes: &[u8]) -> usize {
+pub fn plain_run(bytes: &[u8]) -> usize {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
     let mut run = 0;

@@ -8,12 +8,12 @@ use serde::Serialize;
 use crate::json::plain_run;
 
 /// Writes text that is already JSON, or constant parts of JSON.
-pub(crate) fn raw(out: &mut BytesMut, text: &str) {
+pub fn raw(out: &mut BytesMut, text: &str) {
     out.put_slice(text.as_bytes());
 }
 
 /// Writes any value that serde can write: strings, numbers, small structs.
-pub(crate) fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
+pub fn value<T: Serialize + ?Sized>(out: &mut BytesMut, value: &T) {
     // Writing into memory cannot fail, and all values here have only string keys.
     let _ = serde_json::to_writer(out.writer(), value);
 }
@@ -43,7 +43,7 @@ pub(crate) fn index(out: &mut BytesMut, index: u32) {
 }
 
 /// Writes a string's escaped content without its quotes, to be joined with more content.
-pub(crate) fn escaped(out: &mut BytesMut, text: &str) {
+pub fn escaped(out: &mut BytesMut, text: &str) {
     let start = out.len();
     value(out, text);
     // Shift over the opening quote and drop the closing one.

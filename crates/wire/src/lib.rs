@@ -2,7 +2,7 @@
 //! Pure: no I/O, no clock, no HTTP types. Knows no keys, tenant limits, money, templates or engines.
 
 mod batches;
-mod blank;
+pub mod blank;
 mod breakpoints;
 mod cache_options;
 mod call_ids;
@@ -11,32 +11,32 @@ mod chat;
 mod choice;
 pub mod client;
 mod completions;
-mod content;
+pub mod content;
 mod custom;
-mod embeddings;
+pub mod embeddings;
 mod encode;
 mod error;
-mod fault;
+pub mod fault;
 mod files;
-mod form;
-mod json;
-mod json_out;
+pub mod form;
+pub mod json;
+pub mod json_out;
 mod limits;
-mod messages;
+pub mod messages;
 mod models;
 mod moderations;
 mod names;
 mod node;
+pub mod object;
 mod parameters;
-mod params;
+pub mod params;
 mod questions;
-mod refused;
-pub mod relay;
+pub mod refused;
 mod request;
 mod rerank;
 mod responses;
 mod tools;
-mod wishes;
+pub mod wishes;
 
 pub use batches::{
     BatchBody, BatchLine, LineFault, batch_body, batch_endpoint, batch_line, batch_path, batch_window,
@@ -62,6 +62,6 @@ pub use questions::{
 };
 pub use request::{parse, parse_chat, parse_completions, parse_messages};
 pub use responses::{
-    ConversationBody, as_chat, compaction, conversation_body, item_references, response_begun, response_id,
-    turn_body, with_history, with_items,
+    ConversationBody, compaction, conversation_body, item_references, response_begun, response_id, turn_body,
+    with_history, with_items,
 };

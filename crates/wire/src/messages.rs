@@ -5,7 +5,7 @@ mod blocks;
 mod context;
 mod turns;
 
-pub(crate) use blocks::TOOL_ERROR;
+pub use blocks::TOOL_ERROR;
 
 use headrace_domain::{
     CacheMark, CacheMarkAt, Call, ClearTools, Code, Conversation, EndUser, Endpoint, Message, MessageOrigin,

@@ -22,30 +22,39 @@ const MAX_OPENAI_STOP_STRINGS: usize = 4;
 const MOST_TIMEOUT_S: f64 = 86_400.0;
 
 /// The parameters that OpenAI's endpoints and the Messages endpoint share, as read so far.
-pub(crate) struct CommonParams<'l> {
-    pub(crate) limits: &'l WireLimits,
+pub struct CommonParams<'l> {
+    /// The limits on the content of the request.
+    pub limits: &'l WireLimits,
     pub(crate) endpoint: Endpoint,
     model: Option<String>,
-    pub(crate) sampling: SamplingRequest,
+    /// The sampling parameters, before the checks that span several of them.
+    pub sampling: SamplingRequest,
     n: Option<u32>,
     best_of: Option<u32>,
     max_completion_tokens: Option<u32>,
     /// Chat's switch. Completions have only the count.
     logprobs: Option<bool>,
     top_logprobs: Option<u8>,
-    pub(crate) stream: bool,
+    /// Whether the answer is a stream.
+    pub stream: bool,
     stream_options: bool,
     /// Whether `max_tokens` may be 0, so that only the prompt is read. The server that answers supports this.
-    pub(crate) none_may_come: bool,
-    pub(crate) include_usage: bool,
+    pub none_may_come: bool,
+    /// Whether a stream ends with the usage.
+    pub include_usage: bool,
     pub(crate) return_token_ids: bool,
-    pub(crate) echo: bool,
-    pub(crate) explain: bool,
-    pub(crate) cache_salt: Option<String>,
-    pub(crate) timeout: Option<Duration>,
-    pub(crate) tier: ServiceTier,
+    /// Whether the answer repeats the prompt.
+    pub echo: bool,
+    /// Whether the answer carries times and cost.
+    pub explain: bool,
+    /// The caller's salt for cached prefixes.
+    pub cache_salt: Option<String>,
+    /// The time within which the answer must come.
+    pub timeout: Option<Duration>,
+    /// The service tier that is asked for.
+    pub tier: ServiceTier,
     /// The end user, by the newer parameter and by the older one.
-    pub(crate) user: (Option<EndUser>, Option<EndUser>),
+    pub user: (Option<EndUser>, Option<EndUser>),
     /// The response format. `two_forms` is set if two parameters set one.
     form: Option<ResponseFormat>,
     two_forms: bool,
@@ -57,14 +66,17 @@ pub(crate) struct CommonParams<'l> {
 }
 
 /// The parameters that all calls have, after the checks that span several parameters.
-pub(crate) struct CheckedParams {
-    pub(crate) model: String,
-    pub(crate) sampling: SamplingRequest,
+pub struct CheckedParams {
+    /// The name of the model.
+    pub model: String,
+    /// The sampling parameters.
+    pub sampling: SamplingRequest,
     pub(crate) form: Option<Arc<ResponseFormat>>,
 }
 
 impl<'l> CommonParams<'l> {
-    pub(crate) fn new(endpoint: Endpoint, limits: &'l WireLimits) -> Self {
+    /// Creates the parameters of a request that sets none.
+    pub fn new(endpoint: Endpoint, limits: &'l WireLimits) -> Self {
         Self {
             limits,
             endpoint,
@@ -135,7 +147,7 @@ impl<'l> CommonParams<'l> {
 
     /// Reads a parameter that both of OpenAI's generating endpoints have. Returns `false` and reads nothing if `key` is
     /// not one of them.
-    pub(crate) fn take_openai(&mut self, key: &str, r: &mut JsonReader<'_>) -> Read<bool> {
+    pub fn take_openai(&mut self, key: &str, r: &mut JsonReader<'_>) -> Read<bool> {
         let limits = self.limits;
         let sampling = &mut self.sampling;
         match key {
@@ -229,7 +241,7 @@ impl<'l> CommonParams<'l> {
     }
 
     /// Takes the end user. The newer parameter takes precedence.
-    pub(crate) fn end_user(&mut self) -> Option<EndUser> {
+    pub fn end_user(&mut self) -> Option<EndUser> {
         let (newer, older) = std::mem::take(&mut self.user);
         newer.or(older)
     }
@@ -240,7 +252,7 @@ impl<'l> CommonParams<'l> {
     }
 
     /// Checks the rules that span several parameters. `prompts` is the number of prompts.
-    pub(crate) fn settle(&mut self, prompts: usize) -> Read<CheckedParams> {
+    pub fn settle(&mut self, prompts: usize) -> Read<CheckedParams> {
         let model = self.model.take().ok_or_else(|| FieldFault::missing("model"))?;
         self.settle_lengths()?;
         self.settle_logprobs()?;
@@ -355,7 +367,7 @@ fn penalty(r: &mut JsonReader<'_>) -> Read<f32> {
 }
 
 /// Reads a whole number between `low` and `high`.
-pub(crate) fn integer(r: &mut JsonReader<'_>, low: u32, high: u32) -> Read<u32> {
+pub fn integer(r: &mut JsonReader<'_>, low: u32, high: u32) -> Read<u32> {
     let text = r.number()?;
     // The common case comes first, because a list may have many numbers.
     if let Ok(value) = text.parse::<u32>()
@@ -489,7 +501,7 @@ fn stop_string(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
 }
 
 /// Reads a string of 1 to `max_label_bytes` bytes without control characters: a name, an id, a salt.
-pub(crate) fn label(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
+pub fn label(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
     let text = bounded(r, limits.max_label_bytes)?;
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if !is_plain && text.chars().any(char::is_control) {

@@ -9,7 +9,7 @@ use crate::json::{JsonReader, ValueKind};
 use crate::params::short;
 
 /// The values that are accepted for a parameter.
-pub(crate) enum AcceptedValue {
+pub enum AcceptedValue {
     /// Any short string. It labels the call and changes nothing in the answer.
     Label,
     /// A small object of strings. It labels the call, too.
@@ -224,7 +224,7 @@ pub(crate) fn neutral_or(
 }
 
 /// Whether the value requests only the default behaviour.
-pub(crate) fn neutral(accept: &AcceptedValue, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<bool> {
+pub fn neutral(accept: &AcceptedValue, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<bool> {
     let kind = r.kind()?;
     Ok(match (accept, kind) {
         (Label, _) => {

@@ -3,8 +3,6 @@
 //! Knows no templates, no models and no tenants.
 
 #[cfg(test)]
-mod blank_tests;
-#[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
 mod chat_tests;

@@ -20,7 +20,7 @@ const ANTHROPIC_EFFORTS: &[&str] = &["low", "medium", "high", "xhigh", "max"];
 pub(crate) const LEAST_THINKING_TOKENS: u32 = 1_024;
 
 /// Variables that are parts of the conversation, or that the model's own files set.
-pub(crate) const RESERVED: &[&str] = &[
+pub const RESERVED: &[&str] = &[
     "messages",
     "tools",
     "add_generation_prompt",

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use headrace_domain::{Endpoint, ReplyEvent, ShadowComparison};
-use headrace_wire::relay::{EventSplitter, ReplyReader};
+use headrace_relay::{EventSplitter, ReplyReader};
 
 /// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 16;

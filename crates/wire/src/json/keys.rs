@@ -17,7 +17,7 @@ type Many<'a> = HashSet<Cow<'a, str>>;
 
 impl<'a> JsonReader<'a> {
     /// Reads an object. `each` reads the value under its key. Duplicate keys are a fault.
-    pub(crate) fn object(&mut self, each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
+    pub fn object(&mut self, each: impl FnMut(&mut Self, &Cow<'a, str>) -> Read<()>) -> Read<()> {
         self.require(ValueKind::Object)?;
         self.enter()?;
         let open = self.keys.len();

@@ -6,12 +6,12 @@ use crate::fault::Read;
 
 impl<'a> JsonReader<'a> {
     /// Returns a reader of the same text from its start, to search it first.
-    pub(crate) const fn again(&self) -> Self {
+    pub const fn again(&self) -> Self {
         self.inner(self.text)
     }
 
     /// Skips a string. Returns its length in bytes after unescaping.
-    pub(crate) fn skip_string(&mut self) -> Read<usize> {
+    pub fn skip_string(&mut self) -> Read<usize> {
         self.require(ValueKind::String)?;
         self.at += 1;
         let mut bytes = 0;
@@ -36,7 +36,7 @@ impl<'a> JsonReader<'a> {
 
     /// Skips `null`, a boolean or a number. Returns `false` if the next value is of another kind, and skips nothing
     /// then.
-    pub(crate) fn skip_scalar(&mut self) -> Read<bool> {
+    pub fn skip_scalar(&mut self) -> Read<bool> {
         match self.kind()? {
             ValueKind::Null => self.literal("null")?,
             ValueKind::Bool => self.bool().map(drop)?,
@@ -47,7 +47,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Skips a value of any kind, within the budget of free-form values.
-    pub(crate) fn skip(&mut self) -> Read<()> {
+    pub fn skip(&mut self) -> Read<()> {
         self.count_value()?;
         match self.kind()? {
             ValueKind::String => self.skip_string().map(drop),
@@ -58,7 +58,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Reads the next value with `read`. Returns the result, and the value's text as written.
-    pub(crate) fn with_raw<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<(T, &'a str)> {
+    pub fn with_raw<T>(&mut self, read: impl FnOnce(&mut Self) -> Read<T>) -> Read<(T, &'a str)> {
         self.kind()?;
         let start = self.at;
         let value = read(self)?;
@@ -66,7 +66,7 @@ impl<'a> JsonReader<'a> {
     }
 
     /// Returns the text of the next value as written. It is checked as in [`Self::skip`].
-    pub(crate) fn raw(&mut self) -> Read<&'a str> {
+    pub fn raw(&mut self) -> Read<&'a str> {
         self.kind()?;
         let start = self.at;
         self.skip()?;

@@ -10,7 +10,7 @@ use crate::params::label;
 use crate::{WireLimits, names, tools};
 
 /// The prefix of a failed tool's result in the prompt, so that the model sees `is_error`.
-pub(crate) const TOOL_ERROR: &str = "Error: ";
+pub const TOOL_ERROR: &str = "Error: ";
 
 /// The context for reading blocks.
 #[derive(Clone, Copy)]
