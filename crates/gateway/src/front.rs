@@ -9,7 +9,7 @@ use headrace_call_api::{
     BodyRefusal, BodySource, CallHead, CallService, Credentials, EdgeRefusal, ObjectAsk, Question,
 };
 use headrace_domain::{Code, Dialect, Endpoint, KeyId, UnixNanos};
-use headrace_wire::turn_body;
+use headrace_wire::responses::turn_body;
 
 use crate::objects::newest::SocketSession;
 use crate::questions::AdmittedQuestion;

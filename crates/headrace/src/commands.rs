@@ -52,7 +52,7 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         ConfigCommand::Parameters => {
-            output::say(&(headrace_wire::parameters_page() + &headrace_relay::relayed_parameters()));
+            output::say(&headrace_relay::parameters_page());
             ExitCode::SUCCESS
         }
         ConfigCommand::Check { config, all, flags } => {

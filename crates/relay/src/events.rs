@@ -9,7 +9,7 @@ use std::ops::Range;
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 
-use headrace_wire::client::SseError;
+use headrace_wire::sse::SseError;
 
 /// The default limit for one event, in bytes.
 const MAX_EVENT_BYTES: usize = 8 << 20;

@@ -9,7 +9,7 @@ mod request;
 
 pub use events::{EventSplitter, SplitEvent};
 pub use failure::{FailureClass, UpstreamFailure, failure};
-pub use parameters::relayed_parameters;
+pub use parameters::parameters_page;
 pub use reply::{
     EventFacts, EventKind, FaultKind, KnownUsage, ReplyFault, ReplyReader, ReportedUsage, concealed,
     concealed_class, concealed_usage, end_of_stream,

@@ -20,6 +20,7 @@ mod guard_tests;
 mod held;
 mod look;
 mod media;
+mod neutral_request;
 mod opening;
 mod ours;
 mod read_chat;
@@ -32,7 +33,6 @@ mod resume;
 mod skim;
 #[cfg(test)]
 mod skim_tests;
-mod talk;
 mod texts;
 #[cfg(test)]
 mod texts_tests;

@@ -24,6 +24,6 @@ pub use references::{item_references, with_items};
 pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
 pub use turn::turn_body;
 
-pub(crate) use request::{metadata, read};
+pub(crate) use request::read;
 pub(crate) use stream::ResponseStream;
 pub(crate) use whole::ResponseWhole;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use headrace_wire::client::{SseEvent, SseReader};
+use headrace_wire::sse::{SseEvent, SseReader};
 
 /// Raw bytes, name and data of each event.
 type Split = Vec<(String, String, String)>;

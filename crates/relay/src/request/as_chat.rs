@@ -9,8 +9,8 @@ use headrace_domain::{
 
 use super::skim::skim_question;
 use headrace_wire::fault::{FieldFault, Read};
-use headrace_wire::json_out::value;
-use headrace_wire::object::{ObjectWriter, array, object};
+use headrace_wire::json::object::{ObjectWriter, array, object};
+use headrace_wire::json::writer::value;
 use headrace_wire::{BadRequest, WireLimits};
 
 use super::chat_parts;

@@ -5,10 +5,10 @@
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, MediaKind, MediaPart, MediaSource, Message, Role, ToolCall};
 
-use headrace_wire::content;
+use headrace_wire::common::content;
 use headrace_wire::fault::{FieldFault, Read};
-use headrace_wire::json_out::value;
-use headrace_wire::object::{ObjectWriter, array, object};
+use headrace_wire::json::object::{ObjectWriter, array, object};
+use headrace_wire::json::writer::value;
 
 /// The text of a tool's message whose result contains no text.
 const SEE_NEXT: &str = "See the next message.";

@@ -9,7 +9,7 @@ use headrace_domain::{CacheLabel, Call, Code, Endpoint, Prompt, RelayedBody};
 
 use super::fields::{ObjectField, ObjectFields, model_in};
 use headrace_wire::BadRequest;
-use headrace_wire::json_out::{raw, value};
+use headrace_wire::json::writer::{raw, value};
 
 /// The parts of a body that the gateway decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

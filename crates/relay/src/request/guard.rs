@@ -3,9 +3,9 @@
 
 use headrace_domain::{Code, ConcernKind, Endpoint, FieldConcern};
 
+use headrace_wire::common::refused::AcceptedValue;
+use headrace_wire::common::refused::AcceptedValue::{Bool, Empty, Nothing, Number, Only, Words};
 use headrace_wire::fault::{FieldFault, Read};
-use headrace_wire::refused::AcceptedValue;
-use headrace_wire::refused::AcceptedValue::{Bool, Empty, Nothing, Number, Only, Words};
 
 /// Parameters of some servers that would override decisions of the gateway. They concern the model and its price, the
 /// answer's length, the priority, the source of cached prefixes, code and templates. They are refused unless their

@@ -5,7 +5,7 @@ use headrace_domain::{Endpoint, ResponseFormat};
 use memchr::memchr_iter;
 
 use headrace_wire::WireLimits;
-use headrace_wire::form::{anthropic_format, response_format, structured_outputs};
+use headrace_wire::common::form::{anthropic_format, response_format, structured_outputs};
 use headrace_wire::json::JsonReader;
 
 use super::fields::ObjectFields;

@@ -5,17 +5,17 @@ use std::borrow::Cow;
 
 use headrace_domain::{Call, Code, Dialect};
 
-use super::read_chat_messages::turns;
-use super::talk::{
+use super::neutral_request::{
     EFFORTS, NeutralRequest, NeutralTool, NeutralToolChoice, ReasoningAmount, RequestedTier, SchemaFormat,
     lacks, no_such, unknown,
 };
+use super::read_chat_messages::turns;
 use headrace_wire::WireLimits;
+use headrace_wire::common::refused::AcceptedValue;
+use headrace_wire::common::refused::AcceptedValue::{Bool, Empty, Nothing, Number, Only, Words};
+use headrace_wire::common::refused::neutral;
 use headrace_wire::fault::{FieldFault, Read};
 use headrace_wire::json::{JsonReader, ValueKind};
-use headrace_wire::refused::AcceptedValue;
-use headrace_wire::refused::AcceptedValue::{Bool, Empty, Nothing, Number, Only, Words};
-use headrace_wire::refused::neutral;
 
 /// Fields that no other dialect has, each with the values that request nothing.
 pub(super) const ONLY_HERE: &[(&str, AcceptedValue)] = &[
@@ -70,28 +70,28 @@ pub(super) fn read<'a>(
     limits: &WireLimits,
 ) -> Read<NeutralRequest<'a>> {
     let mut r = JsonReader::new(body, usize::MAX, usize::MAX)?;
-    let mut talk = NeutralRequest::default();
+    let mut request = NeutralRequest::default();
     let mut allowed = None;
     r.object(|r, key| {
         match key.as_ref() {
-            "messages" => talk.turns = turns(r, to)?,
-            "tools" => talk.tools = r.optional(|r| tools(r, to))?.unwrap_or_default(),
+            "messages" => request.turns = turns(r, to)?,
+            "tools" => request.tools = r.optional(|r| tools(r, to))?.unwrap_or_default(),
             "tool_choice" => {
                 if let Some((choice, names)) = r.optional(|r| choice(r, to))? {
-                    (talk.choice, allowed) = (Some(choice), names);
+                    (request.choice, allowed) = (Some(choice), names);
                 }
             }
-            "parallel_tool_calls" => talk.parallel = r.optional(JsonReader::bool)?,
-            "temperature" => talk.temperature = r.optional(JsonReader::number)?,
-            "top_p" => talk.top_p = r.optional(JsonReader::number)?,
+            "parallel_tool_calls" => request.parallel = r.optional(JsonReader::bool)?,
+            "temperature" => request.temperature = r.optional(JsonReader::number)?,
+            "top_p" => request.top_p = r.optional(JsonReader::number)?,
             "top_k" => {
-                talk.top_k = r.optional(JsonReader::number)?.filter(|k| !k.starts_with('-') && *k != "0")
+                request.top_k = r.optional(JsonReader::number)?.filter(|k| !k.starts_with('-') && *k != "0")
             }
-            "stop" => talk.stop = r.optional(stop)?.unwrap_or_default(),
-            "reasoning_effort" => talk.reasoning = r.optional(|r| effort(r, to))?,
-            "response_format" => talk.format = r.optional(|r| format(r, to))?.flatten(),
-            "user" | "safety_identifier" => user(r, &mut talk)?,
-            "service_tier" => talk.tier = r.optional(|r| tier(r, to))?,
+            "stop" => request.stop = r.optional(stop)?.unwrap_or_default(),
+            "reasoning_effort" => request.reasoning = r.optional(|r| effort(r, to))?,
+            "response_format" => request.format = r.optional(|r| format(r, to))?.flatten(),
+            "user" | "safety_identifier" => user(r, &mut request)?,
+            "service_tier" => request.tier = r.optional(|r| tier(r, to))?,
             "stream_options" => {
                 r.optional(|r| stream_options(r, to))?;
             }
@@ -102,14 +102,14 @@ pub(super) fn read<'a>(
     })?;
     r.end()?;
     if let Some(allowed) = allowed {
-        offer_alone(&mut talk, &allowed)?;
+        offer_alone(&mut request, &allowed)?;
     }
     if call.sampling.n > 1 {
         return Err(
             lacks(to, Code::UnsupportedValue, "gives one answer; send several requests").under_key("n")
         );
     }
-    Ok(talk)
+    Ok(request)
 }
 
 /// Reads a field that only one dialect has. Accepts it if its value requests nothing.
@@ -207,13 +207,13 @@ pub(super) fn raw_object<'a>(r: &mut JsonReader<'a>) -> Read<&'a str> {
 }
 
 /// Reads the end user. `safety_identifier` is the newer name of `user`.
-fn user<'a>(r: &mut JsonReader<'a>, talk: &mut NeutralRequest<'a>) -> Read<()> {
+fn user<'a>(r: &mut JsonReader<'a>, request: &mut NeutralRequest<'a>) -> Read<()> {
     let Some(user) = r.optional(JsonReader::string)? else { return Ok(()) };
-    if talk.user.as_ref().is_some_and(|other| *other != user) {
+    if request.user.as_ref().is_some_and(|other| *other != user) {
         let message = "`user` and `safety_identifier` name different users; send one of them";
         return Err(FieldFault::new(Code::InvalidValue, message));
     }
-    talk.user = Some(user);
+    request.user = Some(user);
     Ok(())
 }
 
@@ -279,15 +279,15 @@ fn function<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<NeutralTool<'a>> {
 }
 
 /// Removes all offered tools that are not allowed, because the other dialect has no separate list of allowed tools.
-fn offer_alone(talk: &mut NeutralRequest<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
+fn offer_alone(request: &mut NeutralRequest<'_>, allowed: &[Cow<'_, str>]) -> Read<()> {
     let place =
         |fault: FieldFault| fault.under_key("tools").under_key("allowed_tools").under_key("tool_choice");
-    let is_offered = |name: &Cow<'_, str>| talk.tools.iter().any(|tool| tool.name == *name);
+    let is_offered = |name: &Cow<'_, str>| request.tools.iter().any(|tool| tool.name == *name);
     if let Some(index) = allowed.iter().position(|name| !is_offered(name)) {
         let message = "`tools` does not offer this function: offer it, or leave it out here";
         return Err(place(FieldFault::new(Code::InvalidValue, message).under_index(index)));
     }
-    talk.tools.retain(|tool| allowed.contains(&tool.name));
+    request.tools.retain(|tool| allowed.contains(&tool.name));
     Ok(())
 }
 

@@ -5,17 +5,17 @@ use std::borrow::Cow;
 
 use headrace_domain::{Call, Code, Dialect};
 
-use super::read_chat::{only_here, raw_object};
-use super::read_messages_turns::{texts, turns};
-use super::talk::{
+use super::neutral_request::{
     EFFORTS, NeutralRequest, NeutralTool, NeutralToolChoice, ReasoningAmount, RequestedTier, SchemaFormat,
     lacks, no_such, unknown,
 };
+use super::read_chat::{only_here, raw_object};
+use super::read_messages_turns::{texts, turns};
 use headrace_wire::WireLimits;
+use headrace_wire::common::refused::AcceptedValue;
+use headrace_wire::common::refused::AcceptedValue::{Empty, Nothing, Words};
 use headrace_wire::fault::{FieldFault, Read};
 use headrace_wire::json::{JsonReader, ValueKind};
-use headrace_wire::refused::AcceptedValue;
-use headrace_wire::refused::AcceptedValue::{Empty, Nothing, Words};
 
 /// Fields that no other dialect has, each with the values that request nothing.
 pub(super) const ONLY_HERE: &[(&str, AcceptedValue)] = &[
@@ -55,34 +55,34 @@ pub(super) fn read<'a>(
     limits: &WireLimits,
 ) -> Read<NeutralRequest<'a>> {
     let mut r = JsonReader::new(body, usize::MAX, usize::MAX)?;
-    let mut talk = NeutralRequest::default();
+    let mut request = NeutralRequest::default();
     let (mut thinking, mut effort) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
-            "messages" => talk.turns = turns(r, to)?,
-            "system" => talk.system = r.optional(|r| texts(r, to))?.unwrap_or_default(),
-            "tools" => talk.tools = r.optional(|r| tools(r, to, limits))?.unwrap_or_default(),
+            "messages" => request.turns = turns(r, to)?,
+            "system" => request.system = r.optional(|r| texts(r, to))?.unwrap_or_default(),
+            "tools" => request.tools = r.optional(|r| tools(r, to, limits))?.unwrap_or_default(),
             "tool_choice" => {
-                r.optional(|r| choice(r, &mut talk, to))?;
+                r.optional(|r| choice(r, &mut request, to))?;
             }
-            "temperature" => talk.temperature = r.optional(JsonReader::number)?,
-            "top_p" => talk.top_p = r.optional(JsonReader::number)?,
-            "top_k" => talk.top_k = r.optional(JsonReader::number)?,
-            "stop_sequences" => talk.stop = r.optional(strings)?.unwrap_or_default(),
+            "temperature" => request.temperature = r.optional(JsonReader::number)?,
+            "top_p" => request.top_p = r.optional(JsonReader::number)?,
+            "top_k" => request.top_k = r.optional(JsonReader::number)?,
+            "stop_sequences" => request.stop = r.optional(strings)?.unwrap_or_default(),
             "thinking" => thinking = r.optional(|r| self::thinking(r, to))?,
             "output_config" => {
-                let config = |r: &mut JsonReader<'a>| output_config(r, &mut effort, &mut talk.format, to);
+                let config = |r: &mut JsonReader<'a>| output_config(r, &mut effort, &mut request.format, to);
                 r.optional(config)?;
             }
-            "output_format" => talk.format = r.optional(|r| format(r, to))?,
+            "output_format" => request.format = r.optional(|r| format(r, to))?,
             "metadata" => {
-                r.optional(|r| metadata(r, &mut talk, to))?;
+                r.optional(|r| metadata(r, &mut request, to))?;
             }
-            "service_tier" => talk.tier = r.optional(|r| tier(r, to))?,
+            "service_tier" => request.tier = r.optional(|r| tier(r, to))?,
             "context_management" => {
                 r.optional(|r| context_management(r, to))?;
             }
-            "cache_salt" => talk.cache_salt = r.optional(JsonReader::string)?,
+            "cache_salt" => request.cache_salt = r.optional(JsonReader::string)?,
             key if NOT_PUT.contains(&key) => r.skip()?,
             key => only_here(ONLY_HERE, key, r, to, limits)?,
         }
@@ -93,8 +93,8 @@ pub(super) fn read<'a>(
         let why = "has no way to read a prompt ahead; send at least 1";
         return Err(lacks(to, Code::UnsupportedValue, why).under_key("max_tokens"));
     }
-    talk.reasoning = reasoning(thinking, effort, to)?;
-    Ok(talk)
+    request.reasoning = reasoning(thinking, effort, to)?;
+    Ok(request)
 }
 
 /// Combines `thinking` and `output_config.effort` into one value.
@@ -158,7 +158,7 @@ fn thinking(r: &mut JsonReader<'_>, to: Dialect) -> Read<ThinkingParam> {
 fn output_config<'a>(
     r: &mut JsonReader<'a>,
     effort: &mut Option<&'static str>,
-    talk: &mut Option<SchemaFormat<'a>>,
+    request: &mut Option<SchemaFormat<'a>>,
     to: Dialect,
 ) -> Read<()> {
     r.object(|r, key| {
@@ -169,7 +169,7 @@ fn output_config<'a>(
                 let message = "it must be `low`, `medium`, `high`, `xhigh` or `max`";
                 *effort = Some(known.ok_or_else(|| FieldFault::new(Code::InvalidValue, message))?);
             }
-            "format" => *talk = r.optional(|r| format(r, to))?,
+            "format" => *request = r.optional(|r| format(r, to))?,
             "task_budget" => {
                 r.optional(|_| Err::<(), _>(no_such(to)))?;
             }
@@ -200,10 +200,10 @@ fn format<'a>(r: &mut JsonReader<'a>, to: Dialect) -> Read<SchemaFormat<'a>> {
     Ok(SchemaFormat { schema: schema.ok_or_else(|| FieldFault::missing("schema"))? })
 }
 
-fn metadata<'a>(r: &mut JsonReader<'a>, talk: &mut NeutralRequest<'a>, to: Dialect) -> Read<()> {
+fn metadata<'a>(r: &mut JsonReader<'a>, request: &mut NeutralRequest<'a>, to: Dialect) -> Read<()> {
     r.object(|r, key| match key.as_ref() {
         "user_id" => {
-            talk.user = r.optional(JsonReader::string)?;
+            request.user = r.optional(JsonReader::string)?;
             Ok(())
         }
         _ => Err(unknown(to)),
@@ -289,20 +289,20 @@ pub(super) const TOOL_ONLY_HERE: &[(&str, AcceptedValue)] = &[
     ("input_examples", Empty),
 ];
 
-fn choice<'a>(r: &mut JsonReader<'a>, talk: &mut NeutralRequest<'a>, to: Dialect) -> Read<()> {
+fn choice<'a>(r: &mut JsonReader<'a>, request: &mut NeutralRequest<'a>, to: Dialect) -> Read<()> {
     let (mut kind, mut name) = (None, None);
     r.object(|r, key| {
         match key.as_ref() {
             "type" => kind = Some(r.string()?),
             "name" => name = r.optional(JsonReader::string)?,
             "disable_parallel_tool_use" => {
-                talk.parallel = r.optional(JsonReader::bool)?.map(|disabled| !disabled);
+                request.parallel = r.optional(JsonReader::bool)?.map(|disabled| !disabled);
             }
             _ => return Err(unknown(to)),
         }
         Ok(())
     })?;
-    talk.choice = Some(match kind.ok_or_else(|| FieldFault::missing("type"))?.as_ref() {
+    request.choice = Some(match kind.ok_or_else(|| FieldFault::missing("type"))?.as_ref() {
         "auto" => NeutralToolChoice::Auto,
         "none" => NeutralToolChoice::None,
         "any" => NeutralToolChoice::Required,

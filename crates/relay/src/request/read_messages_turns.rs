@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use headrace_domain::{Code, Dialect};
 
+use super::neutral_request::{NeutralMedia, NeutralPart, NeutralTurn, Speaker, lacks, no_such, unknown};
 use super::read_chat::raw_object;
-use super::talk::{NeutralMedia, NeutralPart, NeutralTurn, Speaker, lacks, no_such, unknown};
 use headrace_wire::fault::{FieldFault, Read};
 use headrace_wire::json::{JsonReader, ValueKind};
 

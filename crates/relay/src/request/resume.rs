@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::edit::OWN;
 use super::fields::{ObjectField, ObjectFields};
-use headrace_wire::json_out::{raw, value};
+use headrace_wire::json::writer::{raw, value};
 
 /// Fields of calls with a plain text answer whose continuation depends only on the turns and the text so far. Stop
 /// strings are not among them, because one may begin before the interruption and end after it.

@@ -10,13 +10,14 @@ use headrace_domain::{
 use super::edit::{OWN, SALTS};
 use super::guard::{self, DECIDED_HERE};
 use super::look::{self, BodyVisitor, StringsHold};
-use headrace_wire::embeddings::not_empty;
+use headrace_wire::common::answer_options::RESERVED;
+use headrace_wire::common::blank::not_empty;
+use headrace_wire::common::params::{CommonParams, integer, label};
+use headrace_wire::common::refused::{AcceptedValue, neutral};
+use headrace_wire::common::{blank, content};
 use headrace_wire::fault::{FieldFault, Read};
 use headrace_wire::json::{JsonReader, ValueKind};
-use headrace_wire::params::{CommonParams, integer, label};
-use headrace_wire::refused::{AcceptedValue, neutral};
-use headrace_wire::wishes::RESERVED;
-use headrace_wire::{BadRequest, WireLimits, blank, content};
+use headrace_wire::{BadRequest, WireLimits};
 
 /// Bytes that one token id of a prompt adds to [`RelayedBody::text_bytes`]: about the length of a token's text.
 const BYTES_PER_ID: usize = 4;
@@ -57,9 +58,9 @@ pub fn skim_question(endpoint: Endpoint, body: Bytes, limits: &WireLimits) -> Re
 }
 
 fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = CommonParams::new(endpoint, limits);
+    let mut params = CommonParams::new(endpoint, limits);
     // Anthropic accepts `max_tokens: 0`, which only fills the prompt cache ahead of the call.
-    knobs.none_may_come = endpoint == Endpoint::Messages;
+    params.none_may_come = endpoint == Endpoint::Messages;
     let mut size = BodySize::default();
     let (mut prompts, mut has_own_fields, mut extra_key) = (1, false, None);
     let mut spellings = UnknownSpellings::default();
@@ -72,7 +73,7 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
             "tools" => look::tools(&mut size, r, limits.max_tools),
             "functions" | "tool_choice" => look::described(&mut size, r, limits.max_tools),
             "input" | "text" | "max_output_tokens" if endpoint == Endpoint::Responses => {
-                of_response(key, &mut size, &mut knobs, r)
+                of_response(key, &mut size, &mut params, r)
             }
             "prompt" if endpoint == Endpoint::Completions => {
                 let most = limits.max_prompts;
@@ -88,12 +89,12 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
                 r.optional(|r| scored(&mut size, r)).map(drop)
             }
             "stream_options" if !matches!(endpoint, Endpoint::Messages | Endpoint::Responses) => {
-                knobs.include_usage = r.optional(include_usage)?.unwrap_or(false);
+                params.include_usage = r.optional(include_usage)?.unwrap_or(false);
                 Ok(())
             }
             "service_tier" if endpoint != Endpoint::Messages => {
                 let (tier, raw) = r.with_raw(|r| r.optional(|r| r.string()))?;
-                knobs.tier = match tier.as_deref() {
+                params.tier = match tier.as_deref() {
                     Some("flex") => ServiceTier::Flex,
                     _ => ServiceTier::Standard,
                 };
@@ -105,15 +106,15 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
             }
             "chat_template_kwargs" => template_switches(&mut size, r),
             "safety_identifier" if endpoint != Endpoint::Messages => {
-                knobs.user.0 = user(&mut size, r)?;
+                params.user.0 = user(&mut size, r)?;
                 Ok(())
             }
             "user" if endpoint != Endpoint::Messages => {
-                knobs.user.1 = user(&mut size, r)?;
+                params.user.1 = user(&mut size, r)?;
                 Ok(())
             }
-            "metadata" if endpoint == Endpoint::Messages => metadata(&mut size, &mut knobs, r),
-            _ if is_read(endpoint, key) => knobs.take_openai(key, r).map(drop),
+            "metadata" if endpoint == Endpoint::Messages => metadata(&mut size, &mut params, r),
+            _ if is_read(endpoint, key) => params.take_openai(key, r).map(drop),
             _ => match DECIDED_HERE.iter().find(|(name, ..)| *name == key) {
                 Some((_, accept, why)) => decided_here(accept, why, r, limits),
                 None if guard::extra(endpoint, key).is_some() => {
@@ -131,16 +132,16 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
     r.end()?;
     if let Some(extra) = extra_key {
         // The two values together form one salt. No other pair yields the same salt.
-        let salt = knobs.cache_salt.take();
-        knobs.cache_salt =
+        let salt = params.cache_salt.take();
+        params.cache_salt =
             Some(salt.map_or(format!(":{extra}"), |salt| format!("{}:{salt}:{extra}", salt.len())));
     }
-    let mut settled = knobs.settle(prompts)?;
+    let mut settled = params.settle(prompts)?;
     if matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank | Endpoint::Score) {
         // Encoders generate no tokens.
         settled.sampling.max_tokens = Some(0);
     }
-    let user = knobs.end_user();
+    let user = params.end_user();
     let prompt = RelayedBody {
         body: Bytes::new(),
         text_bytes: size.text_bytes,
@@ -151,14 +152,14 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
     };
     Ok(Call {
         sampling: settled.sampling,
-        stream: knobs.stream,
-        include_usage: knobs.include_usage || matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
-        echo: knobs.echo,
-        explain: knobs.explain,
-        cache_salt: knobs.cache_salt,
-        timeout: knobs.timeout,
+        stream: params.stream,
+        include_usage: params.include_usage || matches!(endpoint, Endpoint::Messages | Endpoint::Responses),
+        echo: params.echo,
+        explain: params.explain,
+        cache_salt: params.cache_salt,
+        timeout: params.timeout,
         user,
-        tier: knobs.tier,
+        tier: params.tier,
         ..Call::of_prompt(endpoint, settled.model, Prompt::Relayed(prompt))
     })
 }
@@ -262,10 +263,10 @@ const OF_TOKENIZERS: &[&str] = &[
 fn of_response(
     key: &str,
     size: &mut BodySize,
-    knobs: &mut CommonParams<'_>,
+    params: &mut CommonParams<'_>,
     r: &mut JsonReader<'_>,
 ) -> Read<()> {
-    let limits = knobs.limits;
+    let limits = params.limits;
     match key {
         "input" if r.kind()? == ValueKind::String => {
             if size.read_visible(r)? {
@@ -278,7 +279,7 @@ fn of_response(
         "text" => look::described(size, r, limits.max_tools),
         _ => {
             let cap = limits.max_output_tokens_per_request;
-            knobs.sampling.max_tokens = r.optional(|r| integer(r, 1, cap))?;
+            params.sampling.max_tokens = r.optional(|r| integer(r, 1, cap))?;
             Ok(())
         }
     }
@@ -296,7 +297,7 @@ fn user(size: &mut BodySize, r: &mut JsonReader<'_>) -> Read<Option<EndUser>> {
 }
 
 /// Reads Anthropic's `metadata`, which holds the end user among labels.
-fn metadata(size: &mut BodySize, knobs: &mut CommonParams<'_>, r: &mut JsonReader<'_>) -> Read<()> {
+fn metadata(size: &mut BodySize, params: &mut CommonParams<'_>, r: &mut JsonReader<'_>) -> Read<()> {
     if r.kind()? != ValueKind::Object {
         return look::free(size, r);
     }
@@ -306,7 +307,7 @@ fn metadata(size: &mut BodySize, knobs: &mut CommonParams<'_>, r: &mut JsonReade
             guard::spelled_once(key, &["user_id"])?;
             return look::free(size, r);
         }
-        knobs.user.0 = user(size, r)?;
+        params.user.0 = user(size, r)?;
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Code, Dialect, Endpoint};
 
 use super::edit::{BodyEdits, body_of, edited};
-use super::talk::lacks;
+use super::neutral_request::lacks;
 use super::{read_chat, read_messages, write_chat, write_messages};
 use headrace_wire::fault::Read;
 use headrace_wire::{BadRequest, WireLimits};
@@ -29,7 +29,7 @@ pub fn translated(
 }
 
 fn put(call: &Call, body: &[u8], to: Dialect, edits: &BodyEdits<'_>, limits: &WireLimits) -> Read<BytesMut> {
-    let talk = match call.endpoint {
+    let request = match call.endpoint {
         Endpoint::ChatCompletions => read_chat::read(call, body, to, limits),
         Endpoint::Messages => read_messages::read(call, body, to, limits),
         Endpoint::Responses => {
@@ -47,8 +47,8 @@ fn put(call: &Call, body: &[u8], to: Dialect, edits: &BodyEdits<'_>, limits: &Wi
     }?;
     let mut out = BytesMut::with_capacity(body.len() + body.len() / 8);
     match to {
-        Dialect::OpenAi => write_chat::write(&talk, call, edits, &mut out),
-        Dialect::Anthropic => write_messages::write(&talk, call, edits, &mut out),
+        Dialect::OpenAi => write_chat::write(&request, call, edits, &mut out),
+        Dialect::Anthropic => write_messages::write(&request, call, edits, &mut out),
     }?;
     Ok(out)
 }

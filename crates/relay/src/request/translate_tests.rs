@@ -402,14 +402,14 @@ proptest! {
     #[test]
     fn there_and_back(
         messages in conversations(),
-        knobs in prop::sample::subsequence(vec![
+        params in prop::sample::subsequence(vec![
             ("temperature", json!(0.5)), ("top_p", json!(0.9)), ("stop", json!(["x"])), ("user", json!("u")),
             ("reasoning_effort", json!("high")), ("service_tier", json!("default")),
             ("tools", json!([{"type": "function", "function": {"name": "f",
                 "parameters": {"type": "object"}}}])),
         ], 0..8),
     ) {
-        let mut more: Map<String, Value> = knobs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        let mut more: Map<String, Value> = params.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         more.insert("messages".into(), Value::Array(messages));
         let body = with(chat(&json!({"model": "up"})), &Value::Object(more));
         let there = to_messages(&body).unwrap();

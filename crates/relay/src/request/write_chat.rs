@@ -6,14 +6,14 @@ use bytes::BytesMut;
 use headrace_domain::{Call, Code, Dialect};
 
 use super::edit::BodyEdits;
-use super::talk::{
+use super::neutral_request::{
     NeutralMedia, NeutralPart, NeutralRequest, NeutralTool, NeutralToolChoice, NeutralTurn, ReasoningAmount,
     RequestedTier, Speaker, lacks,
 };
+use headrace_wire::anthropic::TOOL_ERROR;
 use headrace_wire::fault::Read;
-use headrace_wire::json_out::{escaped, raw, value};
-use headrace_wire::messages::TOOL_ERROR;
-use headrace_wire::object::{ObjectWriter, array, object};
+use headrace_wire::json::object::{ObjectWriter, array, object};
+use headrace_wire::json::writer::{escaped, raw, value};
 
 const TO: Dialect = Dialect::OpenAi;
 
@@ -26,51 +26,51 @@ const SEE_NEXT: &str = "The result is in the next message.";
 
 /// Writes the body.
 pub(super) fn write(
-    talk: &NeutralRequest<'_>,
+    request: &NeutralRequest<'_>,
     call: &Call,
     edits: &BodyEdits<'_>,
     out: &mut BytesMut,
 ) -> Read<()> {
-    if let Some(last) = talk.turns.last().filter(|last| last.who == Speaker::Assistant) {
+    if let Some(last) = request.turns.last().filter(|last| last.who == Speaker::Assistant) {
         let why = "does not continue a last message of the assistant; end with a message of the user";
         return Err(lacks(TO, Code::UnsupportedValue, why).under_index(last.at).under_key("messages"));
     }
     object(out, |body| {
         body.text("model", edits.model);
-        array(body.field("messages"), messages(talk)?, message)?;
-        if !talk.tools.is_empty() {
-            array(body.field("tools"), &talk.tools, tool)?;
+        array(body.field("messages"), messages(request)?, message)?;
+        if !request.tools.is_empty() {
+            array(body.field("tools"), &request.tools, tool)?;
         }
-        choice(talk, body)?;
+        choice(request, body)?;
         let (field, bound) = edits.max_tokens.map_or((MAX_TOKENS, None), |(field, most)| (field, Some(most)));
         if let Some(tokens) = call.sampling.max_tokens.or(bound) {
             value(body.field(field), &tokens);
         }
-        talk.temperature.iter().for_each(|number| body.raw("temperature", number));
-        talk.top_p.iter().for_each(|number| body.raw("top_p", number));
-        talk.top_k.iter().for_each(|number| body.raw("top_k", number));
-        if !talk.stop.is_empty() {
-            value(body.field("stop"), &talk.stop);
+        request.temperature.iter().for_each(|number| body.raw("temperature", number));
+        request.top_p.iter().for_each(|number| body.raw("top_p", number));
+        request.top_k.iter().for_each(|number| body.raw("top_k", number));
+        if !request.stop.is_empty() {
+            value(body.field("stop"), &request.stop);
         }
-        match talk.reasoning {
+        match request.reasoning {
             // The model decides how much it reasons by default.
             None | Some(ReasoningAmount::Auto) => {}
             Some(ReasoningAmount::Off) => body.text("reasoning_effort", "none"),
             Some(ReasoningAmount::Effort(word)) => body.text("reasoning_effort", word),
         }
-        if let Some(format) = &talk.format {
+        if let Some(format) = &request.format {
             let out = body.field("response_format");
             raw(out, r#"{"type":"json_schema","json_schema":{"name":"answer","strict":true,"schema":"#);
             raw(out, format.schema);
             raw(out, "}}");
         }
-        talk.user.iter().for_each(|user| body.text("user", user));
-        match talk.tier {
+        request.user.iter().for_each(|user| body.text("user", user));
+        match request.tier {
             None => {}
             Some(RequestedTier::Auto) => body.text("service_tier", "auto"),
             Some(RequestedTier::Standard) => body.text("service_tier", "default"),
         }
-        talk.cache_salt.iter().for_each(|salt| body.text("cache_salt", salt));
+        request.cache_salt.iter().for_each(|salt| body.text("cache_salt", salt));
         if call.stream {
             body.raw("stream", "true");
             if edits.usage || call.include_usage {
@@ -97,14 +97,14 @@ enum ContentPiece<'t, 'a> {
 
 /// Returns the messages. Tool results become messages of their own, before the rest of the user's turn. Such messages
 /// cannot hold images and files, so these follow in the user's message.
-fn messages<'t, 'a>(talk: &'t NeutralRequest<'a>) -> Read<Vec<ChatTurn<'t, 'a>>> {
+fn messages<'t, 'a>(request: &'t NeutralRequest<'a>) -> Read<Vec<ChatTurn<'t, 'a>>> {
     let mut messages = Vec::new();
-    if !talk.system.is_empty() {
+    if !request.system.is_empty() {
         let pieces =
-            talk.system.iter().map(|text| ContentPiece::Text(Cow::Borrowed(text.as_ref()))).collect();
+            request.system.iter().map(|text| ContentPiece::Text(Cow::Borrowed(text.as_ref()))).collect();
         messages.push(ChatTurn::Said { role: "system", pieces });
     }
-    for turn in &talk.turns {
+    for turn in &request.turns {
         match turn.who {
             Speaker::System => {
                 messages.push(ChatTurn::Said { role: "system", pieces: pieces(turn.at, &turn.parts)? });
@@ -340,9 +340,9 @@ fn tool(out: &mut BytesMut, tool: &NeutralTool<'_>) -> Read<()> {
 }
 
 /// Writes the tool choice. The dialect accepts none without tools.
-fn choice(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
-    match &talk.choice {
-        None | Some(NeutralToolChoice::Auto | NeutralToolChoice::None) if talk.tools.is_empty() => {
+fn choice(request: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
+    match &request.choice {
+        None | Some(NeutralToolChoice::Auto | NeutralToolChoice::None) if request.tools.is_empty() => {
             return Ok(());
         }
         None => {}
@@ -357,7 +357,7 @@ fn choice(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
             })
         })?,
     }
-    if talk.parallel == Some(false) {
+    if request.parallel == Some(false) {
         body.raw("parallel_tool_calls", "false");
     }
     Ok(())

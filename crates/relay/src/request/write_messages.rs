@@ -4,13 +4,13 @@ use bytes::BytesMut;
 use headrace_domain::{Call, Code, Dialect};
 
 use super::edit::BodyEdits;
-use super::talk::{
+use super::neutral_request::{
     NeutralMedia, NeutralPart, NeutralRequest, NeutralTool, NeutralToolChoice, NeutralTurn, ReasoningAmount,
     RequestedTier, Speaker, lacks,
 };
 use headrace_wire::fault::{FieldFault, Read};
-use headrace_wire::json_out::{raw, value};
-use headrace_wire::object::{ObjectWriter, array, object};
+use headrace_wire::json::object::{ObjectWriter, array, object};
+use headrace_wire::json::writer::{raw, value};
 
 const TO: Dialect = Dialect::Anthropic;
 
@@ -19,14 +19,14 @@ const TAKES_NOTHING: &str = r#"{"type":"object","properties":{}}"#;
 
 /// Writes the body.
 pub(super) fn write(
-    talk: &NeutralRequest<'_>,
+    request: &NeutralRequest<'_>,
     call: &Call,
     edits: &BodyEdits<'_>,
     out: &mut BytesMut,
 ) -> Read<()> {
     let bound = call.sampling.max_tokens.or(edits.max_tokens.map(|(_, tokens)| tokens));
     let bound = bound.ok_or_else(|| FieldFault::missing("max_tokens"))?;
-    let said = sides(talk)?;
+    let said = sides(request)?;
     object(out, |body| {
         body.text("model", edits.model);
         value(body.field("max_tokens"), &bound);
@@ -37,26 +37,26 @@ pub(super) fn write(
             texts => array(body.field("system"), texts, |out, text| text_block(out, text))?,
         }
         array(body.field("messages"), said.sides, side)?;
-        if !talk.tools.is_empty() {
-            array(body.field("tools"), &talk.tools, tool)?;
+        if !request.tools.is_empty() {
+            array(body.field("tools"), &request.tools, tool)?;
         }
-        choice(talk, body)?;
-        sampling(talk, body)?;
-        match talk.reasoning {
+        choice(request, body)?;
+        sampling(request, body)?;
+        match request.reasoning {
             None => {}
             Some(ReasoningAmount::Off) => body.raw("thinking", r#"{"type":"disabled"}"#),
             Some(ReasoningAmount::Auto | ReasoningAmount::Effort(_)) => {
                 body.raw("thinking", r#"{"type":"adaptive"}"#)
             }
         }
-        output_config(talk, body)?;
-        if let Some(user) = &talk.user {
+        output_config(request, body)?;
+        if let Some(user) = &request.user {
             object(body.field("metadata"), |metadata| {
                 metadata.text("user_id", user);
                 Ok(())
             })?;
         }
-        match talk.tier {
+        match request.tier {
             None => {}
             Some(RequestedTier::Auto) => body.text("service_tier", "auto"),
             Some(RequestedTier::Standard) => body.text("service_tier", "standard_only"),
@@ -85,11 +85,13 @@ struct MessagesConversation<'t, 'a> {
 /// Groups the turns by role. All user turns between two answers become one message, with tool results first. System
 /// texts at the start become the parameter `system`. Later ones go to the place that this dialect has for them: behind
 /// the user's message, before the next answer.
-fn sides<'t, 'a>(talk: &'t NeutralRequest<'a>) -> Read<MessagesConversation<'t, 'a>> {
-    let leading = talk.turns.iter().take_while(|turn| turn.who == Speaker::System).count();
-    let (first, rest) = talk.turns.split_at(leading);
-    let mut said =
-        MessagesConversation { system: talk.system.iter().map(AsRef::as_ref).collect(), sides: Vec::new() };
+fn sides<'t, 'a>(request: &'t NeutralRequest<'a>) -> Read<MessagesConversation<'t, 'a>> {
+    let leading = request.turns.iter().take_while(|turn| turn.who == Speaker::System).count();
+    let (first, rest) = request.turns.split_at(leading);
+    let mut said = MessagesConversation {
+        system: request.system.iter().map(AsRef::as_ref).collect(),
+        sides: Vec::new(),
+    };
     for part in first.iter().flat_map(|turn| &turn.parts) {
         if let NeutralPart::Text(text) = part {
             said.system.push(text);
@@ -271,10 +273,10 @@ fn tool(out: &mut BytesMut, tool: &NeutralTool<'_>) -> Read<()> {
 }
 
 /// Writes the tool choice. The dialect accepts none without tools.
-fn choice(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
-    let serial = talk.parallel == Some(false);
-    let choice = match &talk.choice {
-        None | Some(NeutralToolChoice::Auto | NeutralToolChoice::None) if talk.tools.is_empty() => {
+fn choice(request: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
+    let serial = request.parallel == Some(false);
+    let choice = match &request.choice {
+        None | Some(NeutralToolChoice::Auto | NeutralToolChoice::None) if request.tools.is_empty() => {
             return Ok(());
         }
         None if serial => &NeutralToolChoice::Auto,
@@ -298,33 +300,33 @@ fn choice(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
     })
 }
 
-fn sampling(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
-    if let Some(temperature) = talk.temperature {
+fn sampling(request: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
+    if let Some(temperature) = request.temperature {
         if temperature.parse::<f64>().is_ok_and(|number| number > 1.0) {
             let why = "has temperatures from 0 to 1";
             return Err(lacks(TO, Code::UnsupportedValue, why).under_key("temperature"));
         }
         body.raw("temperature", temperature);
     }
-    talk.top_p.iter().for_each(|number| body.raw("top_p", number));
-    talk.top_k.iter().for_each(|number| body.raw("top_k", number));
-    if !talk.stop.is_empty() {
-        value(body.field("stop_sequences"), &talk.stop);
+    request.top_p.iter().for_each(|number| body.raw("top_p", number));
+    request.top_k.iter().for_each(|number| body.raw("top_k", number));
+    if !request.stop.is_empty() {
+        value(body.field("stop_sequences"), &request.stop);
     }
     Ok(())
 }
 
-fn output_config(talk: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
-    let effort = match talk.reasoning {
+fn output_config(request: &NeutralRequest<'_>, body: &mut ObjectWriter<'_>) -> Read<()> {
+    let effort = match request.reasoning {
         Some(ReasoningAmount::Effort(word)) => Some(word),
         _ => None,
     };
-    if effort.is_none() && talk.format.is_none() {
+    if effort.is_none() && request.format.is_none() {
         return Ok(());
     }
     object(body.field("output_config"), |config| {
         effort.iter().for_each(|word| config.text("effort", word));
-        if let Some(format) = &talk.format {
+        if let Some(format) = &request.format {
             let out = config.field("format");
             raw(out, r#"{"type":"json_schema","schema":"#);
             raw(out, format.schema);

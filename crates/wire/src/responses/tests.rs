@@ -9,9 +9,13 @@ use headrace_domain::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::client::SseReader;
-use crate::encode::{ReplyMeta, ShownSampling, encoder};
-use crate::{BadRequest, ErrorFacts, WireLimits, parse};
+use crate::common::encoder::{ReplyMeta, ShownSampling};
+use crate::common::error::ErrorFacts;
+use crate::encode::encoder;
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse;
+use crate::sse::SseReader;
 
 fn read(body: &Value) -> Result<Call, BadRequest> {
     parse(Endpoint::Responses, body.to_string().as_bytes(), &WireLimits::default())
@@ -407,7 +411,8 @@ fn a_developer_may_offer_more_tools_in_an_item() {
     let next = with(
         &json!({"previous_response_id": "resp_1", "tools": [tool("h")], "tool_choice": {"type": "function", "name": "g"}}),
     );
-    let next = crate::with_history(read(&next).unwrap(), &[&history], &WireLimits::default()).unwrap();
+    let next =
+        crate::responses::with_history(read(&next).unwrap(), &[&history], &WireLimits::default()).unwrap();
     assert_eq!(names(&next), ["h", "g"]);
     for (bad, param) in [
         (json!({"input": [more("f"), said], "tools": [tool("f")]}), "input.tools[0].name"),
@@ -423,7 +428,8 @@ fn a_developer_may_offer_more_tools_in_an_item() {
     }
     let lost =
         with(&json!({"previous_response_id": "resp_1", "tool_choice": {"type": "function", "name": "x"}}));
-    let lost = crate::with_history(read(&lost).unwrap(), &[&history], &WireLimits::default()).unwrap_err();
+    let lost = crate::responses::with_history(read(&lost).unwrap(), &[&history], &WireLimits::default())
+        .unwrap_err();
     assert_eq!(lost.param.as_deref(), Some("tool_choice"));
 }
 
