@@ -3,7 +3,7 @@
 
 mod answer;
 mod batches;
-mod chat_bodies;
+pub mod chat_bodies;
 mod client;
 mod connect;
 mod conversation;
