@@ -31,7 +31,27 @@ const MODULES: Allowed = &[
         ],
         "not split yet",
     ),
-    ("wire", &["encode", "relay", "request", "responses"], "not split yet"),
+    (
+        "upstream",
+        &[
+            "answer",
+            "ask",
+            "cache",
+            "client",
+            "fault",
+            "gate",
+            "load",
+            "names",
+            "plaintext_pool",
+            "probe",
+            "server",
+            "spec",
+            "trust",
+            "upstream",
+            "workers",
+        ],
+        "not split yet",
+    ),
 ];
 
 /// The folder of the console's JavaScript.

@@ -39,6 +39,7 @@ const CRATES: &[CrateRule] = &[
     rule("kv-layout", Ground, &[]),
     rule("domain", Ground, &["kv-layout"]),
     rule("wire", Ground, &[]),
+    rule("relay", Ground, &["wire"]),
     rule("quant", Ground, &[]),
     rule("checkpoint", Ground, &["quant"]),
     rule("tokenizer", Ground, &["checkpoint"]),
@@ -60,12 +61,13 @@ const CRATES: &[CrateRule] = &[
     rule("objects", Gateway, &[]),
     rule("fleet", Gateway, &["engine-api"]),
     rule("worker", Gateway, &["engine-api", "call-api"]),
-    rule("upstream", Gateway, &["engine-api", "wire", "tokenizer", "worker"]),
+    rule("upstream", Gateway, &["engine-api", "wire", "relay", "tokenizer", "worker"]),
     rule(
         "gateway",
         Gateway,
         &[
             "wire",
+            "relay",
             "checkpoint",
             "tokenizer",
             "prompt",
@@ -96,6 +98,7 @@ const CRATES: &[CrateRule] = &[
         Around,
         &[
             "wire",
+            "relay",
             "quant",
             "checkpoint",
             "tokenizer",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use headrace_wire::client::{ChatChunk, ToolCallDelta, UsageBody};
+use crate::chat_bodies::{ChatChunk, ToolCallDelta, UsageBody};
 
 use crate::{ConnectTimes, Explain};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
-use headrace_wire::batch_path;
+use headrace_wire::openai::batch_path;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, Response};
 use serde_json::{Map, Value, json};

@@ -1,7 +1,7 @@
 //! A conversation as the client keeps it: its questions and answers so far, including the partial answer of a cancelled
 //! call. Knows no connection.
 
-use headrace_wire::client::{ChatMessage, FunctionBody, ToolCallBody};
+use crate::chat_bodies::{ChatMessage, FunctionBody, ToolCallBody};
 
 use crate::AssembledToolCall;
 

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use headrace_wire::client::{ErrorBody, ErrorDetail, SseError};
+use crate::chat_bodies::{ErrorBody, ErrorDetail};
+use headrace_wire::sse::SseError;
 
 /// Maximum characters of an unknown error body that are shown.
 const MAX_SHOWN_CHARS: usize = 400;

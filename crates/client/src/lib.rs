@@ -3,6 +3,7 @@
 
 mod answer;
 mod batches;
+pub mod chat_bodies;
 mod client;
 mod connect;
 mod conversation;
@@ -19,15 +20,16 @@ mod traced;
 
 pub use answer::{Answer, AssembledToolCall, ChatEvent, MAX_ARRIVALS, Timing};
 pub use batches::{Batch, BatchCounts, BatchFault, BatchPage, FileContent, NewBatch};
+pub use chat_bodies::{
+    ChatMessage, ChatRequest, FunctionBody, HeadraceOptions, StreamOptions, ToolCallBody, ToolCallDelta,
+    UsageBody,
+};
 pub use client::{Client, ClientConfig, ModelInfo, trusted};
 pub use connect::ConnectTimes;
 pub use conversation::ConversationLog;
 pub use error::{ApiError, ClientError, causes};
 pub use explain::{Explain, StageTime};
-pub use headrace_wire::client::{
-    ChatMessage, ChatRequest, FunctionBody, HeadraceOptions, SseReader, StreamOptions, ToolCallBody,
-    ToolCallDelta, UsageBody,
-};
+pub use headrace_wire::sse::SseReader;
 pub use probe::Probe;
 pub use retry::RetryPolicy;
 pub use stream::ChatStream;

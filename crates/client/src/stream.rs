@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use headrace_wire::client::{ChatChunk, SseEvent, SseReader};
+use crate::chat_bodies::ChatChunk;
+use headrace_wire::sse::{SseEvent, SseReader};
 
 use crate::answer::CallSlots;
 use crate::error::causes;

@@ -111,7 +111,7 @@ pub struct Tool {
     /// What the tool does, for the model.
     pub description: Option<String>,
     /// JSON Schema of the arguments, or `None` if the tool takes none. Keywords are in the conventional order, property
-    /// names in the order sent (see `wire::canonical`).
+    /// names in the order sent (see `wire::json::canonical`).
     pub parameters: Option<serde_json::Value>,
     /// Whether generation is constrained to the schema.
     pub strict: bool,

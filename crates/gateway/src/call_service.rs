@@ -9,7 +9,7 @@ use headrace_call_api::{
 };
 use headrace_domain::{Code, Dialect, Endpoint, KeyId};
 use headrace_identity::Principal;
-use headrace_wire::turn_body;
+use headrace_wire::responses::turn_body;
 
 use crate::look_up::{LookUp, LookUpSubject};
 use crate::objects::newest::SocketSession;

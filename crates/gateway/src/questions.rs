@@ -14,8 +14,8 @@ use headrace_domain::{
 use headrace_engine_api::Capabilities;
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 use headrace_prompt::RenderOptions;
+use headrace_relay::{model_named, skim_question};
 use headrace_tokenizer::Tokenizer;
-use headrace_wire::relay::{model_named, skim_question};
 use headrace_wire::{
     TokenizeRequest, WireLimits, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
     tokenize_body,

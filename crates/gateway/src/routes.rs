@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use headrace_domain::{Code, ModelName, RequestId, Stage, UnixNanos};
 use headrace_identity::Principal;
-use headrace_wire::relay::{opening, user_named};
+use headrace_relay::{opening, user_named};
 
 use crate::canary::CanarySpec;
 

@@ -54,7 +54,7 @@ pub(crate) fn config(args: &ConfigArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         ConfigCommand::Parameters => {
-            output::say(&headrace_wire::parameters_page());
+            output::say(&headrace_relay::parameters_page());
             ExitCode::SUCCESS
         }
         ConfigCommand::Check { config, all, flags } => {

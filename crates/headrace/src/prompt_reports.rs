@@ -92,7 +92,7 @@ fn shown(order: ToolsOrder, conversation: &Conversation) -> Cow<'_, Conversation
     }
     let mut sorted = conversation.clone();
     for tool in &mut sorted.tools {
-        tool.parameters = tool.parameters.take().map(headrace_wire::canonical::value);
+        tool.parameters = tool.parameters.take().map(headrace_wire::json::canonical::value);
     }
     Cow::Owned(sorted)
 }

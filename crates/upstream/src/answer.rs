@@ -20,8 +20,8 @@ use crate::budget::AnswerBudget;
 use crate::fault;
 use crate::gate::ConcurrencySlot;
 use crate::server::UpstreamServer;
-use headrace_wire::client::SseError;
-use headrace_wire::relay::{EventSplitter, SplitEvent};
+use headrace_relay::{EventSplitter, SplitEvent};
+use headrace_wire::sse::SseError;
 
 /// After a stream's last event, the time and the bytes within which the end of the transfer may follow. A connection
 /// that is dropped before that end cannot be reused.

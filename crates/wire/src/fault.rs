@@ -193,13 +193,13 @@ impl fmt::Display for BadRequest {
 impl std::error::Error for BadRequest {}
 
 /// Limit in bytes for a part of a path that repeats a key of the request.
-pub(crate) const MAX_KEY_BYTES: usize = 64;
+pub const MAX_KEY_BYTES: usize = 64;
 /// Limit in bytes for a path. Outer parts beyond it are left out.
-pub(crate) const MAX_PATH_BYTES: usize = 512;
+pub const MAX_PATH_BYTES: usize = 512;
 
 /// A fault on its way out of the nested values. Each level adds its own part to the front of the path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FieldFault {
+pub struct FieldFault {
     path: String,
     code: Code,
     message: String,
@@ -208,26 +208,26 @@ pub(crate) struct FieldFault {
 }
 
 /// The result of reading a value.
-pub(crate) type Read<T> = Result<T, FieldFault>;
+pub type Read<T> = Result<T, FieldFault>;
 
 impl FieldFault {
     /// A fault at the current value.
-    pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self { path: String::new(), code, message: message.into(), of_parent: false }
     }
 
     /// A fault at the field `key` of the current object.
-    pub(crate) fn at(key: &str, code: Code, message: impl Into<String>) -> Self {
+    pub fn at(key: &str, code: Code, message: impl Into<String>) -> Self {
         Self::new(code, message).under_key(key)
     }
 
     /// A required field is missing.
-    pub(crate) fn missing(key: &str) -> Self {
+    pub fn missing(key: &str) -> Self {
         Self::at(key, Code::MissingRequiredParameter, "it is required")
     }
 
     /// The field is unknown.
-    pub(crate) fn unknown() -> Self {
+    pub fn unknown() -> Self {
         Self::new(
             Code::UnknownParameter,
             "there is no such parameter; leave it out (it is refused because ignoring it could change the answer)",
@@ -235,13 +235,13 @@ impl FieldFault {
     }
 
     /// Moves the fault to the object or array whose item is being read.
-    pub(crate) const fn of_parent(mut self) -> Self {
+    pub const fn of_parent(mut self) -> Self {
         self.of_parent = true;
         self
     }
 
     /// Whether the fault has this code.
-    pub(crate) fn is(&self, code: Code) -> bool {
+    pub fn is(&self, code: Code) -> bool {
         self.code == code
     }
 
@@ -259,14 +259,14 @@ impl FieldFault {
 
     /// Turns a fault inside a JSON string into a fault of the string. The message begins with `context` and names the
     /// inner path.
-    pub(crate) fn inside(self, code: Code, context: &str) -> Self {
+    pub fn inside(self, code: Code, context: &str) -> Self {
         let place = if self.path.is_empty() { String::new() } else { format!(" (at `{}`)", self.path) };
         Self::new(code, format!("{context}: {}{place}", self.message))
     }
 
     /// Adds the key under which an object holds the faulty value.
     #[must_use]
-    pub(crate) fn under_key(mut self, key: &str) -> Self {
+    pub fn under_key(mut self, key: &str) -> Self {
         if std::mem::take(&mut self.of_parent) {
             return self;
         }
@@ -280,7 +280,7 @@ impl FieldFault {
 
     /// Adds the index at which an array holds the faulty value.
     #[must_use]
-    pub(crate) fn under_index(mut self, index: usize) -> Self {
+    pub fn under_index(mut self, index: usize) -> Self {
         if std::mem::take(&mut self.of_parent) {
             return self;
         }
@@ -343,7 +343,7 @@ impl From<FieldFault> for BadRequest {
 }
 
 /// Returns at most `max` bytes of `text`, cut at a character boundary.
-pub(crate) fn head(text: &str, max: usize) -> &str {
+pub fn head(text: &str, max: usize) -> &str {
     text.get(..text.floor_char_boundary(max)).unwrap_or("")
 }
 

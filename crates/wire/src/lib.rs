@@ -1,67 +1,29 @@
 //! The public JSON and SSE of every dialect, to and from `domain`: requests in, answers and errors out.
 //! Pure: no I/O, no clock, no HTTP types. Knows no keys, tenant limits, money, templates or engines.
 
-mod batches;
-mod blank;
-mod breakpoints;
-mod cache_options;
-mod call_ids;
-pub mod canonical;
-mod chat;
-mod choice;
-pub mod client;
-mod completions;
-mod content;
-mod custom;
-mod embeddings;
+pub mod anthropic;
+pub mod common;
 mod encode;
-mod error;
-mod fault;
-mod files;
-mod form;
-mod json;
-mod json_out;
+pub mod fault;
+pub mod json;
 mod limits;
-mod messages;
-mod models;
-mod moderations;
-mod names;
-mod node;
-mod parameters;
-mod params;
+pub mod openai;
 mod questions;
-mod refused;
-pub mod relay;
 mod request;
-mod rerank;
-mod responses;
-mod tools;
-mod wishes;
+pub mod responses;
+pub mod sse;
 
-pub use batches::{
-    BatchBody, BatchLine, LineFault, batch_body, batch_endpoint, batch_line, batch_path, batch_window,
-    message_batch, one_line,
-};
-pub use encode::{
-    CacheDiagnosis, ChangedPart, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder,
-    named_request, named_trace,
-};
-pub use error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
+pub use common::answer_id::{named_request, named_trace};
+pub use common::batch_line::{BatchLine, one_line};
+pub use common::diagnosis::{CacheDiagnosis, ChangedPart};
+pub use common::encoder::{ReplyEncoder, ReplyMeta, ShownSampling};
+pub use common::error::{ERROR_DOCS, ErrorFacts, LimitFacts, error_body};
+pub use common::models::{ModelCard, ModelPricing, ModelsPage, model_body, models_body};
+pub use encode::{content_type, encoder};
 pub use fault::BadRequest;
-pub use files::{
-    CompleteBody, MAX_FILE_NAME_BYTES, UploadBody, complete_body, file_name, file_purpose, kept_for,
-    upload_body,
-};
 pub use limits::WireLimits;
-pub use models::{ModelCard, ModelPricing, ModelsPage, model_body, models_body};
-pub use moderations::{MODERATION_MODEL, moderation_result, moderation_texts};
-pub use parameters::parameters_page;
 pub use questions::{
     DetokenizeRequest, TokenizeRequest, count_body, detokenize_body, parse_count, parse_detokenize,
     parse_tokenize, tokenize_body,
 };
 pub use request::{parse, parse_chat, parse_completions, parse_messages};
-pub use responses::{
-    ConversationBody, as_chat, compaction, conversation_body, item_references, response_begun, response_id,
-    turn_body, with_history, with_items,
-};

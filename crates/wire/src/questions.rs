@@ -5,11 +5,14 @@
 use bytes::BytesMut;
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem};
 
-use crate::fault::{FieldFault, Read};
+use crate::anthropic::messages;
+use crate::common::params::{CommonParams, ids};
+use crate::common::{answer_options, tools};
+use crate::fault::{BadRequest, FieldFault, Read};
 use crate::json::JsonReader;
-use crate::json_out::{list, raw, value};
-use crate::params::{CommonParams, ids};
-use crate::{BadRequest, WireLimits, chat, messages, tools, wishes};
+use crate::json::writer::{list, raw, value};
+use crate::limits::WireLimits;
+use crate::openai::chat;
 
 /// Reads the body of a message whose prompt tokens are to be counted. It may lack the parameters for an answer.
 ///
@@ -45,7 +48,7 @@ pub fn parse_tokenize(body: &[u8], limits: &WireLimits) -> Result<TokenizeReques
 }
 
 fn tokenize(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<TokenizeRequest> {
-    let mut knobs = CommonParams::new(Endpoint::ChatCompletions, limits);
+    let mut params = CommonParams::new(Endpoint::ChatCompletions, limits);
     let (mut text, mut messages, mut offered) = (None, None, Vec::new());
     let mut ending = chat::PromptEnding::default();
     let (mut special, mut strings) = (None, false);
@@ -63,14 +66,14 @@ fn tokenize(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<TokenizeRequest
                 r.optional(|_| Err::<(), _>(FieldFault::new(Code::UnsupportedParameter, message)))?;
             }
             "model" | "chat_template_kwargs" => {
-                let _ = knobs.take_common(key, r)? || wishes::take(&mut knobs, key, r)?;
+                let _ = params.take_common(key, r)? || answer_options::take(&mut params, key, r)?;
             }
             _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
-    let settled = knobs.settle(1)?;
+    let settled = params.settle(1)?;
     let begins = ending.begins;
     let prompt = match (text, messages) {
         (Some(text), None) => Prompt::Raw(vec![PromptItem::Text(text)]),
@@ -81,7 +84,7 @@ fn tokenize(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<TokenizeRequest
             }
             // For this endpoint, a conversation may end without the start of an answer.
             let continues = chat::PromptEnding { begins: None, ..ending }.settle(&messages)?;
-            let template = std::mem::take(&mut knobs.template);
+            let template = std::mem::take(&mut params.template);
             Prompt::Conversation(Conversation {
                 messages,
                 tools: offered,
@@ -123,18 +126,18 @@ pub fn parse_detokenize(body: &[u8], limits: &WireLimits) -> Result<DetokenizeRe
 }
 
 fn detokenize(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<DetokenizeRequest> {
-    let mut knobs = CommonParams::new(Endpoint::Completions, limits);
+    let mut params = CommonParams::new(Endpoint::Completions, limits);
     let mut tokens = None;
     r.object(|r, key| {
         match key.as_ref() {
             "tokens" => tokens = Some(ids(r, limits.max_prompt_ids)?),
-            "model" => knobs.take_common(key, r).map(drop)?,
+            "model" => params.take_common(key, r).map(drop)?,
             _ => return Err(FieldFault::unknown()),
         }
         Ok(())
     })?;
     r.end()?;
-    let model = knobs.settle(1)?.model;
+    let model = params.settle(1)?.model;
     Ok(DetokenizeRequest { model, tokens: tokens.ok_or_else(|| FieldFault::missing("tokens"))? })
 }
 

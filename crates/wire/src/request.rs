@@ -3,8 +3,6 @@
 //! Knows no templates, no models and no tenants.
 
 #[cfg(test)]
-mod blank_tests;
-#[cfg(test)]
 mod bounds_tests;
 #[cfg(test)]
 mod chat_tests;
@@ -21,9 +19,12 @@ mod messages_tests;
 
 use headrace_domain::{Call, Endpoint};
 
-use crate::fault::Read;
+use crate::anthropic::messages;
+use crate::fault::{BadRequest, Read};
 use crate::json::JsonReader;
-use crate::{BadRequest, WireLimits, chat, completions, embeddings, messages, rerank, responses};
+use crate::limits::WireLimits;
+use crate::openai::{chat, completions, embeddings, rerank};
+use crate::responses;
 
 /// Parses `body`, sent to `endpoint`, into a call.
 ///

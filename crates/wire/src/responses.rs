@@ -4,8 +4,6 @@
 //! Sources: <https://platform.openai.com/docs/api-reference/responses>, <https://www.openresponses.org/specification>.
 
 mod answer;
-mod as_chat;
-mod chat_parts;
 mod echo;
 mod gathered;
 mod items;
@@ -22,11 +20,10 @@ mod whole;
 #[cfg(test)]
 mod tests;
 
-pub use as_chat::as_chat;
 pub use references::{item_references, with_items};
 pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
 pub use turn::turn_body;
 
-pub(crate) use request::{metadata, read};
+pub(crate) use request::read;
 pub(crate) use stream::ResponseStream;
 pub(crate) use whole::ResponseWhole;

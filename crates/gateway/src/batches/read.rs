@@ -4,7 +4,8 @@
 use std::collections::HashSet;
 
 use headrace_objects::{BatchFault, BatchRecord, BatchStore, LineRecord, ObjectError};
-use headrace_wire::{WireLimits, batch_line};
+use headrace_wire::WireLimits;
+use headrace_wire::openai::batch_line;
 use tokio_util::sync::CancellationToken;
 
 /// The longest line, in bytes.

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use headrace_domain::{CacheLabel, CacheSalt, Call, Code, Dialect, Endpoint};
 use headrace_engine_api::{MessageRelay, MessageResume, PrefixCache, RelayAnswer, RelayAsk, RelayFacts};
-use headrace_wire::relay::{BodyEdits, ReplyReader, SoFar, concealed_class, edited, resumed};
+use headrace_relay::{BodyEdits, ReplyReader, SoFar, concealed_class, edited, resumed};
 
 use crate::Gateway;
 use crate::rejection::Rejection;

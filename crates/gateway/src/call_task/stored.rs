@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::Code;
-use headrace_wire::response_begun;
+use headrace_wire::responses::response_begun;
 
 use crate::Gateway;
 use crate::delivery::DeliveredCopy;

@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use headrace_call_api::AnswerFrames;
 use headrace_domain::{Code, KeyId, UnixNanos};
 use headrace_objects::{ItemRecord, ResponseRecord};
-use headrace_wire::response_begun;
+use headrace_wire::responses::response_begun;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ use headrace_objects::{
     BatchCounts, BatchFault, BatchKind, BatchRecord, BatchState, BatchStatus, BatchTimes, ItemPage,
     ItemRecord, PageAsk, fresh_id,
 };
-use headrace_wire::{BatchBody, batch_body, batch_path};
+use headrace_wire::openai::{BatchBody, batch_body, batch_path};
 use serde_json::{Map, Value, json};
 
 use crate::rejection::Rejection;

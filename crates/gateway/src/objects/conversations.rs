@@ -6,7 +6,7 @@ use headrace_identity::Principal;
 use headrace_objects::{
     ConversationRecord, ItemPage, ItemRecord, ObjectError, ObjectStore, StoredLookup, fresh_id, input_items,
 };
-use headrace_wire::{ConversationBody, conversation_body};
+use headrace_wire::responses::{ConversationBody, conversation_body};
 use serde_json::{Value, json};
 
 use crate::rejection::Rejection;

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use headrace_call_api::{AnswerFrames, BodySource, CallerInfo};
 use headrace_domain::{Code, Endpoint};
 use headrace_identity::Principal;
-use headrace_wire::compaction;
+use headrace_wire::responses::compaction;
 use serde_json::json;
 use serde_json::value::RawValue;
 

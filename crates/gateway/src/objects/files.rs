@@ -9,7 +9,7 @@ use headrace_call_api::{BodyPieces, BodyRefusal, BodySource, MemoryReservation};
 use headrace_domain::{Code, Stage};
 use headrace_identity::Principal;
 use headrace_objects::{FileDraft, FileRecord, ItemPage, ItemRecord, fresh_id};
-use headrace_wire::{file_name, file_purpose, kept_for};
+use headrace_wire::openai::{file_name, file_purpose, kept_for};
 use serde_json::{Value, json};
 
 use crate::delivery;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use headrace_domain::{Call, Code, KeyId, Stage};
 use headrace_identity::Principal;
 use headrace_objects::{HistoryOf, StoredLookup};
-use headrace_wire::with_history;
+use headrace_wire::responses::with_history;
 
 use crate::Gateway;
 use crate::rejection::Rejection;

@@ -2,7 +2,7 @@
 
 use headrace_domain::{ProjectId, RequestId, ResponseAsk, UnixNanos};
 use headrace_objects::{ItemRecord, ResponseRecord, ResponseStatus, input_items, items_with_ids, list_of};
-use headrace_wire::response_id;
+use headrace_wire::responses::response_id;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

@@ -12,7 +12,7 @@ use headrace_identity::Principal;
 use headrace_objects::{
     BatchCounts, BatchKind, BatchRecord, BatchState, BatchStatus, BatchTimes, LineRecord, fresh_id,
 };
-use headrace_wire::message_batch;
+use headrace_wire::anthropic::message_batch;
 use serde_json::{Value, json};
 
 use crate::batches::results::{READ_BYTES, anthropic_line};

@@ -6,7 +6,7 @@ use headrace_domain::{Code, Stage};
 use headrace_identity::Principal;
 use headrace_moderation::Judge;
 use headrace_objects::fresh_id;
-use headrace_wire::{MODERATION_MODEL, moderation_result, moderation_texts};
+use headrace_wire::openai::{MODERATION_MODEL, moderation_result, moderation_texts};
 
 use crate::memory::NoMemory;
 use crate::rejection::Rejection;

@@ -8,8 +8,8 @@ use headrace_call_api::MemoryReservation;
 use headrace_domain::{Code, ProjectId, Stage, UnixNanos};
 use headrace_identity::Principal;
 use headrace_objects::{ItemRecord, ObjectError, ObjectStore, StoredLookup, items_with_ids};
-use headrace_wire::relay::response_state;
-use headrace_wire::{item_references, with_items};
+use headrace_relay::response_state;
+use headrace_wire::responses::{item_references, with_items};
 
 use crate::Gateway;
 use crate::catalog::Catalog;

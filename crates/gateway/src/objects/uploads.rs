@@ -9,7 +9,7 @@ use headrace_identity::Principal;
 use headrace_objects::{
     FileDraft, FileRecord, PartRecord, UploadFault, UploadRecord, UploadStatus, fresh_id,
 };
-use headrace_wire::{CompleteBody, complete_body, upload_body};
+use headrace_wire::openai::{CompleteBody, complete_body, upload_body};
 use md5::{Digest, Md5};
 use serde_json::{Value, json};
 

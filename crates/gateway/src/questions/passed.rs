@@ -12,8 +12,8 @@ use headrace_engine_api::{
 };
 use headrace_fleet::{PrefixHashes, TriedWorkers};
 use headrace_identity::Principal;
+use headrace_relay::{BodyEdits, edited};
 use headrace_wire::count_body;
-use headrace_wire::relay::{BodyEdits, edited};
 use serde_json::Value;
 
 use crate::Answer;

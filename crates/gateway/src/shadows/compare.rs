@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use headrace_domain::{Endpoint, ReplyEvent, ShadowComparison};
-use headrace_wire::relay::{EventSplitter, ReplyReader};
+use headrace_relay::{EventSplitter, ReplyReader};
 
 /// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 16;
@@ -119,7 +119,7 @@ fn read(form: ComparedShape, bytes: &Bytes) -> Option<Vec<ComparedChoice>> {
         }
     }
     for tool in said.iter_mut().flat_map(|choice| &mut choice.tools) {
-        if let Ok(arguments) = headrace_wire::canonical::text(&tool.arguments) {
+        if let Ok(arguments) = headrace_wire::json::canonical::text(&tool.arguments) {
             tool.arguments = arguments;
         }
     }

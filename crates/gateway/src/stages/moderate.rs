@@ -118,7 +118,7 @@ fn each_text(model: &ServedModel, call: &Call, each: &mut dyn FnMut(&str, TextPl
                 }
             }
         }
-        Prompt::Relayed(relayed) => return headrace_wire::relay::texts(&relayed.body, each),
+        Prompt::Relayed(relayed) => return headrace_relay::texts(&relayed.body, each),
         Prompt::Raw(items) => {
             for item in items {
                 match item {

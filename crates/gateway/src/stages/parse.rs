@@ -182,7 +182,7 @@ impl NamedModel {
 }
 
 fn named(catalog: &Catalog, asker: &RouteAsker, body: &[u8]) -> NamedModel {
-    let told = || headrace_wire::relay::model_named(body).and_then(|name| ModelName::new(&name).ok());
+    let told = || headrace_relay::model_named(body).and_then(|name| ModelName::new(&name).ok());
     let asked = asker.to.clone().or_else(|| if catalog.looks() { told() } else { None });
     let model = asked.as_ref().and_then(|name| catalog.choose(name, asker, body));
     NamedModel { asked, model }
@@ -205,7 +205,7 @@ fn read(
         _ => model.lane.is_messages(),
     });
     if sent_on {
-        let call = Box::new(headrace_wire::relay::skim(endpoint, body, limits)?);
+        let call = Box::new(headrace_relay::skim(endpoint, body, limits)?);
         return Ok(ReadBody { call, asked, model });
     }
     let call = Box::new(headrace_wire::parse(endpoint, &body, limits)?);

@@ -371,7 +371,7 @@ async fn an_address_goes_to_servers_that_may_be_handed_it() {
 #[tokio::test]
 async fn a_pinned_call_leaves_its_region_by_no_word_of_its_body() {
     let answer = message(&json!({"input_tokens": 20, "output_tokens": 2}));
-    let every: Arc<[&'static str]> = headrace_wire::relay::ALLOWABLE.into();
+    let every: Arc<[&'static str]> = headrace_relay::ALLOWABLE.into();
     let claude = altered(
         crate::told::server_in(
             Some("eu"),

@@ -7,7 +7,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use headrace_domain::Endpoint;
-use headrace_wire::{WireLimits, batch_endpoint, batch_line, batch_path};
+use headrace_wire::WireLimits;
+use headrace_wire::openai::{batch_endpoint, batch_line, batch_path};
 use serde_json::Value;
 
 /// Maximum number of faults that are reported for a file.

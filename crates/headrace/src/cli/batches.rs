@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use headrace_domain::Endpoint;
-use headrace_wire::{batch_endpoint, batch_window};
+use headrace_wire::openai::{batch_endpoint, batch_window};
 
 use crate::cli::caller::CallerArgs;
 use crate::cli::shared;

@@ -1,8 +1,8 @@
 //! What calls may ask of an upstream besides tokens: URLs that its server fetches, and extras without a price. Must not
 //! know what a call asks for.
 
+use headrace_relay::ALLOWABLE;
 use headrace_upstream::{AllowedHost, UrlPolicy};
-use headrace_wire::relay::ALLOWABLE;
 
 use super::table::TableReader;
 

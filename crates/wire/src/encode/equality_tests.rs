@@ -12,8 +12,9 @@ use headrace_domain::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{ReplyMeta, ShownSampling, encoder};
-use crate::client::SseReader;
+use crate::common::encoder::{ReplyMeta, ShownSampling};
+use crate::encode::encoder;
+use crate::sse::SseReader;
 
 /// The parameters of a call that decide the shape of its answer.
 #[derive(Debug, Clone)]

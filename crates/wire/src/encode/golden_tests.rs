@@ -8,8 +8,11 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use super::{ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
-use crate::{ErrorFacts, WireLimits, parse};
+use crate::common::encoder::{ReplyEncoder, ReplyMeta, ShownSampling};
+use crate::common::error::ErrorFacts;
+use crate::encode::{content_type, encoder};
+use crate::limits::WireLimits;
+use crate::request::parse;
 
 const USAGE: Usage = Usage {
     input: 5,
@@ -255,24 +258,6 @@ fn anthropic_stream() {
 }
 
 #[test]
-fn cache_writes_are_shown_where_there_are_some() {
-    let usage = Usage { cache_write: 30, cache_write_1h: 4, ..USAGE };
-    let shown = |write: fn(&mut BytesMut, &Usage)| {
-        let mut out = BytesMut::new();
-        write(&mut out, &usage);
-        String::from_utf8(out.to_vec()).unwrap()
-    };
-    assert_eq!(
-        shown(super::anthropic_stream::write_usage),
-        r#"{"input_tokens":5,"cache_creation_input_tokens":34,"cache_read_input_tokens":16,"cache_creation":{"ephemeral_5m_input_tokens":30,"ephemeral_1h_input_tokens":4},"output_tokens":3,"output_tokens_details":{"thinking_tokens":1},"server_tool_use":null,"inference_geo":null,"service_tier":"standard"}"#
-    );
-    assert_eq!(
-        shown(super::frame::write_usage),
-        r#","usage":{"prompt_tokens":55,"completion_tokens":3,"total_tokens":58,"prompt_tokens_details":{"cached_tokens":16,"cache_write_tokens":34},"completion_tokens_details":{"reasoning_tokens":1}}"#
-    );
-}
-
-#[test]
 fn anthropic_whole() {
     let call = call(Endpoint::Messages, &json!({}));
     let mut events =
@@ -363,7 +348,8 @@ fn an_error_never_looks_like_success() {
             let written = String::from_utf8(out.to_vec()).unwrap();
             assert!(!written.contains("[DONE]") && !written.contains("message_stop"));
             let last = written.get(before..).unwrap();
-            let body = String::from_utf8(crate::error_body(endpoint.dialect(), &facts)).unwrap();
+            let body =
+                String::from_utf8(crate::common::error::error_body(endpoint.dialect(), &facts)).unwrap();
             let expected = match (endpoint, stream) {
                 (_, false) => body,
                 (Endpoint::Messages, true) => format!("event: error\ndata: {body}\n\n"),

@@ -3,7 +3,8 @@
 use headrace_domain::Endpoint;
 use serde_json::{Value, json};
 
-use crate::{WireLimits, parse};
+use crate::limits::WireLimits;
+use crate::request::parse;
 
 /// A bound in an error message must be accepted, so that a client that follows the message does not get another one.
 #[test]

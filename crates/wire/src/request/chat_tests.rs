@@ -5,7 +5,9 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use crate::{BadRequest, WireLimits, parse_chat};
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse_chat;
 
 fn parse(body: &Value) -> Result<Call, BadRequest> {
     parse_chat(body.to_string().as_bytes(), &WireLimits::default())

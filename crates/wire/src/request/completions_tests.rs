@@ -3,7 +3,9 @@
 use headrace_domain::{Call, CompletionsExtras, DialectExtras, Endpoint, Prompt, PromptItem};
 use serde_json::{Value, json};
 
-use crate::{BadRequest, WireLimits, parse_completions};
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse_completions;
 
 fn parse(more: &Value) -> Result<Call, BadRequest> {
     let mut body = json!({"model": "demo", "prompt": "hi"});

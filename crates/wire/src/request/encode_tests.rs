@@ -9,7 +9,11 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use crate::{BadRequest, ReplyMeta, WireLimits, encoder, parse};
+use crate::common::encoder::ReplyMeta;
+use crate::encode::encoder;
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse;
 
 fn read(endpoint: Endpoint, body: &Value) -> Result<ToEncode, BadRequest> {
     let call = parse(endpoint, body.to_string().as_bytes(), &WireLimits::default())?;
@@ -137,7 +141,7 @@ fn answer(endpoint: Endpoint, body: &Value, values: &[&[f32]]) -> Value {
         model: "served".to_owned(),
         system_fingerprint: String::new(),
         tier: ServiceTier::Standard,
-        chosen: crate::encode::ShownSampling::default(),
+        chosen: crate::common::encoder::ShownSampling::default(),
         diagnosis: None,
     };
     let (mut encoder, mut out) = (encoder(&call, meta), BytesMut::new());

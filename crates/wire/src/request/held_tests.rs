@@ -8,7 +8,9 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use crate::{BadRequest, WireLimits, parse};
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse;
 
 fn read(endpoint: Endpoint, more: &Value) -> Result<Call, BadRequest> {
     let mut body = match endpoint {

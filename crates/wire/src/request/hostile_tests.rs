@@ -4,8 +4,10 @@
 use headrace_domain::Endpoint;
 use proptest::prelude::*;
 
+use crate::fault::BadRequest;
 use crate::json::JsonReader;
-use crate::{BadRequest, WireLimits, parse};
+use crate::limits::WireLimits;
+use crate::request::parse;
 
 const ALL: [Endpoint; 4] =
     [Endpoint::ChatCompletions, Endpoint::Completions, Endpoint::Messages, Endpoint::Responses];

@@ -6,7 +6,9 @@ use headrace_domain::{
 };
 use serde_json::{Value, json};
 
-use crate::{BadRequest, WireLimits, parse_messages};
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse_messages;
 
 fn parse(more: &Value) -> Result<Call, BadRequest> {
     let mut body = json!({"model": "demo", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
@@ -574,8 +576,8 @@ fn a_count_needs_no_bound_of_an_answer() {
     let limits = WireLimits::default();
     let body =
         json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}], "system": "s"}).to_string();
-    let call = crate::parse_count(body.as_bytes(), &limits).unwrap();
+    let call = crate::questions::parse_count(body.as_bytes(), &limits).unwrap();
     assert_eq!(conversation(call).messages.len(), 2);
     assert_eq!(parse_messages(body.as_bytes(), &limits).unwrap_err().param.as_deref(), Some("max_tokens"));
-    assert!(crate::parse_count(b"{\"model\":\"demo\"}", &limits).is_err());
+    assert!(crate::questions::parse_count(b"{\"model\":\"demo\"}", &limits).is_err());
 }

@@ -9,10 +9,12 @@ use bytes::BytesMut;
 use headrace_domain::{Call, Endpoint, FinishReason, Prompt, ResponseAsk, TokenLogprob, Usage};
 
 use super::sealed::SealedReasoning;
-use crate::ErrorFacts;
-use crate::custom::CustomInputReader;
-use crate::encode::{ReplyMeta, answer_id, write_cache_diagnostics, write_explain};
-use crate::json_out::{chat_logprobs, list, raw, value};
+use crate::common::answer_id::{answer_id, write_explain};
+use crate::common::custom::CustomInputReader;
+use crate::common::diagnosis::write_cache_diagnostics;
+use crate::common::encoder::ReplyMeta;
+use crate::common::error::ErrorFacts;
+use crate::json::writer::{chat_logprobs, list, raw, value};
 
 /// The items so far, and the facts about the answer as a whole.
 pub(super) struct ResponseAnswer {

@@ -3,8 +3,8 @@
 use bytes::BytesMut;
 use headrace_domain::{ResponseAsk, SamplingRequest, ServiceTier};
 
-use crate::cache_options::CacheOptions;
-use crate::json_out::{raw, value};
+use crate::common::cache_options::CacheOptions;
+use crate::json::writer::{raw, value};
 
 /// The request's parameters, in the form in which the answer repeats them.
 #[derive(Debug, Default)]

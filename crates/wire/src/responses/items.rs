@@ -6,12 +6,13 @@ use std::collections::HashSet;
 
 use headrace_domain::{Code, Conversation, MediaPart, Message, MessageOrigin, Role, ToolCall};
 
-use crate::content::MessageContent;
+use crate::common::content::MessageContent;
+use crate::common::custom;
+use crate::common::names::tool_name;
+use crate::common::params::label;
 use crate::fault::{FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
-use crate::names::tool_name;
-use crate::params::label;
-use crate::{WireLimits, custom};
+use crate::limits::WireLimits;
 
 use super::parts;
 use super::sealed::SealedReasoning;
@@ -286,7 +287,7 @@ impl ItemDraft {
                 }
                 ("name", InputItemKind::Call | InputItemKind::CustomCall) => draft.name = Some(tool_name(r)?),
                 ("arguments", InputItemKind::Call) => {
-                    draft.arguments = Some(crate::tools::arguments_text(r)?)
+                    draft.arguments = Some(crate::common::tools::arguments_text(r)?)
                 }
                 ("input", InputItemKind::CustomCall) => draft.input = Some(r.string()?.into_owned()),
                 ("output", InputItemKind::CallOutput | InputItemKind::CustomOutput) => {

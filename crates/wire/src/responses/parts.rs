@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use headrace_domain::{Code, MediaKind};
 
-use crate::WireLimits;
-use crate::cache_options;
-use crate::content::{ContentMedia, FileParts, MessageContent, detail, no_such_part, sound};
+use crate::common::cache_options;
+use crate::common::content::{ContentMedia, FileParts, MessageContent, detail, no_such_part, sound};
 use crate::fault::{FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
+use crate::limits::WireLimits;
 
 /// Types of text parts, each with the key of its text.
 const TEXTS: &[(&str, &str)] = &[

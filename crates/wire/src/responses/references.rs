@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use bytes::BytesMut;
 
-use crate::WireLimits;
 use crate::fault::Read;
+use crate::json::writer::{raw, value};
 use crate::json::{JsonReader, ValueKind};
-use crate::json_out::{raw, value};
+use crate::limits::WireLimits;
 
 /// Returns the ids that items of the body's input name, in order and with repetitions. Empty if the body cannot be
 /// read: the call's own parser then names the fault.

@@ -9,15 +9,18 @@ use headrace_domain::{
     Prompt, ReasoningOptions, ResponseAsk, ResponseFormat, Role, is_blank,
 };
 
-use crate::cache_options;
+use crate::common::answer_options::{USUAL_VERBOSITY, verbosity};
+use crate::common::blank;
+use crate::common::cache_options;
+use crate::common::form::json_form;
+use crate::common::metadata::metadata;
+use crate::common::names::schema_name;
+use crate::common::params::{CommonParams, integer, label};
+use crate::common::refused;
+use crate::common::refused::KnownParameters;
 use crate::fault::{FieldFault, Read};
-use crate::form::json_form;
 use crate::json::{JsonReader, ValueKind};
-use crate::names::schema_name;
-use crate::params::{CommonParams, integer, label};
-use crate::refused::{self, KnownParameters};
-use crate::wishes::{USUAL_VERBOSITY, verbosity};
-use crate::{WireLimits, blank};
+use crate::limits::WireLimits;
 
 use super::echo::RequestEcho;
 use super::items::{self, InputTurns};
@@ -75,7 +78,7 @@ struct ResponsesDraft {
 
 /// Reads the whole body.
 pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
-    let mut knobs = CommonParams::new(Endpoint::Responses, limits);
+    let mut params = CommonParams::new(Endpoint::Responses, limits);
     let mut draft = ResponsesDraft {
         ask: ResponseAsk { store: true, ..ResponseAsk::default() },
         ..ResponsesDraft::default()
@@ -83,15 +86,15 @@ pub(crate) fn read(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<Call> {
     r.object(|r, key| {
         let key = key.as_ref();
         if SHARED.contains(&key) {
-            return knobs.take_openai(key, r).map(drop);
+            return params.take_openai(key, r).map(drop);
         }
         if draft.take_prompt(key, r, limits)? || draft.take_state(key, r, limits)? {
             return Ok(());
         }
-        draft.take_answer(key, r, limits, &mut knobs)
+        draft.take_answer(key, r, limits, &mut params)
     })?;
     r.end()?;
-    draft.finish(knobs)
+    draft.finish(params)
 }
 
 impl ResponsesDraft {
@@ -151,12 +154,12 @@ impl ResponsesDraft {
         key: &str,
         r: &mut JsonReader<'_>,
         limits: &WireLimits,
-        knobs: &mut CommonParams<'_>,
+        params: &mut CommonParams<'_>,
     ) -> Read<()> {
         match key {
             "max_output_tokens" => {
                 let cap = limits.max_output_tokens_per_request;
-                knobs.sampling.max_tokens = r.optional(|r| integer(r, 1, cap))?;
+                params.sampling.max_tokens = r.optional(|r| integer(r, 1, cap))?;
             }
             "top_logprobs" => {
                 let most = u32::from(limits.max_logprobs);
@@ -285,8 +288,8 @@ impl ResponsesDraft {
         Err(blank::conversation().under_key("input"))
     }
 
-    fn finish(mut self, mut knobs: CommonParams<'_>) -> Read<Call> {
-        self.take_added(knobs.limits)?;
+    fn finish(mut self, mut params: CommonParams<'_>) -> Read<Call> {
+        self.take_added(params.limits)?;
         // The continued state may contain the tools that the choice names, and the calls that the outputs name.
         let goes_on = self.ask.previous.is_some() || self.ask.conversation.is_some();
         if !goes_on {
@@ -296,10 +299,10 @@ impl ResponsesDraft {
         self.check_blank(goes_on)?;
         if self.logprobs || self.top_logprobs.is_some_and(|top| top > 0) {
             let top = self.top_logprobs.unwrap_or(0);
-            knobs.sampling.logprobs = Some(u8::try_from(top).unwrap_or(u8::MAX));
+            params.sampling.logprobs = Some(u8::try_from(top).unwrap_or(u8::MAX));
         }
         self.echo.top_logprobs = self.top_logprobs.unwrap_or(0);
-        let settled = knobs.settle(1)?;
+        let settled = params.settle(1)?;
         let Self {
             turns,
             input,
@@ -318,7 +321,7 @@ impl ResponsesDraft {
         let comparison = echo.cache.as_ref().map(|cache| cache.comparison.clone());
         ask.comparison = comparison.map(|previous_answer| CacheComparison { previous_answer });
         let user = echo.safety_identifier.as_deref().or(echo.user.as_deref()).and_then(EndUser::named);
-        ask.echo = echo.written(&ask, &settled.sampling, knobs.tier);
+        ask.echo = echo.written(&ask, &settled.sampling, params.tier);
         let InputTurns { mut messages, mut origins, marked, tools: _ } = turns.unwrap_or_default();
         if let Some(instructions) = instructions {
             messages.insert(0, Message::text(Role::System, instructions));
@@ -340,12 +343,12 @@ impl ResponsesDraft {
         Ok(Call {
             origins,
             sampling: settled.sampling,
-            stream: knobs.stream,
+            stream: params.stream,
             include_usage: true,
-            explain: knobs.explain,
-            cache_salt: knobs.cache_salt,
-            timeout: knobs.timeout,
-            tier: knobs.tier,
+            explain: params.explain,
+            cache_salt: params.cache_salt,
+            timeout: params.timeout,
+            tier: params.tier,
             user,
             form: form.map(Arc::new),
             reasoning,
@@ -414,34 +417,6 @@ fn conversation(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
         _ => Err(FieldFault::unknown()),
     })?;
     id.ok_or_else(|| FieldFault::missing("id"))
-}
-
-/// OpenAI's limit for a key of `metadata`, in characters.
-const MAX_METADATA_KEY: usize = 64;
-/// OpenAI's limit for a value of `metadata`, in characters.
-const MAX_METADATA_VALUE: usize = 512;
-
-/// Reads up to 16 pairs of short strings, and returns them as they were sent.
-pub(crate) fn metadata(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<String> {
-    let text = r.raw()?;
-    let mut pairs = 0;
-    r.inner(text).object(|r, key| {
-        pairs += 1;
-        if pairs > limits.max_metadata_pairs {
-            let message = format!("it may have at most {} pairs", limits.max_metadata_pairs);
-            return Err(FieldFault::new(Code::ObjectAboveMaxProperties, message).of_parent());
-        }
-        if key.chars().count() > MAX_METADATA_KEY {
-            let message = format!("a key may have at most {MAX_METADATA_KEY} characters");
-            return Err(FieldFault::new(Code::StringAboveMaxLength, message).of_parent());
-        }
-        if r.string()?.chars().count() > MAX_METADATA_VALUE {
-            let message = format!("it may have at most {MAX_METADATA_VALUE} characters");
-            return Err(FieldFault::new(Code::StringAboveMaxLength, message));
-        }
-        Ok(())
-    })?;
-    Ok(text.to_owned())
 }
 
 fn stream_options(r: &mut JsonReader<'_>) -> Read<()> {

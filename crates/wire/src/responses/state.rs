@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 
 use super::answer::{ResponseAnswer, ResponseEnd};
 use super::items::{self, InputTurns};
-use super::request::metadata;
 use super::sealed::SealedReasoning;
 use super::tools;
-use crate::encode::{ReplyMeta, answer_id};
-use crate::fault::{FieldFault, Read};
+use crate::common::answer_id::answer_id;
+use crate::common::encoder::ReplyMeta;
+use crate::common::metadata::metadata;
+use crate::fault::{BadRequest, FieldFault, Read};
 use crate::json::{JsonReader, ValueKind};
-use crate::{BadRequest, WireLimits};
+use crate::limits::WireLimits;
 
 /// Returns the id of the response to a request.
 pub fn response_id(request: RequestId) -> String {
@@ -142,7 +143,7 @@ fn read_body(r: &mut JsonReader<'_>, limits: &WireLimits) -> Read<ConversationBo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse;
+    use crate::request::parse;
 
     fn call(body: &Value) -> Call {
         parse(Endpoint::Responses, body.to_string().as_bytes(), &WireLimits::default()).unwrap()

@@ -7,10 +7,10 @@ use headrace_domain::{Call, Dialect, ReplyEvent, TokenLogprob, Usage};
 
 use super::answer::{AnswerItem, ItemBody, ItemStatus, ResponseAnswer, ResponseEnd, write_part, write_text};
 use super::gathered::GatheredDelta;
-use crate::ErrorFacts;
-use crate::encode::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
-use crate::error::write_error;
-use crate::json_out::{chat_logprobs, raw, value};
+use crate::common::encoder::{EVENT_STREAM, KEEP_ALIVE, ReplyEncoder, ReplyMeta};
+use crate::common::error::ErrorFacts;
+use crate::common::error::write_error;
+use crate::json::writer::{chat_logprobs, raw, value};
 
 /// Encodes a response as a stream.
 pub(crate) struct ResponseStream {

@@ -9,10 +9,13 @@ use headrace_domain::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::as_chat::{as_chat, body_of};
-use crate::client::SseReader;
-use crate::encode::{ReplyMeta, ShownSampling, encoder};
-use crate::{BadRequest, ErrorFacts, WireLimits, parse, parse_chat};
+use crate::common::encoder::{ReplyMeta, ShownSampling};
+use crate::common::error::ErrorFacts;
+use crate::encode::encoder;
+use crate::fault::BadRequest;
+use crate::limits::WireLimits;
+use crate::request::parse;
+use crate::sse::SseReader;
 
 fn read(body: &Value) -> Result<Call, BadRequest> {
     parse(Endpoint::Responses, body.to_string().as_bytes(), &WireLimits::default())
@@ -181,114 +184,6 @@ fn what_is_refused_and_where() {
     assert_eq!((bad.code, bad.param.as_deref()), (Code::UnsupportedValue, Some("tools[0].type")));
 }
 
-#[test]
-fn as_a_chat_it_means_the_same() {
-    let asked = read(&with(&json!({
-        "instructions": "i", "temperature": 0.25, "top_p": 0.5, "top_k": -1, "seed": 3, "stop": ["s"], "stream": true,
-        "presence_penalty": 1, "frequency_penalty": -1, "min_p": 0.125, "repetition_penalty": 1.5, "logit_bias": {"7": 2},
-        "stop_token_ids": [5], "min_tokens": 1, "ignore_eos": true, "cache_salt": "c", "service_tier": "flex",
-        "reasoning": {"effort": "high"}, "parallel_tool_calls": false,
-        "tools": [{"type": "function", "name": "f", "description": "d", "parameters": {"type": "object", "properties":
-            {"z": {"type": "string"}, "a": {}}}, "strict": true}, {"type": "function", "name": "g"}],
-        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
-        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": true}},
-        "input": [{"role": "user", "content": "u"}, {"type": "function_call", "call_id": "1", "name": "f",
-            "arguments": "{\"z\": 1}"}, {"type": "function_call_output", "call_id": "1", "output": "o"}],
-    })))
-    .unwrap();
-    let chat = as_chat(&asked, &WireLimits::default()).unwrap();
-    let back = parse_chat(body_of(&chat).as_bytes(), &WireLimits::default()).unwrap();
-    assert_eq!(back.prompt, asked.prompt);
-    assert_eq!(back.sampling, asked.sampling);
-    assert_eq!((&back.form, &back.reasoning), (&asked.form, &asked.reasoning));
-    assert_eq!((back.stream, back.tier, &back.cache_salt), (true, asked.tier, &asked.cache_salt));
-    let bad =
-        as_chat(&read(&with(&json!({"top_logprobs": 1}))).unwrap(), &WireLimits::default()).unwrap_err();
-    assert_eq!(bad.param.as_deref(), Some("top_logprobs"));
-}
-
-#[test]
-fn a_chat_is_read_within_the_limits_of_its_response() {
-    let usual = WireLimits::default();
-    let image = json!({"type": "input_image", "image_url": "https://x/a.png"});
-    let seen = json!({"role": "user", "content": [image]});
-    let tools = |count: usize| -> Vec<Value> {
-        (0..count).map(|at| json!({"type": "function", "name": format!("f{at}")})).collect()
-    };
-    let with_tools = |count| with(&json!({"input": [seen], "tools": tools(count)}));
-    let wide = WireLimits { max_tools: usual.max_tools + 20, ..usual.clone() };
-    let call = parse(Endpoint::Responses, with_tools(wide.max_tools).to_string().as_bytes(), &wide).unwrap();
-    assert!(as_chat(&call, &wide).is_ok());
-    assert_eq!(as_chat(&call, &usual).unwrap_err().param.as_deref(), Some("tools"));
-    let narrow = WireLimits { max_tools: 2, ..usual.clone() };
-    let call = read(&with_tools(3)).unwrap();
-    assert_eq!(as_chat(&call, &narrow).unwrap_err().param.as_deref(), Some("tools"));
-    // A chat may have more messages than its response has items, and more calls in one message.
-    let few =
-        WireLimits { max_messages: 3, max_tool_calls: 1, max_content_parts: 1, max_json_depth: 5, ..usual };
-    let (call, output) = (
-        |id: &str| json!({"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}),
-        json!({"type": "function_call_output", "call_id": "1", "output": [image]}),
-    );
-    for input in [json!([seen, call("1"), output]), json!([seen, call("1"), call("2")])] {
-        let body = with(&json!({"instructions": "be brief", "input": input}));
-        let call = parse(Endpoint::Responses, body.to_string().as_bytes(), &few).unwrap();
-        assert!(as_chat(&call, &few).is_ok(), "{body}");
-    }
-}
-
-#[test]
-fn images_files_and_sounds_go_into_the_chat_where_they_stand() {
-    let (url, pdf) = ("https://x/a.png", "data:application/pdf;base64,QUJD");
-    let asked = read(&with(&json!({"input": [
-        {"role": "user", "content": [
-            {"type": "input_text", "text": "see"},
-            {"type": "input_image", "image_url": url, "detail": "low"},
-            {"type": "input_text", "text": "this"},
-            {"type": "input_file", "file_data": pdf, "filename": "a.pdf"},
-            {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]},
-        {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": url}]},
-        {"role": "user", "content": "and?"}]})))
-    .unwrap();
-    let chat = as_chat(&asked, &WireLimits::default()).unwrap();
-    let Prompt::Relayed(relayed) = &chat.prompt else { panic!("a body") };
-    assert_eq!(relayed.media, 4);
-    assert!(relayed.text_bytes + url.len() + pdf.len() < relayed.body.len());
-    let body: Value = serde_json::from_str(body_of(&chat)).unwrap();
-    let image = json!({"type": "image_url", "image_url": {"url": url}});
-    assert_eq!(
-        body["messages"],
-        json!([
-            {"role": "user", "content": [
-                {"type": "text", "text": "see"},
-                {"type": "image_url", "image_url": {"url": url, "detail": "low"}},
-                {"type": "text", "text": "this"},
-                {"type": "file", "file": {"filename": "a.pdf", "file_data": pdf}},
-                {"type": "input_audio", "input_audio": {"data": "QUJD", "format": "wav"}}]},
-            {"role": "assistant", "content": null, "tool_calls": [
-                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-            {"role": "tool", "content": "See the next message.", "tool_call_id": "1"},
-            {"role": "user", "content": [
-                {"type": "text", "text": "Images and files of the result of the tool call `1`:"}, image]},
-            {"role": "user", "content": "and?"}])
-    );
-    // The chat converts back to the original messages, except that images of results are in a message of their own.
-    let back = parse_chat(body_of(&chat).as_bytes(), &WireLimits::default()).unwrap();
-    assert_eq!(conversation(&back).messages[0], conversation(&asked).messages[0]);
-    for (part, param) in [
-        (json!({"type": "input_image", "file_id": "file-1"}), "input[1].content[0].file_id"),
-        (json!({"type": "input_file", "file_id": "file-1"}), "input[1].content[0].file_id"),
-        (json!({"type": "input_file", "file_url": "https://x/a.pdf"}), "input[1].content[0]"),
-    ] {
-        let asked = read(&with(
-            &json!({"input": [{"role": "user", "content": "a"}, {"role": "user", "content": [part]}]}),
-        ));
-        let bad = as_chat(&asked.unwrap(), &WireLimits::default()).unwrap_err();
-        assert_eq!((bad.code, bad.param.as_deref()), (Code::UnsupportedContent, Some(param)));
-    }
-}
-
 const USAGE: Usage = Usage {
     input: 5,
     cached_input: 16,
@@ -436,7 +331,6 @@ proptest! {
         if let Ok(call) = parse(Endpoint::Responses, &bytes, &WireLimits::default()) {
             // All parameters that the answer repeats are JSON.
             serde_json::from_str::<Value>(&written(&call, &[], false)).unwrap();
-            let _ = as_chat(&call, &WireLimits::default());
         }
     }
 
@@ -497,29 +391,6 @@ fn what_a_custom_tool_gets_is_the_text_alone() {
 }
 
 #[test]
-fn the_grammar_of_a_custom_tool_is_told_to_models_of_others() {
-    let grammar = json!({"type": "grammar", "syntax": "lark", "definition": "start: \"*** Begin Patch\""});
-    let tools =
-        json!([{"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": grammar}]);
-    let told = json!({"installation": "i", "turn": "{}"});
-    let call = read(&with(&json!({"tools": tools, "client_metadata": told}))).unwrap();
-    let sent: Value =
-        serde_json::from_str(body_of(&as_chat(&call, &WireLimits::default()).unwrap())).unwrap();
-    let function = &sent["tools"][0]["function"];
-    assert_eq!(
-        (&function["name"], &function["description"]),
-        (&json!("apply_patch"), &json!("Edits files."))
-    );
-    let input = &function["parameters"]["properties"]["input"];
-    assert!(input["description"].as_str().unwrap().contains("start: \"*** Begin Patch\""), "{input}");
-    assert!(sent.get("client_metadata").is_none());
-    assert_eq!(
-        read(&with(&json!({"client_metadata": {"a": 1}}))).unwrap_err().param.as_deref(),
-        Some("client_metadata.a")
-    );
-}
-
-#[test]
 fn a_developer_may_offer_more_tools_in_an_item() {
     let tool = |name: &str| json!({"type": "function", "name": name, "parameters": {"type": "object"}});
     let more = |name: &str| json!({"type": "additional_tools", "role": "developer", "id": "at_1", "tools": [tool(name)]});
@@ -540,7 +411,8 @@ fn a_developer_may_offer_more_tools_in_an_item() {
     let next = with(
         &json!({"previous_response_id": "resp_1", "tools": [tool("h")], "tool_choice": {"type": "function", "name": "g"}}),
     );
-    let next = crate::with_history(read(&next).unwrap(), &[&history], &WireLimits::default()).unwrap();
+    let next =
+        crate::responses::with_history(read(&next).unwrap(), &[&history], &WireLimits::default()).unwrap();
     assert_eq!(names(&next), ["h", "g"]);
     for (bad, param) in [
         (json!({"input": [more("f"), said], "tools": [tool("f")]}), "input.tools[0].name"),
@@ -556,19 +428,17 @@ fn a_developer_may_offer_more_tools_in_an_item() {
     }
     let lost =
         with(&json!({"previous_response_id": "resp_1", "tool_choice": {"type": "function", "name": "x"}}));
-    let lost = crate::with_history(read(&lost).unwrap(), &[&history], &WireLimits::default()).unwrap_err();
+    let lost = crate::responses::with_history(read(&lost).unwrap(), &[&history], &WireLimits::default())
+        .unwrap_err();
     assert_eq!(lost.param.as_deref(), Some("tool_choice"));
 }
 
 #[test]
-fn verbosity_is_repeated_and_reaches_templates_and_chats() {
+fn verbosity_is_repeated_and_reaches_templates() {
     for word in ["low", "high"] {
         let told = read(&with(&json!({"text": {"verbosity": word}}))).unwrap();
         assert_eq!(conversation(&told).template.get("verbosity"), Some(&json!(word)));
         assert!(told.dialect.response().unwrap().echo.contains(&format!("\"verbosity\":\"{word}\"")));
-        let chat: Value =
-            serde_json::from_str(body_of(&as_chat(&told, &WireLimits::default()).unwrap())).unwrap();
-        assert_eq!(chat["verbosity"], word);
     }
     let usual = read(&with(&json!({"text": {"verbosity": "medium"}}))).unwrap();
     assert_eq!(usual, read(&with(&json!({}))).unwrap(), "the usual is what is said anyway");

@@ -6,13 +6,14 @@ use std::borrow::Cow;
 use bytes::BytesMut;
 use headrace_domain::{Code, CustomInput, Tool, ToolChoice};
 
-use crate::choice::tool_names;
+use crate::common::choice::tool_names;
+use crate::common::custom;
+use crate::common::names::tool_name;
+use crate::common::tools::{push_tool, schema};
 use crate::fault::{FieldFault, Read};
+use crate::json::writer::{raw, value};
 use crate::json::{JsonReader, ValueKind};
-use crate::json_out::{raw, value};
-use crate::names::tool_name;
-use crate::tools::{push_tool, schema};
-use crate::{WireLimits, custom};
+use crate::limits::WireLimits;
 
 /// The tools of a call.
 #[derive(Debug, Default)]

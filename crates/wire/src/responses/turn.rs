@@ -5,10 +5,10 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::Code;
 
-use crate::fault::{FieldFault, Read};
+use crate::fault::{BadRequest, FieldFault, Read};
 use crate::json::JsonReader;
-use crate::json_out::{raw, value};
-use crate::{BadRequest, WireLimits};
+use crate::json::writer::{raw, value};
+use crate::limits::WireLimits;
 
 /// The type of the message that begins a turn.
 const CREATE: &str = "response.create";

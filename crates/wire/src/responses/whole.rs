@@ -4,9 +4,9 @@ use bytes::{Bytes, BytesMut};
 use headrace_domain::{Call, Dialect, ReplyEvent, Usage};
 
 use super::answer::{ItemStatus, ResponseAnswer, ResponseEnd};
-use crate::ErrorFacts;
-use crate::encode::{JSON, ReplyEncoder, ReplyMeta};
-use crate::error::write_error;
+use crate::common::encoder::{JSON, ReplyEncoder, ReplyMeta};
+use crate::common::error::ErrorFacts;
+use crate::common::error::write_error;
 
 /// Encodes a response as a whole body.
 pub(crate) struct ResponseWhole {

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use headrace_domain::{FinishReason, Usage};
 use headrace_engine_api::{RelayAnswer, RelayEvent, RelayFacts};
 use headrace_fleet::{Placement, WorkerOutcome};
-use headrace_wire::relay::{KnownUsage, ReplyReader};
+use headrace_relay::{KnownUsage, ReplyReader};
 use tokio::time::{Instant, timeout_at};
 
 use crate::call_task::relay_attempt::RelayAttempt;

@@ -4,7 +4,7 @@
 use bytes::{Bytes, BytesMut};
 use headrace_domain::{Dialect, TokenClass, Usage};
 use headrace_engine_api::RelayedEvent;
-use headrace_wire::relay::{concealed, concealed_usage};
+use headrace_relay::{concealed, concealed_usage};
 
 /// Bytes around an event's name and data.
 const EVENT_BYTES: usize = 32;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use headrace_domain::{Code, Dialect, Stage};
 use headrace_engine_api::RelayError;
 use headrace_fleet::{FailureKind, WorkerOutcome};
-use headrace_wire::relay::{FailureClass, FaultKind, ReplyFault, failure};
+use headrace_relay::{FailureClass, FaultKind, ReplyFault, failure};
 
 use crate::rejection::Rejection;
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use headrace_domain::{Code, FinishReason, Prompt, ReplyEvent, ResponseFormat, Stage};
 use headrace_grammar::checked::{self, MAX_JUDGED_BYTES, ValidationResult, is_checked};
+use headrace_relay::form_asked;
 use headrace_wire::WireLimits;
-use headrace_wire::relay::form_asked;
 
 use crate::policy::OffForm;
 use crate::rejection::Rejection;

@@ -13,8 +13,8 @@ use futures_util::FutureExt;
 use headrace_domain::{Endpoint, PriceTier, ReplyEvent, Stage, Usage, UsageSource};
 use headrace_engine_api::{AbandonPolicy, RelayError, RelayEvent, RelayedEvent};
 use headrace_fleet::{Placement, WorkerOutcome};
+use headrace_relay::{EventFacts, EventKind, ReplyFault, end_of_stream};
 use headrace_wire::WireLimits;
-use headrace_wire::relay::{EventFacts, EventKind, ReplyFault, end_of_stream};
 
 use crate::request_context::RequestContext;
 use crate::state::{RelayedMessages, RenderedWork};

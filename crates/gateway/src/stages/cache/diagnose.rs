@@ -131,7 +131,7 @@ fn tools(call: &Call) -> [u8; 16] {
     let Prompt::Conversation(Conversation { tools, .. }) = &call.prompt else { return [0; 16] };
     let mut hasher = blake3::Hasher::new();
     for tool in tools {
-        let parameters = tool.parameters.clone().map(headrace_wire::canonical::value);
+        let parameters = tool.parameters.clone().map(headrace_wire::json::canonical::value);
         let parameters = parameters.unwrap_or(Value::Null).to_string();
         for text in [&tool.name, tool.description.as_deref().unwrap_or_default(), &parameters] {
             hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());

@@ -5,8 +5,8 @@ use headrace_domain::{
     CacheSalt, Call, Code, Dialect, Endpoint, Prompt, RelayedBody, Sampling, SamplingDefaults, Stage,
 };
 use headrace_fleet::Fleet;
-use headrace_wire::relay::{BodyEdits, beginning, can_resume, first_media, translated};
-use headrace_wire::{BadRequest, WireLimits, as_chat};
+use headrace_relay::{BodyEdits, as_chat, beginning, can_resume, first_media, translated};
+use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
 use crate::backend::{Backend, MessageBackend};

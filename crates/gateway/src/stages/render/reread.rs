@@ -94,7 +94,7 @@ fn read(
     limits: &headrace_wire::WireLimits,
 ) -> Result<Call, headrace_wire::BadRequest> {
     if wants_body {
-        headrace_wire::relay::skim(endpoint, body, limits)
+        headrace_relay::skim(endpoint, body, limits)
     } else {
         headrace_wire::parse(endpoint, &body, limits)
     }

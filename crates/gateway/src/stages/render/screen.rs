@@ -10,7 +10,7 @@ use headrace_domain::{
 };
 use headrace_engine_api::SharedRelay;
 use headrace_ledger::prices::Quote;
-use headrace_wire::relay::{GEO, TIER, extras_of_betas, place_of};
+use headrace_relay::{GEO, TIER, extras_of_betas, place_of};
 
 use crate::catalog::{Catalog, ServedModel};
 use crate::rejection::Rejection;

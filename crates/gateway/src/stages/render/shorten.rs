@@ -6,7 +6,8 @@ use headrace_domain::{
     Call, ClearTools, ClearTrigger, ClearedContext, Conversation, DialectExtras, Prompt, Role, UnixNanos,
 };
 use headrace_prompt::RenderOptions;
-use headrace_wire::{WireLimits, as_chat};
+use headrace_relay::as_chat;
+use headrace_wire::WireLimits;
 
 use crate::backend::{Backend, TokenBackend};
 use crate::catalog::ServedModel;

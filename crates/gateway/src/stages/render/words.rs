@@ -101,7 +101,7 @@ pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> 
     }
     let mut sorted = conversation.clone();
     for tool in &mut sorted.tools {
-        tool.parameters = tool.parameters.take().map(headrace_wire::canonical::value);
+        tool.parameters = tool.parameters.take().map(headrace_wire::json::canonical::value);
     }
     Cow::Owned(sorted)
 }
