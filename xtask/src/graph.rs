@@ -42,7 +42,7 @@ const CRATES: &[CrateRule] = &[
     rule("checkpoint", Ground, &["quant"]),
     rule("tokenizer", Ground, &["checkpoint"]),
     rule("prompt", Ground, &["tokenizer"]),
-    rule("lens", Ground, &["checkpoint", "tokenizer", "prompt"]),
+    rule("inspect", Ground, &["checkpoint", "tokenizer", "prompt"]),
     rule("engine-api", Ground, &[]),
     rule("grammar", Ground, &["tokenizer", "engine-api"]),
     rule("call-api", Ground, &[]),
@@ -87,8 +87,7 @@ const CRATES: &[CrateRule] = &[
     rule("admin", Around, &["identity", "ledger", "trace"]),
     rule("admin-http", Around, &["admin", "identity", "ledger"]),
     rule("client", Around, &["wire"]),
-    rule("book", Around, &[]),
-    rule("console", Around, &[]),
+    rule("admin-assets", Around, &[]),
     rule("bench", Around, &["client"]),
     rule(
         "headrace",
@@ -99,7 +98,7 @@ const CRATES: &[CrateRule] = &[
             "checkpoint",
             "tokenizer",
             "prompt",
-            "lens",
+            "inspect",
             "engine-api",
             "grammar",
             "call-api",
@@ -125,8 +124,7 @@ const CRATES: &[CrateRule] = &[
             "store",
             "admin",
             "admin-http",
-            "book",
-            "console",
+            "admin-assets",
             "client",
             "bench",
         ],
@@ -159,7 +157,7 @@ const KNOWLEDGE: &[(&str, &[&str], &[&str])] = &[
     ("the arithmetic of weights", &["half"], &["quant", "kernels", "model", "cuda", "headrace"]),
     ("GPUs", &["cudarc"], &["cuda"]),
     ("mapped files", &["memmap2"], &["checkpoint"]),
-    ("Markdown", &["pulldown-cmark", "pulldown-cmark-escape"], &["book"]),
+    ("Markdown", &["pulldown-cmark", "pulldown-cmark-escape"], &["admin-assets"]),
 ];
 
 const PREFIX: &str = "headrace-";

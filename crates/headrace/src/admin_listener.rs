@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_admin::{AdminCommand, AdminReply, AdminService, LinkSource, SecretText};
+use headrace_admin_assets::{Asset, console, docs_site};
 use headrace_admin_http::{
     AdminHttp, AdminParts, AdminSocket, ByteStream, ConsoleAsset, ConsolePages, OperatorSessions, Secure,
     Secured,
@@ -151,7 +152,7 @@ impl AdminListener {
     ) {
         let Self { listener, secure, sessions, url, .. } = self;
         let port = listener.local_addr().port();
-        let pages = ConsolePages { asset: page, missing, policy: headrace_console::CONTENT_SECURITY_POLICY };
+        let pages = ConsolePages { asset: page, missing, policy: console::CONTENT_SECURITY_POLICY };
         let AdminSeams { inside, prompts, calls, playground } = seen;
         let (house, prompts, calls, playground) =
             (Arc::new(inside), Arc::new(prompts), Arc::new(calls), Arc::new(playground));
@@ -185,20 +186,16 @@ fn secured(certificate: &Arc<TlsCertificate>) -> Result<Secure, String> {
 
 /// The asset at a path: a page of the documentation, or a file of the console.
 fn page(path: &str) -> Option<ConsoleAsset> {
-    if let Some(found) = headrace_book::page(path) {
-        return Some(of_book(found));
-    }
-    let found = headrace_console::asset(path)?;
-    Some(ConsoleAsset { bytes: found.bytes, mime: found.mime, etag: found.etag })
+    docs_site::page(path).or_else(|| console::asset(path)).map(console_asset)
 }
 
 /// The page that replaces a missing documentation page.
 fn missing(path: &str) -> Option<ConsoleAsset> {
-    (path == "docs" || path.starts_with("docs/")).then(|| of_book(headrace_book::missing()))
+    (path == "docs" || path.starts_with("docs/")).then(|| console_asset(docs_site::missing()))
 }
 
-fn of_book(page: headrace_book::Page) -> ConsoleAsset {
-    let headrace_book::Page { bytes, mime, etag } = page;
+fn console_asset(asset: Asset) -> ConsoleAsset {
+    let Asset { bytes, mime, etag } = asset;
     ConsoleAsset { bytes, mime, etag }
 }
 

@@ -13,11 +13,11 @@ use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
 use headrace_gateway::{Backend, ServedModel, TokenBackend};
 use headrace_grammar::FormCompiler;
+use headrace_inspect::Words;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::Forward;
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
-use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model, kv_bytes_per_block, weight_bytes};
 use headrace_prompt::ReplyFamily;
 

@@ -7,8 +7,8 @@ use headrace_admin::AdminError;
 use headrace_admin_http::{AskedIn, PromptInspector, RenderAsk, TokenizeAsk};
 use headrace_domain::{AdminCode, Clock, Endpoint, ModelName, SystemClock};
 use headrace_gateway::{Backend, Gateway, ServedModel};
+use headrace_inspect::{Words, token_list};
 use headrace_ledger::prices::{PriceList, Quote};
-use headrace_lens::{Words, token_list};
 use headrace_prompt::ReplyStyle;
 use headrace_wire::WireLimits;
 use serde::Serialize;
@@ -95,7 +95,7 @@ impl PromptInspector for PromptViews {
 struct ExaminedModel<'a> {
     model: &'a str,
     #[serde(flatten)]
-    diagnosis: headrace_lens::Diagnosis,
+    diagnosis: headrace_inspect::Diagnosis,
 }
 
 /// The tokenizer assets that a model is served with.

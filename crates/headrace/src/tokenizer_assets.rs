@@ -10,7 +10,7 @@ use headrace_domain::{Clock, ModelName, SamplingDefaults};
 use headrace_engine_api::Capabilities;
 use headrace_gateway::TokenBackend;
 use headrace_grammar::FormCompiler;
-use headrace_lens::Words;
+use headrace_inspect::Words;
 use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle};
 use headrace_tokenizer::Tokenizer;
 use headrace_upstream::{TokenModel, TokenModelSpec, Upstream};

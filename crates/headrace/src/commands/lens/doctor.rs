@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_checkpoint::Checkpoint;
-use headrace_lens::{Diagnosis, Examined, Facts, Finding, Severity, diagnose, printable};
+use headrace_inspect::{Diagnosis, Examined, Facts, Finding, Severity, diagnose, printable};
 use serde::Serialize;
 
 use super::which::{FoundModel, find};

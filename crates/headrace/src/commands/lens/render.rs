@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use headrace_domain::NanoDollars;
-use headrace_lens::{DrawOptions, PromptSight, draw_prompt};
+use headrace_inspect::{DrawOptions, PromptSight, draw_prompt};
 
 use super::input::RenderInput;
 use super::which::{FoundModel, find, knows};

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use headrace_lens::{TokenList, Words, draw_tokens, token_list};
+use headrace_inspect::{TokenList, Words, draw_tokens, token_list};
 
 use super::{input, which};
 use crate::cli::lens::TokenizeArgs;

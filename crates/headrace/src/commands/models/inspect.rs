@@ -6,8 +6,8 @@ use std::path::Path;
 
 use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, RopeScaling};
 use headrace_domain::BLOCK_TOKENS;
+use headrace_inspect::Words;
 use headrace_kernels::attention::KvType;
-use headrace_lens::Words;
 use headrace_prompt::ReplyFamily;
 use headrace_quant::BlockType;
 use serde_json::{Value, json};

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::BLOCK_TOKENS;
+use headrace_inspect::Words;
 use headrace_kernels::attention::KvType;
 use headrace_kernels::forward::{Forward, Logits, LogitsWanted, SequenceChunk};
 use headrace_kernels::isa::ISA_VARIABLE;
 use headrace_kernels::{ComputeMode, Isa, argmax, logsumexp};
-use headrace_lens::Words;
 use headrace_model::{LoadOptions, Model};
 use headrace_quant::BlockType;
 use serde_json::{Value, json};

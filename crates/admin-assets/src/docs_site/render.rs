@@ -3,8 +3,8 @@
 use pulldown_cmark::{CodeBlockKind, CowStr, Event, HeadingLevel, Options, Parser, Tag, TagEnd, html};
 use pulldown_cmark_escape::escape_html;
 
-use crate::links;
-use crate::slug::Slugs;
+use super::links;
+use super::slug::Slugs;
 
 /// A rendered page without its frame.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use pulldown_cmark::{Event, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
 
-use crate::links::{self, ROOT};
-use crate::render;
+use super::links::{self, ROOT};
+use super::render;
 
 /// The file of the first page.
 const FIRST: &str = "docs/README.md";

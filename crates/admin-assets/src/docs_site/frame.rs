@@ -3,9 +3,9 @@
 
 use std::fmt::Write as _;
 
-use crate::contents::Contents;
-use crate::links::ROOT;
-use crate::render::{Leaf, escaped};
+use super::contents::Contents;
+use super::links::ROOT;
+use super::render::{Leaf, escaped};
 
 /// Maximum number of headings for a list of two levels. Longer pages list only their top level.
 const MAX_LISTED_WITH_PARTS: usize = 30;

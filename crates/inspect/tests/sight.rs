@@ -6,7 +6,7 @@ use std::path::Path;
 
 use headrace_checkpoint::Wording;
 use headrace_domain::{Conversation, Message, Role, Tool, UnixNanos};
-use headrace_lens::{
+use headrace_inspect::{
     DrawOptions, PromptSight, TokenKind, Words, draw_prompt, draw_tokens, printable, sight, token_list,
 };
 use headrace_prompt::RenderOptions;

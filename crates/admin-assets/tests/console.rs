@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use headrace_console::{CONTENT_SECURITY_POLICY, asset, paths};
+use headrace_admin_assets::console::{CONTENT_SECURITY_POLICY, asset, paths};
 
 /// Maximum size of the first page, with everything that its modules import before they run.
 const FIRST_PAGE_MAX_BYTES: usize = 200 * 1024;

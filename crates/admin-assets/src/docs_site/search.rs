@@ -4,8 +4,8 @@
 use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 use serde_json::{Value, json};
 
-use crate::render;
-use crate::slug::Slugs;
+use super::render;
+use super::slug::Slugs;
 
 /// A section of a page: a heading and the text up to the next heading.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Resolves links of pages: to a page of the documentation, to the repository, or to the web, but never to a script.
 //! Must not know how pages look.
 
-use crate::packed;
+use super::packed;
 
 /// The prefix of all pages' addresses.
 pub const ROOT: &str = "/docs/";

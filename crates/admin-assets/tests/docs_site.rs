@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use headrace_book::{missing, page, paths, sizes};
+use headrace_admin_assets::docs_site::{missing, page, paths, sizes};
 use headrace_domain::Code;
 
 /// Maximum compressed size of the texts. Pictures count separately, because they are compressed files already.
@@ -42,13 +42,13 @@ fn files(at: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_file_under_docs_is_in_the_book() {
+fn every_file_under_docs_is_served() {
     let mut found = BTreeSet::new();
     files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").canonicalize().unwrap(), &mut found);
     assert!(found.len() > 100, "{found:?}");
     for file in found {
         let name = if file == "README.md" { "" } else { file.strip_suffix(".md").unwrap_or(&file) };
-        let known = page(&format!("docs/{name}")).unwrap_or_else(|| panic!("{file} is not in the book"));
+        let known = page(&format!("docs/{name}")).unwrap_or_else(|| panic!("{file} is not served"));
         assert!(known.bytes.len() > 100, "{file}: {} bytes", known.bytes.len());
         assert_eq!(page(&format!("docs/{file}")).is_some(), name == file || !name.is_empty(), "{file}");
     }

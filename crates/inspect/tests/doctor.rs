@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use headrace_checkpoint::Wording;
-use headrace_lens::{Diagnosis, Examined, Severity, diagnose};
+use headrace_inspect::{Diagnosis, Examined, Severity, diagnose};
 use serde_json::{Value, json};
 
 /// The files of a model, which a test can break.

@@ -13,9 +13,9 @@ const BESIDE: [&str; 5] =
 const LEVEL: u8 = 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let room = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
+    let folder = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    let root = room.join("../..").canonicalize()?;
+    let root = folder.join("../..").canonicalize()?;
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed={}", root.join("docs").display());
     let mut found = Vec::new();
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 let at = path.to_str().ok_or("a name that is no text")?;
                 writeln!(pictures, "({name:?}, include_bytes!({at:?}).as_slice()),")?;
             }
-            _ => return Err(format!("{name}: the book has pages (.md) and pictures (.png)").into()),
+            _ => return Err(format!("{name}: the documentation has pages (.md) and pictures (.png)").into()),
         }
     }
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(texts.as_bytes(), LEVEL);
