@@ -2,7 +2,7 @@
 
 /// An embedded file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asset {
+pub struct StaticAsset {
     /// The contents.
     pub bytes: &'static [u8],
     /// The media type, with the charset for texts.

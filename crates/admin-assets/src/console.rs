@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use crate::asset::{Asset, entity_tag};
+use crate::asset::{StaticAsset, entity_tag};
 
 /// The Content Security Policy (level 3) that the pages comply with. It forbids resources from elsewhere, inline
 /// scripts and styles, forms that the browser sends, and embedding in frames.
@@ -13,10 +13,10 @@ pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'
 
 /// Returns the file at a path without its leading slash. The empty path is the page. Views within the page are named
 /// after `#`, so there are no other paths.
-pub fn asset(path: &str) -> Option<Asset> {
+pub fn asset(path: &str) -> Option<StaticAsset> {
     let path = if path.is_empty() { PAGE } else { path };
     let (file, etag) = FILES.iter().zip(TAGS.iter()).find(|(file, _)| file.path == path)?;
-    Some(Asset { bytes: file.bytes, mime: mime(path), etag })
+    Some(StaticAsset { bytes: file.bytes, mime: mime(path), etag })
 }
 
 /// Every path that [`asset`] knows.

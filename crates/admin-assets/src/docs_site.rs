@@ -16,11 +16,11 @@ use std::sync::{LazyLock, OnceLock};
 use self::contents::Contents;
 pub use self::links::ROOT;
 use self::render::Leaf;
-use crate::asset::{Asset, entity_tag};
+use crate::asset::{StaticAsset, entity_tag};
 
 /// Returns the file at an address without its leading slash, such as `docs/tour`, `docs/tour.md` or
 /// `docs/pictures/console-now.png`.
-pub fn page(path: &str) -> Option<Asset> {
+pub fn page(path: &str) -> Option<StaticAsset> {
     let name = path.strip_prefix("docs").filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
     let name = name.trim_matches('/');
     let name = name.strip_suffix(".md").unwrap_or(name);
@@ -28,7 +28,7 @@ pub fn page(path: &str) -> Option<Asset> {
 }
 
 /// Returns the page to show if there is no page at an address.
-pub fn missing() -> Asset {
+pub fn missing() -> StaticAsset {
     SITE.missing.page("")
 }
 
@@ -107,9 +107,9 @@ impl DocsSite {
 }
 
 impl SiteFile {
-    fn page(&'static self, name: &str) -> Asset {
+    fn page(&'static self, name: &str) -> StaticAsset {
         let made = self.made.get_or_init(|| self.make(name));
-        Asset { bytes: &made.bytes, mime: self.mime(), etag: &made.etag }
+        StaticAsset { bytes: &made.bytes, mime: self.mime(), etag: &made.etag }
     }
 
     fn make(&self, name: &str) -> RenderedFile {

@@ -5,4 +5,4 @@ mod asset;
 pub mod console;
 pub mod docs_site;
 
-pub use asset::Asset;
+pub use asset::StaticAsset;
