@@ -14,7 +14,7 @@ import time
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ASSETS = ROOT / "crates" / "console" / "assets"
+ASSETS = ROOT / "crates" / "admin-assets" / "assets"
 TRACES = ROOT / "crates" / "trace" / "tests" / "data"
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "

@@ -27,7 +27,7 @@ MOVED_ELSEWHERE = {
     "headrace_limit_leases_abandoned_total": ("crates/limits/src/limits/tests.rs", "metrics.abandoned"),
     "headrace_limit_leases_expired_total": ("crates/limits/src/limits/tests.rs", "metrics.expired"),
     "headrace_ledger_holds_expired_total": ("crates/gateway/tests/path/holds.rs", "ledger.health().expired, 1"),
-    "headrace_log_lines_dropped_total": ("crates/headrace/src/log.rs", "log.dropped(), 3"),
+    "headrace_log_lines_dropped_total": ("crates/server/src/log.rs", "log.dropped(), 3"),
     "process_max_fds": ("crates/headrace/tests/descriptors.rs", "process_max_fds 256"),
     "headrace_journal_snapshots_total": ("crates/ledger/tests/service.rs", "contents.snapshots.len() > 2"),
 }

@@ -55,7 +55,7 @@ const MODULES: Allowed = &[
 ];
 
 /// The folder of the console's JavaScript.
-const SCRIPTS: &str = "crates/console/assets/js";
+const SCRIPTS: &str = "crates/admin-assets/assets/js";
 /// The folder of the console's pages, below [`SCRIPTS`].
 const SCRIPT_PAGES: &str = "pages/";
 /// The scripts that may import pages.

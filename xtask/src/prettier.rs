@@ -1,11 +1,11 @@
 //! Checks the format of the console's JavaScript with prettier, one of Node's packages. The options are in
-//! `crates/console/.prettierrc.json`.
+//! `crates/admin-assets/.prettierrc.json`.
 
 use crate::python;
 use crate::shell::{Done, Failure, Place, show};
 
 /// The folder of the scripts.
-const SCRIPTS: &str = "crates/console/assets/js";
+const SCRIPTS: &str = "crates/admin-assets/assets/js";
 /// The program, below the folder of Node's packages.
 const PROGRAM: &str = "node_modules/prettier/bin/prettier.cjs";
 const NEED_NODE: &str = "install Node 20 or later with npm, then run the step `format`";

@@ -33,7 +33,7 @@ pub(crate) fn instruction_sets(place: &Place) -> Result<Vec<String>, Failure> {
     sets(&said).ok_or_else(|| {
         Failure::new(
             format!("`headrace --version` names no instruction sets:\n{said}"),
-            "see VERSION in crates/headrace/src/cli.rs",
+            "see VERSION in crates/cli/src/arguments.rs",
         )
     })
 }

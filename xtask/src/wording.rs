@@ -193,7 +193,7 @@ fn row_of(path: &str) -> Option<&str> {
             None => path.starts_with("xtask/").then_some("xtask"),
         };
     }
-    if path.ends_with(".js") && path.starts_with("crates/console/") {
+    if path.ends_with(".js") && path.starts_with("crates/admin-assets/") {
         return Some(SCRIPTS);
     }
     // The change log keeps its words, and the glossary lists the words that are replaced.

@@ -1,0 +1,128 @@
+//! `headrace keys`.
+
+use std::process::ExitCode;
+
+use headrace_admin::{AdminCommand, AdminReply, SecretText};
+use headrace_domain::{Clock, KeyId, ModelName, SystemClock};
+use headrace_identity::{KeyRecord, Revocation};
+use headrace_terminal::output;
+
+use crate::arguments::places::{KeysArgs, KeysCommand};
+use crate::commands::places::pinned;
+use crate::commands::{execute, time, unexpected};
+
+/// Creates, lists, limits, pins or revokes keys.
+pub(crate) fn run(args: KeysArgs) -> ExitCode {
+    match args.command {
+        KeysCommand::Create { name, project, allow, endpoint, expires, secret_file, limits, regions } => {
+            let secret = match secret_file.map(std::fs::read_to_string).transpose() {
+                Ok(text) => text.map(|text| SecretText::new(text.trim().to_owned())),
+                Err(error) => return output::fail(&format!("cannot read --secret-file: {error}")),
+            };
+            let command = AdminCommand::CreateKey {
+                project,
+                name,
+                models: (!allow.is_empty()).then_some(allow),
+                endpoints: (!endpoint.is_empty()).then_some(endpoint),
+                limits: limits.given(),
+                regions: regions.residency(),
+                expires: expires.map(|after| SystemClock::new().now().after(after)),
+                secret,
+            };
+            execute(&args.at, command, created)
+        }
+        KeysCommand::Limits { id, limits } => {
+            let limits = limits.limits();
+            execute(&args.at, AdminCommand::SetKeyLimits { key: id.clone(), limits }, |reply| match reply {
+                AdminReply::LimitsSet => format!("{id} now has {limits}\n"),
+                other => unexpected(&other),
+            })
+        }
+        KeysCommand::Regions { id, regions } => {
+            let regions = regions.residency();
+            execute(&args.at, AdminCommand::SetKeyRegions { key: id, regions }, |reply| match reply {
+                AdminReply::RegionsSet { narrowed } => pinned(&narrowed),
+                other => unexpected(&other),
+            })
+        }
+        KeysCommand::List { project } => execute(&args.at, AdminCommand::ListKeys { project }, list),
+        KeysCommand::Revoke { id } => {
+            execute(&args.at, AdminCommand::RevokeKey { id }, |reply| match reply {
+                AdminReply::KeyRevoked { id, how } => revoked(&id, how),
+                other => unexpected(&other),
+            })
+        }
+    }
+}
+
+fn revoked(id: &KeyId, how: Revocation) -> String {
+    let waits = "`headrace status` shows when that is done";
+    match how {
+        Revocation::Written => format!("{id} is revoked\n"),
+        Revocation::Noted { why } => format!(
+            "{id} is revoked, and stays so after a restart\n  the disk took no more ({why}): the revocation is noted in the reserve beside the\n  identity store, and written with its audit row as soon as there is room; {waits}\n"
+        ),
+        Revocation::InMemory { why } => format!(
+            "{id} is revoked in the running server, and NOT YET ON THE DISK\n  {why}: a restart before the disk takes it would bring the key back. Make room; it is\n  tried again every second, and {waits}\n"
+        ),
+    }
+}
+
+fn created(reply: AdminReply) -> String {
+    match reply {
+        AdminReply::KeyCreated { key, secret, unserved } => format!(
+            "{}\n\n  id       {}\n  project  {} (organisation {})\n  may use  {}, {}\n  limits   {}\n  regions  {}\n{}\nThe first line is the secret. It is shown this once.\n",
+            secret.expose(),
+            key.id,
+            key.project,
+            key.org,
+            key.models,
+            key.endpoints,
+            key.limits,
+            key.regions,
+            warning(&unserved),
+        ),
+        other => unexpected(&other),
+    }
+}
+
+/// A warning about models that the key may use but that are not served now.
+fn warning(unserved: &[ModelName]) -> String {
+    if unserved.is_empty() {
+        return String::new();
+    }
+    let names: Vec<_> = unserved.iter().map(|name| format!("`{name}`")).collect();
+    format!(
+        "  warning  nothing here answers to {} now (`headrace status` shows what does): a name is taken as it is spelt\n",
+        names.join(", ")
+    )
+}
+
+fn list(reply: AdminReply) -> String {
+    let AdminReply::Keys(keys) = reply else { return unexpected(&reply) };
+    if keys.is_empty() {
+        return "no keys: headrace keys create --name NAME makes one\n".to_owned();
+    }
+    let head = ["id", "name", "project", "ends in", "created", "state", "limits", "regions"];
+    output::table(&head, keys.into_iter().map(row).collect())
+}
+
+fn row(key: KeyRecord) -> Vec<String> {
+    let state = match (key.revoked, key.expires) {
+        (Some(at), _) => format!("revoked {}", time(Some(at))),
+        (None, Some(at)) if SystemClock::new().now() >= at => format!("expired {}", time(Some(at))),
+        (None, Some(at)) => format!("until {}", time(Some(at))),
+        (None, None) => "active".to_owned(),
+    };
+    let limits = key.limits.to_string();
+    vec![
+        key.id.to_string(),
+        key.name,
+        key.project.to_string(),
+        if key.hint.is_empty() { "–".to_owned() } else { format!("…{}", key.hint) },
+        time(Some(key.created)),
+        state,
+        limits,
+        key.regions.to_string(),
+    ]
+}

@@ -1,0 +1,60 @@
+//! `headrace models`: lists models, inspects checkpoints, measures what their arithmetic costs, and makes random ones
+//! to measure with. Needs no server.
+
+mod list;
+mod make;
+mod noise;
+mod perplexity;
+mod plan;
+mod quantized;
+mod words;
+
+use std::process::ExitCode;
+
+use headrace_config::stored::{self, FoundCheckpoint, LocalCheckpoint, ModelFolders};
+use headrace_server::model_facts;
+use headrace_terminal::output;
+
+use self::quantized::quantized;
+use crate::arguments::{InspectArgs, ModelsArgs, ModelsCommand};
+
+/// Runs the command.
+pub(crate) fn run(args: &ModelsArgs) -> ExitCode {
+    let done = match &args.command {
+        ModelsCommand::List(at) => return list::run(at),
+        ModelsCommand::Inspect(args) if !args.path.exists() && stored::could_be_a_name(&args.path) => {
+            match ModelFolders::of_process().find(&args.path.to_string_lossy()) {
+                FoundCheckpoint::One(found) => inspected(&found, args),
+                FoundCheckpoint::None(why) => Err(why),
+            }
+        }
+        ModelsCommand::Inspect(args) => inspect(args),
+        ModelsCommand::Make(args) => make::run(args),
+        ModelsCommand::Perplexity(args) => perplexity::run(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => output::fail(&why),
+    }
+}
+
+/// Prints the facts of a checkpoint.
+fn inspect(args: &InspectArgs) -> Result<(), String> {
+    // Encoders have no option to quantize.
+    let quantize =
+        if model_facts::is_encoder(&args.path) { None } else { quantized(args.quantize.as_deref())? };
+    if args.json {
+        output::say(&format!("{:#}\n", model_facts::to_json(Some(&args.path), quantize)?));
+    } else {
+        output::say(&model_facts::to_text(&args.path, quantize)?);
+    }
+    Ok(())
+}
+
+/// Inspects a model that another program has stored.
+fn inspected(found: &LocalCheckpoint, args: &InspectArgs) -> Result<(), String> {
+    if !args.json {
+        output::note(&format!("{} is {}'s, at {}", found.name, found.program, found.path.display()));
+    }
+    inspect(&InspectArgs { path: found.path.clone(), ..args.clone() })
+}

@@ -1,0 +1,186 @@
+//! The plan of a random checkpoint: its shape, and the type of each tensor. Must not know how it is written.
+
+use std::path::Path;
+
+use headrace_checkpoint::{DType, ModelConfig};
+use serde_json::{Map, Value, json};
+
+use crate::arguments::MakeArgs;
+
+use super::words::{LEAST, MOST_WORDS};
+
+/// Named shapes: hidden size, layers, heads, KV heads, head width, MLP width, vocabulary, context.
+const SHAPES: [(&str, [usize; 8]); 3] = [
+    ("1.04b", [2_048, 16, 32, 8, 64, 8_192, 32_000, 32_768]),
+    ("0.39b", [896, 24, 14, 2, 64, 4_864, 32_000, 32_768]),
+    ("tiny", [256, 2, 4, 2, 64, 512, 2_048, 2_048]),
+];
+
+/// A checkpoint to be made.
+pub(super) struct CheckpointPlan {
+    pub(super) config: ModelConfig,
+    /// The members of its `config.json`.
+    pub(super) members: Map<String, Value>,
+    pub(super) tensors: Vec<PlannedTensor>,
+    /// Requested types that did not fit, with their replacements.
+    pub(super) fallbacks: Vec<String>,
+}
+
+/// A tensor to be made.
+pub(super) struct PlannedTensor {
+    /// The name in Hugging Face's checkpoints.
+    pub(super) name: String,
+    /// One or two dimensions, outermost first.
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: DType,
+}
+
+impl PlannedTensor {
+    /// Returns the number of rows, and their length.
+    pub(super) fn rows(&self) -> (usize, usize) {
+        match *self.shape {
+            [rows, k] => (rows, k),
+            _ => (1, self.shape.first().copied().unwrap_or(0)),
+        }
+    }
+
+    pub(super) fn weights(&self) -> u64 {
+        let (rows, k) = self.rows();
+        rows as u64 * k as u64
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let (rows, k) = self.rows();
+        // The plan has replaced types that do not fit a row.
+        self.dtype.row_bytes(k).unwrap_or(0).saturating_mul(rows)
+    }
+}
+
+impl CheckpointPlan {
+    /// Makes the plan for `args`, or returns why it is impossible.
+    pub(super) fn of(args: &MakeArgs) -> Result<Self, String> {
+        let mut members = match (&args.config, &args.shape) {
+            (Some(path), _) => read(path)?,
+            (None, name) => named(name.as_deref().unwrap_or("tiny"))?,
+        };
+        let text = Value::Object(members.clone()).to_string();
+        let config = ModelConfig::from_json(text.as_bytes()).map_err(|error| error.to_string())?;
+        if config.vocab_size < LEAST {
+            return Err(format!("a vocabulary of {} is too small: at least {LEAST}", config.vocab_size));
+        }
+        let end = config.vocab_size.min(MOST_WORDS) - 1;
+        for (key, id) in [("bos_token_id", end - 2), ("eos_token_id", end)] {
+            members.insert(key.to_owned(), json!(id));
+        }
+        let dtype = of_type(&args.r#type)?;
+        let embedding = args.embedding_type.as_deref().map_or(Ok(dtype), of_type)?;
+        let mut fallbacks = Vec::new();
+        let mut tensors = Vec::new();
+        for (name, shape) in config.tensors() {
+            let wanted = match name.as_str() {
+                "model.embed_tokens.weight" | "lm_head.weight" => embedding,
+                _ => dtype,
+            };
+            let dtype = match *shape {
+                // Vectors are small, and every loader expects them exact. In a directory, all tensors have the same
+                // dense type.
+                [_] if args.format == "gguf" => DType::F32,
+                [_, k] => fitting(wanted, k, &mut fallbacks),
+                _ => dtype,
+            };
+            tensors.push(PlannedTensor { name, shape, dtype });
+        }
+        Ok(Self { config, members, tensors, fallbacks })
+    }
+}
+
+/// Returns the type for rows of length `k`: `wanted`, or the type that llama.cpp uses instead.
+fn fitting(wanted: DType, k: usize, fallbacks: &mut Vec<String>) -> DType {
+    if wanted.row_bytes(k).is_some() {
+        return wanted;
+    }
+    let instead = match wanted.name() {
+        "q4_k" => "q5_0",
+        "q5_k" => "q5_1",
+        "q6_k" => "q8_0",
+        _ => "f16",
+    };
+    let next = DType::from_name(instead).unwrap_or(DType::F16);
+    let taken = if next.row_bytes(k).is_some() { next } else { DType::F16 };
+    let line = format!("rows of {k} are no whole {} blocks: {} instead", wanted.name(), taken.name());
+    if !fallbacks.contains(&line) {
+        fallbacks.push(line);
+    }
+    taken
+}
+
+fn of_type(name: &str) -> Result<DType, String> {
+    DType::from_name(name).ok_or_else(|| {
+        format!("`{name}` is not a type; there are f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k, q6_k, iq4_nl and mxfp4")
+    })
+}
+
+fn read(path: &Path) -> Result<Map<String, Value>, String> {
+    let failed = |why: String| format!("{}: {why}", path.display());
+    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    // Check the file with the reader of configurations before its members are copied.
+    ModelConfig::from_json(&bytes).map_err(|error| failed(error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))
+}
+
+fn named(name: &str) -> Result<Map<String, Value>, String> {
+    let known = SHAPES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+    let Some((_, [hidden, layers, heads, kv_heads, head_dim, inner, vocab, context])) = known else {
+        let names = SHAPES.map(|(name, _)| name).join(", ");
+        return Err(format!("`{name}` is not a shape; there are {names}, and --config for any other"));
+    };
+    let members = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+        "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads, "head_dim": head_dim, "intermediate_size": inner, "vocab_size": vocab,
+        "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10_000.0,
+        "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": false,
+    });
+    match members {
+        Value::Object(members) => Ok(members),
+        _ => Err("a shape is an object".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_fall_back_as_in_llama_cpp() {
+        for (wanted, k, expected) in [
+            ("q4_k", 2_048, "q4_k"),
+            ("q4_k", 896, "q5_0"),
+            ("q5_k", 896, "q5_1"),
+            ("q6_k", 896, "q8_0"),
+            ("q4_k", 48, "f16"),
+            ("mxfp4", 48, "f16"),
+            ("q8_0", 896, "q8_0"),
+            ("bf16", 7, "bf16"),
+        ] {
+            let mut said = Vec::new();
+            let taken = fitting(DType::from_name(wanted).unwrap(), k, &mut said);
+            assert_eq!(taken.name(), expected, "{wanted} in rows of {k}");
+            assert_eq!(said.is_empty(), wanted == expected);
+        }
+    }
+
+    #[test]
+    fn named_shapes_are_as_large_as_they_say() {
+        for (name, least, most) in
+            [("1.04b", 1_035_000_000, 1_045_000_000), ("0.39b", 380_000_000, 395_000_000)]
+        {
+            let text = Value::Object(named(name).unwrap()).to_string();
+            let config = ModelConfig::from_json(text.as_bytes()).unwrap();
+            let weights: usize =
+                config.tensors().iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+            assert!((least..most).contains(&weights), "{name}: {weights}");
+        }
+        assert!(named("2b").unwrap_err().contains("tiny"));
+    }
+}

@@ -1,0 +1,80 @@
+//! `headrace orgs` and `headrace projects`.
+
+use std::process::ExitCode;
+
+use headrace_admin::{AdminCommand, AdminReply};
+use headrace_domain::KeyId;
+use headrace_terminal::output;
+
+use crate::arguments::places::{OrgsArgs, OrgsCommand, ProjectsArgs, ProjectsCommand};
+use crate::commands::{execute, time, unexpected};
+
+/// Runs `headrace orgs`.
+pub(crate) fn orgs(args: OrgsArgs) -> ExitCode {
+    let command = match args.command {
+        OrgsCommand::Create { id, limits, regions } => {
+            AdminCommand::CreateOrg { id, limits: limits.given(), regions: regions.residency() }
+        }
+        OrgsCommand::Regions { id, regions } => {
+            AdminCommand::SetOrgRegions { org: id, regions: regions.residency() }
+        }
+        OrgsCommand::List => AdminCommand::ListOrgs,
+        OrgsCommand::Limits { id, limits } => AdminCommand::SetOrgLimits { org: id, limits: limits.limits() },
+    };
+    execute(&args.at, command, describe)
+}
+
+/// Runs `headrace projects`.
+pub(crate) fn projects(args: ProjectsArgs) -> ExitCode {
+    let command = match args.command {
+        ProjectsCommand::Create { id, org, limits } => {
+            AdminCommand::CreateProject { id, org, limits: limits.given() }
+        }
+        ProjectsCommand::List => AdminCommand::ListProjects,
+        ProjectsCommand::Limits { id, limits } => {
+            AdminCommand::SetProjectLimits { project: id, limits: limits.limits() }
+        }
+    };
+    execute(&args.at, command, describe)
+}
+
+fn describe(reply: AdminReply) -> String {
+    match reply {
+        AdminReply::OrgCreated(org) => {
+            format!("organisation {} is there; it can be granted credit once it has a project\n", org.id)
+        }
+        AdminReply::ProjectCreated(project) => {
+            format!("project {} of organisation {} is there\n", project.id, project.org)
+        }
+        AdminReply::LimitsSet => "the limits are set\n".to_owned(),
+        AdminReply::RegionsSet { narrowed } => pinned(&narrowed),
+        AdminReply::Orgs(orgs) => {
+            let rows = orgs.into_iter();
+            let rows = rows.map(|org| {
+                let limits = org.limits.to_string();
+                vec![org.id.to_string(), time(Some(org.created)), limits, org.regions.to_string()]
+            });
+            output::table(&["organisation", "created", "limits", "regions"], rows.collect())
+        }
+        AdminReply::Projects(projects) => {
+            let rows = projects.into_iter().map(|project| {
+                let (id, org) = (project.id.to_string(), project.org.to_string());
+                vec![id, org, time(Some(project.created)), project.limits.to_string()]
+            });
+            output::table(&["project", "organisation", "created", "limits"], rows.collect())
+        }
+        other => unexpected(&other),
+    }
+}
+
+/// The text after a change of regions, with a warning for each key that the change narrows.
+pub(crate) fn pinned(narrowed: &[KeyId]) -> String {
+    let mut text =
+        "the regions are set, from the next call on; calls under way end where they began\n".to_owned();
+    for id in narrowed {
+        text += &format!(
+            "  warning  key {id} has regions of its own that are none of these: what both allow is in force\n"
+        );
+    }
+    text
+}

@@ -1,0 +1,88 @@
+//! `headrace status`, `headrace reload` and `headrace audit`.
+
+use std::process::ExitCode;
+
+use headrace_admin::{AdminCommand, AdminReply, ServerStatus, StoreView};
+use headrace_terminal::output;
+
+use headrace_trace::counted;
+
+use crate::arguments::{AuditArgs, ServerArgs};
+use crate::commands::{execute, time, unexpected};
+
+/// Prints the server's status.
+pub(crate) fn run(at: &ServerArgs) -> ExitCode {
+    execute(at, AdminCommand::Status, |reply| match reply {
+        AdminReply::Status(status) => describe(&status),
+        other => unexpected(&other),
+    })
+}
+
+/// Makes the server reload its configuration.
+pub(crate) fn reload(at: &ServerArgs) -> ExitCode {
+    execute(at, AdminCommand::Reload, |reply| match reply {
+        AdminReply::Reloaded { changed } if changed.is_empty() => {
+            "read again; no setting has changed\n".to_owned()
+        }
+        AdminReply::Reloaded { changed } => format!("in force: {}\n", changed.join(", ")),
+        other => unexpected(&other),
+    })
+}
+
+fn describe(status: &ServerStatus) -> String {
+    let books = format!(
+        "  available  {}\n  held       {} by {}\n  revenue    {}, {} settled\n",
+        status.totals.available,
+        status.totals.held,
+        counted(status.totals.open_holds, "call"),
+        status.totals.revenue,
+        counted(status.totals.settled, "call")
+    );
+    if status.pid == 0 {
+        return format!("no server runs on this data directory: start it with `headrace up`\n{books}");
+    }
+    let ready = if status.not_ready.is_empty() { "ready" } else { "not ready" };
+    let why: String = status.not_ready.iter().map(|why| format!("  not ready  {why}\n")).collect();
+    format!(
+        "headrace {} is {ready} at {} (process {}, since {} UTC)\n{why}  models     {}\n  in flight  {}\n{books}{}",
+        status.version,
+        status.listen,
+        status.pid,
+        time(Some(status.started)),
+        status.models.join(", "),
+        status.in_flight,
+        stores(status),
+    )
+}
+
+/// One line about the working stores, one for each failing store, and one if revocations are not written yet.
+fn stores(status: &ServerStatus) -> String {
+    let (failing, well): (Vec<_>, Vec<_>) = status.stores.iter().partition(|store| store.failing.is_some());
+    let well: Vec<_> = well.iter().map(|store| store.store.as_str()).collect();
+    let mut lines = format!("  stores     {} can be written\n", well.join(", "));
+    for StoreView { store, failing } in failing {
+        let why = failing.as_deref().unwrap_or_default();
+        lines.push_str(&format!("             {store} CANNOT BE WRITTEN: {why}\n"));
+    }
+    if status.revocations_waiting > 0 {
+        lines.push_str(&format!(
+            "  revoked    {}, waiting to be written\n",
+            counted(status.revocations_waiting, "key")
+        ));
+    }
+    lines
+}
+
+/// Prints the audit log.
+pub(crate) fn audit(args: &AuditArgs) -> ExitCode {
+    execute(&args.at, AdminCommand::ShowAudit { last: args.last, before: None }, |reply| match reply {
+        AdminReply::Audit(rows) => {
+            let rows = rows.into_iter();
+            let rows = rows.map(|row| {
+                vec![row.seq.to_string(), time(Some(row.at)), row.actor, row.act, row.subject, row.detail]
+            });
+            output::table(&["#", "when (UTC)", "who", "what", "to what", "how"], rows.collect())
+        }
+        other => unexpected(&other),
+    })
+}

@@ -1,0 +1,81 @@
+//! The sections of the settings in the order of the reference, and the settings that a reload applies. Must not know
+//! the sections' content.
+
+/// The sections in the order of the reference, each with its subject.
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
+    ("", "Settings at the top of the file"),
+    ("server", "Sockets, TLS, and the bounds on connections"),
+    ("admin", "The listener for operators: the admin API and the console"),
+    (
+        "models",
+        "Models to serve: one `[[models]]` table per model. Without any table, the server serves the built-in demo model",
+    ),
+    (
+        "upstreams",
+        "Upstream servers: one `[[upstreams]]` table per server. Keys are in files, or in variables named \
+         `HEADRACE_UPSTREAM_NAME_KEY`; workers' secrets are in `HEADRACE_UPSTREAM_NAME_SECRET`",
+    ),
+    ("engine", "The embedded engine: defaults for all models"),
+    ("scheduler", "Batching and queueing within each engine"),
+    (
+        "prices",
+        "Prices for callers: one `[[prices]]` table per model and date. Calls of a model without a price are refused, never free",
+    ),
+    (
+        "costs",
+        "Charges of upstreams: one `[[costs]]` table per upstream, model and date. Only operators see costs. A missing cost is unknown, never 0",
+    ),
+    ("aliases", "Additional names of models: `\"gpt-4o-mini\" = \"headrace-demo\"`"),
+    ("routes", "Names that are served by several models, by weight: one `[[routes]]` table per name"),
+    ("limits", "Limits of new keys, projects and organisations. Without a setting, there is no limit"),
+    ("moderation", "Rules on the content of requests. By default there are no rules, and the stage is off"),
+    ("gateway", "Defaults and bounds of a call"),
+    ("wire", "Bounds on the content of one request"),
+    ("responses", "OpenAI's Responses API"),
+    ("objects", "Objects that clients store, and their retention"),
+    ("traces", "Bounds on stored traces"),
+    ("first_start", "Initial content of an empty data directory"),
+    (
+        "worker",
+        "Jobs of token ids from other Headrace servers for the engines of this server. Off without a secret. The variable \
+         `HEADRACE_WORKER_SECRET` may also hold the secret",
+    ),
+    ("secrets", "Files of secrets"),
+    (
+        "reload",
+        "Detection of a changed configuration. `headrace reload` and, under `serve`, SIGHUP trigger an immediate reload",
+    ),
+    ("log", "The log, on standard error"),
+    (
+        "telemetry",
+        "Export of traces, metrics and logs by OTLP. Without an address, nothing is sent. Texts of prompts and answers are never sent",
+    ),
+];
+
+/// Settings that a reload applies. All others need a restart.
+pub(crate) const LIVE: &[&str] = &[
+    "models",
+    "upstreams",
+    "prices",
+    "costs",
+    "aliases",
+    "routes",
+    "scheduler.weights",
+    "moderation.rules",
+    "gateway.alias_header",
+    "limits.key.requests_per_minute",
+    "limits.key.tokens_per_minute",
+    "limits.key.concurrency",
+    "limits.project.requests_per_minute",
+    "limits.project.tokens_per_minute",
+    "limits.project.concurrency",
+    "limits.org.requests_per_minute",
+    "limits.org.tokens_per_minute",
+    "limits.org.concurrency",
+    "log.filter",
+];
+
+/// Whether a reload applies that setting.
+pub fn is_live(path: &str) -> bool {
+    LIVE.contains(&path)
+}

@@ -1,0 +1,52 @@
+//! The running server: assembles edge, gateway, engines and stores, serves until a stop signal, and closes them in order.
+//! Commands that work on a server's files and models use the same modules. Must not know the command line.
+
+mod admin_data;
+mod admin_listener;
+mod banner;
+mod caches;
+mod call_log;
+mod call_records;
+mod canaries;
+pub mod check;
+pub mod datadir;
+mod descriptors;
+mod doors;
+mod encoders;
+mod engines;
+mod exporters;
+pub mod first_start;
+pub mod found_model;
+mod gauges;
+mod gpu;
+mod hardening;
+mod health;
+mod history;
+mod key_names;
+mod live_stats;
+pub mod local_engine;
+mod log;
+pub mod machine;
+pub mod model_facts;
+pub mod models;
+mod newest;
+mod objects;
+mod playground;
+mod port_holder;
+pub mod prompt_reports;
+mod prompts;
+mod records;
+mod reload;
+pub mod running_model;
+mod server;
+mod session_file;
+mod signals;
+mod spending;
+pub mod tokenizer_assets;
+pub mod upstreams;
+mod worker_offers;
+mod workers;
+
+pub use banner::StartManner;
+pub use reload::SettingsSource;
+pub use server::run;

@@ -1,0 +1,303 @@
+//! The facts of a decoder's checkpoint: its contents, the memory that it needs, and the context that fits here. Reads
+//! headers only. Must not load weights.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use headrace_checkpoint::{Architecture, Checkpoint, Format, ModelConfig, RopeScaling};
+use headrace_config::arithmetic::KV_TYPES;
+use headrace_domain::BLOCK_TOKENS;
+use headrace_inspect::Words;
+use headrace_kernels::attention::KvType;
+use headrace_prompt::ReplyFamily;
+use headrace_quant::BlockType;
+use headrace_terminal::output;
+use serde_json::{Value, json};
+
+use crate::machine;
+use crate::models::{RESERVE_BYTES, open_checkpoint, words_of};
+
+/// Returns the facts as text.
+pub(super) fn to_text(path: &Path, quantize: Option<BlockType>) -> Result<String, String> {
+    let checkpoint = open_checkpoint(Some(path))?;
+    Ok(CheckpointFacts::of(&checkpoint, quantize)?.text(path))
+}
+
+/// Returns the facts as JSON. `path` is `None` for the model that is built into the program.
+pub(super) fn to_json(path: Option<&Path>, quantize: Option<BlockType>) -> Result<Value, String> {
+    let checkpoint = open_checkpoint(path)?;
+    Ok(CheckpointFacts::of(&checkpoint, quantize)?.json(path))
+}
+
+/// Everything that is shown.
+struct CheckpointFacts<'a> {
+    checkpoint: &'a Checkpoint,
+    words: Words,
+    /// The kind of model that the tokenizer has: `BPE`, `Unigram`, `WordPiece`.
+    tokenizer_kind: String,
+    /// Number of tensors, number of weights and bytes, by element type.
+    types: BTreeMap<&'static str, (u64, u64, u64)>,
+    /// Size of the weights in memory, in bytes.
+    weights: u64,
+    /// Memory that this process may use, in bytes.
+    memory: u64,
+}
+
+impl<'a> CheckpointFacts<'a> {
+    fn of(checkpoint: &'a Checkpoint, quantize: Option<BlockType>) -> Result<Self, String> {
+        let words = words_of(checkpoint, None)?;
+        let weights =
+            headrace_model::weight_bytes(checkpoint, quantize).map_err(|error| error.to_string())?;
+        let mut types: BTreeMap<&'static str, (u64, u64, u64)> = BTreeMap::new();
+        for (_, kind, shape, bytes) in checkpoint.stored_tensors() {
+            let sum = types.entry(kind).or_default();
+            let weights = shape.iter().map(|n| *n as u64).product::<u64>();
+            *sum = (sum.0 + 1, sum.1.saturating_add(weights), sum.2.saturating_add(bytes));
+        }
+        Ok(Self {
+            checkpoint,
+            words,
+            tokenizer_kind: tokenizer_kind(checkpoint.tokenizer_json()),
+            types,
+            weights: u64::try_from(weights).unwrap_or(u64::MAX),
+            memory: machine::memory_bytes(),
+        })
+    }
+
+    fn parameters(&self) -> u64 {
+        self.types.values().fold(0, |sum, (_, weights, _)| sum.saturating_add(*weights))
+    }
+
+    /// Default size of the KV pool, in bytes.
+    fn pool(&self) -> u64 {
+        self.memory.saturating_sub(self.weights).saturating_sub(RESERVE_BYTES) / 2
+    }
+
+    /// For each KV type: bytes per token, and the number of tokens that fit the default pool.
+    fn kv(&self) -> impl Iterator<Item = (&'static str, u64, u64)> {
+        let config = self.checkpoint.config();
+        KV_TYPES.iter().filter_map(move |name| {
+            let block = headrace_model::kv_bytes_per_block(config, KvType::from_name(name)?) as u64;
+            let tokens = BLOCK_TOKENS as u64;
+            Some((*name, block.div_ceil(tokens), (self.pool() / block.max(1)).saturating_mul(tokens)))
+        })
+    }
+
+    fn fits(&self) -> bool {
+        self.weights.saturating_add(RESERVE_BYTES) < self.memory
+    }
+
+    fn template(&self) -> String {
+        let replies = self.words.replies;
+        let thoughts = if replies.thinks() { ", with thoughts" } else { "" };
+        match (&self.words.template, replies.family) {
+            (None, _) => "none: completions only, no chat".to_owned(),
+            (Some(_), ReplyFamily::Plain) => format!("yes, without tool calls{thoughts}"),
+            (Some(_), family) => format!("yes, with tool calls ({}){thoughts}", family.name()),
+        }
+    }
+
+    fn text(&self, path: &Path) -> String {
+        let config = self.checkpoint.config();
+        let mut lines: Vec<(&str, String)> = vec![
+            ("format", self.format()),
+            ("architecture", config.architecture.hf_name().to_owned()),
+            ("parameters", count(self.parameters())),
+            ("layers", config.layers.to_string()),
+            ("hidden", format!("{}, MLP {}", config.hidden_size, config.intermediate_size)),
+            (
+                "heads",
+                format!("{} of {}, keys and values {}", config.heads, config.head_dim, config.kv_heads),
+            ),
+            ("context", format!("{} tokens", config.max_positions)),
+            ("rope", rope(config)),
+            ("switches", switches(config)),
+            ("vocabulary", self.vocabulary()),
+            ("template", self.template()),
+            ("identity", self.checkpoint.fingerprint().get(..16).unwrap_or_default().to_owned()),
+        ];
+        let fits = match self.fits() {
+            true => format!("{} for weights, {} for the KV pool", bytes(self.weights), bytes(self.pool())),
+            false => format!("{} for weights: more than there is", bytes(self.weights)),
+        };
+        lines.push(("memory", format!("{fits}, of {} here", bytes(self.memory))));
+        let mut text = format!("{}\n", path.display());
+        for (name, value) in lines {
+            text.push_str(&format!("  {name:<13}{value}\n"));
+        }
+        text.push('\n');
+        text.push_str(&indented(&self.type_table()));
+        text.push('\n');
+        text.push_str(&indented(&self.kv_table()));
+        for warning in self.checkpoint.warnings() {
+            text.push_str(&format!("\nwarning: {warning}\n"));
+        }
+        if !self.fits() {
+            text.push_str(
+                "\nIt would not be served here: give the process more memory, or a smaller type.\n",
+            );
+        }
+        text
+    }
+
+    fn type_table(&self) -> String {
+        let rows = self.types.iter().map(|(kind, (tensors, weights, size))| {
+            vec![(*kind).to_owned(), tensors.to_string(), count(*weights), bytes(*size)]
+        });
+        output::table(&["type", "tensors", "weights", "bytes"], rows.collect())
+    }
+
+    fn kv_table(&self) -> String {
+        let own = self.checkpoint.config().max_positions as u64;
+        let rows = self.kv().map(|(name, each, fitting)| {
+            let whole = fitting / own.max(1);
+            let contexts = match whole {
+                0 => format!("{fitting} tokens of one"),
+                _ => format!("{whole} full"),
+            };
+            vec![name.to_owned(), bytes(each), format!("{fitting} tokens"), contexts]
+        });
+        output::table(&["KV type", "per token", "fits here", "contexts"], rows.collect())
+    }
+
+    fn format(&self) -> String {
+        let files = self.checkpoint.weight_files().count();
+        let format = match self.checkpoint.format() {
+            Format::Safetensors => "safetensors",
+            Format::Gguf => "GGUF",
+        };
+        let plural = if files == 1 { "file" } else { "files" };
+        format!("{format}, {files} {plural} with {} of weights", bytes(self.checkpoint.weight_bytes()))
+    }
+
+    fn vocabulary(&self) -> String {
+        let (ids, rows) = (self.words.tokenizer.vocab_size(), self.checkpoint.config().vocab_size);
+        let padding = if rows > ids { format!(", padded to {rows}") } else { String::new() };
+        format!("{ids} tokens ({}){padding}", self.tokenizer_kind)
+    }
+
+    fn json(&self, path: Option<&Path>) -> Value {
+        let config = self.checkpoint.config();
+        let types = self.types.iter().map(|(kind, (tensors, weights, size))| {
+            json!({"type": kind, "tensors": tensors, "weights": weights, "bytes": size})
+        });
+        let kv = self.kv().map(|(name, each, fitting)| {
+            json!({"type": name, "bytes_per_token": each, "tokens_that_fit": fitting})
+        });
+        let files = self.checkpoint.weight_files().map(|(name, size)| json!({"name": name, "bytes": size}));
+        json!({
+            "path": path.map(|path| path.display().to_string()),
+            "format": match self.checkpoint.format() { Format::Gguf => "gguf", Format::Safetensors => "safetensors" },
+            "files": files.collect::<Vec<_>>(),
+            "fingerprint": self.checkpoint.fingerprint(),
+            "architecture": config.architecture.hf_name(),
+            "parameters": self.parameters(),
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "layers": config.layers,
+            "heads": config.heads,
+            "kv_heads": config.kv_heads,
+            "head_dim": config.head_dim,
+            "context_length": config.max_positions,
+            "rope": rope(config),
+            "tied_embeddings": config.tie_embeddings,
+            "tensor_types": types.collect::<Vec<_>>(),
+            "tokenizer": {
+                "kind": self.tokenizer_kind, "tokens": self.words.tokenizer.vocab_size(), "embedding_rows": config.vocab_size,
+            },
+            "chat_template": self.checkpoint.chat_template().is_some(),
+            "stored_bytes": self.checkpoint.weight_bytes(),
+            "weight_bytes": self.weights,
+            "memory_bytes": self.memory,
+            "kv_pool_bytes": self.pool(),
+            "kv": kv.collect::<Vec<_>>(),
+            "fits": self.fits(),
+            "warnings": self.checkpoint.warnings(),
+        })
+    }
+}
+
+pub(super) fn tokenizer_kind(json: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct ProbeTokenizer {
+        model: ProbeModel,
+    }
+    #[derive(serde::Deserialize)]
+    struct ProbeModel {
+        r#type: Option<String>,
+        #[serde(default)]
+        byte_fallback: bool,
+    }
+    let probe: Option<ProbeTokenizer> = serde_json::from_slice(json).ok();
+    match probe.map(|probe| (probe.model.r#type, probe.model.byte_fallback)) {
+        Some((Some(kind), true)) => format!("SentencePiece {kind}"),
+        Some((Some(kind), false)) if kind == "BPE" => "byte-level BPE".to_owned(),
+        Some((Some(kind), false)) => kind,
+        _ => "unknown".to_owned(),
+    }
+}
+
+fn rope(config: &ModelConfig) -> String {
+    let scaling = match &config.rope.scaling {
+        RopeScaling::None => "not scaled".to_owned(),
+        RopeScaling::Linear { factor } => format!("linear, {factor}×"),
+        RopeScaling::Llama3 { factor, .. } => format!("Llama 3, {factor}×"),
+        RopeScaling::Yarn { factor, .. } => format!("YaRN, {factor}×"),
+        RopeScaling::Divided { .. } => "a factor for each pair".to_owned(),
+    };
+    format!("base {}, {scaling}", config.rope.theta)
+}
+
+fn switches(config: &ModelConfig) -> String {
+    let biases = config.qkv_bias && config.architecture != Architecture::Qwen2;
+    let all = [
+        (config.tie_embeddings, "tied embeddings"),
+        (!config.tie_embeddings, "an output projection of its own"),
+        (config.qk_norm, "normalized queries and keys"),
+        (config.architecture == Architecture::Qwen2, "biases on queries, keys and values"),
+        (biases, "biases on attention"),
+        (config.mlp_bias, "biases on the MLP"),
+    ];
+    all.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats a count, such as `1.04 billion`. Counts below a million are written in full.
+pub(super) fn count(number: u64) -> String {
+    match number {
+        0..1_000_000 => number.to_string(),
+        1_000_000..1_000_000_000 => format!("{:.1} million", number as f64 / 1e6),
+        _ => format!("{:.2} billion", number as f64 / 1e9),
+    }
+}
+
+/// Formats a size, such as `1.2 GiB`.
+pub(super) fn bytes(number: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let unit = UNITS.into_iter().find(|(_, size)| number >= *size);
+    unit.map_or_else(
+        || format!("{number} B"),
+        |(name, size)| format!("{:.1} {name}", number as f64 / size as f64),
+    )
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {}\n", line.trim_start())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_readable() {
+        let rows =
+            [(0, "0 B"), (1_023, "1023 B"), (1_536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (3 << 29, "1.5 GiB")];
+        for (number, expected) in rows {
+            assert_eq!(bytes(number), expected);
+        }
+        for (number, expected) in [(999, "999"), (1_500_000, "1.5 million"), (1_040_000_000, "1.04 billion")]
+        {
+            assert_eq!(count(number), expected);
+        }
+    }
+}
