@@ -8,20 +8,16 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures_util::FutureExt;
 use headrace_call_api::GiveUp;
+use headrace_call_state::{Answer, KeptCallHandle, Rejection, delivery::DeliveryCut};
 use headrace_domain::{CallOutcome, Code, FinishReason, ModelName, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
+use headrace_rollout::{CallVerdict, ShadowCopy};
 use tokio::sync::oneshot;
 
-use crate::Gateway;
-use crate::answer::Answer;
-use crate::canary::CallVerdict;
-use crate::delivery::DeliveryCut;
-use crate::hold_keeper::KeptCallHandle;
-use crate::objects::keep::StoreProgress;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::shadows;
+use crate::stages::cache::miss;
 use crate::state::FundedCall;
+use crate::{Gateway, features};
 
 // In the order of the path, then what runs when the call is over.
 mod round;
@@ -42,13 +38,11 @@ mod event_batcher;
 
 mod reply;
 
-pub(crate) mod settle;
-
 mod early_end;
 
 mod stored;
 
-mod miss;
+use crate::settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
 
 use client_stream::ClientStream;
 use early_end::{cut_off, key_over, too_long};
@@ -56,10 +50,9 @@ use event_batcher::EventBatcher;
 use placement::Placed;
 use reply::ReplyWriter;
 use round::Round;
-use settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
 use source::source_event::{LostJob, SourceEvent};
+use stored::StoreProgress;
 
-pub(crate) use miss::located;
 pub(crate) use reply::reply_meta;
 
 /// How long the end of a call waits to learn whether its hold reached the disk.
@@ -70,7 +63,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Everything that a request has and owes from its hold on. It is kept outside of the steps that work on it, so a panic
 /// in one of them loses nothing. No step repeats what is already done.
 pub(crate) struct CallTask {
-    dossier: RequestContext,
+    context: RequestContext,
     settlement: CallSettlement,
     line: ClientStream,
     reply: Option<ReplyWriter>,
@@ -131,12 +124,12 @@ enum CallEnding {
 /// is to be made of it.
 pub(crate) async fn carry(
     gateway: Arc<Gateway>,
-    dossier: RequestContext,
+    context: RequestContext,
     funded: FundedCall,
     head: oneshot::Sender<Answer>,
-) -> Option<Box<shadows::ShadowCopy>> {
+) -> Option<Box<ShadowCopy>> {
     // Boxed, so that moving the call copies nothing.
-    let mut call = Box::new(CallTask::new(&gateway, dossier, funded, head));
+    let mut call = Box::new(CallTask::new(&gateway, context, funded, head));
     if guarded(call.travel(&gateway)).await.is_none() {
         Box::pin(call.salvage(&gateway)).await;
     }
@@ -155,19 +148,19 @@ fn attempt<T>(step: impl FnOnce() -> T) -> Option<T> {
 impl CallTask {
     fn new(
         gateway: &Gateway,
-        dossier: RequestContext,
+        context: RequestContext,
         funded: FundedCall,
         head: oneshot::Sender<Answer>,
     ) -> Self {
         let FundedCall { work, settlement, headers } = funded;
-        let beat = gateway.beats().join(settlement.hold(), dossier.record.key.clone());
+        let beat = gateway.hold_keeper().join(settlement.hold(), context.record.key.clone());
         let line = ClientStream::new(gateway.config(), head, headers, &work);
-        if let Some(kept) = Self::keeps(&dossier, &work) {
+        if let Some(kept) = features::on_task(&context, &work) {
             line.sender.keep(kept);
         }
         Self {
             line,
-            dossier,
+            context,
             settlement,
             reply: None,
             end: None,
@@ -198,10 +191,10 @@ impl CallTask {
         if !self.located {
             // The call is over: no client waits for this, and its time does not count as the call's.
             self.locate(gateway).await;
-            let miss = self.dossier.record.engine.as_ref().and_then(|engine| engine.miss);
-            let ended_ns = self.dossier.line.end_ns();
-            self.dossier.record.after_ns =
-                miss.map_or(0, |_| self.dossier.elapsed_ns().saturating_sub(ended_ns));
+            let miss = self.context.record.engine.as_ref().and_then(|engine| engine.miss);
+            let ended_ns = self.context.line.end_ns();
+            self.context.record.after_ns =
+                miss.map_or(0, |_| self.context.elapsed_ns().saturating_sub(ended_ns));
         }
     }
 
@@ -209,7 +202,7 @@ impl CallTask {
     /// anything has gone out, it may start again with the same or a fallback model. Rounds share one hold and line.
     async fn round(&mut self, gateway: &Gateway) -> CallEnding {
         let ending = loop {
-            let ending = match self.round.place(gateway, &mut self.dossier) {
+            let ending = match self.round.place(gateway, &mut self.context) {
                 Ok(placed) => self.judged_run(gateway, &placed).await,
                 Err(why) => CallEnding::Refused(why),
             };
@@ -222,7 +215,7 @@ impl CallTask {
             }
         };
         let ending = self.held(ending).await;
-        self.round.note(&mut self.dossier, self.reply.as_mut());
+        self.round.note(&mut self.context, self.reply.as_mut());
         ending
     }
 
@@ -243,12 +236,12 @@ impl CallTask {
         let longest = config.longest_call();
         let period = config.period();
         let (mut durable, mut silent, mut waited) = (false, Duration::ZERO, None::<Duration>);
-        let Self { dossier, settlement, line, reply, round, beat, .. } = self;
-        round.source.listen(dossier.id);
+        let Self { context, settlement, line, reply, round, beat, .. } = self;
+        round.source.listen(context.id);
         // One answer in one encoder, however many rounds it takes.
-        let reply = reply.get_or_insert_with(|| ReplyWriter::new(&round.work, dossier));
+        let reply = reply.get_or_insert_with(|| ReplyWriter::new(&round.work, context));
         let (mut events, mut ahead) = (Vec::new(), EventBatcher::default());
-        let patience = round.patience(gateway, dossier);
+        let patience = round.patience(gateway, context);
         let mut has_patience = patience.is_some();
         let mut impatient = std::pin::pin!(tokio::time::sleep(patience.unwrap_or_default()));
         if gateway.cut_off().is_cancelled() {
@@ -258,20 +251,20 @@ impl CallTask {
         loop {
             if line.may_begin() && (reply.is_meaningful() || waited >= Some(config.first_event_wait)) {
                 if durable {
-                    line.begin(dossier);
+                    line.begin(context);
                 } else {
                     settlement.durable.hurry();
                 }
             }
             let full = line.sender.is_full();
             if full != round.pauses.is_paused() {
-                round.pauses.set(full, dossier.elapsed_ns());
+                round.pauses.set(full, context.elapsed_ns());
             }
             tokio::select! {
                 biased;
                 () = line.reader_moved() => if let Some(why) = line.given_up() {
                     // The transport's stall time is longer than ours, even if it took a last frame in between.
-                    let stalled = line.stalled(dossier.clock.monotonic_nanos());
+                    let stalled = line.stalled(context.clock.monotonic_nanos());
                     return gave_up(why, stalled.max(config.stall_timeout));
                 },
                 () = beat.next() => {
@@ -284,7 +277,7 @@ impl CallTask {
                     // The first beat comes at any time within the first period, so it counts as no wait.
                     waited = Some(waited.map_or(Duration::ZERO, |waited| waited + period));
                     silent += period;
-                    let now_ns = dossier.clock.monotonic_nanos();
+                    let now_ns = context.clock.monotonic_nanos();
                     if Duration::from_nanos(now_ns.saturating_sub(settlement.taken_ns)) >= longest {
                         return CallEnding::Failed(too_long(longest));
                     }
@@ -297,23 +290,23 @@ impl CallTask {
                         reply.keep_alive(&line.sender);
                     }
                 }
-                said = ahead.next(&mut round.source, dossier, &mut events), if !full => match said {
+                said = ahead.next(&mut round.source, context, &mut events), if !full => match said {
                     SourceEvent::Over => break,
                     SourceEvent::Lost(lost) => {
-                        if let Err(why) = move_on(gateway, dossier, line, reply, round, *lost) {
+                        if let Err(why) = move_on(gateway, context, line, reply, round, *lost) {
                             return CallEnding::Failed(why);
                         }
                     }
-                    SourceEvent::Outrun(outrun) => round.outrun(gateway, dossier, *outrun),
+                    SourceEvent::Outrun(outrun) => round.outrun(gateway, context, *outrun),
                     SourceEvent::Passed(passed) => {
-                        reply.pass(passed, dossier);
+                        reply.pass(passed, context);
                         silent = Duration::ZERO;
-                        reply.hand_over(&line.sender, dossier);
+                        reply.hand_over(&line.sender, context);
                     }
                     SourceEvent::More(more) => {
-                        ahead.take_in(reply, &mut round.source, more, &mut events, dossier).await;
+                        ahead.take_in(reply, &mut round.source, more, &mut events, context).await;
                         silent = Duration::ZERO;
-                        reply.hand_over(&line.sender, dossier);
+                        reply.hand_over(&line.sender, context);
                     }
                 },
                 // After the source. The first poll steps back for one turn, so that other calls' holds can join the
@@ -324,7 +317,7 @@ impl CallTask {
                 },
                 () = &mut impatient, if has_patience => {
                     has_patience = false;
-                    round.race(gateway, dossier);
+                    round.race(gateway, context);
                 }
             }
         }
@@ -333,13 +326,13 @@ impl CallTask {
 
     /// Encodes the end of the answer, with its cost and the place of a cache miss if the caller asked for them.
     async fn encode_end(&mut self, gateway: &Gateway) {
-        let used = self.dossier.record.usage;
+        let used = self.context.record.usage;
         let mut explained = None;
         if self.round.work.call.explain {
             self.locate(gateway).await;
-            self.dossier.record.cost = self.settlement.price(&used, &self.dossier);
-            self.dossier.note_times();
-            let mut block = gateway.parts().records.block(&self.dossier.record);
+            self.context.record.cost = self.settlement.price(&used, &self.context);
+            self.context.note_times();
+            let mut block = gateway.parts().records.block(&self.context.record);
             if let Some(fields) = block.as_object_mut() {
                 // Written as in the trace. How the call as a whole ended is not known yet.
                 let finish = serde_json::json!({ "finish_reasons": self.finish_names() });
@@ -348,9 +341,9 @@ impl CallTask {
             explained = Some(block);
         }
         if let Some(reply) = &mut self.reply {
-            self.end = Some(reply.finish(&used, explained, self.dossier.clock.now()).await);
+            self.end = Some(reply.finish(&used, explained, self.context.clock.now()).await);
         }
-        self.dossier.end_stage(Stage::Deliver);
+        self.context.end_stage(Stage::Deliver);
     }
 
     /// Ends the hold, once. What the transport has not taken is discarded: nothing unpaid goes out afterwards.
@@ -358,51 +351,51 @@ impl CallTask {
         if let Some(settled) = self.settlement.settled() {
             return settled;
         }
-        let used = self.dossier.record.usage;
+        let used = self.context.record.usage;
         let cut = match ending {
             CallEnding::Completed => DeliveryCut::default(),
             _ => self.line.sender.cut(),
         };
         let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
         if let CallEnding::Failed(why) = &ending {
-            self.dossier.record.failed_with = Some(why.failure());
+            self.context.record.failed_with = Some(why.failure());
         }
-        let bill = bill.map(|bill| if self.dossier.copy().is_some() { bill.on_the_house() } else { bill });
+        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.as_loss() } else { bill });
         self.ended = Some(SettledEnd { ending, outcome, cut, told: false });
         let settled = match bill {
-            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.dossier).await,
+            Some(bill) => self.settlement.settle(gateway, &bill, &mut self.context).await,
             None => self.settlement.release(gateway, ReleaseReason::Refused).await,
         };
         if let (Some(message), Some(ended)) = (self.settlement.unpaid(), &mut self.ended) {
             ended.outcome = CallOutcome::Failed { stage: Stage::Settle, message };
         }
-        self.dossier.end_stage(Stage::Settle);
+        self.context.end_stage(Stage::Settle);
         settled
     }
 
     /// Completes or fails the answer, once. Needs a [`SettledProof`]: a client with its whole answer finds no money held.
     fn tell(&mut self, _: SettledProof) {
-        let Self { dossier, line, reply, end, ended, .. } = self;
+        let Self { context, line, reply, end, ended, .. } = self;
         let Some(ended) = ended.as_mut().filter(|ended| !ended.told) else { return };
         ended.told = true;
         match &ended.ending {
             CallEnding::Completed => {
                 let tokens = reply.as_ref().map_or(0, ReplyWriter::written);
-                line.complete(dossier, end.take().unwrap_or_default(), tokens);
+                line.complete(context, end.take().unwrap_or_default(), tokens);
             }
             CallEnding::Failed(why) | CallEnding::Refused(why) | CallEnding::KeyOver(why) => {
-                line.fail(reply.as_mut(), dossier, why, ended.cut)
+                line.fail(reply.as_mut(), context, why, ended.cut)
             }
             CallEnding::ClientGone | CallEnding::Stalled { .. } => line.sender.break_off(),
         }
-        dossier.end_stage(Stage::Deliver);
+        context.end_stage(Stage::Deliver);
     }
 
     /// Finishes a call after a step panicked. Each part is guarded by itself, and the money comes first.
     async fn salvage(&mut self, gateway: &Gateway) {
-        tracing::error!(request = %self.dossier.id, "a call panicked; it is settled as failed");
+        tracing::error!(request = %self.context.id, "a call panicked; it is settled as failed");
         guarded(self.round.source.cancel()).await;
-        attempt(|| self.round.note(&mut self.dossier, self.reply.as_mut()));
+        attempt(|| self.round.note(&mut self.context, self.reply.as_mut()));
         let broken = || CallEnding::Failed(panicked());
         let ending = guarded(self.held(broken())).await.unwrap_or_else(broken);
         if guarded(self.settle(gateway, ending)).await.is_none() {
@@ -414,7 +407,7 @@ impl CallTask {
         guarded(self.note_end(gateway)).await;
         // If sending the last event itself panicked, an error is still better than no answer.
         let why = panicked();
-        if self.line.refuse(&self.dossier, &why)
+        if self.line.refuse(&self.context, &why)
             && let Some(ended) = &mut self.ended
         {
             ended.outcome = failed(&why);
@@ -435,27 +428,19 @@ impl CallTask {
 
     /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns
     /// the shadow copy that is to be made of the call.
-    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::ShadowCopy>> {
-        let Self { mut dossier, mut settlement, mut line, ended, reply, round, mut beat, .. } = *self;
+    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<ShadowCopy>> {
+        let Self { mut context, mut settlement, mut line, ended, reply, round, mut beat, .. } = *self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
-        let (stub, clock) = (dossier.stub(), Arc::clone(&dossier.clock));
+        let (start, clock) = (context.start(), Arc::clone(&context.clock));
         let went = ended.as_ref().and_then(SettledEnd::went);
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
-        attempt(|| dossier.seal(outcome));
-        if let (Some(trial), Some(went)) = (dossier.trial.take(), went) {
-            attempt(|| trial.ended(went, &dossier.record, gateway.parts().clock.now()));
-        }
-        let (shadow, kept) = (dossier.shadow.take(), line.sender.kept());
-        let copying = (gateway.is_draining(), gateway.parts().cache_secret);
-        let copy = match shadow {
-            None => None,
-            Some(_) => {
-                Box::pin(guarded(shadows::ended(copying, shadow, kept, &mut dossier.record))).await.flatten()
-            }
-        };
-        if attempt(|| traces.record(dossier.record)).is_none() {
-            attempt(|| traces.record(stub.panicked(clock)));
+        attempt(|| context.seal(outcome));
+        attempt(|| features::on_verdict(gateway, &mut context, went));
+        let sent = line.sender.kept();
+        let copy = guarded(features::on_end(gateway, &mut context, sent)).await.flatten();
+        if attempt(|| traces.record(context.record)).is_none() {
+            attempt(|| traces.record(start.panicked(clock)));
         }
         let taken_ns = settlement.taken_ns;
         let lines = guarded(see_off(gateway, &mut line, &mut beat, taken_ns));
@@ -475,8 +460,8 @@ impl CallTask {
             return;
         }
         let Some((prompt, miss)) = self.round.first_miss() else { return };
-        let Some(engine) = &mut self.dossier.record.engine else { return };
-        let now = self.dossier.record.started;
+        let Some(engine) = &mut self.context.record.engine else { return };
+        let now = self.context.record.started;
         let work = Arc::clone(&self.round.work);
         let locate = move || attempt(|| miss::located(&work, prompt, miss, now)).unwrap_or(miss);
         engine.miss = Some(if self.round.work.body_bytes <= gateway.config().render_inline_bytes {
@@ -491,7 +476,7 @@ impl CallTask {
 /// Moves a lost part of the call to another worker, unseen by the client or with a remark in the stream.
 fn move_on(
     gateway: &Gateway,
-    dossier: &mut RequestContext,
+    context: &mut RequestContext,
     line: &ClientStream,
     reply: &mut ReplyWriter,
     round: &mut Round,
@@ -499,13 +484,13 @@ fn move_on(
 ) -> Result<(), Rejection> {
     if lost.unless_seen && !line.has_begun() {
         line.sender.cut();
-        *reply = ReplyWriter::new(&round.work, dossier);
+        *reply = ReplyWriter::new(&round.work, context);
         round.source.unsaid();
         lost.may_move = true;
     }
-    let before = dossier.record.continued.len();
-    round.place_again(gateway, dossier, lost)?;
-    reply.remark(dossier.record.continued.get(before..).unwrap_or_default(), &line.sender);
+    let before = context.record.continued.len();
+    round.place_again(gateway, context, lost)?;
+    reply.remark(context.record.continued.get(before..).unwrap_or_default(), &line.sender);
     Ok(())
 }
 

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::Credentials;
+use headrace_call_state::{Answer, Rejection, unauthenticated};
+use headrace_catalog::{Catalog, RetirementNotice, ServedModel};
 use headrace_domain::{Code, Dialect, ModelName, TokenClass, TraceRecord, UnixNanos};
 use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_wire::{
@@ -12,15 +14,11 @@ use headrace_wire::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::catalog::{Catalog, ServedModel};
-use crate::notices::RetirementNotice;
-use crate::rejection::Rejection;
-use crate::rejection::unauthenticated;
+use crate::Gateway;
 use crate::request_context::RequestContext;
 use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
 use crate::state::caller_scopes;
-use crate::{Answer, Gateway};
 
 /// How long a look-up waits for the record of a call that has just ended.
 const RECORD_WAIT: Duration = Duration::from_millis(500);
@@ -37,7 +35,7 @@ impl Gateway {
         dialect: Dialect,
         query: &[(String, String)],
     ) -> Answer {
-        let (dossier, principal) = self.identify(credentials, dialect);
+        let (context, principal) = self.identify(credentials, dialect);
         let list = |principal: Arc<Principal>| {
             let page = ModelsPage::of(query)?;
             let (catalog, now) = (self.catalog(), self.parts().clock.now());
@@ -56,12 +54,12 @@ impl Gateway {
             cards.sort_by(|a, b| a.id.cmp(&b.id));
             Ok(Answer::json(200, models_body(&cards, dialect, &page, now)))
         };
-        tell(&dossier, principal.and_then(list))
+        tell(&context, principal.and_then(list))
     }
 
     /// `GET /v1/models/NAME`. A model that the caller may not use is answered like one that does not exist.
     pub(crate) fn model_for(&self, credentials: &Credentials, name: &str, dialect: Dialect) -> Answer {
-        let (dossier, principal) = self.identify(credentials, dialect);
+        let (context, principal) = self.identify(credentials, dialect);
         let show = |principal: Arc<Principal>| {
             let found = ModelName::new(name).ok().filter(|_| principal.models.allows(name));
             let catalog = self.catalog();
@@ -83,17 +81,17 @@ impl Gateway {
                 None => Err(unknown_model_of(name, &principal, &catalog)),
             }
         };
-        tell(&dossier, principal.and_then(show))
+        tell(&context, principal.and_then(show))
     }
 
     /// `GET /v1/requests/ID`: the trace of a request, for its own project only. Foreign and missing ids answer alike.
     pub(crate) async fn request_for(&self, credentials: &Credentials, id: &str) -> Answer {
-        let (dossier, principal) = self.identify(credentials, Dialect::OpenAi);
+        let (context, principal) = self.identify(credentials, Dialect::OpenAi);
         let looked = match principal {
             Ok(principal) => self.trace_of(&principal, id).await,
             Err(why) => Err(why),
         };
-        tell(&dossier, looked)
+        tell(&context, looked)
     }
 
     async fn trace_of(&self, principal: &Principal, name: &str) -> Looked {
@@ -154,7 +152,7 @@ impl Gateway {
     ) -> (RequestContext, Result<Arc<Principal>, Rejection>) {
         let parts = self.parts();
         let now = parts.clock.now();
-        let dossier =
+        let context =
             RequestContext::open(Arc::clone(&parts.clock), now, parts.clock.monotonic_nanos(), dialect);
         let principal = match found {
             Ok(principal) => {
@@ -168,14 +166,14 @@ impl Gateway {
             }
             Err(refusal) => Err(unauthenticated(&refusal)),
         };
-        (dossier, principal)
+        (context, principal)
     }
 }
 
-pub(crate) fn tell(dossier: &RequestContext, looked: Looked) -> Answer {
+pub(crate) fn tell(context: &RequestContext, looked: Looked) -> Answer {
     match looked {
-        Ok(answer) => answer.with_headers(dossier.id_headers()),
-        Err(why) => why.answer(dossier),
+        Ok(answer) => answer.with_headers(context.id_headers()),
+        Err(why) => why.answer(context),
     }
 }
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use headrace_call_api::GiveUp;
+use headrace_call_state::{
+    Answer, AnswerBody, Rejection,
+    delivery::{self, Delivery, DeliveryCut, DeliverySender},
+};
 use tokio::sync::oneshot;
 
-use crate::answer::{Answer, AnswerBody};
 use crate::config::GatewayConfig;
-use crate::delivery::{self, Delivery, DeliveryCut, DeliverySender};
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
@@ -82,15 +83,15 @@ impl ClientStream {
     }
 
     /// Sends the status line and headers, and with them the reader's end of the stream.
-    pub(super) fn begin(&mut self, dossier: &RequestContext) {
-        self.send(dossier, AnswerBody::Stream);
+    pub(super) fn begin(&mut self, context: &RequestContext) {
+        self.send(context, AnswerBody::Stream);
     }
 
-    fn send(&mut self, dossier: &RequestContext, body: impl FnOnce(Delivery) -> AnswerBody) {
-        let now_ns = dossier.clock.monotonic_nanos();
+    fn send(&mut self, context: &RequestContext, body: impl FnOnce(Delivery) -> AnswerBody) {
+        let now_ns = context.clock.monotonic_nanos();
         let mut headers = std::mem::take(&mut self.headers);
-        headers.extend(dossier.id_headers());
-        let record = &dossier.record;
+        headers.extend(context.id_headers());
+        let record = &context.record;
         // If the name leads to several models, the header says which one answers.
         if let Some(model) =
             record.model_served.as_ref().filter(|_| record.model_asked != record.model_served)
@@ -136,14 +137,14 @@ impl ClientStream {
     }
 
     /// Sends the end of an answer that ended well. If the answer is not streamed, that is all of it.
-    pub(super) fn complete(&mut self, dossier: &RequestContext, mut end: BytesMut, tokens: u64) {
+    pub(super) fn complete(&mut self, context: &RequestContext, mut end: BytesMut, tokens: u64) {
         let bytes = u64::try_from(end.len()).unwrap_or(u64::MAX);
         self.sender.push(&mut end, tokens);
         self.sender.finish();
         if self.streamed {
-            self.begin(dossier);
+            self.begin(context);
         } else {
-            self.send(dossier, |body| AnswerBody::Long { body, bytes });
+            self.send(context, |body| AnswerBody::Long { body, bytes });
         }
     }
 
@@ -153,14 +154,14 @@ impl ClientStream {
     pub(super) fn fail(
         &mut self,
         reply: Option<&mut ReplyWriter>,
-        dossier: &RequestContext,
+        context: &RequestContext,
         why: &Rejection,
         cut: DeliveryCut,
     ) {
         if self.head.is_some() {
-            self.refuse(dossier, why);
+            self.refuse(context, why);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
-            let mut event = reply.fail(&why.facts(dossier));
+            let mut event = reply.fail(&why.facts(context));
             // If the end was already encoded there is no error event, and the remainder must not look complete.
             if !event.is_empty() {
                 self.sender.push(&mut event, cut.tokens);
@@ -170,8 +171,8 @@ impl ClientStream {
     }
 
     /// Sends an error's status and body. Returns `false` if the head of another answer has gone out.
-    pub(super) fn refuse(&mut self, dossier: &RequestContext, why: &Rejection) -> bool {
-        let answer = why.answer(dossier);
+    pub(super) fn refuse(&mut self, context: &RequestContext, why: &Rejection) -> bool {
+        let answer = why.answer(context);
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
     }
 }

@@ -21,12 +21,12 @@ impl EventBatcher {
     pub(super) async fn next(
         &mut self,
         source: &mut AnswerSource,
-        dossier: &RequestContext,
+        context: &RequestContext,
         events: &mut Vec<ReplyEvent>,
     ) -> SourceEvent {
         match self.0.take() {
             Some(said) => said,
-            None => source.next(dossier, events).await,
+            None => source.next(context, events).await,
         }
     }
 
@@ -37,11 +37,11 @@ impl EventBatcher {
         source: &mut AnswerSource,
         mut more: ReplyProgress,
         events: &mut Vec<ReplyEvent>,
-        dossier: &RequestContext,
+        context: &RequestContext,
     ) {
         let (from_ns, mut alone) = (more.at_ns, true);
         for _ in 0..TOGETHER {
-            match source.said_already(from_ns, dossier, events) {
+            match source.said_already(from_ns, context, events) {
                 Some(SourceEvent::More(next)) => {
                     more.join(next);
                     alone = false;
@@ -54,8 +54,8 @@ impl EventBatcher {
         }
         // A single item was timed when it came.
         if !alone {
-            more.at_ns = source.took_in(from_ns, more.at_ns, dossier);
+            more.at_ns = source.took_in(from_ns, more.at_ns, context);
         }
-        reply.take(&more, events, dossier).await;
+        reply.take(&more, events, context).await;
     }
 }

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use crate::Gateway;
-use crate::canary::CallVerdict;
-use crate::catalog::ServedModel;
-use crate::rejection::Rejection;
+use headrace_call_state::Rejection;
+use headrace_catalog::ServedModel;
+use headrace_rollout::CallVerdict;
+
 use crate::stages::hold::quoted;
 use crate::stages::render::passes_over;
 use crate::state::RenderedWork;
+use crate::{Gateway, features};
 
 use super::round::Round;
 use super::{CallEnding, CallTask};
@@ -24,7 +25,7 @@ impl CallTask {
         }
         let Some(mut next) = self.next(why) else { return false };
         // A discarded round is not charged. Only its times and attempts are recorded.
-        self.round.time(&mut self.dossier, self.reply.as_mut());
+        self.round.time(&mut self.context, self.reply.as_mut());
         loop {
             self.passed_over.push(next.name.clone());
             match self.made_for(gateway, Arc::clone(&next)).await {
@@ -33,7 +34,7 @@ impl CallTask {
                     self.goes_over(gateway, work);
                     return true;
                 }
-                Err(unfit) => passes_over(&mut self.dossier, &next, &unfit),
+                Err(unfit) => passes_over(&mut self.context, &next, &unfit),
             }
             let Some(further) = self.next(why) else { return false };
             next = further;
@@ -65,27 +66,25 @@ impl CallTask {
         model: Arc<ServedModel>,
     ) -> Result<RenderedWork, Rejection> {
         let failed = Arc::clone(&self.round.work);
-        let work = failed.for_model(gateway, model, &mut self.dossier).await?;
+        let work = failed.for_model(gateway, model, &mut self.context).await?;
         let quoted = quoted(&work, gateway.parts().clock.now())?;
-        self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.dossier).await?;
+        self.settlement.go_over(gateway, (&failed.model, &work.model), quoted, &mut self.context).await?;
         Ok(work)
     }
 
     /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
     fn watched_failure(&mut self, gateway: &Gateway, why: &Rejection) {
-        let Some(went) = CallVerdict::of_refusal(why.code, why.status) else { return };
-        if let Some(trial) = self.dossier.trial.take() {
-            trial.ended(went, &self.dossier.record, gateway.parts().clock.now());
-        }
+        let verdict = CallVerdict::of_refusal(why.code, why.status);
+        features::on_verdict(gateway, &mut self.context, verdict);
     }
 
     /// Makes the call look as if the other model had been asked at once, except for the failed attempts.
     fn goes_over(&mut self, gateway: &Gateway, work: RenderedWork) {
         let failed: Arc<str> = self.round.work.model.name.as_str().into();
         self.passed_over.push(self.round.work.model.name.clone());
-        self.dossier.served_by(&work.model);
-        let now = self.dossier.clock.now();
-        let record = &mut self.dossier.record;
+        self.context.served_by(&work.model);
+        let now = self.context.clock.now();
+        let record = &mut self.context.record;
         record.billed = Some(Box::new(work.held_for(now)));
         record.upstream = None;
         for attempt in record.attempts.iter_mut().filter(|attempt| attempt.model.is_none()) {

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::OffForm;
 use headrace_domain::{AttemptOutcome, Code};
 
 use crate::Gateway;
-use crate::policy::OffForm;
-use crate::rejection::Rejection;
 
 use super::placement::Placed;
 use super::round::Round;
@@ -26,14 +26,14 @@ impl CallTask {
         let Some(heard) = self.round.source.heard() else { return ending };
         // Boxed, so that the futures of other calls reserve no space for it.
         let Err(why) = Box::pin(heard.judged()).await else { return ending };
-        self.round.time(&mut self.dossier, self.reply.as_mut());
+        self.round.time(&mut self.context, self.reply.as_mut());
         self.note_off_form(&why);
         CallEnding::Failed(why)
     }
 
     /// Turns the answered attempts into failed ones.
     fn note_off_form(&mut self, why: &Rejection) {
-        let attempts = self.dossier.record.attempts.iter_mut();
+        let attempts = self.context.record.attempts.iter_mut();
         for attempt in attempts.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
             let (code, why) = (why.code.name().to_owned(), why.traced().message);
             attempt.outcome = AttemptOutcome::Failed { code, why };
@@ -53,7 +53,7 @@ impl CallTask {
             AttemptOutcome::Failed { code, .. } => code == Code::AnswerOffForm.name(),
             _ => false,
         };
-        let tried = self.dossier.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
+        let tried = self.context.record.attempts.iter().filter(|attempt| off(&attempt.outcome)).count();
         if tried > MOST_ASKED_AGAIN || !work.catalog.fleet().try_take_retry(&work.model.name) {
             return false;
         }

@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::OnBreak;
 use headrace_domain::{
     Attempt, AttemptOutcome, Code, ContinuedAnswer, NanoDollars, PrefixKeys, PriceTier, Sampling,
     ServiceTier, Stage, Usage,
@@ -17,8 +19,6 @@ use headrace_fleet::{Placement, PrefixHashes, TriedWorkers, WorkerOutcome};
 use headrace_ledger::prices::Quote;
 
 use crate::Gateway;
-use crate::policy::OnBreak;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{RelayedMessages, RenderedWork};
 
@@ -147,7 +147,7 @@ impl ResumePoint<'_> {
 /// Everything that placing needs.
 pub(super) struct PlacementContext<'a> {
     pub(super) gateway: &'a Gateway,
-    pub(super) dossier: &'a mut RequestContext,
+    pub(super) context: &'a mut RequestContext,
     pub(super) work: &'a RenderedWork,
     pub(super) source: &'a mut AnswerSource,
     pub(super) tries: &'a mut Attempts,
@@ -157,13 +157,13 @@ impl PlacementContext<'_> {
     /// Submits every prompt to a worker. After an error some prompts may have been taken nevertheless, so the source
     /// must be cancelled.
     pub(super) fn all(mut self) -> Result<Placed, Rejection> {
-        self.dossier.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
+        self.context.record.attempts.reserve_exact(self.work.parts().min(ATTEMPTS_KEPT));
         // A panic of an engine here is the engine's failure, not the call's.
         let placed = catch_unwind(AssertUnwindSafe(|| {
             (0..self.work.parts()).try_for_each(|part| self.part(part, None))
         }));
         if let Err(why) = placed.unwrap_or_else(|_| Err(panicked())) {
-            self.dossier.end_stage(Stage::Place);
+            self.context.end_stage(Stage::Place);
             return Err(why);
         }
         Ok(Placed(()))
@@ -179,7 +179,7 @@ impl PlacementContext<'_> {
         let placement = self.source.take_back(job);
         self.failed(part, placement.as_ref(), &why, cause, paid);
         let Some(placement) = placement.filter(|_| may_move) else { return Err(why) };
-        let begun = self.source.begun(job, self.dossier);
+        let begun = self.source.begun(job, self.context);
         if begun.as_ref().is_some_and(Vec::is_empty) {
             return Ok(());
         }
@@ -234,20 +234,20 @@ impl PlacementContext<'_> {
             let mut placement = placement.called_by(self.work.tenant.0);
             let mut job = self.job(handing);
             // The engine's time begins here, on its own threads. This task may learn only later that the job was taken.
-            let submitted_ns = self.dossier.elapsed_ns();
+            let submitted_ns = self.context.elapsed_ns();
             // No other worker has a part of the call yet, so all the time until here was spent on placing it.
             if handing.onward.is_none() && (self.source.is_empty() || prompts == 1) {
-                self.dossier.line.mark(Stage::Place, submitted_ns);
+                self.context.line.mark(Stage::Place, submitted_ns);
             }
             self.begin(part, &placement, submitted_ns);
             job.trace = self.trace(&placement);
-            self.dossier.is_in(Stage::Queue);
+            self.context.is_in(Stage::Queue);
             self.tries.costed(handing.at, &placement, self.gateway, work);
             let submitted = catch_unwind(AssertUnwindSafe(|| placement.submit(job)));
             let refusal = match submitted {
                 Ok(Ok(ticket)) => {
                     self.note_continued(handing, &placement);
-                    self.dossier.record.upstream = placement.target().map(|(upstream, _)| upstream.into());
+                    self.context.record.upstream = placement.target().map(|(upstream, _)| upstream.into());
                     let onward = handing.onward.as_ref();
                     let (at, goes_on) = (handing.at, onward.map(|onward| onward.choice));
                     let generated = onward.map_or(0, |onward| onward.generated);
@@ -294,7 +294,7 @@ impl PlacementContext<'_> {
         if let Some(onward) = handing.onward.as_ref().filter(other) {
             let (choice, after_tokens) = (onward.choice, onward.generated.into());
             let worker = Arc::clone(placement.worker_id());
-            self.dossier.record.continued.push(ContinuedAnswer { choice, after_tokens, worker });
+            self.context.record.continued.push(ContinuedAnswer { choice, after_tokens, worker });
         }
     }
 
@@ -309,10 +309,10 @@ impl PlacementContext<'_> {
             let Some(placement) = placement.map(|placement| placement.called_by(work.tenant.0)) else {
                 return Err(told.unwrap_or_else(|| no_target(work)));
             };
-            let submitted_ns = self.dossier.elapsed_ns();
-            self.dossier.line.mark(Stage::Place, submitted_ns);
+            let submitted_ns = self.context.elapsed_ns();
+            self.context.line.mark(Stage::Place, submitted_ns);
             self.begin(0, &placement, submitted_ns);
-            self.dossier.is_in(Stage::Upstream);
+            self.context.is_in(Stage::Upstream);
             self.tries.costed(0, &placement, self.gateway, work);
             let Some(relay) = placement.relay().map(Arc::clone) else {
                 self.failed(
@@ -326,12 +326,12 @@ impl PlacementContext<'_> {
                 continue;
             };
             let begun = self.source.text_begun();
-            match relay_attempt::ask(self.gateway, self.dossier, work, messages, &*relay, begun.as_ref()) {
+            match relay_attempt::ask(self.gateway, self.context, work, messages, &*relay, begun.as_ref()) {
                 Ok(asking) => {
-                    self.dossier.record.upstream = Some(Arc::clone(&relay.facts().upstream));
+                    self.context.record.upstream = Some(Arc::clone(&relay.facts().upstream));
                     if let Some(begun) = begun {
                         let (worker, after_tokens) = (Arc::clone(placement.worker_id()), begun.generated);
-                        self.dossier.record.continued.push(ContinuedAnswer {
+                        self.context.record.continued.push(ContinuedAnswer {
                             choice: 0,
                             after_tokens,
                             worker,
@@ -381,7 +381,7 @@ impl PlacementContext<'_> {
     }
 
     pub(super) fn begin(&mut self, part: usize, placement: &Placement, start_ns: u64) {
-        let attempts = &mut self.dossier.record.attempts;
+        let attempts = &mut self.context.record.attempts;
         if attempts.len() < ATTEMPTS_KEPT {
             let (prompt, worker) =
                 (u32::try_from(part).unwrap_or(u32::MAX), Arc::clone(placement.worker_id()));
@@ -418,13 +418,13 @@ impl PlacementContext<'_> {
         outcome: AttemptOutcome,
         paid: Option<NanoDollars>,
     ) {
-        let now_ns = self.dossier.elapsed_ns();
+        let now_ns = self.context.elapsed_ns();
         let is_this = |attempt: &&mut Attempt| {
             is_under_way(attempt)
                 && attempt.prompt as usize == part
                 && placement.is_none_or(|placement| *placement.worker_id() == attempt.worker)
         };
-        if let Some(attempt) = self.dossier.record.attempts.iter_mut().find(is_this) {
+        if let Some(attempt) = self.context.record.attempts.iter_mut().find(is_this) {
             finish(attempt, now_ns, outcome, paid);
         }
     }
@@ -432,14 +432,14 @@ impl PlacementContext<'_> {
     /// The `traceparent` that the worker of the latest attempt gets. `None` if the worker is not a configured upstream.
     pub(super) fn trace(&self, placement: &Placement) -> Option<Arc<str>> {
         placement.target()?;
-        self.gateway.parts().records.traceparent(&self.dossier.record).map(Arc::from)
+        self.gateway.parts().records.traceparent(&self.context.record).map(Arc::from)
     }
 
     pub(super) fn job(&self, handing: &JobSubmission<'_>) -> Job {
-        let Self { gateway, dossier, work, .. } = self;
+        let Self { gateway, context, work, .. } = self;
         let first = u32::try_from(handing.part).unwrap_or(u32::MAX).saturating_mul(work.sampling.n);
         let sampling = work.sampling.clone();
-        let deadline = || work.call.timeout.map(|timeout| dossier.deadline_ns(timeout));
+        let deadline = || work.call.timeout.map(|timeout| context.deadline_ns(timeout));
         let (first_choice, generated, sampling, keys, start_deadline_ns) = match &handing.onward {
             None => (first, 0, sampling, Some(handing.keys.clone()), deadline()),
             // The prompt's scores have been sent already, and the start deadline was met.
@@ -449,7 +449,7 @@ impl PlacementContext<'_> {
             }
         };
         Job {
-            request: dossier.id,
+            request: context.id,
             first_choice,
             prompt: Arc::clone(handing.prompt),
             generated,
@@ -462,7 +462,7 @@ impl PlacementContext<'_> {
             tenant: work.tenant,
             weight: work.weight,
             priority: match work.call.tier {
-                ServiceTier::Standard if dossier.copy().is_none() => Priority::Normal,
+                ServiceTier::Standard if context.copy().is_none() => Priority::Normal,
                 ServiceTier::Standard => Priority::Idle,
                 ServiceTier::Flex | ServiceTier::Batch => Priority::Idle,
             },

@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{AttemptOutcome, PriceTier, Usage};
 use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
 
-use crate::rejection::Rejection;
 use crate::state::RelayedMessages;
 
 use super::placement::{JobSubmission, PlacementContext, nobody, panicked};
@@ -58,7 +58,7 @@ impl PlacementContext<'_> {
     }
 
     fn hand_too(&mut self, handing: &JobSubmission<'_>, mut placement: Placement) {
-        let (mut job, submitted_ns) = (self.job(handing), self.dossier.elapsed_ns());
+        let (mut job, submitted_ns) = (self.job(handing), self.context.elapsed_ns());
         self.begin(0, &placement, submitted_ns);
         job.trace = self.trace(&placement);
         self.tries.race(&placement, self.gateway, self.work);
@@ -85,13 +85,13 @@ impl PlacementContext<'_> {
     }
 
     fn ask_too(&mut self, messages: &RelayedMessages, placement: Placement) {
-        let submitted_ns = self.dossier.elapsed_ns();
+        let submitted_ns = self.context.elapsed_ns();
         self.begin(0, &placement, submitted_ns);
         self.tries.race(&placement, self.gateway, self.work);
         let Some(relay) = placement.relay().map(Arc::clone) else {
             return self.not_taken(placement, &nobody(self.work));
         };
-        match relay_attempt::ask(self.gateway, self.dossier, self.work, messages, &*relay, None) {
+        match relay_attempt::ask(self.gateway, self.context, self.work, messages, &*relay, None) {
             Ok(asking) => self.source.ask_too(AskedServer::new(relay.facts(), asking, placement)),
             Err(why) => self.not_taken(placement, &why),
         }
@@ -119,9 +119,9 @@ impl PlacementContext<'_> {
             }
         }
         if let Some(upstream) = self.source.upstream() {
-            self.dossier.record.upstream = Some(Arc::clone(upstream));
+            self.context.record.upstream = Some(Arc::clone(upstream));
         } else if let Some(left) = self.source.only_one() {
-            self.dossier.record.upstream = left.target().map(|(upstream, _)| upstream.into());
+            self.context.record.upstream = left.target().map(|(upstream, _)| upstream.into());
         }
     }
 }

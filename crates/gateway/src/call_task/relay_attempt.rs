@@ -2,12 +2,12 @@
 //! which target is asked next, or what is answered.
 
 use bytes::Bytes;
+use headrace_call_state::Rejection;
 use headrace_domain::{CacheLabel, CacheSalt, Call, Code, Dialect, Endpoint};
 use headrace_engine_api::{MessageRelay, MessageResume, PrefixCache, RelayAnswer, RelayAsk, RelayFacts};
 use headrace_wire::relay::{BodyEdits, ReplyReader, SoFar, concealed_class, edited, resumed};
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::render::screen::not_cleared;
 use crate::state::{RelayedMessages, RenderedWork};
@@ -36,7 +36,7 @@ pub(crate) struct RelayAttempt {
 /// servers' answers.
 pub(super) fn ask(
     gateway: &Gateway,
-    dossier: &RequestContext,
+    context: &RequestContext,
     work: &RenderedWork,
     messages: &RelayedMessages,
     relay: &dyn MessageRelay,
@@ -70,14 +70,14 @@ pub(super) fn ask(
     let conceal = CacheConcealment(hides.then(|| (facts.dialect, concealed_class(facts.dialect, &body))));
     // What a header switches on in one dialect cannot be expressed in a body of another, and was rejected before.
     let as_asked = own && messages.chat.is_none();
-    let mut headers = if as_asked { dossier.dialect_headers.clone() } else { Vec::new() };
+    let mut headers = if as_asked { context.dialect_headers.clone() } else { Vec::new() };
     headers
-        .extend(gateway.parts().records.traceparent(&dossier.record).map(|parent| ("traceparent", parent)));
+        .extend(gateway.parts().records.traceparent(&context.record).map(|parent| ("traceparent", parent)));
     // The block of timings fits only into answers that are written here.
     let as_is = as_asked && !call.explain && !messages.may_resume;
-    let allowance = AnswerAllowance::new(work, dossier, as_is);
+    let allowance = AnswerAllowance::new(work, context, as_is);
     let ask = RelayAsk {
-        request: dossier.id,
+        request: context.id,
         tenant: work.tenant,
         weight: work.weight,
         endpoint: call.endpoint,

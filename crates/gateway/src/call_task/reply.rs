@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use headrace_call_state::delivery::DeliverySender;
 use headrace_domain::{Call, ContinuedAnswer, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
 
-use crate::delivery::DeliverySender;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 
@@ -120,8 +120,8 @@ struct EncodedFrames {
 }
 
 /// The metadata in an answer to a call.
-pub(crate) fn reply_meta(work: &RenderedWork, dossier: &RequestContext) -> ReplyMeta {
-    meta_of(work, dossier.id, dossier.record.started)
+pub(crate) fn reply_meta(work: &RenderedWork, context: &RequestContext) -> ReplyMeta {
+    meta_of(work, context.id, context.record.started)
 }
 
 fn meta_of(work: &RenderedWork, request: RequestId, started: UnixNanos) -> ReplyMeta {
@@ -175,13 +175,13 @@ impl EncodedFrames {
 }
 
 impl ReplyWriter {
-    pub(super) fn new(work: &Arc<RenderedWork>, dossier: &RequestContext) -> Self {
+    pub(super) fn new(work: &Arc<RenderedWork>, context: &RequestContext) -> Self {
         let choices = work.choices() as usize;
         let making = EncoderSetup {
             work: Arc::clone(work),
-            request: dossier.id,
-            started: dossier.record.started,
-            keeps: dossier.turns.is_some(),
+            request: context.id,
+            started: context.record.started,
+            keeps: context.turns.is_some(),
             is_passed: false,
         };
         Self {
@@ -203,7 +203,7 @@ impl ReplyWriter {
         &mut self,
         more: &ReplyProgress,
         events: &mut Vec<ReplyEvent>,
-        dossier: &RequestContext,
+        context: &RequestContext,
     ) {
         if let Some(prompt) = &more.prompt {
             self.begin(prompt);
@@ -211,11 +211,11 @@ impl ReplyWriter {
         self.meaningful |= more.meaningful;
         self.write_events(events).await;
         self.written.tokens = more.tokens.unwrap_or(self.written.tokens);
-        self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(more.at_ns);
+        self.deliver_ns += context.clock.monotonic_nanos().saturating_sub(more.at_ns);
     }
 
     /// Takes a piece of an answer that is already in the caller's dialect. Its end is kept as the answer's end.
-    pub(super) fn pass(&mut self, passed: RawPiece, dossier: &RequestContext) {
+    pub(super) fn pass(&mut self, passed: RawPiece, context: &RequestContext) {
         let RawPiece { bytes, tokens, last, meaningful, at_ns } = passed;
         if self.passed_end.is_none() {
             self.encoder.passed();
@@ -231,17 +231,17 @@ impl ReplyWriter {
         }
         self.written.tokens = tokens;
         self.meaningful |= meaningful;
-        self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(at_ns);
+        self.deliver_ns += context.clock.monotonic_nanos().saturating_sub(at_ns);
     }
 
     /// Hands encoded bytes to the transport. A whole answer has none before its end.
-    pub(super) fn hand_over(&mut self, sender: &DeliverySender, dossier: &RequestContext) {
+    pub(super) fn hand_over(&mut self, sender: &DeliverySender, context: &RequestContext) {
         if self.written.bytes.is_empty() {
             return;
         }
-        let from = dossier.clock.monotonic_nanos();
+        let from = context.clock.monotonic_nanos();
         sender.push(&mut self.written.bytes, self.written.tokens);
-        self.deliver_ns += dossier.clock.monotonic_nanos().saturating_sub(from);
+        self.deliver_ns += context.clock.monotonic_nanos().saturating_sub(from);
     }
 
     pub(super) fn keep_alive(&mut self, sender: &DeliverySender) {

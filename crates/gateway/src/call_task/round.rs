@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{
     Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, ServiceTier, Stage,
 };
 use headrace_wire::WireLimits;
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 use crate::unrepeated::unrepeated;
@@ -51,53 +51,53 @@ impl Round {
     pub(super) fn place(
         &mut self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<Placed, Rejection> {
-        self.placing(gateway, dossier).all()
+        self.placing(gateway, context).all()
     }
 
     /// Submits a lost prompt to another worker.
     pub(super) fn place_again(
         &mut self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
         lost: LostJob,
     ) -> Result<(), Rejection> {
-        self.placing(gateway, dossier).again(lost)
+        self.placing(gateway, context).again(lost)
     }
 
     /// How long its call may wait for the first output before a second worker is asked as well.
-    pub(super) fn patience(&mut self, gateway: &Gateway, dossier: &mut RequestContext) -> Option<Duration> {
-        self.placing(gateway, dossier).patience()
+    pub(super) fn patience(&mut self, gateway: &Gateway, context: &mut RequestContext) -> Option<Duration> {
+        self.placing(gateway, context).patience()
     }
 
     /// Sends its call to a second worker, which races with the first.
-    pub(super) fn race(&mut self, gateway: &Gateway, dossier: &mut RequestContext) {
-        self.placing(gateway, dossier).race();
+    pub(super) fn race(&mut self, gateway: &Gateway, context: &mut RequestContext) {
+        self.placing(gateway, context).race();
     }
 
     /// Ends the race for the worker that no longer has the call.
-    pub(super) fn outrun(&mut self, gateway: &Gateway, dossier: &mut RequestContext, outrun: LostRace) {
-        self.placing(gateway, dossier).outrun(outrun);
+    pub(super) fn outrun(&mut self, gateway: &Gateway, context: &mut RequestContext, outrun: LostRace) {
+        self.placing(gateway, context).outrun(outrun);
     }
 
     fn placing<'a>(
         &'a mut self,
         gateway: &'a Gateway,
-        dossier: &'a mut RequestContext,
+        context: &'a mut RequestContext,
     ) -> PlacementContext<'a> {
         let Self { work, source, tries, .. } = self;
-        PlacementContext { gateway, dossier, work, source, tries }
+        PlacementContext { gateway, context, work, source, tries }
     }
 
     /// Adds the round to the call's record, once: its usage, how its attempts ended, and the engines' own times, placed
     /// between what was seen here.
-    pub(super) fn note(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
+    pub(super) fn note(&mut self, context: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
         if std::mem::replace(&mut self.noted, true) {
             return;
         }
         let source = &self.source;
-        let record = &mut dossier.record;
+        let record = &mut context.record;
         // First, before anything that could fail: this is what the client pays for.
         record.usage = record.usage.plus(&source.usage());
         // A batch request has the batch price, even if the upstream reports another tier.
@@ -115,39 +115,39 @@ impl Round {
                 None => engine,
             });
         }
-        dossier.record.first_token_ns = dossier.record.first_token_ns.or(source.first_token_ns());
-        self.time(dossier, reply);
+        context.record.first_token_ns = context.record.first_token_ns.or(source.first_token_ns());
+        self.time(context, reply);
     }
 
     /// Adds to the call's record, once, how the attempts ended and how the time was spent. Of a round that another
     /// model replaces unseen, nothing more is recorded.
-    pub(super) fn time(&mut self, dossier: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
+    pub(super) fn time(&mut self, context: &mut RequestContext, reply: Option<&mut ReplyWriter>) {
         if std::mem::replace(&mut self.timed, true) {
             return;
         }
         let Self { source, tries, pauses, work, .. } = self;
-        let until_ns = dossier.elapsed_ns();
-        placement::close(&mut dossier.record.attempts, source, tries, until_ns);
-        for attempt in &mut dossier.record.attempts {
+        let until_ns = context.elapsed_ns();
+        placement::close(&mut context.record.attempts, source, tries, until_ns);
+        for attempt in &mut context.record.attempts {
             without_own_words(&mut attempt.outcome, &work.call);
         }
         if !self.work.keeps_words {
-            dossier.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
+            context.record.attempts.iter_mut().for_each(|attempt| attempt.outcome.without_words());
         }
-        dossier.record.paid = Attempt::paid_for(&dossier.record.attempts);
+        context.record.paid = Attempt::paid_for(&context.record.attempts);
         if source.is_empty() {
-            return dossier.line.mark(Stage::Place, until_ns);
+            return context.line.mark(Stage::Place, until_ns);
         }
         let seen = EngineSeen { first_token_ns: source.first_token_ns(), until_ns, pauses };
         match source.runs() {
-            Some(runs) => dossier.line.engine(runs, &seen),
-            None => dossier.line.upstream(&seen),
+            Some(runs) => context.line.engine(runs, &seen),
+            None => context.line.upstream(&seen),
         }
         let (postprocess, deliver) = (source.postprocess_ns(), reply.map_or(0, ReplyWriter::take_deliver_ns));
         // This work ran beside decoding. What exceeds the decoding time ran after it.
         for (stage, took) in [(Stage::Postprocess, postprocess), (Stage::Deliver, deliver)] {
-            let left = dossier.line.share(stage, Stage::Decode, took);
-            dossier.line.share(stage, Stage::Handover, left);
+            let left = context.line.share(stage, Stage::Decode, took);
+            context.line.share(stage, Stage::Handover, left);
         }
     }
 

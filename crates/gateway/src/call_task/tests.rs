@@ -4,38 +4,40 @@
 use std::sync::Arc;
 
 use headrace_call_api::CallService;
+use headrace_call_state::Rejection;
 use headrace_domain::{AttemptOutcome, CallOutcome, Clock, Endpoint, Stage, Usage, is_partition};
 use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_ledger::LedgerOperation;
 use tokio::sync::oneshot;
 
+use crate::entry::EnteredCall;
+use crate::stages::decide;
+use crate::world::{Arrival, Setup, World, chat_body, read};
+
 use super::round::Round;
 use super::{CallEnding, CallTask, reckon};
-use crate::rejection::Rejection;
-use crate::stages::{EnteredCall, decide};
-use crate::world::{Arrival, Setup, World, chat_body, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let world = World::new(Setup::default());
     let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-    let Ok(EnteredCall { admitted, mut dossier, .. }) = gateway.admit(head) else { panic!("it is let in") };
-    let rendered = decide(&gateway, admitted, body, &mut dossier).await.unwrap();
-    let funded = rendered.hold(&gateway, &mut dossier).await.unwrap();
+    let Ok(EnteredCall { admitted, mut context, .. }) = gateway.admit(head) else { panic!("it is let in") };
+    let rendered = decide(&gateway, admitted, body, &mut context).await.unwrap();
+    let funded = rendered.hold(&gateway, &mut context).await.unwrap();
     let (head, answer) = oneshot::channel();
-    let mut call = CallTask::new(&gateway, dossier, funded, head);
+    let mut call = CallTask::new(&gateway, context, funded, head);
 
     assert!(matches!(call.round(&gateway).await, CallEnding::Completed));
-    let once = call.dossier.record.usage;
+    let once = call.context.record.usage;
     assert!(once.input > 0 && once.output > 0, "{once:?}");
 
     // Another round of the same prompts costs at most as much again: the hold grows under its own id.
-    let amount = call.dossier.record.held;
+    let amount = call.context.record.held;
     let extend = LedgerOperation::Extend { hold: call.settlement.hold(), amount };
     let extended = world.ledger.transact(vec![extend], world.clock.now());
     extended.verdicts.into_iter().for_each(|verdict| drop(verdict.into_result().unwrap()));
-    call.dossier.record.held = amount.checked_add(amount).unwrap();
+    call.context.record.held = amount.checked_add(amount).unwrap();
     call.round = Round::new(Arc::clone(&call.round.work), &gateway.config().wire);
     let ending = call.round(&gateway).await;
     call.finish(&gateway, ending).await;

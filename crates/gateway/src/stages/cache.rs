@@ -4,26 +4,27 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{PrefixKeys, Stage};
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{KeyedCall, RenderedCall, RenderedWork};
 
 mod diagnose;
+pub(crate) mod miss;
 
 impl RenderedCall {
     pub(crate) async fn cache(
         self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<KeyedCall, Rejection> {
         let Self { principal, mut work } = self;
         work.hash();
-        let work = diagnose::diagnosed(work, gateway, dossier).await?;
-        dossier.record.told_of_cache = work.diagnosis.as_ref().map(diagnose::traced);
-        dossier.end_stage(Stage::Cache);
+        let work = diagnose::diagnosed(work, gateway, context).await?;
+        context.record.told_of_cache = work.diagnosis.as_ref().map(diagnose::traced);
+        context.end_stage(Stage::Cache);
         Ok(KeyedCall { principal, work: Arc::from(work) })
     }
 }

@@ -7,11 +7,11 @@ use crate::request_context::RequestContext;
 use crate::state::ArrivedRequest;
 
 impl ArrivedRequest {
-    pub(crate) fn new(head: CallHead, dossier: &mut RequestContext) -> Self {
-        dossier.describe(head.endpoint, head.traceparent.as_deref());
-        dossier.dialect_headers = head.dialect;
-        dossier.record.connection = head.connection;
-        dossier.end_stage(Stage::Connect);
+    pub(crate) fn new(head: CallHead, context: &mut RequestContext) -> Self {
+        context.describe(head.endpoint, head.traceparent.as_deref());
+        context.dialect_headers = head.dialect;
+        context.record.connection = head.connection;
+        context.end_stage(Stage::Connect);
         Self { credentials: head.credentials, endpoint: head.endpoint }
     }
 }

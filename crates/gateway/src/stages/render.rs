@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_call_api::MemoryReservation;
+use headrace_call_state::{AnswerRecorder, GeneratedIdCache, Rejection, RequestMemory, TokenizerMemory};
+use headrace_catalog::{Backend, Catalog, ServedModel, TokenBackend};
 use headrace_domain::{
     CachePin, CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Residency, Sampling, SamplingDefaults,
     Stage, UnixNanos,
@@ -18,13 +20,8 @@ use headrace_wire::{CacheDiagnosis, WireLimits};
 use parking_lot::Mutex;
 
 use crate::Gateway;
-use crate::backend::{Backend, TokenBackend};
-use crate::catalog::{Catalog, ServedModel};
-use crate::generated_ids::{AnswerRecorder, GeneratedIdCache};
-use crate::memory::TokenizerMemory;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::state::{ModeratedCall, RelayedMessages, RenderedCall, RenderedWork, RequestMemory, RoutedCall};
+use crate::state::{ModeratedCall, RelayedMessages, RenderedCall, RenderedWork, RoutedCall};
 
 use reread::{RereadCall, read_for};
 use screen::{RelayScreen, ScreenClearance};

@@ -3,8 +3,8 @@
 
 use bytes::Bytes;
 use headrace_call_api::{CallService, Question};
+use headrace_catalog::EncoderOutput;
 use headrace_domain::{CallOutcome, Code, Endpoint, NanoDollars};
-use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, World, read, trace_of};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{CallService, Question};
+use headrace_catalog::{ModelPolicy, PastAnswers};
 use headrace_domain::{Endpoint, KeptAnswers};
-use headrace_gateway::{ModelPolicy, PastAnswers};
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, World, read};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{CallService, Question};
+use headrace_catalog::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
 use headrace_checkpoint::TokenizerConfig;
 use headrace_domain::{Endpoint, ModelName};
-use headrace_gateway::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{AnswerFrames, CallService, Question};
+use headrace_call_state::AnswerBody;
 use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, Stage, UsageSource, is_partition};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
-use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
 use crate::told::{

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use headrace_call_api::{BodyRefusal, BodySource, CallService, Credentials, ObjectAsk, ObjectMethod};
+use headrace_call_state::Answer;
 use headrace_domain::{CallOutcome, Clock, Endpoint, KeyId, NanoDollars, SystemClock};
-use headrace_gateway::{Answer, Gateway};
+use headrace_gateway::Gateway;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 

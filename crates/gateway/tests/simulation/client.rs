@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{AnswerFrames, BrokenBody, CallHead, CallService, Credentials, GiveUp, PeerAddress};
+use headrace_call_state::{Answer, AnswerBody, Delivery};
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
+use headrace_gateway::Gateway;
 use serde_json::json;
 
 use crate::engine::MARK;

@@ -10,11 +10,13 @@ use headrace_call_api::{
     Admitted, AnswerBody, BodySource, CallAnswer, CallHead, CallService, Credentials, EdgeRefusal, ObjectAsk,
     Question,
 };
+use headrace_call_state::Delivery;
+use headrace_catalog::{Backend, ModelPolicy, ServedModel, TokenBackend};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, Dialect, Endpoint, KeyId, ModelName, SamplingDefaults, SystemClock, UnixNanos};
 use headrace_engine_api::{Capabilities, ResumeSupport};
 use headrace_fleet::Worker;
-use headrace_gateway::{Backend, Delivery, Gateway, ModelPolicy, ServedModel, TokenBackend};
+use headrace_gateway::Gateway;
 use headrace_limits::LimitSpec;
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_sim::ScriptedEngine;

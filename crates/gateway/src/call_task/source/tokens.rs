@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use headrace_call_state::{MOST_ANSWER_TOKENS, Rejection};
 use headrace_domain::{
     CacheMiss, Call, Code, EncodeWish, EngineRun, EngineTrace, FinishReason, PriceTier, Prompt, PromptItem,
     ReplyEvent, RequestId, ShownPrompt, Stage, ToEncode, TokenLogprob, Usage,
@@ -13,8 +14,6 @@ use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 use headrace_wire::WireLimits;
 
-use crate::generated_ids::MOST_ANSWER_TOKENS;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::render::held_calls;
 use crate::state::RenderedWork;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::{AnswerOrigin, Rejection};
 use headrace_domain::{
     CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, ToldOfCache, UnixNanos,
 };
@@ -11,11 +12,10 @@ use headrace_wire::{CacheDiagnosis, ChangedPart};
 use serde_json::Value;
 
 use crate::Gateway;
-use crate::answer_origins::AnswerOrigin;
-use crate::call_task::located;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
+
+use super::miss::located;
 
 /// Returns the work with its cache diagnosis, if the call asks for one.
 ///
@@ -24,12 +24,12 @@ use crate::state::RenderedWork;
 pub(super) async fn diagnosed(
     mut work: Box<RenderedWork>,
     gateway: &Gateway,
-    dossier: &RequestContext,
+    context: &RequestContext,
 ) -> Result<Box<RenderedWork>, Rejection> {
     if !work.call.diagnoses {
         return Ok(work);
     }
-    let (Some(project), Some(prompt)) = (&dossier.record.project, work.prompts.first()) else {
+    let (Some(project), Some(prompt)) = (&context.record.project, work.prompts.first()) else {
         // Only the upstream server knows what it has cached.
         let why = "the model is computed by a server of others";
         work.diagnosis = Some(match work.call.previous_answer {
@@ -38,12 +38,12 @@ pub(super) async fn diagnosed(
         });
         return Ok(work);
     };
-    let now = dossier.record.started;
+    let now = context.record.started;
     let (project, model) = (project.clone(), work.model.name.clone());
     let own = AnswerOrigin { project, model, prompt: Arc::clone(prompt), tools: tools(&work.call), at: now };
     let named = work.call.previous_answer.as_deref().map(headrace_wire::named_request);
     let past = named.map(|id| gateway.pasts().get(id?, &own.project, now));
-    gateway.pasts().put(dossier.id, own.clone());
+    gateway.pasts().put(context.id, own.clone());
     let long = work.body_bytes > gateway.config().render_inline_bytes;
     let past = match past {
         None => {
