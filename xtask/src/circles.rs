@@ -17,21 +17,6 @@ const FILES: Allowed = &[];
 /// Allowed circles of top-level modules.
 const MODULES: Allowed = &[
     (
-        "gateway",
-        &[
-            "batches",
-            "call_task",
-            "gateway",
-            "objects",
-            "rejection",
-            "request_context",
-            "stages",
-            "state",
-            "stored_objects",
-        ],
-        "not split yet",
-    ),
-    (
         "upstream",
         &[
             "answer",

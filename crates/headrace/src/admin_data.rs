@@ -10,10 +10,12 @@ use headrace_admin_http::{
     VerifyFinding,
 };
 use headrace_call_api::CallService;
+use headrace_catalog::{Backend, InputKinds};
 use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
-use headrace_gateway::{Backend, Gateway, InputKinds, ModelRoute};
+use headrace_gateway::Gateway;
 use headrace_ledger::Ledger;
 use headrace_ledger::prices::PriceConfig;
+use headrace_rollout::ModelRoute;
 use headrace_store::journal::verify_file;
 use headrace_store::trace::SqliteTraceReader;
 use headrace_trace::{MarginBy, MarginReport, TraceReader, shadow_pairs};

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use headrace_gateway::ServedModel;
+use headrace_catalog::ServedModel;
 use secrecy::zeroize::Zeroizing;
 
 use crate::config::stopping::SERVE_DRAIN_DELAY;

@@ -38,12 +38,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
+use headrace_call_state::MemoryBounds;
+use headrace_catalog::{
+    ControlTokenPolicy, ModelPolicy, NameRules, OffForm, PastAnswers, ThinkingPolicy, ToolsOrder,
+};
 use headrace_domain::{ModelName, NanoDollars, OrgId, Region};
 use headrace_edge::{AllowedOrigins, EdgeConfig, TlsFiles};
-use headrace_gateway::{
-    ControlTokenPolicy, GatewayConfig, MemoryBounds, ModelPolicy, ModelRoute, NameRules, OffForm,
-    PastAnswers, ThinkingPolicy, ToolsOrder,
-};
+use headrace_gateway::GatewayConfig;
 use headrace_identity::RateLimits;
 use headrace_kv_layout::{KvGroup, KvLayout};
 use headrace_ledger::prices::{CostConfig, PriceConfig};
@@ -51,6 +52,7 @@ use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
 use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_prompt::ReplyFamily;
+use headrace_rollout::ModelRoute;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_telemetry::TelemetryConfig;

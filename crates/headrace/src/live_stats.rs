@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use headrace_call_state::InFlightCall;
 use headrace_domain::Clock;
 use headrace_engine_api::EngineHealth;
-use headrace_gateway::{Gateway, InFlightCall};
+use headrace_gateway::Gateway;
 use headrace_store::usage::SqliteUsage;
 use headrace_trace::{CallNow, EngineNow, LiveCalls, LiveView, MAX_CALLS_NAMED, TraceRecorder};
 

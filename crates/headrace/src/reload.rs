@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use headrace_admin::{AdminError, DefaultLimits};
+use headrace_catalog::{Catalog, CatalogOffer};
 use headrace_domain::{AdminCode, Clock, ModelName, UnixNanos};
 use headrace_edge::TlsCertificate;
 use headrace_fleet::Fleet;
-use headrace_gateway::{Catalog, CatalogOffer, Gateway};
+use headrace_gateway::Gateway;
 use headrace_ledger::prices::{CostList, PriceConfig, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_trace::Metrics;

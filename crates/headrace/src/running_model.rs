@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use headrace_catalog::ServedModel;
 use headrace_fleet::Worker;
-use headrace_gateway::ServedModel;
 
 use crate::config::ModelConfig;
 use crate::local_engine::LocalEngine;

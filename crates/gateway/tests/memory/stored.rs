@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use headrace_call_api::{ObjectMethod, ObjectOperation, RequestTarget};
+use headrace_call_state::{Answer, AnswerBody, MemoryBounds};
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, AnswerBody, MemoryBounds};
 use headrace_objects::{ObjectLimits, ObjectStore};
 use headrace_store::objects::SqliteObjects;
 use serde_json::{Value, json};

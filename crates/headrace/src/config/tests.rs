@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_catalog::{ControlTokenPolicy, InputKinds, OffForm, OnBreak, PastAnswers};
 use headrace_domain::{KeyId, MediaKind, PriceTier};
 use headrace_fleet::HedgePolicy;
-use headrace_gateway::{ControlTokenPolicy, InputKinds, OffForm, OnBreak, PastAnswers, StickyBy};
+use headrace_rollout::StickyBy;
 use headrace_trace::RecorderConfig;
 
 use super::*;

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use headrace_catalog::ToolsOrder;
 use headrace_checkpoint::Wording;
 use headrace_domain::{Clock, ModelName, SystemClock};
-use headrace_gateway::ToolsOrder;
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_lens::Words;
 use headrace_prompt::ReplyFamily;

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
+use headrace_catalog::EncoderOutput;
 use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ScoreActivation};
-use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
 
 use super::inspect::{bytes, count, tokenizer_kind};
