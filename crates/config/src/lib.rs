@@ -42,9 +42,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
+use headrace_call_state::MemoryBounds;
+use headrace_catalog::NameRules;
 use headrace_domain::{ModelName, NanoDollars, Region};
 use headrace_edge::{AllowedOrigins, EdgeConfig, TlsFiles};
-use headrace_gateway::{GatewayConfig, MemoryBounds, NameRules};
+use headrace_gateway::GatewayConfig;
 use headrace_identity::RateLimits;
 use headrace_scheduler::SchedulerConfig;
 use headrace_wire::WireLimits;

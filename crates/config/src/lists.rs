@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use headrace_catalog::{ControlTokenPolicy, OffForm, PastAnswers, ThinkingPolicy, ToolsOrder};
 use headrace_domain::{ModelName, OrgId};
-use headrace_gateway::{ControlTokenPolicy, OffForm, PastAnswers, ThinkingPolicy, ToolsOrder};
 use headrace_ledger::prices::{CostConfig, CostList, PriceConfig, PriceList};
 use headrace_limits::LimitSpec;
 use headrace_moderation::{RuleConfig, Rules};

@@ -1,8 +1,8 @@
 //! `retires`, `deprecated`, `successor`, `page` and `after` of a model or a route: when its name retires, and what
 //! replaces it. Must not know which models there are.
 
+use headrace_catalog::RetirementNotice;
 use headrace_domain::UnixNanos;
-use headrace_gateway::RetirementNotice;
 use headrace_trace::utc_midnight;
 
 use super::table::TableReader;

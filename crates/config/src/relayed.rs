@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use headrace_catalog::{InputKinds, ModelPolicy};
 use headrace_domain::{ModelName, Region};
-use headrace_gateway::{InputKinds, ModelPolicy};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_prompt::ReplyFamily;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_domain::ModelName;
-use headrace_gateway::{CanarySpec, FallbackModels, ModelRoute, RouteArm, StickyBy};
+use headrace_rollout::{CanarySpec, FallbackModels, ModelRoute, RouteArm, StickyBy};
 
 use super::SettingsReader;
 use super::notices::notice;

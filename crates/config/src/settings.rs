@@ -6,17 +6,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use headrace_admin::DefaultLimits;
+use headrace_catalog::{
+    ControlTokenPolicy, ModelPolicy, NameRules, OffForm, PastAnswers, ThinkingPolicy, ToolsOrder,
+};
 use headrace_domain::{ModelName, NanoDollars, OrgId};
 use headrace_edge::EdgeConfig;
-use headrace_gateway::{
-    ControlTokenPolicy, GatewayConfig, ModelPolicy, ModelRoute, NameRules, OffForm, PastAnswers,
-    ThinkingPolicy, ToolsOrder,
-};
+use headrace_gateway::GatewayConfig;
 use headrace_ledger::prices::{CostConfig, PriceConfig};
 use headrace_limits::LimitSpec;
 use headrace_moderation::Rules;
 use headrace_objects::{FileLimits, ObjectLimits};
 use headrace_prompt::ReplyFamily;
+use headrace_rollout::ModelRoute;
 use headrace_scheduler::SchedulerConfig;
 use headrace_store::trace::TraceRetention;
 use headrace_telemetry::TelemetryConfig;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use headrace_domain::NanoDollars;
-use headrace_gateway::{ShadowBudget, ShadowSpec};
+use headrace_rollout::{ShadowBudget, ShadowSpec};
 
 use super::table::TableReader;
 use super::value::{ParsedValue, SettingKind};

@@ -1,7 +1,7 @@
 //! `thinking = { … }` of a model: the reasoning budget in tokens per effort, and the text that ends reasoning at its
 //! budget. Must not know which efforts callers ask for.
 
-use headrace_gateway::ThinkingPolicy;
+use headrace_catalog::ThinkingPolicy;
 
 use super::table::TableReader;
 use super::value::{ParsedValue, SettingKind};

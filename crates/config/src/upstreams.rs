@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_catalog::{
+    ControlTokenPolicy, InputKinds, ModelPolicy, OffForm, OnBreak, PastAnswers, ToolsOrder,
+};
 use headrace_domain::{Dialect, KeyId, ModelName, Region};
 use headrace_engine_api::AbandonPolicy;
 use headrace_fleet::HedgePolicy;
-use headrace_gateway::{
-    ControlTokenPolicy, InputKinds, ModelPolicy, OffForm, OnBreak, PastAnswers, ToolsOrder,
-};
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_upstream::{CacheFeed, UpstreamKind, UpstreamSpec, UseHttp2};

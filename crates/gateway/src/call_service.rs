@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{
-    BodyRefusal, BodySource, CallService, CallerInfo, RequestAdmission, RequestHead, RequestTarget, SessionId,
+    BodySource, CallService, CallerInfo, RequestAdmission, RequestHead, RequestTarget, SessionId,
 };
-use headrace_domain::{Code, Dialect, Endpoint, KeyId};
+use headrace_call_state::{Answer, Delivery, Rejection};
+use headrace_domain::{Dialect, Endpoint, KeyId};
 use headrace_identity::Principal;
+use headrace_resources::{SocketSession, dialect_of};
 use headrace_wire::responses::turn_body;
 
+use crate::Gateway;
+use crate::entry::{self, EnteredCall};
 use crate::look_up::{LookUp, LookUpSubject};
-use crate::objects::newest::SocketSession;
-use crate::objects::{ObjectRequest, dialect_of};
 use crate::questions::AdmittedQuestion;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
+use crate::resource_requests::ObjectRequest;
 use crate::socket_sessions::OpenSession;
-use crate::stages::{self, EnteredCall};
-use crate::{Answer, Delivery, Gateway};
 
 /// A request that the gateway admitted by its head.
 pub struct GatewayAdmission(AdmittedTarget);
@@ -63,8 +63,8 @@ impl CallService for Gateway {
     async fn serve<B: BodySource>(self: &Arc<Self>, admission: GatewayAdmission, body: B) -> Answer {
         // Boxed, because a connection reserves space for the future that it awaits for as long as it is open.
         match admission.0 {
-            AdmittedTarget::Call(entered) => Box::pin(stages::travel(self, entered, body)).await,
-            AdmittedTarget::SocketTurn(entered, body) => Box::pin(stages::travel(self, entered, body)).await,
+            AdmittedTarget::Call(entered) => Box::pin(entry::run(self, entered, body)).await,
+            AdmittedTarget::SocketTurn(entered, body) => Box::pin(entry::run(self, entered, body)).await,
             AdmittedTarget::Question(question) => Box::pin(self.answer_question(question, body)).await,
             AdmittedTarget::Object(request) => Box::pin(self.answer_object(request, body)).await,
             AdmittedTarget::LookUp(look_up) => Box::pin(self.answer_look_up(look_up)).await,
@@ -101,7 +101,7 @@ impl Gateway {
         let RequestHead { target, caller } = head;
         let admitted = match target {
             RequestTarget::Call(endpoint) => {
-                AdmittedTarget::Call(stages::enter(self, endpoint, caller, principal, |_| ())?)
+                AdmittedTarget::Call(entry::enter(self, endpoint, caller, principal, |_| ())?)
             }
             RequestTarget::Question(question) => {
                 let identified = self.identify(&caller.credentials, principal, question.dialect());
@@ -125,7 +125,7 @@ impl Gateway {
                 AdmittedTarget::LookUp(LookUp::admit(LookUpSubject::RequestTrace { id }, identified)?)
             }
             RequestTarget::SocketHandshake => {
-                let entered = stages::enter(self, Endpoint::Responses, caller, principal, |_| ())?;
+                let entered = entry::enter(self, Endpoint::Responses, caller, principal, |_| ())?;
                 AdmittedTarget::Session(self.sessions().open(entered.key().clone()))
             }
             RequestTarget::SocketTurn { session, message } => {
@@ -149,7 +149,7 @@ impl Gateway {
         principal: Option<Arc<Principal>>,
     ) -> Result<AdmittedTarget, Answer> {
         let session = session.and_then(|id| self.sessions().find(id));
-        let entered = stages::enter(self, Endpoint::Responses, caller, principal, |context| {
+        let entered = entry::enter(self, Endpoint::Responses, caller, principal, |context| {
             context.turns.clone_from(&session);
         });
         let admitted = entered.and_then(|entered| Ok((entered, self.turn_body(message)?)));
@@ -168,58 +168,4 @@ impl Gateway {
             Rejection::from(bad).answer(&context)
         })
     }
-}
-
-/// When to try again if other calls must finish first.
-const SHORT_WAIT: Duration = Duration::from_secs(1);
-
-impl Rejection {
-    /// Converts the refusal of a body.
-    pub(crate) fn of_body(refusal: &BodyRefusal) -> Self {
-        match refusal {
-            BodyRefusal::TooLarge { limit_bytes } => Self::new(Code::RequestTooLarge,
-                format!("The body may have {limit_bytes} bytes. Shorten it, or raise `server.max_body`."),
-            ),
-            BodyRefusal::TooSlow { seconds } => Self::new(Code::BodyTimeout,
-                format!("The body made no progress for {seconds} s. Send the request again."),
-            ),
-            BodyRefusal::Encoding { encoding } => Self::new(Code::UnsupportedEncoding,
-                format!(
-                    "The content-encoding `{}` is not taken. Send the body as it is.",
-                    shown(encoding, 40)
-                ),
-            )
-            .keeping("The content-encoding is not taken."),
-            BodyRefusal::MediaType => Self::new(Code::UnsupportedMediaType,
-                "The body must be `content-type: application/json`.".to_owned(),
-            ),
-            BodyRefusal::Incomplete => {
-                Self::new(Code::IncompleteBody, "The body broke off before its end.".to_owned())
-            }
-            BodyRefusal::TooManyPieces { pieces, bytes } => Self::new(Code::TooManyPieces,
-                format!("The body came in {pieces} pieces for {bytes} bytes. Send it in larger chunks, or with a `content-length`."),
-            ),
-            BodyRefusal::MemoryOfKey { limit_bytes, observed_bytes } => Self::new(Code::RequestMemoryPerKey,
-                format!(
-                    "With this one, the requests of this key that are being read or answered have {observed_bytes} \
-                     bytes; they may have {limit_bytes} (`server.request_memory_per_key`). Wait for some of them."
-                ),
-            )
-            .retry_after(SHORT_WAIT)
-            .with_limit("request_memory_per_key", "bytes", *limit_bytes, *observed_bytes),
-            BodyRefusal::Memory { limit_bytes, observed_bytes } => Self::new(Code::RequestMemory,
-                format!(
-                    "With this one, the requests that are being read or answered have {observed_bytes} bytes; they \
-                     may have {limit_bytes} (`server.request_memory`). Try again shortly."
-                ),
-            )
-            .retry_after(SHORT_WAIT)
-            .with_limit("request_memory", "bytes", *limit_bytes, *observed_bytes),
-        }
-    }
-}
-
-/// Text that the caller wrote, cut to `most` characters and without control characters.
-fn shown(text: &str, most: usize) -> String {
-    text.chars().filter(|c| !c.is_control()).take(most).collect()
 }

@@ -7,20 +7,16 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use futures_util::FutureExt;
+use headrace_call_state::{Answer, KeptCallHandle, Rejection, delivery::DeliveryCut};
 use headrace_domain::{CallOutcome, Code, FinishReason, ModelName, Stage, Usage};
 use headrace_ledger::{ReleaseReason, SettleOutcome};
+use headrace_rollout::{CallVerdict, ShadowCopy};
 use tokio::sync::oneshot;
 
-use crate::Gateway;
-use crate::answer::Answer;
-use crate::canary::CallVerdict;
-use crate::delivery::DeliveryCut;
-use crate::hold_keeper::KeptCallHandle;
-use crate::objects::keep::StoreProgress;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::shadows;
+use crate::stages::cache::miss;
 use crate::state::FundedCall;
+use crate::{Gateway, features};
 
 // In the order of the path, then what runs when the call is over.
 mod round;
@@ -43,20 +39,17 @@ mod event_batcher;
 
 mod reply;
 
-pub(crate) mod settle;
-
 mod early_end;
 
 mod stored;
 
-mod miss;
+use crate::settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
 
 use client_stream::ClientStream;
 use reply::ReplyWriter;
 use round::Round;
-use settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
+use stored::StoreProgress;
 
-pub(crate) use miss::located;
 pub(crate) use reply::reply_meta;
 
 /// How long the end of a call waits to learn whether its hold reached the disk.
@@ -132,7 +125,7 @@ pub(crate) async fn run_call(
     context: RequestContext,
     funded: FundedCall,
     head: oneshot::Sender<Answer>,
-) -> Option<Box<shadows::ShadowCopy>> {
+) -> Option<Box<ShadowCopy>> {
     // Boxed, so that moving the call copies nothing.
     let mut call = Box::new(CallTask::new(&gateway, context, funded, head));
     if guarded(call.serve(&gateway)).await.is_none() {
@@ -158,9 +151,9 @@ impl CallTask {
         head: oneshot::Sender<Answer>,
     ) -> Self {
         let FundedCall { work, settlement, headers } = funded;
-        let ticker = gateway.beats().join(settlement.hold(), context.record.key.clone());
+        let ticker = gateway.hold_keeper().join(settlement.hold(), context.record.key.clone());
         let line = ClientStream::new(gateway.config(), head, headers, &work);
-        if let Some(copy) = Self::keeps(&context, &work) {
+        if let Some(copy) = features::on_task(&context, &work) {
             line.sender.keep(copy);
         }
         Self {
@@ -271,7 +264,7 @@ impl CallTask {
         if let CallEnding::Failed(rejection) = &ending {
             self.context.record.failed_with = Some(rejection.failure());
         }
-        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.on_the_house() } else { bill });
+        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.as_loss() } else { bill });
         self.ended = Some(SettledEnd { ending, outcome, cut, is_announced: false });
         let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.context).await,
@@ -334,27 +327,19 @@ impl CallTask {
 
     /// Writes the trace, and stays until the client has taken its last byte and the settlement is on the disk. Returns
     /// the shadow copy that is to be made of the call.
-    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<shadows::ShadowCopy>> {
+    async fn close(self: Box<Self>, gateway: &Gateway) -> Option<Box<ShadowCopy>> {
         let Self { mut context, mut settlement, mut line, ended, reply, round, mut ticker, .. } = *self;
         drop((reply, round));
         let traces = &gateway.parts().traces;
-        let (stub, clock) = (context.stub(), Arc::clone(&context.clock));
+        let (start, clock) = (context.start(), Arc::clone(&context.clock));
         let verdict = ended.as_ref().and_then(SettledEnd::verdict);
         let outcome = ended.map_or_else(|| failed(&panicked()), |ended| ended.outcome);
         attempt(|| context.seal(outcome));
-        if let (Some(trial), Some(verdict)) = (context.trial.take(), verdict) {
-            attempt(|| trial.ended(verdict, &context.record, gateway.parts().clock.now()));
-        }
-        let (shadow, sent) = (context.shadow.take(), line.sender.kept());
-        let copying = (gateway.is_draining(), gateway.parts().cache_secret);
-        let copy = match shadow {
-            None => None,
-            Some(_) => {
-                Box::pin(guarded(shadows::ended(copying, shadow, sent, &mut context.record))).await.flatten()
-            }
-        };
+        attempt(|| features::on_verdict(gateway, &mut context, verdict));
+        let sent = line.sender.kept();
+        let copy = guarded(features::on_end(gateway, &mut context, sent)).await.flatten();
         if attempt(|| traces.record(context.record)).is_none() {
-            attempt(|| traces.record(stub.panicked(clock)));
+            attempt(|| traces.record(start.panicked(clock)));
         }
         let taken_ns = settlement.taken_ns;
         let lines = guarded(see_off(gateway, &mut line, &mut ticker, taken_ns));

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::MemoryBounds;
 use headrace_domain::{Clock, Region, RequestId, TraceRecord, TraceSink};
 use headrace_identity::Directory;
 use headrace_ledger::{LedgerClient, Owner};
@@ -11,8 +12,6 @@ use headrace_limits::Limits;
 use headrace_objects::{BatchStore, ObjectStore};
 use headrace_wire::WireLimits;
 use serde_json::Value;
-
-use crate::memory::MemoryBounds;
 
 /// The services that a gateway uses for as long as it lives. Everything that may change meanwhile is in its catalogue.
 pub struct GatewayParts {

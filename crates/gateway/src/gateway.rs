@@ -4,26 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use headrace_domain::{ModelName, Residency};
+use headrace_call_state::{
+    AnswerOrigins, CallMemory, GeneratedIdCache, HoldKeeper, HoldKeeperParts, InFlightCall, InFlightTable,
+    RenderGate,
+};
+use headrace_catalog::{Catalog, GatewayError};
+use headrace_domain::{ModelName, Residency, UnixNanos};
+use headrace_resources::{ResourceConfig, ResourceParts, Resources, SocketSession};
+use headrace_rollout::{CanaryNews, CanaryWatch, ShadowCopies, ShadowFigures, ShadowSpending};
 use headrace_wire::WireLimits;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::answer_origins::AnswerOrigins;
-use crate::canary::{CanaryNews, CanaryWatch};
-use crate::catalog::{Catalog, GatewayError};
 use crate::config::{GatewayConfig, GatewayParts};
-use crate::generated_ids::GeneratedIdCache;
-use crate::hold_keeper::HoldKeeper;
-use crate::in_flight::{InFlightCall, InFlightTable};
-use crate::memory::CallMemory;
-use crate::objects::newest::SocketSession;
-use crate::render_gate::RenderGate;
-use crate::shadows::{ShadowCopies, ShadowFigures, ShadowSpending};
 use crate::socket_sessions::SocketSessions;
-use crate::stored_objects::StoredObjects;
 
 /// Trace look-ups that are answered concurrently.
 const TRACE_SEATS: usize = 256;
@@ -34,18 +30,18 @@ pub struct Gateway {
     config: GatewayConfig,
     /// What new calls are served by.
     catalog: ArcSwap<Catalog>,
-    turns: RenderGate,
-    memory: CallMemory,
+    gate: Arc<RenderGate>,
+    memory: Arc<CallMemory>,
     tasks: TaskTracker,
     shadows: ShadowCopies,
-    objects: StoredObjects,
+    resources: Arc<Resources>,
     pasts: AnswerOrigins,
     kept_ids: Arc<GeneratedIdCache>,
     draining: CancellationToken,
     cut_off: CancellationToken,
     trace_seats: Semaphore,
-    board: Arc<InFlightTable>,
-    beats: Arc<HoldKeeper>,
+    table: Arc<InFlightTable>,
+    hold_keeper: Arc<HoldKeeper>,
     sessions: Arc<SocketSessions<SocketSession>>,
 }
 
@@ -64,25 +60,54 @@ impl Gateway {
         if !faults.is_empty() {
             return Err(GatewayError { faults });
         }
-        let objects =
-            StoredObjects::new(Arc::clone(&parts.objects), parts.files.clone(), config.object_retention);
-        let cut_off = CancellationToken::new();
+        let (draining, cut_off) = (CancellationToken::new(), CancellationToken::new());
+        let keeper = HoldKeeperParts {
+            period: config.period(),
+            hold_lifetime: config.hold_lifetime,
+            clock: Arc::clone(&parts.clock),
+            ledger: Arc::clone(&parts.books),
+            directory: Arc::clone(&parts.directory),
+        };
+        let hold_keeper = HoldKeeper::new(keeper, cut_off.clone());
+        let gate = Arc::new(RenderGate::new(config.render_bytes_at_once));
+        let memory = Arc::new(CallMemory::new(config.memory));
+        let tasks = TaskTracker::new();
+        let shared = ResourceParts {
+            clock: Arc::clone(&parts.clock),
+            directory: Arc::clone(&parts.directory),
+            ledger: Arc::clone(&parts.books),
+            owner: parts.owner,
+            objects: Arc::clone(&parts.objects),
+            files: parts.files.clone(),
+            memory: Arc::clone(&memory),
+            gate: Arc::clone(&gate),
+            keeper: Arc::clone(&hold_keeper),
+            draining: draining.clone(),
+            tasks: tasks.clone(),
+        };
+        let bounds = ResourceConfig {
+            retention: config.object_retention,
+            hold_lifetime: config.hold_lifetime,
+            keep_alive: config.keep_alive,
+            inline_bytes: config.render_inline_bytes,
+            wire: config.wire.clone(),
+        };
         Ok(Arc::new(Self {
-            beats: HoldKeeper::new(&config, &parts, cut_off.clone()),
-            objects,
+            hold_keeper,
+            resources: Arc::new(Resources::new(shared, bounds)),
             pasts: AnswerOrigins::default(),
             kept_ids: Arc::default(),
             parts,
-            turns: RenderGate::new(config.render_bytes_at_once),
-            memory: CallMemory::new(config.memory),
+            gate,
+            memory,
             config,
             catalog: ArcSwap::new(catalog),
-            tasks: TaskTracker::new(),
+            tasks,
             shadows: ShadowCopies::new(),
-            draining: CancellationToken::new(),
+            draining,
             cut_off,
             trace_seats: Semaphore::new(TRACE_SEATS),
-            board: InFlightTable::new(),
+            table: InFlightTable::new(),
             sessions: Arc::default(),
         }))
     }
@@ -95,7 +120,7 @@ impl Gateway {
     /// Replaces the catalogue for new calls and returns the former one. Calls that were routed by the former one keep
     /// it, so what it offers must work until they end.
     pub fn swap(&self, catalog: Arc<Catalog>) -> Arc<Catalog> {
-        catalog.go_on_from(&self.catalog());
+        catalog.continue_watches_of(&self.catalog());
         self.catalog.swap(catalog)
     }
 
@@ -172,7 +197,7 @@ impl Gateway {
     /// The calls in flight and their stages, oldest first. At most as many as the in-flight table holds, without
     /// shadow copies.
     pub fn in_flight_calls(&self) -> Vec<InFlightCall> {
-        self.board.look(self.parts.clock.monotonic_nanos())
+        self.table.look(self.parts.clock.monotonic_nanos())
     }
 
     /// Estimated bytes of memory that calls in flight may take.
@@ -200,8 +225,8 @@ impl Gateway {
     }
 
     /// The in-flight table.
-    pub(crate) const fn board(&self) -> &Arc<InFlightTable> {
-        &self.board
+    pub(crate) const fn table(&self) -> &Arc<InFlightTable> {
+        &self.table
     }
 
     /// The sessions of open responses sockets.
@@ -210,8 +235,8 @@ impl Gateway {
     }
 
     /// The hold keeper.
-    pub(crate) const fn beats(&self) -> &Arc<HoldKeeper> {
-        &self.beats
+    pub(crate) const fn hold_keeper(&self) -> &Arc<HoldKeeper> {
+        &self.hold_keeper
     }
 
     pub(crate) fn parts(&self) -> &GatewayParts {
@@ -241,9 +266,26 @@ impl Gateway {
         &self.draining
     }
 
-    /// Objects that clients store.
-    pub(crate) const fn objects(&self) -> &StoredObjects {
-        &self.objects
+    /// What clients store.
+    pub const fn resources(&self) -> &Arc<Resources> {
+        &self.resources
+    }
+
+    /// Resumes the batches that an earlier process left unfinished. Returns how many there are.
+    ///
+    /// # Errors
+    /// The store's message if the batches cannot be read.
+    pub async fn resume_batches(self: &Arc<Self>) -> Result<usize, String> {
+        self.resources.resume_batches(self).await
+    }
+
+    /// Like [`Self::resume_batches`], but only for batches created before `before`. Lets a caller resume while this
+    /// process already runs newer batches.
+    ///
+    /// # Errors
+    /// The same as [`Self::resume_batches`].
+    pub async fn resume_batches_before(self: &Arc<Self>, before: UnixNanos) -> Result<usize, String> {
+        self.resources.resume_batches_before(self, before).await
     }
 
     /// The prompts of earlier answers.
@@ -278,7 +320,7 @@ impl Gateway {
 
     /// The gate where long bodies wait to be parsed and rendered.
     pub(crate) fn turns(&self) -> &RenderGate {
-        &self.turns
+        &self.gate
     }
 
     /// The memory that calls take.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::Credentials;
+use headrace_call_state::{Answer, Rejection, unauthenticated};
+use headrace_catalog::{Catalog, RetirementNotice, ServedModel};
 use headrace_domain::{Code, Dialect, KeyId, ModelName, TokenClass, TraceRecord, UnixNanos};
 use headrace_identity::{AuthRefusal, Principal, credential};
 use headrace_wire::{
@@ -12,15 +14,11 @@ use headrace_wire::{
 };
 use tokio::time::{Instant, sleep};
 
-use crate::catalog::{Catalog, ServedModel};
-use crate::notices::RetirementNotice;
-use crate::rejection::Rejection;
-use crate::rejection::unauthenticated;
+use crate::Gateway;
 use crate::request_context::RequestContext;
 use crate::stages::authorize::unknown_model_of;
 use crate::stages::route::region_not_allowed;
 use crate::state::{IdentifiedCaller, caller_scopes};
-use crate::{Answer, Gateway};
 
 /// How long a look-up waits for the record of a call that has just ended.
 const RECORD_WAIT: Duration = Duration::from_millis(500);
@@ -185,10 +183,10 @@ impl Gateway {
     }
 }
 
-pub(crate) fn tell(dossier: &RequestContext, looked: Looked) -> Answer {
+pub(crate) fn tell(context: &RequestContext, looked: Looked) -> Answer {
     match looked {
-        Ok(answer) => answer.with_headers(dossier.id_headers()),
-        Err(why) => why.answer(dossier),
+        Ok(answer) => answer.with_headers(context.id_headers()),
+        Err(why) => why.answer(context),
     }
 }
 

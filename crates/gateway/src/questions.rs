@@ -3,11 +3,18 @@
 //! forwarded to its server (`passed`).
 
 mod passed;
+mod prompt_count;
+
+pub(crate) use prompt_count::count_prompt;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{BodySource, MemoryReservation, Question};
+use headrace_call_state::{
+    Answer, GeneratedIdCache, NoMemory, NotEncoded, Rejection, TokenizerMemory, keep_memory,
+};
+use headrace_catalog::{Backend, Catalog, EncoderOutput, ServedModel, TokenBackend, VectorBackend};
 use headrace_domain::{
     Call, Code, Conversation, Endpoint, KeyId, ModelName, Prompt, PromptItem, Stage, UnixNanos,
 };
@@ -15,33 +22,27 @@ use headrace_engine_api::Capabilities;
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 use headrace_prompt::RenderOptions;
 use headrace_relay::{model_named, skim_question};
+use headrace_rollout::RouteAsker;
 use headrace_tokenizer::Tokenizer;
 use headrace_wire::{
     TokenizeRequest, WireLimits, count_body, detokenize_body, parse_count, parse_detokenize, parse_tokenize,
     tokenize_body,
 };
 
-use crate::backend::{Backend, EncoderOutput, TokenBackend, VectorBackend};
-use crate::catalog::{Catalog, ServedModel};
-use crate::generated_ids::GeneratedIdCache;
+use crate::Gateway;
 use crate::look_up::{Looked, tell};
-use crate::memory::{NoMemory, NotEncoded, TokenizerMemory};
-use crate::objects::reads::keeping;
-use crate::rejection::Rejection;
+use crate::refusal::refuse;
 use crate::request_context::RequestContext;
-use crate::routes::RouteAsker;
 use crate::stages::authenticate::draining;
 use crate::stages::authorize::{name_kept, unknown_model_of};
 use crate::stages::moderate::may_pass;
-use crate::stages::parse::take;
-use crate::stages::refuse;
+use crate::stages::prepare::reserve;
 use crate::stages::render::shorten::shortened;
 use crate::stages::render::{
     could_fit, encodes, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, text_ids, with_past,
 };
 use crate::stages::route::region_not_allowed;
 use crate::state::IdentifiedCaller;
-use crate::{Answer, Gateway};
 
 use passed::{CountRequester, RelayedCount};
 
@@ -58,7 +59,7 @@ const DECODED_BYTE: u64 = 16;
 pub(crate) struct AdmittedQuestion {
     question: Question,
     principal: Arc<Principal>,
-    dossier: RequestContext,
+    context: RequestContext,
     headers: Vec<(&'static str, String)>,
 }
 
@@ -74,23 +75,23 @@ impl Gateway {
     pub(crate) fn admit_question(
         &self,
         question: Question,
-        (mut dossier, principal): IdentifiedCaller,
+        (mut context, principal): IdentifiedCaller,
         headers: Vec<(&'static str, String)>,
     ) -> Result<AdmittedQuestion, Answer> {
         match principal {
             Ok(principal) => {
-                dossier.is_of(&principal);
-                Ok(AdmittedQuestion { question, principal, dossier, headers })
+                context.is_of(&principal);
+                Ok(AdmittedQuestion { question, principal, context, headers })
             }
-            Err(why) => Err(tell(&dossier, Err(why))),
+            Err(why) => Err(tell(&context, Err(why))),
         }
     }
 
     /// Answers a question. A refused question leaves a trace, as a refused call does.
     pub(crate) async fn answer_question(&self, mut asked: AdmittedQuestion, body: impl BodySource) -> Answer {
         match self.look_into(&mut asked, body).await {
-            Ok(answer) => tell(&asked.dossier, Ok(answer)),
-            Err(why) => refuse(self, asked.dossier, &why),
+            Ok(answer) => tell(&asked.context, Ok(answer)),
+            Err(why) => refuse(self, asked.context, &why),
         }
     }
 
@@ -101,29 +102,29 @@ impl Gateway {
             () = self.cut_off().cancelled() => return Err(draining()),
         };
         let body = read.map_err(|refusal| Rejection::of_body(&refusal))?;
-        let taken = take(self, &asked.principal.key, &body, false).await?;
+        let taken = reserve(self, &asked.principal.key, &body, false).await?;
         // Found before the body is read: a refusal keeps the name, too.
-        asked.dossier.record.model_asked = model_named(&body).as_deref().and_then(name_kept);
+        asked.context.record.model_asked = model_named(&body).as_deref().and_then(name_kept);
         let asker = RouteAsker {
             secret: self.parts().cache_secret,
             principal: Arc::clone(&asked.principal),
-            request: asked.dossier.id,
+            request: asked.context.id,
             now: self.parts().clock.now(),
             to: None,
         };
         let (catalog, limits) = (self.catalog(), self.config().wire.clone());
         let kept = Arc::clone(self.kept_ids());
-        let desk =
+        let question =
             QuestionContext { question: asked.question, asker, catalog: Arc::clone(&catalog), kept, limits };
         let (answered, taken) = if taken.turn.is_none() {
-            (desk.answer(body, &taken.memory)?, taken)
+            (question.answer(body, &taken.memory)?, taken)
         } else {
             // A long body takes milliseconds, and the event loop's threads must stay free. The reservation moves to
             // the other thread, where it lasts as long as the work.
             let reading = tokio::task::spawn_blocking(move || {
                 let mut taken = taken;
                 taken.reserve_trees(&body)?;
-                Ok::<_, Rejection>((desk.answer(body, &taken.memory)?, taken))
+                Ok::<_, Rejection>((question.answer(body, &taken.memory)?, taken))
             });
             let stopped = |_| {
                 Rejection::new(
@@ -135,12 +136,12 @@ impl Gateway {
             reading.await.map_err(stopped)??
         };
         let passed = match answered {
-            QuestionAnswer::Here(body) => return Ok(keeping(taken.memory, Answer::json(200, body))),
+            QuestionAnswer::Here(body) => return Ok(keep_memory(taken.memory, Answer::json(200, body))),
             QuestionAnswer::Elsewhere(passed) => passed,
         };
-        let AdmittedQuestion { principal, dossier, headers, .. } = asked;
+        let AdmittedQuestion { principal, context, headers, .. } = asked;
         let now = self.parts().clock.now();
-        let asks = CountRequester { principal, request: dossier.id, headers, now };
+        let asks = CountRequester { principal, request: context.id, headers, now };
         tokio::select! {
             biased;
             told = passed.answer(&catalog, asks) => told,

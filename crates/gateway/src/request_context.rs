@@ -4,18 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::CallerInfo;
+use headrace_call_state::{Answer, AnsweredRequest, InFlightSlot, Rejection};
+use headrace_catalog::ServedModel;
 use headrace_domain::{
     CallOutcome, Clock, Dialect, Endpoint, RequestId, Stage, Timeline, TraceRecord, UnixNanos,
     parse_traceparent,
 };
 use headrace_identity::Principal;
-
-use crate::batch_line::BatchLine;
-use crate::canary::CallCanaries;
-use crate::catalog::ServedModel;
-use crate::in_flight::InFlightSlot;
-use crate::objects::newest::SocketSession;
-use crate::shadows::{RunningCopy, ShadowRole};
+use headrace_resources::{BatchLine, SocketSession};
+use headrace_rollout::{CallCanaries, RunningCopy, ShadowRole};
 
 /// State of one request. Stages call [`RequestContext::end_stage`] as they end, which times them back to back.
 pub(crate) struct RequestContext {
@@ -34,9 +31,9 @@ pub(crate) struct RequestContext {
     /// State of the WebSocket session that the request came on, if it came on one.
     pub(crate) turns: Option<SocketSession>,
     /// The canary watches that this request counts towards, if any.
-    pub(crate) trial: Option<Box<CallCanaries>>,
+    pub(crate) canaries: Option<Box<CallCanaries>>,
     /// Slot in the in-flight table. `None` if the table was full or the request is a shadow copy.
-    pub(crate) seat: Option<InFlightSlot>,
+    pub(crate) slot: Option<InFlightSlot>,
     start_ns: u64,
 }
 
@@ -64,9 +61,9 @@ impl RequestStart {
 
     /// Creates the state of the request.
     pub(crate) fn open(self, clock: Arc<dyn Clock>) -> RequestContext {
-        let mut dossier = RequestContext::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
-        dossier.record.endpoint = self.endpoint;
-        dossier
+        let mut context = RequestContext::open_as(self.id, clock, self.started, self.start_ns, self.dialect);
+        context.record.endpoint = self.endpoint;
+        context
     }
 
     /// The trace record of a request whose state was lost in a panic. Calls nothing that could panic again, not even
@@ -108,8 +105,8 @@ impl RequestContext {
             shadow: None,
             batch: None,
             turns: None,
-            trial: None,
-            seat: None,
+            canaries: None,
+            slot: None,
             start_ns: started_mono_ns,
         }
     }
@@ -130,7 +127,7 @@ impl RequestContext {
     }
 
     /// The minimum needed to write a trace if the request panics.
-    pub(crate) fn stub(&self) -> RequestStart {
+    pub(crate) fn start(&self) -> RequestStart {
         RequestStart {
             id: self.id,
             dialect: self.dialect,
@@ -159,8 +156,8 @@ impl RequestContext {
     /// Records the model that serves the request from now on.
     pub(crate) fn served_by(&mut self, model: &ServedModel) {
         self.record.model_served = Some(model.name.to_string());
-        if let Some(seat) = &self.seat {
-            seat.is_for(&model.name);
+        if let Some(slot) = &self.slot {
+            slot.is_for(&model.name);
         }
         self.record.numerics =
             Some(model.lane.numerics()).filter(|known| !known.is_empty()).map(str::to_owned);
@@ -168,10 +165,8 @@ impl RequestContext {
 
     /// The request's id as headers: `x-request-id`, and for Anthropic's dialect also `request-id`, which its SDKs
     /// read.
-    pub(crate) fn id_headers(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let own = (self.dialect == Dialect::Anthropic).then_some("request-id");
-        let id = self.id;
-        ["x-request-id"].into_iter().chain(own).map(move |name| (name, id.to_string()))
+    pub(crate) fn id_headers(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
+        AnsweredRequest::from(self).id_headers()
     }
 
     /// Nanoseconds since the request's first byte.
@@ -187,22 +182,22 @@ impl RequestContext {
     /// Ends `stage`. It began when the previous stage ended.
     pub(crate) fn end_stage(&mut self, stage: Stage) {
         self.line.mark(stage, self.elapsed_ns());
-        if let Some(seat) = &self.seat {
-            seat.has_done(stage);
+        if let Some(slot) = &self.slot {
+            slot.has_done(stage);
         }
     }
 
     /// Publishes the current stage to the in-flight table. Does not affect the timings.
     pub(crate) fn is_in(&self, stage: Stage) {
-        if let Some(seat) = &self.seat {
-            seat.is_in(stage);
+        if let Some(slot) = &self.slot {
+            slot.is_in(stage);
         }
     }
 
     /// Publishes the number of answer tokens to the in-flight table.
     pub(crate) fn publish_token_count(&self, tokens: u64) {
-        if let Some(seat) = &self.seat {
-            seat.has_written(tokens);
+        if let Some(slot) = &self.slot {
+            slot.has_written(tokens);
         }
     }
 
@@ -219,9 +214,22 @@ impl RequestContext {
         self.record.stages = std::mem::take(&mut self.line).into_spans();
     }
 
+    /// Ends the request: returns the answer to the caller and the trace record.
+    pub(crate) fn refuse(mut self, rejection: &Rejection) -> (Answer, Box<TraceRecord>) {
+        self.end_stage(rejection.stage);
+        let answer = rejection.answer(&self);
+        (answer, self.into_record(CallOutcome::Refused(rejection.traced())))
+    }
+
     /// Finishes the request and returns its trace record.
     pub(crate) fn into_record(mut self, outcome: CallOutcome) -> Box<TraceRecord> {
         self.seal(outcome);
         self.record
+    }
+}
+
+impl From<&RequestContext> for AnsweredRequest {
+    fn from(context: &RequestContext) -> Self {
+        Self { id: context.id, dialect: context.dialect }
     }
 }

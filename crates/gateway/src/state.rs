@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{Credentials, MemoryReservation};
+use headrace_call_state::{AnswerRecorder, Rejection, RequestMemory};
+use headrace_catalog::{Catalog, ServedModel, alias_header};
 use headrace_domain::{
     BilledPrices, CachePin, CacheSalt, Call, Endpoint, ModelName, PrefixKeys, Prompt, Residency, Sampling,
     UnixNanos,
@@ -13,15 +15,11 @@ use headrace_domain::{
 use headrace_engine_api::{ReasoningBudget, SharedGrammar, Tenant};
 use headrace_identity::Principal;
 use headrace_limits::{Lease, LimitSpec, Scope};
+use headrace_rollout::RouteAsker;
 use headrace_wire::{BadRequest, CacheDiagnosis};
 
-use crate::call_task::settle::CallSettlement;
-use crate::catalog::{Catalog, ServedModel};
-use crate::generated_ids::AnswerRecorder;
-use crate::notices::alias_header;
-use crate::rejection::Rejection;
-use crate::render_gate::RenderPermit;
 use crate::request_context::RequestContext;
+use crate::settle::CallSettlement;
 
 /// The state of a new request, and its caller or the reason to refuse it. For requests that are not calls.
 pub(crate) type IdentifiedCaller = (RequestContext, Result<Arc<Principal>, Rejection>);
@@ -69,17 +67,25 @@ pub(crate) struct ReceivedRequest {
     pub(crate) body: Bytes,
 }
 
-/// What a call has reserved to be parsed and rendered.
-pub(crate) struct RequestMemory {
-    /// Bytes of the body and of any history before it: an upper bound of all text that a template may show.
-    pub(crate) body_bytes: usize,
-    /// Bytes that the JSON elements of that text take as trees.
-    pub(crate) tree_bytes: u64,
-    pub(crate) memory: Arc<MemoryReservation>,
-    /// The turn at the gate for long bodies. `None` for a short body.
-    pub(crate) turn: Option<RenderPermit>,
-    /// The body, kept if the call was parsed to be rendered and may fall back to a model with a message backend.
-    pub(crate) body: Option<Bytes>,
+/// What reading the body needs is there: its model as far as it is known, and its memory.
+pub(crate) struct PreparedRequest {
+    pub(crate) principal: AdmittedCaller,
+    pub(crate) endpoint: Endpoint,
+    /// The body with the stored items that it names.
+    pub(crate) body: Bytes,
+    /// The body may be forwarded unchanged to a server that speaks the Responses API.
+    pub(crate) may_pass: bool,
+    pub(crate) asker: RouteAsker,
+    /// `None` if the body is too long to be scanned on the event loop.
+    pub(crate) named: Option<NamedModel>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) taken: RequestMemory,
+}
+
+/// The model that a body asks for, as far as it is known before the body is read.
+pub(crate) struct NamedModel {
+    pub(crate) asked: Option<ModelName>,
+    pub(crate) model: Option<Arc<ServedModel>>,
 }
 
 /// The meaning of the body is known.

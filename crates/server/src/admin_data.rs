@@ -9,13 +9,15 @@ use headrace_admin_http::{
     VerifyFinding,
 };
 use headrace_call_api::CallService;
+use headrace_catalog::{Backend, InputKinds};
 use headrace_config::fields::FIELDS;
 use headrace_config::sections::is_live;
 use headrace_config::stored::{FoundCheckpoint, LocalCheckpoint, ModelFolders};
 use headrace_domain::{AdminCode, NanoDollars, UnixNanos};
-use headrace_gateway::{Backend, Gateway, InputKinds, ModelRoute};
+use headrace_gateway::Gateway;
 use headrace_ledger::LedgerAdmin;
 use headrace_ledger::prices::PriceConfig;
+use headrace_rollout::ModelRoute;
 use headrace_store::StorageReader;
 use headrace_trace::{MarginBy, MarginReport, TraceReader, shadow_pairs};
 use serde_json::Value;

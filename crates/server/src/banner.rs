@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use headrace_catalog::ServedModel;
 use headrace_config::stopping::SERVE_DRAIN_DELAY;
-use headrace_gateway::ServedModel;
 use secrecy::zeroize::Zeroizing;
 
 use crate::datadir::first_key_file;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use headrace_admin::{AdminError, CanaryFigures, RouteArmView, RouteSource, RouteView};
 use headrace_domain::{AdminCode, ModelName};
-use headrace_gateway::{CanaryNews, CanaryRollback, CanaryView, Gateway, ModelRoute, RouteArm};
+use headrace_gateway::Gateway;
 use headrace_identity::{AuditEntry, AuditRow, Directory, IdentityError};
+use headrace_rollout::{CanaryNews, CanaryRollback, CanaryView, ModelRoute, RouteArm};
 use serde_json::{Value, json};
 
 use headrace_terminal::output;

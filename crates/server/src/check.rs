@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::Arc;
 
+use headrace_catalog::{ModelStatus, NameFault, name_faults};
 use headrace_config::admin::AdminListen;
 use headrace_config::key_text::read_key;
 use headrace_config::layers::{SettingLayers, SettingOrigin};
@@ -15,7 +16,6 @@ use headrace_config::{ConfigError, ServerSettings};
 use headrace_domain::{Clock, ModelName, SystemClock};
 use headrace_edge::EdgeError;
 use headrace_engine_api::PrefixCache;
-use headrace_gateway::{ModelStatus, NameFault, name_faults};
 use headrace_identity::{ExposeSecret, SecretString, is_well_formed};
 use headrace_ledger::prices::PriceList;
 use tracing_subscriber::EnvFilter;

@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use headrace_catalog::{Backend, EncoderOutput, ModelPolicy, ServedModel, VectorBackend};
 use headrace_checkpoint::EncoderCheckpoint;
 use headrace_config::{EngineSettings, ModelConfig, ServerSettings};
 use headrace_domain::Clock;
 use headrace_embedder::{Embedder, EmbedderConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
-use headrace_gateway::{Backend, EncoderOutput, ModelPolicy, ServedModel, VectorBackend};
 use headrace_kernels::pool::Workers;
 use headrace_kernels::{ComputeMode, Isa};
 use headrace_model::{Encoder, EncoderOptions};

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use headrace_catalog::{Backend, TokenBackend};
 use headrace_config::ServerSettings;
 use headrace_domain::Clock;
 use headrace_engine_api::{SharedEngine, SharedGrammar, SubmitRefusal};
 use headrace_fleet::Worker;
-use headrace_gateway::{Backend, TokenBackend};
 use headrace_grammar::{FormCompiler, FormLimits, FormOwner, GrammarFault};
 use headrace_kernels::pool::Workers;
 use headrace_trace::Metrics;

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use headrace_catalog::ToolsOrder;
 use headrace_checkpoint::{Checkpoint, Wording};
 use headrace_config::ServerSettings;
 use headrace_config::relayed::WordsAt;
 use headrace_domain::{Clock, ModelName, SystemClock};
-use headrace_gateway::ToolsOrder;
 use headrace_inspect::{Diagnosis, Examined, Words, diagnose};
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_prompt::ReplyFamily;

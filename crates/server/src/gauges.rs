@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use headrace_config::ServerSettings;
 use headrace_engine_api::LoadReport;
-use headrace_gateway::{Gateway, ShadowFigures};
+use headrace_gateway::Gateway;
 use headrace_ledger::{JournalHealth, LedgerAdmin};
 use headrace_limits::{LimitMetrics, Limits};
+use headrace_rollout::ShadowFigures;
 use headrace_trace::Metrics;
 use headrace_upstream::{FAILURES, ServerFigures, Upstream};
 

@@ -4,9 +4,10 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use headrace_call_state::InFlightCall;
 use headrace_domain::Clock;
 use headrace_engine_api::EngineHealth;
-use headrace_gateway::{Gateway, InFlightCall};
+use headrace_gateway::Gateway;
 use headrace_store::StorageReader;
 use headrace_trace::{CallNow, EngineNow, LiveCalls, LiveView, MAX_CALLS_NAMED, TraceRecorder, UsageReader};
 

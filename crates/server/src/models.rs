@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use headrace_catalog::{Backend, ServedModel, TokenBackend};
 use headrace_checkpoint::{Checkpoint, DType, GenerationDefaults};
 use headrace_config::arithmetic::{ArithmeticConfig, ComputeDevice};
 use headrace_config::{EngineSettings, ModelConfig, ServerSettings};
@@ -13,7 +14,6 @@ use headrace_domain::{BLOCK_TOKENS, Clock, ModelName, SamplingDefaults};
 use headrace_engine::{EmbeddedEngine, EngineConfig};
 use headrace_engine_api::{Engine, SharedEngine};
 use headrace_fleet::Worker;
-use headrace_gateway::{Backend, ServedModel, TokenBackend};
 use headrace_grammar::FormCompiler;
 use headrace_inspect::Words;
 use headrace_kernels::attention::KvType;

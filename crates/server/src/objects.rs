@@ -88,7 +88,7 @@ impl LeftoverWork {
     /// Tries to take over the rest. Only the first attempt reports why it fails.
     async fn take_over(&mut self, gateway: &Arc<Gateway>, is_first: bool) {
         if self.responses {
-            match gateway.fail_unfinished_before(self.started).await {
+            match gateway.resources().fail_unfinished_before(self.started).await {
                 Ok(count) => {
                     self.responses = false;
                     if count > 0 {
@@ -125,7 +125,7 @@ pub(crate) async fn tend(gateway: Weak<Gateway>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
         let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(why) = gateway.sweep_objects().await {
+        if let Err(why) = gateway.resources().sweep_objects().await {
             tracing::warn!(why, "what has expired cannot be removed; it is not shown, either");
         }
     }

@@ -11,8 +11,9 @@ use headrace_admin_http::{Pieces, PlaygroundAnswer, PlaygroundCaller, Playground
 use headrace_call_api::{
     AnswerBody, AnswerFrames, CallService, CallerInfo, Question, RequestHead, RequestTarget,
 };
+use headrace_call_state::Answer;
 use headrace_domain::{Clock, Endpoint, KeyId};
-use headrace_gateway::{Answer, Gateway};
+use headrace_gateway::Gateway;
 use headrace_identity::{
     Directory, EndpointAccess, ModelAccess, OperatorRecord, OrgRecord, Principal, ProjectRecord, RateLimits,
 };

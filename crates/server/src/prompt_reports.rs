@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
+use headrace_catalog::ToolsOrder;
 use headrace_domain::{Call, Clock, Conversation, Endpoint, PriceTier, Prompt, SystemClock, Usage};
-use headrace_gateway::ToolsOrder;
 use headrace_inspect::{PromptSight, TokenList, Words, sight};
 use headrace_ledger::prices::Quote;
 use headrace_prompt::RenderOptions;

@@ -5,8 +5,9 @@ use std::sync::{Arc, Weak};
 
 use headrace_admin::AdminError;
 use headrace_admin_http::{AskedIn, PromptInspector, RenderAsk, TokenizeAsk};
+use headrace_catalog::{Backend, ServedModel};
 use headrace_domain::{AdminCode, Clock, Endpoint, ModelName, SystemClock};
-use headrace_gateway::{Backend, Gateway, ServedModel};
+use headrace_gateway::Gateway;
 use headrace_inspect::{Words, token_list};
 use headrace_ledger::prices::{PriceList, Quote};
 use headrace_prompt::ReplyStyle;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use headrace_admin::{AdminError, DefaultLimits};
+use headrace_catalog::{Catalog, CatalogOffer};
 use headrace_config::ServerSettings;
 use headrace_config::fields::FIELDS;
 use headrace_config::layers::SettingLayers;
@@ -15,7 +16,7 @@ use headrace_config::sections::is_live;
 use headrace_domain::{AdminCode, Clock, ModelName, UnixNanos};
 use headrace_edge::TlsCertificate;
 use headrace_fleet::Fleet;
-use headrace_gateway::{Catalog, CatalogOffer, Gateway};
+use headrace_gateway::Gateway;
 use headrace_ledger::prices::{CostList, PriceConfig, PriceError, PriceList};
 use headrace_moderation::{Judge, Rules};
 use headrace_terminal::output;

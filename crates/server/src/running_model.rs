@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use headrace_catalog::ServedModel;
 use headrace_config::ModelConfig;
 use headrace_fleet::Worker;
-use headrace_gateway::ServedModel;
 
 use crate::local_engine::LocalEngine;
 use crate::worker_offers::WorkerOffer;

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use headrace_admin::{AdminService, ServerStatus};
 use headrace_call_api::{CallService, InternalApi};
+use headrace_catalog::Catalog;
 use headrace_config::ServerSettings;
 use headrace_domain::{Clock, KeyId, SteadyClock, SystemClock, TraceSink};
 use headrace_edge::{Edge, EdgeConfig, STOPS_SOON};
-use headrace_gateway::{Catalog, Gateway, GatewayParts};
+use headrace_gateway::{Gateway, GatewayParts};
 use headrace_identity::{Directory, Operators, SecretString};
 use headrace_ledger::{CommandResult, LedgerAdmin, LedgerClient, LedgerOperation, Owner, Receipt};
 use headrace_limits::Limits;

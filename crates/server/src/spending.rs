@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use headrace_domain::ModelName;
-use headrace_gateway::{ShadowSpend, ShadowSpending, ShadowSpent};
+use headrace_rollout::{ShadowSpend, ShadowSpending, ShadowSpent};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 

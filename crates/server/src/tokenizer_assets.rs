@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use headrace_catalog::TokenBackend;
 use headrace_checkpoint::Wording;
 use headrace_config::ServerSettings;
 use headrace_config::relayed::{RelayedConfig, WordsAt};
 use headrace_domain::{Clock, ModelName, SamplingDefaults};
 use headrace_engine_api::Capabilities;
-use headrace_gateway::TokenBackend;
 use headrace_grammar::FormCompiler;
 use headrace_inspect::Words;
 use headrace_prompt::{ChatTemplate, ReplyFamily, ReplyStyle};

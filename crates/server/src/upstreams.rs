@@ -16,12 +16,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use headrace_admin::{AdminError, UpstreamAct, UpstreamSource, UpstreamView};
+use headrace_catalog::{Backend, MessageBackend, ModelPolicy, ServedModel};
 use headrace_config::ServerSettings;
 use headrace_config::relayed::{RelayTarget, RelayedConfig, UpstreamConfig};
 use headrace_domain::{AdminCode, Clock, ModelName, steers_terminals};
 use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::{Worker, WorkerStatus};
-use headrace_gateway::{Backend, Gateway, MessageBackend, ModelPolicy, ServedModel};
+use headrace_gateway::Gateway;
 use headrace_ledger::prices::PriceConfig;
 use headrace_limits::LimitSpec;
 use headrace_terminal::output;

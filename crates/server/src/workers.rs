@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use headrace_catalog::TokenBackend;
 use headrace_checkpoint::Wording;
 use headrace_domain::UnixNanos;
 use headrace_engine_api::Capabilities;
-use headrace_gateway::TokenBackend;
 use headrace_upstream::{ListedModel, ModelListing, Upstream};
 use headrace_worker::{AboutModel, PackedAssets, WorkerInfo};
 

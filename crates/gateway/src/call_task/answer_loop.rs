@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use headrace_call_api::AbortReason;
+use headrace_call_state::{KeptCallHandle, Rejection};
 use headrace_domain::ReplyEvent;
 use headrace_ledger::JournalFailed;
 
 use crate::Gateway;
-use crate::hold_keeper::KeptCallHandle;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
+use crate::settle::CallSettlement;
 
 use super::client_stream::ClientStream;
 use super::early_end::{cut_off, key_over, too_long};
@@ -18,7 +18,6 @@ use super::event_batcher::EventBatcher;
 use super::placement::Placed;
 use super::reply::ReplyWriter;
 use super::round::Round;
-use super::settle::CallSettlement;
 use super::source::source_event::{LostJob, SourceEvent};
 use super::{CallEnding, CallTask, not_held};
 

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use headrace_call_api::AbortReason;
+use headrace_call_state::{
+    Answer, AnswerBody, Rejection,
+    delivery::{self, Delivery, DeliveryCut, DeliverySender},
+};
 use tokio::sync::oneshot;
 
-use crate::answer::{Answer, AnswerBody};
 use crate::config::GatewayConfig;
-use crate::delivery::{self, Delivery, DeliveryCut, DeliverySender};
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 

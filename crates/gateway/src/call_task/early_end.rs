@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage};
 use headrace_identity::AuthRefusal;
-
-use crate::rejection::Rejection;
-use crate::rejection::unauthenticated;
 
 /// A call whose key is no longer valid. The answer ends with an error in its own format.
 pub(super) fn key_over(refusal: &AuthRefusal) -> Rejection {

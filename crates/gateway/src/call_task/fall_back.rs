@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use crate::Gateway;
-use crate::canary::CallVerdict;
-use crate::catalog::ServedModel;
-use crate::rejection::Rejection;
+use headrace_call_state::Rejection;
+use headrace_catalog::ServedModel;
+use headrace_rollout::CallVerdict;
+
 use crate::stages::hold::quoted;
 use crate::stages::render::passes_over;
 use crate::state::RenderedWork;
+use crate::{Gateway, features};
 
 use super::round::Round;
 use super::{CallEnding, CallTask};
@@ -73,10 +74,8 @@ impl CallTask {
 
     /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
     fn note_failed_trial(&mut self, gateway: &Gateway, rejection: &Rejection) {
-        let Some(verdict) = CallVerdict::of_refusal(rejection.code, rejection.status) else { return };
-        if let Some(trial) = self.context.trial.take() {
-            trial.ended(verdict, &self.context.record, gateway.parts().clock.now());
-        }
+        let verdict = CallVerdict::of_refusal(rejection.code, rejection.status);
+        features::on_verdict(gateway, &mut self.context, verdict);
     }
 
     /// Makes the call look as if the other model had been asked at once, except for the failed attempts.

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::OffForm;
 use headrace_domain::{AttemptOutcome, Code};
 
 use crate::Gateway;
-use crate::policy::OffForm;
-use crate::rejection::Rejection;
 
 use super::placement::Placed;
 use super::round::Round;

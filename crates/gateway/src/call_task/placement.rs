@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::OnBreak;
 use headrace_domain::{
     Attempt, AttemptOutcome, Code, ContinuedAnswer, NanoDollars, PrefixKeys, PriceTier, Sampling,
     ServiceTier, Stage, Usage,
@@ -17,8 +19,6 @@ use headrace_fleet::{Placement, PrefixHashes, TriedWorkers, WorkerOutcome};
 use headrace_ledger::prices::Quote;
 
 use crate::Gateway;
-use crate::policy::OnBreak;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{RelayedMessages, RenderedInput, RenderedTokens, RenderedVectors, RenderedWork};
 

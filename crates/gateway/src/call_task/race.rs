@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{AttemptOutcome, PriceTier, Usage};
 use headrace_fleet::{Placement, PrefixHashes, WorkerOutcome};
 
-use crate::rejection::Rejection;
 use crate::state::{RelayedMessages, RenderedInput, RenderedTokens, RenderedVectors};
 
 use super::placement::{JobSubmission, PlacementContext, no_worker, panicked};

@@ -2,12 +2,12 @@
 //! which target is asked next, or what is answered.
 
 use bytes::Bytes;
+use headrace_call_state::Rejection;
 use headrace_domain::{CacheLabel, CacheSalt, Call, Code, Dialect, Endpoint};
 use headrace_engine_api::{MessageRelay, MessageResume, PrefixCache, RelayAnswer, RelayAsk, RelayFacts};
 use headrace_relay::{BodyEdits, ReplyReader, SoFar, concealed_class, edited, resumed};
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::render::screen::not_cleared;
 use crate::state::{RelayedMessages, RenderedWork};

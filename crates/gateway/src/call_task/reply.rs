@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use headrace_call_state::delivery::DeliverySender;
 use headrace_domain::{Call, ContinuedAnswer, ReplyEvent, RequestId, TokenLogprob, UnixNanos, Usage};
 use headrace_wire::{ErrorFacts, ReplyEncoder, ReplyMeta, ShownSampling, content_type, encoder};
 
-use crate::delivery::DeliverySender;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 

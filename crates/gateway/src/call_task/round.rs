@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{
     Attempt, AttemptOutcome, CacheMiss, Call, Code, EngineSeen, PriceTier, ReaderPauses, RoundOutcome,
     RoundTimes, ServiceTier, Stage, TraceRound,
@@ -12,7 +13,6 @@ use headrace_domain::{
 use headrace_wire::WireLimits;
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 use crate::unrepeated::unrepeated;

@@ -4,15 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
 use headrace_domain::Code;
+use headrace_resources::StoredCall;
 use headrace_wire::responses::response_begun;
 
 use crate::Gateway;
-use crate::delivery::DeliveredCopy;
-use crate::objects::keep::{self, StoreProgress};
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::shadows::ShadowRole;
 use crate::state::RenderedWork;
 
 use super::placement::Placed;
@@ -22,25 +20,44 @@ use super::{CallEnding, CallTask, SettledEnd};
 /// How long a stream waits until its beginning is stored.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// The longest answer to a batch request, in bytes.
-const MOST_LINE_ANSWER_BYTES: usize = 64 << 20;
+/// How far storing a response has progressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum StoreProgress {
+    /// Nothing is stored.
+    #[default]
+    Nothing,
+    /// The beginning is stored.
+    Begun,
+    /// The end is stored.
+    Ended,
+}
+
+/// Whether the call's task stores its answer. A background response is stored by its reader, and a shadow copy is
+/// never stored.
+fn is_stored(context: &RequestContext, work: &RenderedWork) -> bool {
+    let wants = work.call.dialect.response().is_some_and(|ask| ask.store && !ask.background);
+    wants && context.copy().is_none()
+}
+
+/// The call as the resources store it. `None` if its answer is no response.
+fn stored_call<'a>(context: &'a RequestContext, work: &'a RenderedWork) -> Option<StoredCall<'a>> {
+    Some(StoredCall {
+        id: context.id,
+        created: context.record.started,
+        project: context.record.project.as_ref()?,
+        key: context.record.key.as_ref()?,
+        ask: work.call.dialect.response()?,
+        body_bytes: work.body_bytes,
+    })
+}
 
 impl CallTask {
-    /// A buffer for a copy of everything that goes out, if it is needed when the call has ended: for a batch, or to
-    /// compare a shadow copy.
-    pub(super) fn keeps(context: &RequestContext, work: &RenderedWork) -> Option<DeliveredCopy> {
-        match &context.batch {
-            Some(_) => Some(DeliveredCopy::new(Arc::clone(&work.terms.memory), MOST_LINE_ANSWER_BYTES)),
-            None => context.shadow.as_deref().and_then(ShadowRole::keeps),
-        }
-    }
-
     /// Like [`Self::run`], after the beginning of a stream is stored, because its first event contains the id. The
     /// workers continue meanwhile.
     pub(super) async fn noted_run(&mut self, gateway: &Gateway, placed: &Placed) -> CallEnding {
         let work = &self.round.work;
         let notes =
-            self.noted == StoreProgress::Nothing && work.call.stream && keep::is_kept(&self.context, work);
+            self.noted == StoreProgress::Nothing && work.call.stream && is_stored(&self.context, work);
         // Boxed, so that the futures of other calls reserve no space for it.
         if notes && let Err(rejection) = Box::pin(self.note(gateway)).await {
             return CallEnding::Failed(rejection);
@@ -51,7 +68,8 @@ impl CallTask {
     async fn note(&mut self, gateway: &Gateway) -> Result<(), Rejection> {
         let work = Arc::clone(&self.round.work);
         let body = response_begun(&work.call, reply_meta(&work, &self.context), "in_progress");
-        let noting = keep::note(gateway, &self.context, &work, body);
+        let Some(call) = stored_call(&self.context, &work) else { return Ok(()) };
+        let noting = gateway.resources().store_begun(call, body);
         let noted = tokio::time::timeout(NOTE_WITHIN, noting).await;
         let late = || {
             let message = "What clients store cannot be written in time. Try again, or send `store: false`.";
@@ -83,10 +101,7 @@ impl CallTask {
         };
         let mut whole = String::from_utf8_lossy(&sent).into_owned();
         whole.push_str(&String::from_utf8_lossy(self.end.as_deref().unwrap_or_default()));
-        let (batch, at, request) = (line.batch.clone(), line.at, self.context.id.to_string());
-        let noting =
-            gateway.objects().ask_files(move |store| store.note_answer(&batch, at, &request, &whole));
-        let noted = noting.await;
+        let noted = gateway.resources().note_line(line, self.context.id, whole).await;
         if noted.is_err() {
             self.end = None;
         }
@@ -98,12 +113,16 @@ impl CallTask {
         let Some(body) = self.reply.as_mut().and_then(ReplyWriter::kept) else {
             return CallEnding::Completed;
         };
-        keep::for_next_turn(gateway, &self.context, &self.round.work, &body);
-        if !keep::is_kept(&self.context, &self.round.work) {
+        if let (Some(session), Some(call)) =
+            (&self.context.turns, stored_call(&self.context, &self.round.work))
+        {
+            gateway.resources().keep_for_next_turn(session, call, &body);
+        }
+        if !is_stored(&self.context, &self.round.work) {
             return CallEnding::Completed;
         }
         let work = Arc::clone(&self.round.work);
-        match Box::pin(keep::end(gateway, &self.context, &work, &body)).await {
+        match Box::pin(store_end(gateway, &self.context, &work, &body)).await {
             Ok(()) => {
                 self.noted = StoreProgress::Ended;
                 CallEnding::Completed
@@ -130,8 +149,19 @@ impl CallTask {
         let body = stored.unwrap_or_else(|| {
             response_begun(&work.call, reply_meta(&work, &self.context), status).into_bytes().into()
         });
-        if let Err(rejection) = Box::pin(keep::end(gateway, &self.context, &work, &body)).await {
+        if let Err(rejection) = Box::pin(store_end(gateway, &self.context, &work, &body)).await {
             tracing::error!(request = %self.context.id, why = rejection.message, "how a response ended could not be stored");
         }
     }
+}
+
+/// Stores a finished answer.
+async fn store_end(
+    gateway: &Gateway,
+    context: &RequestContext,
+    work: &RenderedWork,
+    body: &[u8],
+) -> Result<(), Rejection> {
+    let Some(call) = stored_call(context, work) else { return Ok(()) };
+    gateway.resources().store_ended(call, body).await
 }

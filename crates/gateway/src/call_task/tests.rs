@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{AttemptOutcome, CallOutcome, Clock, Endpoint, Stage, Usage, is_partition};
 use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_ledger::LedgerOperation;
 use tokio::sync::oneshot;
 
+use crate::entry::{EnteredCall, enter};
+use crate::stages::decide;
+use crate::world::{Arrival, Setup, World, chat_body, read};
+
 use super::round::Round;
 use super::{CallEnding, CallTask, bill_of};
-use crate::rejection::Rejection;
-use crate::stages::{EnteredCall, decide, enter};
-use crate::world::{Arrival, Setup, World, chat_body, read};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
@@ -20,7 +22,7 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
     let entered = enter(&gateway, Endpoint::ChatCompletions, head.caller, None, |_| ());
-    let Ok(EnteredCall { admitted, dossier: mut context, .. }) = entered else { panic!("it is let in") };
+    let Ok(EnteredCall { admitted, mut context, .. }) = entered else { panic!("it is let in") };
     let rendered = decide(&gateway, admitted, body, &mut context).await.unwrap();
     let funded = rendered.hold(&gateway, &mut context).await.unwrap();
     let (head, answer) = oneshot::channel();

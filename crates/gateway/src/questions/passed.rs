@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use headrace_call_state::{Answer, Rejection};
+use headrace_catalog::{Catalog, ServedModel};
 use headrace_domain::{Call, Code, Dialect, Endpoint, Prompt, RequestId, Stage, UnixNanos};
 use headrace_engine_api::{
     AnswerBounds, RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayWait, SharedRelay, Tenant,
@@ -16,11 +18,8 @@ use headrace_relay::{BodyEdits, edited};
 use headrace_wire::count_body;
 use serde_json::Value;
 
-use crate::Answer;
 use crate::call_task::source::faults;
-use crate::catalog::{Catalog, ServedModel};
 use crate::look_up::Looked;
-use crate::rejection::Rejection;
 use crate::stages::render::screen::{RelayScreen, ScreenClearance};
 use crate::stages::render::{likely_tokens, tenant_number};
 

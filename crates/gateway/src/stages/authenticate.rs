@@ -4,60 +4,51 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::{Rejection, unauthenticated};
 use headrace_domain::{Code, Stage, UnixNanos};
 use headrace_identity::{AuthRefusal, Directory, KeyEnd, Principal, credential};
 use headrace_ledger::LedgerRefusal;
 use headrace_limits::Lease;
 
 use crate::Gateway;
-use crate::rejection::{Rejection, unauthenticated};
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedCaller, AdmittedRequest, ArrivedRequest, AuthenticatedRequest, caller_scopes};
 
 impl ArrivedRequest {
     /// Identifies the caller with one keyed hash and one look-up. Every invalid key costs the same and gets the same
-    /// answer.
+    /// answer. An in-process caller supplies the principal itself (`known`).
     pub(crate) fn authenticate(
         self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        known: Option<Arc<Principal>>,
+        context: &mut RequestContext,
     ) -> Result<AuthenticatedRequest, Rejection> {
         if gateway.is_draining() {
             return Err(draining());
+        }
+        let directory = &gateway.parts().directory;
+        if let Some(principal) = known {
+            return Ok(self.identified(principal, directory.revocations(), context));
         }
         let shown =
             credential(self.credentials.authorization.as_deref(), self.credentials.x_api_key.as_deref());
         let now = gateway.parts().clock.now();
-        let directory = &gateway.parts().directory;
         // Read before the look-up, so that a revocation after it is noticed.
         let revocations = directory.revocations();
         let found = shown.and_then(|key| directory.authenticate(key, now));
         let principal = found.map_err(|refusal| unauthenticated(&refusal))?;
-        Ok(self.identified(principal, revocations, dossier))
-    }
-
-    /// Like [`ArrivedRequest::authenticate`], for an in-process caller that supplies the principal.
-    pub(crate) fn identify_as(
-        self,
-        principal: Arc<Principal>,
-        gateway: &Gateway,
-        dossier: &mut RequestContext,
-    ) -> Result<AuthenticatedRequest, Rejection> {
-        if gateway.is_draining() {
-            return Err(draining());
-        }
-        Ok(self.identified(principal, gateway.parts().directory.revocations(), dossier))
+        Ok(self.identified(principal, revocations, context))
     }
 
     fn identified(
         self,
         principal: Arc<Principal>,
         revocations: u64,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> AuthenticatedRequest {
-        dossier.is_of(&principal);
-        if let Some(seat) = &dossier.seat {
-            seat.is_of(&principal.org, &principal.key);
+        context.is_of(&principal);
+        if let Some(slot) = &context.slot {
+            slot.is_of(&principal.org, &principal.key);
         }
         AuthenticatedRequest { principal, revocations, endpoint: self.endpoint }
     }
@@ -69,10 +60,10 @@ impl AuthenticatedRequest {
     pub(crate) fn admit(
         self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<AdmittedRequest, Rejection> {
-        let admitted = admit(gateway, &self.principal, dossier);
-        dossier.end_stage(Stage::Authenticate);
+        let admitted = admit(gateway, &self.principal, context);
+        context.end_stage(Stage::Authenticate);
         let lease = admitted?;
         let Self { principal, revocations, endpoint } = self;
         Ok(AdmittedRequest { principal: AdmittedCaller { principal, lease, revocations }, endpoint })
@@ -97,15 +88,15 @@ impl AdmittedCaller {
     }
 }
 
-fn admit(gateway: &Gateway, principal: &Principal, dossier: &RequestContext) -> Result<Lease, Rejection> {
+fn admit(gateway: &Gateway, principal: &Principal, context: &RequestContext) -> Result<Lease, Rejection> {
     let parts = gateway.parts();
     let (scopes, now) = (caller_scopes(principal), parts.clock.now());
     // A shadow copy has bounds of its own, and counts against no limits.
-    let counted = if dossier.copy().is_some() { &[][..] } else { &scopes };
-    let lease = parts.limits.enter(counted, dossier.id, now).map_err(|refusal| {
-        Rejection::limited(refusal, &parts.limits.standing(&scopes, now), dossier.dialect, now)
+    let counted = if context.copy().is_some() { &[][..] } else { &scopes };
+    let lease = parts.limits.enter(counted, context.id, now).map_err(|refusal| {
+        Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)
     })?;
-    if dossier.copy().is_some() {
+    if context.copy().is_some() {
         return Ok(lease);
     }
     could_pay(gateway, principal).map(|()| lease)

@@ -1,16 +1,15 @@
 //! Stage `authorize`: whether the key may use the endpoint, and the model by the name it asked for.
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{Catalog, similar_name};
 use headrace_domain::{Code, Stage};
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 
-use crate::catalog::Catalog;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-use crate::stages::likely::likely;
 use crate::state::{AuthorizedCall, ParsedCall};
 
 impl ParsedCall {
-    pub(crate) fn authorize(self, dossier: &mut RequestContext) -> Result<AuthorizedCall, Rejection> {
+    pub(crate) fn authorize(self, context: &mut RequestContext) -> Result<AuthorizedCall, Rejection> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let unknown = || unknown_model_of(&call.model, &principal, &catalog);
         let may = may_use(&principal, &call.model, call.endpoint).map_err(|refusal| match refusal {
@@ -24,15 +23,15 @@ impl ParsedCall {
         let asked = match (asked, may) {
             (Some(asked), Ok(())) => asked,
             (None, _) => {
-                dossier.record.model_asked = name_kept(&call.model);
+                context.record.model_asked = name_kept(&call.model);
                 return Err(unknown());
             }
             (_, Err(why)) => {
-                dossier.record.model_asked = name_kept(&call.model);
+                context.record.model_asked = name_kept(&call.model);
                 return Err(why);
             }
         };
-        dossier.end_stage(Stage::Authorize);
+        context.end_stage(Stage::Authorize);
         Ok(AuthorizedCall { principal, call, taken, catalog, asked, model })
     }
 }
@@ -55,7 +54,7 @@ pub(crate) fn name_kept(asked: &str) -> Option<String> {
 /// Like [`unknown_model`], with the name that the caller probably meant, if the caller may use one that is similar.
 pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Catalog) -> Rejection {
     let mut why = unknown_model(name);
-    if let Some(meant) = likely(name, principal, catalog) {
+    if let Some(meant) = similar_name(name, principal, catalog) {
         why.message.push_str(&format!(" Did you mean `{meant}`?"));
     }
     why

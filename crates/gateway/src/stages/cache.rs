@@ -4,14 +4,15 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{PrefixKeys, Stage};
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{KeyedCall, RenderedCall, RenderedWork};
 
 mod diagnose;
+pub(crate) mod miss;
 
 impl RenderedCall {
     pub(crate) async fn cache(

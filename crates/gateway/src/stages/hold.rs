@@ -3,18 +3,17 @@
 
 use std::time::Duration;
 
+use headrace_call_state::{Rejection, rate_headers};
 use headrace_domain::{Code, NanoDollars, ServiceTier, Stage, UnixNanos};
 use headrace_ledger::prices::Quote;
 use headrace_ledger::{CommandResult, LedgerOperation, LedgerRefusal};
 use headrace_limits::Scope;
 
-use crate::Gateway;
-use crate::call_task::settle::CallSettlement;
-use crate::rates::rate_headers;
-use crate::rejection::Rejection;
+use crate::features::HoldTerms;
 use crate::request_context::RequestContext;
-use crate::shadows::ShadowRole;
+use crate::settle::CallSettlement;
 use crate::state::{FundedCall, KeyedCall, RenderedWork, caller_scopes};
+use crate::{Gateway, features};
 
 impl KeyedCall {
     /// Only a task that is never dropped may call this. The ledger may take its time, and a hold granted to a dropped
@@ -29,23 +28,13 @@ impl KeyedCall {
         let now = parts.clock.now();
         self.principal.check_key(&parts.directory, now)?;
         let (quote, most) = quoted(&self.work, now)?;
-        let copy = context.shadow.as_deref_mut().and_then(ShadowRole::copy_mut);
-        // A shadow copy costs its caller nothing, so its hold is zero. The shadow's budget pays for it.
-        let (amount, is_copy) = match copy {
-            None => (most, false),
-            Some(copy) => {
-                if !copy.pay(most, now).await {
-                    return Err(beyond_budget(most));
-                }
-                (NanoDollars::ZERO, true)
-            }
-        };
+        let HoldTerms { amount, takes_limits, claim } = features::on_hold(context, most, now).await?;
 
         // Limits first: the lease from the admission check receives the call's tokens. If the ledger then refuses, they
         // are returned.
         let tokens = self.work.prompt_tokens().saturating_add(self.work.most_output_tokens());
         let model_scope = (Scope::Model(model.name.clone()), model.limits);
-        if !is_copy
+        if takes_limits
             && let Err(refusal) = self.principal.lease.take(std::slice::from_ref(&model_scope), tokens, now)
         {
             let [key, project, org] = caller_scopes(&self.principal);
@@ -65,17 +54,14 @@ impl KeyedCall {
             amount,
             owner: parts.owner,
             expires: now.after(gateway.config().hold_lifetime),
-            // A batch request is paid for once, however often it is started.
-            idempotency: context.batch.as_ref().map(|line| line.claim()),
+            idempotency: claim,
         };
         let mut headers = rate_headers(&self.principal.lease.standing(now), context.dialect, now);
         headers.extend(self.work.name_headers(context));
         let mut transacted = parts.books.decide(vec![command], now).await;
         if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
             self.principal.lease.release(now);
-            if let (LedgerRefusal::IdempotencyReplay { hold, .. }, Some(line)) = (&refusal, &context.batch) {
-                line.was_paid(*hold);
-            }
+            features::on_hold_refused(context, &refusal);
             return Err(refusal.into());
         }
         context.record.held = amount;
@@ -101,13 +87,6 @@ pub(crate) fn quoted(work: &RenderedWork, now: UnixNanos) -> Result<(Quote, Nano
         searches => amount.checked_add(quote.hold_for_searches(searches)?),
     });
     Ok((quote, amount.map_err(|_| LedgerRefusal::Overflow)?))
-}
-
-fn beyond_budget(most: NanoDollars) -> Rejection {
-    Rejection::new(
-        Code::BudgetExceeded,
-        format!("The copy may cost {most}, and less is left of the shadow's budget."),
-    )
 }
 
 fn unpriced(model: &str) -> Rejection {

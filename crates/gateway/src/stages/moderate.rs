@@ -3,18 +3,18 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{Catalog, ServedModel};
 use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Role, Stage, TextPlace};
 use headrace_moderation::{Judge, Phrases, Verdict};
 
-use crate::catalog::{Catalog, ServedModel};
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
 
 use super::render::could_fit;
 
 impl RoutedCall {
-    pub(crate) async fn moderate(self, dossier: &mut RequestContext) -> Result<ModeratedCall, Rejection> {
+    pub(crate) async fn moderate(self, context: &mut RequestContext) -> Result<ModeratedCall, Rejection> {
         let Some(judge) = self.catalog.judge().cloned() else { return Ok(ModeratedCall(self)) };
         let Self { principal, call, taken, catalog, model } = self;
         let (call, taken, verdict) = if taken.turn.is_some() {
@@ -30,9 +30,9 @@ impl RoutedCall {
             (call, taken, verdict)
         };
         let verdict = verdict?;
-        dossier.record.moderation = verdict.rule().map(str::to_owned);
+        context.record.moderation = verdict.rule().map(str::to_owned);
         not_blocked(verdict)?;
-        dossier.end_stage(Stage::Moderate);
+        context.end_stage(Stage::Moderate);
         Ok(ModeratedCall(Self { principal, call, taken, catalog, model }))
     }
 }

@@ -2,10 +2,10 @@
 //! it is read and bounds its bytes and time.
 
 use headrace_call_api::BodySource;
+use headrace_call_state::Rejection;
 use headrace_domain::Stage;
 
 use crate::Gateway;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{AdmittedRequest, ReceivedRequest};
 
@@ -16,7 +16,7 @@ impl AdmittedRequest {
         self,
         gateway: &Gateway,
         body: impl BodySource,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<ReceivedRequest, Rejection> {
         let Self { principal, endpoint } = self;
         let read = tokio::select! {
@@ -26,7 +26,7 @@ impl AdmittedRequest {
             () = gateway.cut_off().cancelled() => return Err(draining()),
         };
         let body = read.map_err(|refusal| Rejection::of_body(&refusal))?;
-        dossier.end_stage(Stage::Receive);
+        context.end_stage(Stage::Receive);
         Ok(ReceivedRequest { principal, endpoint, body })
     }
 }

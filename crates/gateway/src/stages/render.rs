@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use headrace_call_api::MemoryReservation;
+use headrace_call_state::{GeneratedIdCache, Rejection, RenderPermit, RequestMemory, TokenizerMemory};
+use headrace_catalog::{Backend, Catalog, ServedModel, TokenBackend};
 use headrace_domain::{
     CacheSalt, Call, Code, KeptAnswers, ProjectId, Prompt, Sampling, SamplingDefaults, Stage, UnixNanos,
 };
@@ -18,16 +20,10 @@ use headrace_wire::{CacheDiagnosis, WireLimits};
 use parking_lot::Mutex;
 
 use crate::Gateway;
-use crate::backend::{Backend, TokenBackend};
-use crate::catalog::{Catalog, ServedModel};
-use crate::generated_ids::GeneratedIdCache;
-use crate::memory::TokenizerMemory;
-use crate::rejection::Rejection;
-use crate::render_gate::RenderPermit;
 use crate::request_context::RequestContext;
 use crate::state::{
     CallTerms, EnginePrompts, ModeratedCall, ReadCall, RenderedCall, RenderedInput, RenderedTokens,
-    RenderedVectors, RenderedWork, RequestMemory, RoutedCall,
+    RenderedVectors, RenderedWork, RoutedCall,
 };
 
 use past::ReusedHistory;

@@ -1,12 +1,12 @@
 //! Stage `route`: from the requested name to the model that serves it, in a region where the call may run. The model
 //! was chosen when the body was read. Only callers that may use the name learn the choice.
 
+use headrace_call_state::Rejection;
+use headrace_catalog::Catalog;
 use headrace_domain::{Code, ModelName, Residency, Stage};
 use headrace_identity::Principal;
 
 use crate::Gateway;
-use crate::catalog::Catalog;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::{AuthorizedCall, RoutedCall};
 
@@ -16,27 +16,27 @@ impl AuthorizedCall {
     pub(crate) fn route(
         self,
         gateway: &Gateway,
-        dossier: &mut RequestContext,
+        context: &mut RequestContext,
     ) -> Result<RoutedCall, Rejection> {
         let Self { principal, call, taken, catalog, asked, model } = self;
         let Some(model) = model else {
-            dossier.record.model_asked = name_kept(asked.as_str());
+            context.record.model_asked = name_kept(asked.as_str());
             return Err(unknown_model_of(asked.as_str(), &principal, &catalog));
         };
         // The name is recorded unchanged: it leads to a model, and answers contain it.
-        dossier.record.model_asked = Some(asked.to_string());
+        context.record.model_asked = Some(asked.to_string());
         if let Some((name, notice)) = catalog.notice(&asked, &model.name)
             && notice.is_over(gateway.parts().clock.now())
             && !notice.moves
         {
             return Err(Rejection::retired(notice.refusal(name)));
         }
-        dossier.served_by(&model);
+        context.served_by(&model);
         // Placement enforces the regions in any case. This check explains the rejection to the caller.
         if !catalog.fleet().serves_within(&model.name, &principal.regions) {
             return Err(region_not_allowed(&principal, &catalog, &asked));
         }
-        dossier.end_stage(Stage::Route);
+        context.end_stage(Stage::Route);
         Ok(RoutedCall { principal, call, taken, catalog, model })
     }
 }

@@ -1,8 +1,8 @@
 //! Compares the memory that bodies take while they are read with the reserved amount: many elements of few bytes, in
 //! each place that has a list.
 
+use headrace_call_state::MemoryBounds;
 use headrace_domain::Endpoint;
-use headrace_gateway::MemoryBounds;
 use serde_json::{Value, json};
 
 use super::world::{MODEL, Script, Setup, World, capabilities};

@@ -8,8 +8,8 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use headrace_call_api::AnswerFrames;
+use headrace_call_state::{Answer, AnswerBody};
 use headrace_domain::{Dialect, Endpoint, NanoDollars};
-use headrace_gateway::{Answer, AnswerBody};
 use serde_json::{Value, json};
 
 mod bodies;
@@ -89,7 +89,7 @@ async fn of_answer(world: &World, answer: impl Future<Output = Answer>) -> (u16,
 #[tokio::test(flavor = "multi_thread")]
 async fn no_call_takes_more_than_its_estimate() {
     let _alone = ALONE.lock().await;
-    let bounds = headrace_gateway::MemoryBounds { call: 1 << 30, key: 2 << 30, all: 4 << 30 };
+    let bounds = headrace_call_state::MemoryBounds { call: 1 << 30, key: 2 << 30, all: 4 << 30 };
     let world = World::new(Setup { memory: bounds, ..Setup::default() });
     world.script(Script::AnswerFully);
     let raw = |more: Value| {

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use headrace_call_api::{ObjectMethod, ObjectOperation, RequestTarget};
+use headrace_call_state::{Answer, AnswerBody, MemoryBounds};
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, AnswerBody, MemoryBounds};
 use headrace_objects::ObjectLimits;
 use headrace_store::{Storage, StorageUrl};
 use serde_json::{Value, json};

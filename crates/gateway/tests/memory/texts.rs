@@ -2,8 +2,9 @@
 //! tokenizer the most.
 
 use headrace_call_api::{Question, RequestTarget};
+use headrace_call_state::{Answer, MemoryBounds};
+use headrace_catalog::EncoderOutput;
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, EncoderOutput, MemoryBounds};
 use serde_json::{Value, json};
 
 use super::world::{MODEL, Script, Setup, World, capabilities};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headrace_domain::{Dialect, Endpoint, ModelName};
 use headrace_engine_api::RelayError;
-use headrace_gateway::{CanarySpec, CanaryView, ModelRoute, RouteArm, StickyBy};
+use headrace_rollout::{CanarySpec, CanaryView, ModelRoute, RouteArm, StickyBy};
 use serde_json::json;
 
 use crate::told::{Script, Told, answer_of, body, failed, offer, server, status, whole};

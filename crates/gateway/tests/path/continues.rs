@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use headrace_catalog::{Catalog, CatalogOffer, ModelPolicy, OnBreak, ServedModel};
 use headrace_domain::{
     AttemptOutcome, CallOutcome, Clock, ContinuedAnswer, Endpoint, FinishReason, ModelName, PrefixKeys,
     Region, Residency, Usage, is_partition,
@@ -14,7 +15,6 @@ use headrace_engine_api::{
     ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_fleet::{Fleet, Worker, WorkerSite};
-use headrace_gateway::{Catalog, CatalogOffer, ModelPolicy, OnBreak, ServedModel};
 use headrace_ledger::prices::{CostConfig, CostList, PriceList};
 use serde_json::{Value, json};
 
@@ -180,7 +180,7 @@ fn world_of(
         costs: costs.unwrap_or_default(),
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
     (world, engines)

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::{Question, RequestTarget};
+use headrace_call_state::Answer;
 use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::RelayError;
-use headrace_gateway::Answer;
 use serde_json::{Value, json};
 
 use crate::told::{Script, Told, failed, head, ruled_world, server, spent, status, stream, whole, world};

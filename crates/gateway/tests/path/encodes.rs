@@ -2,8 +2,8 @@
 //! rejected by name.
 
 use headrace_call_api::{Question, RequestTarget};
+use headrace_catalog::EncoderOutput;
 use headrace_domain::{CallOutcome, Code, Endpoint, NanoDollars};
-use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, World, read, trace_of};

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_call_api::{AnswerFrames, BrokenBody, CallService, TransportOutlet};
+use headrace_call_state::AnswerBody;
 use headrace_domain::{CallOutcome, Clock, Endpoint, NanoDollars, Stage, SystemClock};
-use headrace_gateway::AnswerBody;
 use headrace_ledger::{LedgerOperation, Receipt};
 
 use crate::world::{

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Answer;
 use headrace_domain::{Clock, Dialect, Endpoint, OrgId, ProjectId, Region, Residency, TokenClass};
 use headrace_engine_api::PrefixCache;
-use headrace_gateway::Answer;
 use headrace_identity::{ExposeSecret, NewKey, RateLimits};
 use headrace_ledger::prices::CostList;
 use serde_json::{Value, json};

@@ -5,14 +5,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_catalog::{Backend, Catalog, CatalogOffer, ServedModel};
 use headrace_domain::{
     Clock, Dialect, Endpoint, ModelName, NanoDollars, PriceTier, RoundOutcome, is_partition,
 };
 use headrace_engine_api::{Engine, RelayError, RelayEvent};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{Backend, Catalog, CatalogOffer, FallbackModels, ModelRoute, RouteArm, ServedModel};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::{LimitSpec, Scope};
+use headrace_rollout::{FallbackModels, ModelRoute, RouteArm};
 use serde_json::json;
 
 use crate::routes::{ask, name};
@@ -221,7 +222,7 @@ fn limited(world: &World, limits: LimitSpec) {
         fleet: Arc::clone(catalog.fleet()),
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }
@@ -325,7 +326,7 @@ fn token_world() -> (World, Arc<Scripted>) {
         costs: CostList::default(),
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
     (world, large)
@@ -379,7 +380,7 @@ async fn a_body_that_was_read_for_servers_is_no_prompt_for_an_engine() {
         costs: CostList::default(),
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     };
     let faults = Catalog::checked(apart, world.clock.now()).err().unwrap().faults.join("\n");
     assert!(faults.contains("`moving` points to `nowhere`, which is not served"), "{faults}");

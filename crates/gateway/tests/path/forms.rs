@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use headrace_catalog::{Backend, ModelPolicy, OffForm, ServedModel};
 use headrace_domain::{
     AttemptOutcome, CallOutcome, Dialect, Endpoint, GrammarSyntax, ResponseFormat, RoundOutcome, Stage,
 };
 use headrace_engine_api::FormKinds;
-use headrace_gateway::{Backend, ModelPolicy, OffForm, ServedModel};
 use serde_json::{Value, json};
 
 use crate::races::by_policy;

@@ -2,8 +2,8 @@
 //! ids, only for the same tenant, and the trace says so.
 
 use headrace_call_api::{Question, RequestTarget};
+use headrace_catalog::{ModelPolicy, PastAnswers};
 use headrace_domain::{Endpoint, KeptAnswers};
-use headrace_gateway::{ModelPolicy, PastAnswers};
 use serde_json::{Value, json};
 
 use crate::world::{MODEL, Script, Setup, World, read};

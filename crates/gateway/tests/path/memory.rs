@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::MemoryBounds;
 use headrace_domain::Endpoint;
-use headrace_gateway::MemoryBounds;
 use serde_json::{Value, json};
 
 use crate::world::{Script, Setup, World, chat_body, header, read};

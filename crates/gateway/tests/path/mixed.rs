@@ -4,15 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_catalog::{Backend, Catalog, CatalogOffer, MessageBackend, ModelPolicy, NameRules, ServedModel};
 use headrace_domain::{AttemptOutcome, Clock, Dialect, Endpoint, ModelName};
 use headrace_engine_api::{Engine, MessageRelay, RelayError};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Backend, Catalog, CatalogOffer, FallbackModels, MessageBackend, ModelPolicy, ModelRoute, NameRules,
-    RouteArm, ServedModel,
-};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
+use headrace_rollout::{FallbackModels, ModelRoute, RouteArm};
 use serde_json::{Value, json};
 
 use crate::routes::name;

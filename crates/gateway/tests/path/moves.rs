@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_catalog::{Catalog, CatalogOffer};
 use headrace_domain::{
     Attempt, AttemptOutcome, CallOutcome, Clock, Endpoint, ModelName, NanoDollars, RoundOutcome, is_partition,
 };
 use headrace_engine_api::Engine;
 use headrace_fleet::{Fleet, Worker, WorkerSite};
-use headrace_gateway::{Catalog, CatalogOffer};
 use headrace_ledger::prices::{CostList, PriceList};
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ fn serve_by(world: &World, fleet: Fleet) {
         fleet: Arc::new(fleet),
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }

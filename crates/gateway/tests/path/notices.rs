@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_call_state::Answer;
+use headrace_catalog::{NameRules, RetirementNotice};
 use headrace_domain::{Clock, Dialect, Endpoint, HttpDate, ModelName, UnixNanos};
-use headrace_gateway::{Answer, ModelRoute, NameRules, RetirementNotice};
 use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
+use headrace_rollout::ModelRoute;
 use serde_json::{Value, json};
 
 use crate::told::{Told, answer_of, body, offer_by, server, spent, whole};

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use headrace_call_state::MemoryBounds;
 use headrace_domain::{Dialect, Endpoint};
 use headrace_engine_api::{AnswerBounds, AnswerMemoryFull, RelayError, RelayEvent};
-use headrace_gateway::MemoryBounds;
 use serde_json::{Value, json};
 
 use crate::told::{

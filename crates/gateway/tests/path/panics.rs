@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_call_api::CallService;
+use headrace_call_state::Answer;
 use headrace_domain::{CallOutcome, Endpoint, NanoDollars, is_partition};
-use headrace_gateway::Answer;
 use headrace_identity::RateLimits;
 use headrace_ledger::AppendFault;
 

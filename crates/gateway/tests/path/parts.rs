@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use headrace_call_api::{Question, RequestTarget};
+use headrace_catalog::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
 use headrace_checkpoint::TokenizerConfig;
 use headrace_domain::{Endpoint, ModelName};
-use headrace_gateway::{Backend, ControlTokenPolicy, ModelPolicy, ServedModel};
 use headrace_tokenizer::Tokenizer;
 use serde_json::{Value, json};
 

@@ -5,9 +5,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use headrace_call_api::AnswerFrames;
+use headrace_call_state::AnswerBody;
 use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource};
 use headrace_engine_api::{RelayEvent, RelayedEvent};
-use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
 use crate::told::{Script, altered, answer_of, head, offer_passing, server, spent, whole};

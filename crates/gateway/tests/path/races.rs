@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use headrace_call_state::Answer;
+use headrace_catalog::{Catalog, CatalogOffer, ModelPolicy, ServedModel};
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, TraceRecord, is_partition};
 use headrace_engine_api::{Engine, RelayError};
 use headrace_fleet::{Fleet, HedgePolicy, Worker, WorkerSite};
-use headrace_gateway::{Answer, Catalog, CatalogOffer, ModelPolicy, ServedModel};
 use headrace_ledger::prices::PriceList;
 use serde_json::{Value, json};
 
@@ -61,7 +62,7 @@ fn by_offer(
         fleet,
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     };
     drop(world.gateway.swap(Catalog::checked(offer, world.clock.now()).unwrap()));
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use headrace_domain::{CallOutcome, Clock, Dialect, Endpoint, ModelName, Region, Residency};
 use headrace_engine_api::RelayError;
-use headrace_gateway::{FallbackModels, ModelRoute, RouteArm, StickyBy};
 use headrace_identity::{ExposeSecret, NewKey};
+use headrace_rollout::{FallbackModels, ModelRoute, RouteArm, StickyBy};
 use serde_json::{Value, json};
 
 use crate::told::{

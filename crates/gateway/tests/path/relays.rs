@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use headrace_call_api::{AnswerFrames, CallService, Question, RequestTarget};
+use headrace_call_state::AnswerBody;
 use headrace_domain::{AttemptOutcome, CallOutcome, Dialect, Endpoint, Stage, UsageSource, is_partition};
 use headrace_engine_api::{RelayError, RelayEvent, RelayWait};
-use headrace_gateway::AnswerBody;
 use serde_json::{Value, json};
 
 use crate::told::{

@@ -169,10 +169,10 @@ async fn what_a_stop_cut_off_has_failed_after_the_next_start() {
     world.script(Script::ThenWait(1));
     let (_, begun) = ask(&world, &json!({"background": true})).await;
     // As the next process does, which finds it in the same store.
-    assert_eq!(world.gateway.fail_unfinished().await, Ok(1));
+    assert_eq!(world.gateway.resources().fail_unfinished().await, Ok(1));
     let (_, found) = look(&world, ObjectMethod::Get, &format!("responses/{}", id(&begun))).await;
     assert_eq!((&found["status"], &found["error"]["code"]), (&json!("failed"), &json!("server_error")));
-    assert_eq!(world.gateway.fail_unfinished().await, Ok(0));
+    assert_eq!(world.gateway.resources().fail_unfinished().await, Ok(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use headrace_catalog::{ModelPolicy, OnBreak};
 use headrace_domain::{CallOutcome, Dialect, Endpoint, UsageSource, is_partition};
 use headrace_engine_api::{MessageResume, RelayError, RelayEvent};
-use headrace_gateway::{ModelPolicy, OnBreak};
 use serde_json::{Value, json};
 
 use crate::races::by_policy;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use headrace_call_api::{BodyRefusal, BodySource, Credentials, ObjectMethod, ObjectOperation, RequestTarget};
+use headrace_call_state::Answer;
 use headrace_domain::{CallOutcome, Clock, Endpoint, KeyId, NanoDollars, SystemClock};
-use headrace_gateway::Answer;
 use headrace_identity::{ExposeSecret, NewKey};
 use serde_json::{Value, json};
 

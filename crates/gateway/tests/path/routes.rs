@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName};
-use headrace_gateway::{ModelRoute, RouteArm, StickyBy};
 use headrace_identity::{ExposeSecret, ModelAccess, NewKey};
+use headrace_rollout::{ModelRoute, RouteArm, StickyBy};
 use serde_json::{Value, json};
 
 use crate::told::{Told, answer_of, body, offer, server, spent, whole};

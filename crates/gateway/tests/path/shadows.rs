@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::CallService;
+use headrace_catalog::NameRules;
 use headrace_domain::{CallOutcome, Dialect, Endpoint, ModelName, NanoDollars, ShadowOf, TraceRecord};
 use headrace_engine_api::{Priority, RelayError};
-use headrace_gateway::{NameRules, SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec};
 use headrace_identity::RateLimits;
+use headrace_rollout::{SHADOW_KEY, ShadowBudget, ShadowFigures, ShadowSpec};
 use serde_json::{Value, json};
 
 use crate::told::{
@@ -159,7 +160,7 @@ async fn the_embedded_engine_takes_copies_last_and_draws_the_same_numbers_for_th
     let world = World::new(Setup::default());
     let mut body = body(false, &json!({"model": "alias"}));
     body.as_object_mut().unwrap().remove("unknown_to_us");
-    let aliases = BTreeMap::from([(name("alias"), headrace_gateway::ModelRoute::to(name(MODEL)))]);
+    let aliases = BTreeMap::from([(name("alias"), headrace_rollout::ModelRoute::to(name(MODEL)))]);
     offer_by(&world, &[], aliases, rules("alias", spec(MODEL)));
     let answer = world.call(Endpoint::ChatCompletions, body).await;
     assert_eq!(trace_of(&world, answer).await.model_served.as_deref(), Some(MODEL));

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use headrace_catalog::{Catalog, CatalogOffer, ModelPolicy, ToolsOrder};
 use headrace_domain::{CallOutcome, Clock, Endpoint, ModelName, Usage};
-use headrace_gateway::{Catalog, CatalogOffer, ModelPolicy, ModelRoute, ToolsOrder};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_moderation::{Judge, Rules};
+use headrace_rollout::ModelRoute;
 use serde_json::json;
 
 use crate::world::{MODEL, Script, Setup, World, chat_body, model_list, read, trace_of};
@@ -25,7 +26,7 @@ pub(crate) fn offer(world: &World, times: i64, alias: &str) -> CatalogOffer {
         fleet: Arc::clone(former.fleet()),
         judge: None,
         weights: BTreeMap::new(),
-        names: headrace_gateway::NameRules::default(),
+        names: headrace_catalog::NameRules::default(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Reasoning before an answer: sent as reasoning, counted as reasoning, and switched on and off by the caller.
 
+use headrace_catalog::{ModelPolicy, ThinkingPolicy};
 use headrace_domain::{CallOutcome, Endpoint};
 use headrace_engine_api::Capabilities;
-use headrace_gateway::{ModelPolicy, ThinkingPolicy};
 use serde_json::{Value, json};
 
 use crate::world::{Script, Setup, World, capabilities, chat_body, read};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use headrace_call_api::{AnswerFrames, BodyRefusal, BodySource, Credentials};
+use headrace_call_state::{Answer, AnswerBody};
 use headrace_domain::{CallOutcome, Endpoint, EngineTrace, Stage, TraceRecord, is_partition};
-use headrace_gateway::{Answer, AnswerBody};
 use serde_json::{Value, json};
 
 use crate::world::{Arrival, MODEL, Script, Setup, World, ask, chat_body, header, read, trace_of};

@@ -6,17 +6,17 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use headrace_call_state::Answer;
+use headrace_catalog::{Backend, Catalog, CatalogOffer, MessageBackend, ModelPolicy, NameRules, ServedModel};
 use headrace_domain::{Clock, Dialect, Endpoint, ModelName, NanoDollars, Region};
 use headrace_engine_api::{
     AbandonPolicy, AnswerMemory, Engine, EngineHealth, LoadReport, MessageRelay, MessageResume, PrefixCache,
     RelayAnswer, RelayAsk, RelayError, RelayEvent, RelayFacts, RelayHead, RelayedEvent, ReportAge, Screening,
 };
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Answer, Backend, Catalog, CatalogOffer, MessageBackend, ModelPolicy, ModelRoute, NameRules, ServedModel,
-};
 use headrace_ledger::prices::{CostList, PriceList};
 use headrace_limits::LimitSpec;
+use headrace_rollout::ModelRoute;
 use headrace_wire::WireLimits;
 use serde_json::{Value, json};
 

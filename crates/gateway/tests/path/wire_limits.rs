@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use headrace_catalog::{ModelPolicy, OffForm};
 use headrace_domain::{Dialect, Endpoint};
-use headrace_gateway::{ModelPolicy, OffForm};
 use headrace_wire::WireLimits;
 use serde_json::{Value, json};
 

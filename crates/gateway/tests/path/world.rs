@@ -12,6 +12,10 @@ use headrace_call_api::{
     AnswerFrames, BodySource, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
     RequestTarget,
 };
+use headrace_call_state::{Answer, AnswerBody, MemoryBounds};
+use headrace_catalog::{
+    Backend, Catalog, CatalogOffer, EncoderOutput, ModelPolicy, ServedModel, TokenBackend, VectorBackend,
+};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     CacheMiss, Clock, Dialect, Endpoint, EngineTrace, FinishReason, ModelName, NanoDollars, OrgId,
@@ -23,16 +27,14 @@ use headrace_engine_api::{
     LoadReport, PromptScores, ResumeSupport, SubmitRefusal, channel,
 };
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Answer, AnswerBody, Backend, Catalog, CatalogOffer, EncoderOutput, Gateway, GatewayConfig, GatewayParts,
-    MemoryBounds, ModelPolicy, ModelRoute, ServedModel, Stored, TokenBackend, TraceLookup, VectorBackend,
-};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Stored, TraceLookup};
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{GrantKind, Ledger, LedgerOperation, MemoryJournal, Owner};
 use headrace_limits::{LimitSpec, Limits};
 use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
+use headrace_rollout::ModelRoute;
 use headrace_tokenizer::Tokenizer;
 use headrace_wire::WireLimits;
 
@@ -535,7 +537,7 @@ impl World {
                 ModelRoute::to(ModelName::new(MODEL).unwrap()),
             )]),
             weights: BTreeMap::from([(org.clone(), WEIGHT)]),
-            names: headrace_gateway::NameRules::default(),
+            names: headrace_catalog::NameRules::default(),
         };
         let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         let key = secret.expose_secret().to_owned();

@@ -9,8 +9,9 @@ use headrace_call_api::{
     AbortReason, AnswerFrames, BrokenBody, CallService, CallerInfo, Credentials, PeerAddress, RequestHead,
     RequestTarget,
 };
+use headrace_call_state::{Answer, AnswerBody, Delivery};
 use headrace_domain::Endpoint;
-use headrace_gateway::{Answer, AnswerBody, Delivery, Gateway};
+use headrace_gateway::Gateway;
 use serde_json::json;
 
 use crate::engine::MARK;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use headrace_call_api::CallService;
+use headrace_catalog::{Backend, Catalog, CatalogOffer, ModelPolicy, ServedModel, TokenBackend};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{
     AttemptOutcome, CallOutcome, Clock, HoldId, ModelName, NanoDollars, OrgId, ProjectId, RequestId,
@@ -15,10 +16,7 @@ use headrace_domain::{
 };
 use headrace_engine_api::{Capabilities, Engine, ResumeSupport};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Backend, Catalog, CatalogOffer, Gateway, GatewayConfig, GatewayParts, ModelPolicy, ServedModel, Stored,
-    TokenBackend, TraceLookup,
-};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Stored, TraceLookup};
 use headrace_identity::{Directory, ExposeSecret, HashSecret, MemoryKeyStore, NewKey, RateLimits};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{
@@ -351,7 +349,7 @@ impl World {
             models: vec![Arc::new(served)],
             aliases: BTreeMap::new(),
             weights: BTreeMap::new(),
-            names: headrace_gateway::NameRules::default(),
+            names: headrace_catalog::NameRules::default(),
         };
         let gateway = Gateway::new(parts, Catalog::checked(offer, now).unwrap(), config).unwrap();
         (Self { gateway, clock, steady, ledger, journal, limits, traces, faults }, hand)

@@ -8,18 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use headrace_call_api::CallService;
+use headrace_catalog::{Catalog, CatalogOffer, NameRules, ServedModel};
 use headrace_domain::{Clock, NanoDollars, NoTrace, OrgId, ProjectId, RequestId, TraceRecord, TraceSink};
 use headrace_edge::{Edge, EdgeConfig};
 use headrace_fleet::{Fleet, Worker};
-use headrace_gateway::{
-    Catalog, CatalogOffer, Gateway, GatewayConfig, GatewayParts, NameRules, ServedModel, ShadowBudget,
-    ShadowSpec, Stored, TraceLookup,
-};
+use headrace_gateway::{Gateway, GatewayConfig, GatewayParts, Stored, TraceLookup};
 use headrace_identity::{Directory, HashSecret, MemoryKeyStore, NewKey, RateLimits, SecretString};
 use headrace_ledger::prices::{CostList, PriceConfig, PriceList};
 use headrace_ledger::{GrantKind, Ledger, LedgerClient, LedgerOperation, MemoryJournal, Owner};
 use headrace_limits::Limits;
 use headrace_objects::{MemoryObjects, ObjectLimits, ObjectStore};
+use headrace_rollout::{ShadowBudget, ShadowSpec};
 use headrace_store::disk::DiskGuard;
 use headrace_store::trace::TraceRetention;
 use headrace_store::{Storage, StorageUrl};

@@ -9,11 +9,13 @@ use bytes::Bytes;
 use headrace_call_api::{
     AnswerBody, BodySource, CallAnswer, CallService, RequestAdmission, RequestHead, RequestTarget,
 };
+use headrace_call_state::Delivery;
+use headrace_catalog::{Backend, ModelPolicy, ServedModel, TokenBackend};
 use headrace_checkpoint::Checkpoint;
 use headrace_domain::{Clock, KeyId, ModelName, SamplingDefaults, SystemClock};
 use headrace_engine_api::{Capabilities, ResumeSupport};
 use headrace_fleet::Worker;
-use headrace_gateway::{Backend, Delivery, Gateway, ModelPolicy, ServedModel, TokenBackend};
+use headrace_gateway::Gateway;
 use headrace_limits::LimitSpec;
 use headrace_prompt::{ChatTemplate, ReplyStyle, SpecialTokenTexts, TemplateLimits};
 use headrace_sim::ScriptedEngine;

@@ -12,10 +12,10 @@ use headrace_call_api::{
     AbortReason, AnswerBody, AnswerFrames, BodySource, BrokenBody, CallAnswer, CallService, RequestAdmission,
     RequestHead, RequestTarget, TransportOutlet,
 };
+use headrace_catalog::{Backend, MessageBackend, ModelPolicy, ServedModel};
 use headrace_domain::{Clock, Endpoint, KeyId, ModelName, RequestId, SystemClock};
 use headrace_engine_api::{AnswerBounds, MessageRelay, RelayAnswer, RelayAsk, RelayEvent, Tenant};
 use headrace_fleet::{Worker, WorkerSite};
-use headrace_gateway::{Backend, MessageBackend, ModelPolicy, ServedModel};
 use headrace_limits::LimitSpec;
 use headrace_upstream::{RelayModel, Upstream, UpstreamKind, UpstreamSpec};
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use headrace_catalog::EncoderOutput;
 use headrace_checkpoint::{EncoderBody, EncoderCheckpoint, ScoreActivation};
-use headrace_gateway::EncoderOutput;
 use serde_json::{Value, json};
 
 use super::decoder::{bytes, count, tokenizer_kind};

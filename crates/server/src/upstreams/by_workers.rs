@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use headrace_catalog::{Backend, ServedModel};
 use headrace_config::relayed::RelayedConfig;
 use headrace_domain::ModelName;
 use headrace_engine_api::{Capabilities, Engine as _};
 use headrace_fleet::Worker;
-use headrace_gateway::{Backend, ServedModel};
 use headrace_upstream::WorkerModel;
 
 use super::{FormerWorkers, ListedModels, UpstreamModels, UpstreamSite, id, key, sites_at};

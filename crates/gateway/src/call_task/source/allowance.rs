@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use headrace_call_api::{MemoryReservation, NoRoom};
+use headrace_call_state::{NoMemory, Rejection, mib};
+use headrace_catalog::OffForm;
 use headrace_domain::{Code, Endpoint, Stage};
 use headrace_engine_api::{AnswerBounds, AnswerMemory, AnswerMemoryFull};
 use parking_lot::Mutex;
 
-use crate::memory::{NoMemory, mib};
-use crate::policy::OffForm;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 

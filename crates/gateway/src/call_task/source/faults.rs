@@ -4,12 +4,11 @@
 
 use std::time::Duration;
 
+use headrace_call_state::Rejection;
 use headrace_domain::{Code, Dialect, Stage};
 use headrace_engine_api::RelayError;
 use headrace_fleet::{FailureKind, WorkerOutcome};
 use headrace_relay::{FailureClass, FaultKind, ReplyFault, failure};
-
-use crate::rejection::Rejection;
 
 /// The retry time if an upstream is full and names none.
 const USUAL_WAIT: Duration = Duration::from_secs(1);

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::OffForm;
 use headrace_domain::{Code, FinishReason, Prompt, ReplyEvent, ResponseFormat, Stage};
 use headrace_grammar::checked::{self, MAX_JUDGED_BYTES, ValidationResult, is_checked};
 use headrace_relay::form_asked;
 use headrace_wire::WireLimits;
 
-use crate::policy::OffForm;
-use crate::rejection::Rejection;
 use crate::state::RenderedWork;
 
 /// See the top of the file.

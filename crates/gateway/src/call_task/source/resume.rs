@@ -1,9 +1,8 @@
 //! A relayed answer that another server continues: its text, and the usage until it broke off. Must not know
 //! servers.
 
+use headrace_call_state::Rejection;
 use headrace_domain::{ReplyEvent, Usage};
-
-use crate::rejection::Rejection;
 
 /// The progress of one call whose answer is text.
 #[derive(Default)]

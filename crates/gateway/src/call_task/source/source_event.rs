@@ -1,10 +1,9 @@
 //! The items that a source yields. Must not know which source yields them, nor who reads them.
 
 use bytes::Bytes;
+use headrace_call_state::Rejection;
 use headrace_domain::Usage;
 use headrace_fleet::Placement;
-
-use crate::rejection::Rejection;
 
 /// The next item of a source. It is moved several times, so rare variants are boxed.
 pub(crate) enum SourceEvent {

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use headrace_call_state::{AnswerRecorder, MOST_ANSWER_TOKENS, Rejection};
 use headrace_domain::{
     Call, Code, EncodeWish, FinishReason, PriceTier, Prompt, PromptItem, ReplyEvent, RequestId, ShownPrompt,
     Stage, ToEncode, TokenLogprob, Usage, UsageSource,
@@ -15,8 +16,6 @@ use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
 use headrace_wire::WireLimits;
 
-use crate::generated_ids::{AnswerRecorder, MOST_ANSWER_TOKENS};
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::stages::render::held_calls;
 use crate::state::RenderedWork;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::{AnswerOrigin, Rejection};
 use headrace_domain::{
     CacheMiss, Call, Code, Conversation, MissReason, Prompt, PromptPlace, TracedDiagnosis, UnixNanos,
 };
@@ -11,11 +12,10 @@ use headrace_wire::{CacheDiagnosis, ChangedPart};
 use serde_json::Value;
 
 use crate::Gateway;
-use crate::answer_origins::AnswerOrigin;
-use crate::call_task::located;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
+
+use super::miss::located;
 
 /// Returns the work with its cache diagnosis, if the call asks for one.
 ///

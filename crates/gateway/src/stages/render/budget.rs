@@ -3,15 +3,12 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{ServedModel, ThinkingPolicy, TokenBackend};
 use headrace_domain::{Call, Code, Endpoint, Prompt, Stage};
 use headrace_engine_api::ReasoningBudget;
 use headrace_prompt::ThoughtBounds;
 use headrace_tokenizer::Segment;
-
-use crate::backend::TokenBackend;
-use crate::catalog::ServedModel;
-use crate::policy::ThinkingPolicy;
-use crate::rejection::Rejection;
 
 /// The reasoning budget of a call's answers. `None` if reasoning is unlimited. `text` is the call's prompt. With
 /// `has_form` the answers must also match a form.

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{ServedModel, TokenBackend};
 use headrace_domain::{
     Call, Code, Conversation, CustomInput, Endpoint, GrammarSyntax, JsonForm, Prompt, ResponseFormat, Stage,
     Tool, ToolChoice,
@@ -11,10 +13,6 @@ use headrace_engine_api::FormKinds;
 use headrace_grammar::{GrammarFault, in_lark, loose_tool_schema, strict, tool_schema, within_json};
 use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
-
-use crate::backend::TokenBackend;
-use crate::catalog::ServedModel;
-use crate::rejection::Rejection;
 
 /// Whether tool calls of the answer may have to be constrained.
 pub(super) fn are_held(call: &Call) -> bool {

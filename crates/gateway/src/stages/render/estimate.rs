@@ -1,24 +1,11 @@
 //! Estimates the most memory that a call may take. The figures per token, choice and byte are upper bounds. A test with
 //! a counting allocator compares them with the memory actually taken. Must not know how much memory there is.
 
+use headrace_call_state::{CALL_BYTES, Rejection, TEXT_COPIES, mib};
 use headrace_domain::{Code, Endpoint, Prompt};
 
-use crate::memory::mib;
-use crate::rejection::Rejection;
 use crate::state::{EnginePrompts, RenderedInput, RenderedWork};
 
-/// Bytes of memory per body byte for reading and rendering: the text as parsed, masked, rendered and in ids.
-const READING: u64 = 32;
-/// Bytes of a JSON list or object element as a tree, in a list that grows.
-const ELEMENT: u64 = 160;
-/// Bytes of a JSON object as a tree, including its index.
-const OBJECT: u64 = 1_024;
-/// Bytes that are scanned at once: their count fits a byte, and they fill whole vector registers.
-const COUNTED_BYTES: usize = 224;
-/// Bytes per body byte that remain afterwards: the parsed text, and schemas as trees.
-const TEXT: u64 = 3;
-/// Bytes of any call: its task, its record, its answer's head.
-const CALL: u64 = 36 << 10;
 /// Bytes of each choice: parser, decoder, the sampler's state, its sequence.
 const CHOICE: u64 = 4 << 10;
 /// Bytes per byte of stop strings in each choice: the string and its table.
@@ -42,32 +29,6 @@ const ECHOED: u64 = 8;
 const VECTOR_NUMBER: u64 = 40;
 /// Bytes of a prompt's token id as JSON.
 const WRITTEN_ID: u64 = 16;
-
-/// Memory in bytes for reading and rendering a body of `body_bytes`, including `tree_bytes` for its JSON elements.
-pub(crate) fn reading(body_bytes: usize, tree_bytes: u64) -> u64 {
-    CALL.saturating_add(READING.saturating_mul(body_bytes as u64)).saturating_add(tree_bytes)
-}
-
-/// The most bytes that the JSON elements of a body take as trees. Brackets and commas inside strings count too, because
-/// strings may hold JSON.
-pub(crate) fn tree_bytes(body: &[u8]) -> u64 {
-    let (mut objects, mut elements) = (0_u64, 0_u64);
-    for part in body.chunks(COUNTED_BYTES) {
-        let (mut braces, mut others) = (0_u8, 0_u8);
-        for byte in part {
-            braces = braces.wrapping_add(u8::from(*byte == b'{'));
-            others = others.wrapping_add(u8::from(*byte == b',') | u8::from(*byte == b'['));
-        }
-        objects += u64::from(braces);
-        elements += u64::from(others);
-    }
-    objects.saturating_mul(OBJECT).saturating_add(elements.saturating_mul(ELEMENT))
-}
-
-/// Memory in bytes for scanning a body of `body_bytes` and sending it on.
-pub(crate) fn looking(body_bytes: usize) -> u64 {
-    CALL.saturating_add(TEXT.saturating_mul(body_bytes as u64))
-}
 
 /// The parts of an estimate in bytes, one for each parameter that can make a call large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,8 +81,8 @@ impl MemoryEstimate {
         let echoed = if call.dialect.echo() { ECHOED.saturating_mul(echo_bytes(work)) } else { 0 };
         let ids = if call.return_token_ids { WRITTEN_ID.saturating_mul(asked.prompt_tokens) } else { 0 };
         Self {
-            text: CALL
-                .saturating_add(TEXT.saturating_mul(work.body_bytes as u64))
+            text: CALL_BYTES
+                .saturating_add(TEXT_COPIES.saturating_mul(work.body_bytes as u64))
                 .saturating_add(work.tree_bytes)
                 .saturating_add(work.body.as_ref().map_or(0, |body| body.len() as u64))
                 .saturating_add(text)

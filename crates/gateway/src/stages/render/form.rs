@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{ServedModel, TokenBackend};
 use headrace_domain::{Call, Code, Endpoint, GrammarSyntax, JsonForm, ResponseFormat, Stage};
 use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
 use headrace_grammar::{FormLimits, FormOwner, GrammarFault, calls_as_gbnf, strict};
 
 use super::calls::{self, CallForm};
-use crate::backend::TokenBackend;
-use crate::catalog::ServedModel;
-use crate::rejection::Rejection;
 
 /// Whether anything may have to be compiled.
 pub(super) fn is_held(call: &Call) -> bool {

@@ -1,11 +1,9 @@
 //! Rejects, by name, what a call asks of its answer that token models do not support yet. No parameter is dropped
 //! silently. Must not know how it will be supported.
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{ServedModel, TokenBackend};
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
-
-use crate::backend::TokenBackend;
-use crate::catalog::ServedModel;
-use crate::rejection::Rejection;
 
 /// Rejects the first parameter that would be ignored.
 pub(super) fn check(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Result<(), Rejection> {

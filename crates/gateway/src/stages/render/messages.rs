@@ -1,6 +1,8 @@
 //! Prepares a relayed call: an estimate of its tokens, and the body in the other dialect if some target speaks it.
 //! Must not know who will answer.
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{Backend, MessageBackend, OnBreak, ServedModel};
 use headrace_domain::{
     CacheSalt, Call, Code, Dialect, Endpoint, Prompt, RelayedBody, Sampling, SamplingDefaults, Stage,
 };
@@ -9,10 +11,6 @@ use headrace_relay::{BodyEdits, as_chat, beginning, can_resume, first_media, tra
 use headrace_wire::{BadRequest, WireLimits};
 
 use crate::Gateway;
-use crate::backend::{Backend, MessageBackend};
-use crate::catalog::ServedModel;
-use crate::policy::OnBreak;
-use crate::rejection::Rejection;
 use crate::state::RelayedMessages;
 
 /// Bytes of text per token in dense text: code, and scripts whose characters take several bytes.

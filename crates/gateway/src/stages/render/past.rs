@@ -3,12 +3,9 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::{AnswerRecorder, GeneratedIdCache, ReusedPrompt};
+use headrace_catalog::{PastAnswers, ServedModel, TokenBackend};
 use headrace_domain::{CacheSalt, Call, KeptAnswers, UnixNanos};
-
-use crate::backend::TokenBackend;
-use crate::catalog::ServedModel;
-use crate::generated_ids::{AnswerRecorder, GeneratedIdCache, ReusedPrompt};
-use crate::policy::PastAnswers;
 
 /// A prompt, and its use of the generated-id cache.
 pub(crate) struct ReusedHistory {

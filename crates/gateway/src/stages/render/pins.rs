@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
+use headrace_catalog::TokenBackend;
 use headrace_domain::{CacheMarkAt, CachePin, Call, Conversation, MessageOrigin, Prompt, Role};
 use headrace_tokenizer::Tokenizer;
-
-use crate::backend::TokenBackend;
 
 /// After this many messages were not found, each searched to the end of the prompt, the search stops.
 const VAIN_SEARCHES: usize = 16;

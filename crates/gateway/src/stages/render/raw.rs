@@ -3,13 +3,10 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::{Rejection, TokenizerMemory};
+use headrace_catalog::{ServedModel, TokenBackend};
 use headrace_domain::{Call, Code, KeyId, PromptItem, Stage};
 use headrace_tokenizer::{Segment, Tokenizer};
-
-use crate::backend::TokenBackend;
-use crate::catalog::ServedModel;
-use crate::memory::TokenizerMemory;
-use crate::rejection::Rejection;
 
 use super::words::{not_encoded, out_of_vocabulary};
 

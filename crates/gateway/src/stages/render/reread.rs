@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use headrace_call_api::MemoryReservation;
+use headrace_call_state::{Rejection, reading_bytes, tree_bytes};
+use headrace_catalog::ServedModel;
 use headrace_domain::{Attempt, AttemptOutcome, Call, Code, Endpoint, Prompt, ServiceTier, Stage};
 
 use crate::Gateway;
-use crate::catalog::ServedModel;
-use crate::rejection::Rejection;
 use crate::request_context::RequestContext;
-
-use super::estimate;
 
 /// A call, read as another model needs it.
 pub(crate) struct RereadCall {
@@ -47,8 +45,8 @@ pub(crate) async fn read_for(
         return Ok(None);
     }
     let body = sent_on.or(kept).ok_or_else(|| not_kept(model))?.clone();
-    let tree_bytes = estimate::tree_bytes(&body);
-    let most = estimate::reading(body.len(), tree_bytes).saturating_add(body.len() as u64);
+    let tree_bytes = tree_bytes(&body);
+    let most = reading_bytes(body.len(), tree_bytes).saturating_add(body.len() as u64);
     gateway.memory().resize(memory, most).map_err(|full| full.at(Stage::Parse))?;
     let (endpoint, limits) = (call.endpoint, &gateway.config().wire);
     let mut read = if body.len() > gateway.config().render_inline_bytes {

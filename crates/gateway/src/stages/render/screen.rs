@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use headrace_call_state::Rejection;
+use headrace_catalog::{Catalog, ServedModel};
 use headrace_domain::{
     Call, Code, ConcernKind, Endpoint, FieldConcern, PriceTier, Prompt, Region, RelayedBody, Residency,
     Stage, UnixNanos,
@@ -11,9 +13,6 @@ use headrace_domain::{
 use headrace_engine_api::SharedRelay;
 use headrace_ledger::prices::Quote;
 use headrace_relay::{GEO, TIER, extras_of_betas, place_of};
-
-use crate::catalog::{Catalog, ServedModel};
-use crate::rejection::Rejection;
 
 /// A call, and the facts by which it is judged.
 pub(crate) struct RelayScreen<'a> {

@@ -2,17 +2,14 @@
 //! oldest turns. Turns are removed as whole messages, and a call is never separated from its result. Must not know who
 //! computes.
 
+use headrace_call_state::{Rejection, TokenizerMemory};
+use headrace_catalog::{Backend, ServedModel, TokenBackend};
 use headrace_domain::{
     Call, ClearTools, ClearTrigger, ClearedContext, Conversation, DialectExtras, Prompt, Role, UnixNanos,
 };
 use headrace_prompt::RenderOptions;
 use headrace_relay::as_chat;
 use headrace_wire::WireLimits;
-
-use crate::backend::{Backend, TokenBackend};
-use crate::catalog::ServedModel;
-use crate::memory::TokenizerMemory;
-use crate::rejection::Rejection;
 
 use super::messages;
 use super::words::{could_fit, rendered};

@@ -4,13 +4,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use headrace_call_state::{NotEncoded, Rejection, TokenizerMemory};
+use headrace_catalog::{EncoderOutput, ServedModel, VectorBackend};
 use headrace_domain::{Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, PromptItem, Stage, ToEncode};
 use headrace_tokenizer::{Bounds, TokenizerError};
-
-use crate::backend::{EncoderOutput, VectorBackend};
-use crate::catalog::ServedModel;
-use crate::memory::{NotEncoded, TokenizerMemory};
-use crate::rejection::Rejection;
 
 /// Lower-casing divides the bytes of a text by at most this. (The Kelvin sign has three bytes, its lower-case letter
 /// one.)

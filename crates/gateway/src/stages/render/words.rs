@@ -3,15 +3,11 @@
 
 use std::borrow::Cow;
 
+use headrace_call_state::{NotEncoded, Rejection, TokenizerMemory};
+use headrace_catalog::{Backend, ServedModel, TokenBackend, ToolsOrder};
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, PromptItem, Stage, ToolChoice};
 use headrace_engine_api::Capabilities;
 use headrace_prompt::RenderOptions;
-
-use crate::backend::{Backend, TokenBackend};
-use crate::catalog::ServedModel;
-use crate::memory::{NotEncoded, TokenizerMemory};
-use crate::policy::ToolsOrder;
-use crate::rejection::Rejection;
 
 /// Rejects a prompt that cannot fit the window under any tokenization. It is not rendered, so no time and memory are
 /// wasted on it.

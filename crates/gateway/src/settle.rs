@@ -1,0 +1,361 @@
+//! Stage `settle`: what a request took is paid or given back, exactly once, however the request ended.
+
+use std::time::Duration;
+
+use headrace_call_state::Rejection;
+use headrace_catalog::ServedModel;
+use headrace_domain::{BilledLine, HoldId, NanoDollars, Rounding, Stage, TokenClass, UnixNanos, Usage};
+use headrace_ledger::prices::{CallPrices, Quote};
+use headrace_ledger::{
+    ChargeLine, CommandResult, DurableFuture, HoldResolution, JournalFailed, LedgerOperation, LedgerRefusal,
+    PendingBatch, Receipt, ReleaseReason, SettleOutcome,
+};
+use headrace_limits::{Lease, Scope};
+
+use crate::Gateway;
+use crate::request_context::RequestContext;
+
+/// The pause between two tries to write a settlement that the disk refused.
+const RETRY_EVERY: Duration = Duration::from_millis(500);
+/// How long a refused settlement is retried after the time for a shutdown is over. Before that it is retried without
+/// limit. A hold that remains open is released at the next start, and nothing is charged.
+const LAST_TRIES: Duration = Duration::from_secs(10);
+
+/// What a request has taken: a lease of its limits and a hold on money. It stays in one place from the hold to the end
+/// of the task. Every step on it can be repeated, so a panic in a step does not lose it.
+pub(crate) struct CallSettlement {
+    hold: HoldId,
+    lease: Option<Lease>,
+    quote: Quote,
+    /// When they were taken, in nanoseconds of the clock's monotonic time.
+    pub(crate) taken_ns: u64,
+    /// Resolves when the hold is on the disk. No byte of a successful answer leaves before.
+    pub(crate) durable: DurableFuture,
+    sent: Option<PendingSettlement>,
+}
+
+/// Proof that the end of the hold is decided. Required to tell the client how its call ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SettledProof(());
+
+/// How urgently the end of a hold must reach the disk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SettleHaste {
+    /// The call waits for it.
+    Waits,
+    /// It is only observed.
+    Watches,
+}
+
+/// What is to be paid.
+pub(crate) struct CallBill {
+    /// The usage that the customer is charged for.
+    pub(crate) charged: Usage,
+    /// The usage beyond that. Its list price goes to the loss account.
+    pub(crate) lost: Usage,
+    pub(crate) outcome: SettleOutcome,
+}
+
+impl CallBill {
+    /// The same usage as a loss: nothing of it is charged.
+    pub(crate) fn as_loss(self) -> Self {
+        let Self { charged, lost, outcome } = self;
+        Self { charged: Usage::default(), lost: charged.plus(&lost), outcome }
+    }
+}
+
+impl CallSettlement {
+    pub(crate) fn new(
+        hold: HoldId,
+        lease: Lease,
+        quote: Quote,
+        taken_ns: u64,
+        mut durable: DurableFuture,
+    ) -> Self {
+        // The call has nothing to send yet, so the hold may be written together with other entries.
+        durable.at_leisure();
+        Self { hold, lease: Some(lease), quote, taken_ns, durable, sent: None }
+    }
+
+    /// Replaces the prices and limits of a model that failed by those of another one, whose call may cost `amount`. The
+    /// hold grows if that is more.
+    ///
+    /// # Errors
+    /// Money or limits refuse. The hold and its prices are then unchanged.
+    pub(crate) async fn go_over(
+        &mut self,
+        gateway: &Gateway,
+        (failed, next): (&ServedModel, &ServedModel),
+        (quote, amount): (Quote, NanoDollars),
+        context: &mut RequestContext,
+    ) -> Result<(), Rejection> {
+        let parts = gateway.parts();
+        let now = parts.clock.now();
+        let scope = Scope::Model(next.name.clone());
+        if let Some(lease) = &mut self.lease {
+            let scopes = [(scope.clone(), next.limits)];
+            let entered = lease.enter(&scopes, now);
+            entered.map_err(|refusal| {
+                Rejection::limited(refusal, &parts.limits.standing(&scopes, now), context.dialect, now)
+            })?;
+        }
+        let more = amount.checked_sub(context.record.held).unwrap_or(NanoDollars::ZERO);
+        if more > NanoDollars::ZERO {
+            let extend = LedgerOperation::Extend { hold: self.hold, amount: more };
+            let mut transacted = parts.books.decide(vec![extend], now).await;
+            if let Some(Err(refusal)) = transacted.verdicts.pop().map(CommandResult::into_result) {
+                self.leave(&scope, now);
+                return Err(refusal.into());
+            }
+            // Entries that were written before it reach the disk with it, so it covers the hold as well.
+            self.durable = transacted.durable;
+            self.durable.at_leisure();
+            context.record.held = amount;
+        }
+        self.quote = quote;
+        self.leave(&Scope::Model(failed.name.clone()), now);
+        context.end_stage(Stage::Hold);
+        Ok(())
+    }
+
+    /// Waits until the hold is on the disk.
+    pub(crate) async fn held(&mut self) -> Result<(), JournalFailed> {
+        self.durable.hurry();
+        (&mut self.durable).await
+    }
+
+    /// Returns the limits of a model that does not serve the call.
+    fn leave(&mut self, scope: &Scope, now: UnixNanos) {
+        if let Some(lease) = &mut self.lease {
+            lease.leave(scope, now);
+        }
+    }
+
+    /// The id of the hold.
+    pub(crate) const fn hold(&self) -> HoldId {
+        self.hold
+    }
+
+    /// The price of a usage, which is never more than the hold.
+    pub(crate) fn price(&self, usage: &Usage, context: &RequestContext) -> NanoDollars {
+        let rates = self.quote.rates(context.record.price_tier, usage.prompt_tokens());
+        rates.cost(usage).unwrap_or(NanoDollars::MAX).min(context.record.held)
+    }
+
+    /// How the hold had ended before the call did, which means that the call was not paid for. `None` if it had not.
+    pub(crate) fn unpaid(&self) -> Option<String> {
+        self.sent.as_ref().and_then(PendingSettlement::unpaid)
+    }
+
+    /// A [`SettledProof`] if the end of the hold is decided.
+    pub(crate) fn settled(&self) -> Option<SettledProof> {
+        self.sent.as_ref().is_some_and(PendingSettlement::is_decided).then_some(SettledProof(()))
+    }
+
+    /// Ends the hold without a charge and gives every limit back.
+    pub(crate) async fn release(&mut self, gateway: &Gateway, why: ReleaseReason) -> SettledProof {
+        let hold = self.hold;
+        self.send(gateway, LedgerOperation::Release { hold, why }).await;
+        if let Some(lease) = self.lease.take() {
+            lease.release(gateway.parts().clock.now());
+        }
+        SettledProof(())
+    }
+
+    /// Charges the bill, gives the unused part of the limits back and writes both into the context.
+    pub(crate) async fn settle(
+        &mut self,
+        gateway: &Gateway,
+        bill: &CallBill,
+        context: &mut RequestContext,
+    ) -> SettledProof {
+        context.is_in(Stage::Settle);
+        let used = bill.charged.plus(&bill.lost);
+        // The charged and the lost part of one call have the same prices, which depend on the length of its whole
+        // prompt.
+        let rates = self.quote.rates(context.record.price_tier, used.prompt_tokens());
+        let cost = |usage: &Usage| rates.cost(usage).unwrap_or(NanoDollars::MAX);
+        let (expected, loss, all) =
+            (cost(&bill.charged).min(context.record.held), cost(&bill.lost), cost(&used));
+        let lines = lines(&rates, &bill.charged, self.hold);
+        if let Some(billed) = &mut context.record.billed {
+            billed.lines = billed_lines(&rates, &self.quote.usual(), bill);
+            billed.prompt_prices =
+                Some([TokenClass::Input, TokenClass::CachedInput].map(|class| rates.price(class)));
+        }
+        let hold = self.hold;
+        self.send(
+            gateway,
+            LedgerOperation::Settle { hold, lines, loss, outcome: bill.outcome, answer: None },
+        )
+        .await;
+        context.record.usage = used;
+        // If the ledger cannot take the settlement now, it takes it later with the amounts computed here.
+        (context.record.cost, context.record.loss) =
+            match self.sent.as_ref().and_then(PendingSettlement::verdict) {
+                Some(Ok(Receipt::Settled { charged, loss, .. })) => (*charged, *loss),
+                Some(Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. })) => (expected, loss),
+                Some(Err(LedgerRefusal::AlreadyResolved {
+                    how: HoldResolution::Settled { charged },
+                    ..
+                })) => (*charged, loss),
+                _ => (NanoDollars::ZERO, all),
+            };
+        if let Some(lease) = self.lease.take() {
+            lease.settle(context.record.usage.total(), gateway.parts().clock.now());
+        }
+        if context.batch.is_some() {
+            // The reader of this answer's end records that the request ended. The charge must be on the disk before
+            // that.
+            self.written(gateway, SettleHaste::Waits).await;
+        }
+        SettledProof(())
+    }
+
+    /// Waits until the end of the hold is on the disk, and sends it again as long as the disk refuses it.
+    pub(crate) async fn written(&mut self, gateway: &Gateway, haste: SettleHaste) {
+        let hold = self.hold;
+        let Some(sent) = &mut self.sent else { return };
+        write(gateway, hold, sent, haste).await;
+        if let Some(why) = sent.unpaid() {
+            tracing::error!(%hold, why, "a call was answered and not paid for");
+        }
+    }
+
+    /// Sends the end of the hold unless one was sent, and waits until it is decided.
+    async fn send(&mut self, gateway: &Gateway, command: LedgerOperation) {
+        self.sent.get_or_insert_with(|| PendingSettlement::send(gateway, command)).decided().await;
+    }
+}
+
+/// The charge for a usage. If its price overflows, no hold can have covered it: nothing is charged, and the log says
+/// so.
+fn lines(rates: &CallPrices<'_>, usage: &Usage, hold: HoldId) -> Vec<ChargeLine> {
+    rates.lines(usage).unwrap_or_else(|error| {
+        tracing::error!(%hold, %error, "a settlement's lines do not fit; nothing is charged");
+        Vec::new()
+    })
+}
+
+/// The bill as the trace keeps it: what was charged and what was lost, by token class.
+fn billed_lines(rates: &CallPrices<'_>, usual: &CallPrices<'_>, bill: &CallBill) -> Vec<BilledLine> {
+    let line = |class: TokenClass| {
+        let (tokens, lost_tokens) = (bill.charged.of(class), bill.lost.of(class));
+        let (price, usual) = (rates.price(class), usual.price(class));
+        ((tokens > 0 || lost_tokens > 0) && rates.bills(class)).then(|| BilledLine {
+            class,
+            tokens,
+            lost_tokens,
+            price,
+            usual_price: Some(usual).filter(|usual| *usual != price),
+            amount: price.cost(tokens, Rounding::Nearest).unwrap_or(NanoDollars::MAX),
+        })
+    };
+    TokenClass::BILLED.into_iter().filter_map(line).collect()
+}
+
+/// Ends a hold without a charge if it is unknown whether it was taken.
+pub(crate) async fn release_unowned(gateway: &Gateway, hold: HoldId) {
+    let mut release =
+        PendingSettlement::send(gateway, LedgerOperation::Release { hold, why: ReleaseReason::Failed });
+    write(gateway, hold, &mut release, SettleHaste::Watches).await;
+}
+
+/// Waits until the end of a hold is on the disk, and sends it again as long as the disk refuses it.
+async fn write(gateway: &Gateway, hold: HoldId, sent: &mut PendingSettlement, haste: SettleHaste) {
+    let tries = async {
+        while !sent.is_written(haste).await {
+            tokio::time::sleep(RETRY_EVERY).await;
+            *sent = PendingSettlement::send(gateway, sent.command.clone());
+        }
+    };
+    let over = async {
+        gateway.cut_off().cancelled().await;
+        tokio::time::sleep(LAST_TRIES).await;
+    };
+    tokio::select! {
+        biased;
+        () = tries => {}
+        () = over => tracing::error!(%hold, "a settlement could not be written before the end"),
+    }
+}
+
+/// A settlement on its way to the ledger, and from there to the disk.
+struct PendingSettlement {
+    command: LedgerOperation,
+    progress: SettleProgress,
+}
+
+enum SettleProgress {
+    Deciding(PendingBatch),
+    Decided { verdict: Result<Receipt, LedgerRefusal>, durable: DurableFuture },
+}
+
+impl PendingSettlement {
+    fn send(gateway: &Gateway, command: LedgerOperation) -> Self {
+        let now = gateway.parts().clock.now();
+        let deciding = gateway.parts().books.decide(vec![command.clone()], now);
+        Self { command, progress: SettleProgress::Deciding(deciding) }
+    }
+
+    /// Waits for the verdict.
+    async fn decided(&mut self) {
+        if let SettleProgress::Deciding(deciding) = &mut self.progress {
+            let mut transacted = deciding.await;
+            let verdict = transacted.verdicts.pop().map_or_else(
+                || Err(LedgerRefusal::Inconsistent { why: "a command had no verdict" }),
+                CommandResult::into_result,
+            );
+            self.progress = SettleProgress::Decided { verdict, durable: transacted.durable };
+        }
+    }
+
+    fn is_decided(&self) -> bool {
+        self.verdict().is_some()
+    }
+
+    /// The verdict. `None` until it is decided.
+    fn verdict(&self) -> Option<&Result<Receipt, LedgerRefusal>> {
+        match &self.progress {
+            SettleProgress::Deciding(_) => None,
+            SettleProgress::Decided { verdict, .. } => Some(verdict),
+        }
+    }
+
+    /// Waits until it is on the disk. Returns `false` if it must be sent again.
+    async fn is_written(&mut self, haste: SettleHaste) -> bool {
+        self.decided().await;
+        let SettleProgress::Decided { verdict, durable } = &mut self.progress else { return false };
+        if matches!(haste, SettleHaste::Watches) {
+            durable.at_leisure();
+        }
+        match verdict {
+            Ok(_) => durable.await.is_ok(),
+            // An earlier try reached the disk, the hold never did, or it ended otherwise: nothing is left to do.
+            Err(LedgerRefusal::AlreadyResolved { .. } | LedgerRefusal::UnknownHold { .. }) => true,
+            Err(LedgerRefusal::Unavailable { .. } | LedgerRefusal::Busy { .. }) => false,
+            // The ledger will never take it, but the hold must end nevertheless.
+            Err(refusal) => {
+                tracing::error!(%refusal, "the ledger refused a settlement; its hold is released, not charged");
+                if let LedgerOperation::Settle { hold, .. } = self.command {
+                    self.command = LedgerOperation::Release { hold, why: ReleaseReason::Failed };
+                    return false;
+                }
+                true
+            }
+        }
+    }
+
+    /// How the hold had ended, if neither this settlement nor an earlier try to write it ended it. The call was then
+    /// not paid for.
+    fn unpaid(&self) -> Option<String> {
+        let LedgerOperation::Settle { .. } = self.command else { return None };
+        match self.verdict() {
+            Some(Err(
+                refusal @ (LedgerRefusal::AlreadyResolved { how: HoldResolution::Released { .. }, .. }
+                | LedgerRefusal::UnknownHold { .. }),
+            )) => Some(format!("the call was not charged: {refusal}")),
+            _ => None,
+        }
+    }
+}
