@@ -98,6 +98,56 @@ pub struct RelayedBody {
     pub has_own_fields: bool,
     /// What the body requests besides tokens. Usually empty.
     pub concerns: Vec<FieldConcern>,
+    /// The places of the fields that later steps need. `None` if the body was not read since it was written.
+    pub fields: Option<BodyFields>,
+}
+
+/// The places of a relayed body's top-level fields that later steps need. The pass that reads the body records them, so
+/// that no later step searches the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BodyFields {
+    /// The model's name.
+    pub model: FieldSpan,
+    /// Anthropic's system prompt.
+    pub system: FieldSpan,
+    /// The tools.
+    pub tools: FieldSpan,
+    /// The messages of a conversation.
+    pub messages: FieldSpan,
+    /// A raw prompt.
+    pub prompt: FieldSpan,
+    /// OpenAI's `response_format`.
+    pub response_format: FieldSpan,
+    /// Anthropic's `output_config`.
+    pub output_config: FieldSpan,
+    /// vLLM's `structured_outputs`.
+    pub structured_outputs: FieldSpan,
+}
+
+/// The place of a value in a body, in bytes. White space may precede the value. Empty if the body has no such value, or
+/// if it is beyond the first 4 GiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FieldSpan {
+    /// The first byte.
+    pub start: u32,
+    /// The byte behind the last one.
+    pub end: u32,
+}
+
+impl FieldSpan {
+    /// The span of a value between two bytes of a body.
+    pub fn new(start: usize, end: usize) -> Self {
+        match (u32::try_from(start), u32::try_from(end)) {
+            (Ok(start), Ok(end)) => Self { start, end },
+            _ => Self::default(),
+        }
+    }
+
+    /// The bytes of the value, without white space before it. `None` if there is no such value.
+    pub fn of(self, body: &[u8]) -> Option<&[u8]> {
+        let value = body.get(self.start as usize..self.end as usize)?.trim_ascii_start();
+        (!value.is_empty()).then_some(value)
+    }
 }
 
 /// Priority of a call over others (OpenAI's `service_tier`). It also decides the prices.

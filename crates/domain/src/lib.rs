@@ -40,7 +40,9 @@ pub use attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 pub use beside::{BilledLine, BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
-pub use call::{Call, Dialect, Endpoint, MessageOrigin, Prompt, RelayedBody, ServiceTier};
+pub use call::{
+    BodyFields, Call, Dialect, Endpoint, FieldSpan, MessageOrigin, Prompt, RelayedBody, ServiceTier,
+};
 pub use clock::{Clock, ManualClock, SteadyClock, SystemClock, UnixNanos};
 pub use code::{Code, ErrorKind};
 pub use concern::{ConcernKind, FieldConcern};

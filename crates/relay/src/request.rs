@@ -7,6 +7,7 @@ mod as_chat_tests;
 mod beginning;
 #[cfg(test)]
 mod blank_tests;
+mod body_fields;
 mod chat_parts;
 #[cfg(test)]
 mod client_tests;
@@ -17,7 +18,6 @@ mod fields;
 mod guard;
 #[cfg(test)]
 mod guard_tests;
-mod held;
 mod look;
 mod media;
 mod neutral_request;
@@ -29,6 +29,7 @@ mod read_messages;
 mod read_messages_turns;
 #[cfg(test)]
 mod refusal_tests;
+mod requested_format;
 mod resume;
 mod skim;
 #[cfg(test)]
@@ -49,10 +50,10 @@ pub(crate) use fields::{ObjectFields, items};
 pub use fields::{model_named, place_of};
 pub(crate) use guard::DECIDED_HERE;
 pub use guard::{ALLOWABLE, GEO, TIER, extras_of_betas};
-pub use held::form_asked;
 pub use media::first_media;
 pub use opening::{opening, user_named};
 pub use ours::{ResponseState, response_state};
+pub use requested_format::form_asked;
 pub use resume::{SoFar, can_resume, resumed};
 pub use skim::{skim, skim_question};
 pub use texts::texts;

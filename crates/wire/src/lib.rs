@@ -4,12 +4,16 @@
 pub mod anthropic;
 pub mod common;
 mod encode;
+#[cfg(test)]
+mod encoder_tests;
 pub mod fault;
 pub mod json;
 mod limits;
 pub mod openai;
 mod questions;
 mod request;
+#[cfg(test)]
+mod response_tests;
 pub mod responses;
 pub mod sse;
 

@@ -9,8 +9,6 @@ mod chat_tests;
 #[cfg(test)]
 mod completions_tests;
 #[cfg(test)]
-mod encode_tests;
-#[cfg(test)]
 mod held_tests;
 #[cfg(test)]
 mod hostile_tests;

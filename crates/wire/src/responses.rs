@@ -17,9 +17,6 @@ mod tools;
 mod turn;
 mod whole;
 
-#[cfg(test)]
-mod tests;
-
 pub use references::{item_references, with_items};
 pub use state::{ConversationBody, compaction, conversation_body, response_begun, response_id, with_history};
 pub use turn::turn_body;

@@ -88,6 +88,7 @@ fn put(call: &Call) -> Read<Call> {
             prompts: 1,
             has_own_fields: call.cache_salt.is_some(),
             concerns: Vec::new(),
+            fields: None,
         }),
         origins: Vec::new(),
         include_usage: false,

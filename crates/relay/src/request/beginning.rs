@@ -2,33 +2,40 @@
 //! same start.
 //! Must not know that worker.
 
-use super::fields::{ObjectFields, items};
+use headrace_domain::RelayedBody;
+
+use super::body_fields::fields_of;
+use super::fields::items;
 
 /// Returns tools, system prompt and messages, in the order in which servers render them. A raw prompt is one part.
 /// Empty if the body has another shape.
-pub fn beginning(body: &[u8]) -> Vec<&[u8]> {
-    let (mut first, mut messages) = ([None; 3], Vec::new());
-    for field in ObjectFields::of(body).into_iter().flatten() {
-        let Some(value) = body.get(field.value) else { continue };
-        match field.key.as_ref() {
-            "tools" => first[0] = Some(value),
-            "system" => first[1] = Some(value),
-            "prompt" => first[2] = Some(value),
-            "messages" => messages = items(value).collect(),
-            _ => {}
-        }
-    }
-    first.into_iter().flatten().chain(messages).collect()
+pub fn beginning(relayed: &RelayedBody) -> Vec<&[u8]> {
+    let (body, fields) = (relayed.body.as_ref(), fields_of(relayed));
+    let first = [fields.tools, fields.system, fields.prompt].into_iter().filter_map(|span| span.of(body));
+    first.chain(fields.messages.of(body).into_iter().flat_map(items)).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use headrace_domain::RelayedBody;
+
     use super::beginning;
 
     #[test]
     fn a_body_begins_with_tools_system_and_messages_wherever_they_stand() {
-        let parts = |body: &'static str| -> Vec<&str> {
-            beginning(body.as_bytes()).into_iter().map(|part| std::str::from_utf8(part).unwrap()).collect()
+        let parts = |body: &'static str| -> Vec<String> {
+            let relayed = RelayedBody {
+                body: Bytes::from_static(body.as_bytes()),
+                text_bytes: 0,
+                media: 0,
+                prompts: 1,
+                has_own_fields: false,
+                concerns: Vec::new(),
+                fields: None,
+            };
+            let parts = beginning(&relayed).into_iter();
+            parts.map(|part| String::from_utf8(part.to_vec()).unwrap()).collect()
         };
         assert_eq!(
             parts(r#"{"messages" : [ {"a":[1,"]"]} , "b",3 ], "n":1, "system":"s,]", "tools":[{"t":1}]}"#),

@@ -7,7 +7,8 @@ use std::ops::Range;
 use bytes::{BufMut, Bytes, BytesMut};
 use headrace_domain::{CacheLabel, Call, Code, Endpoint, Prompt, RelayedBody};
 
-use super::fields::{ObjectField, ObjectFields, model_in};
+use super::body_fields::model_place;
+use super::fields::{ObjectField, ObjectFields};
 use headrace_wire::BadRequest;
 use headrace_wire::json::writer::{raw, value};
 
@@ -43,15 +44,14 @@ pub fn edited(call: &Call, edits: &BodyEdits<'_>) -> Result<Bytes, BadRequest> {
     let edited = if wants_usage || bound.is_some() || relayed.has_own_fields {
         BodyCuts::of(&relayed.body, edits, wants_usage, bound).map(|cuts| cuts.apply(&relayed.body))
     } else {
-        renamed(&relayed.body, edits)
+        renamed(relayed, edits)
     };
     edited.ok_or_else(not_skimmed)
 }
 
-/// Replaces the model's name and puts the tenant's label behind it. Bytes after the name are not scanned, because most
-/// calls have the name first.
-fn renamed(body: &[u8], edits: &BodyEdits<'_>) -> Option<Bytes> {
-    let place = model_in(body)?;
+/// Replaces the model's name and puts the tenant's label behind it. Bytes after the name are not read.
+fn renamed(relayed: &RelayedBody, edits: &BodyEdits<'_>) -> Option<Bytes> {
+    let (body, place) = (relayed.body.as_ref(), model_place(relayed)?);
     let (before, after) = (body.get(..place.start)?, body.get(place.end..)?);
     // The exact final length if no character of the name is escaped, so the buffer need not grow.
     let label = edits.label.map_or(0, |(field, _)| field.len() + LABEL_BYTES);

@@ -4,10 +4,11 @@
 
 use bytes::Bytes;
 use headrace_domain::{
-    Call, Code, CompletionsExtras, ConcernKind, DialectExtras, EndUser, Endpoint, FieldConcern, Prompt,
-    RelayedBody, ServiceTier, is_blank,
+    BodyFields, Call, Code, CompletionsExtras, ConcernKind, DialectExtras, EndUser, Endpoint, FieldConcern,
+    Prompt, RelayedBody, ServiceTier, is_blank,
 };
 
+use super::body_fields::record;
 use super::edit::{OWN, SALTS};
 use super::guard::{self, DECIDED_HERE};
 use super::look::{self, BodyVisitor, StringsHold};
@@ -65,10 +66,11 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
     let mut size = BodySize::default();
     let (mut prompts, mut has_own_fields, mut extra_key) = (1, false, None);
     let mut spellings = UnknownSpellings::default();
+    let mut fields = BodyFields::default();
     r.object(|r, key| {
-        let key = key.as_ref();
+        let (key, start) = (key.as_ref(), r.position());
         has_own_fields |= OWN.contains(&key) || SALTS.contains(&key);
-        match key {
+        let read = match key {
             "messages" => messages(&mut size, r, limits),
             "system" => look::content(&mut size, r, limits),
             "tools" => look::tools(&mut size, r, limits.max_tools),
@@ -128,7 +130,9 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
                     look::unknown(&mut size, r, StringsHold::by_name(key))
                 }
             },
-        }
+        };
+        record(&mut fields, key, start, r.position());
+        read
     })?;
     r.end()?;
     if let Some(extra) = extra_key {
@@ -150,6 +154,7 @@ fn read(endpoint: Endpoint, r: &mut JsonReader<'_>, limits: &WireLimits) -> Read
         prompts: u32::try_from(prompts).unwrap_or(u32::MAX),
         has_own_fields,
         concerns: size.concerns,
+        fields: Some(fields),
     };
     Ok(Call {
         sampling: settled.sampling,

@@ -35,9 +35,7 @@ impl FormattedText {
         }
         let form = match (&work.call.form, &work.call.prompt) {
             (Some(form), _) => Arc::clone(form),
-            (None, Prompt::Relayed(relayed)) => {
-                Arc::new(form_asked(work.call.endpoint, &relayed.body, limits)?)
-            }
+            (None, Prompt::Relayed(relayed)) => Arc::new(form_asked(work.call.endpoint, relayed, limits)?),
             (None, _) => return None,
         };
         let choices = vec![FormattedChoice::default(); work.choices() as usize];

@@ -88,7 +88,7 @@ pub(super) fn prepare(
     match translated.as_deref() {
         Some(Err(bad)) if !same => Err(Rejection::from(bad.clone()).at(Stage::Render)),
         _ => {
-            let trail = if targets > 1 { salt.marks(beginning(&relayed.body)) } else { Vec::new() };
+            let trail = if targets > 1 { salt.marks(beginning(relayed)) } else { Vec::new() };
             let may_resume = model.policy.on_break == OnBreak::Continue
                 && call.stream
                 && !is_chat
@@ -142,7 +142,8 @@ fn in_dialect(
         Dialect::OpenAi => Endpoint::ChatCompletions,
         Dialect::Anthropic => Endpoint::Messages,
     };
-    let (prompt, include_usage) = (Prompt::Relayed(RelayedBody { body, ..relayed.clone() }), true);
+    let (prompt, include_usage) =
+        (Prompt::Relayed(RelayedBody { body, fields: None, ..relayed.clone() }), true);
     let mut in_dialect = Call { endpoint, prompt, include_usage, ..call.clone() };
     in_dialect.sampling.max_tokens.get_or_insert(max_tokens);
     Ok(in_dialect)

@@ -46,7 +46,8 @@ fn a_turn_of_the_assistant_is_one_message_of_several_items() {
         message.tool_calls = calls;
         message
     };
-    let sealed = super::sealed::SealedReasoning::Text("hm".into()).to_field();
+    // The text `hm`.
+    let sealed = "hr1t.aG0";
     let body = with(&json!({"instructions": "be brief", "input": [
         {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": sealed},
