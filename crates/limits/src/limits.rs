@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use crate::bucket::{BucketWait, ChargeNumber, MissingAmount, TokenBucket};
 use crate::held::{LeaseCharges, LeaseTable, Shares, SlotCharge};
-use crate::quota::{LimitQuota, QuotaSource, fill};
-use crate::slot::{ScopeSlot, SlotCounters, SlotTable};
+use crate::quota::{LimitQuota, QuotaSource};
+use crate::slot::{CallCost, ScopeSlot, SlotCounters, SlotTable};
 use crate::table::LimitTable;
 use crate::{Lease, LimitRefusal, LimitSpec, Scope};
 
@@ -219,8 +219,8 @@ impl Lease {
             if let LimitQuota::Shared(source) = &self.inner.quota {
                 for (pick, counters) in picked.iter().zip(&mut counters) {
                     if !(pick.entered && only_new) {
-                        let cost = (u64::from(!pick.entered), asked);
-                        fill(source.as_ref(), (&pick.slot.scope, &pick.spec), counters, cost, now);
+                        let cost = CallCost { requests: u64::from(!pick.entered), tokens: asked };
+                        counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
                     }
                 }
             }
@@ -283,8 +283,9 @@ impl LimitTable {
             let picked = self.pick(&[], scopes);
             let Some(mut counters) = lock_all(&picked) else { continue };
             if let LimitQuota::Shared(source) = &self.quota {
+                let cost = CallCost { requests: 1, tokens: ask.tokens };
                 for (pick, counters) in picked.iter().zip(&mut counters) {
-                    fill(source.as_ref(), (&pick.slot.scope, &pick.spec), counters, (1, ask.tokens), now);
+                    counters.lease(source.as_ref(), &pick.slot.scope, &pick.spec, cost, now);
                 }
             }
             let mut worst = WorstRefusal::default();

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use headrace_domain::UnixNanos;
 
+use crate::Scope;
 use crate::bucket::TokenBucket;
-use crate::slot::SlotCounters;
-use crate::{LimitSpec, Scope};
 
 /// A rule with a limit per minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,40 +65,19 @@ impl fmt::Debug for LimitQuota {
     }
 }
 
-impl LimitQuota {
-    /// Returns empty counters for a scope.
-    pub(crate) fn counters(&self) -> SlotCounters {
-        match self {
-            Self::Local => SlotCounters::default(),
-            Self::Shared(_) => SlotCounters {
-                requests: TokenBucket::leased(),
-                tokens: TokenBucket::leased(),
-                ..SlotCounters::default()
-            },
-        }
-    }
-}
-
-/// Leases what a call of `requests` requests and `tokens` tokens lacks in one scope.
+/// Leases what a bucket lacks for a cost.
 pub(crate) fn fill(
     source: &dyn QuotaSource,
-    (scope, spec): (&Scope, &LimitSpec),
-    counters: &mut SlotCounters,
-    (requests, tokens): (u64, u64),
+    bucket: &mut TokenBucket,
+    (scope, rule, limit): (&Scope, RateRule, u64),
+    cost: u64,
     now: UnixNanos,
 ) {
-    let rules = [
-        (RateRule::Requests, &mut counters.requests, spec.requests_per_minute.map(u64::from), requests),
-        (RateRule::Tokens, &mut counters.tokens, spec.tokens_per_minute, tokens),
-    ];
-    for (rule, bucket, limit, cost) in rules {
-        let Some(limit) = limit.filter(|_| cost > 0) else { continue };
-        bucket.advance(limit, now);
-        let wanted = bucket.lacks(limit, cost, now);
-        // A cost above the limit never fits, so its units would be lost.
-        if wanted > 0 && cost <= limit {
-            let granted = source.lease(QuotaRequest { scope, rule, limit, wanted, now });
-            bucket.add_slice(granted, now);
-        }
+    bucket.advance(limit, now);
+    let wanted = bucket.lacks(limit, cost, now);
+    // A cost above the limit never fits, so its units would be lost.
+    if wanted > 0 && cost <= limit {
+        let granted = source.lease(QuotaRequest { scope, rule, limit, wanted, now });
+        bucket.add_slice(granted, now);
     }
 }

@@ -9,9 +9,9 @@ use foldhash::fast::RandomState;
 use headrace_domain::UnixNanos;
 use parking_lot::{Mutex, RwLock};
 
-use crate::Scope;
 use crate::bucket::TokenBucket;
-use crate::quota::LimitQuota;
+use crate::quota::{LimitQuota, QuotaSource, RateRule, fill};
+use crate::{LimitSpec, Scope};
 
 const SHARDS: usize = 16;
 
@@ -33,7 +33,42 @@ pub(crate) struct SlotCounters {
     pub(crate) retired: bool,
 }
 
+/// What a call takes from one scope.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallCost {
+    pub(crate) requests: u64,
+    pub(crate) tokens: u64,
+}
+
 impl SlotCounters {
+    /// Returns the counters of a new scope.
+    fn of(quota: &LimitQuota) -> Self {
+        match quota {
+            LimitQuota::Local => Self::default(),
+            LimitQuota::Shared(_) => {
+                Self { requests: TokenBucket::leased(), tokens: TokenBucket::leased(), ..Self::default() }
+            }
+        }
+    }
+
+    /// Leases what a call lacks in this scope.
+    pub(crate) fn lease(
+        &mut self,
+        source: &dyn QuotaSource,
+        scope: &Scope,
+        spec: &LimitSpec,
+        cost: CallCost,
+        now: UnixNanos,
+    ) {
+        if let Some(limit) = spec.requests_per_minute.filter(|_| cost.requests > 0) {
+            let rule = (scope, RateRule::Requests, u64::from(limit));
+            fill(source, &mut self.requests, rule, cost.requests, now);
+        }
+        if let Some(limit) = spec.tokens_per_minute.filter(|_| cost.tokens > 0) {
+            fill(source, &mut self.tokens, (scope, RateRule::Tokens, limit), cost.tokens, now);
+        }
+    }
+
     /// Records that a lease ended.
     pub(crate) fn end_one(&mut self) {
         self.active = self.active.saturating_sub(1);
@@ -74,7 +109,11 @@ impl SlotTable {
         let mut shard = shard.write();
         let slot = shard.entry(scope.clone()).or_insert_with(|| {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            Arc::new(ScopeSlot { number, scope: scope.clone(), counters: Mutex::new(quota.counters()) })
+            Arc::new(ScopeSlot {
+                number,
+                scope: scope.clone(),
+                counters: Mutex::new(SlotCounters::of(quota)),
+            })
         });
         Arc::clone(slot)
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sqlx::Connection;
 
-use crate::sqlite::{Durability, block_on, create_private, open};
+use crate::sqlite::{CommitDurability, block_on, create_private, open};
 
 /// Why a file could not be copied.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub fn copy_database(from: &Path, to: &Path) -> Result<(), CopyError> {
     let target = to.to_str().ok_or_else(|| failed(format!("{} is not UTF-8", to.display())))?;
     create_private(to).map_err(|error| failed(error.to_string()))?;
     let copied = block_on(async {
-        let mut connection = open(from, Durability::Normal, true).await?;
+        let mut connection = open(from, CommitDurability::Normal, true).await?;
         let copied = sqlx::query("VACUUM INTO ?").bind(target).execute(&mut connection).await;
         // The connection wrote nothing, so a failed close loses nothing.
         let _ = connection.close().await;

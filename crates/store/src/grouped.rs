@@ -205,7 +205,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
-    use crate::sqlite::{Durability, FileFormat};
+    use crate::sqlite::{CommitDurability, FileFormat};
 
     const FORMAT: FileFormat = FileFormat {
         what: "test",
@@ -218,7 +218,7 @@ mod tests {
     };
 
     fn open(dir: &std::path::Path) -> SqliteFile {
-        SqliteFile::open(&dir.join("words.db"), Durability::Full, FORMAT).unwrap()
+        SqliteFile::open(&dir.join("words.db"), CommitDurability::Full, FORMAT).unwrap()
     }
 
     async fn add(connection: &mut SqliteConnection, id: i64, word: &str) -> Result<(), StatementError> {

@@ -14,7 +14,7 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::disk::DiskBallast;
-use crate::sqlite::{Durability, FileFormat, SqliteFile, stamp};
+use crate::sqlite::{CommitDurability, FileFormat, SqliteFile, stamp};
 
 mod operators;
 
@@ -143,7 +143,7 @@ impl SqliteKeyStore {
     /// # Errors
     /// [`StoreError::Newer`] if a newer program wrote the file, [`StoreError::Corrupt`] if it is another kind of file.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let database = SqliteFile::open(path, Durability::Full, FORMAT);
+        let database = SqliteFile::open(path, CommitDurability::Full, FORMAT);
         let mut database = database.map_err(|error| RowFailure::from(error).while_doing("opening"))?;
         let added = database.write(async |connection| {
             sqlx::raw_sql(ADDITIONS).execute(connection).await?;

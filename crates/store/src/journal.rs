@@ -18,7 +18,7 @@ use sqlx::{Connection, Row};
 
 pub use self::history::SqliteJournalHistory;
 use crate::disk::DiskBallast;
-use crate::sqlite::{self, Durability, FileFormat, FormatError, block_on};
+use crate::sqlite::{self, CommitDurability, FileFormat, FormatError, block_on};
 
 /// Number of snapshots kept. One is enough to start from, and the others let `verify_file` compare more often.
 const SNAPSHOTS_KEPT: i64 = 3;
@@ -64,7 +64,7 @@ CREATE TABLE snapshot (
 /// refused.
 pub struct SqliteJournal {
     path: PathBuf,
-    durability: Durability,
+    durability: CommitDurability,
     /// Identity of the opened file, even if its name later points to another file.
     file: Option<FileId>,
     /// `None` after a failure, until `recover` reopens the file.
@@ -85,14 +85,14 @@ impl SqliteJournal {
     /// # Errors
     /// Fails if the file cannot be opened, is not a ledger's journal, or has a newer format.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
-        Self::open_with(path, Durability::Full)
+        Self::open_with(path, CommitDurability::Full)
     }
 
-    /// Like [`SqliteJournal::open`], with another durability of commits. A ledger needs [`Durability::Full`].
+    /// Like [`SqliteJournal::open`], with another durability of commits. A ledger needs [`CommitDurability::Full`].
     ///
     /// # Errors
     /// Same as [`SqliteJournal::open`].
-    pub fn open_with(path: &Path, durability: Durability) -> Result<Self, JournalError> {
+    pub fn open_with(path: &Path, durability: CommitDurability) -> Result<Self, JournalError> {
         let mut journal = Self {
             path: path.to_owned(),
             durability,
@@ -410,7 +410,7 @@ pub fn load_file(path: &Path) -> Result<LoadedJournal, JournalError> {
 
 fn open_to_read(path: &Path) -> Result<SqliteConnection, JournalError> {
     let opened = block_on(async {
-        let mut connection = sqlite::open(path, Durability::Full, true).await?;
+        let mut connection = sqlite::open(path, CommitDurability::Full, true).await?;
         sqlite::ensure_format(&mut connection, FORMAT, true).await?;
         Ok(connection)
     });

@@ -18,6 +18,6 @@ pub mod objects;
 pub mod trace;
 pub mod usage;
 
-pub use sqlite::Durability;
+pub use sqlite::CommitDurability;
 pub use storage::{IdentityStores, OpenedLedger, Storage, StorageReader, StoreName, StorePlace};
 pub use url::{StorageUrl, StorageUrlError};

@@ -8,7 +8,7 @@ use headrace_objects::ObjectError;
 use sqlx::sqlite::SqliteConnection;
 
 use crate::grouped::GroupCommit;
-use crate::sqlite::{Durability, FileFormat, FormatError, SqliteFile};
+use crate::sqlite::{CommitDurability, FileFormat, FormatError, SqliteFile};
 use crate::statement_error::StatementError;
 
 /// Pages returned to the disk in one transaction: 4 MiB, so that others can write in between.
@@ -36,7 +36,7 @@ impl ReadWritePair {
         format: FileFormat,
         most_bytes: Option<u64>,
     ) -> Result<Self, ObjectError> {
-        let closed = || SqliteFile::closed(path, Durability::Full, format, most_bytes);
+        let closed = || SqliteFile::closed(path, CommitDurability::Full, format, most_bytes);
         let (mut writer, mut reader) = (closed(), closed());
         let failing = match writer.connect().and_then(|()| reader.connect()) {
             Ok(()) => None,

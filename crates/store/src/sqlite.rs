@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection};
 
 /// What a commit guarantees if the power fails right after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
+pub enum CommitDurability {
     /// The commit is on the disk (`synchronous=FULL`: one fsync of the write-ahead log per commit).
     Full,
     /// The file is intact, but the last commits may be lost (`synchronous=NORMAL`).
@@ -30,7 +30,7 @@ pub enum Durability {
 /// How long a statement waits for another process's lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Page size of a new file with [`Durability::Normal`], in bytes. Such files get many rows of some kilobytes at a time.
+/// Page size of a new file with [`CommitDurability::Normal`], in bytes. Such files get many rows of some kilobytes at a time.
 /// Compared with SQLite's default of 4 KiB, a quarter of the pages go to the log and from there to the file. An
 /// existing file keeps its page size.
 const BULK_PAGE_BYTES: u32 = 16 << 10;
@@ -47,7 +47,7 @@ const MOST_LOG_BYTES: u64 = 32 << 20;
 /// Opens a file, and creates it unless `read_only`. Uses write-ahead logging, so that readers never block the writer.
 pub(crate) async fn open(
     path: &Path,
-    durability: Durability,
+    durability: CommitDurability,
     read_only: bool,
 ) -> Result<SqliteConnection, sqlx::Error> {
     open_as(path, durability, read_only, false).await
@@ -56,7 +56,7 @@ pub(crate) async fn open(
 /// Like [`open`]. If `shrinks`, a new file can return pages to the disk with [`SqliteFile::shrink`].
 async fn open_as(
     path: &Path,
-    durability: Durability,
+    durability: CommitDurability,
     read_only: bool,
     shrinks: bool,
 ) -> Result<SqliteConnection, sqlx::Error> {
@@ -69,12 +69,12 @@ async fn open_as(
         options.read_only(true)
     } else {
         options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).synchronous(match durability {
-            Durability::Full => SqliteSynchronous::Full,
-            Durability::Normal => SqliteSynchronous::Normal,
-            Durability::Off => SqliteSynchronous::Off,
+            CommitDurability::Full => SqliteSynchronous::Full,
+            CommitDurability::Normal => SqliteSynchronous::Normal,
+            CommitDurability::Off => SqliteSynchronous::Off,
         })
     };
-    let is_bulk = durability == Durability::Normal && !read_only;
+    let is_bulk = durability == CommitDurability::Normal && !read_only;
     let options = if is_bulk { options.page_size(BULK_PAGE_BYTES) } else { options };
     // Applies only to new files. An existing file keeps its setting.
     let options = if shrinks { options.auto_vacuum(SqliteAutoVacuum::Incremental) } else { options };
@@ -137,7 +137,7 @@ pub(crate) const RELEASE: &str = "RELEASE change";
 #[derive(Debug)]
 pub(crate) struct SqliteFile {
     path: PathBuf,
-    durability: Durability,
+    durability: CommitDurability,
     format: FileFormat,
     /// `None` after a failure, until the next call.
     connection: Option<SqliteConnection>,
@@ -149,7 +149,11 @@ pub(crate) struct SqliteFile {
 
 impl SqliteFile {
     /// Opens the file, and creates it for its owner only if it is missing.
-    pub(crate) fn open(path: &Path, durability: Durability, format: FileFormat) -> Result<Self, FormatError> {
+    pub(crate) fn open(
+        path: &Path,
+        durability: CommitDurability,
+        format: FileFormat,
+    ) -> Result<Self, FormatError> {
         let mut database = Self::closed(path, durability, format, None);
         block_on(database.connected())?;
         Ok(database)
@@ -158,7 +162,7 @@ impl SqliteFile {
     /// Describes a file that the first call opens, like each call after a failure. The file gets at most `most_bytes`.
     pub(crate) fn closed(
         path: &Path,
-        durability: Durability,
+        durability: CommitDurability,
         format: FileFormat,
         most_bytes: Option<u64>,
     ) -> Self {

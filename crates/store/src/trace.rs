@@ -1,5 +1,5 @@
 //! Trace records in one SQLite file: written by the recorder's thread, and read at the same time by the API and the
-//! command line. Durability is `NORMAL`: a power cut may lose the last traces, but never the file. Knows nothing of a
+//! command line. CommitDurability is `NORMAL`: a power cut may lose the last traces, but never the file. Knows nothing of a
 //! record's meaning.
 
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ use self::fill::TableFiller;
 use self::inserts::{InsertBatch, ROWS_IN_TURN, give_way};
 pub(crate) use self::table::integer;
 use self::table::{FORMAT, INDEXES, REFUSED, RecordCounts, SHADOWS, STRANGERS, count};
-use crate::sqlite::{Durability, FormatError, SqliteFile, block_on, ensure_format, open};
+use crate::sqlite::{CommitDurability, FormatError, SqliteFile, block_on, ensure_format, open};
 
 /// Rows that one write may remove beyond those it added, so that a lowered limit is reached step by step and no write
 /// takes long.
@@ -88,7 +88,7 @@ impl SqliteTraceStore {
         if retention.max_records == 0 {
             return Err(TraceError::Config { field: "max_records", why: "must be at least 1" });
         }
-        let database = SqliteFile::open(path, Durability::Normal, FORMAT);
+        let database = SqliteFile::open(path, CommitDurability::Normal, FORMAT);
         let mut database = database.map_err(|error| refused("open", path, &error))?;
         // If the disk has no room for the indexes, only removals get slower.
         let _ = database.write(async |connection| {
@@ -511,7 +511,7 @@ async fn used_bytes(connection: &mut SqliteConnection) -> Result<u64, sqlx::Erro
 /// Opens an existing file for reading.
 async fn connect(path: &Path) -> Result<SqliteConnection, TraceError> {
     let opened = async {
-        let mut connection = open(path, Durability::Normal, true).await?;
+        let mut connection = open(path, CommitDurability::Normal, true).await?;
         ensure_format(&mut connection, FORMAT, true).await?;
         Ok(connection)
     };

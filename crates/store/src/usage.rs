@@ -18,7 +18,7 @@ use sqlx::SqliteConnection;
 
 use self::rows::{JournalStep, LineGroup, SettledCall, UsageGroup};
 use crate::journal::JournalReader;
-use crate::sqlite::{Durability, FileFormat, FormatError, SqliteFile};
+use crate::sqlite::{CommitDurability, FileFormat, FormatError, SqliteFile};
 
 mod report;
 mod rows;
@@ -65,7 +65,7 @@ impl SqliteUsage {
     /// # Errors
     /// Fails if the file has another content or comes from a newer program.
     pub fn open(path: &Path, journal: &Path, traces: &Path) -> Result<Self, TraceError> {
-        let database = SqliteFile::closed(path, Durability::Normal, FORMAT, None);
+        let database = SqliteFile::closed(path, CommitDurability::Normal, FORMAT, None);
         let (journal, traces) = (journal.to_owned(), traces.to_owned());
         let mut inner = UsageInner { database, journal, traces, is_ready: false };
         match inner.prepare() {

@@ -229,7 +229,7 @@ fn only_its_owner_can_read_the_file() {
 fn alter(path: &Path, sql: &'static str) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut connection = crate::sqlite::open(path, Durability::Full, false).await.unwrap();
+        let mut connection = crate::sqlite::open(path, CommitDurability::Full, false).await.unwrap();
         let done = sqlx::raw_sql(sql).execute(&mut connection).await;
         connection.close().await.unwrap();
         done.map(drop).map_err(|error| error.to_string())
@@ -270,7 +270,7 @@ fn a_program_that_knows_no_regions_does_not_pass_over_them() {
     let version = |path: &Path| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut connection = crate::sqlite::open(path, Durability::Full, true).await.unwrap();
+            let mut connection = crate::sqlite::open(path, CommitDurability::Full, true).await.unwrap();
             let (version,): (i32,) =
                 sqlx::query_as("PRAGMA user_version").fetch_one(&mut connection).await.unwrap();
             connection.close().await.unwrap();

@@ -13,7 +13,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::calls;
 use super::names;
 use super::table::{FORMAT, INDEXES, count};
-use crate::sqlite::{Durability, FormatError, SqliteFile};
+use crate::sqlite::{CommitDurability, FormatError, SqliteFile};
 
 /// Traces per step, so that no step blocks the recorder for long.
 const TRACES_PER_STEP: i64 = 500;
@@ -70,14 +70,14 @@ fn work(path: &Path, traces: u64, stop: &AtomicBool) {
 fn turn(path: &Path, database: &mut Option<SqliteFile>) -> Result<bool, FormatError> {
     let open = match database {
         Some(open) => open,
-        none => none.insert(SqliteFile::open(path, Durability::Normal, FORMAT)?),
+        none => none.insert(SqliteFile::open(path, CommitDurability::Normal, FORMAT)?),
     };
     open.write(async |connection| Ok(step(connection).await?))
 }
 
 /// Fills the whole table at once.
 pub(super) fn fill(path: &Path) -> Result<(), FormatError> {
-    let mut database = SqliteFile::open(path, Durability::Normal, FORMAT)?;
+    let mut database = SqliteFile::open(path, CommitDurability::Normal, FORMAT)?;
     database.write(async |connection| {
         sqlx::raw_sql(INDEXES).execute(&mut *connection).await?;
         let stored = count(&mut *connection).await?;

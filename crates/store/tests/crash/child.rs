@@ -14,7 +14,7 @@ use headrace_ledger::{
     ChargeLine, CommandResult, GrantKind, IdempotencyClaim, Ledger, LedgerOperation, LedgerOptions,
     LedgerRefusal, Owner, Receipt, ReleaseReason, SettleOutcome, StoredAnswer,
 };
-use headrace_store::Durability;
+use headrace_store::CommitDurability;
 use headrace_store::journal::SqliteJournal;
 
 const TASK: &str = "HEADRACE_CRASH_TASK";
@@ -81,13 +81,13 @@ pub(crate) fn start(
     task: &str,
     directory: &Path,
     run: u64,
-    durability: Durability,
+    durability: CommitDurability,
     extra: &[(&str, String)],
 ) -> Child {
     let durability = match durability {
-        Durability::Full => "full",
-        Durability::Normal => "normal",
-        Durability::Off => "off",
+        CommitDurability::Full => "full",
+        CommitDurability::Normal => "normal",
+        CommitDurability::Off => "off",
     };
     Process::new(std::env::current_exe().unwrap())
         .args(["--exact", "child::works_until_it_is_struck_down", "--nocapture", "--test-threads=1"])
@@ -114,9 +114,9 @@ fn works_until_it_is_struck_down() {
     let directory = PathBuf::from(std::env::var(DIRECTORY).unwrap());
     let run: u128 = std::env::var(RUN).unwrap().parse().unwrap();
     let durability = match std::env::var(DURABILITY).unwrap().as_str() {
-        "full" => Durability::Full,
-        "normal" => Durability::Normal,
-        _ => Durability::Off,
+        "full" => CommitDurability::Full,
+        "normal" => CommitDurability::Normal,
+        _ => CommitDurability::Off,
     };
     let worker = Worker::open(&directory, run, durability);
     Said::Ready.say();
@@ -157,7 +157,7 @@ fn lines(amount: u64) -> Vec<ChargeLine> {
 }
 
 impl Worker {
-    fn open(directory: &Path, run: u128, durability: Durability) -> Self {
+    fn open(directory: &Path, run: u128, durability: CommitDurability) -> Self {
         let clock = SystemClock::new();
         let journal = SqliteJournal::open_with(&journal_path(directory), durability).unwrap();
         let owner = Owner::new(run + 1);

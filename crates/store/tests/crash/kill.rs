@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use headrace_store::Durability;
+use headrace_store::CommitDurability;
 use headrace_store::journal::verify_file;
 
 use crate::child::{Said, journal_path, start};
@@ -67,7 +67,7 @@ fn kill_again_and_again(kills: u64, random: &mut Random) -> Result<Vec<Said>, St
     let directory = tempfile::tempdir().unwrap();
     let mut all = Vec::new();
     for run in 0..kills {
-        let mut child = start("load", directory.path(), run, Durability::Full, &[]);
+        let mut child = start("load", directory.path(), run, CommitDurability::Full, &[]);
         let hearing = listen(child.stdout.take().unwrap());
         // One child in four is killed while it opens the ledger, the others under load.
         let mut said = Vec::new();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::Duration;
 
-use headrace_store::Durability;
+use headrace_store::CommitDurability;
 use tempfile::TempDir;
 
 use crate::child::{Said, start};
@@ -44,7 +44,7 @@ impl World {
     }
 
     /// Number of writes of the script without a cut.
-    fn writes(&self, durability: Durability) -> u64 {
+    fn writes(&self, durability: CommitDurability) -> u64 {
         let inside = fresh_inside();
         let report = self.outside.path().join("report");
         let mut environment = self.environment(&inside.1);
@@ -58,7 +58,7 @@ impl World {
     }
 
     /// Runs the script until the power is cut at a write. Returns what is wrong then.
-    fn cut(&self, at: u64, keep: Option<u64>, durability: Durability) -> Result<(), String> {
+    fn cut(&self, at: u64, keep: Option<u64>, durability: CommitDurability) -> Result<(), String> {
         let inside = fresh_inside();
         let mut environment = self.environment(&inside.1);
         environment.push(("HEADRACE_CUT_AT", at.to_string()));
@@ -89,13 +89,13 @@ fn boundaries(writes: u64) -> Vec<u64> {
 #[test]
 fn money_3_nothing_durable_is_lost_or_done_twice_through_power_cuts() {
     let world = World::new();
-    let writes = world.writes(Durability::Full);
+    let writes = world.writes(CommitDurability::Full);
     println!("the script makes {writes} writes");
     assert!(writes > 50);
     for at in boundaries(writes) {
         // Either all unsynced data is lost, or some of it survives, in any order and possibly torn.
         for keep in [None, Some(at), Some(at + 1_000_000)] {
-            if let Err(wrong) = world.cut(at, keep, Durability::Full) {
+            if let Err(wrong) = world.cut(at, keep, CommitDurability::Full) {
                 panic!("cut at write {at} of {writes}, keeping {keep:?}: {wrong}");
             }
         }
@@ -106,7 +106,7 @@ fn money_3_nothing_durable_is_lost_or_done_twice_through_power_cuts() {
 #[test]
 fn power_cuts_are_noticed_where_commits_are_not_synced() {
     let world = World::new();
-    for durability in [Durability::Normal, Durability::Off] {
+    for durability in [CommitDurability::Normal, CommitDurability::Off] {
         let writes = world.writes(durability);
         let cuts = boundaries(writes);
         let lost = cuts.iter().filter(|at| world.cut(**at, None, durability).is_err()).count();
@@ -122,7 +122,7 @@ fn a_full_disk_refuses_and_recovers() {
     let full = world.outside.path().join("full");
     let mut environment = world.environment(&inside);
     environment.push(("HEADRACE_CUT_FULL", full.display().to_string()));
-    let mut child = start("full disk", &inside, 0, Durability::Full, &environment);
+    let mut child = start("full disk", &inside, 0, CommitDurability::Full, &environment);
     let hearing = listen(child.stdout.take().unwrap());
     let mut said = Vec::new();
     let mut until = |wanted: fn(&Said) -> bool| loop {
