@@ -95,8 +95,8 @@ impl SettledEnd {
                 let refused = finish.iter().any(|name| name == FinishReason::ContentFilter.name());
                 Some(if refused { CallVerdict::Refused } else { CallVerdict::Well })
             }
-            (CallEnding::Failed(why) | CallEnding::Refused(why), _) => {
-                CallVerdict::of_refusal(why.code, why.status)
+            (CallEnding::Failed(rejection) | CallEnding::Refused(rejection), _) => {
+                CallVerdict::of_refusal(rejection.code, rejection.status)
             }
             _ => None,
         }
@@ -204,7 +204,7 @@ impl CallTask {
         let ending = loop {
             let ending = match self.round.place(gateway, &mut self.context) {
                 Ok(placed) => self.judged_run(gateway, &placed).await,
-                Err(why) => CallEnding::Refused(why),
+                Err(rejection) => CallEnding::Refused(rejection),
             };
             if matches!(ending, CallEnding::Completed) {
                 break ending;
@@ -293,8 +293,8 @@ impl CallTask {
                 said = ahead.next(&mut round.source, context, &mut events), if !full => match said {
                     SourceEvent::Over => break,
                     SourceEvent::Lost(lost) => {
-                        if let Err(why) = move_on(gateway, context, line, reply, round, *lost) {
-                            return CallEnding::Failed(why);
+                        if let Err(rejection) = move_on(gateway, context, line, reply, round, *lost) {
+                            return CallEnding::Failed(rejection);
                         }
                     }
                     SourceEvent::Outrun(outrun) => round.outrun(gateway, context, *outrun),
@@ -357,8 +357,8 @@ impl CallTask {
             _ => self.line.sender.cut(),
         };
         let (bill, outcome) = reckon(&ending, used, cut.tokens, self.finish_names());
-        if let CallEnding::Failed(why) = &ending {
-            self.context.record.failed_with = Some(why.failure());
+        if let CallEnding::Failed(rejection) = &ending {
+            self.context.record.failed_with = Some(rejection.failure());
         }
         let bill = bill.map(|bill| if self.context.copy().is_some() { bill.as_loss() } else { bill });
         self.ended = Some(SettledEnd { ending, outcome, cut, told: false });
@@ -383,9 +383,9 @@ impl CallTask {
                 let tokens = reply.as_ref().map_or(0, ReplyWriter::written);
                 line.complete(context, end.take().unwrap_or_default(), tokens);
             }
-            CallEnding::Failed(why) | CallEnding::Refused(why) | CallEnding::KeyOver(why) => {
-                line.fail(reply.as_mut(), context, why, ended.cut)
-            }
+            CallEnding::Failed(rejection)
+            | CallEnding::Refused(rejection)
+            | CallEnding::KeyOver(rejection) => line.fail(reply.as_mut(), context, rejection, ended.cut),
             CallEnding::ClientGone | CallEnding::Stalled { .. } => line.sender.break_off(),
         }
         context.end_stage(Stage::Deliver);
@@ -406,11 +406,11 @@ impl CallTask {
         }
         guarded(self.note_end(gateway)).await;
         // If sending the last event itself panicked, an error is still better than no answer.
-        let why = panicked();
-        if self.line.refuse(&self.context, &why)
+        let rejection = panicked();
+        if self.line.refuse(&self.context, &rejection)
             && let Some(ended) = &mut self.ended
         {
-            ended.outcome = failed(&why);
+            ended.outcome = failed(&rejection);
         }
     }
 
@@ -553,27 +553,27 @@ fn reckon(
         CallEnding::ClientGone => {
             (bill(used, nothing, SettleOutcome::Cancelled), cancelled("the client went away".to_owned()))
         }
-        CallEnding::KeyOver(why) => {
-            (bill(used, nothing, SettleOutcome::Cancelled), cancelled(why.traced().message))
+        CallEnding::KeyOver(rejection) => {
+            (bill(used, nothing, SettleOutcome::Cancelled), cancelled(rejection.traced().message))
         }
         CallEnding::Stalled { waited } => (
             bill(written, unwritten, SettleOutcome::Cancelled),
             cancelled(format!("the client read nothing for {} s", waited.as_secs())),
         ),
         // The caller's own form ended the answer, so its usage is charged as if the client had cancelled.
-        CallEnding::Failed(why) if why.code == Code::FormLost => {
-            (bill(used, nothing, SettleOutcome::Failed), failed(why))
+        CallEnding::Failed(rejection) if rejection.code == Code::FormLost => {
+            (bill(used, nothing, SettleOutcome::Failed), failed(rejection))
         }
-        CallEnding::Failed(why) => {
+        CallEnding::Failed(rejection) => {
             let (charged, lost) = if delivered > 0 { (written, unwritten) } else { (nothing, used) };
-            (bill(charged, lost, SettleOutcome::Failed), failed(why))
+            (bill(charged, lost, SettleOutcome::Failed), failed(rejection))
         }
-        CallEnding::Refused(why) => (None, CallOutcome::Refused(why.traced())),
+        CallEnding::Refused(rejection) => (None, CallOutcome::Refused(rejection.traced())),
     }
 }
 
-fn failed(why: &Rejection) -> CallOutcome {
-    CallOutcome::Failed { stage: why.stage, message: why.traced().message }
+fn failed(rejection: &Rejection) -> CallOutcome {
+    CallOutcome::Failed { stage: rejection.stage, message: rejection.traced().message }
 }
 
 fn not_held(failed: &headrace_ledger::JournalFailed) -> CallEnding {

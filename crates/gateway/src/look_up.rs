@@ -89,7 +89,7 @@ impl Gateway {
         let (context, principal) = self.identify(credentials, Dialect::OpenAi);
         let looked = match principal {
             Ok(principal) => self.trace_of(&principal, id).await,
-            Err(why) => Err(why),
+            Err(rejection) => Err(rejection),
         };
         tell(&context, looked)
     }
@@ -173,7 +173,7 @@ impl Gateway {
 pub(crate) fn tell(context: &RequestContext, looked: Looked) -> Answer {
     match looked {
         Ok(answer) => answer.with_headers(context.id_headers()),
-        Err(why) => why.answer(context),
+        Err(rejection) => rejection.answer(context),
     }
 }
 

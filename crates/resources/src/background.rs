@@ -217,7 +217,7 @@ async fn store(resources: &Resources, record: &ResponseRecord, items: &[ItemReco
     for attempt in 0..TRIES {
         match resources.objects().put(record.clone(), items.to_vec()).await {
             Ok(()) => return,
-            Err(why) if why.code == Code::ObjectsFull => break,
+            Err(rejection) if rejection.code == Code::ObjectsFull => break,
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50 << attempt)).await,
         }
     }
@@ -245,13 +245,16 @@ impl Resources {
     /// The reason why they cannot be removed.
     pub async fn sweep_objects(&self) -> Result<u64, String> {
         let now = self.now();
-        let swept =
-            self.objects().ask(move |store| store.sweep(now)).await.map_err(|why| why.message.clone())?;
+        let swept = self
+            .objects()
+            .ask(move |store| store.sweep(now))
+            .await
+            .map_err(|rejection| rejection.message.clone())?;
         if self.objects().files().is_none() {
             return Ok(swept);
         }
         let files = self.objects().ask_files(move |store| store.sweep_files(now)).await;
-        files.map(|files| swept + files).map_err(|why| why.message.clone())
+        files.map(|files| swept + files).map_err(|rejection| rejection.message.clone())
     }
 
     /// Marks all responses that an earlier process started as failed, because they no longer run. Returns how many
@@ -285,7 +288,7 @@ impl Resources {
             }
             Ok(count)
         });
-        told.await.map_err(|why| why.message.clone())
+        told.await.map_err(|rejection| rejection.message.clone())
     }
 }
 

@@ -89,13 +89,13 @@ impl Resources {
         };
         let begun = match stored {
             Ok(()) => self.change_batch(&batch.id, change).await?.ok_or_else(not_found)?,
-            Err(why) => {
+            Err(rejection) => {
                 // The client never gets its id, and none of its requests run.
                 let fail = |state: &mut BatchState, _| state.status = BatchStatus::Failed;
                 self.change_batch(&batch.id, fail).await?;
                 let id = batch.id.clone();
                 self.objects().ask_files(move |store| store.clear_lines(&id)).await?;
-                return Err(why);
+                return Err(rejection);
             }
         };
         self.run_batch(runner, begun.clone());

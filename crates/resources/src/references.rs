@@ -56,7 +56,7 @@ impl Resources {
         }
         match self.with_items(body.clone(), principal).await {
             // The upstream may know the items.
-            Err(why) if may_pass && why.code == Code::ItemNotFound => {
+            Err(rejection) if may_pass && rejection.code == Code::ItemNotFound => {
                 Ok(ReferencedBody { body, may_pass: true, memory: None })
             }
             found => found.map(|(body, memory)| ReferencedBody { body, may_pass, memory }),

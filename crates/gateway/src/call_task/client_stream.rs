@@ -155,13 +155,13 @@ impl ClientStream {
         &mut self,
         reply: Option<&mut ReplyWriter>,
         context: &RequestContext,
-        why: &Rejection,
+        rejection: &Rejection,
         cut: DeliveryCut,
     ) {
         if self.head.is_some() {
-            self.refuse(context, why);
+            self.refuse(context, rejection);
         } else if let Some(reply) = reply.filter(|_| !cut.within) {
-            let mut event = reply.fail(&why.facts(context));
+            let mut event = reply.fail(&rejection.facts(context));
             // If the end was already encoded there is no error event, and the remainder must not look complete.
             if !event.is_empty() {
                 self.sender.push(&mut event, cut.tokens);
@@ -171,8 +171,8 @@ impl ClientStream {
     }
 
     /// Sends an error's status and body. Returns `false` if the head of another answer has gone out.
-    pub(super) fn refuse(&mut self, context: &RequestContext, why: &Rejection) -> bool {
-        let answer = why.answer(context);
+    pub(super) fn refuse(&mut self, context: &RequestContext, rejection: &Rejection) -> bool {
+        let answer = rejection.answer(context);
         self.head.take().is_some_and(|head| head.send(answer).is_ok())
     }
 }

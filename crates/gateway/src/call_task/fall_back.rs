@@ -19,24 +19,24 @@ impl CallTask {
     /// Replaces the model with which the round ended by a fallback model. Returns `false` if no model may or can take
     /// over: then the ending is final.
     pub(super) async fn falls_back(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
-        let (CallEnding::Refused(why) | CallEnding::Failed(why)) = ending else { return false };
+        let (CallEnding::Refused(rejection) | CallEnding::Failed(rejection)) = ending else { return false };
         if !self.may_begin_anew() {
             return false;
         }
-        let Some(mut next) = self.next(why) else { return false };
+        let Some(mut next) = self.next(rejection) else { return false };
         // A discarded round is not charged. Only its times and attempts are recorded.
         self.round.time(&mut self.context, self.reply.as_mut());
         loop {
             self.passed_over.push(next.name.clone());
             match self.made_for(gateway, Arc::clone(&next)).await {
                 Ok(work) => {
-                    self.watched_failure(gateway, why);
+                    self.watched_failure(gateway, rejection);
                     self.goes_over(gateway, work);
                     return true;
                 }
                 Err(unfit) => passes_over(&mut self.context, &next, &unfit),
             }
-            let Some(further) = self.next(why) else { return false };
+            let Some(further) = self.next(rejection) else { return false };
             next = further;
         }
     }
@@ -53,9 +53,9 @@ impl CallTask {
 
     /// The next model that was not tried. The first failure decides, not the reason why other models could not take
     /// over.
-    fn next(&self, why: &Rejection) -> Option<Arc<ServedModel>> {
+    fn next(&self, rejection: &Rejection) -> Option<Arc<ServedModel>> {
         let work = &self.round.work;
-        let (ending, tried) = ((why.code, why.stage), &self.passed_over);
+        let (ending, tried) = ((rejection.code, rejection.stage), &self.passed_over);
         work.catalog.fallback(&work.call.model, ending, &work.model, tried, &work.residency)
     }
 
@@ -73,8 +73,8 @@ impl CallTask {
     }
 
     /// Counts the call as failed for the canary, because the answer of another model says nothing about it.
-    fn watched_failure(&mut self, gateway: &Gateway, why: &Rejection) {
-        let verdict = CallVerdict::of_refusal(why.code, why.status);
+    fn watched_failure(&mut self, gateway: &Gateway, rejection: &Rejection) {
+        let verdict = CallVerdict::of_refusal(rejection.code, rejection.status);
         features::on_verdict(gateway, &mut self.context, verdict);
     }
 

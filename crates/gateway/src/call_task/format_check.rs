@@ -25,17 +25,17 @@ impl CallTask {
         }
         let Some(heard) = self.round.source.heard() else { return ending };
         // Boxed, so that the futures of other calls reserve no space for it.
-        let Err(why) = Box::pin(heard.judged()).await else { return ending };
+        let Err(rejection) = Box::pin(heard.judged()).await else { return ending };
         self.round.time(&mut self.context, self.reply.as_mut());
-        self.note_off_form(&why);
-        CallEnding::Failed(why)
+        self.note_off_form(&rejection);
+        CallEnding::Failed(rejection)
     }
 
     /// Turns the answered attempts into failed ones.
-    fn note_off_form(&mut self, why: &Rejection) {
+    fn note_off_form(&mut self, rejection: &Rejection) {
         let attempts = self.context.record.attempts.iter_mut();
         for attempt in attempts.filter(|attempt| attempt.outcome == AttemptOutcome::Answered) {
-            let (code, why) = (why.code.name().to_owned(), why.traced().message);
+            let (code, why) = (rejection.code.name().to_owned(), rejection.traced().message);
             attempt.outcome = AttemptOutcome::Failed { code, why };
         }
     }
@@ -43,9 +43,9 @@ impl CallTask {
     /// Starts the round again if its answer violated the form, the policy says to retry, nothing of it has gone out,
     /// and retries are left. The discarded work is not charged.
     pub(super) fn asks_again(&mut self, gateway: &Gateway, ending: &CallEnding) -> bool {
-        let CallEnding::Failed(why) = ending else { return false };
+        let CallEnding::Failed(rejection) = ending else { return false };
         let work = &self.round.work;
-        let wanted = why.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
+        let wanted = rejection.code == Code::AnswerOffForm && work.model.policy.off_form == OffForm::Retry;
         if !wanted || !self.may_begin_anew() {
             return false;
         }

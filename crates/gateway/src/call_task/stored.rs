@@ -59,8 +59,8 @@ impl CallTask {
         let notes =
             self.noted == StoreProgress::Nothing && work.call.stream && is_stored(&self.context, work);
         // Boxed, so that the futures of other calls reserve no space for it.
-        if notes && let Err(why) = Box::pin(self.note(gateway)).await {
-            return CallEnding::Failed(why);
+        if notes && let Err(rejection) = Box::pin(self.note(gateway)).await {
+            return CallEnding::Failed(rejection);
         }
         self.run(gateway, placed).await
     }
@@ -127,9 +127,9 @@ impl CallTask {
                 self.noted = StoreProgress::Ended;
                 CallEnding::Completed
             }
-            Err(why) => {
+            Err(rejection) => {
                 self.end = None;
-                CallEnding::Failed(why)
+                CallEnding::Failed(rejection)
             }
         }
     }
@@ -149,8 +149,8 @@ impl CallTask {
         let body = told.unwrap_or_else(|| {
             response_begun(&work.call, reply_meta(&work, &self.context), status).into_bytes().into()
         });
-        if let Err(why) = Box::pin(store_end(gateway, &self.context, &work, &body)).await {
-            tracing::error!(request = %self.context.id, why = why.message, "how a response ended could not be stored");
+        if let Err(rejection) = Box::pin(store_end(gateway, &self.context, &work, &body)).await {
+            tracing::error!(request = %self.context.id, why = rejection.message, "how a response ended could not be stored");
         }
     }
 }
