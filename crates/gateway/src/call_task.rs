@@ -51,7 +51,6 @@ use placement::Placed;
 use reply::ReplyWriter;
 use round::Round;
 use source::source_event::{LostJob, SourceEvent};
-use stored::StoreProgress;
 
 pub(crate) use reply::reply_meta;
 
@@ -77,6 +76,18 @@ pub(crate) struct CallTask {
     noted: StoreProgress,
     /// While this exists the call counts as alive, and its hold is kept from expiring.
     beat: KeptCallHandle,
+}
+
+/// How far storing a response has progressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum StoreProgress {
+    /// Nothing is stored.
+    #[default]
+    Nothing,
+    /// The beginning is stored.
+    Begun,
+    /// The end is stored.
+    Ended,
 }
 
 /// How the call ended, as it was settled.

@@ -10,7 +10,7 @@ use headrace_call_state::{
 };
 use headrace_catalog::{Catalog, GatewayError};
 use headrace_domain::{ModelName, Residency, UnixNanos};
-use headrace_resources::{ResourceConfig, ResourceParts, Resources};
+use headrace_resources::{ResourceConfig, ResourceParts, StoredResources};
 use headrace_rollout::{CanaryNews, CanaryWatch, ShadowCopies, ShadowFigures, ShadowSpending};
 use headrace_wire::WireLimits;
 use tokio::sync::Semaphore;
@@ -33,7 +33,7 @@ pub struct Gateway {
     memory: Arc<CallMemory>,
     tasks: TaskTracker,
     shadows: ShadowCopies,
-    resources: Arc<Resources>,
+    resources: Arc<StoredResources>,
     pasts: AnswerOrigins,
     kept_ids: Arc<GeneratedIdCache>,
     draining: CancellationToken,
@@ -92,7 +92,7 @@ impl Gateway {
         };
         Ok(Arc::new(Self {
             hold_keeper,
-            resources: Arc::new(Resources::new(shared, bounds)),
+            resources: Arc::new(StoredResources::new(shared, bounds)),
             pasts: AnswerOrigins::default(),
             kept_ids: Arc::default(),
             parts,
@@ -259,7 +259,7 @@ impl Gateway {
     }
 
     /// What clients store.
-    pub const fn resources(&self) -> &Arc<Resources> {
+    pub const fn resources(&self) -> &Arc<StoredResources> {
         &self.resources
     }
 

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::response_records::{begun, ended};
 use crate::running_response::{ReplaySplitter, RunningResponse};
 
@@ -74,7 +74,7 @@ impl BackgroundResponse {
     /// Starts the work in a task of its own and answers the client with the response's id.
     pub fn start(
         self,
-        resources: &Arc<Resources>,
+        resources: &Arc<StoredResources>,
         work: impl Future<Output = Answer> + Send + 'static,
     ) -> Answer {
         let Self { record, running, key, wants_stream } = self;
@@ -86,7 +86,7 @@ impl BackgroundResponse {
     }
 }
 
-impl Resources {
+impl StoredResources {
     /// Stores a response as queued.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ fn check_slot(all: usize, of_org: usize) -> Result<(), Rejection> {
 }
 
 async fn run(
-    resources: Arc<Resources>,
+    resources: Arc<StoredResources>,
     work: impl Future<Output = Answer> + Send + 'static,
     running: Arc<RunningResponse>,
     mut record: ResponseRecord,
@@ -213,7 +213,7 @@ fn body_of(begun: &str, came: BackgroundOutcome) -> String {
 }
 
 /// Stores a response that has ended, with a limited number of attempts.
-async fn store(resources: &Resources, record: &ResponseRecord, items: &[ItemRecord]) {
+async fn store(resources: &StoredResources, record: &ResponseRecord, items: &[ItemRecord]) {
     for attempt in 0..TRIES {
         match resources.objects().put(record.clone(), items.to_vec()).await {
             Ok(()) => return,
@@ -224,7 +224,7 @@ async fn store(resources: &Resources, record: &ResponseRecord, items: &[ItemReco
     tracing::error!(id = record.id, "a response in the background ended and could not be stored");
 }
 
-impl Resources {
+impl StoredResources {
     /// A stream of a running response's events, starting at event number `from`.
     pub(crate) fn follow(
         &self,

@@ -25,7 +25,7 @@ use headrace_wire::named_request;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch_line::{BatchLine, PaidHold};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 use crate::running_batches::RunningBatches;
 
@@ -58,7 +58,7 @@ enum BatchStopReason {
     Draining,
 }
 
-impl Resources {
+impl StoredResources {
     /// Resumes the batches that an earlier process left unfinished. Returns how many there are.
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Resources {
 
 /// A batch that is being run.
 struct BatchJob<'a, R> {
-    resources: &'a Arc<Resources>,
+    resources: &'a Arc<StoredResources>,
     runner: &'a Arc<R>,
     ends: &'a CancellationToken,
     batch: &'a BatchRecord,

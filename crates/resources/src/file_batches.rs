@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::object_query::{ListParameters, ObjectQuery};
 use crate::reads::BATCH_ROW_BYTES;
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 
 /// Name of the limit on unfinished batches.
@@ -25,7 +25,7 @@ const OPEN_RULE: &str = "max_open_batches_per_project";
 /// The purpose of an uploaded file of requests.
 const PURPOSE: &str = "batch";
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/batches`
     pub(crate) async fn create_batch<R: CallRunner>(
         self: &Arc<Self>,

@@ -9,10 +9,10 @@ use headrace_identity::Principal;
 use headrace_objects::{HistoryOf, StoredLookup};
 use headrace_wire::with_history;
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::socket_session::SocketSession;
 
-impl Resources {
+impl StoredResources {
     /// Adds the history to the call. Also returns the memory and the turn at the gate that the longer input takes.
     ///
     /// # Errors

@@ -187,7 +187,7 @@ impl ShadowCopies {
     }
 }
 
-/// A call of which a copy may be made.
+/// A call that may be copied.
 pub struct SampledCall<'a> {
     /// The call's id.
     pub id: RequestId,

@@ -10,7 +10,6 @@ use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_ledger::LedgerOperation;
 use tokio::sync::oneshot;
 
-use crate::entry::EnteredCall;
 use crate::stages::decide;
 use crate::world::{Arrival, Setup, World, chat_body, read};
 
@@ -22,7 +21,10 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let world = World::new(Setup::default());
     let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-    let Ok(EnteredCall { admitted, mut context, .. }) = gateway.admit(head) else { panic!("it is let in") };
+    let (admitted, mut context) = {
+        let Ok(entered) = gateway.admit(head) else { panic!("it is let in") };
+        (entered.admitted, entered.context)
+    };
     let rendered = decide(&gateway, admitted, body, &mut context).await.unwrap();
     let funded = rendered.hold(&gateway, &mut context).await.unwrap();
     let (head, answer) = oneshot::channel();
