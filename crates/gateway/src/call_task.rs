@@ -371,7 +371,7 @@ impl CallTask {
         if let CallEnding::Failed(rejection) = &ending {
             self.context.record.failed_with = Some(rejection.failure());
         }
-        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.as_loss() } else { bill });
+        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.into_loss() } else { bill });
         self.ended = Some(SettledEnd { ending, outcome, cut, told: false });
         let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.context).await,

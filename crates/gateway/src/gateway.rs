@@ -101,7 +101,7 @@ impl Gateway {
             config,
             catalog: ArcSwap::new(catalog),
             tasks,
-            shadows: ShadowCopies::new(),
+            shadows: ShadowCopies::default(),
             draining,
             cut_off,
             trace_seats: Semaphore::new(TRACE_SEATS),

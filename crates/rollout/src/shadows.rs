@@ -162,13 +162,15 @@ pub struct RunningCopy {
     of: RequestId,
 }
 
-impl ShadowCopies {
+impl Default for ShadowCopies {
     /// No copies yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let memory = MemoryAccount::new(MEMORY_BYTES, MEMORY_BYTES);
         Self { queues: Mutex::default(), memory, spending: OnceLock::new() }
     }
+}
 
+impl ShadowCopies {
     /// Restores persisted spending, and persists it from now on. Only the first `spending` is used.
     pub fn keep_spending(&self, spending: Arc<dyn ShadowSpending>) {
         for ShadowSpent { name, model, spent } in spending.kept() {
