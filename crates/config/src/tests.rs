@@ -88,7 +88,7 @@ fn a_whole_file_is_understood() {
     let route = &config.aliases[&ModelName::new("demo").unwrap()];
     let weights: Vec<_> = route.arms.iter().map(|arm| (arm.model.as_str(), arm.weight)).collect();
     assert_eq!(weights, [("demo-2026", 95), ("demo-2027", 0), ("demo-2028", 1)]);
-    assert_eq!((route.sticky, route.seed), (StickyBy::Conversation, 3));
+    assert_eq!((route.sticky, route.seed), (headrace_rollout::StickyBy::Conversation, 3));
     let others: Vec<_> = route.fallbacks.all().map(ModelName::as_str).collect();
     assert_eq!(others, ["demo-long", "demo-2026"]);
     assert_eq!(config.weights, BTreeMap::from([(OrgId::new("acme").unwrap(), 3)]));

@@ -48,7 +48,6 @@ use crate::settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
 use client_stream::ClientStream;
 use reply::ReplyWriter;
 use round::Round;
-use stored::StoreProgress;
 
 pub(crate) use reply::reply_meta;
 
@@ -74,6 +73,18 @@ pub(crate) struct CallTask {
     noted: StoreProgress,
     /// While this exists the call counts as alive, and its hold is kept from expiring.
     ticker: KeptCallHandle,
+}
+
+/// How far storing a response has progressed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum StoreProgress {
+    /// Nothing is stored.
+    #[default]
+    Nothing,
+    /// The beginning is stored.
+    Begun,
+    /// The end is stored.
+    Ended,
 }
 
 /// How the call ended, as it was settled.
@@ -264,7 +275,7 @@ impl CallTask {
         if let CallEnding::Failed(rejection) = &ending {
             self.context.record.failed_with = Some(rejection.failure());
         }
-        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.as_loss() } else { bill });
+        let bill = bill.map(|bill| if self.context.copy().is_some() { bill.into_loss() } else { bill });
         self.ended = Some(SettledEnd { ending, outcome, cut, is_announced: false });
         let settled = match bill {
             Some(bill) => self.settlement.settle(gateway, &bill, &mut self.context).await,

@@ -10,7 +10,7 @@ use headrace_call_state::{
 };
 use headrace_catalog::{Catalog, GatewayError};
 use headrace_domain::{ModelName, Residency, UnixNanos};
-use headrace_resources::{ResourceConfig, ResourceParts, Resources, SocketSession};
+use headrace_resources::{ResourceConfig, ResourceParts, SocketSession, StoredResources};
 use headrace_rollout::{CanaryNews, CanaryWatch, ShadowCopies, ShadowFigures, ShadowSpending};
 use headrace_wire::WireLimits;
 use tokio::sync::Semaphore;
@@ -34,7 +34,7 @@ pub struct Gateway {
     memory: Arc<CallMemory>,
     tasks: TaskTracker,
     shadows: ShadowCopies,
-    resources: Arc<Resources>,
+    resources: Arc<StoredResources>,
     pasts: AnswerOrigins,
     kept_ids: Arc<GeneratedIdCache>,
     draining: CancellationToken,
@@ -94,7 +94,7 @@ impl Gateway {
         };
         Ok(Arc::new(Self {
             hold_keeper,
-            resources: Arc::new(Resources::new(shared, bounds)),
+            resources: Arc::new(StoredResources::new(shared, bounds)),
             pasts: AnswerOrigins::default(),
             kept_ids: Arc::default(),
             parts,
@@ -103,7 +103,7 @@ impl Gateway {
             config,
             catalog: ArcSwap::new(catalog),
             tasks,
-            shadows: ShadowCopies::new(),
+            shadows: ShadowCopies::default(),
             draining,
             cut_off,
             trace_seats: Semaphore::new(TRACE_SEATS),
@@ -267,7 +267,7 @@ impl Gateway {
     }
 
     /// What clients store.
-    pub const fn resources(&self) -> &Arc<Resources> {
+    pub const fn resources(&self) -> &Arc<StoredResources> {
         &self.resources
     }
 

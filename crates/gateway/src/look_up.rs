@@ -186,7 +186,7 @@ impl Gateway {
 pub(crate) fn tell(context: &RequestContext, looked: Looked) -> Answer {
     match looked {
         Ok(answer) => answer.with_headers(context.id_headers()),
-        Err(why) => why.answer(context),
+        Err(rejection) => rejection.answer(context),
     }
 }
 

@@ -91,7 +91,7 @@ impl Gateway {
     pub(crate) async fn answer_question(&self, mut asked: AdmittedQuestion, body: impl BodySource) -> Answer {
         match self.look_into(&mut asked, body).await {
             Ok(answer) => tell(&asked.context, Ok(answer)),
-            Err(why) => refuse(self, asked.context, &why),
+            Err(rejection) => refuse(self, asked.context, &rejection),
         }
     }
 
@@ -189,7 +189,7 @@ impl QuestionContext {
         let model = self.model(&call.model, Endpoint::Messages, &body)?;
         text_alone(&model, &call)?;
         let call = shortened(&model, Box::new(call), (self.asker.now, room), &self.limits)
-            .map_err(|(_, why)| why)?;
+            .map_err(|(_, rejection)| rejection)?;
         let (Backend::Tokens(lane), Prompt::Conversation(conversation)) = (&model.lane, &call.prompt) else {
             return Err(unread());
         };

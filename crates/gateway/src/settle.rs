@@ -58,7 +58,7 @@ pub(crate) struct CallBill {
 
 impl CallBill {
     /// The same usage as a loss: nothing of it is charged.
-    pub(crate) fn as_loss(self) -> Self {
+    pub(crate) fn into_loss(self) -> Self {
         let Self { charged, lost, outcome } = self;
         Self { charged: Usage::default(), lost: charged.plus(&lost), outcome }
     }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::response_records::{begun, ended};
 use crate::running_response::{ReplaySplitter, RunningResponse};
 
@@ -74,7 +74,7 @@ impl BackgroundResponse {
     /// Starts the work in a task of its own and answers the client with the response's id.
     pub fn start(
         self,
-        resources: &Arc<Resources>,
+        resources: &Arc<StoredResources>,
         work: impl Future<Output = Answer> + Send + 'static,
     ) -> Answer {
         let Self { record, running, key, wants_stream } = self;
@@ -86,7 +86,7 @@ impl BackgroundResponse {
     }
 }
 
-impl Resources {
+impl StoredResources {
     /// Stores a response as queued.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ fn check_slot(all: usize, of_org: usize) -> Result<(), Rejection> {
 }
 
 async fn run(
-    resources: Arc<Resources>,
+    resources: Arc<StoredResources>,
     work: impl Future<Output = Answer> + Send + 'static,
     running: Arc<RunningResponse>,
     mut record: ResponseRecord,
@@ -213,18 +213,18 @@ fn body_of(begun: &str, came: BackgroundOutcome) -> String {
 }
 
 /// Stores a response that has ended, with a limited number of attempts.
-async fn store(resources: &Resources, record: &ResponseRecord, items: &[ItemRecord]) {
+async fn store(resources: &StoredResources, record: &ResponseRecord, items: &[ItemRecord]) {
     for attempt in 0..TRIES {
         match resources.objects().put(record.clone(), items.to_vec()).await {
             Ok(()) => return,
-            Err(why) if why.code == Code::ObjectsFull => break,
+            Err(rejection) if rejection.code == Code::ObjectsFull => break,
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50 << attempt)).await,
         }
     }
     tracing::error!(id = record.id, "a response in the background ended and could not be stored");
 }
 
-impl Resources {
+impl StoredResources {
     /// A stream of a running response's events, starting at event number `from`.
     pub(crate) fn follow(
         &self,
@@ -245,13 +245,16 @@ impl Resources {
     /// The reason why they cannot be removed.
     pub async fn sweep_objects(&self) -> Result<u64, String> {
         let now = self.now();
-        let swept =
-            self.objects().ask(move |store| store.sweep(now)).await.map_err(|why| why.message.clone())?;
+        let swept = self
+            .objects()
+            .ask(move |store| store.sweep(now))
+            .await
+            .map_err(|rejection| rejection.message.clone())?;
         if self.objects().files().is_none() {
             return Ok(swept);
         }
         let files = self.objects().ask_files(move |store| store.sweep_files(now)).await;
-        files.map(|files| swept + files).map_err(|why| why.message.clone())
+        files.map(|files| swept + files).map_err(|rejection| rejection.message.clone())
     }
 
     /// Marks all responses that an earlier process started as failed, because they no longer run. Returns how many
@@ -285,7 +288,7 @@ impl Resources {
             }
             Ok(count)
         });
-        told.await.map_err(|why| why.message.clone())
+        told.await.map_err(|rejection| rejection.message.clone())
     }
 }
 

@@ -25,7 +25,7 @@ use headrace_wire::named_request;
 use tokio_util::sync::CancellationToken;
 
 use crate::batch_line::{BatchLine, PaidHold};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 use crate::running_batches::RunningBatches;
 
@@ -58,7 +58,7 @@ enum BatchStopReason {
     Draining,
 }
 
-impl Resources {
+impl StoredResources {
     /// Resumes the batches that an earlier process left unfinished. Returns how many there are.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Resources {
             return Ok(0);
         }
         let open = self.objects().ask_files(|store| store.open_batches()).await;
-        let mut open = open.map_err(|why| why.message.clone())?;
+        let mut open = open.map_err(|rejection| rejection.message.clone())?;
         open.retain(|batch| batch.state.created < before);
         let count = open.len();
         open.into_iter().for_each(|batch| self.run_batch(runner, batch));
@@ -133,7 +133,9 @@ impl Resources {
                 }
                 // The batch was removed, or the server is stopping.
                 Ok(Ok(None)) => return,
-                Ok(Err(why)) => tracing::warn!(batch = batch.id, why = why.message, "a batch waits"),
+                Ok(Err(rejection)) => {
+                    tracing::warn!(batch = batch.id, why = rejection.message, "a batch waits")
+                }
                 Err(_) => tracing::error!(batch = batch.id, "a step of a batch panicked; it is tried again"),
             }
             tokio::select! {
@@ -165,7 +167,7 @@ impl Resources {
 
 /// A batch that is being run.
 struct BatchJob<'a, R> {
-    resources: &'a Arc<Resources>,
+    resources: &'a Arc<StoredResources>,
     runner: &'a Arc<R>,
     ends: &'a CancellationToken,
     batch: &'a BatchRecord,
@@ -337,7 +339,7 @@ impl<R: CallRunner> BatchJob<'_, R> {
                         from = more.last().map_or(from, |line| line.at + 1);
                         waiting.extend(more);
                     }
-                    Err(why) => failed = Some(why),
+                    Err(rejection) => failed = Some(rejection),
                 }
             }
             if under_way.is_empty() {
@@ -345,8 +347,8 @@ impl<R: CallRunner> BatchJob<'_, R> {
             }
             tokio::select! {
                 // If one request fails, the others are still awaited: a call that is dropped is charged for its work.
-                Some(ended) = under_way.next() => if let Err(why) = ended {
-                    failed.get_or_insert(why);
+                Some(ended) = under_way.next() => if let Err(rejection) = ended {
+                    failed.get_or_insert(rejection);
                 },
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = ends.cancelled(), if stop.is_none() => {}

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::object_query::ObjectQuery;
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 
-impl Resources {
+impl StoredResources {
     pub(crate) async fn create_conversation(
         &self,
         principal: &Principal,

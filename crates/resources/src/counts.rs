@@ -15,7 +15,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use crate::requests::ObjectAnswer;
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 
 /// The most tokens of a compaction, unless the client sets a bound.
@@ -29,7 +29,7 @@ const DECIDED_HERE: [&str; 9] =
 const COMPACT: &str = "Write down in short what was said so far, so that somebody who reads nothing else can go on: what is wanted, \
                        what was decided and found out, names and numbers, what is left to do. Answer with that alone.";
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/responses/input_tokens`
     pub(crate) async fn count_input<R: CallRunner>(
         &self,

@@ -5,14 +5,14 @@ use bytes::BytesMut;
 use headrace_call_state::Rejection;
 use headrace_objects::{BatchStore, FileDraft};
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 
 /// Bytes that are written together, because each write waits for the disk.
 const WRITTEN_AT_ONCE: usize = 1 << 20;
 
 /// A stored object that is being written.
 pub(crate) struct DraftWriter<'g> {
-    resources: &'g Resources,
+    resources: &'g StoredResources,
     draft: FileDraft,
     written: u64,
     held: BytesMut,
@@ -24,7 +24,7 @@ impl<'g> DraftWriter<'g> {
     ///
     /// # Errors
     /// There is no space for it.
-    pub(crate) async fn begin(resources: &'g Resources, draft: FileDraft) -> Result<Self, Rejection> {
+    pub(crate) async fn begin(resources: &'g StoredResources, draft: FileDraft) -> Result<Self, Rejection> {
         let begun = draft.clone();
         resources.objects().ask_files(move |store| store.begin(&begun)).await?;
         Ok(Self { resources, draft, written: 0, held: BytesMut::new(), is_done: false })

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::object_query::{ListParameters, ObjectQuery};
 use crate::reads::BATCH_ROW_BYTES;
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 
 /// Name of the limit on unfinished batches.
@@ -25,7 +25,7 @@ const OPEN_RULE: &str = "max_open_batches_per_project";
 /// The purpose of an uploaded file of requests.
 const PURPOSE: &str = "batch";
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/batches`
     pub(crate) async fn create_batch<R: CallRunner>(
         self: &Arc<Self>,
@@ -36,7 +36,10 @@ impl Resources {
         let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;
         let BatchBody { input, endpoint, window, within, metadata, kept_seconds } =
             batch_body(&body, &self.config().wire)?;
-        let file = self.file_of(principal, &input).await.map_err(|why| why.with_param("input_file_id"))?;
+        let file = self
+            .file_of(principal, &input)
+            .await
+            .map_err(|rejection| rejection.with_param("input_file_id"))?;
         if file.purpose != PURPOSE {
             let message = format!(
                 "`input_file_id`: the file is for `{}`; upload it with purpose `batch`.",
@@ -77,14 +80,14 @@ impl Resources {
     pub(crate) async fn store_batch(&self, batch: &BatchRecord) -> Result<(), Rejection> {
         let batch = batch.clone();
         let stored = self.objects().ask_files(move |store| store.create_batch(&batch)).await;
-        stored.map_err(|why| match why.code {
-            Code::ObjectsFull if why.limit.as_ref().is_some_and(|limit| limit.rule == OPEN_RULE) => {
-                let mut full = Rejection::new(Code::BatchesFull, why.message.clone())
+        stored.map_err(|rejection| match rejection.code {
+            Code::ObjectsFull if rejection.limit.as_ref().is_some_and(|limit| limit.rule == OPEN_RULE) => {
+                let mut full = Rejection::new(Code::BatchesFull, rejection.message.clone())
                     .retry_after(std::time::Duration::from_secs(60));
-                full.limit.clone_from(&why.limit);
+                full.limit.clone_from(&rejection.limit);
                 full
             }
-            _ => why,
+            _ => rejection,
         })
     }
 

@@ -18,7 +18,7 @@ use crate::form::{FORM_MEMORY, FormField, UploadForm, missing_field, too_large, 
 use crate::object_query::{ListParameters, ObjectQuery};
 use crate::reads::ROW_BYTES;
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 
 /// Bytes of a file that may wait for a reader before reading pauses, and the memory that a download reserves.
 const READER_BYTES: usize = 256 << 10;
@@ -36,7 +36,7 @@ struct FileFields {
     seconds: Option<String>,
 }
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/files`
     pub(crate) async fn create_file(&self, principal: &Principal, body: impl BodySource) -> ObjectAnswer {
         let (_memory, pieces) = self.open_form(principal, body)?;

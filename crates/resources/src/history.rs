@@ -9,10 +9,10 @@ use headrace_identity::Principal;
 use headrace_objects::{HistoryOf, StoredLookup};
 use headrace_wire::responses::with_history;
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::socket_session::SocketSession;
 
-impl Resources {
+impl StoredResources {
     /// Adds the history to the call. Also returns the memory and the turn at the gate that the longer input takes.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Resources {
         let bytes = size.await?.ok_or_else(|| continued.missing())?;
         let room = usize::try_from(bytes).unwrap_or(usize::MAX);
         let made = self.make_room(&mut taken, room, &principal.key).await;
-        made.map_err(|why| why.with_param(continued.param()))?;
+        made.map_err(|rejection| rejection.with_param(continued.param()))?;
         let id = continued.id().to_owned();
         // The reservation moves with the read, even if the client goes away.
         let reading =

@@ -31,7 +31,7 @@ pub use background::{BackgroundCall, BackgroundResponse};
 pub use batch_line::{BatchLine, PaidHold};
 pub use references::{ReferencedBody, may_refer};
 pub use requests::{check_entitled, dialect_of};
-pub use resources::{ResourceConfig, ResourceParts, Resources};
+pub use resources::{ResourceConfig, ResourceParts, StoredResources};
 pub use response_records::StoredCall;
 pub use runner::CallRunner;
 pub use socket_session::SocketSession;

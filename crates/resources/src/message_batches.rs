@@ -21,7 +21,7 @@ use crate::file_batches::not_found;
 use crate::object_query::{ListParameters, ObjectQuery};
 use crate::reads::ROW_BYTES;
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 
 /// How long a batch may take, as in Anthropic's API.
@@ -32,7 +32,7 @@ const STORED_LINES: usize = 512;
 const READER_BYTES: usize = 256 << 10;
 const READER_MEMORY: u64 = 4 << 20;
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/messages/batches`
     pub(crate) async fn create_message_batch<R: CallRunner>(
         self: &Arc<Self>,
@@ -89,13 +89,13 @@ impl Resources {
         };
         let begun = match stored {
             Ok(()) => self.change_batch(&batch.id, change).await?.ok_or_else(not_found)?,
-            Err(why) => {
+            Err(rejection) => {
                 // The client never gets its id, and none of its requests run.
                 let fail = |state: &mut BatchState, _| state.status = BatchStatus::Failed;
                 self.change_batch(&batch.id, fail).await?;
                 let id = batch.id.clone();
                 self.objects().ask_files(move |store| store.clear_lines(&id)).await?;
-                return Err(why);
+                return Err(rejection);
             }
         };
         self.run_batch(runner, begun.clone());

@@ -12,7 +12,7 @@ use headrace_objects::fresh_id;
 use headrace_wire::openai::{MODERATION_MODEL, moderation_result, moderation_texts};
 
 use crate::requests::ObjectAnswer;
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 
 /// Texts take at most this many times the size of their body while they are judged.
@@ -26,7 +26,7 @@ const RESULT_BYTES: u64 = 6 << 10;
 const NO_RULES: &str =
     ",\"note\":\"Nothing was judged: this server has no content rules (moderation.rules).\"";
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/moderations`
     pub(crate) async fn moderate_texts<R: CallRunner>(
         &self,

@@ -8,7 +8,7 @@ use headrace_domain::{Code, KeyId, Stage, UnixNanos};
 use headrace_identity::Principal;
 use headrace_objects::{ObjectError, ObjectStore, PageAsk};
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 
 /// A read takes at most this many times the object's size: the store's copies, the object, and its answer.
 const READ_COPIES: u64 = 5;
@@ -17,7 +17,7 @@ pub(crate) const ROW_BYTES: u64 = 2 << 10;
 /// Bytes of a row in a list of batches of files, which has labels and the faults of its lines.
 pub(crate) const BATCH_ROW_BYTES: u64 = 64 << 10;
 
-impl Resources {
+impl StoredResources {
     /// Reads an object of the caller's project. `size` returns the object's size in bytes, and `read` reads the
     /// object. `None` if it is missing.
     ///

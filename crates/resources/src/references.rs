@@ -12,7 +12,7 @@ use headrace_objects::{ItemRecord, ObjectError, ObjectStore, StoredLookup, items
 use headrace_relay::response_state;
 use headrace_wire::responses::{item_references, with_items};
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 
 /// A string that every body with item references contains.
 const MARK: &[u8] = b"item_reference";
@@ -36,7 +36,7 @@ pub struct ReferencedBody {
     pub memory: Option<MemoryReservation>,
 }
 
-impl Resources {
+impl StoredResources {
     /// Inserts the referenced items that are stored here. `passes_responses` says whether any server speaks the
     /// Responses API. Also decides whether the body may be forwarded unchanged to
     /// servers that speak the Responses API. It may not if it uses a feature that only this server provides, or
@@ -56,7 +56,7 @@ impl Resources {
         }
         match self.with_items(body.clone(), principal).await {
             // The upstream may know the items.
-            Err(why) if may_pass && why.code == Code::ItemNotFound => {
+            Err(rejection) if may_pass && rejection.code == Code::ItemNotFound => {
                 Ok(ReferencedBody { body, may_pass: true, memory: None })
             }
             found => found.map(|(body, memory)| ReferencedBody { body, may_pass, memory }),

@@ -8,13 +8,13 @@ use headrace_call_state::{Answer, Rejection};
 use headrace_domain::{Code, Dialect, Endpoint, ProjectId};
 use headrace_identity::{EntitlementRefusal, Principal};
 
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::runner::CallRunner;
 
 /// The result of such a request.
 pub(crate) type ObjectAnswer = Result<Answer, Rejection>;
 
-impl Resources {
+impl StoredResources {
     /// Answers a request of an admitted caller.
     ///
     /// # Errors

@@ -56,13 +56,13 @@ pub struct ResourceConfig {
 }
 
 /// The stored resources of all clients.
-pub struct Resources {
+pub struct StoredResources {
     stores: StoredObjects,
     parts: ResourceParts,
     config: ResourceConfig,
 }
 
-impl Resources {
+impl StoredResources {
     /// Creates the resources in the stores of `parts`.
     pub fn new(parts: ResourceParts, config: ResourceConfig) -> Self {
         let stores = StoredObjects::new(Arc::clone(&parts.objects), parts.files.clone(), config.retention);

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::batch_line::BatchLine;
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::socket_session::SocketSession;
 
 /// A call whose answer is a response, as far as storing it needs to know.
@@ -29,7 +29,7 @@ pub struct StoredCall<'a> {
     pub body_bytes: usize,
 }
 
-impl Resources {
+impl StoredResources {
     /// Stores that an answer has begun. `body` is its beginning.
     ///
     /// # Errors

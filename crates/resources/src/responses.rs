@@ -14,13 +14,13 @@ use serde_json::json;
 
 use crate::object_query::ObjectQuery;
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 use crate::running_response::{END, as_sse, ends_well};
 
 /// How long a cancelled response may take to end before the request is answered anyway.
 const CANCEL_WITHIN: Duration = Duration::from_secs(5);
 
-impl Resources {
+impl StoredResources {
     pub(crate) async fn show_response(
         &self,
         principal: &Principal,

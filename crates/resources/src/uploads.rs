@@ -18,12 +18,12 @@ use crate::draft_writer::DraftWriter;
 use crate::files;
 use crate::form::{UploadForm, missing_field, unknown_field};
 use crate::requests::{ObjectAnswer, owned};
-use crate::resources::Resources;
+use crate::resources::StoredResources;
 
 /// How long an upload accepts parts, as in OpenAI's API.
 const LIFETIME: Duration = Duration::from_secs(3600);
 
-impl Resources {
+impl StoredResources {
     /// `POST /v1/uploads`
     pub(crate) async fn create_upload(&self, principal: &Principal, body: impl BodySource) -> ObjectAnswer {
         let body = body.read().await.map_err(|refusal| Rejection::of_body(&refusal))?;

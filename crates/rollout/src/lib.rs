@@ -10,7 +10,7 @@ pub use canary::{
 };
 pub use routes::{FallbackModels, ModelRoute, RouteArm, RouteAsker, RouteDraw, StickyBy};
 pub use shadows::{
-    CopyCall, CopyLane, CopyRunner, RunningCopy, SHADOW_KEY, SampledCall, ShadowBudget, ShadowCopies,
-    ShadowCopy, ShadowFigures, ShadowRole, ShadowSample, ShadowSpec, ShadowSpend, ShadowSpending,
+    CopyCall, CopyRunner, RunningCopy, SHADOW_KEY, SampledCall, ShadowBudget, ShadowCopies, ShadowCopy,
+    ShadowFigures, ShadowQueue, ShadowRole, ShadowSample, ShadowSpec, ShadowSpend, ShadowSpending,
     ShadowSpent, run_copies,
 };

@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 
 mod compare;
 
-mod lane;
+mod queue;
 
 mod runner;
 
 use compare::ComparedShape;
-use lane::{CopyQueue, SkipReason, SpendReservation};
-pub use lane::{ShadowBudget, ShadowFigures, ShadowSpend};
+use queue::{CopyQueue, SkipReason, SpendReservation};
+pub use queue::{ShadowBudget, ShadowFigures, ShadowSpend};
 pub use runner::{CopyRunner, run_copies};
 
 /// The key id under which copies are traced and take memory. No real key has it.
@@ -56,7 +56,7 @@ pub struct ShadowSpec {
 
 /// All shadow copies, by the name that was asked for and the model that gets the copies. Outlives a catalogue.
 pub struct ShadowCopies {
-    lanes: Mutex<BTreeMap<(ModelName, ModelName), Arc<CopyLane>>>,
+    queues: Mutex<BTreeMap<(ModelName, ModelName), Arc<ShadowQueue>>>,
     memory: MemoryAccount,
     spending: OnceLock<Arc<dyn ShadowSpending>>,
 }
@@ -85,7 +85,7 @@ pub struct ShadowSpent {
 }
 
 /// The queue of copies of one name's calls at one model.
-pub type CopyLane = CopyQueue<Box<ShadowCopy>>;
+pub type ShadowQueue = CopyQueue<Box<ShadowCopy>>;
 
 /// A call's relation to shadow copies.
 pub enum ShadowRole {
@@ -98,7 +98,7 @@ pub enum ShadowRole {
 /// Everything that a copy is made from.
 pub struct ShadowSample {
     spec: Arc<ShadowSpec>,
-    lane: Arc<CopyLane>,
+    queue: Arc<ShadowQueue>,
     body: Bytes,
     memory: Arc<MemoryReservation>,
     endpoint: Endpoint,
@@ -117,15 +117,15 @@ struct SpendingKeeper {
 
 impl SpendingKeeper {
     /// Persists what the queue has spent or holds. Returns `false` if that fails.
-    async fn keep(&self, lane: &CopyLane, budget: &ShadowBudget) -> bool {
-        let Some(spent) = lane.unwritten(budget) else { return true };
+    async fn keep(&self, queue: &ShadowQueue, budget: &ShadowBudget) -> bool {
+        let Some(spent) = queue.unwritten(budget) else { return true };
         let (keeper, keeping) = (self.clone(), spent);
         let kept = tokio::task::spawn_blocking(move || {
             let Self { spending, name, model } = keeper;
             spending.keep(&ShadowSpent { name, model, spent: keeping })
         });
         match kept.await {
-            Ok(Ok(())) => lane.wrote(spent),
+            Ok(Ok(())) => queue.wrote(spent),
             Ok(Err(why)) => {
                 tracing::warn!(why, "what copies of calls cost cannot be kept: none is made");
                 return false;
@@ -153,7 +153,7 @@ struct OriginalAnswer {
 pub struct RunningCopy {
     model: ModelName,
     spec: Arc<ShadowSpec>,
-    lane: Arc<CopyLane>,
+    queue: Arc<ShadowQueue>,
     answer: Option<OriginalAnswer>,
     memory: Arc<MemoryReservation>,
     keeper: Option<SpendingKeeper>,
@@ -162,32 +162,34 @@ pub struct RunningCopy {
     of: RequestId,
 }
 
-impl ShadowCopies {
+impl Default for ShadowCopies {
     /// No copies yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let memory = MemoryAccount::new(MEMORY_BYTES, MEMORY_BYTES);
-        Self { lanes: Mutex::default(), memory, spending: OnceLock::new() }
+        Self { queues: Mutex::default(), memory, spending: OnceLock::new() }
     }
+}
 
+impl ShadowCopies {
     /// Restores persisted spending, and persists it from now on. Only the first `spending` is used.
     pub fn keep_spending(&self, spending: Arc<dyn ShadowSpending>) {
         for ShadowSpent { name, model, spent } in spending.kept() {
-            self.lane(&name, &model).resume(spent);
+            self.queue(&name, &model).resume(spent);
         }
         let _ = self.spending.set(spending);
     }
 
-    fn lane(&self, name: &ModelName, to: &ModelName) -> Arc<CopyLane> {
-        Arc::clone(self.lanes.lock().entry((name.clone(), to.clone())).or_default())
+    fn queue(&self, name: &ModelName, to: &ModelName) -> Arc<ShadowQueue> {
+        Arc::clone(self.queues.lock().entry((name.clone(), to.clone())).or_default())
     }
 
     /// The figures for a name and a model.
     pub fn figures(&self, name: &ModelName, to: &ModelName) -> ShadowFigures {
-        self.lane(name, to).figures()
+        self.queue(name, to).figures()
     }
 }
 
-/// A call of which a copy may be made.
+/// A call that may be copied.
 pub struct SampledCall<'a> {
     /// The call's id.
     pub id: RequestId,
@@ -217,14 +219,14 @@ impl ShadowCopies {
         if drawn >= spec.share * 2_f64.powi(32) {
             return None;
         }
-        let lane = self.lane(name, &spec.model);
-        if !lane.could_pay(&spec.budget, now) {
-            lane.skip(SkipReason::Unpaid);
+        let queue = self.queue(name, &spec.model);
+        if !queue.could_pay(&spec.budget, now) {
+            queue.skip(SkipReason::Unpaid);
             return None;
         }
-        let memory = self.memory.for_call_of(house_key()?);
+        let memory = self.memory.for_call_of(shadow_key()?);
         if memory.add(body.len() as u64).is_err() {
-            lane.skip(SkipReason::Full);
+            queue.skip(SkipReason::Full);
             return None;
         }
         let keeper = self.spending.get().map(|spending| SpendingKeeper {
@@ -235,7 +237,7 @@ impl ShadowCopies {
         Some(Box::new(ShadowRole::Sampled(ShadowSample {
             keeper,
             spec: Arc::clone(spec),
-            lane,
+            queue,
             body,
             memory: Arc::new(memory),
             endpoint,
@@ -245,7 +247,7 @@ impl ShadowCopies {
     }
 }
 
-fn house_key() -> Option<KeyId> {
+fn shadow_key() -> Option<KeyId> {
     KeyId::new(SHADOW_KEY).ok()
 }
 
@@ -273,20 +275,20 @@ impl ShadowRole {
 impl ShadowCopy {
     /// Starts the copy if the queue has a free slot: returns the copy and its queue. The caller then runs copies
     /// until none waits. Otherwise the copy waits in the queue, or is dropped if the queue is full.
-    pub fn enter(self: Box<Self>) -> Option<(Box<Self>, Arc<CopyLane>)> {
-        let (lane, spec) = (Arc::clone(&self.sample.lane), Arc::clone(&self.sample.spec));
+    pub fn enter(self: Box<Self>) -> Option<(Box<Self>, Arc<ShadowQueue>)> {
+        let (queue, spec) = (Arc::clone(&self.sample.queue), Arc::clone(&self.sample.spec));
         let mut org = DefaultHasher::new();
         self.sample.principal.org.hash(&mut org);
-        let copy = lane.enter((org.finish(), self), lane.most_at_work(spec.in_flight), spec.queue)?;
-        Some((copy, lane))
+        let copy = queue.enter((org.finish(), self), queue.most_at_work(spec.in_flight), spec.queue)?;
+        Some((copy, queue))
     }
 
     /// The copy as an internal call that begins now.
     pub fn into_call(self, clock: &dyn Clock) -> Option<CopyCall> {
         let Self { sample, of, answer } = self;
-        let ShadowSample { spec, lane, body, memory, endpoint, dialect, principal, keeper } = sample;
-        let house = Principal {
-            key: house_key()?,
+        let ShadowSample { spec, queue, body, memory, endpoint, dialect, principal, keeper } = sample;
+        let principal = Principal {
+            key: shadow_key()?,
             models: ModelAccess::All,
             limits: RateLimits::default(),
             project_limits: RateLimits::default(),
@@ -298,8 +300,8 @@ impl ShadowCopy {
             ..CallerInfo::in_process(clock.now(), clock.monotonic_nanos())
         };
         let model = spec.model.clone();
-        let running = RunningCopy { model, of: of.call, spec, lane, answer, memory, keeper, taken: None };
-        Some(CopyCall { endpoint, caller, principal: Arc::new(house), body, running, of })
+        let running = RunningCopy { model, of: of.call, spec, queue, answer, memory, keeper, taken: None };
+        Some(CopyCall { endpoint, caller, principal: Arc::new(principal), body, running, of })
     }
 }
 
@@ -332,7 +334,7 @@ impl RunningCopy {
 
     /// Takes the most that the copy may cost from the budget. Returns `false` if the budget does not cover it.
     pub async fn pay(&mut self, amount: NanoDollars, now: UnixNanos) -> bool {
-        self.taken = self.lane.take(&self.spec.budget, amount, now);
+        self.taken = self.queue.take(&self.spec.budget, amount, now);
         if self.taken.is_some() && !self.keep_spending().await {
             self.taken = None;
         }
@@ -342,7 +344,7 @@ impl RunningCopy {
     /// Persists what the queue has spent or holds, if spending is persisted. Returns `false` if that fails.
     async fn keep_spending(&self) -> bool {
         match &self.keeper {
-            Some(keeper) => keeper.keep(&self.lane, &self.spec.budget).await,
+            Some(keeper) => keeper.keep(&self.queue, &self.spec.budget).await,
             None => true,
         }
     }
@@ -362,7 +364,7 @@ impl ShadowRole {
         match *self {
             ShadowRole::Sampled(sample) => {
                 let (Some(form), false) = (form, is_stopping) else {
-                    sample.lane.skip(SkipReason::Unserved);
+                    sample.queue.skip(SkipReason::Unserved);
                     return None;
                 };
                 let of = ShadowOf {

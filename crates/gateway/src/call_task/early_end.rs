@@ -8,12 +8,12 @@ use headrace_identity::AuthRefusal;
 
 /// A call whose key is no longer valid. The answer ends with an error in its own format.
 pub(super) fn key_over(refusal: &AuthRefusal) -> Rejection {
-    let mut why = unauthenticated(refusal);
+    let mut rejection = unauthenticated(refusal);
     let what = if *refusal == AuthRefusal::Expired { "expired" } else { "was revoked" };
-    why.message = format!(
+    rejection.message = format!(
         "The API key {what} while the call ran. The call ended, and what was computed by then is charged."
     );
-    why.at(Stage::Decode)
+    rejection.at(Stage::Decode)
 }
 
 /// A call that took as long as its hold may live.

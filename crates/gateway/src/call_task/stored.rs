@@ -15,22 +15,10 @@ use crate::state::RenderedWork;
 
 use super::placement::Placed;
 use super::reply::{ReplyWriter, reply_meta};
-use super::{CallEnding, CallTask, SettledEnd};
+use super::{CallEnding, CallTask, SettledEnd, StoreProgress};
 
 /// How long a stream waits until its beginning is stored.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
-
-/// How far storing a response has progressed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum StoreProgress {
-    /// Nothing is stored.
-    #[default]
-    Nothing,
-    /// The beginning is stored.
-    Begun,
-    /// The end is stored.
-    Ended,
-}
 
 /// Whether the call's task stores its answer. A background response is stored by its reader, and a shadow copy is
 /// never stored.

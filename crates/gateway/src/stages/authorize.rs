@@ -26,9 +26,9 @@ impl ParsedCall {
                 context.record.model_asked = name_kept(&call.model);
                 return Err(unknown());
             }
-            (_, Err(why)) => {
+            (_, Err(rejection)) => {
                 context.record.model_asked = name_kept(&call.model);
-                return Err(why);
+                return Err(rejection);
             }
         };
         context.end_stage(Stage::Authorize);
@@ -53,11 +53,11 @@ pub(crate) fn name_kept(asked: &str) -> Option<String> {
 
 /// Like [`unknown_model`], with the name that the caller probably meant, if the caller may use one that is similar.
 pub(crate) fn unknown_model_of(name: &str, principal: &Principal, catalog: &Catalog) -> Rejection {
-    let mut why = unknown_model(name);
+    let mut rejection = unknown_model(name);
     if let Some(meant) = similar_name(name, principal, catalog) {
-        why.message.push_str(&format!(" Did you mean `{meant}`?"));
+        rejection.message.push_str(&format!(" Did you mean `{meant}`?"));
     }
-    why
+    rejection
 }
 
 /// The rejection of a model that does not exist. Its message repeats the name without control characters, cut to 80

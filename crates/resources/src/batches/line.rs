@@ -53,9 +53,9 @@ impl<R: CallRunner> BatchJob<'_, R> {
             let org = match look() {
                 Ok(principal) => principal.org.clone(),
                 Err(refusal) => {
-                    let why = unauthenticated(&refusal);
-                    let told = json!({"error": {"message": why.message, "type": "authentication_error", "code": why.code.name()}});
-                    return self.ends_with(line.at, why.status, String::new(), told.to_string()).await;
+                    let rejection = unauthenticated(&refusal);
+                    let told = json!({"error": {"message": rejection.message, "type": "authentication_error", "code": rejection.code.name()}});
+                    return self.ends_with(line.at, rejection.status, String::new(), told.to_string()).await;
                 }
             };
             let paid = PaidHold::default();

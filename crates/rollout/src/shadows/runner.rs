@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use headrace_domain::Clock;
 use tokio_util::sync::CancellationToken;
 
-use super::{CopyCall, CopyLane, ShadowCopy};
+use super::{CopyCall, ShadowCopy, ShadowQueue};
 
 /// Longest time that one shadow copy of a call may take.
 const LONGEST_COPY: Duration = Duration::from_secs(600);
@@ -30,14 +30,14 @@ pub trait CopyRunner: Send + Sync + 'static {
 /// unboxed type would contain itself.
 pub fn run_copies<R: CopyRunner>(
     runner: Arc<R>,
-    queue: Arc<CopyLane>,
+    queue: Arc<ShadowQueue>,
     first: Box<ShadowCopy>,
 ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(run_each(runner, queue, first))
 }
 
 /// A drain does not wait for copies: it cancels the one in progress, and the rest are counted as left out.
-async fn run_each<R: CopyRunner>(runner: Arc<R>, queue: Arc<CopyLane>, first: Box<ShadowCopy>) {
+async fn run_each<R: CopyRunner>(runner: Arc<R>, queue: Arc<ShadowQueue>, first: Box<ShadowCopy>) {
     let mut next = Some(first);
     while let Some(copy) = next {
         if runner.draining().is_cancelled() {

@@ -191,7 +191,7 @@ impl<T> CopyQueue<T> {
         }
         state.held += amount;
         state.figures.copied += 1;
-        Some(SpendReservation { lane: Arc::clone(self), amount, least, spent: None })
+        Some(SpendReservation { queue: Arc::clone(self), amount, least, spent: None })
     }
 
     /// The amount to write down before more is spent, because a restart would spend any unwritten amount again.
@@ -257,7 +257,7 @@ impl<T> QueueState<T> {
 
 /// The amount held for a copy. Dropping it releases what the copy did not cost.
 pub(super) struct SpendReservation<T> {
-    lane: Arc<CopyQueue<T>>,
+    queue: Arc<CopyQueue<T>>,
     amount: i64,
     /// The copy's cost by list prices.
     least: i64,
@@ -274,7 +274,7 @@ impl<T> SpendReservation<T> {
 
 impl<T> Drop for SpendReservation<T> {
     fn drop(&mut self) {
-        let mut state = self.lane.state.lock();
+        let mut state = self.queue.state.lock();
         state.held -= self.amount;
         let Some(spent) = self.spent else { return };
         state.spent = state.spent.saturating_add(spent);
@@ -295,68 +295,68 @@ mod tests {
 
     #[test]
     fn so_many_are_at_work_so_many_wait_and_the_rest_is_counted() {
-        let lane = CopyQueue::default();
-        let entered: Vec<_> = (0..5).map(|copy| lane.enter((7, copy), 2, 2)).collect();
+        let queue = CopyQueue::default();
+        let entered: Vec<_> = (0..5).map(|copy| queue.enter((7, copy), 2, 2)).collect();
         assert_eq!(entered, [Some(0), Some(1), None, None, None]);
-        assert_eq!(lane.figures().full, 1);
-        assert_eq!((lane.next(), lane.next(), lane.next()), (Some(2), Some(3), None));
+        assert_eq!(queue.figures().full, 1);
+        assert_eq!((queue.next(), queue.next(), queue.next()), (Some(2), Some(3), None));
         assert_eq!(
-            (lane.enter((7, 5), 2, 2), lane.enter((7, 6), 2, 0)),
+            (queue.enter((7, 5), 2, 2), queue.enter((7, 6), 2, 0)),
             (Some(5), None),
             "one is at work still"
         );
-        assert_eq!((lane.next(), lane.next(), lane.enter((7, 7), 1, 0)), (None, None, Some(7)));
+        assert_eq!((queue.next(), queue.next(), queue.enter((7, 7), 1, 0)), (None, None, Some(7)));
     }
 
     #[test]
     fn a_budget_is_never_passed_and_begins_anew_with_its_period() {
-        let lane = Arc::new(CopyQueue::<()>::default());
+        let queue = Arc::new(CopyQueue::<()>::default());
         let budget = ShadowBudget { amount: NanoDollars::new(100), period: Duration::from_secs(3600) };
-        let take = |amount, hour| lane.take(&budget, NanoDollars::new(amount), at(hour));
+        let take = |amount, hour| queue.take(&budget, NanoDollars::new(amount), at(hour));
         let (mut first, second) = (take(60, 1).unwrap(), take(40, 1).unwrap());
-        assert!(take(1, 1).is_none() && lane.could_pay(&budget, at(1)), "what is held may come back");
+        assert!(take(1, 1).is_none() && queue.could_pay(&budget, at(1)), "what is held may come back");
         first.spend(NanoDollars::new(50));
         drop((first, second));
-        assert_eq!(lane.figures().spent, NanoDollars::new(50));
+        assert_eq!(queue.figures().spent, NanoDollars::new(50));
         assert!(take(51, 1).is_none());
-        assert!(!lane.could_pay(&budget, at(1)), "one that did not fit with nobody else at work");
-        assert!(lane.could_pay(&budget, at(2)) && take(100, 2).is_some());
-        assert_eq!(lane.figures(), ShadowFigures { copied: 3, unpaid: 2, ..ShadowFigures::default() });
+        assert!(!queue.could_pay(&budget, at(1)), "one that did not fit with nobody else at work");
+        assert!(queue.could_pay(&budget, at(2)) && take(100, 2).is_some());
+        assert_eq!(queue.figures(), ShadowFigures { copied: 3, unpaid: 2, ..ShadowFigures::default() });
     }
 
     #[test]
     fn a_server_that_reports_more_than_is_held_passes_a_budget_by_one_copy() {
-        let lane = Arc::new(CopyQueue::<u32>::default());
+        let queue = Arc::new(CopyQueue::<u32>::default());
         let budget = ShadowBudget { amount: NanoDollars::new(10_000), period: Duration::from_secs(3600) };
-        let take = |amount| lane.take(&budget, NanoDollars::new(amount), at(1));
-        assert_eq!(lane.most_at_work(4), 1, "nothing is known of who answers");
+        let take = |amount| queue.take(&budget, NanoDollars::new(amount), at(1));
+        assert_eq!(queue.most_at_work(4), 1, "nothing is known of who answers");
         let mut first = take(100).unwrap();
         first.spend(NanoDollars::new(90));
         drop(first);
-        assert_eq!(lane.most_at_work(4), 4);
-        assert_eq!((lane.enter((7, 0), 4, 9), lane.enter((7, 1), 4, 9)), (Some(0), Some(1)));
-        assert_eq!(lane.enter((7, 2), 2, 9), None);
+        assert_eq!(queue.most_at_work(4), 4);
+        assert_eq!((queue.enter((7, 0), 4, 9), queue.enter((7, 1), 4, 9)), (Some(0), Some(1)));
+        assert_eq!(queue.enter((7, 2), 2, 9), None);
         // From here on, every copy is reported to be fifty times as long.
         let mut second = take(100).unwrap();
         second.spend(NanoDollars::new(5_000));
         drop(second);
-        assert_eq!((lane.most_at_work(4), lane.next()), (1, None), "one of the two at work ends");
-        assert_eq!(lane.next(), Some(2));
+        assert_eq!((queue.most_at_work(4), queue.next()), (1, None), "one of the two at work ends");
+        assert_eq!(queue.next(), Some(2));
         assert!(take(100).is_none(), "as much as that is held for the next: 5,000 of 4,910");
-        assert!(!lane.could_pay(&budget, at(1)));
-        assert_eq!(lane.figures().spent, NanoDollars::new(5_090));
+        assert!(!queue.could_pay(&budget, at(1)));
+        assert_eq!(queue.figures().spent, NanoDollars::new(5_090));
     }
 
     #[test]
     fn what_is_written_down_covers_what_is_spent_and_a_restart_begins_there() {
         let budget = ShadowBudget { amount: NanoDollars::new(6_400), period: Duration::from_secs(3600) };
-        let lane = Arc::new(CopyQueue::<()>::default());
-        assert_eq!(lane.unwritten(&budget), None);
+        let queue = Arc::new(CopyQueue::<()>::default());
+        assert_eq!(queue.unwritten(&budget), None);
         let (mut spent, mut writes, mut written) = (0, 0, 0);
-        while let Some(mut taken) = lane.take(&budget, NanoDollars::new(10), at(7)) {
-            if let Some(more) = lane.unwritten(&budget) {
+        while let Some(mut taken) = queue.take(&budget, NanoDollars::new(10), at(7)) {
+            if let Some(more) = queue.unwritten(&budget) {
                 assert_eq!((more.period_s, more.period), (3600, 7));
-                lane.wrote(more);
+                queue.wrote(more);
                 (writes, written) = (writes + 1, more.amount);
             }
             spent += 10;
@@ -364,7 +364,7 @@ mod tests {
             taken.spend(NanoDollars::new(10));
             drop(taken);
         }
-        assert_eq!((spent, lane.unwritten(&budget)), (6_400, None));
+        assert_eq!((spent, queue.unwritten(&budget)), (6_400, None));
         assert!(writes <= 64, "{writes}");
         let next = Arc::new(CopyQueue::<()>::default());
         next.resume(ShadowSpend { period_s: 3600, period: 7, amount: written });
@@ -374,16 +374,16 @@ mod tests {
 
     #[test]
     fn the_copies_of_one_organisation_leave_room_to_those_of_another() {
-        let lane = CopyQueue::default();
-        assert_eq!(lane.enter((1, "a0"), 1, 4), Some("a0"));
+        let queue = CopyQueue::default();
+        assert_eq!(queue.enter((1, "a0"), 1, 4), Some("a0"));
         for copy in ["a1", "a2", "a3", "a4", "a5"] {
-            assert_eq!(lane.enter((1, copy), 1, 4), None);
+            assert_eq!(queue.enter((1, copy), 1, 4), None);
         }
         for copy in ["b1", "b2", "b3"] {
-            assert_eq!(lane.enter((2, copy), 1, 4), None);
+            assert_eq!(queue.enter((2, copy), 1, 4), None);
         }
-        assert_eq!(lane.figures().full, 4, "a5, the two that made room, and b3");
-        let order: Vec<_> = std::iter::from_fn(|| lane.next()).collect();
+        assert_eq!(queue.figures().full, 4, "a5, the two that made room, and b3");
+        let order: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         assert_eq!(order, ["a1", "b1", "a2", "b2"]);
     }
 }
