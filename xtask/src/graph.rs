@@ -67,7 +67,7 @@ const CRATES: &[CrateRule] = &[
         Gateway,
         &["call-api", "engine-api", "wire", "tokenizer", "identity", "limits", "ledger"],
     ),
-    rule("rollout", Gateway, &["call-api", "wire", "identity", "call-state"]),
+    rule("rollout", Gateway, &["call-api", "wire", "relay", "identity", "call-state"]),
     rule(
         "catalog",
         Gateway,
@@ -87,7 +87,7 @@ const CRATES: &[CrateRule] = &[
     rule(
         "resources",
         Gateway,
-        &["call-api", "wire", "identity", "ledger", "moderation", "objects", "call-state"],
+        &["call-api", "wire", "relay", "identity", "ledger", "moderation", "objects", "call-state"],
     ),
     rule(
         "gateway",
@@ -95,7 +95,6 @@ const CRATES: &[CrateRule] = &[
         &[
             "wire",
             "relay",
-            "checkpoint",
             "tokenizer",
             "prompt",
             "engine-api",
@@ -143,6 +142,9 @@ const CRATES: &[CrateRule] = &[
             "fleet",
             "worker",
             "upstream",
+            "call-state",
+            "rollout",
+            "catalog",
             "gateway",
             "edge",
             "trace",
@@ -160,7 +162,6 @@ const CRATES: &[CrateRule] = &[
         Around,
         &[
             "wire",
-            "relay",
             "quant",
             "checkpoint",
             "tokenizer",
@@ -169,7 +170,6 @@ const CRATES: &[CrateRule] = &[
             "engine-api",
             "grammar",
             "call-api",
-            "kv-layout",
             "kernels",
             "model",
             "cuda",

@@ -21,8 +21,7 @@ fn read(text: &str) -> Result<ServerSettings, String> {
 fn the_defaults_are_those_of_the_crates() {
     let config = read("").unwrap();
     assert_eq!(config.gateway.wire, WireLimits::default());
-    let own = SchedulerConfig { context_window: usize::MAX, ..SchedulerConfig::default() };
-    assert_eq!(config.scheduler, own);
+    assert_eq!(config.scheduler, SchedulerConfig { context_window: usize::MAX, ..Default::default() });
     assert_eq!(config.traces.retention, TraceRetention::default());
     assert_eq!(config.traces.queue_records, RecorderConfig::default().queue_records);
     assert_eq!(config.traces.recent_records, RecorderConfig::default().recent_records);

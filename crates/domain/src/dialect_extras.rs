@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::cache_comparison::CacheComparison;
 use crate::{ClearTools, ClearedContext, ResponseAsk};
 
 /// The parameters of one dialect. A call that sets none holds [`DialectExtras::None`], which takes no memory of its own.
@@ -39,13 +40,6 @@ pub struct MessagesExtras {
     pub clears: Option<ClearTools>,
     /// What was removed from the conversation.
     pub cleared: Option<ClearedContext>,
-}
-
-/// A request to say in the answer why a cached prefix was missed.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CacheComparison {
-    /// Id of the earlier answer that the diagnosis compares with. `None` for the first call of a conversation.
-    pub previous_answer: Option<String>,
 }
 
 impl DialectExtras {

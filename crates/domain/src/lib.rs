@@ -5,6 +5,7 @@ mod admin_code;
 mod attempt;
 mod beside;
 mod block_key;
+mod cache_comparison;
 mod cache_mark;
 mod call;
 mod clock;
@@ -39,6 +40,7 @@ pub use admin_code::AdminCode;
 pub use attempt::{Attempt, AttemptOutcome, ContinuedAnswer};
 pub use beside::{BilledLine, BilledPrices, ConcurrentWork, ConnectionTrace, WorkAhead};
 pub use block_key::{BLOCK_TOKENS, BlockKey, CacheLabel, CacheSalt, PrefixKeys};
+pub use cache_comparison::CacheComparison;
 pub use cache_mark::{CacheLife, CacheMark, CacheMarkAt, CachePin};
 pub use call::{
     BodyFields, Call, Dialect, Endpoint, FieldSpan, MessageOrigin, Prompt, RelayedBody, ServiceTier,
@@ -50,7 +52,7 @@ pub use conversation::{
     ClearTools, ClearTrigger, ClearedContext, Conversation, CustomInput, Message, Role, TextPlace, Tool,
     ToolCall, ToolChoice,
 };
-pub use dialect_extras::{CacheComparison, CompletionsExtras, DialectExtras, MessagesExtras};
+pub use dialect_extras::{CompletionsExtras, DialectExtras, MessagesExtras};
 pub use encode::{EncodeText, EncodeWish, PromptItem, ScoreWish, ToEncode, VectorWish};
 pub use end_user::EndUser;
 pub use http_date::HttpDate;

@@ -1,7 +1,7 @@
 //! Parameters that only the Responses API has: what the answer repeats, what is stored, and what it continues. Must not
 //! know a store, nor any JSON except what is repeated verbatim.
 
-use crate::CacheComparison;
+use crate::cache_comparison::CacheComparison;
 
 /// Parameters of one Responses call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -35,6 +35,14 @@ enum AdmittedTarget {
     Key(Arc<Principal>),
 }
 
+#[cfg(test)]
+impl GatewayAdmission {
+    /// The admitted call, for tests that drive a call through its steps themselves. `None` for other requests.
+    pub(crate) fn into_call(self) -> Option<EnteredCall> {
+        if let AdmittedTarget::Call(entered) = self.0 { Some(entered) } else { None }
+    }
+}
+
 impl RequestAdmission for GatewayAdmission {
     fn payer(&self) -> &KeyId {
         match &self.0 {

@@ -39,12 +39,14 @@ mod event_batcher;
 
 mod reply;
 
+mod call_ending;
 mod early_end;
 
 mod stored;
 
 use crate::settle::{CallBill, CallSettlement, SettleHaste, SettledProof};
 
+use call_ending::CallEnding;
 use client_stream::ClientStream;
 use reply::ReplyWriter;
 use round::Round;
@@ -110,23 +112,6 @@ impl SettledEnd {
             _ => None,
         }
     }
-}
-
-/// How the work ended, before the client is answered or charged.
-enum CallEnding {
-    Completed,
-    /// The client went away. It pays for what was computed.
-    ClientGone,
-    /// The client stopped reading. It pays for what was written to it.
-    Stalled {
-        waited: Duration,
-    },
-    /// The key was revoked or expired. The client pays for what was computed.
-    KeyOver(Rejection),
-    /// The gateway or the engine failed. The client pays for what was delivered to it.
-    Failed(Rejection),
-    /// No worker took the call, or the hold never reached the disk. Nothing happened.
-    Refused(Rejection),
 }
 
 /// Owns the request until it is settled, answered and traced, and its last byte is taken. Returns the shadow copy that

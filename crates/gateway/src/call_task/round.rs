@@ -17,7 +17,7 @@ use crate::request_context::RequestContext;
 use crate::state::RenderedWork;
 use crate::unrepeated::unrepeated;
 
-use super::CallEnding;
+use super::call_ending::CallEnding;
 use super::placement::{self, Attempts, Placed, PlacementContext};
 use super::reply::ReplyWriter;
 use super::source::AnswerSource;

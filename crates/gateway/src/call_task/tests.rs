@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use headrace_call_api::CallService;
 use headrace_call_state::Rejection;
 use headrace_domain::{AttemptOutcome, CallOutcome, Clock, Endpoint, Stage, Usage, is_partition};
 use headrace_engine_api::{GrammarFailed, JobError};
 use headrace_ledger::LedgerOperation;
 use tokio::sync::oneshot;
 
-use crate::entry::{EnteredCall, enter};
 use crate::stages::decide;
 use crate::world::{Arrival, Setup, World, chat_body, read};
 
@@ -21,8 +21,11 @@ async fn two_rounds_have_one_hold_one_answer_one_settlement_and_one_trace() {
     let world = World::new(Setup::default());
     let (gateway, before) = (Arc::clone(&world.gateway), world.balance_when_idle().await);
     let Arrival { head, body } = world.arrival(Endpoint::ChatCompletions, chat_body(false).to_string());
-    let entered = enter(&gateway, Endpoint::ChatCompletions, head.caller, None, |_| ());
-    let Ok(EnteredCall { admitted, mut context, .. }) = entered else { panic!("it is let in") };
+    let (admitted, mut context) = {
+        let Ok(admission) = gateway.admit(head) else { panic!("it is let in") };
+        let entered = admission.into_call().unwrap();
+        (entered.admitted, entered.context)
+    };
     let rendered = decide(&gateway, admitted, body, &mut context).await.unwrap();
     let funded = rendered.hold(&gateway, &mut context).await.unwrap();
     let (head, answer) = oneshot::channel();
