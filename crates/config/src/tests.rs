@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use headrace_catalog::{ControlTokenPolicy, InputKinds, OffForm, OnBreak, PastAnswers, ToolsOrder};
 use headrace_domain::{KeyId, MediaKind, OrgId, PriceTier};
 use headrace_fleet::HedgePolicy;
-use headrace_rollout::StickyBy;
 use headrace_store::trace::TraceRetention;
 use headrace_trace::RecorderConfig;
 
