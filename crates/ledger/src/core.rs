@@ -465,7 +465,7 @@ impl LedgerCore {
 
     /// Returns the owners of all open holds, in order and each once.
     pub fn owners(&self) -> Vec<Owner> {
-        let owners: BTreeSet<Owner> = self.state.open.iter().map(|(_, held)| held.owner).collect();
+        let owners: BTreeSet<Owner> = self.state.open.values().map(|held| held.owner).collect();
         owners.into_iter().collect()
     }
 
