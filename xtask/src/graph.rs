@@ -85,6 +85,11 @@ const CRATES: &[CrateRule] = &[
         ],
     ),
     rule(
+        "render",
+        Gateway,
+        &["wire", "tokenizer", "prompt", "engine-api", "grammar", "call-state", "catalog"],
+    ),
+    rule(
         "resources",
         Gateway,
         &["call-api", "wire", "relay", "identity", "ledger", "moderation", "objects", "call-state"],
@@ -109,6 +114,7 @@ const CRATES: &[CrateRule] = &[
             "call-state",
             "rollout",
             "catalog",
+            "render",
             "resources",
         ],
     ),

@@ -22,6 +22,10 @@ use headrace_engine_api::Capabilities;
 use headrace_identity::{EntitlementRefusal, Principal, may_use};
 use headrace_prompt::RenderOptions;
 use headrace_relay::{model_named, skim_question};
+use headrace_render::{
+    could_fit, encode_conversation, encoder_rejection, not_encoded, out_of_vocabulary, reuse_past_answers,
+    text_alone, text_ids,
+};
 use headrace_rollout::RouteAsker;
 use headrace_tokenizer::Tokenizer;
 use headrace_wire::{
@@ -37,10 +41,8 @@ use crate::stages::authenticate::draining;
 use crate::stages::authorize::{name_kept, unknown_model_of};
 use crate::stages::moderate::may_pass;
 use crate::stages::prepare::reserve;
+use crate::stages::render::salt_of;
 use crate::stages::render::shorten::shortened;
-use crate::stages::render::{
-    could_fit, encodes, not_encoded, out_of_vocabulary, rendered, salt_of, text_alone, text_ids, with_past,
-};
 use crate::stages::route::region_not_allowed;
 use crate::state::IdentifiedCaller;
 
@@ -198,7 +200,7 @@ impl QuestionContext {
         let ids = conversation_ids(&model, lane, &call, (conversation, &options), room)?;
         // As for a call: earlier answers count with their generated ids.
         let salt = salt_of(&self.asker.secret, &self.asker.principal.project, &model, &call);
-        let past = with_past(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
+        let past = reuse_past_answers(&model, lane, &call, (&self.kept, &salt), (ids, None), self.asker.now);
         Ok(QuestionAnswer::Here(count_body(past.ids.len() as u64, false)))
     }
 
@@ -321,7 +323,7 @@ fn conversation_ids(
 ) -> Result<Vec<u32>, Rejection> {
     text_alone(model, call)?;
     could_fit(model, call)?;
-    rendered(model, lane, conversation, options, room).map(|(ids, _)| ids)
+    encode_conversation(model, lane, conversation, options, room).map(|(ids, _)| ids)
 }
 
 /// The token ids of a text as an encoder would take it.
@@ -331,7 +333,7 @@ fn text_ids_of(
     asked: TokenizeRequest,
     room: TokenizerMemory<'_>,
 ) -> Result<Vec<u32>, Rejection> {
-    let Prompt::Raw(items) = asked.prompt else { return Err(encodes(model, lane)) };
+    let Prompt::Raw(items) = asked.prompt else { return Err(encoder_rejection(model, lane)) };
     let Some(PromptItem::Text(text)) = items.into_iter().next() else { return Err(unread()) };
     text_ids(model, lane, text, asked.add_special_tokens, room)
 }

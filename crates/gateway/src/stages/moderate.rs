@@ -7,11 +7,10 @@ use headrace_call_state::Rejection;
 use headrace_catalog::{Catalog, ServedModel};
 use headrace_domain::{Call, Code, EncodeText, Prompt, PromptItem, Role, Stage, TextPlace};
 use headrace_moderation::{Judge, Phrases, Verdict};
+use headrace_render::could_fit;
 
 use crate::request_context::RequestContext;
 use crate::state::{ModeratedCall, RoutedCall};
-
-use super::render::could_fit;
 
 impl RoutedCall {
     pub(crate) async fn moderate(self, context: &mut RequestContext) -> Result<ModeratedCall, Rejection> {

@@ -16,6 +16,12 @@ use headrace_fleet::Fleet;
 use headrace_grammar::FormOwner;
 use headrace_identity::Principal;
 use headrace_prompt::RenderOptions;
+use headrace_render::{
+    ReusedHistory, cache_pins, check_supported, compile_grammar, could_fit, encode_conversation,
+    encode_raw_prompt, encode_texts, end_of_fill, generator_rejection, is_constrained, may_spell,
+    out_of_vocabulary, prompt_param, reasoning_budget, rendering_failed, reuse_past_answers, text_alone,
+    window_exceeded,
+};
 use headrace_wire::{CacheDiagnosis, WireLimits};
 use parking_lot::Mutex;
 
@@ -26,40 +32,21 @@ use crate::state::{
     RenderedVectors, RenderedWork, RoutedCall,
 };
 
-use past::ReusedHistory;
 use reread::{RereadCall, read_for};
 use screen::{RelayScreen, ScreenClearance};
 
 pub(crate) mod estimate;
 
-mod budget;
-mod calls;
-mod form;
-mod held;
 mod messages;
-mod past;
-mod pins;
-
-mod raw;
-
 mod reread;
 
 pub(crate) mod screen;
 
 pub(crate) mod shorten;
 
-mod texts;
-
-mod words;
-
-pub(crate) use calls::held as held_calls;
 use estimate::MemoryEstimate;
 pub(crate) use messages::likely_tokens;
-pub(crate) use past::with_past;
 pub(crate) use reread::passes_over;
-pub(crate) use texts::{encodes, text_ids};
-pub(crate) use words::{could_fit, not_encoded, out_of_vocabulary, rendered, shown, text_alone};
-use words::{failed, prompt_param, window_exceeded};
 
 /// The most prompt tokens that the results of one web search add. The hold includes them as prompt tokens.
 const TOKENS_OF_A_SEARCH: u64 = 10_000;
@@ -199,7 +186,8 @@ impl RenderedWork {
         turn: Option<RenderPermit>,
         context: &mut RequestContext,
     ) -> Result<Box<Self>, Rejection> {
-        let project = context.record.project.as_ref().ok_or_else(|| failed("the call has no project"))?;
+        let project =
+            context.record.project.as_ref().ok_or_else(|| rendering_failed("the call has no project"))?;
         let attempt = prepare(gateway, &self.terms, &model, project, read.call, turn, context);
         let RenderAttempt { call, turn, outcome } = attempt.await?;
         let mut prepared = outcome?;
@@ -273,7 +261,7 @@ async fn prepare(
     context: &RequestContext,
 ) -> Result<RenderAttempt<PreparedCall>, Rejection> {
     let salt = salt_of(&gateway.parts().cache_secret, project, model, &call);
-    raw::may_spell(model, &call, terms.memory.key())?;
+    may_spell(model, &call, terms.memory.key())?;
     let RenderAttempt { call, turn, outcome } = encode(gateway, terms, model, call, salt, turn).await?;
     let outcome = outcome.and_then(|EncodedCall { rendered, form_ns, kept_answers }| {
         let sampling = sampling(gateway, model, &call, &rendered, context.drawn_bits())?;
@@ -291,7 +279,7 @@ async fn encode(
     salt: CacheSalt,
     turn: Option<RenderPermit>,
 ) -> Result<RenderAttempt<EncodedCall>, Rejection> {
-    let compiling = form::is_held(&call).then(|| gateway.memory().none_yet(terms.memory.key()));
+    let compiling = is_constrained(&call).then(|| gateway.memory().none_yet(terms.memory.key()));
     let inputs = EncodeInputs {
         fleet: Arc::clone(terms.catalog.fleet()),
         generated_ids: Arc::clone(gateway.kept_ids()),
@@ -304,7 +292,7 @@ async fn encode(
         compiling: Mutex::new(compiling),
     };
     // Compiling a grammar, and rendering several times to shorten a conversation, may take as long as a long prompt.
-    if turn.is_none() && !form::is_held(&call) && !shorten::is_asked(&call) {
+    if turn.is_none() && !is_constrained(&call) && !shorten::is_asked(&call) {
         let (call, outcome) = shorten_and_encode(model, call, &inputs);
         return Ok(RenderAttempt { call, turn, outcome });
     }
@@ -315,7 +303,7 @@ async fn encode(
         let (call, outcome) = shorten_and_encode(&model, call, &inputs);
         RenderAttempt { call, turn, outcome }
     });
-    encoding.await.map_err(|_| failed("the rendering was stopped"))
+    encoding.await.map_err(|_| rendering_failed("the rendering was stopped"))
 }
 
 /// What encoding a call for a model needs.
@@ -343,8 +331,8 @@ impl EncodeInputs {
         call: &Call,
         prompt: &str,
     ) -> Result<(Option<SharedGrammar>, u64), Rejection> {
-        let from = form::is_held(call).then(Instant::now);
-        let grammar = self.form_of(|owner| form::grammar(model, lane, call, prompt, owner))?;
+        let from = is_constrained(call).then(Instant::now);
+        let grammar = self.form_of(|owner| compile_grammar(model, lane, call, prompt, owner))?;
         let nanos = from.map_or(0, |from| u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX));
         Ok((grammar, nanos))
     }
@@ -419,7 +407,7 @@ fn encode_by_backend(
         Backend::Tokens(lane) => encode_prompts(model, lane, call, inputs),
         Backend::Vectors(lane) => {
             let most_tokens = inputs.limits.max_encode_tokens;
-            let texts = texts::encode(model, lane, call, most_tokens, TokenizerMemory(&inputs.memory))?;
+            let texts = encode_texts(model, lane, call, most_tokens, TokenizerMemory(&inputs.memory))?;
             Ok(EncodedCall::of(RenderedInput::Vectors(RenderedVectors { texts: EnginePrompts::new(texts) })))
         }
         Backend::Messages(_) => {
@@ -436,29 +424,30 @@ fn encode_prompts(
     call: &Call,
     inputs: &EncodeInputs,
 ) -> Result<EncodedCall, Rejection> {
-    held::check(model, lane, call)?;
+    check_supported(model, lane, call)?;
     could_fit(model, call)?;
     let memory = TokenizerMemory(&inputs.memory);
     match &call.prompt {
         Prompt::Conversation(conversation) => {
             let reasoning = Some(&call.reasoning);
             let options = RenderOptions { add_generation_prompt: true, now: inputs.now, reasoning };
-            let (ids, text) = rendered(model, lane, conversation, &options, memory)?;
+            let (ids, text) = encode_conversation(model, lane, conversation, &options, memory)?;
             let cache = (&inputs.generated_ids, &inputs.salt);
-            let past = with_past(model, lane, call, cache, (ids, Some(&text)), inputs.now);
+            let past = reuse_past_answers(model, lane, call, cache, (ids, Some(&text)), inputs.now);
             let ReusedHistory { ids, kept_answers, recorder } = past;
             let (grammar, form_ns) = inputs.grammar(model, lane, call, &text)?;
-            let reasoning_budget = budget::cap(model, lane, call, (&text, grammar.is_some()))?;
-            let pins = pins::pins(lane, call, &text, &ids);
+            let reasoning_budget = reasoning_budget(model, lane, call, (&text, grammar.is_some()))?;
+            let pins = cache_pins(lane, call, &text, &ids);
             let prompts = EnginePrompts::new(vec![ids.into()]);
             let text = Some(text);
             let tokens = RenderedTokens { prompts, text, grammar, reasoning_budget, pins, recorder };
             Ok(EncodedCall { rendered: RenderedInput::Tokens(tokens), form_ns, kept_answers })
         }
-        Prompt::Encode(_) => Err(texts::generates(model)),
-        Prompt::Relayed(_) => Err(failed("it was read to be sent on")),
+        Prompt::Encode(_) => Err(generator_rejection(model)),
+        Prompt::Relayed(_) => Err(rendering_failed("it was read to be sent on")),
         Prompt::Raw(items) => {
-            let each = items.iter().enumerate().map(|item| raw::encode(model, lane, call, item, memory));
+            let each =
+                items.iter().enumerate().map(|item| encode_raw_prompt(model, lane, call, item, memory));
             let (grammar, form_ns) = inputs.grammar(model, lane, call, "")?;
             let tokens = RenderedTokens {
                 prompts: EnginePrompts::new(each.collect::<Result<_, _>>()?),
@@ -538,7 +527,7 @@ fn resolve(
     // The low bits of a UUID v7 are random. They seed a call that names no seed.
     let drawn = u64::try_from(request_bits & u128::from(u64::MAX)).unwrap_or(0);
     let mut sampling = call.sampling.resolve(&lane.defaults, max_tokens, drawn);
-    sampling.stop_token_ids.extend(raw::end_of_fill(lane, call));
+    sampling.stop_token_ids.extend(end_of_fill(lane, call));
     Ok(sampling)
 }
 

@@ -14,10 +14,10 @@ use headrace_domain::{
 use headrace_engine_api::{JobError, JobEvent, ResumeSupport, SubmitRefusal};
 use headrace_fleet::Placement;
 use headrace_prompt::{CallIds, OfferedTools, ReplyForm, ReplyParser};
+use headrace_render::constrained_tools;
 use headrace_wire::WireLimits;
 
 use crate::request_context::RequestContext;
-use crate::stages::render::held_calls;
 use crate::state::RenderedWork;
 
 use super::formatted_text::FormattedText;
@@ -551,7 +551,7 @@ fn reply_form(work: &RenderedWork) -> ReplyForm {
     let mut offered = OfferedTools::of(conversation);
     // A server that receives the form as text may enforce less of it.
     if rendered.grammar.is_some() && lane.capabilities.grammars {
-        offered = offered.held(held_calls(conversation));
+        offered = offered.held(constrained_tools(conversation));
     }
     ReplyForm {
         style: lane.replies,

@@ -8,9 +8,9 @@ use headrace_domain::{
     CacheMiss, Call, Conversation, MessageOrigin, MissReason, Prompt, PromptItem, PromptPlace, UnixNanos,
 };
 use headrace_prompt::{PartRange, PromptPart, RenderOptions};
+use headrace_render::shown_conversation;
 use headrace_tokenizer::Tokenizer;
 
-use crate::stages::render::shown;
 use crate::state::RenderedWork;
 
 /// Bytes by which a decoded text may differ from the encoded one at its end: one broken character, replaced.
@@ -50,7 +50,7 @@ fn place(work: &RenderedWork, prompt: usize, miss: &CacheMiss, now: UnixNanos) -
             let text = rendered.text.as_deref()?;
             let offset = offset_of(tokenizer, before, text, false)?;
             let offset = floor_char_boundary(text, offset.saturating_add(in_common()));
-            let conversation = &*shown(&work.model, conversation);
+            let conversation = &*shown_conversation(&work.model, conversation);
             // Rendered as in stage `render`. A template that prints the time may print another one, and then yields no
             // places.
             let options =

@@ -9,10 +9,10 @@ use headrace_domain::{
 };
 use headrace_prompt::RenderOptions;
 use headrace_relay::as_chat;
+use headrace_render::{could_fit, encode_conversation};
 use headrace_wire::WireLimits;
 
 use super::messages;
-use super::words::{could_fit, rendered};
 
 /// Replaces the result of a tool call.
 const CLEARED: &str = "[This result was cleared to save room. Call the tool again if it is needed.]";
@@ -57,7 +57,7 @@ fn tokens(
     (now, room): (UnixNanos, TokenizerMemory<'_>),
 ) -> Result<usize, Rejection> {
     let options = RenderOptions { add_generation_prompt: true, now, reasoning: Some(&call.reasoning) };
-    rendered(model, lane, conversation, &options, room).map(|(ids, _)| ids.len())
+    encode_conversation(model, lane, conversation, &options, room).map(|(ids, _)| ids.len())
 }
 
 fn cleared(

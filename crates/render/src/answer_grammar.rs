@@ -9,22 +9,25 @@ use headrace_domain::{Call, Code, Endpoint, GrammarSyntax, JsonForm, ResponseFor
 use headrace_engine_api::{FormKinds, FormThought, SharedGrammar};
 use headrace_grammar::{FormLimits, FormOwner, GrammarFault, calls_as_gbnf, strict};
 
-use super::calls::{self, CallForm};
+use crate::tool_call_form::{CallForm, are_constrained, tool_call_form};
 
-/// Whether anything may have to be compiled.
-pub(super) fn is_held(call: &Call) -> bool {
-    call.form.is_some() || calls::are_held(call)
+/// Whether the answers of a call may have to be constrained, so that a grammar is compiled.
+pub fn is_constrained(call: &Call) -> bool {
+    call.form.is_some() || are_constrained(call)
 }
 
-/// The grammar of a call's answers. `None` if they are unconstrained.
-pub(super) fn grammar(
+/// The grammar of a call's answers. `None` if they are unconstrained. `prompt` is the text of its prompt.
+///
+/// # Errors
+/// The form is invalid or too costly, or the model cannot be constrained to it. Names the parameter.
+pub fn compile_grammar(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,
     prompt: &str,
     owner: &FormOwner<'_>,
 ) -> Result<Option<SharedGrammar>, Rejection> {
-    let calls = calls::form(model, lane, call)?;
+    let calls = tool_call_form(model, lane, call)?;
     if let Some(CallForm { form, param, is_optional: true }) = calls {
         let compiled = compile(lane, owner, thought(lane, prompt), &Arc::new(form), param);
         return match compiled {

@@ -9,19 +9,26 @@ use headrace_catalog::{EncoderOutput, ServedModel, VectorBackend};
 use headrace_domain::{Call, Code, EncodeText, EncodeWish, Endpoint, Prompt, PromptItem, Stage, ToEncode};
 use headrace_tokenizer::{Bounds, TokenizerError};
 
+use crate::encode_prompt::not_encoded;
+
 /// Lower-casing divides the bytes of a text by at most this. (The Kelvin sign has three bytes, its lower-case letter
 /// one.)
 const LOWER_CASE_SHORTENS_BY: usize = 3;
 
 /// The ids of each text, at most `most_tokens` of them in all.
-pub(super) fn encode(
+///
+/// # Errors
+/// A text is empty or too long, the model makes something else, or there is too little memory.
+pub fn encode_texts(
     model: &ServedModel,
     lane: &VectorBackend,
     call: &Call,
     most_tokens: u32,
     room: TokenizerMemory<'_>,
 ) -> Result<Vec<Arc<[u32]>>, Rejection> {
-    let Prompt::Encode(ToEncode { texts, wish }) = &call.prompt else { return Err(encodes(model, lane)) };
+    let Prompt::Encode(ToEncode { texts, wish }) = &call.prompt else {
+        return Err(encoder_rejection(model, lane));
+    };
     let prompt = match (wish, lane.makes) {
         (EncodeWish::Vectors(wish), EncoderOutput::Vectors { width }) => {
             if let Some(asked) = wish.dimensions.filter(|asked| *asked > width) {
@@ -34,7 +41,7 @@ pub(super) fn encode(
             named_prompt(model, lane, wish.prompt_name.as_deref())?
         }
         (EncodeWish::Scores(_), EncoderOutput::Scores) => None,
-        _ => return Err(encodes(model, lane)),
+        _ => return Err(encoder_rejection(model, lane)),
     };
     let param = param(call);
     let window = lane.capabilities.context_window;
@@ -73,7 +80,7 @@ pub(super) fn encode(
 ///
 /// # Errors
 /// The text is longer than the model's window, or there is too little memory.
-pub(crate) fn text_ids(
+pub fn text_ids(
     model: &ServedModel,
     lane: &VectorBackend,
     text: String,
@@ -84,7 +91,7 @@ pub(crate) fn text_ids(
     could_fit(model, lane, (0, &EncodeText::One(PromptItem::Text(text))), "prompt")?;
     let ids =
         room.encode(usize::MAX, |bounds| lane.tokenizer.encode_plain_within(&cased, adds_special, bounds));
-    ids.map_err(super::not_encoded)
+    ids.map_err(not_encoded)
 }
 
 /// Rejects a text that cannot fit the window under any tokenization, and ids outside the model's vocabulary.
@@ -203,7 +210,7 @@ fn param(call: &Call) -> &'static str {
 }
 
 /// The rejection of a call that an encoder cannot serve.
-pub(crate) fn encodes(model: &ServedModel, lane: &VectorBackend) -> Rejection {
+pub fn encoder_rejection(model: &ServedModel, lane: &VectorBackend) -> Rejection {
     let (makes, instead) = match lane.makes {
         EncoderOutput::Vectors { .. } => ("makes embeddings", "`POST /v1/embeddings`"),
         EncoderOutput::Scores => ("scores pairs of texts", "`POST /v1/rerank` or `POST /v1/score`"),
@@ -214,7 +221,7 @@ pub(crate) fn encodes(model: &ServedModel, lane: &VectorBackend) -> Rejection {
 }
 
 /// The rejection of embeddings and scores by a model that generates text.
-pub(super) fn generates(model: &ServedModel) -> Rejection {
+pub fn generator_rejection(model: &ServedModel) -> Rejection {
     let message = format!(
         "The model `{}` generates text: it makes no embeddings and scores nothing. Use `POST /v1/chat/completions`, or a model \
          that is an encoder.",

@@ -15,7 +15,7 @@ use headrace_tokenizer::Segment;
 ///
 /// # Errors
 /// The model cannot enforce the budget. Names the parameter.
-pub(super) fn cap(
+pub fn reasoning_budget(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,

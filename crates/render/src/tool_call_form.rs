@@ -15,25 +15,25 @@ use headrace_prompt::{ReplyFamily, TEXT_GRAMMAR, TEXT_PATTERN};
 use serde_json::{Value, json};
 
 /// Whether tool calls of the answer may have to be constrained.
-pub(super) fn are_held(call: &Call) -> bool {
+pub(crate) fn are_constrained(call: &Call) -> bool {
     matches!(&call.prompt, Prompt::Conversation(conversation)
         if may_call(conversation) || wanted(conversation, false).is_some())
 }
 
 /// The form of an answer's tool calls.
-pub(super) struct CallForm {
-    pub(super) form: ResponseFormat,
+pub(crate) struct CallForm {
+    pub(crate) form: ResponseFormat,
     /// The parameter that asks for it.
-    pub(super) param: &'static str,
+    pub(crate) param: &'static str,
     /// The request does not ask for it, so an unconstrained answer is acceptable.
-    pub(super) is_optional: bool,
+    pub(crate) is_optional: bool,
 }
 
 /// The form of an answer's tool calls. `None` if it is unconstrained.
 ///
 /// If the request asks for no form, calls may still be constrained to the offered names and schemas. This needs an
 /// engine with grammars, and a model that writes a mark before each call.
-pub(super) fn form(
+pub(crate) fn tool_call_form(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,
@@ -107,7 +107,7 @@ fn schemas_of(conversation: &Conversation) -> Result<(), Rejection> {
 
 /// Returns whether a tool's calls are constrained to its schema, as far as a grammar can, by the grammar that an engine
 /// with grammars enforces.
-pub(crate) fn held(conversation: &Conversation) -> impl Fn(&str) -> bool {
+pub fn constrained_tools(conversation: &Conversation) -> impl Fn(&str) -> bool {
     let whole = |tool: &Tool| {
         let strict = tool.strict || matches!(tool.custom, Some(CustomInput::Form(_)));
         strict || tool.parameters.as_ref().is_none_or(|schema| loose_tool_schema(schema).is_ok())
@@ -154,22 +154,22 @@ fn prepared(
             Some(CustomInput::Text) | None => None,
         };
         tool.strict |= custom.is_some();
-        let held = tool.strict;
+        let is_strict = tool.strict;
         // An engine with grammars constrains every call to its schema.
         tool.strict |= lane.capabilities.grammars;
         let own = custom.as_ref().map(|custom| Cow::Borrowed(&custom.schema));
         let Some(schema) = own.or(tool.parameters.as_ref().map(Cow::Borrowed)) else { continue };
         let is_openai = endpoint != Endpoint::Messages && tool.custom.is_none();
-        if held
+        if is_strict
             && is_openai
             && let Err(fault) = strict::check(&schema)
         {
             return Err(invalid(at, &tool.name, &fault.to_string()));
         }
-        let fitting = if held { tool_schema(&schema) } else { loose_tool_schema(&schema) };
+        let fitting = if is_strict { tool_schema(&schema) } else { loose_tool_schema(&schema) };
         let mut fitting = match fitting {
             Ok(schema) => schema,
-            Err(fault) if held => return Err(invalid(at, &tool.name, &fault.to_string())),
+            Err(fault) if is_strict => return Err(invalid(at, &tool.name, &fault.to_string())),
             Err(fault @ GrammarFault::Invalid { .. }) => {
                 return Err(invalid(at, &tool.name, &format!("{fault}.")));
             }
@@ -225,9 +225,9 @@ impl CustomArguments {
             | ResponseFormat::JsonSchema(_)
             | ResponseFormat::Grammar { .. }
             | ResponseFormat::Tags(_) => {
-                let why = "calls of this model carry texts between tags, where a text of a grammar could go on over their end. \
+                let reason = "calls of this model carry texts between tags, where a text of a grammar could go on over their end. \
                            Use `syntax: \"regex\"`, or a model that writes calls in JSON.";
-                Err(refused_format(Code::UnsupportedParameter, at, why))
+                Err(refused_format(Code::UnsupportedParameter, at, reason))
             }
         }
     }
@@ -243,10 +243,10 @@ impl CustomArguments {
     }
 }
 
-fn refused_format(code: Code, at: usize, why: &str) -> Rejection {
+fn refused_format(code: Code, at: usize, reason: &str) -> Rejection {
     let param = format!("tools[{at}].custom.format");
     let kept = format!("`{param}` was refused.");
-    Rejection::new(code, format!("`{param}`: {why}")).at(Stage::Render).with_param(&param).keeping(kept)
+    Rejection::new(code, format!("`{param}`: {reason}")).at(Stage::Render).with_param(&param).keeping(kept)
 }
 
 /// A grammar for either calls or an answer in a format.
@@ -264,11 +264,11 @@ fn either(calls: &str, form: &ResponseFormat) -> Result<String, Rejection> {
                 .to_owned())
         }
     };
-    let schema = schema.map_err(|why| {
-        let message = format!("Invalid schema for response_format: {why}.");
-        let why =
+    let schema = schema.map_err(|fault| {
+        let message = format!("Invalid schema for response_format: {fault}.");
+        let rejection =
             Rejection::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param("response_format");
-        why.keeping("`response_format` was refused.")
+        rejection.keeping("`response_format` was refused.")
     })?;
     // A grammar begins with `start`: that of the calls becomes a rule of this one.
     let calls: Vec<String> = calls
@@ -281,6 +281,6 @@ fn either(calls: &str, form: &ResponseFormat) -> Result<String, Rejection> {
 fn invalid(at: usize, name: &str, fault: &str) -> Rejection {
     let param = format!("tools[{at}].function.parameters");
     let message = format!("Invalid schema for function '{name}': {fault}");
-    let why = Rejection::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param(&param);
-    why.keeping(format!("`{param}` was refused."))
+    let rejection = Rejection::new(Code::InvalidJsonSchema, message).at(Stage::Render).with_param(&param);
+    rejection.keeping(format!("`{param}` was refused."))
 }

@@ -11,7 +11,10 @@ use headrace_prompt::RenderOptions;
 
 /// Rejects a prompt that cannot fit the window under any tokenization. It is not rendered, so no time and memory are
 /// wasted on it.
-pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
+///
+/// # Errors
+/// The prompt is too long. Names the parameter.
+pub fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
     let Some(lane) = model.lane.tokens() else { return Ok(()) };
     let window = lane.capabilities.context_window;
     let too_long = |has: String| Err(window_exceeded(prompt_param(call), &has, model));
@@ -40,7 +43,10 @@ pub(crate) fn could_fit(model: &ServedModel, call: &Call) -> Result<(), Rejectio
 }
 
 /// Rejects parts that a token model cannot see or hear. Names the first one's place.
-pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
+///
+/// # Errors
+/// There is such a part.
+pub fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Rejection> {
     let (Prompt::Conversation(conversation), Backend::Tokens(_)) = (&call.prompt, &model.lane) else {
         return Ok(());
     };
@@ -57,7 +63,10 @@ pub(crate) fn text_alone(model: &ServedModel, call: &Call) -> Result<(), Rejecti
 }
 
 /// A conversation as ids, and as the template wrote it.
-pub(crate) fn rendered(
+///
+/// # Errors
+/// The model has no template for it, the template does not take it, or there is too little memory.
+pub fn encode_conversation(
     model: &ServedModel,
     lane: &TokenBackend,
     conversation: &Conversation,
@@ -74,7 +83,7 @@ pub(crate) fn rendered(
     {
         return Err(no_tools(model));
     }
-    let conversation = &*shown(model, conversation);
+    let conversation = &*shown_conversation(model, conversation);
     let rendered = match conversation.continues {
         true => template.render_to_continue(conversation, options),
         false => template.render(conversation, options),
@@ -91,7 +100,7 @@ pub(crate) fn rendered(
 }
 
 /// The conversation as the model's template receives it.
-pub(crate) fn shown<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
+pub fn shown_conversation<'c>(model: &ServedModel, conversation: &'c Conversation) -> Cow<'c, Conversation> {
     if model.policy.tools_order == ToolsOrder::AsSent || conversation.tools.is_empty() {
         return Cow::Borrowed(conversation);
     }
@@ -111,7 +120,8 @@ fn no_tools(model: &ServedModel) -> Rejection {
     Rejection::new(Code::UnsupportedParameter, message).at(Stage::Render).with_param("tools")
 }
 
-pub(super) fn prompt_param(call: &Call) -> &'static str {
+/// The parameter that carries the prompt of a call.
+pub fn prompt_param(call: &Call) -> &'static str {
     match (&call.prompt, call.endpoint) {
         (_, Endpoint::Responses) => "input",
         (Prompt::Conversation(_), _) => "messages",
@@ -119,7 +129,8 @@ pub(super) fn prompt_param(call: &Call) -> &'static str {
     }
 }
 
-pub(super) fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Rejection {
+/// The rejection of a prompt that is longer than the model's context window. `has` is its length, in words.
+pub fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Rejection {
     let (name, window) = (&model.name, model.lane.context_window().unwrap_or(0));
     let message = format!(
         "The prompt has {has} and the context window of `{name}` is {window} tokens, prompt and answer together. \
@@ -128,7 +139,8 @@ pub(super) fn window_exceeded(param: &str, has: &str, model: &ServedModel) -> Re
     Rejection::new(Code::ContextLengthExceeded, message).with_param(param)
 }
 
-pub(crate) fn out_of_vocabulary(
+/// The rejection of a token id that is not in the model's vocabulary.
+pub fn out_of_vocabulary(
     param: &str,
     id: u32,
     model: &ServedModel,
@@ -140,7 +152,8 @@ pub(crate) fn out_of_vocabulary(
     Rejection::new(Code::InvalidValue, message).at(Stage::Render).with_param(param)
 }
 
-pub(super) fn failed(detail: &str) -> Rejection {
+/// The rejection of a call whose prompt could not be rendered, by no fault of the caller.
+pub fn rendering_failed(detail: &str) -> Rejection {
     Rejection::new(
         Code::RenderFailed,
         format!("The prompt could not be rendered: {detail}. Nothing was charged."),
@@ -149,11 +162,11 @@ pub(super) fn failed(detail: &str) -> Rejection {
 }
 
 /// The rejection of a prompt that could not be encoded.
-pub(crate) fn not_encoded(error: NotEncoded) -> Rejection {
+pub fn not_encoded(error: NotEncoded) -> Rejection {
     match error {
         NotEncoded::NoMemory(full) => full.at(Stage::Render),
-        NotEncoded::TooMany => failed("it has too many tokens"),
-        NotEncoded::Failed(error) => failed(&error.to_string()),
+        NotEncoded::TooMany => rendering_failed("it has too many tokens"),
+        NotEncoded::Failed(error) => rendering_failed(&error.to_string()),
     }
 }
 

@@ -8,7 +8,7 @@ use headrace_catalog::{ServedModel, TokenBackend};
 use headrace_domain::{Call, Code, KeyId, PromptItem, Stage};
 use headrace_tokenizer::{Segment, Tokenizer};
 
-use super::words::{not_encoded, out_of_vocabulary};
+use crate::encode_prompt::{not_encoded, out_of_vocabulary};
 
 /// How a family of models writes a gap that is to be filled.
 struct FillMarkup {
@@ -54,7 +54,7 @@ impl FillMarkup {
 ///
 /// # Errors
 /// It may not. Names the setting.
-pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Rejection> {
+pub fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result<(), Rejection> {
     if !call.dialect.parse_special() || model.policy.parse_special.allows(key) {
         return Ok(());
     }
@@ -67,13 +67,16 @@ pub(super) fn may_spell(model: &ServedModel, call: &Call, key: &KeyId) -> Result
 }
 
 /// A token id that ends a filling, besides the model's own end.
-pub(super) fn end_of_fill(lane: &TokenBackend, call: &Call) -> Option<u32> {
+pub fn end_of_fill(lane: &TokenBackend, call: &Call) -> Option<u32> {
     call.dialect.suffix()?;
     lane.tokenizer.id_of(FillMarkup::of(&lane.tokenizer)?.end?)
 }
 
 /// Encodes prompt number `index` of a call.
-pub(super) fn encode(
+///
+/// # Errors
+/// The prompt has no tokens or unknown ones, the model fills no gaps, or there is too little memory.
+pub fn encode_raw_prompt(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,

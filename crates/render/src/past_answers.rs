@@ -8,19 +8,20 @@ use headrace_catalog::{PastAnswers, ServedModel, TokenBackend};
 use headrace_domain::{CacheSalt, Call, KeptAnswers, UnixNanos};
 
 /// A prompt, and its use of the generated-id cache.
-pub(crate) struct ReusedHistory {
-    pub(crate) ids: Vec<u32>,
+pub struct ReusedHistory {
+    /// The prompt.
+    pub ids: Vec<u32>,
     /// The earlier answers that are reused with their generated ids, if those differ from what their text encodes to.
-    pub(crate) kept_answers: Option<KeptAnswers>,
+    pub kept_answers: Option<KeptAnswers>,
     /// Records the ids of its own answers, if they can be reused.
-    pub(crate) recorder: Option<AnswerRecorder>,
+    pub recorder: Option<AnswerRecorder>,
 }
 
 /// The prompt with earlier answers as they were generated. `text` is its text.
 ///
 /// A call with a seed wants the answer that everyone gets for the same request, so its prompt is what its text encodes
 /// to.
-pub(crate) fn with_past(
+pub fn reuse_past_answers(
     model: &ServedModel,
     lane: &TokenBackend,
     call: &Call,

@@ -6,7 +6,10 @@ use headrace_catalog::{ServedModel, TokenBackend};
 use headrace_domain::{Call, Code, Conversation, Endpoint, Prompt, Stage};
 
 /// Rejects the first parameter that would be ignored.
-pub(super) fn check(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Result<(), Rejection> {
+///
+/// # Errors
+/// There is such a parameter. Names it.
+pub fn check_supported(model: &ServedModel, lane: &TokenBackend, call: &Call) -> Result<(), Rejection> {
     let wishes = match &call.prompt {
         Prompt::Conversation(conversation) => {
             reasoning(model, lane, call).or_else(|| verbosity(lane, call.endpoint, conversation))
