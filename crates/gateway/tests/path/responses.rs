@@ -231,8 +231,9 @@ async fn turn(world: &World, socket: &Socket, more: &Value) -> (u16, Value) {
     if status != 200 {
         return (status, serde_json::from_str(&text).unwrap());
     }
-    let data = text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
-    let last: Value = serde_json::from_str(data.last().unwrap()).unwrap();
+    let mut data =
+        text.lines().filter_map(|line| line.strip_prefix("data: ")).filter(|data| *data != "[DONE]");
+    let last: Value = serde_json::from_str(data.next_back().unwrap()).unwrap();
     (status, last["response"].clone())
 }
 
