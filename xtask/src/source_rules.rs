@@ -11,7 +11,6 @@ const MOST_LINES: usize = 600;
 const LONGER: &[(&str, &str)] = &[
     ("crates/edge/src/connection.rs", "one type: the connection and its timeouts"),
     ("crates/fleet/src/tests.rs", "tests that share their fixtures"),
-    ("crates/gateway/src/call_task.rs", "one type: the task that owns a call"),
     ("crates/server/src/upstreams.rs", "one type: the registry of upstreams"),
     ("crates/ledger/src/state.rs", "one type: the state of the ledger"),
     ("crates/wire/src/json/reader.rs", "one type: the pull parser"),

@@ -126,7 +126,7 @@ fn ctrl_c_ends_the_waiting_and_not_the_batch() {
     let early = fails(&server, &["results", &id]);
     assert!(early.contains("has ended") && early.contains(&format!("headrace batches wait {id}")), "{early}");
     let late = fails(&server, &["wait", &id, "--timeout", "300ms"]);
-    assert!(late.contains("after the time") && late.contains("The batch goes on"), "{late}");
+    assert!(late.contains("after the time") && late.contains("The batch still runs"), "{late}");
 
     let mut waiting =
         client(&server, &["wait", &id]).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -144,7 +144,7 @@ fn ctrl_c_ends_the_waiting_and_not_the_batch() {
     let mut told = String::new();
     waiting.stderr.take().unwrap().read_to_string(&mut told).unwrap();
     assert_eq!(status.code(), Some(130), "{told}");
-    assert!(told.contains("The batch goes on") && told.contains(&id), "{told}");
+    assert!(told.contains("The batch still runs") && told.contains(&id), "{told}");
     let status = |id: &str| -> Value { serde_json::from_str(&ok(&server, &["show", id, "--json"])).unwrap() };
     assert_eq!(status(&id)["status"], "in_progress", "nobody ended it");
 

@@ -131,7 +131,7 @@ fn a_service_shows_its_renewed_certificate_after_sighup() {
     let (status, log) = server.wait();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(
-        log.contains("the former one goes on, whole")
+        log.contains("the former one stays in force, unchanged")
             && log.contains("SIGHUP: the configuration is read again"),
         "{log}"
     );

@@ -56,7 +56,11 @@ fn what_is_not_known_is_not_said() {
     assert!(wrong.as_text().contains("is not where it was said to be"));
     let silent = PingCall { model: "m".to_owned(), whole: ms(100), first_token: None, server: None };
     let text = PingReport { call: Some(silent), ..measured() }.as_text();
-    assert!(text.contains("does not say") && text.contains("about one round trip, 21.0 ms (21 %)"), "{text}");
+    assert!(
+        text.contains("does not report its own part")
+            && text.contains("about one round trip, 21.0 ms (21 %)"),
+        "{text}"
+    );
 }
 
 #[test]
