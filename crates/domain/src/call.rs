@@ -102,6 +102,13 @@ pub struct RelayedBody {
     pub fields: Option<BodyFields>,
 }
 
+impl RelayedBody {
+    /// Returns these facts with another body. The places of fields were those of the former body, so they are dropped.
+    pub fn with_body(&self, body: Bytes) -> Self {
+        Self { body, fields: None, ..self.clone() }
+    }
+}
+
 /// The places of a relayed body's top-level fields that later steps need. The pass that reads the body records them, so
 /// that no later step searches the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

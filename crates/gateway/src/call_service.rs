@@ -147,8 +147,8 @@ impl Gateway {
         Ok(GatewayAdmission(admitted))
     }
 
-    /// Admits a message of a responses socket as a call. After a refusal, no call may continue from the response that
-    /// the message names.
+    /// Admits a message of a responses socket as a call, with the session's state if the call's key opened the session.
+    /// After a refusal, no call may continue from the response that the message names.
     fn admit_turn(
         &self,
         session: Option<SessionId>,
@@ -156,15 +156,27 @@ impl Gateway {
         caller: CallerInfo,
         principal: Option<Arc<Principal>>,
     ) -> Result<AdmittedTarget, Answer> {
-        let session = session.and_then(|id| self.sessions().find(id));
-        let entered = entry::enter(self, Endpoint::Responses, caller, principal, |context| {
-            context.turns.clone_from(&session);
-        });
-        let admitted = entered.and_then(|entered| Ok((entered, self.turn_body(message)?)));
-        if let (Err(_), Some(session)) = (&admitted, &session) {
-            session.refused(message);
+        let sessions = self.sessions();
+        let mut entered = match entry::enter(self, Endpoint::Responses, caller, principal, |_| ()) {
+            Ok(entered) => entered,
+            Err(refusal) => {
+                // The caller may be unknown by now, for example if its key was revoked.
+                if let Some(session) = session.and_then(|id| sessions.find(id)) {
+                    session.refused(message);
+                }
+                return Err(refusal);
+            }
+        };
+        entered.context.turns = session.and_then(|id| sessions.find_of(entered.key(), id));
+        match self.turn_body(message) {
+            Ok(body) => Ok(AdmittedTarget::SocketTurn(entered, body)),
+            Err(refusal) => {
+                if let Some(session) = &entered.context.turns {
+                    session.refused(message);
+                }
+                Err(refusal)
+            }
         }
-        admitted.map(|(entered, body)| AdmittedTarget::SocketTurn(entered, body))
     }
 
     /// Returns the body of the call that a message of a responses socket represents.

@@ -12,8 +12,14 @@ use parking_lot::RwLock;
 /// The open sessions. `S` is the state of one, and its clones share it.
 #[derive(Default)]
 pub(crate) struct SocketSessions<S> {
-    open: RwLock<HashMap<SessionId, S>>,
+    open: RwLock<HashMap<SessionId, KeyedSession<S>>>,
     next: AtomicU64,
+}
+
+/// The state of a session, and the key that opened it.
+struct KeyedSession<S> {
+    key: KeyId,
+    state: S,
 }
 
 /// An open session. Dropping it ends the session.
@@ -27,13 +33,18 @@ impl<S: Clone + Default> SocketSessions<S> {
     /// Opens a session for a socket of `key`.
     pub(crate) fn open(self: &Arc<Self>, key: KeyId) -> OpenSession<S> {
         let id = SessionId::new(self.next.fetch_add(1, Ordering::Relaxed));
-        self.open.write().insert(id, S::default());
+        self.open.write().insert(id, KeyedSession { key: key.clone(), state: S::default() });
         OpenSession { sessions: Arc::clone(self), id, key }
     }
 
-    /// Returns the state of an open session.
+    /// Returns the state of an open session, whichever key opened it.
     pub(crate) fn find(&self, id: SessionId) -> Option<S> {
-        self.open.read().get(&id).cloned()
+        self.open.read().get(&id).map(|session| session.state.clone())
+    }
+
+    /// Returns the state of an open session that `key` opened.
+    pub(crate) fn find_of(&self, key: &KeyId, id: SessionId) -> Option<S> {
+        self.open.read().get(&id).filter(|session| session.key == *key).map(|session| session.state.clone())
     }
 }
 
@@ -68,6 +79,9 @@ mod tests {
         assert!(sessions.find(id).is_some());
         drop(first);
         assert!(sessions.find(id).is_none() && sessions.find(second.id()).is_some());
+        let other = KeyId::new("b").unwrap();
+        assert!(sessions.find_of(second.key(), second.id()).is_some());
+        assert!(sessions.find_of(&other, second.id()).is_none());
         drop(second);
         assert!(sessions.open.read().is_empty());
     }

@@ -142,8 +142,7 @@ fn in_dialect(
         Dialect::OpenAi => Endpoint::ChatCompletions,
         Dialect::Anthropic => Endpoint::Messages,
     };
-    let (prompt, include_usage) =
-        (Prompt::Relayed(RelayedBody { body, fields: None, ..relayed.clone() }), true);
+    let (prompt, include_usage) = (Prompt::Relayed(relayed.with_body(body)), true);
     let mut in_dialect = Call { endpoint, prompt, include_usage, ..call.clone() };
     in_dialect.sampling.max_tokens.get_or_insert(max_tokens);
     Ok(in_dialect)
