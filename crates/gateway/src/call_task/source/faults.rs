@@ -64,7 +64,7 @@ pub(crate) fn of_relay(error: &RelayError, dialect: Dialect) -> SourceFault {
         RelayError::Timeout { what, after } => {
             let message = format!(
                 "The upstream of the model took too long: {what} did not come within {} s.",
-                after.as_secs()
+                after.as_secs_f64()
             );
             SourceFault::moving(Code::UpstreamTimeout, &message, cause)
         }
@@ -177,6 +177,24 @@ pub(super) fn of_reply(fault: &ReplyFault) -> SourceFault {
         _ => {
             let message = "The answer of the model's upstream broke off, or was none.";
             SourceFault::moving(Code::UpstreamFailed, message, fault.to_string())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use headrace_engine_api::RelayWait;
+
+    use super::*;
+
+    #[test]
+    fn a_late_answer_names_the_limit_to_the_fraction_of_a_second() {
+        for (millis, shown) in [(1_500, "within 1.5 s."), (400, "within 0.4 s."), (60_000, "within 60 s.")] {
+            let late = RelayError::Timeout { what: RelayWait::Head, after: Duration::from_millis(millis) };
+            let message = &of_relay(&late, Dialect::OpenAi).rejection.message;
+            assert!(message.contains(shown), "{message}");
         }
     }
 }
