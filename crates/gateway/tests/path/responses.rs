@@ -7,8 +7,9 @@ use bytes::Bytes;
 use headrace_call_api::{
     CallService, ObjectMethod, ObjectOperation, RequestAdmission, RequestTarget, SessionId,
 };
-use headrace_domain::{CallOutcome, Endpoint, NanoDollars};
+use headrace_domain::{CallOutcome, Clock, Endpoint, NanoDollars};
 use headrace_gateway::GatewayAdmission;
+use headrace_identity::{ExposeSecret, NewKey};
 use headrace_objects::ObjectLimits;
 use serde_json::{Value, json};
 
@@ -275,6 +276,30 @@ async fn the_next_turn_of_a_connection_goes_on_from_what_was_not_stored() {
         turn(&world, &turns, &json!({"store": false, "previous_response_id": id(&third)})).await;
     assert_eq!(status, 200);
     drop(turns);
+    world.balance_when_idle().await;
+}
+
+/// Ids of sessions can be guessed, so a turn of another key, even of the same project, has no session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_of_another_key_neither_reads_nor_changes_a_session() {
+    let world = World::new(Setup::default());
+    let socket = Socket::open(&world);
+    let (_, first) = turn(&world, &socket, &json!({"store": false})).await;
+    let new = NewKey::new(world.org.clone(), world.project.clone(), "second");
+    let (_, secret) = world.directory.create_key(new, "test", world.clock.now()).unwrap();
+    for (more, status) in [(json!({"previous_response_id": id(&first)}), 400), (json!({}), 200)] {
+        let mut message = body(&more);
+        (message["type"], message["store"]) = (json!("response.create"), json!(false));
+        let message = Bytes::from(message.to_string());
+        let mut head = world.head(RequestTarget::SocketTurn { session: socket.session(), message });
+        head.caller.credentials.authorization = Some(format!("Bearer {}", secret.expose_secret()).into());
+        let admission = world.gateway.admit(head).ok().unwrap();
+        let answer = world.gateway.serve(admission, Bytes::new()).await;
+        assert_eq!(answer.status, status, "{more}");
+        read(answer).await;
+    }
+    let next = json!({"store": false, "previous_response_id": id(&first)});
+    assert_eq!(turn(&world, &socket, &next).await.0, 200);
     world.balance_when_idle().await;
 }
 
