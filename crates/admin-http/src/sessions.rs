@@ -486,7 +486,7 @@ mod tests {
         let live = anns.iter().filter(|token| sessions.find(token.expose(), at(50)).is_some()).count();
         assert_eq!(live, MAX_SESSIONS_PER_OPERATOR);
         assert!(sessions.find(anns[38].expose(), at(50)).is_some());
-        assert!(sessions.find(bobs.expose(), at(50)).is_some(), "nobody else's session gave way");
+        assert!(sessions.find(bobs.expose(), at(50)).is_some(), "the sessions of other operators stay");
         let first = sessions.link(&ann.id, at(0)).unwrap().0;
         (1..=MAX_LINKS).for_each(|n| drop(sessions.link(&ann.id, at(n as u64)).unwrap()));
         assert_eq!(sessions.enter(first.expose(), at(99)), None);

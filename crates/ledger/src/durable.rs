@@ -263,7 +263,7 @@ mod tests {
         for durable in [&mut first, &mut second, &mut at_leisure()] {
             assert!(!is_ready(durable) && !is_ready(durable));
         }
-        assert_eq!(counts.of(), (0, 1), "nobody waits");
+        assert_eq!(counts.of(), (0, 1), "no caller waits");
         first.hurry();
         assert!(!is_ready(&mut first));
         assert_eq!(counts.of(), (0, 1), "others have a turn before");
@@ -301,7 +301,7 @@ mod tests {
         assert!(!is_ready(&mut durable));
         durable.hurry();
         drop(durable);
-        assert_eq!(counts.of(), (3, 2), "nobody else would");
+        assert_eq!(counts.of(), (3, 2), "no other caller waits");
         drop(DurableFuture::now());
     }
 }

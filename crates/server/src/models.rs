@@ -336,8 +336,8 @@ fn part_memory(
     let memory = machine::known_memory_bytes().filter(|memory| whole > *memory);
     if let Some(memory) = memory.filter(|_| faults.is_empty() && new > 0 && !present.running.is_empty()) {
         let why = format!(
-            "with what is new they need {}, of which {} are of models that end with their last calls, and the machine has \
-             {}: let those end first, or give less",
+            "with the new models they need {}, {} of it for models that end with their last calls, and the machine has {}: \
+             wait until those have ended, or give less",
             size(whole),
             size(going.saturating_add(present.ending_bytes)),
             size(memory),

@@ -353,7 +353,7 @@ mod tests {
         call(&clear).await;
         assert_eq!(made.load(Ordering::SeqCst), 3);
         tokio::time::sleep(Duration::from_millis(900)).await;
-        assert!(clear.kept.lock().idle.is_empty(), "nobody wanted it for too long");
+        assert!(clear.kept.lock().idle.is_empty(), "an idle connection is closed after its time");
     }
 
     #[tokio::test]

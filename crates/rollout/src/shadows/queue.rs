@@ -319,7 +319,7 @@ mod tests {
         drop((first, second));
         assert_eq!(queue.figures().spent, NanoDollars::new(50));
         assert!(take(51, 1).is_none());
-        assert!(!queue.could_pay(&budget, at(1)), "one that did not fit with nobody else at work");
+        assert!(!queue.could_pay(&budget, at(1)), "no copy is open, so none of the budget can come back");
         assert!(queue.could_pay(&budget, at(2)) && take(100, 2).is_some());
         assert_eq!(queue.figures(), ShadowFigures { copied: 3, unpaid: 2, ..ShadowFigures::default() });
     }

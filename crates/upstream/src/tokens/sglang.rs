@@ -152,7 +152,7 @@ impl SglangReader {
             count
         } else {
             return Err(format!(
-                "{count} ids of {} tokens, of which {} were known",
+                "an event of {count} ids reports {} tokens after {} earlier ones",
                 meta.completion_tokens, self.seen
             ));
         };
