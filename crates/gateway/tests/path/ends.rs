@@ -121,7 +121,7 @@ async fn a_client_that_goes_away_before_the_head_cancels_too() {
 /// Abuse 9: an SSE reader stalls after the first token.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_stalls_is_cut_off_and_pays_for_what_was_written() {
-    let world = World::new(Setup::default());
+    let world = World::new(Setup { stall: Duration::from_secs(1), ..Setup::default() });
     world.script(Script::ThenWait(400));
     // The hold covers all of it, so that the charge is bounded by what was written and not by the hold.
     let mut body = chat_body(true);
@@ -157,7 +157,7 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
             self.0.elapsed()
         }
     }
-    let world = World::new(Setup::default());
+    let world = World::new(Setup { stall: Duration::from_secs(1), ..Setup::default() });
     world.script(Script::ThenWait(4));
     let answer = world.chat(true).await;
     let AnswerBody::Stream(mut delivery) = answer.body else { panic!("a stream") };
@@ -183,7 +183,7 @@ async fn a_reader_that_stalls_behind_what_the_transport_holds_is_cut_off_as_well
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_answer_that_nobody_reads_is_let_go() {
     for stream in [false, true] {
-        let world = World::new(Setup::default());
+        let world = World::new(Setup { stall: Duration::from_secs(1), ..Setup::default() });
         let answer = world.chat(stream).await;
         assert_eq!(answer.status, 200);
         assert_eq!(world.gateway.in_flight(), 1, "until its last byte is taken");

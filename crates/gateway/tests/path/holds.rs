@@ -184,6 +184,7 @@ async fn unused_tokens_of_a_minute_are_given_back_and_a_call_that_can_never_fit_
     for _ in 0..3 {
         let answer = world.chat(false).await;
         assert_eq!(answer.status, 200, "each holds its maximum and gives back what it did not use");
+        read(answer).await;
         let _ = world.balance_when_idle().await;
     }
     let mut body = crate::world::chat_body(false);

@@ -97,6 +97,14 @@ async fn a_call_ends_when_its_key_expires_and_the_calls_of_other_keys_go_on() {
     assert_eq!(answer.status, 200);
     let body = ended(answer).await;
     assert!(body.contains("expired while the call ran") && body.contains("expired_api_key"), "{body}");
+    let ends = async {
+        while world.gateway.in_flight() > 1 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(IN_TIME, ends).await.expect("the call of the expired key ends");
+    // Longer than a call needs to notice the end of its key.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
     assert_eq!(world.gateway.in_flight(), 1, "the other key's call");
     drop(other);
     world.balance_when_idle().await;
